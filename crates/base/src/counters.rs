@@ -1,0 +1,132 @@
+//! Counters that are always on: one writer each, any number of readers, a few nanoseconds.
+//!
+//! A counter belongs to whoever drives a worker (one thread at a time), so adding is a plain load and store,
+//! not a locked instruction; readers may see a value that is one addition old.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A count with one writer at a time.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`. Only the one writer may call this.
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// The count now.
+    #[must_use]
+    pub fn value(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Upper bounds, in bytes, of the message sizes that are counted apart; the last class has no bound.
+pub const SIZE_BOUNDS: [u64; SIZES - 1] =
+    [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536, 262_144, 1_048_576];
+
+/// How many message sizes are counted apart.
+pub const SIZES: usize = 16;
+
+/// The class in [`SIZE_BOUNDS`] that a message of `bytes` falls into.
+#[must_use]
+pub fn size_class(bytes: u64) -> usize {
+    // Powers of two up to 16 KiB, then steps of four: a few instructions, no search.
+    match bytes {
+        0..=8 => 0,
+        9..=16384 => (64 - (bytes - 1).leading_zeros()) as usize - 3,
+        16385..=65536 => 12,
+        65537..=262_144 => 13,
+        262_145..=1_048_576 => 14,
+        _ => 15,
+    }
+}
+
+/// Messages and bytes by message size.
+#[derive(Debug, Default)]
+pub struct SizeCounters {
+    messages: [Counter; SIZES],
+    bytes: [Counter; SIZES],
+}
+
+impl SizeCounters {
+    /// Counts one message of `bytes`.
+    pub fn count(&self, bytes: u64) {
+        let class = size_class(bytes);
+        self.messages[class].add(1);
+        self.bytes[class].add(bytes);
+    }
+
+    /// The counts now.
+    #[must_use]
+    pub fn snapshot(&self) -> SizeCounts {
+        SizeCounts {
+            messages: std::array::from_fn(|class| self.messages[class].value()),
+            bytes: std::array::from_fn(|class| self.bytes[class].value()),
+        }
+    }
+}
+
+/// What [`SizeCounters`] showed at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SizeCounts {
+    /// Messages, by size class.
+    pub messages: [u64; SIZES],
+    /// Bytes, by size class.
+    pub bytes: [u64; SIZES],
+}
+
+impl SizeCounts {
+    /// All messages.
+    #[must_use]
+    pub fn total_messages(&self) -> u64 {
+        self.messages.iter().sum()
+    }
+
+    /// All bytes.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.bytes.iter().sum()
+    }
+
+    /// Adds another count, class by class.
+    pub fn add(&mut self, other: &Self) {
+        for class in 0..SIZES {
+            self.messages[class] += other.messages[class];
+            self.bytes[class] += other.bytes[class];
+        }
+    }
+
+    /// What was counted since `earlier`, class by class.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            messages: std::array::from_fn(|class| self.messages[class].saturating_sub(earlier.messages[class])),
+            bytes: std::array::from_fn(|class| self.bytes[class].saturating_sub(earlier.bytes[class])),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_falls_into_the_first_class_that_holds_it() {
+        for bytes in (0..70_000).chain([262_143, 262_144, 262_145, 1_048_576, 1_048_577, u64::MAX]) {
+            let searched = SIZE_BOUNDS.iter().position(|bound| bytes <= *bound).unwrap_or(SIZES - 1);
+            assert_eq!(size_class(bytes), searched, "{bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn counts_add_up() {
+        let counters = SizeCounters::default();
+        counters.count(8);
+        let before = counters.snapshot();
+        counters.count(16384);
+        let delta = counters.snapshot().since(&before);
+        assert_eq!((delta.total_messages(), delta.total_bytes()), (1, 16384));
+    }
+}

@@ -1,0 +1,1 @@
+//! Measurement: plexus perf, the block workload, their reports and charts.

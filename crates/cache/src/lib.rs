@@ -1,0 +1,1 @@
+//! The global cache: which node holds which block, and the transfer of blocks from memory to memory.

@@ -1,0 +1,1 @@
+//! The doorbell of a worker.

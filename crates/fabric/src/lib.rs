@@ -1,0 +1,24 @@
+//! Rails: one path between two endpoints.
+//!
+//! A [`Rail`] carries *frames* (small, delivered whole, in order within a [`Lane`]) and *puts* (bytes written
+//! straight into a [`Window`] of the peer, followed by a frame that says so). It is built over descriptors that
+//! are connected and authenticated already ([`ShmRail`] over mapped rings, [`TcpRail`] over two sockets); how
+//! peers find and trust each other is the interconnect's business, not this crate's.
+//!
+//! One thread at a time uses a rail; nothing here locks. No call blocks: a full ring or socket is
+//! [`SendError::Full`], and a waiting thread sleeps on its worker's [`Bell`] and on the descriptors that
+//! [`Rail::register`] adds to its epoll set.
+
+mod bell;
+mod frame;
+mod rail;
+pub mod shm;
+pub mod tcp;
+mod window;
+
+
+pub use frame::Frame;
+pub use rail::{LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError};
+
+
+pub use window::WindowId;

@@ -1,0 +1,148 @@
+//! The interface that every rail offers.
+
+use std::{fmt, io, os::fd::BorrowedFd};
+
+use crate::{Frame, WindowId};
+
+/// Largest frame in bytes, head and body together: a 16 KiB message with its headers fits in one.
+pub const MAX_FRAME: usize = 16 * 1024 + 128;
+
+/// Ordered paths within a rail. Frames of one lane arrive in the order sent; between lanes there is no order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Lane {
+    /// Small frames that someone waits for; polled first.
+    Prompt = 0,
+    /// Blocks and long transfers.
+    Bulk = 1,
+}
+
+/// How many lanes a rail has.
+pub const LANES: usize = 2;
+
+impl Lane {
+    /// Both lanes, the one that is polled first at the front.
+    pub const ALL: [Self; LANES] = [Self::Prompt, Self::Bulk];
+
+    /// The lane as an index.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// What a rail runs over.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum RailKind {
+    /// Rings and windows in shared memory: both endpoints on one host.
+    Shm,
+    /// Two TCP connections, one for each lane.
+    Tcp,
+}
+
+impl RailKind {
+    /// Every kind, fastest first.
+    pub const ALL: [Self; 2] = [Self::Shm, Self::Tcp];
+
+    /// The name in configuration files, reports and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+impl fmt::Display for RailKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Bytes for a window of the peer.
+#[derive(Clone, Copy, Debug)]
+pub struct Put<'a> {
+    /// Which of the peer's windows.
+    pub window: WindowId,
+    /// Where in it, in bytes.
+    pub offset: u64,
+    /// The generation of the target granule that its owner announced when it asked for these bytes; a rail
+    /// that passes the target's CPU refuses a put whose generation is no longer the granule's.
+    pub generation: u32,
+    /// The bytes.
+    pub data: &'a [u8],
+}
+
+/// Why a frame was not taken. Nothing of it was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SendError {
+    /// No room now; try again after the peer has read, see [`Rail::pending`].
+    #[error("no room on the rail now")]
+    Full,
+    /// The frame is longer than [`MAX_FRAME`], or the put does not lie inside the peer's window.
+    #[error("the frame or put does not fit")]
+    TooLarge,
+    /// The rail is dead; [`Rail::poll`] says why.
+    #[error("the rail is lost")]
+    Lost,
+}
+
+/// Why a rail is dead. It never comes back; a new one takes its place.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Lost {
+    /// The process at the other end has ended.
+    #[error("the peer's process has ended")]
+    PeerDied,
+    /// The connection was closed or reset.
+    #[error("the connection was closed: {0}")]
+    Closed(String),
+    /// What arrived is not what a peer sends: wrong lengths, a checksum that does not match, a put outside
+    /// every window or into a granule that does not expect it.
+    #[error("the peer sent what it must not: {0}")]
+    Corrupt(&'static str),
+}
+
+/// One path between two endpoints. See the [crate] documentation for what holds for every kind.
+pub trait Rail: Send {
+    /// What it runs over.
+    fn kind(&self) -> RailKind;
+
+    /// Sends one frame, `head` followed by `body`. It may stay in a buffer until [`Rail::flush`].
+    ///
+    /// # Errors
+    /// See [`SendError`]; on an error nothing was sent.
+    fn send(&mut self, lane: Lane, head: &[u8], body: &[u8]) -> Result<(), SendError>;
+
+    /// Writes `put.data` into the peer's window, then sends the frame `head` + `body` on `lane`: whoever
+    /// receives the frame finds the data in place.
+    ///
+    /// # Errors
+    /// See [`SendError`]; on an error nothing was sent.
+    fn put(&mut self, lane: Lane, put: Put<'_>, head: &[u8], body: &[u8]) -> Result<(), SendError>;
+
+    /// Hands over up to `limit` frames of each lane that have arrived, [`Lane::Prompt`] first; how many.
+    ///
+    /// # Errors
+    /// The rail is dead, and everything that arrived before was delivered.
+    fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost>;
+
+    /// Pushes out what is buffered and wakes the peer if it sleeps. Call once after a batch of sends; a peer
+    /// that polls sees shared-memory frames without it.
+    ///
+    /// # Errors
+    /// The rail is dead.
+    fn flush(&mut self) -> Result<(), Lost>;
+
+    /// Whether [`Rail::poll`] or [`Rail::flush`] might get something done now. Called after the worker's bell was
+    /// armed and before it sleeps; must not miss anything that the bell and the registered descriptors
+    /// will not announce.
+    fn pending(&mut self) -> bool;
+
+    /// Adds what this rail's arrivals and freed room wake through to an epoll set, with `token` as its data;
+    /// edge-triggered. Rails that wake through the bell alone add nothing.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    fn register(&self, epoll: BorrowedFd<'_>, token: u64) -> io::Result<()>;
+}

@@ -1,0 +1,1 @@
+//! Links between nodes: handshake, channels, credits, calls, and the worker loop with its Service.

@@ -1,0 +1,1 @@
+//! A node as a library: configuration, links, cache, disk group and control socket, wired.
