@@ -1,1 +1,19 @@
-//! Disk groups: blocks striped over files that every node opens directly; the page header.
+//! Disk groups: blocks striped over files that every node opens directly, and the page header in each block.
+//!
+//! [`Group`] finds, checks and moves blocks; [`Page`] gives a block its identity (version, writer, checksum);
+//! [`Pool`] joins the two on threads of its own, so that nothing unsealed is written and nothing
+//! unverified is read. Who may write which block when is the global cache's business, not this crate's.
+
+mod aligned;
+mod error;
+mod group;
+mod io;
+mod label;
+mod page;
+
+pub use aligned::{ALIGN, Buffer};
+pub use error::DiskError;
+pub use group::{DATA_START, Group, UNIT};
+pub use io::{Completion, FrameMemory, Job, Op, Pool};
+pub use label::{BlockSize, GroupId, Shape};
+pub use page::{HEADER, Page, PageError, PageType, TRAILER, Version, Writer};

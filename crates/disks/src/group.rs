@@ -1,0 +1,323 @@
+//! A disk group: blocks striped in units of 1 MiB over one or more files ("disks").
+//!
+//! Unit `u` of the group lies on disk `u % disks`, at byte `DATA_START + (u / disks) * UNIT`; a block never
+//! crosses a unit. The first MiB of each disk holds its label, twice; the rest of it is zero. Files have
+//! their full length from the start, so a write never finds the file system full.
+//!
+//! Guarantees: [`Group::create`] overwrites nothing and leaves nothing behind when it fails;
+//! [`Group::open`] accepts exactly the disks that the configuration means, each at its place and whole.
+//! I/O is direct where the file system takes it, so that what one node wrote is what another reads.
+
+use std::{
+    collections::BTreeMap,
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use plexus_base::BlockId;
+use rustix::fs::{FallocateFlags, OFlags};
+
+use crate::{
+    DiskError, Shape,
+    aligned::{ALIGN, Buffer, is_aligned},
+    label::{COPIES, LABEL, Label},
+};
+
+/// Bytes of a stripe unit.
+pub const UNIT: u64 = 1 << 20;
+
+/// Where on a disk the first unit starts; what is before belongs to the label.
+pub const DATA_START: u64 = UNIT;
+
+/// An open disk group. Shared by I/O threads: all I/O is positioned.
+pub struct Group {
+    shape: Shape,
+    disks: Vec<Disk>,
+}
+
+struct Disk {
+    path: PathBuf,
+    file: File,
+    direct: bool,
+}
+
+impl Group {
+    /// Makes the disks of a new group: files of their full length, zeroed, labelled, durable.
+    ///
+    /// # Errors
+    /// A file that exists, too little room, or the system's refusal; then nothing is left of it.
+    pub fn create(paths: &[PathBuf], shape: &Shape) -> Result<(), DiskError> {
+        assert!(!paths.is_empty() && shape.blocks > 0, "a group has disks and blocks");
+        let length = disk_length(shape, paths.len());
+        check_room(paths, length)?;
+        let mut made = Vec::new();
+        let result = paths
+            .iter()
+            .enumerate()
+            .try_for_each(|(number, path)| create_disk(path, number, paths.len(), shape, length, &mut made));
+        if result.is_err() {
+            for path in made {
+                // The error that led here is the one to report.
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        result
+    }
+
+    /// Opens the disks at `paths`, in the order of the configuration, and checks each label against it.
+    ///
+    /// # Errors
+    /// One that names the disk and what to do; nothing was changed.
+    pub fn open(paths: &[PathBuf], shape: &Shape) -> Result<Self, DiskError> {
+        let disks = paths
+            .iter()
+            .enumerate()
+            .map(|(number, path)| {
+                let disk = Disk::open(path, number)?;
+                disk.check(&disk.label()?, number, paths.len(), shape)?;
+                Ok(disk)
+            })
+            .collect::<Result<_, DiskError>>()?;
+        Ok(Self { shape: *shape, disks })
+    }
+
+    /// What the group is like.
+    #[must_use]
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The disks that are read and written through the page cache, because their file system refuses direct
+    /// I/O. Nodes on one host still see each other's writes.
+    pub fn buffered(&self) -> impl Iterator<Item = &Path> {
+        self.disks.iter().filter(|disk| !disk.direct).map(|disk| disk.path.as_path())
+    }
+
+    /// Reads a whole block, as it is on disk.
+    ///
+    /// # Errors
+    /// The block is out of range, or the system failed to read it.
+    ///
+    /// # Panics
+    /// When `into` is not one block long.
+    pub fn read(&self, block: BlockId, into: &mut [u8]) -> Result<(), DiskError> {
+        let (disk, offset) = self.place(block)?;
+        assert_eq!(into.len(), self.shape.block_size.bytes(), "a read is one block");
+        let result = if is_aligned(into) || !disk.direct {
+            disk.file.read_exact_at(into, offset)
+        } else {
+            let mut aligned = Buffer::zeroed(into.len());
+            disk.file.read_exact_at(&mut aligned, offset).inspect(|()| into.copy_from_slice(&aligned))
+        };
+        result.map_err(|source| disk.failure("reading a block", source, offset + into.len() as u64))
+    }
+
+    /// Writes a whole block, as it is. Survives the end of this process at once, a power cut only after
+    /// [`Group::sync`].
+    ///
+    /// # Errors
+    /// The block is out of range, or the system failed to write it; then its content is unknown.
+    ///
+    /// # Panics
+    /// When `from` is not one block long.
+    pub fn write(&self, block: BlockId, from: &[u8]) -> Result<(), DiskError> {
+        let (disk, offset) = self.place(block)?;
+        assert_eq!(from.len(), self.shape.block_size.bytes(), "a write is one block");
+        let result = if is_aligned(from) || !disk.direct {
+            disk.file.write_all_at(from, offset)
+        } else {
+            let mut aligned = Buffer::zeroed(from.len());
+            aligned.copy_from_slice(from);
+            disk.file.write_all_at(&aligned, offset)
+        };
+        result.map_err(DiskError::io("writing a block", &disk.path))
+    }
+
+    /// Makes every write that has returned durable.
+    ///
+    /// # Errors
+    /// The system failed; then nothing is known about the writes since the last success.
+    pub fn sync(&self) -> Result<(), DiskError> {
+        self.disks.iter().try_for_each(|disk| {
+            disk.file.sync_data().map_err(DiskError::io("making writes durable", &disk.path))
+        })
+    }
+
+    /// The file and the byte in it where a block starts, for messages.
+    ///
+    /// # Errors
+    /// The block is out of range.
+    pub fn locate(&self, block: BlockId) -> Result<(&Path, u64), DiskError> {
+        self.place(block).map(|(disk, offset)| (disk.path.as_path(), offset))
+    }
+
+    fn place(&self, block: BlockId) -> Result<(&Disk, u64), DiskError> {
+        if block.0 >= self.shape.blocks {
+            return Err(DiskError::OutOfRange { block, blocks: self.shape.blocks });
+        }
+        let byte = block.0 * self.shape.block_size.bytes() as u64;
+        let (unit, within) = (byte / UNIT, byte % UNIT);
+        let disks = self.disks.len() as u64;
+        Ok((&self.disks[(unit % disks) as usize], DATA_START + unit / disks * UNIT + within))
+    }
+}
+
+impl Disk {
+    fn open(path: &Path, number: usize) -> Result<Self, DiskError> {
+        let open = |flags: OFlags| {
+            OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)
+        };
+        let failure = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound => DiskError::Missing { path: path.into(), number },
+            _ => DiskError::io("opening a disk", path)(source),
+        };
+        // Some file systems refuse the flag, some only the first read.
+        let direct = open(OFlags::DIRECT).ok().filter(|file| {
+            let read = file.read_at(&mut Buffer::zeroed(ALIGN), 0);
+            !read.is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput)
+        });
+        Ok(match direct {
+            Some(file) => Self { path: path.into(), file, direct: true },
+            None => Self { path: path.into(), file: open(OFlags::empty()).map_err(failure)?, direct: false },
+        })
+    }
+
+    /// The first copy of the label that is sound.
+    fn label(&self) -> Result<Label, DiskError> {
+        let mut bytes = Buffer::zeroed(COPIES * LABEL);
+        let mut filled = 0;
+        while filled < bytes.len() {
+            // Whole sectors or the end of the file: the next read stays aligned.
+            match self.file.read_at(&mut bytes[filled..], filled as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(source) => return Err(DiskError::io("reading a label", &self.path)(source)),
+            }
+            if !filled.is_multiple_of(ALIGN) {
+                break;
+            }
+        }
+        let mut copies = bytes[..filled].chunks(LABEL).map(Label::decode);
+        let first = copies.next().unwrap_or(Err("is empty"));
+        first
+            .or_else(|why| copies.find_map(Result::ok).ok_or(why))
+            .map_err(|why| DiskError::Label { path: self.path.clone(), why })
+    }
+
+    /// Compares the label with the configuration and the file with the label.
+    fn check(&self, label: &Label, number: usize, disks: usize, shape: &Shape) -> Result<(), DiskError> {
+        let path = || self.path.clone();
+        if label.group != shape.id {
+            return Err(DiskError::Foreign { path: path(), found: label.group, expected: shape.id });
+        }
+        let facts = [
+            ("disks", u64::from(label.disks), disks as u64),
+            ("a block size in bytes of", u64::from(label.block_size), shape.block_size.bytes() as u64),
+            ("a stripe unit in bytes of", u64::from(label.unit), UNIT),
+            ("blocks", label.blocks, shape.blocks),
+        ];
+        for (what, found, expected) in facts {
+            if found != expected {
+                return Err(DiskError::Shape { path: path(), what, found, expected });
+            }
+        }
+        if label.disk as usize != number {
+            let (found, count) = (label.disk, label.disks);
+            return Err(DiskError::Order { path: path(), found, expected: number, count });
+        }
+        let metadata = self.file.metadata().map_err(DiskError::io("looking at a disk", &self.path))?;
+        let expected = disk_length(shape, disks);
+        if metadata.is_file() && metadata.len() < expected {
+            return Err(DiskError::Truncated { path: path(), found: metadata.len(), expected });
+        }
+        Ok(())
+    }
+
+    fn failure(&self, what: &'static str, source: io::Error, expected: u64) -> DiskError {
+        match (source.kind(), self.file.metadata()) {
+            (io::ErrorKind::UnexpectedEof, Ok(now)) => {
+                DiskError::Truncated { path: self.path.clone(), found: now.len(), expected }
+            }
+            _ => DiskError::io(what, &self.path)(source),
+        }
+    }
+}
+
+/// Bytes of each disk of a group.
+fn disk_length(shape: &Shape, disks: usize) -> u64 {
+    let units = (shape.blocks * shape.block_size.bytes() as u64).div_ceil(UNIT);
+    DATA_START + units.div_ceil(disks as u64) * UNIT
+}
+
+/// Whether every file system has room for the disks that are to lie on it.
+fn check_room(paths: &[PathBuf], length: u64) -> Result<(), DiskError> {
+    let mut wanted: BTreeMap<u64, (PathBuf, u64)> = BTreeMap::new();
+    for path in paths {
+        let directory = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+            _ => PathBuf::from("."),
+        };
+        let metadata = std::fs::metadata(&directory)
+            .map_err(DiskError::io("looking for the directory of a disk", &directory))?;
+        wanted.entry(metadata.dev()).or_insert((directory, 0)).1 += length;
+    }
+    for (path, needed) in wanted.into_values() {
+        let room = rustix::fs::statvfs(&path)
+            .map_err(|error| DiskError::io("asking for free room", &path)(error.into()))?;
+        let free = room.f_bavail.saturating_mul(room.f_frsize);
+        if free < needed {
+            return Err(DiskError::NoRoom { path, needed_mib: needed.div_ceil(UNIT), free_mib: free / UNIT });
+        }
+    }
+    Ok(())
+}
+
+fn create_disk(
+    path: &Path,
+    number: usize,
+    disks: usize,
+    shape: &Shape,
+    length: u64,
+    made: &mut Vec<PathBuf>,
+) -> Result<(), DiskError> {
+    let file =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(
+            |source| match source.kind() {
+                io::ErrorKind::AlreadyExists => DiskError::Exists { path: path.into() },
+                _ => DiskError::io("making a disk", path)(source),
+            },
+        )?;
+    made.push(path.into());
+    preallocate(&file, length).map_err(|source| match source.kind() {
+        io::ErrorKind::StorageFull => {
+            DiskError::NoRoom { path: path.into(), needed_mib: length.div_ceil(UNIT), free_mib: 0 }
+        }
+        _ => DiskError::io("giving a disk its length", path)(source),
+    })?;
+    let label = Label {
+        group: shape.id,
+        disk: number as u32,
+        disks: disks as u32,
+        block_size: shape.block_size.bytes() as u32,
+        unit: UNIT as u32,
+        blocks: shape.blocks,
+    };
+    let mut bytes = Buffer::zeroed(COPIES * LABEL);
+    bytes.chunks_mut(LABEL).for_each(|copy| label.encode(copy));
+    let written = file.write_all_at(&bytes, 0).and_then(|()| file.sync_all());
+    written.map_err(DiskError::io("writing a label", path))
+}
+
+/// Gives a new file its length and its room: by one call where the file system can, else by writing zeros.
+fn preallocate(file: &File, length: u64) -> io::Result<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::OPNOTSUPP) => {
+            let zeros = Buffer::zeroed(UNIT as usize);
+            (0..length).step_by(UNIT as usize).try_for_each(|at| file.write_all_at(&zeros, at))
+        }
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,177 @@
+//! The label of a disk: which group, which place in it, what shape. On disk, little endian, twice (at byte 0
+//! and at byte 4096 of the file), 4096 bytes each:
+//!
+//! | byte | size | field |
+//! |---|---|---|
+//! | 0 | 8 | magic, `PLEXDISK` |
+//! | 8 | 4 | format, 1 |
+//! | 12 | 4 | CRC-32C of the 4096 bytes with this field zero |
+//! | 16 | 16 | group id |
+//! | 32 | 4 | number of this disk, from 0 |
+//! | 36 | 4 | disks in the group |
+//! | 40 | 4 | block size in bytes |
+//! | 44 | 4 | stripe unit in bytes |
+//! | 48 | 8 | blocks in the group |
+//! | 56 | 4040 | zero |
+
+use std::{fmt, io};
+
+use plexus_base::crc32c;
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U32, U64, U128},
+};
+
+/// Bytes of one copy of a label.
+pub(crate) const LABEL: usize = 4096;
+
+/// Copies of the label at the start of each disk.
+pub(crate) const COPIES: usize = 2;
+
+const MAGIC: [u8; 8] = *b"PLEXDISK";
+const FORMAT: u32 = 1;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Layout {
+    magic: [u8; 8],
+    format: U32,
+    crc: U32,
+    group: U128,
+    disk: U32,
+    disks: U32,
+    block_size: U32,
+    unit: U32,
+    blocks: U64,
+    zero: [u8; LABEL - 56],
+}
+
+const _: () = assert!(size_of::<Layout>() == LABEL);
+
+/// Names a disk group; random, made once.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct GroupId(pub u128);
+
+impl GroupId {
+    /// A new, random name.
+    ///
+    /// # Errors
+    /// The system gives no random bytes.
+    pub fn random() -> io::Result<Self> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+        Ok(Self(u128::from_le_bytes(bytes)))
+    }
+}
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// How long a block is: 4, 8 or 16 KiB.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct BlockSize(u32);
+
+impl BlockSize {
+    /// The sizes there are, in KiB.
+    pub const KIB: [u32; 3] = [4, 8, 16];
+
+    /// From KiB, if there is such a size.
+    #[must_use]
+    pub fn from_kib(kib: u32) -> Option<Self> {
+        Self::KIB.contains(&kib).then_some(Self(kib * 1024))
+    }
+
+    /// In bytes.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a disk group is like, apart from where its disks are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// The group.
+    pub id: GroupId,
+    /// How long its blocks are.
+    pub block_size: BlockSize,
+    /// How many blocks it has, at least 1.
+    pub blocks: u64,
+}
+
+/// What a label says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Label {
+    pub(crate) group: GroupId,
+    pub(crate) disk: u32,
+    pub(crate) disks: u32,
+    pub(crate) block_size: u32,
+    pub(crate) unit: u32,
+    pub(crate) blocks: u64,
+}
+
+impl Label {
+    /// The label's bytes on disk, into `out` (of [`LABEL`] bytes).
+    pub(crate) fn encode(&self, out: &mut [u8]) {
+        let mut layout = Layout {
+            magic: MAGIC,
+            format: U32::new(FORMAT),
+            crc: U32::ZERO,
+            group: U128::new(self.group.0),
+            disk: U32::new(self.disk),
+            disks: U32::new(self.disks),
+            block_size: U32::new(self.block_size),
+            unit: U32::new(self.unit),
+            blocks: U64::new(self.blocks),
+            zero: [0; LABEL - 56],
+        };
+        layout.crc = U32::new(crc32c(layout.as_bytes()));
+        out.copy_from_slice(layout.as_bytes());
+    }
+
+    /// What one copy says, or what is wrong with it.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        let mut layout = Layout::read_from_bytes(bytes).map_err(|_| "its label is cut off")?;
+        if layout.magic != MAGIC {
+            return Err("is not a Plexus disk");
+        }
+        let expected = std::mem::replace(&mut layout.crc, U32::ZERO).get();
+        if crc32c(layout.as_bytes()) != expected {
+            return Err("its label is damaged");
+        }
+        if layout.format.get() != FORMAT {
+            return Err("its label has a format that this program does not read");
+        }
+        Ok(Self {
+            group: GroupId(layout.group.get()),
+            disk: layout.disk.get(),
+            disks: layout.disks.get(),
+            block_size: layout.block_size.get(),
+            unit: layout.unit.get(),
+            blocks: layout.blocks.get(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_says_what_was_written_and_nothing_else_passes() {
+        let label =
+            Label { group: GroupId(5), disk: 1, disks: 2, block_size: 4096, unit: 1 << 20, blocks: 1000 };
+        let mut bytes = vec![0; LABEL];
+        label.encode(&mut bytes);
+        assert_eq!(Label::decode(&bytes), Ok(label));
+        for byte in 0..LABEL {
+            let mut bad = bytes.clone();
+            bad[byte] ^= 0x10;
+            assert!(Label::decode(&bad).is_err(), "byte {byte}");
+        }
+        assert!(Label::decode(&bytes[..100]).is_err());
+    }
+}

@@ -1,0 +1,340 @@
+//! The page: what every block looks like, in memory and on disk.
+//!
+//! All integers are little endian. A block that was never written is all zeros and has version 0.
+//!
+//! | byte | size | field |
+//! |---|---|---|
+//! | 0 | 4 | magic, `PLXB` |
+//! | 4 | 2 | format, 1 |
+//! | 6 | 2 | page type ([`PageType`]) |
+//! | 8 | 8 | block number |
+//! | 16 | 8 | version, strictly increasing for a block over all nodes |
+//! | 24 | 8 | incarnation of the last writer |
+//! | 32 | 8 | position of the last writer's redo for this version (none yet: 0) |
+//! | 40 | 2 | node id of the last writer |
+//! | 42 | 18 | zero |
+//! | 60 | 4 | CRC-32C of the whole block with this field zero |
+//! | 64 | block size - 72 | the user's bytes |
+//! | block size - 8 | 8 | version again: it differs from the one in front where a write was torn |
+//!
+//! The checksum is set by [`Page::seal`] just before the block goes to disk and means nothing in memory.
+
+use std::fmt;
+
+use plexus_base::{BlockId, Incarnation, NodeId, crc32c, crc32c_append};
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U16, U32, U64},
+};
+
+/// Bytes in front of the user's.
+pub const HEADER: usize = 64;
+
+/// Bytes after the user's.
+pub const TRAILER: usize = 8;
+
+const MAGIC: [u8; 4] = *b"PLXB";
+const FORMAT: u16 = 1;
+const CRC_AT: usize = 60;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Header {
+    magic: [u8; 4],
+    format: U16,
+    page_type: U16,
+    block: U64,
+    version: U64,
+    writer_incarnation: U64,
+    redo: U64,
+    writer_node: U16,
+    zero: [u8; 18],
+    crc: U32,
+}
+
+const _: () = assert!(size_of::<Header>() == HEADER && std::mem::offset_of!(Header, crc) == CRC_AT);
+
+/// How often a block has been changed; 0 is a block that never was.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Version(pub u64);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "version {}", self.0)
+    }
+}
+
+/// Who changed a block last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Writer {
+    /// The node.
+    pub node: NodeId,
+    /// Its life.
+    pub incarnation: Incarnation,
+}
+
+/// What a page holds. The numbers are on disk: never reuse one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub enum PageType {
+    /// A block that belongs to whoever uses the cache directly.
+    Plain = 1,
+}
+
+/// Why a block is not the page that belongs there.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PageError {
+    /// Something else was written here.
+    #[error(
+        "{block} is not a page: it starts with {found:02x?}; something else wrote here, restore the block from a copy"
+    )]
+    NotAPage {
+        /// The block asked for.
+        block: BlockId,
+        /// Where the magic should be.
+        found: [u8; 4],
+    },
+    /// Written by a Plexus that this one does not understand.
+    #[error(
+        "{block} has page format {found}, this program reads {FORMAT}; use the version of plexus that wrote it"
+    )]
+    Format {
+        /// The block asked for.
+        block: BlockId,
+        /// The format found.
+        found: u16,
+    },
+    /// A sound page, of another place.
+    #[error("{block} holds the page of {found}: a misdirected write, restore the block from a copy")]
+    Misplaced {
+        /// The block asked for.
+        block: BlockId,
+        /// The block in the header.
+        found: BlockId,
+    },
+    /// Only a part of the last write arrived.
+    #[error("{block} is torn: it starts as {head} and ends as {tail}; restore the block from a copy")]
+    Torn {
+        /// The block asked for.
+        block: BlockId,
+        /// The version in front.
+        head: Version,
+        /// The version at the end.
+        tail: Version,
+    },
+    /// Bits changed after the page was written.
+    #[error(
+        "{block} is damaged: checksum {found:08x} instead of {expected:08x}; restore the block from a copy"
+    )]
+    Flipped {
+        /// The block asked for.
+        block: BlockId,
+        /// The checksum of what is there.
+        found: u32,
+        /// The checksum in the header.
+        expected: u32,
+    },
+}
+
+/// A view of one whole block, over `&[u8]` or `&mut [u8]`.
+pub struct Page<B>(B);
+
+impl<B: AsRef<[u8]>> Page<B> {
+    /// Looks at `bytes` as a page.
+    ///
+    /// # Panics
+    /// When `bytes` is too short to be a block.
+    #[must_use]
+    pub fn of(bytes: B) -> Self {
+        assert!(bytes.as_ref().len() > HEADER + TRAILER, "a block is longer than its header and trailer");
+        Self(bytes)
+    }
+
+    /// The version in the header.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        Version(self.header().version.get())
+    }
+
+    /// Who changed the page last, or `None` for a block that was never written.
+    #[must_use]
+    pub fn writer(&self) -> Option<Writer> {
+        let header = self.header();
+        (header.version.get() != 0).then(|| Writer {
+            node: NodeId(header.writer_node.get() as u8),
+            incarnation: Incarnation(header.writer_incarnation.get()),
+        })
+    }
+
+    /// The user's bytes.
+    #[must_use]
+    pub fn user(&self) -> &[u8] {
+        let bytes = self.0.as_ref();
+        &bytes[HEADER..bytes.len() - TRAILER]
+    }
+
+    /// Checks what was read from the place of `block`: its version, 0 if it was never written.
+    ///
+    /// # Errors
+    /// See [`PageError`]. The bytes may be anything.
+    pub fn verify(&self, block: BlockId) -> Result<Version, PageError> {
+        let header = self.header();
+        let (head, tail) = (self.version(), self.tail());
+        if header.magic == [0; 4] {
+            // A first write of which only the end arrived also starts with zeros.
+            return match self.0.as_ref().iter().all(|byte| *byte == 0) {
+                true => Ok(Version(0)),
+                false if tail != head => Err(PageError::Torn { block, head, tail }),
+                false => Err(PageError::NotAPage { block, found: header.magic }),
+            };
+        }
+        if header.magic != MAGIC {
+            return Err(PageError::NotAPage { block, found: header.magic });
+        }
+        let (found, expected) = (self.checksum(), header.crc.get());
+        if found != expected {
+            return Err(match head == tail {
+                true => PageError::Flipped { block, found, expected },
+                false => PageError::Torn { block, head, tail },
+            });
+        }
+        if header.format.get() != FORMAT {
+            return Err(PageError::Format { block, found: header.format.get() });
+        }
+        if header.block.get() != block.0 {
+            return Err(PageError::Misplaced { block, found: BlockId(header.block.get()) });
+        }
+        Ok(head)
+    }
+
+    fn header(&self) -> &Header {
+        // Cannot fail: `of` checked the length, and the header has no alignment.
+        Header::ref_from_prefix(self.0.as_ref()).expect("a block is longer than its header").0
+    }
+
+    fn tail(&self) -> Version {
+        let bytes = self.0.as_ref();
+        let mut tail = [0; TRAILER];
+        tail.copy_from_slice(&bytes[bytes.len() - TRAILER..]);
+        Version(u64::from_le_bytes(tail))
+    }
+
+    fn checksum(&self) -> u32 {
+        let bytes = self.0.as_ref();
+        let crc = crc32c_append(crc32c(&bytes[..CRC_AT]), &[0; 4]);
+        crc32c_append(crc, &bytes[CRC_AT + 4..])
+    }
+}
+
+impl<B: AsRef<[u8]> + AsMut<[u8]>> Page<B> {
+    /// The user's bytes, to be changed.
+    #[must_use]
+    pub fn user_mut(&mut self) -> &mut [u8] {
+        let bytes = self.0.as_mut();
+        let end = bytes.len() - TRAILER;
+        &mut bytes[HEADER..end]
+    }
+
+    /// Gives the page its identity after a change: `version` stands in front and at the end.
+    ///
+    /// # Panics
+    /// When `version` is not above the page's: a version never repeats.
+    pub fn stamp(&mut self, block: BlockId, writer: Writer, version: Version) {
+        assert!(version > self.version(), "{block}: {version} after {}", self.version());
+        let header = self.header_mut();
+        header.magic = MAGIC;
+        header.format = U16::new(FORMAT);
+        header.page_type = U16::new(PageType::Plain as u16);
+        header.block = U64::new(block.0);
+        header.version = U64::new(version.0);
+        header.writer_incarnation = U64::new(writer.incarnation.0);
+        header.writer_node = U16::new(u16::from(writer.node.0));
+        let bytes = self.0.as_mut();
+        let tail = bytes.len() - TRAILER;
+        bytes[tail..].copy_from_slice(&version.0.to_le_bytes());
+    }
+
+    /// Sets the checksum: the last thing before the page is written to disk. A page that was never stamped
+    /// stays all zeros.
+    pub fn seal(&mut self) {
+        if self.version() == Version(0) {
+            return;
+        }
+        let crc = self.checksum();
+        self.header_mut().crc = U32::new(crc);
+    }
+
+    fn header_mut(&mut self) -> &mut Header {
+        Header::mut_from_prefix(self.0.as_mut()).expect("a block is longer than its header").0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: BlockId = BlockId(7);
+    const WRITER: Writer = Writer { node: NodeId(2), incarnation: Incarnation(99) };
+
+    fn sealed(version: u64) -> Vec<u8> {
+        let mut bytes = vec![0; 4096];
+        let mut page = Page::of(&mut bytes[..]);
+        page.user_mut().fill(version as u8);
+        page.stamp(BLOCK, WRITER, Version(version));
+        page.seal();
+        bytes
+    }
+
+    #[test]
+    fn a_sealed_page_is_found_as_it_was() {
+        let bytes = sealed(5);
+        let page = Page::of(&bytes);
+        assert_eq!(page.verify(BLOCK), Ok(Version(5)));
+        assert_eq!(page.writer(), Some(WRITER));
+        assert_eq!(page.user().len(), 4096 - HEADER - TRAILER);
+    }
+
+    #[test]
+    fn zeros_are_a_block_that_was_never_written() {
+        let mut bytes = vec![0; 8192];
+        Page::of(&mut bytes[..]).seal();
+        let page = Page::of(&bytes);
+        assert_eq!((page.verify(BLOCK), page.writer()), (Ok(Version(0)), None));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let good = sealed(3);
+        for byte in 0..good.len() {
+            let mut bytes = good.clone();
+            bytes[byte] ^= 1 << (byte % 8);
+            assert!(Page::of(&bytes).verify(BLOCK).is_err(), "byte {byte}");
+        }
+    }
+
+    #[test]
+    fn each_fault_has_its_own_name() {
+        let (old, new) = (sealed(3), sealed(4));
+        let torn = [&new[..2048], &old[2048..]].concat();
+        let first_torn = [&[0; 2048], &new[2048..]].concat();
+        let mut flipped = new.clone();
+        flipped[1000] ^= 1;
+        let cases = [
+            (torn, BLOCK, "block 7 is torn: it starts as version 4 and ends as version 3"),
+            (first_torn, BLOCK, "block 7 is torn: it starts as version 0 and ends as version 4"),
+            (flipped, BLOCK, "block 7 is damaged: checksum"),
+            (new, BlockId(8), "block 8 holds the page of block 7"),
+            (vec![0xee; 4096], BLOCK, "block 7 is not a page: it starts with [ee, ee, ee, ee]"),
+        ];
+        for (bytes, block, start) in cases {
+            let error = Page::of(&bytes).verify(block).unwrap_err().to_string();
+            assert!(error.starts_with(start), "{error}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "version 3 after version 3")]
+    fn a_version_never_repeats() {
+        Page::of(&mut sealed(3)[..]).stamp(BLOCK, WRITER, Version(3));
+    }
+}
