@@ -1,1 +1,23 @@
-//! Links between nodes: handshake, channels, credits, calls, and the worker loop with its Service.
+//! Links between nodes: handshake, channels, credits, calls, and the worker loop with its [`Service`].
+//!
+//! A node runs some [`Worker`]s; worker `i` has a link to worker `i` of every peer. A [`Service`] handles the messages
+//! that arrive on them and sends its own through [`Net`]: messages on sixteen [`Channel`]s, puts into a peer's windows,
+//! calls. [`mesh`] connects the nodes of a cluster and hands each worker its links.
+//!
+//! The rules of a link (credits, what is sent again) are [`link::protocol`], pure and simulated; here is what drives it.
+
+mod channel;
+mod inbox;
+pub mod link;
+mod message;
+mod service;
+mod signal;
+mod spin;
+mod worker;
+
+pub use channel::{CHANNELS, Channel, ChannelCounters, ChannelCounts, Class};
+pub use link::{LinkCounters, MAX_MESSAGE};
+pub use message::{KINDS, Kind, Message};
+pub use service::{LinkInfo, Net, NoLink, Service};
+pub use signal::Signal;
+pub use worker::Worker;

@@ -1,0 +1,176 @@
+//! The sixteen channels of a link and what is counted on each.
+//!
+//! A channel is a subsystem's own stream of messages: it decides the lane they travel on (so who waits behind
+//! whom) and under which name they are counted. The numbers are part of the wire format.
+
+use plexus_base::counters::{SizeCounters, SizeCounts};
+use plexus_fabric::Lane;
+
+use crate::Kind;
+
+/// How many channels a link has.
+pub const CHANNELS: usize = 16;
+
+/// A subsystem's stream of messages.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the names say it; `Channel::name` is what people read")]
+pub enum Channel {
+    Membership = 0,
+    Locks,
+    CacheRequests,
+    CacheBlocks,
+    Disks,
+    Files,
+    Alias,
+    PrivateNetwork,
+    Datagrams,
+    Sockets,
+    Services,
+    Registry,
+    Benchmark,
+    Application1,
+    Application2,
+    Application3,
+}
+
+/// How urgent the messages of a channel are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Class {
+    /// Small, and somebody waits: never behind bulk.
+    Urgent,
+    /// Everything else that is small.
+    Normal,
+    /// Blocks and streams.
+    Bulk,
+}
+
+impl Channel {
+    /// Every channel, in wire order.
+    pub const ALL: [Self; CHANNELS] = [
+        Self::Membership,
+        Self::Locks,
+        Self::CacheRequests,
+        Self::CacheBlocks,
+        Self::Disks,
+        Self::Files,
+        Self::Alias,
+        Self::PrivateNetwork,
+        Self::Datagrams,
+        Self::Sockets,
+        Self::Services,
+        Self::Registry,
+        Self::Benchmark,
+        Self::Application1,
+        Self::Application2,
+        Self::Application3,
+    ];
+
+    /// The channel with this wire number.
+    #[must_use]
+    pub fn from_wire(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+
+    /// The channel as an index.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The name in statistics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Membership => "membership",
+            Self::Locks => "locks",
+            Self::CacheRequests => "cache-requests",
+            Self::CacheBlocks => "cache-blocks",
+            Self::Disks => "disks",
+            Self::Files => "files",
+            Self::Alias => "alias",
+            Self::PrivateNetwork => "private-network",
+            Self::Datagrams => "datagrams",
+            Self::Sockets => "sockets",
+            Self::Services => "services",
+            Self::Registry => "registry",
+            Self::Benchmark => "benchmark",
+            Self::Application1 => "application-1",
+            Self::Application2 => "application-2",
+            Self::Application3 => "application-3",
+        }
+    }
+
+    /// How urgent its messages are.
+    #[must_use]
+    pub fn class(self) -> Class {
+        match self {
+            Self::Membership | Self::Locks | Self::CacheRequests => Class::Urgent,
+            Self::CacheBlocks | Self::Disks | Self::Files | Self::PrivateNetwork | Self::Sockets => {
+                Class::Bulk
+            }
+            _ => Class::Normal,
+        }
+    }
+
+    /// The lane its messages travel on.
+    #[must_use]
+    pub fn lane(self) -> Lane {
+        match self.class() {
+            Class::Urgent | Class::Normal => Lane::Prompt,
+            Class::Bulk => Lane::Bulk,
+        }
+    }
+}
+
+/// What one link counts on one channel, message bytes without headers, put data included.
+#[derive(Debug, Default)]
+pub struct ChannelCounters {
+    /// Sent as client: requests.
+    pub client_out: SizeCounters,
+    /// Received as client: replies.
+    pub client_in: SizeCounters,
+    /// Received as server: requests and forwards.
+    pub server_in: SizeCounters,
+    /// Sent as server: replies, and forwards on somebody's behalf.
+    pub server_out: SizeCounters,
+}
+
+impl ChannelCounters {
+    /// Counts a message that was sent.
+    pub(crate) fn sent(&self, kind: Kind, bytes: usize) {
+        match kind {
+            Kind::Request => self.client_out.count(bytes as u64),
+            Kind::Forward | Kind::Reply => self.server_out.count(bytes as u64),
+        }
+    }
+
+    /// Counts a message that arrived.
+    pub(crate) fn received(&self, kind: Kind, bytes: usize) {
+        match kind {
+            Kind::Request | Kind::Forward => self.server_in.count(bytes as u64),
+            Kind::Reply => self.client_in.count(bytes as u64),
+        }
+    }
+
+    /// The counts now.
+    #[must_use]
+    pub fn snapshot(&self) -> ChannelCounts {
+        ChannelCounts {
+            client_out: self.client_out.snapshot(),
+            client_in: self.client_in.snapshot(),
+            server_in: self.server_in.snapshot(),
+            server_out: self.server_out.snapshot(),
+        }
+    }
+}
+
+/// What [`ChannelCounters`] showed at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs, reason = "the fields are those of `ChannelCounters`")]
+pub struct ChannelCounts {
+    pub client_out: SizeCounts,
+    pub client_in: SizeCounts,
+    pub server_in: SizeCounts,
+    pub server_out: SizeCounts,
+}
