@@ -11,14 +11,13 @@
 
 mod bell;
 mod frame;
+mod handover;
+mod memory;
 mod rail;
-pub mod shm;
-pub mod tcp;
 mod window;
 
-
+pub use bell::{Bell, PeerBell};
 pub use frame::Frame;
+pub use memory::SetupError;
 pub use rail::{LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError};
-
-
-pub use window::WindowId;
+pub use window::{PeerWindow, Window, WindowId, WindowSpan, Windows};

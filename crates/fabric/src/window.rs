@@ -1,5 +1,288 @@
 //! Windows: memory that peers write into.
+//!
+//! The owner creates a [`Window`]; a peer on the same host maps it ([`PeerWindow`]) and a put is one copy, a peer
+//! elsewhere sends the bytes and the receiving [`TcpRail`](crate::TcpRail) finds the window in its [`Windows`] and
+//! reads the socket straight into it.
+//!
+//! A window may be divided into *granules* (the frames of a cache). Each has a generation: odd while its owner
+//! expects a put, even otherwise, and never the same twice in a row. A rail that passes the owner's CPU lets a put in
+//! only under the generation that the owner announced; over shared memory nobody stands between, and the owner
+//! must not reuse a granule before the put is answered or the peer's process has ended.
+//!
+//! What this module cannot guarantee: that bytes in a window hold still. Peers may write at any time, so the memory
+//! is reached by pointer only, and who reads it validates what was read.
+#![allow(unsafe_code, reason = "reaches memory that peers write to")]
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release},
+    },
+};
+
+use crate::{
+    Put,
+    memory::{Memory, SetupError},
+};
 
 /// Names a window of a node to its peers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WindowId(pub u16);
+
+/// What peers must know of a window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WindowSpan {
+    /// Its name.
+    pub id: WindowId,
+    /// Length in bytes.
+    pub len: u64,
+    /// Bytes in a granule; 0 where the window has none and puts carry no generation.
+    pub granule: u32,
+}
+
+impl WindowSpan {
+    /// Whether `len` bytes at `offset` lie inside the window, and inside one granule where it has any.
+    #[must_use]
+    #[inline]
+    pub fn holds(&self, offset: u64, len: u64) -> bool {
+        let Some(end) = offset.checked_add(len) else { return false };
+        if end > self.len {
+            return false;
+        }
+        match u64::from(self.granule) {
+            0 => true,
+            granule => offset < self.len && offset % granule + len <= granule,
+        }
+    }
+}
+
+/// Memory of ours that peers write into.
+#[derive(Debug)]
+pub struct Window {
+    span: WindowSpan,
+    memory: Memory,
+    fd: OwnedFd,
+    /// One for each granule: odd while a put is expected.
+    generations: Box<[AtomicU32]>,
+}
+
+impl Window {
+    /// Takes `len` bytes of zeroed memory, touched already, and divides it into granules of `granule` bytes
+    /// (0: not divided, puts are taken without a generation).
+    ///
+    /// # Errors
+    /// There is not that much memory, or `len` is no multiple of `granule`.
+    pub fn create(id: WindowId, len: usize, granule: u32) -> Result<Self, SetupError> {
+        if granule != 0 && !len.is_multiple_of(granule as usize) {
+            return Err(SetupError::Shape {
+                what: "window",
+                bytes: len as u64,
+                why: "it must be a multiple of its granule",
+            });
+        }
+        let (memory, fd) = Memory::create("window", len)?;
+        let granules = len.checked_div(granule as usize).unwrap_or(0);
+        let generations = (0..granules).map(|_| AtomicU32::new(0)).collect();
+        Ok(Self { span: WindowSpan { id, len: len as u64, granule }, memory, fd, generations })
+    }
+
+    /// What to tell peers.
+    #[must_use]
+    pub fn span(&self) -> WindowSpan {
+        self.span
+    }
+
+    /// The memory file, to hand to peers on the same host.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The first byte. The memory lives as long as the window.
+    #[must_use]
+    #[inline]
+    pub fn ptr(&self) -> NonNull<u8> {
+        self.memory.start()
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Whether it has no bytes; none has.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Announces a put into `granule`: its new generation, odd, different from the one before. Only the owner's
+    /// one thread for this granule may call this and [`Window::settle`].
+    ///
+    /// # Panics
+    /// When there is no such granule.
+    pub fn expect(&self, granule: usize) -> u32 {
+        let generation = &self.generations[granule];
+        let next = generation.load(Relaxed).wrapping_add(1) | 1;
+        generation.store(next, Release);
+        next
+    }
+
+    /// Ends the expectation of [`Window::expect`]: puts into `granule` are refused from now on.
+    ///
+    /// # Panics
+    /// When there is no such granule.
+    pub fn settle(&self, granule: usize) {
+        let generation = &self.generations[granule];
+        generation.store(generation.load(Relaxed).wrapping_add(1) & !1, Release);
+    }
+
+    /// Whether a put of `len` bytes at `offset` under `generation` may be let in now.
+    #[must_use]
+    pub fn accepts(&self, offset: u64, len: u64, generation: u32) -> bool {
+        if !self.span.holds(offset, len) {
+            return false;
+        }
+        match u64::from(self.span.granule) {
+            0 => true,
+            granule => {
+                let now = self.generations.get((offset / granule) as usize).map(|now| now.load(Acquire));
+                generation % 2 == 1 && now == Some(generation)
+            }
+        }
+    }
+
+    /// Copies from the window, for those who know that no peer writes there now (and for tests).
+    ///
+    /// # Panics
+    /// When the range is not inside the window.
+    pub fn read(&self, offset: usize, into: &mut [u8]) {
+        assert!(offset <= self.len() && into.len() <= self.len() - offset, "read past the end of a window");
+        // SAFETY: checked above; `into` is ours. Bytes that a peer writes meanwhile are arbitrary, not undefined:
+        // they come from another process or the kernel.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.ptr().as_ptr().add(offset), into.as_mut_ptr(), into.len());
+        }
+    }
+}
+
+/// A window of a peer on the same host, mapped here.
+#[derive(Debug)]
+pub struct PeerWindow {
+    span: WindowSpan,
+    memory: Memory,
+}
+
+impl PeerWindow {
+    /// Maps a peer's window after its size and seals were found to be as announced.
+    ///
+    /// # Errors
+    /// They are not, or the system refuses.
+    pub fn map(fd: BorrowedFd<'_>, span: WindowSpan) -> Result<Self, SetupError> {
+        Ok(Self { span, memory: Memory::map("window", fd, span.len)? })
+    }
+
+    /// What the peer announced.
+    #[must_use]
+    pub fn span(&self) -> WindowSpan {
+        self.span
+    }
+
+    /// Copies `put.data` to its place; false, and nothing copied, where that is not inside the window.
+    #[inline]
+    pub(crate) fn write(&self, put: &Put<'_>) -> bool {
+        if !self.span.holds(put.offset, put.data.len() as u64) {
+            return false;
+        }
+        // SAFETY: inside the span, whose length is that of the mapping; `data` is ours and cannot overlap memory
+        // that nobody here has a reference to.
+        unsafe {
+            let target = self.memory.start().as_ptr().add(put.offset as usize);
+            std::ptr::copy_nonoverlapping(put.data.as_ptr(), target, put.data.len());
+        }
+        true
+    }
+}
+
+/// The windows of this node by name, for rails that scatter puts themselves.
+#[derive(Debug, Default)]
+pub struct Windows {
+    by_id: Vec<Option<Arc<Window>>>,
+}
+
+impl Windows {
+    /// A table of `windows`; of two with one name the later stands.
+    pub fn new(windows: impl IntoIterator<Item = Arc<Window>>) -> Self {
+        let mut table = Self::default();
+        for window in windows {
+            let index = usize::from(window.span().id.0);
+            if table.by_id.len() <= index {
+                table.by_id.resize(index + 1, None);
+            }
+            table.by_id[index] = Some(window);
+        }
+        table
+    }
+
+    /// The window called `id`.
+    #[must_use]
+    #[inline]
+    pub fn find(&self, id: WindowId) -> Option<&Arc<Window>> {
+        self.by_id.get(usize::from(id.0))?.as_ref()
+    }
+
+    /// What to tell peers.
+    pub fn spans(&self) -> impl Iterator<Item = WindowSpan> {
+        self.by_id.iter().flatten().map(|window| window.span())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_put_is_accepted_once_it_is_expected_and_until_it_is_settled() {
+        let window = Window::create(WindowId(3), 4 * 4096, 4096).unwrap();
+        assert!(!window.accepts(4096, 4096, 0) && !window.accepts(4096, 4096, 1));
+        let generation = window.expect(1);
+        assert!(window.accepts(4096, 4096, generation) && window.accepts(5000, 1, generation));
+        assert!(!window.accepts(0, 4096, generation), "another granule");
+        window.settle(1);
+        assert!(!window.accepts(4096, 4096, generation) && !window.accepts(4096, 4096, generation + 1));
+        let next = window.expect(1);
+        assert!(next != generation && next % 2 == 1 && !window.accepts(4096, 4096, generation));
+        assert_ne!(window.expect(1), next, "a put that is expected anew is another one");
+    }
+
+    #[test]
+    fn only_what_lies_in_one_granule_is_inside() {
+        let divided = WindowSpan { id: WindowId(0), len: 8192, granule: 4096 };
+        assert!(divided.holds(0, 4096) && divided.holds(4096, 4096) && divided.holds(8191, 1));
+        assert!(!divided.holds(1, 4096) && !divided.holds(8192, 0) && !divided.holds(8191, 2));
+        assert!(
+            !divided.holds(u64::MAX, 2) && !divided.holds(u64::MAX - 1, 1) && !divided.holds(0, u64::MAX)
+        );
+        let whole = WindowSpan { granule: 0, ..divided };
+        assert!(whole.holds(0, 8192) && whole.holds(8192, 0) && !whole.holds(1, 8192));
+    }
+
+    #[test]
+    fn windows_are_found_by_name() {
+        let window = Arc::new(Window::create(WindowId(2), 4096, 0).unwrap());
+        let table = Windows::new([Arc::clone(&window)]);
+        assert!(table.find(WindowId(2)).is_some());
+        assert!(table.find(WindowId(1)).is_none() && table.find(WindowId(9)).is_none());
+        assert_eq!(table.spans().collect::<Vec<_>>(), [window.span()]);
+    }
+
+    #[test]
+    fn a_window_that_is_no_multiple_of_its_granule_is_refused() {
+        assert!(matches!(Window::create(WindowId(0), 4097, 4096), Err(SetupError::Shape { .. })));
+        assert!(matches!(Window::create(WindowId(0), 0, 4096), Err(SetupError::Shape { .. })));
+    }
+}
