@@ -14,10 +14,12 @@ mod frame;
 mod handover;
 mod memory;
 mod rail;
+pub mod shm;
 mod window;
 
 pub use bell::{Bell, PeerBell};
 pub use frame::Frame;
 pub use memory::SetupError;
 pub use rail::{LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError};
+pub use shm::ShmRail;
 pub use window::{PeerWindow, Window, WindowId, WindowSpan, Windows};

@@ -1,0 +1,140 @@
+//! Watching the processes at the other ends of rails: their end is seen at once, by pidfd.
+//!
+//! One thread for a node. It guarantees that the flag of a rail is set only after the peer's process has ended, so
+//! everything that it ever wrote is visible to whoever sees the flag.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Release},
+    },
+    thread::JoinHandle,
+};
+
+use rustix::{
+    buffer::spare_capacity,
+    event::{EventfdFlags, PollFd, PollFlags, epoll},
+    process::{Pid, PidfdFlags},
+    time::Timespec,
+};
+
+use crate::Bell;
+
+/// The process at the other end of a Unix socket.
+#[derive(Debug)]
+pub struct PeerProcess {
+    /// Becomes readable when the process ends; names this process and no later one.
+    pub pidfd: OwnedFd,
+    /// Its number.
+    pub pid: i32,
+    /// The user that it belonged to when it connected.
+    pub uid: u32,
+}
+
+impl PeerProcess {
+    /// Who connected `socket`, a connected Unix stream socket whose other end that process still holds.
+    ///
+    /// # Errors
+    /// The process has ended, or the system refuses.
+    pub fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        let peer = rustix::net::sockopt::socket_peercred(socket)?;
+        let pidfd = rustix::process::pidfd_open(peer.pid, PidfdFlags::empty())?;
+        // The number could have been given to another process before it was opened; but not while the
+        // first one still holds its end of the socket.
+        let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
+        rustix::event::poll(&mut fds, Some(&Timespec::default()))?;
+        if fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
+            return Err(io::Error::new(io::ErrorKind::NotConnected, "the peer's process has ended"));
+        }
+        Ok(Self { pidfd, pid: Pid::as_raw(Some(peer.pid)), uid: peer.uid.as_raw() })
+    }
+}
+
+struct Watched {
+    pidfd: OwnedFd,
+    gone: Arc<AtomicBool>,
+    bells: Vec<Arc<Bell>>,
+}
+
+struct Shared {
+    epoll: OwnedFd,
+    stop: OwnedFd,
+    /// By token; an entry is taken out when its process has ended.
+    watched: Mutex<Vec<Option<Watched>>>,
+}
+
+/// Watches processes until it is dropped.
+pub struct PeerWatch {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+const STOP: u64 = u64::MAX;
+
+impl PeerWatch {
+    /// Starts the watching thread.
+    ///
+    /// # Errors
+    /// No descriptors or no threads.
+    pub fn start() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
+        let shared = Arc::new(Shared { epoll, stop, watched: Mutex::new(Vec::new()) });
+        let thread = std::thread::Builder::new().name("plexus-watch".into()).spawn({
+            let shared = Arc::clone(&shared);
+            move || shared.run()
+        })?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// When the process of `pidfd` ends: sets `gone`, then rings `bells`.
+    ///
+    /// # Errors
+    /// The system's refusal.
+    pub fn watch(&self, pidfd: OwnedFd, gone: Arc<AtomicBool>, bells: Vec<Arc<Bell>>) -> io::Result<()> {
+        let mut watched = self.shared.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let token = watched.len() as u64;
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        epoll::add(&self.shared.epoll, pidfd.as_fd(), epoll::EventData::new_u64(token), flags)?;
+        watched.push(Some(Watched { pidfd, gone, bells }));
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let mut events = Vec::with_capacity(16);
+        loop {
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => unreachable!("epoll on descriptors of our own: {errno}"),
+            }
+            for event in events.drain(..) {
+                let token = event.data.u64();
+                if token == STOP {
+                    return;
+                }
+                let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+                let Some(ended) = watched.get_mut(token as usize).and_then(Option::take) else { continue };
+                drop(watched);
+                ended.gone.store(true, Release);
+                ended.bells.iter().for_each(|bell| {
+                    bell.ring();
+                });
+                drop(ended.pidfd);
+            }
+        }
+    }
+}
+
+impl Drop for PeerWatch {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
