@@ -1,0 +1,56 @@
+//! What a shard counts, plainly: one writer, copied out by the driver.
+
+use plexus_base::Nanos;
+
+/// Counts since the shard was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Sessions that had to ask the shard.
+    pub wants: u64,
+    /// Of these, served from a block that was here in a sufficient mode.
+    pub local: u64,
+    /// Requests sent to masters, this node's own included.
+    pub requests: u64,
+    /// Blocks that arrived from another node in two messages between nodes.
+    pub transfers_2: u64,
+    /// Blocks that arrived from another node in three messages between nodes.
+    pub transfers_3: u64,
+    /// Grants of X on a copy that was here already.
+    pub grants_keep: u64,
+    /// Grants of what is on the disk.
+    pub grants_disk: u64,
+    /// Consistent copies received from a holder.
+    pub copies_in: u64,
+    /// Consistent copies given.
+    pub copies_out: u64,
+    /// Blocks given away (X).
+    pub given: u64,
+    /// Copies given (S).
+    pub shared: u64,
+    /// Shared copies given up for another's X.
+    pub invalidated: u64,
+    /// Blocks written to the disk.
+    pub disk_writes: u64,
+    /// Writes that failed.
+    pub write_failures: u64,
+    /// Blocks read from the disk.
+    pub disk_reads: u64,
+    /// Reads that failed.
+    pub read_failures: u64,
+    /// Blocks given up for room or at hand-back.
+    pub evictions: u64,
+    /// Sessions that had to wait because every frame of the set was busy.
+    pub full_sets: u64,
+    /// Batches of local sessions served ahead of another node's request.
+    pub turns: u64,
+    /// Conversions finished as master.
+    pub conversions: u64,
+    /// Messages of an older view, dropped.
+    pub old_epoch: u64,
+    /// Messages of a newer view, kept aside.
+    pub new_epoch: u64,
+    /// Messages that no correct peer sends, dropped.
+    pub faults: u64,
+    /// Time from requests to their grants, summed.
+    pub asked: Nanos,
+}

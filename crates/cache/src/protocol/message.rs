@@ -1,0 +1,373 @@
+//! The messages between shards, and their layout on the wire.
+//!
+//! One fixed layout of [`Message::LEN`] bytes for all of them, little endian; what a message does not use is zero, and the
+//! decoder insists on it, so there is exactly one encoding of a message and hostile bytes give an error, never a panic.
+//!
+//! ```text
+//! at  size  field
+//!  0     1  tag
+//!  1     1  mode or ask
+//!  2     1  node (Forward: the requester)
+//!  3     1  flags: bit 0 owed, bit 1 behind, bit 2 held, bits 4-5 source, bit 7 why
+//!  4     4  epoch
+//!  8     8  block
+//! 16     4  slot
+//! 20     4  generation
+//! 24     4  id
+//! 28     4  seq
+//! 32     8  version
+//! ```
+
+use plexus_base::{BlockId, Epoch, MAX_NODES, NodeId};
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U32, U64},
+};
+
+use super::{Ask, Mode, Slot, Why};
+
+/// Which credits a message uses. A request may lead to forwards and replies, a forward to replies.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Kind {
+    /// Asks a master for something.
+    Request,
+    /// A master's order to a holder. All of them from one node to another arrive in the order sent: [`Body::Evicted`] is one for that reason.
+    Forward,
+    /// Answers.
+    Reply,
+}
+
+/// One message about one block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Message {
+    /// The sender's view.
+    pub epoch: Epoch,
+    /// The block that it is about.
+    pub block: BlockId,
+    /// What it says.
+    pub body: Body,
+}
+
+/// Where a node that waits for data is to get it, and how it is named there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// The requester's frame.
+    pub slot: Slot,
+    /// The generation that it announced for the frame.
+    pub generation: u32,
+    /// The requester's number for the request.
+    pub id: u32,
+}
+
+/// Where a granted block is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// It arrived in the frame, ahead of this message.
+    Data,
+    /// The requester has it.
+    Keep,
+    /// On the disk, in this version (0: any).
+    Disk {
+        /// The version that must be found there.
+        version: u64,
+    },
+}
+
+/// What a message says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Body {
+    /// Requester to master: give me the block.
+    Request {
+        /// In which way.
+        ask: Ask,
+        /// What the requester holds now.
+        have: Mode,
+        /// Where to.
+        target: Target,
+    },
+    /// Master to holder: give the block to `requester`.
+    Forward {
+        /// X: give it away. S: give a copy and keep no more than S. Cr: give a copy.
+        ask: Ask,
+        /// Who gets it.
+        requester: NodeId,
+        /// Where to.
+        target: Target,
+        /// The conversion.
+        seq: u32,
+        /// The debt that the master collected from those whose copies are gone.
+        owed: bool,
+    },
+    /// Master to holder of S: give the copy up.
+    Invalidate {
+        /// The conversion.
+        seq: u32,
+    },
+    /// Holder to master: the copy is gone.
+    Invalidated {
+        /// The conversion.
+        seq: u32,
+        /// The holder owed the write-back; who gets X owes it now.
+        owed: bool,
+    },
+    /// Holder or master to requester: the block is yours in this mode.
+    Grant {
+        /// What for.
+        ask: Ask,
+        /// The request that this answers.
+        target: Target,
+        /// The conversion.
+        seq: u32,
+        /// Where the block is.
+        source: Source,
+        /// The requester owes the write-back from now on.
+        owed: bool,
+        /// The disk may be older than the copy, whoever owes it.
+        behind: bool,
+    },
+    /// Requester to master: the conversion is over, the next may start.
+    Done {
+        /// The conversion.
+        seq: u32,
+        /// Whether the block is held now: not after a consistent read or a failed read of the disk.
+        held: bool,
+    },
+    /// Holder to master: I keep the block no longer.
+    Evict {
+        /// The mode that it was held in.
+        mode: Mode,
+        /// The version that was held. Nobody else holding it, the disk has this version.
+        version: u64,
+    },
+    /// Master to holder: nothing more will be asked of you for this block.
+    Evicted,
+    /// Master to requester: no.
+    Refused {
+        /// The request that this answers.
+        target: Target,
+        /// The reason.
+        why: Why,
+    },
+}
+
+impl Body {
+    /// The credits that it uses.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Request { .. } | Self::Evict { .. } => Kind::Request,
+            Self::Forward { .. } | Self::Invalidate { .. } | Self::Evicted => Kind::Forward,
+            Self::Invalidated { .. } | Self::Grant { .. } | Self::Done { .. } | Self::Refused { .. } => {
+                Kind::Reply
+            }
+        }
+    }
+}
+
+/// Why bytes are not a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// Not [`Message::LEN`] bytes.
+    #[error("a cache message of {0} bytes instead of {len}", len = Message::LEN)]
+    Length(usize),
+    /// A tag that no message has.
+    #[error("unknown tag {0} of a cache message")]
+    Tag(u8),
+    /// A value that the field cannot have in this message.
+    #[error("impossible {0} in a cache message")]
+    Field(&'static str),
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+struct Wire {
+    tag: u8,
+    mode: u8,
+    node: u8,
+    flags: u8,
+    epoch: U32,
+    block: U64,
+    slot: U32,
+    generation: U32,
+    id: U32,
+    seq: U32,
+    version: U64,
+}
+
+const OWED: u8 = 1;
+const BEHIND: u8 = 2;
+const HELD: u8 = 4;
+const SOURCE_SHIFT: u8 = 4;
+const NOT_MASTER: u8 = 0x80;
+
+impl Message {
+    /// Bytes of every message.
+    pub const LEN: usize = size_of::<Wire>();
+
+    /// The bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        zerocopy::transmute!(self.wire())
+    }
+
+    fn wire(&self) -> Wire {
+        let base = Wire { epoch: self.epoch.0.into(), block: self.block.0.into(), ..Wire::default() };
+        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        let aimed = |target: Target| Wire {
+            slot: target.slot.0.into(),
+            generation: target.generation.into(),
+            id: target.id.into(),
+            ..base
+        };
+        match self.body {
+            Body::Request { ask, have, target } => {
+                Wire { tag: 1, mode: ask as u8, node: have as u8, ..aimed(target) }
+            }
+            Body::Forward { ask, requester, target, seq, owed } => Wire {
+                tag: 2,
+                mode: ask as u8,
+                node: requester.0,
+                flags: flag(owed, OWED),
+                seq: seq.into(),
+                ..aimed(target)
+            },
+            Body::Invalidate { seq } => Wire { tag: 3, seq: seq.into(), ..base },
+            Body::Invalidated { seq, owed } => {
+                Wire { tag: 4, flags: flag(owed, OWED), seq: seq.into(), ..base }
+            }
+            Body::Grant { ask, target, seq, source, owed, behind } => {
+                let (number, version) = match source {
+                    Source::Data => (0, 0),
+                    Source::Keep => (1, 0),
+                    Source::Disk { version } => (2, version),
+                };
+                Wire {
+                    tag: 5,
+                    mode: ask as u8,
+                    flags: flag(owed, OWED) | flag(behind, BEHIND) | number << SOURCE_SHIFT,
+                    seq: seq.into(),
+                    version: version.into(),
+                    ..aimed(target)
+                }
+            }
+            Body::Done { seq, held } => Wire { tag: 6, flags: flag(held, HELD), seq: seq.into(), ..base },
+            Body::Evict { mode, version } => {
+                Wire { tag: 7, mode: mode as u8, version: version.into(), ..base }
+            }
+            Body::Evicted => Wire { tag: 8, ..base },
+            Body::Refused { target, why: Why::NotMaster } => {
+                Wire { tag: 9, flags: NOT_MASTER, ..aimed(target) }
+            }
+        }
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// The bytes are not the encoding of any message.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let wire = Wire::read_from_bytes(bytes).map_err(|_| DecodeError::Length(bytes.len()))?;
+        let seq = wire.seq.get();
+        let owed = wire.flags & OWED != 0;
+        let target =
+            Target { slot: Slot(wire.slot.get()), generation: wire.generation.get(), id: wire.id.get() };
+        let body = match wire.tag {
+            1 => Body::Request { ask: ask(wire.mode)?, have: mode(wire.node)?, target },
+            2 => {
+                if usize::from(wire.node) >= MAX_NODES {
+                    return Err(DecodeError::Field("node"));
+                }
+                Body::Forward { ask: ask(wire.mode)?, requester: NodeId(wire.node), target, seq, owed }
+            }
+            3 => Body::Invalidate { seq },
+            4 => Body::Invalidated { seq, owed },
+            5 => {
+                let source = match wire.flags >> SOURCE_SHIFT {
+                    0 => Source::Data,
+                    1 => Source::Keep,
+                    2 => Source::Disk { version: wire.version.get() },
+                    _ => return Err(DecodeError::Field("source")),
+                };
+                let behind = wire.flags & BEHIND != 0;
+                Body::Grant { ask: ask(wire.mode)?, target, seq, source, owed, behind }
+            }
+            6 => Body::Done { seq, held: wire.flags & HELD != 0 },
+            7 => Body::Evict { mode: mode(wire.mode)?, version: wire.version.get() },
+            8 => Body::Evicted,
+            9 => Body::Refused { target, why: Why::NotMaster },
+            tag => return Err(DecodeError::Tag(tag)),
+        };
+        let message = Self { epoch: Epoch(wire.epoch.get()), block: BlockId(wire.block.get()), body };
+        // What is left over must be as the encoder leaves it.
+        if message.wire() != wire {
+            return Err(DecodeError::Field("unused field"));
+        }
+        Ok(message)
+    }
+}
+
+fn ask(byte: u8) -> Result<Ask, DecodeError> {
+    match byte {
+        1 => Ok(Ask::S),
+        2 => Ok(Ask::X),
+        3 => Ok(Ask::Cr),
+        _ => Err(DecodeError::Field("ask")),
+    }
+}
+
+fn mode(byte: u8) -> Result<Mode, DecodeError> {
+    match byte {
+        0 => Ok(Mode::N),
+        1 => Ok(Mode::S),
+        2 => Ok(Mode::X),
+        _ => Err(DecodeError::Field("mode")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every_shape() -> Vec<Message> {
+        let target = Target { slot: Slot(7), generation: 9, id: 0x0102_0304 };
+        let mut bodies =
+            vec![Body::Evicted, Body::Invalidate { seq: 3 }, Body::Refused { target, why: Why::NotMaster }];
+        for on in [false, true] {
+            bodies.push(Body::Invalidated { seq: 4, owed: on });
+            bodies.push(Body::Done { seq: u32::MAX, held: on });
+            for ask in [Ask::S, Ask::X, Ask::Cr] {
+                bodies.push(Body::Request { ask, have: if on { Mode::S } else { Mode::N }, target });
+                bodies.push(Body::Forward { ask, requester: NodeId(15), target, seq: 8, owed: on });
+                for source in [Source::Data, Source::Keep, Source::Disk { version: u64::MAX }] {
+                    bodies.push(Body::Grant { ask, target, seq: 5, source, owed: on, behind: !on });
+                }
+            }
+            bodies.push(Body::Evict { mode: if on { Mode::X } else { Mode::S }, version: 77 });
+        }
+        bodies.into_iter().map(|body| Message { epoch: Epoch(3), block: BlockId(u64::MAX), body }).collect()
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        for message in every_shape() {
+            assert_eq!(Message::decode(&message.encode()), Ok(message));
+        }
+    }
+
+    #[test]
+    fn flipped_and_short_bytes_never_panic_and_never_have_two_readings() {
+        for message in every_shape() {
+            let bytes = message.encode();
+            assert!(Message::decode(&bytes[1..]).is_err());
+            for at in 0..bytes.len() {
+                for value in 0..=255 {
+                    let mut changed = bytes;
+                    changed[at] = value;
+                    if let Ok(read) = Message::decode(&changed) {
+                        assert_eq!(read.encode(), changed);
+                    }
+                }
+            }
+        }
+    }
+}
