@@ -1,2 +1,77 @@
-//! The project's own commands.
-fn main() {}
+//! The command line of the project's own commands.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use xtask::{command, rails, verify};
+
+/// The project's own commands.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The gate: formatting, house rules, lints, documentation, tests, licences.
+    Verify,
+    /// The house rules alone.
+    Tidy,
+    /// Runs the protocols in the simulator, one cluster for each seed.
+    Sim(Sim),
+    /// Benchmarks beside peers.
+    #[command(subcommand)]
+    Bench(Bench),
+}
+
+#[derive(Args)]
+struct Sim {
+    /// How many seeds.
+    #[arg(long, default_value_t = 200)]
+    seeds: u64,
+    /// The first seed.
+    #[arg(long)]
+    from: Option<u64>,
+    /// Only this scenario.
+    #[arg(long)]
+    scenario: Option<String>,
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// The rails beside UCX, Open MPI and plain sockets, in turn in one run.
+    Rails(rails::Options),
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    let root = xtask::root();
+    match command {
+        Command::Verify => verify::run(&root),
+        Command::Tidy => verify::tidy_tree(&root),
+        Command::Sim(sim) => {
+            let mut cargo = command::cargo(&root);
+            cargo.args(["run", "--quiet", "--release", "--package", "plexus-checks", "--bin", "sim", "--"]);
+            cargo.args(["--seeds", &sim.seeds.to_string()]);
+            for (name, value) in
+                [("--from", sim.from.map(|seed| seed.to_string())), ("--scenario", sim.scenario)]
+            {
+                cargo.args(value.iter().flat_map(|value| [name, value]));
+            }
+            command::run(&mut cargo)
+        }
+        Command::Bench(Bench::Rails(options)) => rails::run(&root, &options),
+    }
+}

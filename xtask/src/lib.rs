@@ -1,0 +1,15 @@
+//! The project's own commands: the gate, the house rules, simulation runs, the comparison with peers.
+
+pub mod command;
+pub mod rails;
+pub mod tidy;
+pub mod verify;
+
+use std::path::{Path, PathBuf};
+
+/// The root of the repository.
+#[must_use]
+pub fn root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_owned()
+}

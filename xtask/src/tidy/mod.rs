@@ -1,0 +1,156 @@
+//! The house rules that the compiler does not know, checked over the files of the repository.
+//!
+//! Each rule is a function from a [`Tree`] to [`Finding`]s, in a file of its own, with tests that show it catch
+//! a violation on a made-up tree. Nothing here reads the disk except [`Tree::read`].
+
+mod layers;
+mod map;
+mod purity;
+mod source;
+mod text;
+mod unsafety;
+
+use std::{collections::BTreeMap, fmt, fs, path::Path, process::Command};
+
+use anyhow::{Context, Result};
+
+/// The text files of a repository by their path from its root; files that are not UTF-8 are left out.
+#[derive(Default)]
+pub struct Tree {
+    files: BTreeMap<String, String>,
+}
+
+impl Tree {
+    /// The files under `root`: those that git tracks or would track, or all of them where there is no git.
+    ///
+    /// # Errors
+    /// A folder or file that cannot be read.
+    pub fn read(root: &Path) -> Result<Self> {
+        let listed = Command::new("git")
+            .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+            .current_dir(root)
+            .output();
+        let paths = match listed {
+            Ok(output) if output.status.success() && root.join(".git").exists() => {
+                String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+            }
+            _ => walk(root, "")?,
+        };
+        let mut files = BTreeMap::new();
+        for path in paths {
+            // A tracked file may have been deleted in the work tree.
+            let Ok(bytes) = fs::read(root.join(&path)) else { continue };
+            if let Ok(text) = String::from_utf8(bytes) {
+                files.insert(path, text);
+            }
+        }
+        Ok(Self { files })
+    }
+
+    /// A made-up tree.
+    #[must_use]
+    pub fn of(files: &[(&str, &str)]) -> Self {
+        Self { files: files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect() }
+    }
+
+    /// A file's text.
+    #[must_use]
+    pub fn text(&self, path: &str) -> Option<&str> {
+        self.files.get(path).map(String::as_str)
+    }
+
+    /// All files, path and text.
+    pub fn files(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.files.iter().map(|(path, text)| (path.as_str(), text.as_str()))
+    }
+
+    /// The Rust files.
+    pub fn rust(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.files().filter(|(path, _)| path.ends_with(".rs"))
+    }
+
+    /// Whether a file or folder of this path is there.
+    #[must_use]
+    pub fn exists(&self, path: &str) -> bool {
+        let folder = format!("{path}/");
+        path.is_empty()
+            || self.files.contains_key(path)
+            || self.files.keys().any(|file| file.starts_with(&folder))
+    }
+}
+
+fn walk(root: &Path, under: &str) -> Result<Vec<String>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(root.join(under)).with_context(|| format!("cannot list {under}"))? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = if under.is_empty() { name.clone() } else { format!("{under}/{name}") };
+        match entry.file_type()? {
+            kind if kind.is_dir() && !matches!(name.as_str(), ".git" | "target" | "plexus-out") => {
+                paths.extend(walk(root, &path)?);
+            }
+            kind if kind.is_file() => paths.push(path),
+            _ => {}
+        }
+    }
+    Ok(paths)
+}
+
+/// A place where a rule is broken.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Finding {
+    /// The file, from the root of the repository.
+    pub file: String,
+    /// The line, counted from 1; 0 for the file as a whole.
+    pub line: usize,
+    /// What is wrong and what to do.
+    pub what: String,
+}
+
+impl Finding {
+    fn new(file: &str, line: usize, what: impl Into<String>) -> Self {
+        Self { file: file.to_owned(), line, what: what.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.file, self.what),
+            line => write!(f, "{}:{line}: {}", self.file, self.what),
+        }
+    }
+}
+
+/// Everything that breaks a rule, by file and line.
+#[must_use]
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let rules = [layers::check, map::crates, map::links, purity::check, text::check, unsafety::check];
+    let mut findings: Vec<_> = rules.iter().flat_map(|rule| rule(tree)).collect();
+    findings.sort();
+    findings
+}
+
+pub use text::long_files;
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::{Finding, Tree};
+
+    /// Checks that `rule` finds exactly these (file, line, part of the message) in `files`.
+    #[track_caller]
+    pub(crate) fn finds(
+        rule: fn(&Tree) -> Vec<Finding>,
+        files: &[(&str, &str)],
+        expect: &[(&str, usize, &str)],
+    ) {
+        let mut found = rule(&Tree::of(files));
+        found.sort();
+        let right = found.len() == expect.len()
+            && found
+                .iter()
+                .zip(expect)
+                .all(|(f, (file, line, what))| f.file == *file && f.line == *line && f.what.contains(what));
+        assert!(right, "expected {expect:?}, found {found:#?}");
+    }
+}

@@ -1,0 +1,143 @@
+//! Protocol files are pure: the same events give the same actions, in the simulator as in a node.
+//!
+//! Holds for every `protocol.rs` and everything under a `protocol/` folder, tests included.
+
+use super::{Finding, Tree, source::Source};
+
+/// Paths that a protocol must not reach, each with all that lies below it.
+const PATHS: [&str; 15] = [
+    "std::time",
+    "core::time",
+    "std::fs",
+    "std::io",
+    "std::net",
+    "std::thread",
+    "std::env",
+    "std::process",
+    "std::os",
+    "rand",
+    "getrandom",
+    "rustix",
+    "libc",
+    "plexus_base::now",
+    "plexus_base::clock::now",
+];
+
+/// Names that a protocol must not use however they were brought in.
+const WORDS: [&str; 5] = ["SystemTime", "Instant", "RandomState", "thread_rng", "thread_local"];
+
+/// Whether the file belongs to a protocol.
+#[must_use]
+pub(super) fn is_protocol(path: &str) -> bool {
+    path.ends_with("/protocol.rs") || (path.ends_with(".rs") && path.contains("/protocol/"))
+}
+
+/// Checks every protocol file.
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    tree.rust().filter(|(path, _)| is_protocol(path)).flat_map(|(path, text)| file(path, text)).collect()
+}
+
+fn file(path: &str, text: &str) -> Vec<Finding> {
+    let source = Source::of(text);
+    let mut findings = Vec::new();
+    for (line, used) in source.paths() {
+        let below = |root: &&&str| used == **root || used.starts_with(&format!("{root}::"));
+        if let Some(root) = PATHS.iter().find(below) {
+            findings.push(Finding::new(
+                path,
+                line,
+                format!("a protocol must not use `{root}`: leave it to the driver"),
+            ));
+        }
+    }
+    for (line, word) in source.words() {
+        if WORDS.contains(&word) {
+            findings.push(Finding::new(
+                path,
+                line,
+                format!("a protocol must not use `{word}`: leave it to the driver"),
+            ));
+        }
+    }
+    for (index, line) in source.code.iter().enumerate() {
+        for (name, parameters) in [("HashMap", 3), ("HashSet", 2)] {
+            if randomly_hashed(line, name, parameters) {
+                let what = format!(
+                    "a `{name}` of std is in another order each run: use a BTree or name a fixed hasher"
+                );
+                findings.push(Finding::new(path, index + 1, what));
+            }
+        }
+    }
+    findings
+}
+
+/// Whether `line` names the type with its default hasher: fewer than `parameters`, or built by `new`.
+fn randomly_hashed(line: &str, name: &str, parameters: usize) -> bool {
+    line.match_indices(name).any(|(at, _)| {
+        let rest = line[at + name.len()..].trim_start();
+        let rest = rest.strip_prefix("::").unwrap_or(rest);
+        if rest.starts_with("new(") || rest.starts_with("with_capacity(") {
+            return true;
+        }
+        rest.strip_prefix('<').is_some_and(|arguments| count(arguments) < parameters)
+    })
+}
+
+/// Type arguments up to the bracket that closes the list.
+fn count(arguments: &str) -> usize {
+    let (mut depth, mut commas) = (0_i32, 0);
+    for c in arguments.chars() {
+        match c {
+            '<' | '(' | '[' => depth += 1,
+            ')' | ']' => depth -= 1,
+            '>' if depth == 0 => break,
+            '>' => depth -= 1,
+            ',' if depth == 0 => commas += 1,
+            _ => {}
+        }
+    }
+    commas + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::testing::finds;
+
+    #[track_caller]
+    fn pure(text: &str, expect: &[(usize, &str)]) {
+        for path in ["crates/cache/src/protocol.rs", "crates/cache/src/protocol/shard.rs"] {
+            let expect: Vec<_> = expect.iter().map(|(line, what)| (path, *line, *what)).collect();
+            finds(check, &[(path, text)], &expect);
+        }
+        finds(check, &[("crates/cache/src/driver.rs", text)], &[]);
+    }
+
+    #[test]
+    fn clocks_files_threads_and_chance_are_found() {
+        pure("use std::fmt;\nuse plexus_base::Nanos;", &[]);
+        pure("use std::{\n    fmt,\n    time::Duration,\n};", &[(3, "std::time")]);
+        pure("fn f() { std::fs::read(x) }", &[(1, "std::fs")]);
+        pure(
+            "use std::{net, thread::{self, spawn}};",
+            &[(1, "std::net"), (1, "std::thread"), (1, "std::thread")],
+        );
+        pure("use plexus_base::{BlockId, now};", &[(1, "plexus_base::now")]);
+        pure("fn f(at: Instant) {}", &[(1, "Instant")]);
+        pure("let x = getrandom::fill(b); let y = rand::random();", &[(1, "getrandom"), (1, "`rand`")]);
+    }
+
+    #[test]
+    fn what_only_looks_like_it_is_left_alone() {
+        pure("// std::time is not used here\nlet a = \"std::time\"; let operand = 1; random::thing();", &[]);
+    }
+
+    #[test]
+    fn randomly_ordered_maps_are_found() {
+        pure("a: HashMap<BlockId, (u8, u8)>,", &[(1, "HashMap")]);
+        pure("a: HashMap<BlockId, Entry, FixedHash>,\nb: HashSet<u8, FixedHash>,", &[]);
+        pure("let a = HashSet::new();", &[(1, "HashSet")]);
+        pure("b: HashSet<u8>,", &[(1, "HashSet")]);
+    }
+}

@@ -1,0 +1,135 @@
+//! Rules over the text of files: heads, lengths, leftovers, trailing blanks, paths of somebody's machine.
+
+use super::{Finding, Tree, source::Source};
+
+/// Lines after which a file must be divided.
+pub(super) const MOST_LINES: usize = 800;
+/// Lines after which to ask what the second concept is.
+pub(super) const LONG: usize = 600;
+
+/// Macros that mark unfinished or exploratory code.
+const LEFTOVERS: [&str; 3] = ["todo", "unimplemented", "dbg"];
+
+/// Top folders that exist on a machine, never in the project.
+const MACHINE_FOLDERS: [&str; 4] = ["home", "root", "work", "Users"];
+
+/// Checks every file.
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    tree.files().flat_map(|(path, text)| file(path, text)).collect()
+}
+
+/// Rust files of more than [`LONG`] lines, with their lengths: to think about, not wrong.
+#[must_use]
+pub fn long_files(tree: &Tree) -> Vec<(&str, usize)> {
+    let lengths = tree.rust().map(|(path, text)| (path, text.lines().count()));
+    lengths.filter(|(_, lines)| *lines > LONG).collect()
+}
+
+fn file(path: &str, text: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (index, line) in text.split('\n').enumerate() {
+        if line.ends_with([' ', '\t', '\r']) {
+            findings.push(Finding::new(path, index + 1, "blanks at the end of the line"));
+        }
+        if let Some(folder) = machine_path(line) {
+            findings.push(Finding::new(path, index + 1, format!("a path of one machine: /{folder}/")));
+        }
+    }
+    if path.ends_with(".rs") {
+        findings.extend(rust(path, text));
+    }
+    findings
+}
+
+fn machine_path(line: &str) -> Option<&'static str> {
+    MACHINE_FOLDERS.into_iter().find(|folder| {
+        line.match_indices(&format!("/{folder}/")).any(|(at, _)| {
+            !line[..at].ends_with(|before: char| before.is_alphanumeric() || "._-*})>".contains(before))
+        })
+    })
+}
+
+fn rust(path: &str, text: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if !text.starts_with("//!") {
+        findings.push(Finding::new(
+            path,
+            1,
+            "must open with `//!`: what it is for, guarantees, must not know",
+        ));
+    }
+    let lines = text.lines().count();
+    if lines > MOST_LINES {
+        findings.push(Finding::new(path, 0, format!("{lines} lines, more than {MOST_LINES}: divide it")));
+    }
+    for (index, line) in Source::of(text).code.iter().enumerate() {
+        for name in LEFTOVERS {
+            let call = format!("{name}!");
+            if line
+                .match_indices(&call)
+                .any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
+            {
+                findings.push(Finding::new(path, index + 1, format!("`{call}` is unfinished code")));
+            }
+        }
+        if line.replace(' ', "").contains("#[ignore") {
+            findings.push(Finding::new(
+                path,
+                index + 1,
+                "an ignored test is a defect: make it run or take it out",
+            ));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::testing::finds;
+
+    #[track_caller]
+    fn text(body: &str, expect: &[(usize, &str)]) {
+        let expect: Vec<_> = expect.iter().map(|(line, what)| ("a.rs", *line, *what)).collect();
+        finds(check, &[("a.rs", &format!("//! What for.\n{body}"))], &expect);
+    }
+
+    #[test]
+    fn a_file_says_what_it_is_for() {
+        finds(check, &[("a.rs", "use std::fmt;\n")], &[("a.rs", 1, "must open with")]);
+        finds(check, &[("a.sh", "echo\n")], &[]);
+    }
+
+    #[test]
+    fn a_file_stays_readable() {
+        text(&"a;\n".repeat(MOST_LINES - 1), &[]);
+        text(&"a;\n".repeat(MOST_LINES), &[(0, "801 lines")]);
+        let long = "a;\n".repeat(LONG + 1);
+        assert_eq!(
+            long_files(&Tree::of(&[("a.rs", &long), ("b.rs", ""), ("c.md", &long)])),
+            [("a.rs", LONG + 1)]
+        );
+    }
+
+    #[test]
+    fn leftovers_are_found() {
+        text("fn f() { todo!() }", &[(2, "todo!")]);
+        text("fn f() { core::unimplemented!(\"x\") }", &[(2, "unimplemented!")]);
+        text("let a = dbg!(b);", &[(2, "dbg!")]);
+        text("#[test]\n#[ignore = \"slow\"]\nfn f() {}", &[(3, "ignored test")]);
+        text("// todo!() and #[ignore] in words\nlet a = \"dbg!\"; my_todo!();", &[]);
+    }
+
+    #[test]
+    fn blanks_at_line_ends_are_found() {
+        text("let a = 1; \n\tlet b;\t\nlet c;\r\n", &[(2, "blanks"), (3, "blanks"), (4, "blanks")]);
+    }
+
+    #[test]
+    fn paths_of_a_machine_are_found() {
+        for folder in MACHINE_FOLDERS {
+            text(&format!("// see /{folder}/someone"), &[(2, folder)]);
+            text(&format!("// see net{folder}/x and a/{folder}/b"), &[]);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! `unsafe` stands only in the modules that cannot do without it, and each use says why it is sound.
+
+use super::{Finding, Tree, source::Source};
+
+/// Where `unsafe` may stand: a file, or everything under a folder (ends with `/`).
+pub(super) const ALLOWED: [&str; 5] = [
+    // Rings and windows that other processes write to have no safe view.
+    "crates/fabric/",
+    // Frames are mapped memory that the disk writes into.
+    "crates/disks/src/io.rs",
+    "crates/disks/tests/groups.rs",
+    // Replaces functions of the C library; will come.
+    "crates/sockets/",
+    // Speaks C; will come.
+    "crates/capi/",
+];
+
+/// How many lines above an `unsafe` its SAFETY comment may begin.
+const REACH: usize = 12;
+
+/// Checks every Rust file.
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    tree.rust().flat_map(|(path, text)| file(path, text)).collect()
+}
+
+fn file(path: &str, text: &str) -> Vec<Finding> {
+    let allowed = ALLOWED.iter().any(|place| match place.strip_suffix('/') {
+        Some(_) => path.starts_with(place),
+        None => path == *place,
+    });
+    let source = Source::of(text);
+    let lines: Vec<_> = source.words().filter(|(_, word)| *word == "unsafe").map(|(line, _)| line).collect();
+    if !allowed {
+        let what = "`unsafe` outside the modules that may have it (see docs/style.md)";
+        return lines.into_iter().map(|line| Finding::new(path, line, what)).collect();
+    }
+    let bare = lines.into_iter().filter(|line| needs_reason(&source, *line) && !has_reason(&source, *line));
+    bare.map(|line| Finding::new(path, line, "`unsafe` without a SAFETY comment above it")).collect()
+}
+
+/// A block or an `unsafe impl` needs a reason; a function declares a duty of its callers instead.
+fn needs_reason(source: &Source, line: usize) -> bool {
+    let here = &source.code[line - 1];
+    let after = here.split("unsafe").nth(1).unwrap_or_default().trim_start();
+    after.starts_with('{') || after.starts_with("impl") || after.is_empty()
+}
+
+/// Whether a comment with SAFETY stands on the line or above it, with no blank line between.
+fn has_reason(source: &Source, line: usize) -> bool {
+    let blank =
+        |index: usize| source.code[index].trim().is_empty() && source.comments[index].trim().is_empty();
+    (line.saturating_sub(REACH)..line)
+        .rev()
+        .take_while(|index| !blank(*index))
+        .any(|index| source.comments[index].contains("SAFETY:"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::testing::finds;
+
+    #[track_caller]
+    fn unsafety(path: &str, text: &str, expect: &[(usize, &str)]) {
+        let expect: Vec<_> = expect.iter().map(|(line, what)| (path, *line, *what)).collect();
+        finds(check, &[(path, text)], &expect);
+    }
+
+    #[test]
+    fn unsafe_stands_only_where_allowed() {
+        let block = "// SAFETY: it is.\nunsafe { f() }";
+        unsafety("crates/fabric/src/shm.rs", block, &[]);
+        unsafety("crates/base/src/lib.rs", block, &[(2, "outside")]);
+        unsafety("crates/base/src/lib.rs", "#![deny(unsafe_code)]\n// unsafe\nlet a = \"unsafe\";", &[]);
+    }
+
+    #[test]
+    fn every_block_says_why() {
+        let path = "crates/fabric/src/shm.rs";
+        unsafety(path, "unsafe { f() }", &[(1, "SAFETY")]);
+        unsafety(path, "// SAFETY: long ago.\n\nunsafe { f() }", &[(3, "SAFETY")]);
+        unsafety(path, "// SAFETY: one field.\nunsafe impl Send for A {}", &[]);
+        unsafety(path, "unsafe impl Send for A {}", &[(1, "SAFETY")]);
+        unsafety(path, "// SAFETY: checked.\nlet a = f(\n    b,\n    unsafe { c },\n);", &[]);
+        unsafety(path, "let s = \"SAFETY:\"; unsafe { f(s) }", &[(1, "SAFETY")]);
+        unsafety(path, "/// # Safety\n/// Mapped.\nunsafe fn f() {}", &[]);
+    }
+}
