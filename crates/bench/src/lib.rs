@@ -1,1 +1,14 @@
-//! Measurement: plexus perf, the block workload, their reports and charts.
+//! Measurement: `plexus perf`, the block workload, their reports and charts.
+//!
+//! What runs inside the nodes ([`perf`], [`blocks`]) takes part through a node's public interface like any other program of
+//! it; what runs at the command line merges the nodes' results, checks them and renders them ([`report`]). Nothing here is
+//! needed by a cluster that is not being measured.
+
+pub mod blocks;
+pub mod perf;
+pub mod report;
+mod responses;
+mod usage;
+
+pub use responses::{ResponseUs, Responses};
+pub use usage::Usage;

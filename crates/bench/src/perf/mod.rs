@@ -1,0 +1,1 @@
+//! The interconnect between two nodes.

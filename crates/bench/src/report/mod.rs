@@ -1,0 +1,8 @@
+//! How results are shown: tables in text, charts in SVG, numbers that people can read.
+
+pub mod chart;
+mod numbers;
+mod table;
+
+pub use numbers::{bytes, count, rate, ratio, us};
+pub use table::Table;

@@ -1,0 +1,84 @@
+//! What a process has used of its machine: CPU time and context switches, all its threads together.
+
+use std::{fs, io};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+/// CPU time and context switches since the process began, or between two moments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Nanoseconds of CPU time, user and system.
+    pub cpu_ns: u64,
+    /// Context switches because a thread had to wait.
+    pub voluntary: u64,
+    /// Context switches because another thread was given the core.
+    pub involuntary: u64,
+}
+
+impl Usage {
+    /// CPU time of this process, in nanoseconds: one system call.
+    #[must_use]
+    pub fn cpu_ns() -> u64 {
+        let time = clock_gettime(ClockId::ProcessCPUTime);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    }
+
+    /// Now. Switches are those of the threads that live: take both moments while the same threads do.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read.
+    pub fn now() -> io::Result<Self> {
+        let mut usage = Self { cpu_ns: Self::cpu_ns(), ..Self::default() };
+        for thread in fs::read_dir("/proc/self/task")? {
+            // A thread may end between being listed and being read.
+            let Ok(status) = fs::read_to_string(thread?.path().join("status")) else { continue };
+            for line in status.lines() {
+                if let Some(count) = line.strip_prefix("voluntary_ctxt_switches:") {
+                    usage.voluntary += count.trim().parse::<u64>().unwrap_or(0);
+                } else if let Some(count) = line.strip_prefix("nonvoluntary_ctxt_switches:") {
+                    usage.involuntary += count.trim().parse::<u64>().unwrap_or(0);
+                }
+            }
+        }
+        Ok(usage)
+    }
+
+    /// What was used since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
+            voluntary: self.voluntary.saturating_sub(earlier.voluntary),
+            involuntary: self.involuntary.saturating_sub(earlier.involuntary),
+        }
+    }
+
+    /// Adds another process's.
+    pub fn add(&mut self, other: &Self) {
+        self.cpu_ns += other.cpu_ns;
+        self.voluntary += other.voluntary;
+        self.involuntary += other.involuntary;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_and_waiting_are_seen() {
+        let before = Usage::now().unwrap();
+        let mut sum = 0_u64;
+        while Usage::cpu_ns() < before.cpu_ns + 2_000_000 {
+            sum = sum.wrapping_add(1);
+        }
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || receiver.recv());
+        drop(sender);
+        let _ = other.join();
+        let used = Usage::now().unwrap().since(&before);
+        assert!(used.cpu_ns >= 2_000_000 && sum > 0);
+        assert!(Usage::now().unwrap().voluntary > 0);
+    }
+}
