@@ -1,0 +1,259 @@
+//! `cluster.toml`: read, checked, and written the first time.
+//!
+//! Every value that later code relies on is checked here, once, with a line that says what to change.
+//! Whether the machine can do what is asked for (a port that is free, memory, disks) is not known here.
+
+mod check;
+mod template;
+
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use plexus_base::{NodeId, Waiting};
+use plexus_disks::{BlockSize, GroupId, Shape};
+use plexus_fabric::RailKind;
+use serde::{Deserialize, Deserializer, de::Error as _};
+
+use crate::layout::ClusterDir;
+
+/// The format of `cluster.toml` that this program reads.
+pub const FORMAT: u32 = 1;
+
+/// Fewest frames that a worker's share of the cache must have: a few sets of the widest kind (16 ways), so that
+/// blocks in flight never take a whole set.
+pub const MIN_FRAMES_PER_WORKER: u64 = 64;
+
+/// Most blocks in a group; keeps every byte offset far inside 64 bits.
+pub const MAX_BLOCKS: u64 = 1 << 40;
+
+/// Names a cluster; random, made by `init`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ClusterId(pub u128);
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// A checked configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The cluster's directory.
+    pub dir: ClusterDir,
+    /// The cluster's name.
+    pub name: String,
+    /// The cluster's identity; also that of its disk group.
+    pub id: ClusterId,
+    /// Workers of each node.
+    pub workers: u8,
+    /// How threads wait.
+    pub waiting: Waiting,
+    /// How long blocks are.
+    pub block_size: BlockSize,
+    /// Memory of each node's cache in MiB.
+    pub cache_mib: u32,
+    /// Seconds between checkpoints.
+    pub checkpoint_seconds: u32,
+    /// Blocks of the disk group.
+    pub blocks: u64,
+    /// The disks, in their order, as absolute or cluster-relative paths resolved against the directory.
+    pub disks: Vec<PathBuf>,
+    /// The nodes; a node's id is its place here.
+    pub nodes: Vec<NodeConfig>,
+}
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Its name.
+    pub name: String,
+    /// The identity of the machine that it runs on.
+    pub host: String,
+    /// Where it listens for its peers.
+    pub address: SocketAddr,
+    /// What it can be reached over, the preferred first.
+    #[serde(deserialize_with = "rails")]
+    pub rails: Vec<RailKind>,
+    /// The cores that it is pinned to; empty: any.
+    #[serde(default)]
+    pub cores: Vec<usize>,
+}
+
+/// What is in the file, before it is checked.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    format: u32,
+    name: String,
+    id: String,
+    workers: u8,
+    #[serde(deserialize_with = "waiting")]
+    waiting: Waiting,
+    block_size_kib: u32,
+    cache_mib: u32,
+    checkpoint_seconds: u32,
+    group: GroupText,
+    node: Vec<NodeConfig>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GroupText {
+    size_mib: Option<u64>,
+    blocks: Option<u64>,
+    disks: Vec<PathBuf>,
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// There is no such file.
+    #[error("{path}: not found: {dir} is not a cluster; make one with `plexus init {dir}`, or name another directory", dir = dir_of(.path))]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file cannot be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The text is not what a configuration looks like.
+    #[error("{path}:{line}: {what}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// A value cannot be used.
+    #[error("{path}: {what}")]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        what: String,
+    },
+}
+
+fn dir_of(config: &Path) -> String {
+    match config.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.display().to_string(),
+        _ => ".".into(),
+    }
+}
+
+impl Config {
+    /// Reads and checks the configuration in `dir`.
+    ///
+    /// # Errors
+    /// One line that names the file, the line where there is one, and what to change.
+    pub fn load(dir: &ClusterDir) -> Result<Self, ConfigError> {
+        let path = dir.config();
+        let text = std::fs::read_to_string(&path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                ConfigError::Missing { path: path.clone() }
+            }
+            _ => ConfigError::Read { path: path.clone(), source },
+        })?;
+        Self::parse(dir, &text)
+    }
+
+    /// Checks the text of a configuration for the cluster in `dir`.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(dir: &ClusterDir, text: &str) -> Result<Self, ConfigError> {
+        let path = dir.config();
+        let parsed: Text = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            let line = 1 + text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count();
+            // One line for the user, whatever the parser thinks of.
+            let what = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+            ConfigError::Syntax { path: path.clone(), line, what }
+        })?;
+        check::check(dir, parsed).map_err(|what| ConfigError::Value { path, what })
+    }
+
+    /// The text of a new `cluster.toml`, with comments.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        template::text(self)
+    }
+
+    /// The disk group that the configuration describes.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        Shape { id: GroupId(self.id.0), block_size: self.block_size, blocks: self.blocks }
+    }
+
+    /// The number of nodes.
+    #[must_use]
+    pub fn node_count(&self) -> u8 {
+        self.nodes.len() as u8
+    }
+
+    /// The node called `name`.
+    ///
+    /// # Errors
+    /// There is none; the line names those that there are.
+    pub fn node(&self, name: &str) -> Result<(NodeId, &NodeConfig), ConfigError> {
+        let found = self.nodes.iter().position(|node| node.name == name);
+        found.map(|index| (NodeId(index as u8), &self.nodes[index])).ok_or_else(|| {
+            let names: Vec<_> = self.nodes.iter().map(|node| node.name.as_str()).collect();
+            let what = format!("there is no node `{name}`; the nodes are {}", names.join(", "));
+            ConfigError::Value { path: self.dir.config(), what }
+        })
+    }
+
+    /// The rails between two different nodes, the one to prefer first: those that both list, in the order of
+    /// the one with the lower id; shared memory only where both are on one host.
+    #[must_use]
+    pub fn rails(&self, one: NodeId, other: NodeId) -> Vec<RailKind> {
+        let (low, high) = (&self.nodes[one.min(other).index()], &self.nodes[one.max(other).index()]);
+        let usable =
+            |kind: &RailKind| high.rails.contains(kind) && (*kind != RailKind::Shm || low.host == high.host);
+        low.rails.iter().copied().filter(usable).collect()
+    }
+}
+
+/// The identity of this machine, to be compared with `host` of a node: `PLEXUS_HOST`, or the host name.
+#[must_use]
+pub fn this_host() -> String {
+    std::env::var("PLEXUS_HOST")
+        .unwrap_or_else(|_| rustix::system::uname().nodename().to_string_lossy().into_owned())
+}
+
+/// The rail called `name`.
+///
+/// # Errors
+/// There is none; the line names those that there are.
+pub fn rail(name: &str) -> Result<RailKind, String> {
+    let known = RailKind::ALL;
+    known
+        .into_iter()
+        .find(|kind| kind.name() == name)
+        .ok_or_else(|| format!("unknown rail `{name}`: use {}", known.map(RailKind::name).join(" or ")))
+}
+
+fn rails<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<RailKind>, D::Error> {
+    let names = Vec::<String>::deserialize(from)?;
+    names.iter().map(|name| rail(name).map_err(D::Error::custom)).collect()
+}
+
+fn waiting<'de, D: Deserializer<'de>>(from: D) -> Result<Waiting, D::Error> {
+    String::deserialize(from)?.parse().map_err(D::Error::custom)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! The first text of a `cluster.toml`: the values of a configuration between explanations.
+
+use std::{fmt::Write, path::Path};
+
+use super::{Config, FORMAT, MIN_FRAMES_PER_WORKER};
+
+pub(super) fn text(config: &Config) -> String {
+    let Config { name, id, workers, waiting, cache_mib, checkpoint_seconds, blocks, .. } = config;
+    let kib = config.block_size.bytes() / 1024;
+    let root = config.dir.root();
+    let disks: Vec<_> =
+        config.disks.iter().map(|disk| path(disk.strip_prefix(root).unwrap_or(disk))).collect();
+    let mut text = format!(
+        r#"# A Plexus cluster. Every node reads this file when it starts; all must read the same.
+
+format = {FORMAT}
+name = "{name}"
+id = "{id}"          # made once; disks and peers are recognized by it
+
+# Threads of each node that serve the shared cache, 1 to 8; the same on every node.
+workers = {workers}
+
+# How threads wait: "polling" (lowest latency, a core for each waiting thread), "event" (least CPU),
+# "adaptive" (poll briefly, then sleep).
+waiting = "{waiting}"
+
+# Length of a block in KiB: 4, 8 or 16. Fixed for the life of the disk group.
+block_size_kib = {kib}
+
+# Memory of each node's cache in MiB: at least {MIN_FRAMES_PER_WORKER} blocks for each worker.
+cache_mib = {cache_mib}
+
+# How often changed blocks are written to the disks, in seconds.
+checkpoint_seconds = {checkpoint_seconds}
+
+[group]
+# Size: `blocks`, or `size_mib`. Fixed for the life of the disk group.
+blocks = {blocks}
+# The disks, in the order in which they were made; relative paths start at this directory.
+disks = [{disks}]
+"#,
+        disks = disks.join(", ")
+    );
+    for node in &config.nodes {
+        let rails: Vec<_> = node.rails.iter().map(|rail| format!("\"{rail}\"")).collect();
+        let _ = write!(
+            text,
+            "\n[[node]]\nname = \"{}\"\nhost = {}            # the machine; shm joins nodes of one host\naddress = \"{}\"\nrails = [{}]\n",
+            node.name,
+            quoted(&node.host),
+            node.address,
+            rails.join(", ")
+        );
+        if node.cores.is_empty() {
+            text.push_str("# cores = [0]           # pin this node\n");
+        } else {
+            let _ = writeln!(text, "cores = {:?}", node.cores);
+        }
+    }
+    text
+}
+
+fn path(path: &Path) -> String {
+    quoted(&path.to_string_lossy())
+}
+
+/// A TOML string.
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.into()).to_string()
+}

@@ -1,0 +1,124 @@
+//! What the configuration takes and what it says about the rest.
+
+use super::*;
+
+const GOOD: &str = r#"
+format = 1
+name = "c1"
+id = "000102030405060708090a0b0c0d0e0f"
+workers = 2
+waiting = "adaptive"
+block_size_kib = 8
+cache_mib = 16
+checkpoint_seconds = 5
+[group]
+size_mib = 64
+disks = ["disks/0", "/dev/plexus1"]
+[[node]]
+name = "n1"
+host = "a"
+address = "127.0.0.1:7400"
+rails = ["shm", "tcp"]
+[[node]]
+name = "n2"
+host = "a"
+address = "127.0.0.1:7401"
+rails = ["shm", "tcp"]
+cores = [0, 1]
+[[node]]
+name = "n3"
+host = "b"
+address = "127.0.0.1:7402"
+rails = ["tcp"]
+"#;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(&ClusterDir::new("/c1"), text)
+}
+
+#[test]
+fn a_good_file_is_taken_as_it_is() {
+    let config = parse(GOOD).unwrap();
+    assert_eq!(config.blocks, 8192);
+    assert_eq!(config.disks, [PathBuf::from("/c1/disks/0"), PathBuf::from("/dev/plexus1")]);
+    assert_eq!(config.rails(NodeId(1), NodeId(0)), [RailKind::Shm, RailKind::Tcp]);
+    assert_eq!(config.rails(NodeId(0), NodeId(2)), [RailKind::Tcp]);
+    assert_eq!(config.node("n3").unwrap().0, NodeId(2));
+    assert!(config.node("n4").unwrap_err().to_string().contains("the nodes are n1, n2, n3"));
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let mut config = parse(GOOD).unwrap();
+    config.nodes[2].host = "quoted \" host".into();
+    assert_eq!(parse(&config.to_text()).unwrap(), config);
+}
+
+#[test]
+fn each_mistake_has_its_line() {
+    let seventeen: String = (0..17)
+        .map(|n| {
+            format!(
+                "[[node]]\nname = \"m{n}\"\nhost = \"a\"\naddress = \"127.0.0.1:{}\"\nrails = [\"tcp\"]\n",
+                7500 + n
+            )
+        })
+        .collect();
+    let cases: &[(&str, &str, &str)] = &[
+        ("workers = 2", "workers = 2\nworker = 3", "/c1/cluster.toml:6: unknown field `worker`"),
+        ("cores = [0, 1]", "core = 1", "/c1/cluster.toml:23: unknown field `core`"),
+        ("workers = 2", "workers = two", "/c1/cluster.toml:5: "),
+        ("workers = 2", "", "missing field `workers`"),
+        ("workers = 2", "workers = 9", "workers = 9: use 1 to 8"),
+        ("workers = 2", "workers = 0", "workers = 0: use 1 to 8"),
+        ("format = 1", "format = 2", "format 2 is not known"),
+        ("\"c1\"", "\"c 1\"", "the cluster is named \"c 1\": use"),
+        ("\"n2\"", "\"../n2\"", "node 1 is named \"../n2\": use"),
+        ("\"n2\"", "\"n1\"", "two nodes are named n1"),
+        (":7401", ":7400", "nodes n1 and n2 have the same address 127.0.0.1:7400"),
+        (":7401", ":0", "node n2 has the address 127.0.0.1:0"),
+        ("127.0.0.1:7401", "n2.example", "/c1/cluster.toml:21: invalid socket address"),
+        ("0001020304", "x", "is not 32 hexadecimal digits"),
+        (
+            "\"adaptive\"",
+            "\"busy\"",
+            "/c1/cluster.toml:6: unknown waiting mode `busy`: use polling, event or adaptive",
+        ),
+        ("block_size_kib = 8", "block_size_kib = 5", "block_size_kib = 5: use 4, 8 or 16"),
+        ("cache_mib = 16", "cache_mib = 0", "too small for 2 workers with blocks of 8 KiB; use at least 1"),
+        ("checkpoint_seconds = 5", "checkpoint_seconds = 0", "use at least 1"),
+        ("size_mib = 64", "", "give size_mib or blocks"),
+        ("size_mib = 64", "size_mib = 64\nblocks = 3", "keep one of them"),
+        ("size_mib = 64", "blocks = 0", "would have 0 blocks"),
+        ("size_mib = 64", "blocks = 9000000000000000000", "would have 9000000000000000000 blocks"),
+        ("\"/dev/plexus1\"", "\"disks/0\"", "lists the disk disks/0 twice"),
+        ("[\"disks/0\", \"/dev/plexus1\"]", "[]", "lists no disks"),
+        ("[\"tcp\"]", "[]", "node n3 has no rails"),
+        ("[\"tcp\"]", "[\"rdma\"]", "unknown rail `rdma`: use shm or tcp"),
+        (
+            "[\"tcp\"]",
+            "[\"shm\"]",
+            "nodes n1 and n3 have only shm between them but are on different hosts (a and b)",
+        ),
+        ("[\"tcp\"]", "[\"tcp\", \"tcp\"]", "lists the rail tcp twice"),
+        ("cores = [0, 1]", "cores = [5000]", "node n2 is pinned to core 5000"),
+        (
+            "[[node]]\nname = \"n1\"",
+            &format!("{seventeen}[[node]]\nname = \"n1\""),
+            "20 nodes; a cluster has 1 to 16",
+        ),
+    ];
+    for (good, bad, expected) in cases {
+        assert!(GOOD.contains(good), "{good}");
+        let line = parse(&GOOD.replacen(good, bad, 1)).expect_err(bad).to_string();
+        assert!(line.contains(expected) && !line.contains('\n'), "{bad}: {line}");
+    }
+    let mixed = GOOD.replacen("[\"shm\", \"tcp\"]", "[\"shm\"]", 1);
+    assert!(parse(&mixed).unwrap_err().to_string().contains("nodes n1 and n3 have no rail in common"));
+}
+
+#[test]
+fn a_missing_file_says_how_to_make_one() {
+    let line = Config::load(&ClusterDir::new("/nowhere/c9")).unwrap_err().to_string();
+    assert!(line.contains("make one with `plexus init /nowhere/c9`"), "{line}");
+}

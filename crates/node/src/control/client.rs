@@ -1,0 +1,133 @@
+//! The command line's end of the control socket.
+
+use std::{
+    io::{self, BufRead, BufReader, Read, Write},
+    os::unix::net::UnixStream,
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use super::{MAX_LINE, Request, Response, ShortPath};
+use crate::layout::ClusterDir;
+
+/// A connection to a living node.
+pub struct Control {
+    name: String,
+    stream: BufReader<UnixStream>,
+}
+
+/// Why a node did not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// Nobody listens.
+    #[error("{name} is not running; start it with `plexus up {dir}`")]
+    NotRunning {
+        /// The node.
+        name: String,
+        /// Its cluster.
+        dir: String,
+    },
+    /// The node went away in the middle.
+    #[error("{name} ended while it did `{command}`; see its log")]
+    Ended {
+        /// The node.
+        name: String,
+        /// What it was asked for.
+        command: String,
+    },
+    /// The node did not answer in time.
+    #[error("{name} does not answer to `{command}`")]
+    Silent {
+        /// The node.
+        name: String,
+        /// What it was asked for.
+        command: String,
+    },
+    /// The node says why not.
+    #[error("{name}: {what}")]
+    Refused {
+        /// The node.
+        name: String,
+        /// Its line.
+        what: String,
+    },
+    /// The system refused, or the answer makes no sense.
+    #[error("{name}: control socket: {source}")]
+    Io {
+        /// The node.
+        name: String,
+        /// The reason.
+        source: io::Error,
+    },
+}
+
+impl Control {
+    /// Connects to the node called `name` of the cluster in `dir`.
+    ///
+    /// # Errors
+    /// The node does not live, or the system's.
+    pub fn connect(dir: &ClusterDir, name: &str) -> Result<Self, ControlError> {
+        let stream = ShortPath::of(&dir.socket(name)).and_then(|short| UnixStream::connect(&short.path));
+        match stream {
+            Ok(stream) => Ok(Self { name: name.into(), stream: BufReader::new(stream) }),
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            {
+                Err(ControlError::NotRunning { name: name.into(), dir: dir.root().display().to_string() })
+            }
+            Err(source) => Err(ControlError::Io { name: name.into(), source }),
+        }
+    }
+
+    /// Gives up on a node that sends nothing for this long; without it, waits as long as the node lives.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn set_patience(&mut self, patience: Duration) -> Result<(), ControlError> {
+        self.stream.get_ref().set_read_timeout(Some(patience)).map_err(|source| self.io(source))
+    }
+
+    /// Asks for `command` and waits for its result; `progress` is handed what comes before.
+    ///
+    /// # Errors
+    /// See [`ControlError`].
+    pub fn call(
+        &mut self,
+        command: &str,
+        args: Value,
+        mut progress: impl FnMut(Value),
+    ) -> Result<Value, ControlError> {
+        let mut line = serde_json::to_vec(&Request { command: command.into(), args })
+            .map_err(|error| self.io(error.into()))?;
+        line.push(b'\n');
+        self.stream.get_mut().write_all(&line).map_err(|error| self.failed(command, error))?;
+        loop {
+            line.clear();
+            let read = (&mut self.stream).take(MAX_LINE).read_until(b'\n', &mut line);
+            if read.map_err(|error| self.failed(command, error))? == 0 {
+                return Err(ControlError::Ended { name: self.name.clone(), command: command.into() });
+            }
+            match serde_json::from_slice(&line).map_err(|error| self.io(error.into()))? {
+                Response::Progress(value) => progress(value),
+                Response::Ok(value) => return Ok(value),
+                Response::Error(what) => return Err(ControlError::Refused { name: self.name.clone(), what }),
+            }
+        }
+    }
+
+    fn failed(&self, command: &str, error: io::Error) -> ControlError {
+        let (name, command) = (self.name.clone(), command.to_owned());
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ControlError::Silent { name, command },
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                ControlError::Ended { name, command }
+            }
+            _ => self.io(error),
+        }
+    }
+
+    fn io(&self, source: io::Error) -> ControlError {
+        ControlError::Io { name: self.name.clone(), source }
+    }
+}

@@ -1,0 +1,123 @@
+//! Both ends together, and a client that does not keep to the rules.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    sync::mpsc,
+    time::Duration,
+};
+
+use serde_json::json;
+
+use super::*;
+use crate::layout::ClusterDir;
+
+struct Count;
+
+impl Command for Count {
+    fn name(&self) -> &'static str {
+        "count"
+    }
+    fn run(&self, args: Value, progress: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
+        let to = args["to"].as_u64().ok_or("count to what?")?;
+        (0..to).for_each(|n| assert!(progress(json!(n))));
+        Ok(json!({ "counted": to }))
+    }
+}
+
+/// Runs until its client is gone, then says so.
+struct Endless(mpsc::Sender<()>);
+
+impl Command for Endless {
+    fn name(&self) -> &'static str {
+        "endless"
+    }
+    fn run(&self, _: Value, progress: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
+        assert!(progress(json!("started")));
+        while progress(Value::Null) {
+            std::thread::yield_now();
+        }
+        self.0.send(()).unwrap();
+        Err("nobody is there".into())
+    }
+}
+
+fn served(directory: &std::path::Path, gone: mpsc::Sender<()>) -> (ClusterDir, Server) {
+    let dir = ClusterDir::new(directory);
+    fs::create_dir_all(dir.run()).unwrap();
+    let commands = Commands::new();
+    let server = Server::start(&dir.socket("n1"), commands.clone()).unwrap();
+    commands.register(Arc::new(Count));
+    commands.register(Arc::new(Endless(gone)));
+    (dir, server)
+}
+
+#[test]
+fn requests_are_answered_in_turn() {
+    let directory = tempfile::tempdir().unwrap();
+    let (dir, server) = served(directory.path(), mpsc::channel().0);
+    assert_eq!(fs::metadata(dir.socket("n1")).unwrap().permissions().mode() & 0o777, 0o600);
+    let mut control = Control::connect(&dir, "n1").unwrap();
+    for to in [0, 3, 1000] {
+        let mut seen = 0;
+        let result = control.call("count", json!({ "to": to }), |value| {
+            assert_eq!(value, json!(seen));
+            seen += 1;
+        });
+        assert_eq!((result.unwrap(), seen), (json!({ "counted": to }), to));
+    }
+    let refused = control.call("count", Value::Null, |_| {}).unwrap_err().to_string();
+    assert_eq!(refused, "n1: count to what?");
+    let unknown = control.call("dance", Value::Null, |_| {}).unwrap_err().to_string();
+    assert_eq!(unknown, "n1: the node does not know `dance` (yet); it knows count, endless");
+
+    drop((server, control));
+    let Err(error) = Control::connect(&dir, "n1") else { panic!("connected") };
+    assert!(error.to_string().starts_with("n1 is not running; start it with"), "{error}");
+}
+
+#[test]
+fn a_command_notices_that_its_client_is_gone() {
+    let directory = tempfile::tempdir().unwrap();
+    let (sender, gone) = mpsc::channel();
+    let (dir, _server) = served(directory.path(), sender);
+    let mut stream = BufReader::new(UnixStream::connect(dir.socket("n1")).unwrap());
+    stream.get_mut().write_all(b"{\"command\":\"endless\"}\n").unwrap();
+    let mut line = String::new();
+    stream.read_line(&mut line).unwrap();
+    assert_eq!(line, "{\"progress\":\"started\"}\n");
+    drop(stream);
+    gone.recv_timeout(Duration::from_secs(30)).unwrap();
+}
+
+#[test]
+fn what_is_not_a_request_ends_its_connection_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let (dir, _server) = served(directory.path(), mpsc::channel().0);
+    for bytes in
+        [&b"\xff\x00garbage\n"[..], b"{\"command\":7}\n", b"[]\n", b"{\"command\":\"count\",\"x\":1}\n"]
+    {
+        let mut stream = BufReader::new(UnixStream::connect(dir.socket("n1")).unwrap());
+        stream.get_mut().write_all(bytes).unwrap();
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        assert!(line.starts_with("{\"error\":\"not a request: "), "{line}");
+        line.clear();
+        assert_eq!(stream.read_line(&mut line).unwrap(), 0);
+    }
+    let mut control = Control::connect(&dir, "n1").unwrap();
+    assert!(control.call("count", json!({ "to": 1 }), |_| {}).is_ok());
+}
+
+#[test]
+fn a_dead_nodes_socket_is_replaced_and_depth_does_not_matter() {
+    let directory = tempfile::tempdir().unwrap();
+    let deep = directory.path().join("d".repeat(120)).join("e".repeat(120));
+    let dir = ClusterDir::new(&deep);
+    fs::create_dir_all(dir.run()).unwrap();
+    fs::write(dir.socket("n1"), "stale").unwrap();
+    let (dir, _server) = served(&deep, mpsc::channel().0);
+    let mut control = Control::connect(&dir, "n1").unwrap();
+    assert!(control.call("count", json!({ "to": 1 }), |_| {}).is_ok());
+}

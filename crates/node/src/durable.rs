@@ -1,0 +1,142 @@
+//! Small files that are either the old or the new one after any crash, and locks that end with their process.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Replaces `path` by `value` as JSON; durable when this returns.
+///
+/// # Errors
+/// The system's; the old file is still there.
+pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
+    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let temporary = path.with_extension("tmp");
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)?;
+    File::open(directory)?.sync_all()
+}
+
+/// What [`write_json`] left at `path`, or `None` when nothing ever was.
+///
+/// # Errors
+/// The system's, or the text is not what was written.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    match std::fs::read(path) {
+        Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// A lock on a file, held until dropped or until the process ends in whatever way.
+#[derive(Debug)]
+pub(crate) struct Lock(#[expect(dead_code, reason = "held, not used")] File);
+
+/// Who holds a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Holder {
+    pub(crate) pid: u32,
+    pub(crate) incarnation: u64,
+}
+
+impl Lock {
+    /// Takes the lock and signs it, or says who has it (if they have signed).
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn try_take(path: &Path, incarnation: u64) -> io::Result<Result<Self, Option<Holder>>> {
+        let mut file = open(path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                file.set_len(0)?;
+                writeln!(file, "{} {incarnation}", std::process::id())?;
+                Ok(Ok(Self(file)))
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(Err(signature(&mut file)?)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes the lock, waiting for whoever has it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn take(path: &Path) -> io::Result<Self> {
+        let file = open(path)?;
+        flock(&file, FlockOperation::LockExclusive)?;
+        Ok(Self(file))
+    }
+
+    /// Who holds the lock at `path`. Takes it for a moment to find out, so those who only try must be kept
+    /// out by other means.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn holder(path: &Path) -> io::Result<Option<Holder>> {
+        let mut file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(None),
+            Err(rustix::io::Errno::WOULDBLOCK) => signature(&mut file),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn signature(file: &mut File) -> io::Result<Option<Holder>> {
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    let mut words = text.split_whitespace();
+    let (pid, incarnation) = (words.next().map(str::parse), words.next().map(str::parse));
+    Ok(match (pid, incarnation) {
+        (Some(Ok(pid)), Some(Ok(incarnation))) => Some(Holder { pid, incarnation }),
+        _ => None,
+    })
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_has_one_holder_who_can_be_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        assert_eq!(Lock::holder(&path).unwrap(), None);
+        let lock = Lock::try_take(&path, 7).unwrap().unwrap();
+        let me = Some(Holder { pid: std::process::id(), incarnation: 7 });
+        assert_eq!(Lock::holder(&path).unwrap(), me);
+        assert_eq!(Lock::try_take(&path, 8).unwrap().unwrap_err(), me);
+        drop(lock);
+        assert_eq!(Lock::holder(&path).unwrap(), None);
+        assert!(Lock::try_take(&path, 9).unwrap().is_ok());
+    }
+
+    #[test]
+    fn json_is_replaced_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        assert_eq!(read_json::<u32>(&path).unwrap(), None);
+        write_json(&path, &5).unwrap();
+        write_json(&path, &6).unwrap();
+        assert_eq!(read_json::<u32>(&path).unwrap(), Some(6));
+        std::fs::write(&path, "{").unwrap();
+        assert!(read_json::<u32>(&path).is_err());
+    }
+}

@@ -1,0 +1,97 @@
+//! Where things lie in a cluster's directory. Names only: nothing here touches a file.
+//!
+//! | path | what |
+//! |---|---|
+//! | `cluster.toml` | the configuration |
+//! | `disks/` | the disks of the group, unless the configuration puts them elsewhere |
+//! | `run/NAME.lock` | locked while node NAME lives; holds its process id |
+//! | `run/NAME.sock` | its control socket |
+//! | `log/NAME.log` | what a node started by `plexus up` says |
+//! | `state/NAME.json` | how NAME's last run began and ended |
+//! | `state/lost.json` | the number of the run and the blocks that are lost |
+
+use std::path::{Path, PathBuf};
+
+/// A cluster's directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClusterDir(PathBuf);
+
+impl ClusterDir {
+    /// The cluster in `root`.
+    #[must_use]
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self(root.into())
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.0
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
+        self.0.join("cluster.toml")
+    }
+
+    /// Where the disks lie that `init` makes.
+    #[must_use]
+    pub fn disks(&self) -> PathBuf {
+        self.0.join("disks")
+    }
+
+    /// What belongs to living nodes.
+    #[must_use]
+    pub fn run(&self) -> PathBuf {
+        self.0.join("run")
+    }
+
+    /// The control socket of a node.
+    #[must_use]
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.run().join(format!("{name}.sock"))
+    }
+
+    /// The lock of a node.
+    #[must_use]
+    pub fn lock(&self, name: &str) -> PathBuf {
+        self.run().join(format!("{name}.lock"))
+    }
+
+    /// Logs of nodes.
+    #[must_use]
+    pub fn logs(&self) -> PathBuf {
+        self.0.join("log")
+    }
+
+    /// The log of a node.
+    #[must_use]
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.logs().join(format!("{name}.log"))
+    }
+
+    /// What must survive nodes.
+    #[must_use]
+    pub fn state(&self) -> PathBuf {
+        self.0.join("state")
+    }
+
+    /// The record of a node's last run.
+    #[must_use]
+    pub fn record(&self, name: &str) -> PathBuf {
+        self.state().join(format!("{name}.json"))
+    }
+
+    /// The number of the run and the lost blocks.
+    #[must_use]
+    pub fn lost(&self) -> PathBuf {
+        self.state().join("lost.json")
+    }
+
+    /// Locked while one process settles what the last run left.
+    #[must_use]
+    pub fn settle_lock(&self) -> PathBuf {
+        self.state().join("settle.lock")
+    }
+}

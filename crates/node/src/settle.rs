@@ -1,0 +1,155 @@
+//! Between two runs of a cluster: which blocks did the last one lose?
+//!
+//! Until redo exists, a changed block lives only in the cache of its holder until it is written back. So when
+//! a node dies, some blocks on disk are older than what was acknowledged. This is found out here, from the
+//! records that the nodes left, and the blocks are named and refused until the user accepts their old content.
+//!
+//! The rule, for the records of one run:
+//!
+//! - somebody recorded *clean*: nothing is lost, because that is written only after every node had handed back;
+//! - otherwise lost is what the survivors' lists name, and every block mastered by a node that died (its
+//!   directory, which knew the holders, is gone), *without* the blocks that a survivor held, because no node
+//!   can have held a newer version, and the survivor's is on disk;
+//! - a node that took no part changed nothing and mastered nothing.
+//!
+//! Nodes that start at the same time agree through a lock and the number of the run: whoever comes first
+//! when no node of the last run lives settles it and opens the next; the others join that one.
+
+use std::{collections::BTreeMap, io};
+
+use plexus_base::{BlockId, Incarnation, NodeId};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    blocks::Blocks,
+    config::Config,
+    durable::{self, Lock},
+    state::{self, Phase, Record, StateError},
+};
+
+/// What `state/lost.json` says.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settled {
+    /// The number of the run that nodes start or are in.
+    pub run: u64,
+    /// The blocks that earlier runs lost and nobody has accepted yet. They are refused in this run.
+    pub lost: Blocks,
+}
+
+/// The blocks that a run lost, by the records of the nodes that took part in it.
+#[must_use]
+pub fn lost_blocks(records: &BTreeMap<NodeId, Phase>, nodes: u8, blocks: u64) -> Blocks {
+    if records.values().any(|phase| *phase == Phase::Clean) {
+        return Blocks::EMPTY;
+    }
+    let dead: Vec<_> =
+        records.iter().filter(|(_, phase)| **phase == Phase::Running).map(|(node, _)| *node).collect();
+    let (mut held, mut lost) = (Blocks::EMPTY, Blocks::EMPTY);
+    for phase in records.values() {
+        if let Phase::Stopped { held: of_one, lost: by_one } = phase {
+            (held, lost) = (held.union(of_one), lost.union(by_one));
+        }
+    }
+    let unknown = (0..blocks).map(BlockId).filter(|block| dead.contains(&block.partition().master(nodes)));
+    let unknown: Blocks = if dead.is_empty() { Blocks::EMPTY } else { unknown.collect() };
+    lost.union(&unknown).without(&held)
+}
+
+/// What stands in `state/lost.json` now; changes nothing.
+///
+/// # Errors
+/// The file is there and cannot be read.
+pub fn settled(config: &Config) -> Result<Settled, StateError> {
+    let path = config.dir.lost();
+    Ok(durable::read_json(&path).map_err(StateError::reading(path))?.unwrap_or_default())
+}
+
+/// Settles the last run if it is over, and says which run is to be joined.
+///
+/// # Errors
+/// A record cannot be read or written. Nothing was changed.
+pub fn settle(config: &Config) -> Result<Settled, StateError> {
+    let _lock = lock(config)?;
+    settle_locked(config)
+}
+
+/// Settles, and then takes every lost block as it is on disk; the blocks that were lost until now.
+///
+/// # Errors
+/// As [`settle`].
+pub fn accept_lost(config: &Config) -> Result<Blocks, StateError> {
+    let _lock = lock(config)?;
+    let Settled { run, lost } = settle_locked(config)?;
+    write(config, &Settled { run, lost: Blocks::EMPTY })?;
+    Ok(lost)
+}
+
+/// A node's part in a run: while this is held, no other process is this node.
+#[derive(Debug)]
+pub struct Entry {
+    /// The run, and the blocks to be refused in it.
+    pub settled: Settled,
+    /// The node's life.
+    pub incarnation: Incarnation,
+    _lock: Lock,
+}
+
+/// As [`settle`], for the node called `name`, which is to take part: takes its lock.
+///
+/// # Errors
+/// As [`settle`], [`StateError::Running`] when the node lives already, and [`StateError::Left`] when it has left
+/// the run that others are still in.
+pub fn enter(config: &Config, name: &str) -> Result<Entry, StateError> {
+    let incarnation = getrandom::u64().map_err(io::Error::other);
+    let incarnation = incarnation.map_err(StateError::io("naming this life for", config.dir.record(name)))?;
+    let _settling = lock(config)?;
+    let path = config.dir.lock(name);
+    let lock = Lock::try_take(&path, incarnation).map_err(StateError::io("locking", path))?;
+    let lock =
+        lock.map_err(|holder| StateError::Running { name: name.into(), pid: holder.map(|h| h.pid) })?;
+    let settled = settle_locked(config)?;
+    match state::record(&config.dir, name)? {
+        Some(record) if record.run == settled.run => Err(StateError::Left { name: name.into() }),
+        _ => Ok(Entry { settled, incarnation: Incarnation(incarnation), _lock: lock }),
+    }
+}
+
+/// Every look at a node's lock, and every taking of one, happens under this.
+fn lock(config: &Config) -> Result<Lock, StateError> {
+    let path = config.dir.settle_lock();
+    Lock::take(&path).map_err(StateError::io("locking", path))
+}
+
+fn settle_locked(config: &Config) -> Result<Settled, StateError> {
+    let before = settled(config)?;
+    let mut phases = BTreeMap::new();
+    for (index, node) in config.nodes.iter().enumerate() {
+        if let Some(Record { run, incarnation, phase }) = state::record(&config.dir, &node.name)?
+            && run == before.run
+        {
+            let path = config.dir.lock(&node.name);
+            let holder = Lock::holder(&path).map_err(StateError::io("looking at the lock", path))?;
+            // Another incarnation is a node that starts: it is not in this run.
+            if holder.is_some_and(|holder| holder.incarnation == incarnation) {
+                return Ok(before);
+            }
+            phases.insert(NodeId(index as u8), phase);
+        }
+    }
+    if phases.is_empty() {
+        return Ok(before);
+    }
+    let lost = lost_blocks(&phases, config.node_count(), config.blocks);
+    let after = Settled { run: before.run + 1, lost: before.lost.union(&lost) };
+    write(config, &after)?;
+    Ok(after)
+}
+
+fn write(config: &Config, settled: &Settled) -> Result<(), StateError> {
+    let path = config.dir.lost();
+    durable::write_json(&path, settled).map_err(StateError::io("writing what is lost", path))
+}
+
+#[cfg(test)]
+mod tests;
