@@ -15,6 +15,7 @@ mod handover;
 mod memory;
 mod rail;
 pub mod shm;
+pub mod tcp;
 mod window;
 
 pub use bell::{Bell, PeerBell};
@@ -22,4 +23,5 @@ pub use frame::Frame;
 pub use memory::SetupError;
 pub use rail::{LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError};
 pub use shm::ShmRail;
+pub use tcp::TcpRail;
 pub use window::{PeerWindow, Window, WindowId, WindowSpan, Windows};

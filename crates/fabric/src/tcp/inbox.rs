@@ -1,0 +1,264 @@
+//! The receiving half of one stream: reads the socket, hands over frames, lands puts in their windows.
+//!
+//! Guarantees: the data of a put are read by the kernel straight to their place (those that came along with its header
+//! excepted, which are copied there), only after the header was verified and the window accepts them, and the
+//! frame follows only after their checksum matched. Memory is fixed: one buffer that holds the longest frame with its header.
+#![allow(unsafe_code, reason = "receives into windows")]
+
+use std::{io::IoSliceMut, net::TcpStream};
+
+use plexus_base::crc32c_append;
+use rustix::{io::Errno, net::RecvFlags};
+
+use super::wire::{self, Decoded, Target};
+use crate::{Frame, Lane, MAX_FRAME, Windows};
+
+/// Several of the longest frames, or a thousand small ones, for one system call.
+const BUFFER_LEN: usize = 64 << 10;
+
+/// What is read behind the data of a put and while puts are what arrives: the next header and frame, and little of the
+/// next data, which would have to be copied.
+const BEHIND_PUT: usize = 512;
+
+const _: () = assert!(BUFFER_LEN >= 2 * (wire::MAX_HEADER + MAX_FRAME));
+
+/// Why a stream has nothing more to give.
+pub(super) enum Stop {
+    /// The connection has ended.
+    Ended(String),
+    /// No peer of ours sent this.
+    Corrupt(&'static str),
+}
+
+/// A put on its way in.
+struct Landing {
+    target: Target,
+    /// How many of its bytes are in place.
+    done: usize,
+    /// Over those.
+    crc: u32,
+}
+
+pub(super) struct Inbox {
+    lane: Lane,
+    sequence: u32,
+    buffer: Box<[u8]>,
+    /// What has arrived and was not handed over: `buffer[start..end]`.
+    start: usize,
+    end: usize,
+    landing: Option<Landing>,
+    /// The frame that follows the put on its way in.
+    held: Vec<u8>,
+    /// Most bytes to read at once, see [`BEHIND_PUT`].
+    chunk: usize,
+    /// The socket had less than was asked for, so it will announce what comes.
+    drained: bool,
+}
+
+impl Inbox {
+    pub(super) fn new(lane: Lane) -> Self {
+        Self {
+            lane,
+            sequence: 0,
+            buffer: vec![0; BUFFER_LEN].into(),
+            start: 0,
+            end: 0,
+            landing: None,
+            held: Vec::with_capacity(MAX_FRAME),
+            chunk: BUFFER_LEN,
+            drained: false,
+        }
+    }
+
+    /// Whether a poll might hand something over that the socket will not announce.
+    pub(super) fn may_have_more(&self) -> bool {
+        !self.drained
+    }
+
+    /// Hands over up to `limit` frames, at least 1; how many, and whether and why there will be no more.
+    pub(super) fn poll(
+        &mut self,
+        socket: &TcpStream,
+        windows: &Windows,
+        limit: usize,
+        mut deliver: impl FnMut(Frame<'_>),
+    ) -> (usize, Result<(), Stop>) {
+        let mut delivered = 0;
+        // One look at the socket at least; after that it is only asked again when it gave all that was asked for.
+        let mut dry = false;
+        while delivered < limit {
+            let step = if self.landing.is_some() {
+                self.land(socket, windows, &mut dry, &mut deliver)
+            } else {
+                self.parse(socket, windows, &mut dry, &mut deliver)
+            };
+            match step {
+                Ok(Some(frames)) => delivered += frames,
+                Ok(None) => return (delivered, Ok(())),
+                Err(stop) => return (delivered, Err(stop)),
+            }
+        }
+        // There may be whole frames in the buffer, which nobody would announce.
+        self.drained &= self.start == self.end;
+        (delivered, Ok(()))
+    }
+
+    /// Takes the frame at the front of the buffer, or reads more; `None` when the socket is dry.
+    fn parse(
+        &mut self,
+        socket: &TcpStream,
+        windows: &Windows,
+        dry: &mut bool,
+        deliver: &mut impl FnMut(Frame<'_>),
+    ) -> Result<Option<usize>, Stop> {
+        let arrived = &self.buffer[self.start..self.end];
+        match wire::decode(arrived, self.lane, self.sequence).map_err(Stop::Corrupt)? {
+            Decoded::Frame { frame, target: None } => {
+                self.start += frame.end;
+                self.sequence = self.sequence.wrapping_add(1);
+                self.chunk = BUFFER_LEN;
+                deliver(Frame::of(&arrived[frame]));
+                Ok(Some(1))
+            }
+            Decoded::Frame { frame, target: Some(target) } => {
+                admit(windows, &target).map_err(Stop::Corrupt)?;
+                self.held.clear();
+                self.held.extend_from_slice(&arrived[frame.clone()]);
+                self.start += frame.end;
+                self.sequence = self.sequence.wrapping_add(1);
+                self.chunk = BEHIND_PUT;
+                self.landing = Some(Landing { target, done: 0, crc: 0 });
+                Ok(Some(0))
+            }
+            Decoded::Needs(_) if *dry => Ok(None),
+            Decoded::Needs(needed) => {
+                if self.start == self.end || self.start + needed > self.buffer.len() {
+                    self.buffer.copy_within(self.start..self.end, 0);
+                    self.end -= self.start;
+                    self.start = 0;
+                }
+                let upto = (self.start + needed).max(self.end + self.chunk).min(self.buffer.len());
+                let into = &mut self.buffer[self.end..upto];
+                let asked = into.len();
+                let read = receive(socket, |socket| {
+                    rustix::net::recv(socket, &mut *into, RecvFlags::DONTWAIT).map(|(read, _)| read)
+                });
+                let read = self.note(read, asked, dry)?;
+                self.end += read;
+                Ok((read > 0).then_some(0))
+            }
+        }
+    }
+
+    /// Brings the put on its way in further; `None` when the socket is dry.
+    fn land(
+        &mut self,
+        socket: &TcpStream,
+        windows: &Windows,
+        dry: &mut bool,
+        deliver: &mut impl FnMut(Frame<'_>),
+    ) -> Result<Option<usize>, Stop> {
+        let Some(landing) = &mut self.landing else { return Ok(Some(0)) };
+        let target = landing.target;
+        let rest = target.len as usize - landing.done;
+        if rest > 0 {
+            // Again before every write: the owner may have given up waiting.
+            let window = admit(windows, &target).map_err(Stop::Corrupt)?;
+            // SAFETY: `accepts` has found the whole target inside the window, which is mapped as long as the table
+            // holds it. No thread of ours reads or writes a granule while it expects a put; in a window without
+            // granules, bytes under a put are arbitrary to whoever looks, and this slice is only handed to the kernel and
+            // summed.
+            let place = unsafe {
+                let start = window.ptr().add(target.offset as usize + landing.done);
+                std::slice::from_raw_parts_mut(start.as_ptr(), rest)
+            };
+            let landed = if self.start < self.end {
+                let landed = rest.min(self.end - self.start);
+                place[..landed].copy_from_slice(&self.buffer[self.start..self.start + landed]);
+                self.start += landed;
+                landed
+            } else if *dry {
+                return Ok(None);
+            } else {
+                let behind = &mut self.buffer[..BEHIND_PUT];
+                let asked = rest + behind.len();
+                let read = receive(socket, |socket| {
+                    rustix::io::readv(
+                        socket,
+                        &mut [IoSliceMut::new(&mut *place), IoSliceMut::new(&mut *behind)],
+                    )
+                });
+                let landed = read.as_ref().map_or(0, |read| rest.min(*read));
+                (self.start, self.end) = (0, read.as_ref().map_or(0, |read| read - landed));
+                if note(read, asked, dry, &mut self.drained, true)? == 0 {
+                    return Ok(None);
+                }
+                landed
+            };
+            landing.crc = crc32c_append(landing.crc, &place[..landed]);
+            landing.done += landed;
+            if landed < rest {
+                return Ok(Some(0));
+            }
+        }
+        if landing.crc != target.crc {
+            return Err(Stop::Corrupt("data of a put whose checksum does not match"));
+        }
+        self.landing = None;
+        deliver(Frame::of(&self.held));
+        Ok(Some(1))
+    }
+
+    fn note(&mut self, read: Result<usize, Errno>, asked: usize, dry: &mut bool) -> Result<usize, Stop> {
+        note(read, asked, dry, &mut self.drained, self.start < self.end)
+    }
+}
+
+/// The window that takes this put.
+fn admit<'a>(windows: &'a Windows, target: &Target) -> Result<&'a crate::Window, &'static str> {
+    let window = windows.find(target.window).ok_or("a put into a window that does not exist")?;
+    if !window.span().holds(target.offset, u64::from(target.len)) {
+        return Err("a put outside its window");
+    }
+    if !window.accepts(target.offset, u64::from(target.len), target.generation) {
+        return Err("a put that is not expected");
+    }
+    Ok(window)
+}
+
+fn receive(
+    socket: &TcpStream,
+    mut read: impl FnMut(&TcpStream) -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    loop {
+        match read(socket) {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// What a read says about the socket; how many bytes came (0: none now). `within` a frame, an end is an accident.
+fn note(
+    read: Result<usize, Errno>,
+    asked: usize,
+    dry: &mut bool,
+    drained: &mut bool,
+    within: bool,
+) -> Result<usize, Stop> {
+    match read {
+        Ok(0) if within => Err(Stop::Ended("the peer closed it in the middle of a frame".into())),
+        Ok(0) => Err(Stop::Ended("the peer closed it".into())),
+        Ok(read) => {
+            // Less than asked for empties a stream socket; edge-triggered epoll(7) announces what comes after.
+            *dry = read < asked;
+            *drained = *dry;
+            Ok(read)
+        }
+        Err(Errno::AGAIN) => {
+            (*dry, *drained) = (true, true);
+            Ok(0)
+        }
+        Err(errno) => Err(Stop::Ended(std::io::Error::from(errno).to_string())),
+    }
+}

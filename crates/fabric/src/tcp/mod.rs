@@ -1,0 +1,168 @@
+//! The rail over TCP: two connections, one for each lane, so that small frames never queue behind bulk.
+//!
+//! A put is received straight into its window. Every frame has a sequence number and a checksum, every put one over its
+//! data; the first byte that does not fit ends the rail. Sends never block: what a socket does not take waits
+//! in a queue of bounded size. The layout on the wire is in `wire.rs`.
+//!
+//! The connections are authenticated before they become a rail; this module trusts the bytes no more for it.
+
+mod inbox;
+mod outbox;
+pub(crate) mod wire;
+
+use std::{
+    io,
+    net::TcpStream,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
+
+use rustix::event::epoll;
+
+use crate::{Frame, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, WindowSpan, Windows};
+use inbox::{Inbox, Stop};
+use outbox::Outbox;
+
+#[doc(hidden)]
+pub use wire::decode_any;
+
+/// What a rail over TCP is built from.
+pub struct TcpParts {
+    /// A connection for each lane, by [`Lane::index`]; both ends must agree which is which.
+    pub streams: [TcpStream; LANES],
+    /// Our windows, which the peer puts into.
+    pub windows: Arc<Windows>,
+    /// The peer's windows, as it announced them.
+    pub peer_windows: Vec<WindowSpan>,
+}
+
+/// A rail over TCP. See the [module documentation](self).
+pub struct TcpRail {
+    streams: [TcpStream; LANES],
+    inboxes: [Inbox; LANES],
+    outboxes: [Outbox; LANES],
+    windows: Arc<Windows>,
+    peer_windows: Vec<WindowSpan>,
+    /// Why nothing more can be sent or a stream has ended; what has arrived is still to be delivered.
+    ending: Option<String>,
+    lost: Option<Lost>,
+    /// Whether [`Rail::poll`] has said why it is lost.
+    said: bool,
+}
+
+impl TcpRail {
+    /// A rail over two connections, which are made non-blocking and told to send at once.
+    ///
+    /// # Errors
+    /// A connection refuses these settings.
+    pub fn new(parts: TcpParts) -> io::Result<Self> {
+        let TcpParts { streams, windows, peer_windows } = parts;
+        for stream in &streams {
+            stream.set_nonblocking(true)?;
+            stream.set_nodelay(true)?;
+        }
+        Ok(Self {
+            streams,
+            inboxes: Lane::ALL.map(Inbox::new),
+            outboxes: Lane::ALL.map(Outbox::new),
+            windows,
+            peer_windows,
+            ending: None,
+            lost: None,
+            said: false,
+        })
+    }
+
+    fn take(&mut self, lane: Lane, head: &[u8], body: &[u8], put: Option<&Put<'_>>) -> Result<(), SendError> {
+        if head.len() + body.len() > MAX_FRAME {
+            return Err(SendError::TooLarge);
+        }
+        if self.ending.is_some() || self.lost.is_some() {
+            return Err(SendError::Lost);
+        }
+        let stream = &self.streams[lane.index()];
+        self.outboxes[lane.index()].send(stream, head, body, put).unwrap_or_else(|errno| {
+            self.ending = Some(io::Error::from(errno).to_string());
+            Err(SendError::Lost)
+        })
+    }
+}
+
+impl Rail for TcpRail {
+    fn kind(&self) -> RailKind {
+        RailKind::Tcp
+    }
+
+    fn send(&mut self, lane: Lane, head: &[u8], body: &[u8]) -> Result<(), SendError> {
+        self.take(lane, head, body, None)
+    }
+
+    fn put(&mut self, lane: Lane, put: Put<'_>, head: &[u8], body: &[u8]) -> Result<(), SendError> {
+        let len = put.data.len() as u64;
+        let span = self.peer_windows.iter().find(|span| span.id == put.window);
+        if len > u64::from(u32::MAX) || !span.is_some_and(|span| span.holds(put.offset, len)) {
+            return Err(SendError::TooLarge);
+        }
+        self.take(lane, head, body, Some(&put))
+    }
+
+    fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost> {
+        let mut delivered = 0;
+        if self.lost.is_none() && limit > 0 {
+            for lane in Lane::ALL {
+                let (stream, inbox) = (&self.streams[lane.index()], &mut self.inboxes[lane.index()]);
+                let (count, result) = inbox.poll(stream, &self.windows, limit, |frame| deliver(lane, frame));
+                delivered += count;
+                match result {
+                    Ok(()) => {}
+                    // The other stream may still hold something.
+                    Err(Stop::Ended(why)) => self.ending = self.ending.take().or(Some(why)),
+                    Err(Stop::Corrupt(what)) => {
+                        self.lost = Some(Lost::Corrupt(what));
+                        break;
+                    }
+                }
+            }
+            if delivered == 0 && self.lost.is_none() {
+                self.lost = self.ending.clone().map(Lost::Closed);
+            }
+        }
+        match &self.lost {
+            Some(lost) if delivered == 0 => {
+                self.said = true;
+                Err(lost.clone())
+            }
+            _ => Ok(delivered),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Lost> {
+        if let Some(lost) = &self.lost {
+            return Err(lost.clone());
+        }
+        if self.ending.is_none() {
+            for (outbox, stream) in self.outboxes.iter_mut().zip(&self.streams) {
+                if let Err(errno) = outbox.flush(stream) {
+                    self.ending = Some(io::Error::from(errno).to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn pending(&mut self) -> bool {
+        if self.ending.is_some() || self.lost.is_some() {
+            return !self.said;
+        }
+        self.inboxes.iter().any(Inbox::may_have_more) || self.outboxes.iter().any(Outbox::can_send)
+    }
+
+    fn register(&self, epoll: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        let flags =
+            epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+        for stream in &self.streams {
+            epoll::add(epoll, stream.as_fd(), epoll::EventData::new_u64(token), flags)?;
+        }
+        Ok(())
+    }
+}
