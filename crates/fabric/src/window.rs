@@ -141,6 +141,15 @@ impl Window {
         generation.store(generation.load(Relaxed).wrapping_add(1) & !1, Release);
     }
 
+    /// Gives `granule` the generation that its owner chose: odd while a put is expected. The other way to do what
+    /// [`Window::expect`] and [`Window::settle`] do, for owners that number their requests themselves.
+    ///
+    /// # Panics
+    /// When there is no such granule.
+    pub fn set_generation(&self, granule: usize, generation: u32) {
+        self.generations[granule].store(generation, Release);
+    }
+
     /// Whether a put of `len` bytes at `offset` under `generation` may be let in now.
     #[must_use]
     pub fn accepts(&self, offset: u64, len: u64, generation: u32) -> bool {

@@ -1,0 +1,41 @@
+//! One suite over every kind of rail: what the interconnect relies on, whatever a rail runs over.
+//!
+//! What only one kind can show (hostile memory, hostile bytes) is in `conformance/hostile.rs`; the end of a peer's
+//! process, with a real one, in `conformance/death.rs`.
+
+#[path = "conformance/death.rs"]
+mod death;
+#[path = "conformance/hostile.rs"]
+mod hostile;
+#[path = "conformance/pairs.rs"]
+mod pairs;
+#[path = "conformance/suite.rs"]
+mod suite;
+
+macro_rules! over_every_rail {
+    ($($property:ident)*) => {
+        mod shm {
+            $(#[test] fn $property() { crate::suite::$property(plexus_fabric::RailKind::Shm); })*
+        }
+        mod tcp {
+            $(#[test] fn $property() { crate::suite::$property(plexus_fabric::RailKind::Tcp); })*
+        }
+    };
+}
+
+over_every_rail! {
+    a_rail_says_what_it_is
+    frames_of_a_lane_arrive_in_order
+    frames_of_every_size_arrive_whole
+    a_frame_that_is_too_long_is_refused_and_does_no_harm
+    a_full_rail_refuses_then_resumes_and_loses_nothing
+    a_poll_keeps_to_its_limit
+    the_data_of_a_put_are_there_when_its_frame_is
+    puts_and_frames_keep_their_order
+    a_put_without_granules_may_be_large
+    a_put_outside_its_window_is_refused_by_the_sender
+    no_wake_up_is_lost_between_two_sleepers
+    a_sender_asleep_on_a_full_rail_is_woken
+    what_arrived_before_the_end_is_delivered
+    a_lost_rail_refuses
+}

@@ -1,0 +1,174 @@
+//! The end of a peer's process: this test binary starts itself as the peer and kills it.
+
+use std::{
+    env,
+    io::{IoSlice, IoSliceMut, Read, Write},
+    mem::MaybeUninit,
+    net::{TcpListener, TcpStream},
+    os::{
+        fd::{AsFd, OwnedFd},
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixListener, UnixStream},
+    },
+    process::{Child, Command, Stdio},
+    sync::Arc,
+};
+
+use plexus_fabric::{
+    Lane, Lost, Put, RailKind,
+    shm::{PeerProcess, PeerWatch},
+};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+
+use crate::pairs::{End, Own, Sleeper, WHOLE};
+
+const KIND: &str = "PLEXUS_TEST_PEER_KIND";
+const PLACE: &str = "PLEXUS_TEST_PEER_PLACE";
+/// Frames in each lane that the peer has sent when it says that it may be killed.
+const FRAMES: u64 = 300;
+
+fn send_fds(socket: &UnixStream, fds: [OwnedFd; 5]) {
+    let fds = fds.each_ref().map(AsFd::as_fd);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    sendmsg(socket, &[IoSlice::new(&[5])], &mut control, SendFlags::empty()).unwrap();
+}
+
+fn receive_fds(socket: &UnixStream) -> [OwnedFd; 5] {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
+    let fds: Vec<OwnedFd> = control
+        .drain()
+        .flat_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
+            _ => Vec::new(),
+        })
+        .collect();
+    fds.try_into().unwrap()
+}
+
+/// The peer's part; in the parent it does nothing.
+#[test]
+fn peer_process() {
+    let (Ok(kind), Ok(place)) = (env::var(KIND), env::var(PLACE)) else { return };
+    let mut control = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&place).unwrap()).unwrap();
+    let own = Own::new();
+    let mut end = if kind == "shm" {
+        send_fds(&control, own.fds());
+        let peer = receive_fds(&control);
+        own.shm(peer)
+    } else {
+        let mut port = [0; 2];
+        control.read_exact(&mut port).unwrap();
+        let connect = || TcpStream::connect(("127.0.0.1", u16::from_le_bytes(port))).unwrap();
+        own.tcp([connect(), connect()])
+    };
+    for number in 0..u64::MAX {
+        for lane in Lane::ALL {
+            let data = number.to_le_bytes();
+            let put = Put { window: WHOLE, offset: number % 1000 * 8, generation: 0, data: &data };
+            // Full after a while, since nobody reads: then it goes on trying until it is killed.
+            let _ = end.rail.put(lane, put, &data, &[lane.index() as u8; 30]);
+        }
+        let _ = end.rail.flush();
+        if number + 1 == FRAMES {
+            control.write_all(&[1]).unwrap();
+        }
+    }
+}
+
+/// A peer in a process of its own that is sending.
+fn peer(kind: RailKind) -> (End, Child, UnixStream) {
+    let place = format!("plexus-fabric-test-{}-{kind}", std::process::id());
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&place).unwrap()).unwrap();
+    let child = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "death::peer_process"])
+        .env(KIND, kind.name())
+        .env(PLACE, &place)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut control = listener.accept().unwrap().0;
+    let own = Own::new();
+    let end = if kind == RailKind::Shm {
+        let fds = receive_fds(&control);
+        send_fds(&control, own.fds());
+        own.shm(fds)
+    } else {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        control.write_all(&tcp.local_addr().unwrap().port().to_le_bytes()).unwrap();
+        own.tcp([(); 2].map(|()| tcp.accept().unwrap().0))
+    };
+    control.read_exact(&mut [0]).unwrap();
+    (end, child, control)
+}
+
+/// All that it had sent is there, in order, in both lanes.
+fn check(frames: &[(Lane, Vec<u8>)]) {
+    for lane in Lane::ALL {
+        let numbers = frames.iter().filter(|(l, _)| *l == lane).map(|(_, bytes)| {
+            assert_eq!(bytes[8..], [lane.index() as u8; 30]);
+            u64::from_le_bytes(bytes[..8].try_into().unwrap())
+        });
+        let mut last = None;
+        for number in numbers {
+            assert!(last < Some(number) && (number >= FRAMES || last.map_or(0, |last| last + 1) == number));
+            last = Some(number);
+        }
+        assert!(last >= Some(FRAMES - 1), "{lane:?}: {last:?}");
+    }
+}
+
+#[test]
+fn a_killed_peer_over_shm_is_noticed_by_a_sleeper_and_loses_nothing() {
+    let (mut end, mut child, control) = peer(RailKind::Shm);
+    let process = PeerProcess::of(control.as_fd()).unwrap();
+    assert_eq!(process.pid, child.id() as i32);
+    let watch = PeerWatch::start().unwrap();
+    watch.watch(process.pidfd, Arc::clone(&end.gone), vec![Arc::clone(&end.bell)]).unwrap();
+
+    // A round while it lives: it goes on sending into the freed room.
+    let before = end.take(100);
+    child.kill().unwrap();
+    let sleeper = Sleeper::new(&end);
+    let mut frames = before;
+    let lost = loop {
+        match end.rail.poll(16, &mut |lane, frame| frames.push((lane, crate::pairs::bytes(&frame)))) {
+            Ok(0) => {
+                sleeper.sleep(&mut end);
+            }
+            Ok(_) => {}
+            Err(lost) => break lost,
+        }
+    };
+    assert_eq!(lost, Lost::PeerDied);
+    check(&frames);
+    child.wait().unwrap();
+    assert!(PeerProcess::of(control.as_fd()).is_err(), "a process that has ended is not watched");
+}
+
+#[test]
+fn a_killed_peer_over_tcp_is_noticed_by_a_sleeper_and_loses_nothing() {
+    let (mut end, mut child, _control) = peer(RailKind::Tcp);
+    child.kill().unwrap();
+    let sleeper = Sleeper::new(&end);
+    let mut frames = Vec::new();
+    let lost = loop {
+        match end.rail.poll(16, &mut |lane, frame| frames.push((lane, crate::pairs::bytes(&frame)))) {
+            Ok(0) => {
+                sleeper.sleep(&mut end);
+            }
+            Ok(_) => {}
+            Err(lost) => break lost,
+        }
+    };
+    assert!(matches!(lost, Lost::Closed(_)), "{lost:?}");
+    check(&frames);
+    child.wait().unwrap();
+}

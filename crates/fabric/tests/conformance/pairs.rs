@@ -1,0 +1,190 @@
+//! Connected pairs of rails, and the small things that every test does with them.
+
+use std::{
+    net::{TcpListener, TcpStream},
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use plexus_fabric::{
+    Bell, Frame, LANES, Lane, Lost, PeerBell, PeerWindow, Rail, RailKind, SendError, Window, WindowId,
+    WindowSpan, Windows,
+    shm::{RxRings, ShmParts, ShmRail, TxRings},
+    tcp::{TcpParts, TcpRail},
+};
+use rustix::{event::epoll, time::Timespec};
+
+/// A window of granules.
+pub(crate) const DIVIDED: WindowId = WindowId(0);
+pub(crate) const GRANULE: usize = 16 << 10;
+pub(crate) const GRANULES: usize = 16;
+/// A window without.
+pub(crate) const WHOLE: WindowId = WindowId(1);
+pub(crate) const WHOLE_LEN: usize = 4 << 20;
+
+/// One end of a pair, with all that a worker has around it.
+pub(crate) struct End {
+    pub(crate) rail: Box<dyn Rail>,
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) windows: Arc<Windows>,
+    pub(crate) gone: Arc<AtomicBool>,
+}
+
+/// What an end has before it knows its peer.
+pub(crate) struct Own {
+    pub(crate) rx: RxRings,
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) windows: Arc<Windows>,
+}
+
+impl Own {
+    pub(crate) fn new() -> Self {
+        let windows = [
+            Window::create(DIVIDED, GRANULES * GRANULE, GRANULE as u32),
+            Window::create(WHOLE, WHOLE_LEN, 0),
+        ];
+        Self {
+            rx: RxRings::create().unwrap(),
+            bell: Arc::new(Bell::create().unwrap()),
+            windows: Arc::new(Windows::new(windows.map(|window| Arc::new(window.unwrap())))),
+        }
+    }
+
+    /// What to hand to the peer: rings, page and event of the bell, windows.
+    pub(crate) fn fds(&self) -> [OwnedFd; 5] {
+        let [divided, whole] = [DIVIDED, WHOLE].map(|id| self.windows.find(id).unwrap());
+        [self.rx.fd(), self.bell.page_fd(), self.bell.fd(), divided.fd(), whole.fd()]
+            .map(|fd| fd.try_clone_to_owned().unwrap())
+    }
+
+    pub(crate) fn shm(self, peer: [OwnedFd; 5]) -> End {
+        let [rings, page, event, divided, whole] = peer;
+        let spans = spans();
+        let gone = Arc::new(AtomicBool::new(false));
+        let rail = ShmRail::new(ShmParts {
+            tx: TxRings::map(rings.as_fd()).unwrap(),
+            rx: self.rx,
+            bell: PeerBell::map(page.as_fd(), event).unwrap(),
+            windows: Arc::new([
+                PeerWindow::map(divided.as_fd(), spans[0]).unwrap(),
+                PeerWindow::map(whole.as_fd(), spans[1]).unwrap(),
+            ]),
+            gone: Arc::clone(&gone),
+        });
+        End { rail: Box::new(rail), bell: self.bell, windows: self.windows, gone }
+    }
+
+    pub(crate) fn tcp(self, streams: [TcpStream; LANES]) -> End {
+        let windows = Arc::clone(&self.windows);
+        let rail = TcpRail::new(TcpParts { streams, windows, peer_windows: spans().to_vec() }).unwrap();
+        let gone = Arc::new(AtomicBool::new(false));
+        End { rail: Box::new(rail), bell: self.bell, windows: self.windows, gone }
+    }
+}
+
+fn spans() -> [WindowSpan; 2] {
+    [
+        WindowSpan { id: DIVIDED, len: (GRANULES * GRANULE) as u64, granule: GRANULE as u32 },
+        WindowSpan { id: WHOLE, len: WHOLE_LEN as u64, granule: 0 },
+    ]
+}
+
+/// Two connected sockets.
+pub(crate) fn sockets() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (one, listener.accept().unwrap().0)
+}
+
+/// A connected pair.
+pub(crate) fn pair(kind: RailKind) -> (End, End) {
+    let (a, b) = (Own::new(), Own::new());
+    match kind {
+        RailKind::Shm => {
+            let (fds_a, fds_b) = (a.fds(), b.fds());
+            (a.shm(fds_b), b.shm(fds_a))
+        }
+        RailKind::Tcp => {
+            let (prompt, bulk) = (sockets(), sockets());
+            (a.tcp([prompt.0, bulk.0]), b.tcp([prompt.1, bulk.1]))
+        }
+    }
+}
+
+/// The bytes of a frame.
+pub(crate) fn bytes(frame: &Frame<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; frame.len()];
+    frame.copy(0, &mut bytes);
+    bytes
+}
+
+/// The number at the front of a frame.
+pub(crate) fn number(frame: &Frame<'_>) -> u64 {
+    let mut number = [0; 8];
+    frame.copy(0, &mut number);
+    u64::from_le_bytes(number)
+}
+
+impl End {
+    pub(crate) fn window(&self, id: WindowId) -> &Window {
+        self.windows.find(id).unwrap()
+    }
+
+    /// Sends when there is room; whether there was.
+    pub(crate) fn offer(&mut self, lane: Lane, head: &[u8], body: &[u8]) -> bool {
+        match self.rail.send(lane, head, body) {
+            Ok(()) => true,
+            Err(SendError::Full) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Polls until `count` frames have come.
+    pub(crate) fn take(&mut self, count: usize) -> Vec<(Lane, Vec<u8>)> {
+        let mut frames = Vec::new();
+        while frames.len() < count {
+            self.rail.poll(64, &mut |lane, frame| frames.push((lane, bytes(&frame)))).unwrap();
+        }
+        frames
+    }
+
+    /// Polls until the rail is lost; what came before, and why it was lost.
+    pub(crate) fn take_all(&mut self) -> (Vec<(Lane, Vec<u8>)>, Lost) {
+        let mut frames = Vec::new();
+        loop {
+            if let Err(lost) = self.rail.poll(7, &mut |lane, frame| frames.push((lane, bytes(&frame)))) {
+                return (frames, lost);
+            }
+        }
+    }
+}
+
+/// What a sleeping worker sleeps in.
+pub(crate) struct Sleeper {
+    epoll: OwnedFd,
+}
+
+impl Sleeper {
+    pub(crate) fn new(end: &End) -> Self {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        epoll::add(&epoll, end.bell.fd(), epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
+        end.rail.register(epoll.as_fd(), 1).unwrap();
+        Self { epoll }
+    }
+
+    /// Sleeps as a worker does, if there is nothing to do; whether it slept. A wake-up that does not come within a minute
+    /// is a lost one.
+    pub(crate) fn sleep(&self, end: &mut End) -> bool {
+        end.bell.arm();
+        let idle = !end.rail.pending();
+        if idle {
+            let mut events = Vec::with_capacity(8);
+            let timeout = Timespec { tv_sec: 60, tv_nsec: 0 };
+            epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)).unwrap();
+            assert!(!events.is_empty(), "a wake-up was lost");
+        }
+        end.bell.disarm();
+        end.bell.drain();
+        idle
+    }
+}
