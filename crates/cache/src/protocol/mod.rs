@@ -1,9 +1,54 @@
-//! The global cache's protocol, pure.
+//! The global cache's protocol, pure: which node holds which block, and how it gets there.
+//!
+//! A [`Shard`] is all that one worker of one node knows, in all three roles for its blocks: *requester* (its sessions want a block),
+//! *holder* (a block is in one of its frames) and *master* (it decides who gets a block; [`BlockId::partition`] says for which).
+//! It reads no clock, file or socket: [`Shard::handle`] takes an [`Event`] and appends [`Action`]s, which the driver carries out
+//! in their order. Frames are touched through [`Frames`], called synchronously.
+//!
+//! # How a block travels
+//!
+//! ```text
+//! requester --Request--> master --Forward--> holder ==block, Grant==> requester --Done--> master
+//! ```
+//!
+//! Two messages where the master is the holder, or nobody holds the block: then the master grants what is on the disk. For X the
+//! master first has all copies but the requester's and the giver's invalidated.
+//!
+//! # What holds
+//!
+//! - Of each block, one node holds X and none S beside it; or any number hold S, and their copies are equal. So *whatever is held is the latest
+//!   version*.
+//! - One conversion is in flight for a block; each has the next `seq`; requests are served in the order of their arrival at the master.
+//! - *Debt*: of a block newer than the disk, exactly one node owes the write-back. X to S keeps it, X to X and invalidation move it. Who owes writes before
+//!   it gives the block up. While a write is in flight the block is not given away, so no late write overtakes a newer version.
+//! - No request is sent for a block whose eviction is unanswered, and no block leaves whose request is unanswered.
+//! - A session that waits when an order from the master is first seen goes before it (a *turn*) if the mode held suffices; those that come later
+//!   wait for the next time. So a hot block does no journey without work being done, and nobody waits for ever.
+//! - A grant of X that overtakes nothing: grants that come with data arrive on another lane than the master's orders. It is safe because the
+//!   master orders nothing of a node between its conversion's begin and its `Done`, and a node asks for a block in one frame at a time.
+//!
+//! # What the lanes must keep
+//!
+//! Messages of [`Kind::Forward`] from one node to another arrive in the order sent: `Evicted` must find the consistent reads ordered before it
+//! served. Nothing else depends on order, only on arriving exactly once.
+//!
+//! Messages to the own node never leave: the shard handles them before `handle` returns.
 
 mod counts;
+mod directory;
+mod frame;
+mod hasher;
+mod holder;
 mod interface;
+mod lists;
 mod message;
+mod requester;
 pub mod stop;
+mod sweep;
+
+use std::collections::VecDeque;
+
+use plexus_base::{BlockId, Nanos, NodeId};
 
 pub use counts::Counts;
 pub use interface::{
@@ -12,17 +57,72 @@ pub use interface::{
 pub use message::{Body, DecodeError, Kind, Message, Source, Target};
 pub use stop::Report;
 
-/// All blocks of one worker of one node, in every role.
+use directory::{Directory, Fault, Mail};
+use frame::{Frame, Order, Waiter};
+use lists::{List, Lists};
+use sweep::Sweeps;
+
+/// Messages of a newer view that are kept until it comes. More are dropped: their senders ask again in the new view.
+const PARKED_MAX: usize = 1024;
+
+/// All blocks of one worker of one node, in every role. See the [module](self).
 pub struct Shard {
     config: Config,
+    now: Nanos,
+    frames: Vec<Frame>,
+    waiters: Lists<Waiter>,
+    orders: Lists<Order>,
+    /// Sessions that wait for a frame of each set.
+    queues: Vec<List>,
+    /// Sets whose queue may be able to go on.
+    ripe: Vec<u32>,
+    directory: Directory,
+    mail: Mail,
+    /// Messages to this node itself.
+    inbox: VecDeque<(BlockId, Body)>,
+    parked: Vec<(NodeId, Message)>,
+    arrivals: u64,
+    grants: u64,
+    ids: u32,
+    sweeps: Sweeps,
+    stopped: Option<stop::Stopped>,
     counts: Counts,
+}
+
+/// What one call of [`Shard::handle`] works with.
+struct Io<'a, F> {
+    frames: &'a mut F,
+    out: &'a mut Vec<Action>,
 }
 
 impl Shard {
     /// A shard that holds nothing.
+    ///
+    /// # Panics
+    /// When the configuration is impossible: fewer than 2 or more than 64 ways, no sets, `me` beyond `nodes`.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config, counts: Counts::default() }
+        assert!((2..=64).contains(&config.ways) && config.sets > 0, "sets of 2 to 64 frames");
+        assert!(config.me.0 < config.nodes && config.worker.0 < config.workers, "a member of the cluster");
+        Self {
+            config,
+            now: Nanos(0),
+            frames: vec![Frame::FREE; config.slots() as usize],
+            waiters: Lists::new(),
+            orders: Lists::new(),
+            queues: vec![List::EMPTY; config.sets as usize],
+            ripe: Vec::new(),
+            directory: Directory::new(&config),
+            mail: Vec::new(),
+            inbox: VecDeque::new(),
+            parked: Vec::new(),
+            arrivals: 0,
+            grants: 0,
+            ids: 0,
+            sweeps: Sweeps::default(),
+            stopped: None,
+            counts: Counts::default(),
+        }
     }
 
     /// What was counted.
@@ -37,19 +137,145 @@ impl Shard {
         &self.config
     }
 
-    /// Handles one event to its end; what is to be done is appended to `out`.
-    pub fn handle(
-        &mut self,
-        _now: plexus_base::Nanos,
-        _event: Event,
-        _frames: &mut impl Frames,
-        _out: &mut Vec<Action>,
-    ) {
+    /// The mode in which `block` is held here, and whether the shard knows that this node owes its write-back.
+    #[must_use]
+    pub fn holds(&self, block: BlockId) -> (Mode, bool) {
+        self.find(block).map(|slot| &self.frames[slot]).map_or((Mode::N, false), |f| (f.mode, f.owed))
     }
 
-    /// What this node holds and what may be lost, after [`Action::Halted`].
+    /// Messages of a newer view, taken out, for the shard of that view.
+    pub fn take_parked(&mut self) -> Vec<(NodeId, Message)> {
+        std::mem::take(&mut self.parked)
+    }
+
+    /// Whether nobody waits and nothing is under way, in any role.
     #[must_use]
-    pub fn report(&self) -> Report {
-        Report { held: Vec::new(), lost: Vec::new(), unwritten: Vec::new() }
+    pub fn is_quiet(&self) -> bool {
+        self.directory.is_quiet()
+            && self.queues.iter().all(|queue| queue.is_empty())
+            && self.frames.iter().all(|f| {
+                f.waiters.is_empty()
+                    && f.orders.is_empty()
+                    && f.asked.is_none()
+                    && f.disk == frame::Disk::Quiet
+                    && f.leave == frame::Leave::No
+            })
+    }
+
+    /// Handles one event to its end; what is to be done is appended to `out`.
+    ///
+    /// # Panics
+    /// When the driver broke its contract: a completion that nobody waits for, a slot that does not exist.
+    pub fn handle(&mut self, now: Nanos, event: Event, frames: &mut impl Frames, out: &mut Vec<Action>) {
+        self.now = now;
+        let io = &mut Io { frames, out };
+        match event {
+            Event::Want { ticket, block, ask } => self.want(ticket, block, ask, io),
+            Event::Message { from, message } => self.arrived(from, message, io),
+            Event::Idle { slot, contents } => self.idle(slot.index(), contents, io),
+            Event::Read { slot, result } => self.read(slot.index(), result, io),
+            Event::Wrote { slot, ok } => self.wrote(slot.index(), ok, io),
+            Event::Freed { slot } => self.freed(slot.index(), io),
+            Event::Checkpoint => self.begin_checkpoint(),
+            Event::HandBack => self.begin_hand_back(),
+            Event::PeerGone(node) => self.peer_gone(node, io),
+        }
+        loop {
+            if let Some((block, body)) = self.inbox.pop_front() {
+                self.message(self.config.me, block, body, io);
+            } else if let Some(set) = self.ripe.pop() {
+                self.pump(set, io);
+            } else if !self.sweep(io) {
+                break;
+            }
+        }
+        self.announce(io);
+    }
+
+    /// A message from another node: only this view's are handled.
+    fn arrived<F: Frames>(&mut self, from: NodeId, message: Message, io: &mut Io<'_, F>) {
+        if message.epoch < self.config.epoch {
+            self.counts.old_epoch += 1;
+        } else if message.epoch > self.config.epoch {
+            self.counts.new_epoch += 1;
+            if self.parked.len() < PARKED_MAX {
+                self.parked.push((from, message));
+            }
+        } else if from == self.config.me || from.0 >= self.config.nodes {
+            self.fault(from, "a message from no other member", io);
+        } else {
+            self.message(from, message.block, message.body, io);
+        }
+    }
+
+    /// A message of this view, from any node and this one.
+    fn message<F: Frames>(&mut self, from: NodeId, block: BlockId, body: Body, io: &mut Io<'_, F>) {
+        if self.stopped.is_some() {
+            return self.message_when_stopped(block, body, io);
+        }
+        if let Err(what) = self.dispatch(from, block, body, io) {
+            self.fault(from, what, io);
+        }
+        let mut mail = std::mem::take(&mut self.mail);
+        for (to, block, body) in mail.drain(..) {
+            self.send(to, block, body, io);
+        }
+        self.mail = mail;
+    }
+
+    fn dispatch<F: Frames>(
+        &mut self,
+        from: NodeId,
+        block: BlockId,
+        body: Body,
+        io: &mut Io<'_, F>,
+    ) -> Result<(), Fault> {
+        if block.partition().worker(self.config.workers) != self.config.worker {
+            return Err("a message for another worker");
+        }
+        let master = self.config.master(block);
+        let for_master = matches!(
+            body,
+            Body::Request { .. } | Body::Invalidated { .. } | Body::Done { .. } | Body::Evict { .. }
+        );
+        if for_master && master != self.config.me {
+            if let Body::Request { target, .. } = body {
+                self.send(from, block, Body::Refused { target, why: Why::NotMaster }, io);
+            }
+            return Err("a message for another master");
+        }
+        let mail = &mut self.mail;
+        match body {
+            Body::Request { ask, have, target } => {
+                self.directory.request(from, block, (ask, have, target), mail)
+            }
+            Body::Evict { version, .. } => self.directory.evict(from, block, version, mail),
+            Body::Invalidated { seq, owed } => self.directory.invalidated(from, block, (seq, owed), mail),
+            Body::Done { seq, held } => self.directory.done(from, block, (seq, held), &mut self.counts, mail),
+            Body::Forward { .. } | Body::Invalidate { .. } | Body::Evicted if from != master => {
+                Err("an order from someone who is not the block's master")
+            }
+            Body::Forward { ask, requester, target, seq, owed } => {
+                self.order(block, Order::Give { ask, requester, target, seq, owed }, io)
+            }
+            Body::Invalidate { seq } => self.order(block, Order::Drop { seq }, io),
+            Body::Evicted => self.evicted(block, io),
+            Body::Grant { .. } => self.grant(from, block, body, io),
+            Body::Refused { target, why } => self.refused(block, target, why, io),
+        }
+    }
+
+    fn send<F>(&mut self, to: NodeId, block: BlockId, body: Body, io: &mut Io<'_, F>) {
+        if to == self.config.me {
+            self.inbox.push_back((block, body));
+        } else {
+            let message = Message { epoch: self.config.epoch, block, body };
+            io.out.push(Action::Send { to, message });
+        }
+    }
+
+    fn fault<F>(&mut self, from: NodeId, what: Fault, io: &mut Io<'_, F>) {
+        self.counts.faults += 1;
+        io.out.push(Action::Fault { from, what });
     }
 }

@@ -1,8 +1,24 @@
 //! What happens when a node dies: nothing is granted or given any more, what is here is kept safe, and the rest is named.
+//!
+//! Until there is redo to recover from, a cluster that lost a node stops changing. After [`Event::PeerGone`](super::Event::PeerGone) the shard
+//!
+//! 1. wakes everybody with [`WaitError::Stopped`], and closes every frame; sessions that are in finish;
+//! 2. writes what it holds and the disk may not have: what it owes, and copies of what another owed ([`Frame::behind`]);
+//! 3. says [`Action::Halted`]; from then on [`Shard::report`] is complete, except that blocks given by other survivors before
+//!    they stopped may still arrive: these are taken, written, and `Halted` comes again. The driver asks for the report when the links to the other survivors are quiet.
+//!
+//! Neither `CheckpointDone` nor `HandedBack` comes any more. Why the union of the reports is right: a copy that is held is the latest version; where nobody
+//! who survives holds one, either the disk has the latest (the last who left wrote it), or the block was with the dead or under way. What was with the dead
+//! and clean is not lost: it came from the disk, and nobody had X since.
 
-use plexus_base::BlockId;
+use plexus_base::{BlockId, NodeId, NodeSet};
 
-use super::Mode;
+use super::{
+    Action, Frames, Io, Mode, Shard, Slot, WaitError,
+    frame::{Disk, Frame, Leave, Phase, Usage},
+    lists::List,
+    message::{Body, Source},
+};
 
 /// What a stopped shard knows, for the cluster directory. Lists are sorted by block.
 ///
@@ -16,4 +32,116 @@ pub struct Report {
     pub lost: Vec<BlockId>,
     /// Blocks held here that should be on the disk but could not be written.
     pub unwritten: Vec<BlockId>,
+}
+
+/// That the shard has stopped, and how far it is.
+#[derive(Debug)]
+pub(super) struct Stopped {
+    dead: NodeSet,
+    /// Held frames that are open, being closed or being written.
+    restless: u32,
+    announced: bool,
+}
+
+impl Shard {
+    /// A node is dead.
+    pub(super) fn peer_gone<F: Frames>(&mut self, node: NodeId, io: &mut Io<'_, F>) {
+        if let Some(stopped) = &mut self.stopped {
+            stopped.dead.insert(node);
+            return;
+        }
+        self.inbox.clear();
+        let dead = [node].into_iter().collect();
+        let restless = self.frames.iter().filter(|frame| frame.is_held()).count() as u32;
+        self.stopped = Some(Stopped { dead, restless, announced: false });
+        for set in 0..self.queues.len() {
+            let mut queue = std::mem::replace(&mut self.queues[set], List::EMPTY);
+            while let Some(waiter) = self.waiters.pop_front(&mut queue) {
+                io.out.push(Action::Wake { ticket: waiter.ticket, result: Err(WaitError::Stopped) });
+            }
+        }
+        for slot in 0..self.frames.len() {
+            self.fail_waiters(slot, WaitError::Stopped, io);
+            while self.orders.pop_front(&mut self.frames[slot].orders).is_some() {}
+            let frame = &mut self.frames[slot];
+            frame.stuck = false;
+            if frame.is_held() {
+                frame.leave = Leave::No;
+                self.rest(slot, io);
+            }
+        }
+    }
+
+    /// Brings a held frame to rest: closed, and written if the disk may be older.
+    pub(super) fn rest<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+        let frame = &self.frames[slot];
+        if !frame.is_held() || frame.resting {
+            return;
+        }
+        if let Phase::Open(_) = frame.phase
+            && !self.close(slot, io)
+        {
+            return;
+        }
+        let frame = &mut self.frames[slot];
+        if frame.phase == Phase::Closing || frame.disk == Disk::Writing {
+            return;
+        }
+        if (frame.owed || frame.behind) && !frame.stuck {
+            self.write(slot, io);
+            return;
+        }
+        frame.resting = true;
+        self.stopped.as_mut().expect("called when stopped").restless -= 1;
+    }
+
+    /// Says so when everything is at rest.
+    pub(super) fn announce<F>(&mut self, io: &mut Io<'_, F>) {
+        if let Some(stopped) = &mut self.stopped
+            && stopped.restless == 0
+            && !stopped.announced
+        {
+            stopped.announced = true;
+            io.out.push(Action::Halted);
+        }
+    }
+
+    /// A message after the stop. Only blocks are taken: who gave one holds it no longer.
+    pub(super) fn message_when_stopped<F: Frames>(&mut self, block: BlockId, body: Body, io: &mut Io<'_, F>) {
+        let Body::Grant { ask, target, source: Source::Data, owed, behind, .. } = body else { return };
+        let Ok((slot, asked)) = self.asked(block, target) else { return };
+        if asked.ask != ask || self.frames[slot].usage != Usage::Cached || self.frames[slot].mode != Mode::N {
+            return;
+        }
+        self.answered(slot, io);
+        let frame = &mut self.frames[slot];
+        frame.mode = ask.mode();
+        (frame.owed, frame.behind) = (owed, behind);
+        let stopped = self.stopped.as_mut().expect("called when stopped");
+        stopped.restless += 1;
+        stopped.announced = false;
+        self.rest(slot, io);
+    }
+
+    /// What this node holds and what may be lost; complete when [`Action::Halted`] has come.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let dead = self.stopped.as_ref().map_or(NodeSet::EMPTY, |stopped| stopped.dead);
+        let held = |also: fn(&Frame) -> bool| {
+            let mut frames: Vec<&Frame> = self.frames.iter().filter(|f| f.is_held() && also(f)).collect();
+            frames.sort_unstable_by_key(|frame| frame.block);
+            frames
+        };
+        Report {
+            held: held(|_| true).into_iter().map(|frame| (frame.block, frame.mode)).collect(),
+            lost: self.directory.in_doubt(dead),
+            unwritten: held(|frame| frame.stuck).into_iter().map(|frame| frame.block).collect(),
+        }
+    }
+
+    /// The frame that holds `block`, after a stop: for a driver that wants to look at it.
+    #[must_use]
+    pub fn slot_of(&self, block: BlockId) -> Option<Slot> {
+        self.find(block).filter(|slot| self.frames[*slot].is_held()).map(|slot| Slot(slot as u32))
+    }
 }

@@ -1,0 +1,311 @@
+//! The holder's side: orders of the master, local sessions and the frame's own end, one after the other.
+//!
+//! [`Shard::settle`] looks at a frame and does whatever can be done next; everything that changes a frame calls it. First the master's orders,
+//! each after the turn of the sessions that waited when it was first seen; then leaving; then the sessions.
+
+use plexus_base::BlockId;
+
+use super::{
+    Action, Ask, Contents, Frames, Granted, Io, Mode, Shard, Slot,
+    directory::Fault,
+    frame::{Disk, Leave, Order, Phase, Usage},
+    message::{Body, Message, Source},
+};
+
+impl Shard {
+    /// The frame that holds `block` or waits for it; never a private one.
+    pub(super) fn find(&self, block: BlockId) -> Option<usize> {
+        let first = (self.config.set(block) * self.config.ways) as usize;
+        (first..first + self.config.ways as usize)
+            .find(|slot| self.frames[*slot].block == block && self.frames[*slot].usage == Usage::Cached)
+    }
+
+    /// The master wants something of a block that is held here.
+    pub(super) fn order<F: Frames>(
+        &mut self,
+        block: BlockId,
+        order: Order,
+        io: &mut Io<'_, F>,
+    ) -> Result<(), Fault> {
+        let slot = self.find(block).ok_or("an order for a block that is not here")?;
+        let frame = &mut self.frames[slot];
+        let fits = match (order, frame.mode) {
+            (_, Mode::N) => false,
+            (Order::Drop { .. }, mode) => mode == Mode::S,
+            (Order::Give { ask, requester, .. }, _) => ask == Ask::Cr || requester != self.config.me,
+            (Order::Save, _) => true,
+        };
+        if !fits {
+            return Err("an order that does not fit the mode held");
+        }
+        self.orders.push_back(&mut frame.orders, order);
+        self.settle(slot, io);
+        Ok(())
+    }
+
+    /// Does whatever can be done with a held frame now.
+    pub(super) fn settle<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+        if self.stopped.is_some() {
+            return self.rest(slot, io);
+        }
+        loop {
+            let frame = self.frames[slot];
+            if frame.usage != Usage::Cached || frame.mode == Mode::N {
+                break;
+            }
+            self.upgrade(slot, io);
+            let order = self.orders.front(frame.orders);
+            if let Some(Order::Give { ask: Ask::S | Ask::Cr, .. }) = order
+                && frame.mode == Mode::S
+            {
+                // A copy of a shared block disturbs nobody.
+                self.obey(slot, io);
+                continue;
+            }
+            if order.is_some() && frame.turn.is_none() {
+                self.frames[slot].turn = Some(self.arrivals);
+            }
+            let serves_sessions = order.is_none() && frame.leave == Leave::No;
+            match frame.phase {
+                Phase::Closing => break,
+                Phase::Open(offered) => {
+                    let more = offered != frame.mode || self.next_waiter(slot, None).is_some();
+                    if serves_sessions && !more {
+                        if !self.wants_to_leave(slot) {
+                            break;
+                        }
+                        self.choose(slot);
+                    }
+                    if !self.close(slot, io) {
+                        break;
+                    }
+                }
+                Phase::Closed if frame.disk == Disk::Writing => {
+                    // Quiet, and the same bytes until the write is done: good enough to copy, not to give away.
+                    if !matches!(order, Some(Order::Give { ask: Ask::Cr, .. })) {
+                        break;
+                    }
+                    self.obey(slot, io);
+                }
+                Phase::Closed if order.is_some() => {
+                    let turn = self.frames[slot].turn;
+                    if frame.leave == Leave::No && self.next_waiter(slot, turn).is_some() {
+                        self.counts.turns += 1;
+                        self.admit(slot, turn, io);
+                    } else if !self.obey(slot, io) {
+                        break;
+                    }
+                }
+                Phase::Closed => match frame.leave {
+                    Leave::No => self.admit(slot, None, io),
+                    Leave::Chosen if frame.owed => {
+                        self.write(slot, io);
+                        break;
+                    }
+                    Leave::Chosen => {
+                        self.frames[slot].leave = Leave::Told;
+                        let evict = Body::Evict { mode: frame.mode, version: frame.version };
+                        self.send(self.config.master(frame.block), frame.block, evict, io);
+                        break;
+                    }
+                    Leave::Told => break,
+                },
+            }
+        }
+        let set = slot as u32 / self.config.ways;
+        if !self.queues[set as usize].is_empty() {
+            self.ripe.push(set);
+        }
+    }
+
+    /// The first session that the mode held suffices for, of those that arrived up to `turn`. In X strictly the first: who waits
+    /// behind it is not let past. In S those who wait for X are passed over, as they wait for the master.
+    fn next_waiter(&self, slot: usize, turn: Option<u64>) -> Option<super::Waiter> {
+        let frame = &self.frames[slot];
+        self.waiters
+            .iter(frame.waiters)
+            .take_while(|waiter| turn.is_none_or(|turn| waiter.arrival <= turn))
+            .find(|waiter| waiter.ask.mode() <= frame.mode)
+    }
+
+    /// Opens a closed frame and lets in the first sessions that go together.
+    fn admit<F: Frames>(&mut self, slot: usize, turn: Option<u64>, io: &mut Io<'_, F>) {
+        let (block, mode) = (self.frames[slot].block, self.frames[slot].mode);
+        debug_assert_eq!((self.frames[slot].phase, self.frames[slot].disk), (Phase::Closed, Disk::Quiet));
+        self.frames[slot].phase = Phase::Open(mode);
+        io.frames.open(Slot(slot as u32), block, mode);
+        let mut shared = false;
+        while let Some(waiter) = self.next_waiter(slot, turn) {
+            let need = waiter.ask.mode();
+            if shared && need == Mode::X || !io.frames.pin(Slot(slot as u32), waiter.ticket, need) {
+                break;
+            }
+            self.waiters.remove_first(&mut self.frames[slot].waiters, |w| *w == waiter);
+            let result = Ok(Granted::Pinned(Slot(slot as u32)));
+            io.out.push(Action::Wake { ticket: waiter.ticket, result });
+            if need == Mode::X {
+                break;
+            }
+            shared = true;
+        }
+    }
+
+    /// Keeps newcomers out; whether nobody is in.
+    pub(super) fn close<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) -> bool {
+        debug_assert!(matches!(self.frames[slot].phase, Phase::Open(_)));
+        self.frames[slot].phase = Phase::Closing;
+        match io.frames.close(Slot(slot as u32)) {
+            Some(contents) => self.closed(slot, contents),
+            None => return false,
+        }
+        true
+    }
+
+    fn closed(&mut self, slot: usize, contents: Contents) {
+        let frame = &mut self.frames[slot];
+        assert_eq!(frame.phase, Phase::Closing, "a frame that was not closing is idle");
+        assert!(!contents.dirty || frame.mode == Mode::X, "{} changed without X", frame.block);
+        frame.phase = Phase::Closed;
+        frame.owed |= contents.dirty;
+        frame.version = contents.version;
+    }
+
+    /// The last pin went.
+    pub(super) fn idle<F: Frames>(&mut self, slot: usize, contents: Contents, io: &mut Io<'_, F>) {
+        self.closed(slot, contents);
+        self.settle(slot, io);
+    }
+
+    /// Does what the first order says, the frame being quiet; whether there may be more to do at once.
+    fn obey<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) -> bool {
+        let frame = self.frames[slot];
+        let order = self.orders.front(frame.orders).expect("there is an order");
+        if order == Order::Save && frame.owed {
+            self.write(slot, io);
+            return false;
+        }
+        self.orders.pop_front(&mut self.frames[slot].orders);
+        self.frames[slot].turn = None;
+        match order {
+            Order::Save => self.saved(true),
+            Order::Drop { seq } => {
+                assert!(frame.mode == Mode::S && frame.phase == Phase::Closed && frame.disk == Disk::Quiet);
+                self.counts.invalidated += 1;
+                let body = Body::Invalidated { seq, owed: frame.owed };
+                self.send(self.config.master(frame.block), frame.block, body, io);
+                self.lose(slot, io);
+            }
+            Order::Give { ask: Ask::Cr, requester, target, .. } if requester == self.config.me => {
+                self.adopt(slot, target, io);
+            }
+            Order::Give { ask, requester, target, seq, owed } => {
+                let give = ask == Ask::X;
+                assert!(!(owed && frame.owed), "{} is owed by two nodes", frame.block);
+                assert!(frame.mode == Mode::S || frame.phase == Phase::Closed, "copied under a writer");
+                assert!(
+                    !give || frame.phase == Phase::Closed && frame.disk == Disk::Quiet,
+                    "given away in use"
+                );
+                let behind = frame.owed || frame.behind || owed;
+                let owed = give && (owed || frame.owed);
+                let body = Body::Grant { ask, target, seq, source: Source::Data, owed, behind };
+                let message = Message { epoch: self.config.epoch, block: frame.block, body };
+                let dest = target.slot;
+                let generation = target.generation;
+                io.out.push(Action::Ship {
+                    to: requester,
+                    slot: Slot(slot as u32),
+                    dest,
+                    generation,
+                    message,
+                });
+                match ask {
+                    Ask::Cr => self.counts.copies_out += 1,
+                    Ask::S => {
+                        self.counts.shared += 1;
+                        self.frames[slot].mode = Mode::S;
+                    }
+                    Ask::X => {
+                        self.counts.given += 1;
+                        self.lose(slot, io);
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// The block is here no longer, the debt is another's.
+    fn lose<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+        let frame = &mut self.frames[slot];
+        (frame.mode, frame.owed, frame.behind, frame.stuck) = (Mode::N, false, false, false);
+        io.frames.forget(Slot(slot as u32));
+        while let Some(order) = self.orders.pop_front(&mut self.frames[slot].orders) {
+            assert_eq!(order, Order::Save, "an order after the one that takes the block away");
+            self.saved(true);
+        }
+        let frame = &self.frames[slot];
+        match frame.leave {
+            // The master's answer will come, and until then nothing may be asked.
+            Leave::Told => {}
+            _ if frame.asked.is_some() => debug_assert_eq!(frame.leave, Leave::No),
+            // Those who wait for any frame of the set came first.
+            Leave::No if !frame.waiters.is_empty() && self.queue_of(slot).is_empty() => self.ask(slot, io),
+            _ => self.release(slot, io),
+        }
+    }
+
+    /// Writes the block, which is quiet and stays so until it is done.
+    pub(super) fn write<F>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+        let frame = &mut self.frames[slot];
+        assert!(frame.phase == Phase::Closed && frame.disk == Disk::Quiet && frame.mode != Mode::N);
+        frame.disk = Disk::Writing;
+        io.out.push(Action::WriteDisk { slot: Slot(slot as u32), block: frame.block });
+    }
+
+    /// A write is finished.
+    pub(super) fn wrote<F: Frames>(&mut self, slot: usize, ok: bool, io: &mut Io<'_, F>) {
+        let frame = &mut self.frames[slot];
+        assert_eq!(frame.disk, Disk::Writing, "a write that nobody asked for is finished");
+        frame.disk = Disk::Quiet;
+        frame.stuck = !ok;
+        if ok {
+            (frame.owed, frame.behind) = (false, false);
+            self.counts.disk_writes += 1;
+        } else {
+            self.counts.write_failures += 1;
+            io.out.push(Action::WriteFailed { block: frame.block });
+            self.write_failed(slot, io);
+        }
+        self.settle(slot, io);
+    }
+
+    /// The block stays; who wanted it written or gone is told.
+    fn write_failed<F>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+        while self.orders.front(self.frames[slot].orders) == Some(Order::Save) {
+            self.orders.pop_front(&mut self.frames[slot].orders);
+            self.frames[slot].turn = None;
+            self.saved(false);
+        }
+        if self.frames[slot].leave == Leave::Chosen {
+            self.unchoose(slot);
+            self.cannot_leave(slot, io);
+        }
+    }
+
+    /// The master knows that the block is not here: whatever it ordered before has been done.
+    pub(super) fn evicted<F: Frames>(&mut self, block: BlockId, io: &mut Io<'_, F>) -> Result<(), Fault> {
+        const FAULT: Fault = "Evicted, but nothing was to leave";
+        let slot = self.find(block).filter(|slot| self.frames[*slot].leave == Leave::Told).ok_or(FAULT)?;
+        if !self.frames[slot].orders.is_empty() {
+            return Err("Evicted with orders outstanding");
+        }
+        self.counts.evictions += 1;
+        if self.frames[slot].mode != Mode::N {
+            self.frames[slot].mode = Mode::N;
+            io.frames.forget(Slot(slot as u32));
+        }
+        self.release(slot, io);
+        Ok(())
+    }
+}

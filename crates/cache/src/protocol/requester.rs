@@ -1,0 +1,354 @@
+//! The requester's side: sessions that want a block, the frame it is to come to, and the master's answers.
+
+use plexus_base::{BlockId, NodeId};
+
+use super::{
+    Action, Ask, Frames, Granted, Io, Mode, ReadFault, Shard, Slot, Ticket, WaitError, Why,
+    directory::Fault,
+    frame::{Asked, Disk, Frame, Leave, Phase, Usage, Waiter},
+    lists::List,
+    message::{Body, Source, Target},
+};
+
+impl Shard {
+    /// A session wants a block.
+    pub(super) fn want<F: Frames>(&mut self, ticket: Ticket, block: BlockId, ask: Ask, io: &mut Io<'_, F>) {
+        self.counts.wants += 1;
+        assert_eq!(
+            block.partition().worker(self.config.workers),
+            self.config.worker,
+            "{block} is another worker's"
+        );
+        let refused = match () {
+            () if self.stopped.is_some() => Some(WaitError::Stopped),
+            () if self.sweeps.hands_back() => Some(WaitError::HandingBack),
+            () => None,
+        };
+        if let Some(error) = refused {
+            io.out.push(Action::Wake { ticket, result: Err(error) });
+            return;
+        }
+        self.arrivals += 1;
+        let waiter = Waiter { ticket, block, ask, arrival: self.arrivals };
+        let set = self.config.set(block) as usize;
+        if let Some(slot) = self.find(block) {
+            self.join(slot, waiter, io);
+        } else if let Some(slot) = self.free_slot(set).filter(|_| self.queues[set].is_empty()) {
+            self.start(slot, waiter, io);
+        } else {
+            self.counts.full_sets += 1;
+            self.waiters.push_back(&mut self.queues[set], waiter);
+            self.ripe.push(set as u32);
+        }
+    }
+
+    /// Waits at a frame that has the block or will have it.
+    fn join<F: Frames>(&mut self, slot: usize, waiter: Waiter, io: &mut Io<'_, F>) {
+        let frame = &self.frames[slot];
+        let need = waiter.ask.mode();
+        if need <= frame.mode {
+            self.counts.local += 1;
+        }
+        // It may have been in use a moment ago and be free now.
+        let open = matches!(frame.phase, Phase::Open(offered) if need <= offered) && frame.waiters.is_empty();
+        if open && io.frames.pin(Slot(slot as u32), waiter.ticket, need) {
+            let result = Ok(Granted::Pinned(Slot(slot as u32)));
+            io.out.push(Action::Wake { ticket: waiter.ticket, result });
+            return;
+        }
+        self.waiters.push_back(&mut self.frames[slot].waiters, waiter);
+        self.settle(slot, io);
+    }
+
+    /// Begins to get a block into a free frame.
+    fn start<F: Frames>(&mut self, slot: usize, waiter: Waiter, io: &mut Io<'_, F>) {
+        let frame = &mut self.frames[slot];
+        debug_assert_eq!(frame.usage, Usage::Free);
+        frame.block = waiter.block;
+        frame.usage = if waiter.ask == Ask::Cr { Usage::Private } else { Usage::Cached };
+        self.waiters.push_back(&mut self.frames[slot].waiters, waiter);
+        self.ask(slot, io);
+    }
+
+    /// Sends a request for what the waiting sessions need.
+    pub(super) fn ask<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+        let frame = &mut self.frames[slot];
+        assert!(
+            frame.asked.is_none() && frame.leave == Leave::No,
+            "asked for a block that is asked for or leaving"
+        );
+        assert!(frame.generation.is_multiple_of(2), "a put is expected already");
+        let ask = if frame.usage == Usage::Private {
+            Ask::Cr
+        } else if self.waiters.iter(frame.waiters).any(|waiter| waiter.ask == Ask::X) {
+            Ask::X
+        } else {
+            Ask::S
+        };
+        self.ids = self.ids.wrapping_add(1);
+        self.counts.requests += 1;
+        frame.generation = frame.generation.wrapping_add(1);
+        frame.asked = Some(Asked { ask, id: self.ids, at: self.now });
+        io.frames.expect(Slot(slot as u32), frame.generation);
+        let target = Target { slot: Slot(slot as u32), generation: frame.generation, id: self.ids };
+        let (block, have) = (frame.block, frame.mode);
+        self.send(self.config.master(block), block, Body::Request { ask, have, target }, io);
+    }
+
+    /// Asks for X where S is held and somebody waits for X.
+    pub(super) fn upgrade<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+        let frame = &self.frames[slot];
+        if frame.mode == Mode::S
+            && frame.asked.is_none()
+            && frame.leave == Leave::No
+            && self.waiters.iter(frame.waiters).any(|waiter| waiter.ask == Ask::X)
+        {
+            self.ask(slot, io);
+        }
+    }
+
+    /// The frame whose request `target` names.
+    pub(super) fn asked(&self, block: BlockId, target: Target) -> Result<(usize, Asked), Fault> {
+        const FAULT: Fault = "an answer that nobody waits for";
+        let slot = target.slot.index();
+        let frame = self
+            .frames
+            .get(slot)
+            .filter(|f| f.block == block && f.generation == target.generation)
+            .ok_or(FAULT)?;
+        let asked = frame.asked.filter(|asked| asked.id == target.id).ok_or(FAULT)?;
+        Ok((slot, asked))
+    }
+
+    /// No more put is expected.
+    pub(super) fn answered<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+        let frame = &mut self.frames[slot];
+        frame.asked = None;
+        frame.generation = frame.generation.wrapping_add(1);
+        io.frames.expect(Slot(slot as u32), frame.generation);
+    }
+
+    /// The block is granted.
+    pub(super) fn grant<F: Frames>(
+        &mut self,
+        from: NodeId,
+        block: BlockId,
+        grant: Body,
+        io: &mut Io<'_, F>,
+    ) -> Result<(), Fault> {
+        let Body::Grant { ask, target, seq, source, owed, behind } = grant else {
+            unreachable!("called for grants")
+        };
+        let (slot, asked) = self.asked(block, target)?;
+        let master = self.config.master(block);
+        let mode = self.frames[slot].mode;
+        let fits = asked.ask == ask
+            && match source {
+                Source::Data => mode == Mode::N && from != self.config.me,
+                Source::Keep => mode == Mode::S && ask == Ask::X && from == master,
+                Source::Disk { .. } => mode == Mode::N && from == master,
+            };
+        if !fits {
+            return Err("a grant that does not fit its request");
+        }
+        self.answered(slot, io);
+        self.grants += 1;
+        self.counts.asked = self.counts.asked + self.now.since(asked.at);
+        let frame = &mut self.frames[slot];
+        frame.granted = self.grants;
+        match source {
+            Source::Disk { version } => {
+                self.counts.grants_disk += 1;
+                frame.disk = Disk::Reading { seq, ask, expect: version };
+                io.out.push(Action::ReadDisk { slot: Slot(slot as u32), block, expect: version });
+                return Ok(());
+            }
+            Source::Data if from == master || self.config.me == master => self.counts.transfers_2 += 1,
+            Source::Data => self.counts.transfers_3 += 1,
+            Source::Keep => self.counts.grants_keep += 1,
+        }
+        if ask == Ask::Cr {
+            self.counts.copies_in += 1;
+            self.wake_private(slot, io);
+            return Ok(());
+        }
+        frame.mode = ask.mode();
+        frame.owed |= owed;
+        frame.behind |= behind;
+        self.send(master, block, Body::Done { seq, held: true }, io);
+        self.settle(slot, io);
+        Ok(())
+    }
+
+    /// The disk was read.
+    pub(super) fn read<F: Frames>(
+        &mut self,
+        slot: usize,
+        result: Result<u64, ReadFault>,
+        io: &mut Io<'_, F>,
+    ) {
+        let Disk::Reading { seq, ask, expect } = self.frames[slot].disk else {
+            panic!("a read that nobody asked for is finished");
+        };
+        let frame = &mut self.frames[slot];
+        frame.disk = Disk::Quiet;
+        self.counts.disk_reads += 1;
+        if self.stopped.is_some() {
+            return;
+        }
+        let block = frame.block;
+        let result = result
+            .and_then(|found| if expect == 0 || found == expect { Ok(found) } else { Err(ReadFault::Stale) });
+        let held = result.is_ok() && ask != Ask::Cr;
+        self.send(self.config.master(block), block, Body::Done { seq, held }, io);
+        match result {
+            Ok(_) if ask == Ask::Cr => self.wake_private(slot, io),
+            Ok(version) => {
+                let frame = &mut self.frames[slot];
+                (frame.mode, frame.version) = (ask.mode(), version);
+                self.settle(slot, io);
+            }
+            Err(fault) => {
+                self.counts.read_failures += 1;
+                self.fail_waiters(slot, WaitError::Read(fault), io);
+                self.release(slot, io);
+            }
+        }
+    }
+
+    /// The master said no.
+    pub(super) fn refused<F: Frames>(
+        &mut self,
+        block: BlockId,
+        target: Target,
+        why: Why,
+        io: &mut Io<'_, F>,
+    ) -> Result<(), Fault> {
+        let (slot, _) = self.asked(block, target)?;
+        self.answered(slot, io);
+        self.fail_waiters(slot, WaitError::Refused(why), io);
+        if self.frames[slot].mode == Mode::N {
+            self.release(slot, io);
+        } else {
+            self.settle(slot, io);
+        }
+        Ok(())
+    }
+
+    /// A consistent copy is there for its session.
+    fn wake_private<F>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+        let waiter =
+            self.waiters.pop_front(&mut self.frames[slot].waiters).expect("a private frame has its session");
+        let result = Ok(Granted::Private(Slot(slot as u32)));
+        io.out.push(Action::Wake { ticket: waiter.ticket, result });
+    }
+
+    /// A consistent read of this node reached the block in this node's own frame: its session waits there like any other.
+    pub(super) fn adopt<F: Frames>(&mut self, slot: usize, target: Target, io: &mut Io<'_, F>) {
+        let Ok((private, _)) = self.asked(self.frames[slot].block, target) else { return };
+        self.answered(private, io);
+        let waiter = self
+            .waiters
+            .pop_front(&mut self.frames[private].waiters)
+            .expect("a private frame has its session");
+        self.release(private, io);
+        self.waiters.push_back(&mut self.frames[slot].waiters, waiter);
+    }
+
+    /// The session has read its private frame.
+    pub(super) fn freed<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+        let frame = &self.frames[slot];
+        assert!(frame.usage == Usage::Private && frame.asked.is_none(), "not a private frame in use");
+        self.release(slot, io);
+    }
+
+    /// The frame is free. Sessions that still wait at it queue up for any frame of the set.
+    pub(super) fn release<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+        let set = slot / self.config.ways as usize;
+        self.unchoose(slot);
+        let frame = &mut self.frames[slot];
+        assert!(frame.mode == Mode::N && !frame.owed && frame.orders.is_empty() && frame.asked.is_none());
+        let mut waiters = frame.waiters;
+        *frame = Frame { generation: frame.generation, ..Frame::FREE };
+        while let Some(waiter) = self.waiters.pop_front(&mut waiters) {
+            if self.stopped.is_some() {
+                io.out.push(Action::Wake { ticket: waiter.ticket, result: Err(WaitError::Stopped) });
+            } else {
+                self.waiters.push_back(&mut self.queues[set], waiter);
+            }
+        }
+        if !self.queues[set].is_empty() {
+            self.ripe.push(set as u32);
+        }
+    }
+
+    pub(super) fn fail_waiters<F>(&mut self, slot: usize, error: WaitError, io: &mut Io<'_, F>) {
+        while let Some(waiter) = self.waiters.pop_front(&mut self.frames[slot].waiters) {
+            io.out.push(Action::Wake { ticket: waiter.ticket, result: Err(error) });
+        }
+    }
+
+    pub(super) fn queue_of(&self, slot: usize) -> List {
+        self.queues[slot / self.config.ways as usize]
+    }
+
+    fn slots_of(&self, set: usize) -> std::ops::Range<usize> {
+        let ways = self.config.ways as usize;
+        set * ways..(set + 1) * ways
+    }
+
+    fn free_slot(&self, set: usize) -> Option<usize> {
+        self.slots_of(set).find(|slot| self.frames[*slot].usage == Usage::Free)
+    }
+
+    /// Lets those go on who wait for a frame of the set, in their order, and makes room for the rest.
+    pub(super) fn pump<F: Frames>(&mut self, set: u32, io: &mut Io<'_, F>) {
+        let set = set as usize;
+        while let Some(waiter) = self.waiters.front(self.queues[set]) {
+            let found = self.find(waiter.block);
+            match found {
+                // Its own block is leaving: it gets the frame when that is over.
+                Some(slot) if self.frames[slot].leave != Leave::No => break,
+                Some(slot) => {
+                    self.waiters.pop_front(&mut self.queues[set]);
+                    self.join(slot, waiter, io);
+                }
+                None => {
+                    let Some(slot) = self.free_slot(set) else { break };
+                    self.waiters.pop_front(&mut self.queues[set]);
+                    self.start(slot, waiter, io);
+                }
+            }
+        }
+        let waiting = self.waiters.iter(self.queues[set]).count();
+        while self.slots_of(set).filter(|slot| self.frames[*slot].leave != Leave::No).count() < waiting {
+            let Some(slot) = self.victim(set) else { break };
+            self.choose(slot);
+            self.settle(slot, io);
+        }
+    }
+
+    /// The frame whose block is to leave: nobody waiting at it before all others, of these one that need not be written, of these the one granted
+    /// longest ago. Where sessions wait at every block, it goes by age, so that nobody waits for a frame for ever.
+    fn victim(&self, set: usize) -> Option<usize> {
+        let oldest = self.waiters.front(self.queues[set])?.arrival;
+        self.slots_of(set)
+            .filter(|slot| self.frames[*slot].may_leave())
+            .filter(|slot| {
+                self.waiters.front(self.frames[*slot].waiters).is_none_or(|waiter| waiter.arrival > oldest)
+            })
+            .min_by_key(|slot| {
+                let frame = &self.frames[*slot];
+                let clean = frame.mode == Mode::S && !frame.owed;
+                (!frame.waiters.is_empty(), frame.stuck, !clean, frame.granted)
+            })
+    }
+
+    /// A block could not be written to make room: who waited longest for it is told, so that waiting ends.
+    pub(super) fn cannot_leave<F>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+        let set = slot / self.config.ways as usize;
+        if let Some(waiter) = self.waiters.pop_front(&mut self.queues[set]) {
+            io.out.push(Action::Wake { ticket: waiter.ticket, result: Err(WaitError::WriteFailed) });
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What goes over all frames: checkpoints and hand-back, a window of frames at a time.
+
+use super::{
+    Action, Frames, Io, Mode, Shard,
+    frame::{Leave, Order, Usage},
+};
+
+/// Frames that a checkpoint or hand-back has under way at once: enough to keep a disk busy, few enough that the
+/// block a session wants next is rarely among them.
+const WINDOW: u32 = 32;
+
+#[derive(Debug)]
+struct Checkpoint {
+    cursor: usize,
+    outstanding: u32,
+    failed: u32,
+}
+
+#[derive(Debug)]
+struct HandBack {
+    cursor: usize,
+    answered: bool,
+}
+
+/// How far they are.
+#[derive(Debug, Default)]
+pub(super) struct Sweeps {
+    checkpoint: Option<Checkpoint>,
+    /// Checkpoints asked for while one was running.
+    checkpoints_waiting: u32,
+    hand_back: Option<HandBack>,
+    /// Frames whose block is to leave.
+    leaving: u32,
+}
+
+impl Sweeps {
+    pub(super) fn hands_back(&self) -> bool {
+        self.hand_back.is_some()
+    }
+}
+
+impl Shard {
+    pub(super) fn begin_checkpoint(&mut self) {
+        if self.stopped.is_some() {
+            return;
+        }
+        if self.sweeps.checkpoint.is_some() {
+            self.sweeps.checkpoints_waiting += 1;
+        } else {
+            self.sweeps.checkpoint = Some(Checkpoint { cursor: 0, outstanding: 0, failed: 0 });
+        }
+    }
+
+    pub(super) fn begin_hand_back(&mut self) {
+        if self.stopped.is_some() {
+            return;
+        }
+        self.sweeps.hand_back = Some(HandBack { cursor: 0, answered: false });
+        self.frames.iter_mut().for_each(|frame| frame.stuck = false);
+    }
+
+    /// A [`Order::Save`] is over.
+    pub(super) fn saved(&mut self, ok: bool) {
+        let checkpoint = self.sweeps.checkpoint.as_mut().expect("a checkpoint gave the order");
+        checkpoint.outstanding -= 1;
+        checkpoint.failed += u32::from(!ok);
+    }
+
+    /// Decides that the block leaves.
+    pub(super) fn choose(&mut self, slot: usize) {
+        assert!(self.frames[slot].may_leave());
+        self.frames[slot].leave = Leave::Chosen;
+        self.sweeps.leaving += 1;
+    }
+
+    /// The frame is not leaving any longer.
+    pub(super) fn unchoose(&mut self, slot: usize) {
+        if self.frames[slot].leave != Leave::No {
+            self.frames[slot].leave = Leave::No;
+            self.sweeps.leaving -= 1;
+        }
+    }
+
+    /// Whether hand-back has passed over this frame while it was busy and wants it now that it is not.
+    pub(super) fn wants_to_leave(&self, slot: usize) -> bool {
+        self.sweeps.hand_back.as_ref().is_some_and(|sweep| slot < sweep.cursor)
+            && !self.frames[slot].stuck
+            && self.frames[slot].may_leave()
+    }
+
+    /// Takes up the next frames; whether anything was done.
+    pub(super) fn sweep<F: Frames>(&mut self, io: &mut Io<'_, F>) -> bool {
+        self.stopped.is_none() && (self.sweep_checkpoint(io) || self.sweep_hand_back(io))
+    }
+
+    fn sweep_checkpoint<F: Frames>(&mut self, io: &mut Io<'_, F>) -> bool {
+        let Some(checkpoint) = &mut self.sweeps.checkpoint else { return false };
+        while checkpoint.cursor < self.frames.len() {
+            if checkpoint.outstanding == WINDOW {
+                return false;
+            }
+            let slot = checkpoint.cursor;
+            checkpoint.cursor += 1;
+            let frame = &mut self.frames[slot];
+            // In X only a look into the frame tells whether it was changed.
+            if frame.is_held() && (frame.owed || frame.mode == Mode::X) {
+                checkpoint.outstanding += 1;
+                self.orders.push_back(&mut frame.orders, Order::Save);
+                self.settle(slot, io);
+                return true;
+            }
+        }
+        if checkpoint.outstanding > 0 {
+            return false;
+        }
+        io.out.push(Action::CheckpointDone { failed: checkpoint.failed });
+        self.sweeps.checkpoint = None;
+        if self.sweeps.checkpoints_waiting > 0 {
+            self.sweeps.checkpoints_waiting -= 1;
+            self.begin_checkpoint();
+        }
+        true
+    }
+
+    fn sweep_hand_back<F: Frames>(&mut self, io: &mut Io<'_, F>) -> bool {
+        let leaving = self.sweeps.leaving;
+        let Some(sweep) = self.sweeps.hand_back.as_mut().filter(|sweep| !sweep.answered) else {
+            return false;
+        };
+        while sweep.cursor < self.frames.len() {
+            if leaving >= WINDOW {
+                return false;
+            }
+            let slot = sweep.cursor;
+            sweep.cursor += 1;
+            if self.frames[slot].may_leave() && self.frames[slot].waiters.is_empty() {
+                self.choose(slot);
+                self.settle(slot, io);
+                return true;
+            }
+        }
+        let over = |frame: &super::Frame| frame.usage == Usage::Free || frame.stuck && frame.may_leave();
+        if leaving > 0
+            || !self.frames.iter().all(|frame| over(frame) && frame.waiters.is_empty())
+            || !self.queues.iter().all(|queue| queue.is_empty())
+        {
+            return false;
+        }
+        sweep.answered = true;
+        let kept = self.frames.iter().filter(|frame| frame.usage != Usage::Free).count() as u32;
+        io.out.push(Action::HandedBack { kept });
+        true
+    }
+}
