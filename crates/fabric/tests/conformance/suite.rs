@@ -185,7 +185,7 @@ pub(crate) fn puts_and_frames_keep_their_order(kind: RailKind) {
         b.rail
             .poll(8, &mut |_, got| {
                 assert_eq!(number(&got), came);
-                if came % 3 != 0 {
+                if !came.is_multiple_of(3) {
                     let mut landed = vec![0; GRANULE];
                     window.find(DIVIDED).unwrap().read(came as usize % GRANULES * GRANULE, &mut landed);
                     assert!(landed.iter().all(|byte| *byte == came as u8));

@@ -1,0 +1,459 @@
+//! What the rails cost, beside what the machine can do: `cargo bench -p plexus-fabric --bench rails [-- --json]`.
+//!
+//! Two threads pinned to two cores. Every figure stands beside its limit, measured in the same run and in turns with it,
+//! so that a busy machine slows both: the bounce of a bare cache line, a bare `memcpy`, bare sockets. Each is taken
+//! `REPEATS` times; the median is shown and compared, the least beside it. Payloads are always read by the receiver.
+#![allow(unsafe_code, reason = "the bare limits are measured on bare memory")]
+
+use std::{
+    hint::black_box,
+    io::{ErrorKind, Read, Write},
+    net::{TcpListener, TcpStream},
+    os::fd::AsFd,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+    time::Instant,
+};
+
+use plexus_fabric::{
+    Bell, Frame, Lane, PeerBell, PeerWindow, Put, Rail, SendError, Window, WindowId, Windows,
+    shm::{RxRings, ShmParts, ShmRail, TxRings},
+    tcp::{TcpParts, TcpRail},
+};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+const REPEATS: usize = 21;
+/// What a link puts in front of each message.
+const HEAD: [u8; 16] = [0x5a; 16];
+const BLOCK: usize = 16 << 10;
+/// Blocks that are written in turn: 1 MiB, so each was last read by the other core a while ago.
+const BLOCKS: usize = 64;
+
+fn pin(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).expect("pin a thread to a core");
+}
+
+fn cpus() -> (usize, usize) {
+    let allowed = sched_getaffinity(None).expect("ask for the cores of this process");
+    let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+    match (cpus.next(), cpus.next()) {
+        (Some(a), Some(b)) => (a, b),
+        _ => panic!("this benchmark needs two cores"),
+    }
+}
+
+/// Runs `pong` on the second core, and `ping` here; what `ping` returns.
+fn duet<R>(cpu: usize, pong: impl FnOnce() + Send, ping: impl FnOnce() -> R) -> R {
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            pin(cpu);
+            pong();
+        });
+        ping()
+    })
+}
+
+fn timed(rounds: u64, mut round: impl FnMut(u64)) -> f64 {
+    (0..rounds / 8).for_each(&mut round);
+    let start = Instant::now();
+    (rounds / 8..rounds / 8 + rounds).for_each(&mut round);
+    start.elapsed().as_nanos() as f64 / rounds as f64
+}
+
+fn all_rounds(rounds: u64) -> u64 {
+    rounds / 8 + rounds
+}
+
+#[repr(align(128))]
+struct Lines {
+    flag: AtomicU64,
+    _rest_of_flag: [u64; 7],
+    payload: [AtomicU64; 8],
+}
+
+impl Lines {
+    fn new() -> Self {
+        Self { flag: AtomicU64::new(0), _rest_of_flag: [0; 7], payload: Default::default() }
+    }
+
+    fn say(&self, round: u64, with_payload: bool) {
+        if with_payload {
+            self.payload.iter().for_each(|word| word.store(round, Relaxed));
+        }
+        self.flag.store(round, Release);
+    }
+
+    fn hear(&self, round: u64, with_payload: bool) {
+        while self.flag.load(Acquire) != round {}
+        if with_payload {
+            black_box(self.payload.iter().fold(0, |sum: u64, word| sum.wrapping_add(word.load(Relaxed))));
+        }
+    }
+}
+
+/// One way of a cache line between the cores, or of two lines of which one is the flag.
+fn bounce(cpu: usize, two_lines: bool) -> f64 {
+    const ROUNDS: u64 = 20_000;
+    let (there, back) = (Lines::new(), Lines::new());
+    let pong = || {
+        for round in 1..=all_rounds(ROUNDS) {
+            there.hear(round, two_lines);
+            back.say(round, two_lines);
+        }
+    };
+    let ping = || {
+        timed(ROUNDS, |round| {
+            there.say(round + 1, two_lines);
+            back.hear(round + 1, two_lines);
+        })
+    };
+    duet(cpu, pong, ping) / 2.0
+}
+
+struct End {
+    rail: Box<dyn Rail>,
+    window: Arc<Window>,
+}
+
+fn window() -> Arc<Window> {
+    Arc::new(Window::create(WindowId(0), BLOCKS * BLOCK, 0).expect("a window"))
+}
+
+fn shm_pair() -> (End, End) {
+    let own = || (RxRings::create().expect("rings"), Bell::create().expect("a bell"), window());
+    let (a, b) = (own(), own());
+    let build = |rx: RxRings,
+                 window: &Arc<Window>,
+                 (peer_rx, bell, peer_window): (TxRings, PeerBell, PeerWindow)| {
+        let gone = Arc::new(AtomicBool::new(false));
+        let rail = ShmRail::new(ShmParts { tx: peer_rx, rx, bell, windows: Arc::new([peer_window]), gone });
+        End { rail: Box::new(rail), window: Arc::clone(window) }
+    };
+    let view = |(rx, bell, window): &(RxRings, Bell, Arc<Window>)| {
+        (
+            TxRings::map(rx.fd()).expect("map rings"),
+            PeerBell::map(bell.page_fd(), bell.fd().try_clone_to_owned().expect("a descriptor"))
+                .expect("map a bell"),
+            PeerWindow::map(window.fd().as_fd(), window.span()).expect("map a window"),
+        )
+    };
+    let (view_a, view_b) = (view(&a), view(&b));
+    (build(a.0, &a.2, view_b), build(b.0, &b.2, view_a))
+}
+
+fn sockets() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let one = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+    let other = listener.accept().expect("a connection").0;
+    for socket in [&one, &other] {
+        socket.set_nodelay(true).expect("set a socket up");
+        socket.set_nonblocking(true).expect("set a socket up");
+    }
+    (one, other)
+}
+
+fn tcp_pair() -> (End, End) {
+    let (prompt, bulk) = (sockets(), sockets());
+    let end = |streams| {
+        let window = window();
+        let windows = Arc::new(Windows::new([Arc::clone(&window)]));
+        let parts = TcpParts { streams, windows, peer_windows: vec![window.span()] };
+        End { rail: Box::new(TcpRail::new(parts).expect("a rail")), window }
+    };
+    (end([prompt.0, bulk.0]), end([prompt.1, bulk.1]))
+}
+
+impl End {
+    fn hear(&mut self, mut deliver: impl FnMut(Frame<'_>)) {
+        while self.rail.poll(16, &mut |_, frame| deliver(frame)).expect("a living rail") == 0 {}
+    }
+
+    fn say(&mut self, body: &[u8]) {
+        self.rail.send(Lane::Prompt, &HEAD, body).expect("room");
+        self.rail.flush().expect("a living rail");
+    }
+}
+
+fn read<const LEN: usize>(frame: Frame<'_>) {
+    let (mut head, mut body) = ([0; 16], [0; LEN]);
+    frame.copy(0, &mut head);
+    frame.copy(16, &mut body);
+    black_box((head, body));
+}
+
+/// One way of a message with a link header.
+fn message<const LEN: usize>(cpu: usize, (mut a, mut b): (End, End), rounds: u64) -> f64 {
+    let pong = move || {
+        for _ in 0..all_rounds(rounds) {
+            b.hear(read::<LEN>);
+            b.say(&[1; LEN]);
+        }
+    };
+    let ping = || {
+        timed(rounds, |round| {
+            let mut body = [2; LEN];
+            body[0] = round as u8;
+            a.say(black_box(&body));
+            a.hear(read::<LEN>);
+        })
+    };
+    duet(cpu, pong, ping) / 2.0
+}
+
+/// Time for each of a stream of 8-byte messages in batches of 16.
+fn stream(cpu: usize, (mut a, mut b): (End, End)) -> f64 {
+    const MESSAGES: u64 = 300_000;
+    let pong = move || {
+        let mut came = 0;
+        while came < MESSAGES {
+            came += b.rail.poll(64, &mut |_, frame| read::<8>(frame)).expect("a living rail") as u64;
+        }
+        b.say(&[0; 8]);
+    };
+    let ping = || {
+        let start = Instant::now();
+        for number in 0..MESSAGES {
+            while a.rail.send(Lane::Prompt, &HEAD, &number.to_le_bytes()) == Err(SendError::Full) {
+                a.rail.flush().expect("a living rail");
+            }
+            if number % 16 == 15 {
+                a.rail.flush().expect("a living rail");
+            }
+        }
+        a.rail.flush().expect("a living rail");
+        a.hear(read::<8>);
+        start.elapsed().as_nanos() as f64 / MESSAGES as f64
+    };
+    duet(cpu, pong, ping)
+}
+
+fn source() -> Vec<[u8; BLOCK]> {
+    (0..8).map(|block| [block; BLOCK]).collect()
+}
+
+/// Reads all of a block.
+fn sum(window: &Window, block: usize) {
+    // SAFETY: inside the window, and the writer waits for the answer.
+    let words = unsafe {
+        let start = window.ptr().add(block * BLOCK).cast::<u64>();
+        std::slice::from_raw_parts(start.as_ptr(), BLOCK / 8)
+    };
+    black_box(words.iter().fold(0, |sum: u64, word| sum.wrapping_add(*word)));
+}
+
+/// A block put, read by the receiver, answered with a small message.
+fn put(cpu: usize, (mut a, mut b): (End, End), rounds: u64) -> f64 {
+    let pong = move || {
+        for round in 0..all_rounds(rounds) as usize {
+            b.hear(read::<24>);
+            sum(&b.window, round % BLOCKS);
+            b.say(&[1; 8]);
+        }
+    };
+    let source = source();
+    let ping = || {
+        timed(rounds, |round| {
+            let block = round as usize % BLOCKS;
+            let data = &source[block % source.len()];
+            let put = Put { window: WindowId(0), offset: (block * BLOCK) as u64, generation: 0, data };
+            a.rail.put(Lane::Prompt, put, &HEAD, &[3; 24]).expect("room");
+            a.rail.flush().expect("a living rail");
+            a.hear(read::<8>);
+        })
+    };
+    duet(cpu, pong, ping)
+}
+
+/// The same with `memcpy` and two bare flags.
+fn copy(cpu: usize, rounds: u64) -> f64 {
+    let (there, back, window) = (Lines::new(), Lines::new(), window());
+    let pong = || {
+        for round in 1..=all_rounds(rounds) {
+            there.hear(round, false);
+            sum(&window, (round as usize - 1) % BLOCKS);
+            back.say(round, false);
+        }
+    };
+    let source = source();
+    let ping = || {
+        timed(rounds, |round| {
+            let block = round as usize % BLOCKS;
+            // SAFETY: inside the window, and the reader waits for the flag.
+            unsafe {
+                let target = window.ptr().add(block * BLOCK).as_ptr();
+                std::ptr::copy_nonoverlapping(
+                    black_box(source[block % source.len()].as_ptr()),
+                    target,
+                    BLOCK,
+                );
+            }
+            there.say(round + 1, false);
+            back.hear(round + 1, false);
+        })
+    };
+    duet(cpu, pong, ping)
+}
+
+fn read_all(socket: &mut TcpStream, mut into: &mut [u8]) {
+    while !into.is_empty() {
+        match socket.read(into) {
+            Ok(0) => panic!("the socket was closed"),
+            Ok(count) => into = &mut into[count..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn write_all(socket: &mut TcpStream, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        match socket.write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Bare sockets, polled: `there` bytes, then `back` bytes, which is a round.
+fn bare_sockets(cpu: usize, there: usize, back: usize, rounds: u64) -> f64 {
+    let (mut a, mut b) = sockets();
+    let pong = move || {
+        let (mut bytes, answer) = (vec![0; there], vec![1; back]);
+        for _ in 0..all_rounds(rounds) {
+            read_all(&mut b, &mut bytes);
+            black_box(bytes.iter().fold(0u64, |sum, byte| sum.wrapping_add(u64::from(*byte))));
+            write_all(&mut b, &answer);
+        }
+    };
+    let ping = || {
+        let (bytes, mut answer) = (vec![2; there], vec![0; back]);
+        timed(rounds, |_| {
+            write_all(&mut a, &bytes);
+            read_all(&mut a, &mut answer);
+        })
+    };
+    duet(cpu, pong, ping)
+}
+
+struct Figure {
+    name: &'static str,
+    what: &'static str,
+    limit: Option<&'static str>,
+    measure: Box<dyn Fn() -> f64>,
+}
+
+fn figures(cpu: usize) -> Vec<Figure> {
+    type Measure = Box<dyn Fn() -> f64>;
+    let figure = |name, what, limit, measure: Measure| Figure { name, what, limit, measure };
+    vec![
+        figure("line", "one cache line, one way", None, Box::new(move || bounce(cpu, false))),
+        figure("two_lines", "two cache lines, one way", None, Box::new(move || bounce(cpu, true))),
+        figure(
+            "shm_8",
+            "shm: 8 B message, one way",
+            Some("line"),
+            Box::new(move || message::<8>(cpu, shm_pair(), 20_000)),
+        ),
+        figure(
+            "shm_64",
+            "shm: 64 B message, one way",
+            Some("two_lines"),
+            Box::new(move || message::<64>(cpu, shm_pair(), 20_000)),
+        ),
+        figure(
+            "shm_stream_8",
+            "shm: 8 B messages, each",
+            Some("line"),
+            Box::new(move || stream(cpu, shm_pair())),
+        ),
+        figure("copy_16k", "memcpy of 16 KiB, read, flag back", None, Box::new(move || copy(cpu, 3_000))),
+        figure(
+            "shm_put_16k",
+            "shm: put of 16 KiB, read, message back",
+            Some("copy_16k"),
+            Box::new(move || put(cpu, shm_pair(), 3_000)),
+        ),
+        figure(
+            "sockets_64",
+            "bare TCP: 64 B, one way",
+            None,
+            Box::new(move || bare_sockets(cpu, 80, 80, 1_500) / 2.0),
+        ),
+        figure(
+            "tcp_64",
+            "tcp: 64 B message, one way",
+            Some("sockets_64"),
+            Box::new(move || message::<64>(cpu, tcp_pair(), 1_500)),
+        ),
+        figure(
+            "sockets_16k",
+            "bare TCP: 16 KiB, read, 8 B back",
+            None,
+            Box::new(move || bare_sockets(cpu, BLOCK + 40, 24, 800)),
+        ),
+        figure(
+            "tcp_put_16k",
+            "tcp: put of 16 KiB, read, message back",
+            Some("sockets_16k"),
+            Box::new(move || put(cpu, tcp_pair(), 800)),
+        ),
+    ]
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let json = arguments.iter().any(|argument| argument == "--json");
+    let only = arguments.iter().find(|argument| !argument.starts_with("--"));
+    let (here, there) = cpus();
+    pin(here);
+
+    let figures: Vec<Figure> = figures(there)
+        .into_iter()
+        .filter(|figure| only.is_none_or(|only| figure.name.contains(only)))
+        .collect();
+    let mut samples: Vec<Vec<f64>> = figures.iter().map(|_| Vec::new()).collect();
+    for _ in 0..REPEATS {
+        for (figure, samples) in figures.iter().zip(&mut samples) {
+            samples.push((figure.measure)());
+        }
+    }
+    for samples in &mut samples {
+        samples.sort_by(f64::total_cmp);
+    }
+    let median = |name: &str| {
+        let at = figures.iter().position(|figure| figure.name == name)?;
+        Some(samples[at][REPEATS / 2])
+    };
+
+    let rows = figures.iter().zip(&samples).map(|(figure, samples)| {
+        let (median_ns, least_ns) = (samples[REPEATS / 2], samples[0]);
+        let ratio = figure.limit.and_then(median).map(|limit| median_ns / limit);
+        (figure, median_ns, least_ns, ratio)
+    });
+    if json {
+        let rows: Vec<_> = rows
+            .map(|(figure, median_ns, least_ns, ratio)| {
+                serde_json::json!({
+                    "name": figure.name, "what": figure.what, "median_ns": median_ns, "least_ns": least_ns,
+                    "limit": figure.limit, "ratio": ratio,
+                })
+            })
+            .collect();
+        println!("{}", serde_json::json!({ "repeats": REPEATS, "figures": rows }));
+        return;
+    }
+    println!("{:<40} {:>12} {:>12}  ratio to its limit", "", "median ns", "least ns");
+    for (figure, median_ns, least_ns, ratio) in rows {
+        let ratio =
+            ratio.map_or(String::new(), |ratio| format!("{ratio:.2} x {}", figure.limit.unwrap_or_default()));
+        println!("{:<40} {median_ns:>12.1} {least_ns:>12.1}  {ratio}", figure.what);
+    }
+}
