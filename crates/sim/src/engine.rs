@@ -1,0 +1,211 @@
+//! The clock, the queue of events, the randomness and the hash of all that happened.
+
+use std::{
+    cmp::Ordering,
+    collections::{BinaryHeap, VecDeque},
+};
+
+use crate::Random;
+
+/// Whose event it is: events of a paused owner wait, those of a killed one are dropped.
+pub type Owner = usize;
+
+/// A running hash of everything that happened: equal for equal seeds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Digest(u64);
+
+impl Digest {
+    /// Adds a number.
+    pub fn add(&mut self, number: u64) {
+        // The multiply-and-fold of wyhash: cheap, and order matters.
+        let wide =
+            u128::from(self.0 ^ number ^ 0xa076_1d64_78bd_642f) * u128::from(0xe703_7ed1_a0b4_28db_u64);
+        self.0 = (wide >> 64) as u64 ^ wide as u64 ^ self.0.rotate_left(23);
+    }
+
+    /// The hash so far.
+    #[must_use]
+    pub fn value(self) -> u64 {
+        self.0
+    }
+}
+
+struct Scheduled<E> {
+    at: u64,
+    sequence: u64,
+    owner: Option<Owner>,
+    event: E,
+}
+
+// Ordered by time, then by when it was scheduled; reversed, because the heap gives the greatest first.
+impl<E> Ord for Scheduled<E> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.sequence).cmp(&(self.at, self.sequence))
+    }
+}
+
+impl<E> PartialOrd for Scheduled<E> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<E> PartialEq for Scheduled<E> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.sequence) == (other.at, other.sequence)
+    }
+}
+
+impl<E> Eq for Scheduled<E> {}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    Paused,
+    Dead,
+}
+
+/// What happens when. Time is in nanoseconds from 0.
+pub struct Engine<E> {
+    now: u64,
+    sequence: u64,
+    queue: BinaryHeap<Scheduled<E>>,
+    owners: Vec<(State, VecDeque<E>)>,
+    events: u64,
+    /// The one source of randomness of a run.
+    pub random: Random,
+    /// The hash of the run; the engine adds time and order, the user what the events say.
+    pub digest: Digest,
+}
+
+impl<E> Engine<E> {
+    /// Nothing is scheduled; `owners` may be paused and killed.
+    #[must_use]
+    pub fn new(seed: u64, owners: usize) -> Self {
+        Self {
+            now: 0,
+            sequence: 0,
+            queue: BinaryHeap::new(),
+            owners: (0..owners).map(|_| (State::Running, VecDeque::new())).collect(),
+            events: 0,
+            random: Random::new(seed),
+            digest: Digest(seed),
+        }
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// How many events have happened.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Lets `event` happen `after` nanoseconds from now. What is scheduled for one moment happens in the order scheduled.
+    pub fn schedule(&mut self, after: u64, owner: Option<Owner>, event: E) {
+        self.sequence += 1;
+        self.queue.push(Scheduled { at: self.now + after, sequence: self.sequence, owner, event });
+    }
+
+    /// Goes on to the next event.
+    pub fn next(&mut self) -> Option<E> {
+        while let Some(Scheduled { at, sequence, owner, event }) = self.queue.pop() {
+            self.now = at;
+            match owner.map(|owner| &mut self.owners[owner]) {
+                Some((State::Dead, _)) => continue,
+                Some((State::Paused, waiting)) => waiting.push_back(event),
+                Some((State::Running, _)) | None => {
+                    self.events += 1;
+                    self.digest.add(at);
+                    self.digest.add(sequence);
+                    return Some(event);
+                }
+            }
+        }
+        None
+    }
+
+    /// Holds the owner's events back.
+    pub fn pause(&mut self, owner: Owner) {
+        if self.owners[owner].0 == State::Running {
+            self.owners[owner].0 = State::Paused;
+        }
+    }
+
+    /// Lets what was held back happen now, in its order.
+    pub fn resume(&mut self, owner: Owner) {
+        if self.owners[owner].0 == State::Paused {
+            self.owners[owner].0 = State::Running;
+            for event in std::mem::take(&mut self.owners[owner].1) {
+                self.schedule(0, Some(owner), event);
+            }
+        }
+    }
+
+    /// Drops the owner's events from now on.
+    pub fn kill(&mut self, owner: Owner) {
+        self.owners[owner] = (State::Dead, VecDeque::new());
+    }
+
+    /// Whether the owner was killed.
+    #[must_use]
+    pub fn is_dead(&self, owner: Owner) -> bool {
+        self.owners[owner].0 == State::Dead
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_happen_by_time_and_then_in_the_order_scheduled() {
+        let mut engine = Engine::new(0, 0);
+        for (after, name) in [(5, 'd'), (1, 'a'), (5, 'e'), (1, 'b'), (3, 'c')] {
+            engine.schedule(after, None, name);
+        }
+        let mut order = String::new();
+        while let Some(name) = engine.next() {
+            order.push(name);
+        }
+        assert_eq!((order.as_str(), engine.now(), engine.events()), ("abcde", 5, 5));
+    }
+
+    #[test]
+    fn a_paused_owner_catches_up_and_a_dead_one_never_does() {
+        let mut engine = Engine::new(0, 2);
+        engine.schedule(1, Some(0), 'a');
+        engine.schedule(2, Some(1), 'x');
+        engine.schedule(3, Some(0), 'b');
+        engine.schedule(4, None, 'r');
+        engine.schedule(5, Some(0), 'c');
+        engine.pause(0);
+        engine.kill(1);
+        assert_eq!(engine.next(), Some('r'));
+        engine.resume(0);
+        let rest: Vec<char> = std::iter::from_fn(|| engine.next()).collect();
+        assert_eq!(rest, ['a', 'b', 'c']);
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_hash_and_another_another() {
+        let run = |seed| {
+            let mut engine = Engine::new(seed, 1);
+            engine.schedule(0, None, 0u64);
+            while let Some(step) = engine.next() {
+                engine.digest.add(step);
+                if step < 1000 {
+                    let after = engine.random.below(50);
+                    engine.schedule(after, Some(0), step + 1);
+                }
+            }
+            engine.digest.value()
+        };
+        assert_eq!(run(3), run(3));
+        assert_ne!(run(3), run(4));
+    }
+}
