@@ -1,11 +1,28 @@
 //! A node as a library: configuration, links, cache, disk group and control socket, wired.
+//!
+//! [`Node`] is one node in this process. Around it: how a cluster is made ([`create`]), how its nodes are started
+//! ([`launch`]) and ended ([`down`]) as processes, how they are talked to ([`control`]), and what is known between
+//! two runs ([`settle`]).
 
 pub mod blocks;
+pub mod body;
+pub mod commands;
 pub mod config;
 pub mod control;
+pub mod create;
+pub mod down;
 mod durable;
+pub mod janitor;
+pub mod launch;
 pub mod layout;
-pub mod port;
+pub mod life;
 pub mod lifeline;
+pub mod machine;
+pub mod node;
+pub mod port;
 pub mod settle;
 pub mod state;
+pub mod temporary;
+
+pub use node::{Node, NodeError};
+pub use temporary::{Parameters, TemporaryCluster};

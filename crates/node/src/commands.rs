@@ -1,0 +1,143 @@
+//! What every node does when asked: `status`, `quiesce`, `handback`, `exit`.
+//!
+//! To end a cluster without loss all nodes quiesce, then all hand back, then all exit with `{"clean":true}`; see
+//! [`crate::down`]. An `exit` without it makes the node leave alone.
+
+use std::sync::Arc;
+
+use plexus_base::NodeId;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::{
+    body::{Body, BodyStatus},
+    config::Config,
+    control::{Command, Commands},
+    life::{Ending, Life, Stage},
+    settle::Settled,
+};
+
+/// What `status` answers.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// The node.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// Where it stands.
+    pub state: Stage,
+    /// Why it has stopped, if it has.
+    pub why: Option<String>,
+    /// The number of the run.
+    pub run: u64,
+    /// Seconds since it started.
+    pub uptime_s: f64,
+    /// Blocks that are refused because an earlier run lost them.
+    pub blocks_lost: u64,
+    /// Links and cache; all zero before it serves.
+    #[serde(flatten)]
+    pub body: BodyStatus,
+}
+
+/// A command that is a closure.
+struct Does<F>(&'static str, F);
+
+impl<F> Command for Does<F>
+where
+    F: Fn(Value, &mut dyn FnMut(Value) -> bool) -> Result<Value, String> + Send + Sync,
+{
+    fn name(&self) -> &'static str {
+        self.0
+    }
+    fn run(&self, args: Value, progress: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
+        (self.1)(args, progress)
+    }
+}
+
+/// What can be asked of a node that has no body yet.
+pub(crate) fn register_status(
+    commands: &Commands,
+    config: &Arc<Config>,
+    me: NodeId,
+    settled: &Settled,
+    life: &Arc<Life>,
+) {
+    register_status_of(commands, config, me, settled, life, None);
+    let life = Arc::clone(life);
+    commands.register(Arc::new(Does("exit", move |args: Value, _: &mut dyn FnMut(Value) -> bool| {
+        exit(&life, &args)
+    })));
+}
+
+/// Everything.
+pub(crate) fn register_rest(
+    commands: &Commands,
+    config: &Arc<Config>,
+    me: NodeId,
+    settled: &Settled,
+    life: &Arc<Life>,
+    body: &Arc<Body>,
+) {
+    register_status_of(commands, config, me, settled, life, Some(Arc::clone(body)));
+    let (of_life, of_body) = (Arc::clone(life), Arc::clone(body));
+    commands.register(Arc::new(Does("quiesce", move |_, _: &mut dyn FnMut(Value) -> bool| {
+        expect(&of_life, &[Stage::Running, Stage::Quiesced])?;
+        of_body.quiesce()?;
+        of_life.reach(Stage::Quiesced);
+        Ok(json!({}))
+    })));
+    let (of_life, of_body) = (Arc::clone(life), Arc::clone(body));
+    commands.register(Arc::new(Does("handback", move |_, progress: &mut dyn FnMut(Value) -> bool| {
+        expect(&of_life, &[Stage::Quiesced])?;
+        let handed_back = of_body.hand_back(&mut |written| {
+            // Handing back goes on without a client: half a hand-back is worth nothing.
+            progress(json!({ "written": written }));
+        })?;
+        of_life.reach(Stage::HandedBack);
+        Ok(json!({ "written": handed_back.written, "held": handed_back.held.len() }))
+    })));
+}
+
+fn register_status_of(
+    commands: &Commands,
+    config: &Arc<Config>,
+    me: NodeId,
+    settled: &Settled,
+    life: &Arc<Life>,
+    body: Option<Arc<Body>>,
+) {
+    let name = config.nodes[me.index()].name.clone();
+    let (run, blocks_lost, life) = (settled.run, settled.lost.len(), Arc::clone(life));
+    commands.register(Arc::new(Does("status", move |_, _: &mut dyn FnMut(Value) -> bool| {
+        let (state, why) = life.stage();
+        let uptime = plexus_base::clock::now().since(life.since());
+        let status = Status {
+            name: name.clone(),
+            pid: std::process::id(),
+            state,
+            why,
+            run,
+            uptime_s: uptime.0 as f64 / 1e9,
+            blocks_lost,
+            body: body.as_ref().map(|body| body.status()).unwrap_or_default(),
+        };
+        serde_json::to_value(status).map_err(|error| error.to_string())
+    })));
+}
+
+fn expect(life: &Life, stages: &[Stage]) -> Result<(), String> {
+    match life.stage() {
+        (stage, _) if stages.contains(&stage) => Ok(()),
+        (Stage::Stopped, Some(why)) => Err(format!("it has stopped: {why}")),
+        (stage, _) => Err(format!("it is {stage}")),
+    }
+}
+
+fn exit(life: &Life, args: &Value) -> Result<Value, String> {
+    let clean = args["clean"] == true;
+    if clean {
+        expect(life, &[Stage::HandedBack])?;
+    }
+    life.end(if clean { Ending::Clean } else { Ending::Leave }).map_err(|error| error.to_string())?;
+    Ok(json!({}))
+}

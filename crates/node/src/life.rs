@@ -1,0 +1,160 @@
+//! Where a node stands between its start and its end, and who asked it to end.
+//!
+//! The body of the node tells it when a peer is gone ([`Life::stopped`]); commands and signals tell it to end. What it
+//! records on disk about the run, and when, is decided here alone.
+
+use std::{
+    fmt,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+};
+
+use plexus_base::Nanos;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    blocks::Blocks,
+    state::{Phase, Recorder, StateError},
+};
+
+/// Where a node stands.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// It looks at its configuration and disks.
+    Starting,
+    /// It connects to its peers.
+    Joining,
+    /// It serves.
+    Running,
+    /// It changes nothing any more, because it was asked to.
+    Quiesced,
+    /// Everything that it held is on disk, and it holds nothing.
+    HandedBack,
+    /// It changes nothing any more, because the run was broken off.
+    Stopped,
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Starting => "starting",
+            Self::Joining => "joining",
+            Self::Running => "running",
+            Self::Quiesced => "quiesced",
+            Self::HandedBack => "handed back",
+            Self::Stopped => "stopped",
+        })
+    }
+}
+
+/// How a node is to end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// Alone, on a signal or an `exit` in the middle: it freezes, writes what it must, and goes.
+    Leave,
+    /// With all others, after every one of them has handed back.
+    Clean,
+}
+
+/// The life of one node in one run.
+#[derive(Debug)]
+pub struct Life {
+    recorder: Recorder,
+    since: Nanos,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    stage: Stage,
+    why: Option<String>,
+    broken_off: bool,
+    ending: Option<Ending>,
+}
+
+impl Life {
+    pub(crate) fn new(recorder: Recorder) -> Self {
+        let state = State { stage: Stage::Starting, why: None, broken_off: false, ending: None };
+        Self { recorder, since: plexus_base::clock::now(), state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Where the node stands, and why if it has stopped.
+    #[must_use]
+    pub fn stage(&self) -> (Stage, Option<String>) {
+        let state = self.lock();
+        (state.stage, state.why.clone())
+    }
+
+    /// Since when the node lives, by its clock.
+    #[must_use]
+    pub fn since(&self) -> Nanos {
+        self.since
+    }
+
+    /// Whether the node was asked to end. Whoever waits for peers gives up then.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.lock().ending.is_some()
+    }
+
+    /// The run is broken off, and everything that is to be done about it is done: from now on this node gives
+    /// nothing away, what it `held` in any mode is on disk in the version that it held, and of the blocks that it
+    /// masters `lost` were or may have been in X with a node that is gone. Recorded durably; only the first call
+    /// in a run does anything.
+    ///
+    /// # Errors
+    /// The record cannot be written; the next start will take this node for dead.
+    pub fn stopped(&self, why: &str, held: Blocks, lost: Blocks) -> Result<(), StateError> {
+        let mut state = self.lock();
+        if state.broken_off || state.ending == Some(Ending::Clean) {
+            return Ok(());
+        }
+        state.broken_off = true;
+        // After the hand-back peers go one by one; that is no reason to look stopped.
+        if state.stage != Stage::HandedBack {
+            state.stage = Stage::Stopped;
+            state.why = Some(why.into());
+        }
+        self.recorder.write(Phase::Stopped { held, lost })
+    }
+
+    /// Goes on to `stage`, unless the run was broken off.
+    pub(crate) fn reach(&self, stage: Stage) {
+        let mut state = self.lock();
+        if state.stage != Stage::Stopped {
+            state.stage = stage;
+        }
+    }
+
+    /// Records that the node takes part. Before it serves its first message.
+    pub(crate) fn begin(&self) -> Result<(), StateError> {
+        self.recorder.write(Phase::Running)
+    }
+
+    /// Asks the node to end; the first who asks decides how.
+    pub(crate) fn end(&self, ending: Ending) -> Result<(), StateError> {
+        let mut state = self.lock();
+        if ending == Ending::Clean && state.ending.is_none() {
+            self.recorder.write(Phase::Clean)?;
+        }
+        state.ending.get_or_insert(ending);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Waits until the node is asked to end.
+    pub(crate) fn wait_for_end(&self) -> Ending {
+        let mut state = self.lock();
+        loop {
+            match state.ending {
+                Some(ending) => return ending,
+                None => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

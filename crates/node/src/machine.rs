@@ -1,0 +1,114 @@
+//! What a node needs of the machine: cores, memory, its address.
+
+use std::{io, net::SocketAddr};
+
+use rustix::thread::CpuSet;
+
+/// The machine does not have what the configuration asks for.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// The address is taken.
+    #[error(
+        "{name}: the address {address} is in use by another program; stop it, or change `address` of {name} in cluster.toml"
+    )]
+    AddressInUse {
+        /// The node.
+        name: String,
+        /// Its address.
+        address: SocketAddr,
+    },
+    /// The address cannot be listened at.
+    #[error("{name}: cannot listen at {address}: {source}; change `address` of {name} in cluster.toml")]
+    Address {
+        /// The node.
+        name: String,
+        /// Its address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A core that the machine does not have, or does not let the node use.
+    #[error(
+        "{name}: cannot be pinned to the cores {cores:?}: {source}; correct `cores` of {name} in cluster.toml"
+    )]
+    Cores {
+        /// The node.
+        name: String,
+        /// The cores.
+        cores: Vec<usize>,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Too little memory for the cache.
+    #[error(
+        "{name}: the cache needs {needed_mib} MiB of shared memory and {available_mib} MiB are available; lower `cache_mib` in cluster.toml"
+    )]
+    Memory {
+        /// The node.
+        name: String,
+        /// What the cache needs.
+        needed_mib: u64,
+        /// What there is.
+        available_mib: u64,
+    },
+}
+
+impl MachineError {
+    /// For what the system said about listening at `address`.
+    #[must_use]
+    pub fn address(name: &str, address: SocketAddr, source: io::Error) -> Self {
+        let name = name.into();
+        match source.kind() {
+            io::ErrorKind::AddrInUse => Self::AddressInUse { name, address },
+            _ => Self::Address { name, address, source },
+        }
+    }
+}
+
+/// Keeps this thread, and those that it starts, on `cores`; anywhere when there are none.
+pub(crate) fn pin(name: &str, cores: &[usize]) -> Result<(), MachineError> {
+    if cores.is_empty() {
+        return Ok(());
+    }
+    let mut set = CpuSet::new();
+    cores.iter().for_each(|core| set.set(*core));
+    rustix::thread::sched_setaffinity(None, &set).map_err(|error| MachineError::Cores {
+        name: name.into(),
+        cores: cores.into(),
+        source: error.into(),
+    })
+}
+
+/// Whether the machine has memory for a cache of `needed_mib`. It may change its mind later; this finds what can
+/// never work.
+pub(crate) fn check_memory(name: &str, needed_mib: u32) -> Result<(), MachineError> {
+    let Some(available_mib) = std::fs::read_to_string("/proc/meminfo").ok().as_deref().and_then(available)
+    else {
+        return Ok(());
+    };
+    let needed_mib = u64::from(needed_mib);
+    match needed_mib <= available_mib {
+        true => Ok(()),
+        false => Err(MachineError::Memory { name: name.into(), needed_mib, available_mib }),
+    }
+}
+
+/// `MemAvailable` in MiB.
+fn available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib / 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_figure_is_read() {
+        assert_eq!(available("MemTotal: 99 kB\nMemAvailable:   2097152 kB\n"), Some(2048));
+        assert_eq!(available("nothing"), None);
+        assert!(check_memory("n1", 1).is_ok());
+        let line = check_memory("n1", u32::MAX).unwrap_err().to_string();
+        assert!(line.starts_with("n1: the cache needs 4294967295 MiB"), "{line}");
+    }
+}

@@ -1,0 +1,215 @@
+//! One node, from its start to its end.
+//!
+//! [`Node::start`] returns when the node serves; [`Node::run_until_stopped`] waits until a command or a signal ends
+//! it. The order matters and is all here: the lock before anything else, the last run settled before this one
+//! begins, disks and address checked before peers are bothered, the record written before the first message is
+//! served.
+
+use std::{io, net::TcpListener, path::PathBuf, sync::Arc, thread, thread::JoinHandle};
+
+use plexus_base::NodeId;
+use plexus_disks::{DiskError, Group};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use crate::{
+    blocks::Blocks,
+    body::{Body, Parts},
+    commands,
+    config::{Config, ConfigError, NodeConfig},
+    control::{Command, Commands, Server},
+    life::{Ending, Life, Stage},
+    machine::{self, MachineError},
+    settle::{self, Entry},
+    state::{Recorder, StateError},
+};
+
+/// A node that serves.
+pub struct Node {
+    life: Arc<Life>,
+    body: Arc<Body>,
+    // Dropped in this order: nobody can ask any more, signals do what they did before, the lock goes last.
+    _server: Server,
+    _signals: SignalThread,
+    _entry: Entry,
+}
+
+/// Why a node did not start, or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The records of runs, or the lock.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The disk group.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// What the machine has to give.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// The control socket.
+    #[error("{path}: control socket: {source}")]
+    Control {
+        /// The socket.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Links and cache.
+    #[error("{0}")]
+    Body(String),
+    /// Asked to end before it served.
+    #[error("{0} was told to end before all its peers were there")]
+    Interrupted(String),
+    /// The system refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+impl Node {
+    /// Starts the node called `name` and waits for its peers. `more` are commands that it is to know besides
+    /// its own, made from its body.
+    ///
+    /// # Errors
+    /// One line for the user. The node holds nothing then, and has changed nothing.
+    pub fn start(
+        config: Config,
+        name: &str,
+        more: impl FnOnce(&Arc<Body>) -> Vec<Arc<dyn Command>>,
+    ) -> Result<Self, NodeError> {
+        let config = Arc::new(config);
+        let (me, node) = config.node(name)?;
+        machine::pin(name, &node.cores)?;
+        let entry = settle::enter(&config, name)?;
+        let recorder = Recorder::new(&config.dir, name, entry.settled.run, entry.incarnation);
+        let life = Arc::new(Life::new(recorder));
+        let signals =
+            SignalThread::start(&life).map_err(|source| NodeError::Io { what: "signals", source })?;
+        let known = Commands::new();
+        commands::register_status(&known, &config, me, &entry.settled, &life);
+        let path = config.dir.socket(name);
+        let server =
+            Server::start(&path, known.clone()).map_err(|source| NodeError::Control { path, source })?;
+
+        let body = Arc::new(join(&config, me, node, &entry, &life)?);
+        life.begin()?;
+        if let Err(why) = body.serve() {
+            // Nothing was served, so nothing is lost.
+            life.stopped(&why, Blocks::EMPTY, Blocks::EMPTY)?;
+            return Err(NodeError::Body(why));
+        }
+        commands::register_rest(&known, &config, me, &entry.settled, &life, &body);
+        more(&body).into_iter().for_each(|command| known.register(command));
+        life.reach(Stage::Running);
+        tracing::info!(run = entry.settled.run, incarnation = entry.incarnation.0, "{name} serves");
+        Ok(Self { life, body, _server: server, _signals: signals, _entry: entry })
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn life(&self) -> &Arc<Life> {
+        &self.life
+    }
+
+    /// What it is made of.
+    #[must_use]
+    pub fn body(&self) -> &Arc<Body> {
+        &self.body
+    }
+
+    /// Waits until the node is told to end, and ends it.
+    ///
+    /// # Errors
+    /// It could not write what it must; the next start will say what is lost.
+    pub fn run_until_stopped(self) -> Result<(), NodeError> {
+        if self.life.wait_for_end() == Ending::Leave && self.life.stage().0 != Stage::Stopped {
+            let handed_back = self.body.freeze().map_err(NodeError::Body)?;
+            tracing::info!(written = handed_back.written, "left alone");
+            self.life.stopped("the node was told to leave", handed_back.held, Blocks::EMPTY)?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks what can be checked alone, then finds the peers.
+fn join(
+    config: &Arc<Config>,
+    me: NodeId,
+    node: &NodeConfig,
+    entry: &Entry,
+    life: &Arc<Life>,
+) -> Result<Body, NodeError> {
+    let group = Group::open(&config.disks, &config.shape())?;
+    for path in group.buffered() {
+        tracing::warn!(
+            "{}: the file system refuses direct I/O; blocks pass through the page cache",
+            path.display()
+        );
+    }
+    machine::check_memory(&node.name, config.cache_mib)?;
+    let listener = listen(node)?;
+    life.reach(Stage::Joining);
+    let parts = Parts {
+        config: Arc::clone(config),
+        me,
+        run: entry.settled.run,
+        incarnation: entry.incarnation,
+        lost: entry.settled.lost.clone(),
+        listener,
+        group: Arc::new(group),
+        life: Arc::clone(life),
+    };
+    let body = Body::join(parts);
+    if life.is_ending() {
+        return Err(NodeError::Interrupted(node.name.clone()));
+    }
+    body.map_err(NodeError::Body)
+}
+
+fn listen(node: &NodeConfig) -> Result<TcpListener, MachineError> {
+    TcpListener::bind(node.address).map_err(|source| MachineError::address(&node.name, node.address, source))
+}
+
+/// Turns SIGTERM and SIGINT into an end; a second one ends the process at once.
+struct SignalThread {
+    handle: signal_hook::iterator::Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SignalThread {
+    fn start(life: &Arc<Life>) -> io::Result<Self> {
+        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        let handle = signals.handle();
+        let life = Arc::clone(life);
+        let thread = thread::Builder::new().name("plexus-signals".into()).spawn(move || {
+            for signal in signals.forever() {
+                if life.is_ending() {
+                    std::process::exit(128 + signal);
+                }
+                if let Err(error) = life.end(Ending::Leave) {
+                    tracing::error!("{error}");
+                }
+            }
+        })?;
+        Ok(Self { handle, thread: Some(thread) })
+    }
+}
+
+impl Drop for SignalThread {
+    fn drop(&mut self) {
+        self.handle.close();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
