@@ -15,6 +15,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use peers::{Measured, Peers};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use table::{MACHINE, Medians, Placement, Sample, Work};
 
 use crate::command;
@@ -23,6 +24,9 @@ const PACKAGES: [&str; 4] = ["ucx-utils", "openmpi-bin", "libopenmpi-dev", "iper
 const DOCUMENT: &str = "docs/performance.md";
 const BEGIN: &str = "<!-- rails -->\n";
 const END: &str = "<!-- end of rails -->\n";
+
+/// The load above which two polling threads are no longer undisturbed on two cores.
+const BUSY: f64 = 0.7;
 
 /// How to compare.
 #[derive(Args)]
@@ -52,7 +56,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let cores = std::thread::available_parallelism()?.get();
     ensure!(cores >= 2, "two cores are needed to compare, here is {cores}");
     let &[first, second] = options.cpus.as_slice() else { bail!("--cpus takes two cores, as in --cpus 0,1") };
-    ensure!(first != second, "--cpus takes two different cores");
+    let known = [first, second].iter().all(|cpu| *cpu < CpuSet::MAX_CPU);
+    ensure!(first != second && known, "--cpus takes two different cores");
     if options.install {
         install()?;
     }
@@ -61,13 +66,24 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         println!("without {name}: {why}; `cargo xtask bench rails --install` installs it");
     }
     let ours = if options.peers_only { None } else { Some(ours::build(root)?) };
+    // Our benchmark takes the cores that it may run on; what this process starts inherits them.
+    let mut cores = CpuSet::new();
+    [first, second].into_iter().for_each(|cpu| cores.set(cpu));
+    sched_setaffinity(None, &cores).with_context(|| format!("cannot run on cores {first} and {second}"))?;
+    let load = load();
+    if load > BUSY {
+        println!("{}", busy(load));
+    }
     let mut samples = Vec::new();
     for round in 1..=options.rounds {
         println!("round {round} of {}", options.rounds);
-        one_round(&peers, ours.as_deref(), [first, second], &mut samples)?;
+        one_round(&peers, ours.as_deref(), &mut samples)?;
     }
     let groups = table::by_placement(&samples);
-    let report = report(&groups, options.rounds);
+    let mut report = report(&groups, options.rounds);
+    if load > BUSY {
+        report = format!("{}\n\n{report}", busy(load));
+    }
     println!("\n{report}");
     if options.write {
         write(&root.join(DOCUMENT), &report)?;
@@ -76,10 +92,13 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn one_round(peers: &Peers, ours: Option<&Path>, cpus: [usize; 2], samples: &mut Vec<Sample>) -> Result<()> {
+fn one_round(peers: &Peers, ours: Option<&Path>, samples: &mut Vec<Sample>) -> Result<()> {
     let mut work = peers.measurements();
     if let Some(program) = ours {
-        work.insert(0, Box::new(move || ours::measure(program, cpus)));
+        work.extend(ours::GROUPS.map(|figures| {
+            let measure: peers::Measurement<'_> = Box::new(move || ours::measure(program, figures));
+            measure
+        }));
     }
     let mut before = peers.limit()?;
     for measure in work {
@@ -110,6 +129,16 @@ fn report(groups: &BTreeMap<Placement, Medians>, rounds: u32) -> String {
         text += &format!("\n{name}{line}.\n\n{comparison}\nAll of it:\n\n{everything}");
     }
     text
+}
+
+/// Processes that ran on average in the last minute, before we did.
+fn load() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0)
+}
+
+fn busy(load: f64) -> String {
+    format!("The machine was busy with something else (load {load}): these numbers mean little.")
 }
 
 fn machine() -> String {

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::{
-    peers::{Measured, SIZES},
-    table::{OURS, OURS_TCP, Work},
+    peers::Measured,
+    table::{MACHINE, OURS, OURS_TCP, SOCKETS, Work},
 };
 use crate::command;
 
@@ -30,42 +30,49 @@ pub(super) fn build(root: &Path) -> Result<PathBuf> {
     program.context("cargo built no benchmark `rails`")
 }
 
-/// Runs the benchmark once.
+/// Our figures by the names that the benchmark gives them: whose they are and what is measured.
+const FIGURES: [(&str, &str, Work); 8] = [
+    ("shm_8", OURS, Work::Message(8)),
+    ("shm_64", OURS, Work::Message(64)),
+    ("shm_put_16k", OURS, Work::Block(16 << 10)),
+    ("copy_16k", MACHINE, Work::Block(16 << 10)),
+    ("tcp_64", OURS_TCP, Work::Message(64)),
+    ("tcp_put_16k", OURS_TCP, Work::Block(16 << 10)),
+    ("sockets_64", SOCKETS, Work::Message(64)),
+    ("sockets_16k", SOCKETS, Work::Block(16 << 10)),
+];
+
+/// The figures that are measured together: few, so that the cores stay where they are meanwhile.
+pub(crate) const GROUPS: [&[&str]; 4] = [
+    &["shm_8", "shm_64"],
+    &["copy_16k", "shm_put_16k"],
+    &["sockets_64", "tcp_64"],
+    &["sockets_16k", "tcp_put_16k"],
+];
+
+/// Runs the benchmark once for some of its figures.
 ///
 /// # Errors
 /// It failed, or printed something else than its JSON.
-pub(super) fn measure(program: &Path, cpus: [usize; 2]) -> Result<Vec<Measured>> {
-    let cpus = format!("{},{}", cpus[0], cpus[1]);
-    let text = command::output(Command::new(program).args(["--json", "--cpus", &cpus]))?;
+pub(crate) fn measure(program: &Path, figures: &[&str]) -> Result<Vec<Measured>> {
+    let text =
+        command::output(Command::new(program).args(["--bench", "--json", "--repeats=5"]).args(figures))?;
     read(&text)
 }
 
-/// Reads `{"rails":[{"rail","work","bytes","one_way_ns"}]}`; what is not compared is passed over.
+/// Reads `{"figures":[{"name","median_ns"}]}`; what is not compared is passed over.
 fn read(text: &str) -> Result<Vec<Measured>> {
     let json: Value =
         serde_json::from_str(text).with_context(|| format!("the benchmark printed no JSON: {text}"))?;
-    let results = json["rails"].as_array().context("the benchmark's JSON has no list `rails`")?;
-    let mut measured = Vec::new();
-    for result in results {
-        let who = match result["rail"].as_str() {
-            Some("shm") => OURS,
-            Some("tcp") => OURS_TCP,
-            _ => continue,
-        };
-        let Some(size) =
-            result["bytes"].as_u64().map(|bytes| bytes as usize).filter(|size| SIZES.contains(size))
-        else {
-            continue;
-        };
-        let work = match result["work"].as_str() {
-            Some("message") => Work::Message(size),
-            Some("put") => Work::Put(size),
-            _ => continue,
-        };
-        let ns = result["one_way_ns"].as_f64().context("a result has no `one_way_ns`")?;
-        measured.push(Measured { who, work, ns });
-    }
-    Ok(measured)
+    let results = json["figures"].as_array().context("the benchmark's JSON has no list `figures`")?;
+    let known =
+        results.iter().filter_map(|result| Some((FIGURES.iter().find(|f| result["name"] == f.0)?, result)));
+    known
+        .map(|(&(name, who, work), result)| {
+            let ns = result["median_ns"].as_f64().with_context(|| format!("{name} has no `median_ns`"))?;
+            Ok(Measured { who, work, ns })
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -74,15 +81,23 @@ mod tests {
 
     #[test]
     fn what_is_compared_is_taken_and_the_rest_passed_over() {
-        let text = r#"{"rails": [
-            {"rail": "shm", "work": "put", "bytes": 16384, "one_way_ns": 1500.5},
-            {"rail": "tcp", "work": "message", "bytes": 64, "one_way_ns": 4000},
-            {"rail": "shm", "work": "message", "bytes": 1000, "one_way_ns": 1},
-            {"rail": "line", "work": "bounce", "bytes": 64, "one_way_ns": 50}
-        ], "cpus": [0, 1]}"#;
+        let text = r#"{"figures": [
+            {"name": "shm_put_16k", "what": "put", "median_ns": 1500.5, "limit": "copy_16k", "ratio": 1.1},
+            {"name": "line", "what": "a line", "median_ns": 50, "limit": null, "ratio": null},
+            {"name": "tcp_64", "what": "tcp", "median_ns": 4000, "limit": "sockets_64", "ratio": 1.2}
+        ], "repeats": 5}"#;
         let measured = read(text).expect("this is what the benchmark prints");
         let seen: Vec<_> = measured.iter().map(|m| (m.who, m.work, m.ns)).collect();
-        assert_eq!(seen, [(OURS, Work::Put(16384), 1500.5), (OURS_TCP, Work::Message(64), 4000.0)]);
+        assert_eq!(seen, [(OURS, Work::Block(16384), 1500.5), (OURS_TCP, Work::Message(64), 4000.0)]);
         assert!(read("Segmentation fault").is_err());
+    }
+
+    #[test]
+    fn every_figure_is_measured_in_one_group() {
+        let mut grouped: Vec<&str> = GROUPS.concat();
+        let mut named: Vec<&str> = FIGURES.iter().map(|figure| figure.0).collect();
+        grouped.sort_unstable();
+        named.sort_unstable();
+        assert_eq!(grouped, named);
     }
 }

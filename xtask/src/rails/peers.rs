@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-use super::table::Work;
+use super::table::{SOCKETS, Work};
 use crate::command;
 
 /// Message sizes that are compared, in bytes.
@@ -32,6 +32,9 @@ pub(super) struct Measured {
     /// How long it took.
     pub ns: f64,
 }
+
+/// One program to run, and what it then has measured.
+pub(crate) type Measurement<'a> = Box<dyn Fn() -> Result<Vec<Measured>> + 'a>;
 
 /// What the machine itself does at this moment.
 pub(super) struct Limit {
@@ -113,8 +116,8 @@ impl Peers {
 
     /// Every measurement of the peers that are here, each to be run on its own.
     #[must_use]
-    pub(super) fn measurements(&self) -> Vec<Box<dyn Fn() -> Result<Vec<Measured>> + '_>> {
-        let mut all: Vec<Box<dyn Fn() -> Result<Vec<Measured>> + '_>> = Vec::new();
+    pub(super) fn measurements(&self) -> Vec<Measurement<'_>> {
+        let mut all: Vec<Measurement<'_>> = Vec::new();
         if self.ucx {
             for size in SIZES {
                 all.push(Box::new(move || self.ucx("UCX tag_lat", "tag_lat", Work::Message(size))));
@@ -124,7 +127,7 @@ impl Peers {
         if self.mpi {
             all.push(Box::new(|| self.mpi()));
         }
-        all.push(Box::new(|| self.tcp("TCP, polling", "poll")));
+        all.push(Box::new(|| self.tcp(SOCKETS, "poll")));
         all.push(Box::new(|| self.tcp("TCP, waiting", "wait")));
         all
     }
