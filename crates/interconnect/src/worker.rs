@@ -346,7 +346,12 @@ impl<S: Service> Shared<S> {
                 return Left::Quiet;
             }
             match self.try_token() {
-                Some(again) => core = again,
+                // The event that woke the background thread is used up, and a rail need not know of it in `pending`:
+                // look at everything.
+                Some(again) => {
+                    core = again;
+                    core.turn(self);
+                }
                 None => return Left::Quiet,
             }
         }

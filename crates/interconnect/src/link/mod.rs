@@ -60,7 +60,6 @@ pub(crate) struct Link {
     core: LinkCore<Owned>,
     counters: Arc<LinkCounters>,
     assembling: [[Vec<u8>; KINDS]; CHANNELS],
-    unflushed: bool,
     lost: Option<Lost>,
 }
 
@@ -73,7 +72,6 @@ impl Link {
             core: LinkCore::new(Limits::default(), false),
             counters,
             assembling: Default::default(),
-            unflushed: false,
             lost: None,
         }
     }
@@ -131,10 +129,7 @@ impl Link {
         }
         let stamp = self.core.stamp();
         match offer(&mut *self.rail, lane, stamp, header, put, body) {
-            Ok(()) => {
-                self.core.sent(kind, lane, stamp, owned);
-                self.unflushed = true;
-            }
+            Ok(()) => self.core.sent(kind, lane, stamp, owned),
             Err(SendError::Full | SendError::Lost) => self.core.queue(kind, lane, owned()),
             Err(SendError::TooLarge) => self.fail(Lost::Corrupt("asked for a put outside its window")),
         }
@@ -167,9 +162,9 @@ impl Link {
     #[inline]
     pub(crate) fn flush(&mut self) {
         if self.core.wants_pump() && self.lost.is_none() {
-            let (rail, unflushed) = (&mut self.rail, &mut self.unflushed);
+            let rail = &mut self.rail;
             self.core.pump(&mut |lane, stamp, outgoing| {
-                let result = match outgoing {
+                let sent = match outgoing {
                     Outgoing::Frame(owned) => {
                         let put = owned.put.as_ref().map(OwnedPut::borrow);
                         offer(&mut **rail, lane, stamp, owned.header, put, &owned.body)
@@ -179,15 +174,12 @@ impl Link {
                         offer(&mut **rail, lane, stamp, Header::note(), None, body.as_bytes())
                     }
                 };
-                *unflushed |= result.is_ok();
-                result.map_err(|_| NoRoom)
+                sent.map_err(|_| NoRoom)
             });
         }
-        if self.unflushed {
-            self.unflushed = false;
-            if let Err(lost) = self.rail.flush() {
-                self.fail(lost);
-            }
+        // Also when nothing was sent since: a socket that took only a part may take the rest now.
+        if let Err(lost) = self.rail.flush() {
+            self.fail(lost);
         }
     }
 
