@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use xtask::{command, rails, verify};
+use xtask::{command, rails, tidy, verify};
 
 /// The project's own commands.
 #[derive(Parser)]
@@ -19,7 +19,11 @@ enum Command {
     /// The gate: formatting, house rules, lints, documentation, tests, licences.
     Verify,
     /// The house rules alone.
-    Tidy,
+    Tidy {
+        /// Copy the layouts from the code into docs/formats.md first.
+        #[arg(long)]
+        fix: bool,
+    },
     /// Runs the protocols in the simulator, one cluster for each seed.
     Sim(Sim),
     /// Benchmarks beside peers.
@@ -60,7 +64,12 @@ fn run(command: Command) -> Result<()> {
     let root = xtask::root();
     match command {
         Command::Verify => verify::run(&root),
-        Command::Tidy => verify::tidy_tree(&root),
+        Command::Tidy { fix } => {
+            if fix {
+                tidy::fix(&root)?;
+            }
+            verify::tidy_tree(&root)
+        }
         Command::Sim(sim) => {
             let mut cargo = command::cargo(&root);
             cargo.args(["run", "--quiet", "--release", "--package", "plexus-checks", "--bin", "sim", "--"]);

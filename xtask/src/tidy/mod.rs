@@ -3,6 +3,7 @@
 //! Each rule is a function from a [`Tree`] to [`Finding`]s, in a file of its own, with tests that show it catch
 //! a violation on a made-up tree. Nothing here reads the disk except [`Tree::read`].
 
+mod formats;
 mod layers;
 mod map;
 mod purity;
@@ -12,7 +13,7 @@ mod unsafety;
 
 use std::{collections::BTreeMap, fmt, fs, path::Path, process::Command};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 
 /// The text files of a repository by their path from its root; files that are not UTF-8 are left out.
 #[derive(Default)]
@@ -125,10 +126,20 @@ impl fmt::Display for Finding {
 /// Everything that breaks a rule, by file and line.
 #[must_use]
 pub fn check(tree: &Tree) -> Vec<Finding> {
-    let rules = [layers::check, map::crates, map::links, purity::check, text::check, unsafety::check];
+    let rules =
+        [formats::check, layers::check, map::crates, map::links, purity::check, text::check, unsafety::check];
     let mut findings: Vec<_> = rules.iter().flat_map(|rule| rule(tree)).collect();
     findings.sort();
     findings
+}
+
+/// Copies into the documents what they have from the code.
+///
+/// # Errors
+/// A copy has no source or no end, or cannot be written.
+pub fn fix(root: &Path) -> Result<()> {
+    let fresh = formats::refreshed(&Tree::read(root)?).map_err(|finding| anyhow!("{finding}"))?;
+    fs::write(root.join(formats::FILE), fresh).with_context(|| format!("cannot write {}", formats::FILE))
 }
 
 pub use text::long_files;
