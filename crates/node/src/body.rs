@@ -1,16 +1,16 @@
 //! What a node is made of besides its life: links to its peers, the cache, the disk group.
 //!
-//! The order of calls is [`Body::join`], [`Body::serve`], then either [`Body::quiesce`] and [`Body::hand_back`] (with
+//! The order of calls is [`Body::join`], then either [`Body::quiesce`] and [`Body::hand_back`] (with
 //! all nodes), or [`Body::freeze`] (alone). A body that finds a peer gone freezes by itself, and reports what it held
 //! and what is lost through [`Life::stopped`].
 
-use std::{net::TcpListener, sync::Arc};
+use std::sync::Arc;
 
 use plexus_base::{Epoch, Incarnation, NodeId};
 use plexus_disks::Group;
 use serde::{Deserialize, Serialize};
 
-use crate::{blocks::Blocks, config::Config, life::Life};
+use crate::{blocks::Blocks, config::Config, life::Life, traffic::Traffic};
 
 /// What a body is made from.
 pub struct Parts {
@@ -24,8 +24,6 @@ pub struct Parts {
     pub incarnation: Incarnation,
     /// Blocks that are refused.
     pub lost: Blocks,
-    /// Where peers connect.
-    pub listener: TcpListener,
     /// The disks.
     pub group: Arc<Group>,
     /// Where the node stands.
@@ -75,21 +73,16 @@ pub struct HandedBack {
 }
 
 impl Body {
-    /// Connects to all peers; serves nothing yet. Gives up when [`Life::is_ending`].
+    /// Connects to all peers and serves. Calls [`Life::begin`] after everything that can fail alone and before
+    /// the first message of a peer can be served; if it fails after that, it says by [`Life::stopped`] what it
+    /// held, which is nothing where no peer was connected. Gives up when [`Life::is_ending`].
     ///
     /// # Errors
     /// One line for the user.
     pub fn join(parts: Parts) -> Result<Self, String> {
-        let Parts { config, me, group, .. } = parts;
+        let Parts { config, me, group, life, .. } = parts;
+        life.begin().map_err(|error| error.to_string())?;
         Ok(Self { config, me, _group: group })
-    }
-
-    /// Starts to serve peers and local sessions. The record on disk says by now that the node takes part.
-    ///
-    /// # Errors
-    /// One line for the user.
-    pub fn serve(&self) -> Result<(), String> {
-        Ok(())
     }
 
     /// What it looks like now.
@@ -97,6 +90,12 @@ impl Body {
     pub fn status(&self) -> BodyStatus {
         let members = vec![self.config.nodes[self.me.index()].name.clone()];
         BodyStatus { epoch: Epoch(1).0, members, ..BodyStatus::default() }
+    }
+
+    /// What went over the links so far.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        Traffic::default()
     }
 
     /// Starts no change any more, and waits for those under way.

@@ -18,6 +18,7 @@ use crate::{
     launch,
     layout::ClusterDir,
     life::Stage,
+    state,
 };
 
 /// How long a process may take to end after it has agreed to.
@@ -59,10 +60,7 @@ struct Running {
 /// Never fails: when nodes cannot hand back (a peer is dead, say), all are told to leave, and the report says so.
 pub fn take_down(dir: &ClusterDir, names: &[&str], progress: &(dyn Fn(&str, &str) + Sync)) -> Down {
     let running: Vec<_> = names.iter().filter_map(|name| launch::status(dir, name)).collect();
-    let stopped = running.iter().find(|status| status.state == Stage::Stopped);
-    let mut why = stopped.map(|status| {
-        format!("{} had stopped: {}", status.name, status.why.as_deref().unwrap_or("it does not say why"))
-    });
+    let mut why = obstacle(dir, names, &running);
     let mut nodes: Vec<_> = running.iter().map(Running::of).collect();
     for (phase, say) in [("quiesce", "quiesces"), ("handback", "hands back")] {
         if why.is_none() {
@@ -74,6 +72,26 @@ pub fn take_down(dir: &ClusterDir, names: &[&str], progress: &(dyn Fn(&str, &str
     let left: Vec<_> = nodes.iter().filter(|node| !node.has_ended()).map(|node| node.name.clone()).collect();
     let ended = nodes.iter().filter(|node| !left.contains(&node.name)).map(Running::report).collect();
     Down { ended, clean: clean && left.is_empty(), why: why.or(exits.err()), left }
+}
+
+/// What stands in the way of a clean end: a node that has stopped, or one of the run that does not answer.
+fn obstacle(dir: &ClusterDir, names: &[&str], running: &[Status]) -> Option<String> {
+    let run = running.first()?.run;
+    if let Some(status) = running.iter().find(|status| status.state == Stage::Stopped) {
+        let why = status.why.as_deref().unwrap_or("it does not say why");
+        return Some(format!("{} had stopped: {why}", status.name));
+    }
+    let answers = |name: &str| running.iter().any(|status| status.name == name);
+    for name in names.iter().filter(|name| !answers(name)) {
+        match state::record(dir, name) {
+            Ok(Some(record)) if record.run == run => return Some(format!("{name} had died or left")),
+            Ok(_) => {}
+            Err(error) => return Some(error.to_string()),
+        }
+    }
+    let members = running.iter().flat_map(|status| &status.body.members);
+    let absent = members.into_iter().find(|member| !answers(member));
+    absent.map(|member| format!("{member} is a member and cannot be reached from here"))
 }
 
 /// Has all nodes do `command` at the same time; the first complaint.

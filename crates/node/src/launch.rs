@@ -93,8 +93,10 @@ impl Launch<'_> {
             .open(&path)
             .map_err(failed("its log"))?;
         let error_log = log.try_clone().map_err(failed("its log"))?;
+        // Whole, because a daemon outlives the directory that it was started in.
+        let root = std::path::absolute(self.dir.root()).map_err(failed("the cluster's directory"))?;
         let mut command = Command::new(self.program);
-        command.arg("node").arg(self.dir.root()).arg(self.name).stdout(log).stderr(error_log);
+        command.arg("node").arg(root).arg(self.name).stdout(log).stderr(error_log);
         match self.lifeline {
             Some(pipe) => command.stdin(pipe).args(["--lifeline", "0"]),
             None => command.stdin(Stdio::null()).arg("--daemon"),

@@ -23,6 +23,7 @@ pub mod port;
 pub mod settle;
 pub mod state;
 pub mod temporary;
+pub mod traffic;
 
 pub use node::{Node, NodeError};
 pub use temporary::{Parameters, TemporaryCluster};

@@ -127,8 +127,12 @@ impl Life {
         }
     }
 
-    /// Records that the node takes part. Before it serves its first message.
-    pub(crate) fn begin(&self) -> Result<(), StateError> {
+    /// Records that the node takes part in the run, durably. Before it serves its first message: from then on a node
+    /// that ends without another word is taken for dead, and what it mastered may be lost.
+    ///
+    /// # Errors
+    /// The record cannot be written; the node must not serve.
+    pub fn begin(&self) -> Result<(), StateError> {
         self.recorder.write(Phase::Running)
     }
 

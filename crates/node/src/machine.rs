@@ -1,6 +1,9 @@
 //! What a node needs of the machine: cores, memory, its address.
 
-use std::{io, net::SocketAddr};
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+};
 
 use rustix::thread::CpuSet;
 
@@ -53,15 +56,14 @@ pub enum MachineError {
     },
 }
 
-impl MachineError {
-    /// For what the system said about listening at `address`.
-    #[must_use]
-    pub fn address(name: &str, address: SocketAddr, source: io::Error) -> Self {
-        let name = name.into();
-        match source.kind() {
-            io::ErrorKind::AddrInUse => Self::AddressInUse { name, address },
-            _ => Self::Address { name, address, source },
+/// Whether the node will be able to listen at `address`, said before its peers are bothered.
+pub(crate) fn check_address(name: &str, address: SocketAddr) -> Result<(), MachineError> {
+    match TcpListener::bind(address) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            Err(MachineError::AddressInUse { name: name.into(), address })
         }
+        Err(source) => Err(MachineError::Address { name: name.into(), address, source }),
     }
 }
 
@@ -102,6 +104,18 @@ fn available(meminfo: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_taken_address_is_named() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let line = check_address("n1", address).unwrap_err().to_string();
+        assert!(
+            line.starts_with(&format!("n1: the address {address} is in use by another program")),
+            "{line}"
+        );
+        assert!(check_address("n1", "192.0.2.1:7400".parse().unwrap()).is_err());
+    }
 
     #[test]
     fn the_kernels_figure_is_read() {

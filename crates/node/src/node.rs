@@ -5,7 +5,7 @@
 //! begins, disks and address checked before peers are bothered, the record written before the first message is
 //! served.
 
-use std::{io, net::TcpListener, path::PathBuf, sync::Arc, thread, thread::JoinHandle};
+use std::{io, path::PathBuf, sync::Arc, thread, thread::JoinHandle};
 
 use plexus_base::NodeId;
 use plexus_disks::{DiskError, Group};
@@ -101,12 +101,6 @@ impl Node {
             Server::start(&path, known.clone()).map_err(|source| NodeError::Control { path, source })?;
 
         let body = Arc::new(join(&config, me, node, &entry, &life)?);
-        life.begin()?;
-        if let Err(why) = body.serve() {
-            // Nothing was served, so nothing is lost.
-            life.stopped(&why, Blocks::EMPTY, Blocks::EMPTY)?;
-            return Err(NodeError::Body(why));
-        }
         commands::register_rest(&known, &config, me, &entry.settled, &life, &body);
         more(&body).into_iter().for_each(|command| known.register(command));
         life.reach(Stage::Running);
@@ -156,7 +150,7 @@ fn join(
         );
     }
     machine::check_memory(&node.name, config.cache_mib)?;
-    let listener = listen(node)?;
+    machine::check_address(&node.name, node.address)?;
     life.reach(Stage::Joining);
     let parts = Parts {
         config: Arc::clone(config),
@@ -164,7 +158,6 @@ fn join(
         run: entry.settled.run,
         incarnation: entry.incarnation,
         lost: entry.settled.lost.clone(),
-        listener,
         group: Arc::new(group),
         life: Arc::clone(life),
     };
@@ -173,10 +166,6 @@ fn join(
         return Err(NodeError::Interrupted(node.name.clone()));
     }
     body.map_err(NodeError::Body)
-}
-
-fn listen(node: &NodeConfig) -> Result<TcpListener, MachineError> {
-    TcpListener::bind(node.address).map_err(|source| MachineError::address(&node.name, node.address, source))
 }
 
 /// Turns SIGTERM and SIGINT into an end; a second one ends the process at once.

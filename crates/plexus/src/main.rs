@@ -1,2 +1,27 @@
 //! The command line of Plexus.
-fn main() {}
+
+mod commands;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Makes a handful of Linux servers work as one machine.
+#[derive(Parser)]
+#[command(name = "plexus", version, propagate_version = true, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: commands::Command,
+}
+
+/// Exit codes: 0 done, 1 not done (one line on standard error says why), 2 wrong usage.
+fn main() -> ExitCode {
+    match Cli::parse().command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}

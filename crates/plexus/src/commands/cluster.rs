@@ -1,0 +1,57 @@
+//! Which cluster a command is about.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use plexus_node::{
+    config::{Config, NodeConfig, this_host},
+    layout::ClusterDir,
+};
+
+/// The cluster of commands that have one.
+#[derive(clap::Args)]
+pub(crate) struct Cluster {
+    /// The cluster's directory [default: $PLEXUS_DIR, or the current one if it is a cluster].
+    dir: Option<PathBuf>,
+}
+
+impl Cluster {
+    /// Its configuration.
+    pub(crate) fn load(&self) -> anyhow::Result<Config> {
+        let dir = match self.dir.clone().or_else(|| std::env::var_os("PLEXUS_DIR").map(PathBuf::from)) {
+            Some(dir) => dir,
+            None if Path::new("cluster.toml").exists() => PathBuf::from("."),
+            None => bail!(
+                "which cluster? the current directory is none; name its directory, set PLEXUS_DIR, or make one with \
+                 `plexus init`"
+            ),
+        };
+        load(&dir)
+    }
+}
+
+/// The configuration in `dir`.
+pub(crate) fn load(dir: &Path) -> anyhow::Result<Config> {
+    Ok(Config::load(&ClusterDir::new(dir))?)
+}
+
+/// The nodes that belong on this machine.
+pub(crate) fn local_nodes(config: &Config) -> anyhow::Result<Vec<&NodeConfig>> {
+    let here = this_host();
+    let local: Vec<_> = config.nodes.iter().filter(|node| node.host == here).collect();
+    if local.is_empty() {
+        let hosts: std::collections::BTreeSet<_> =
+            config.nodes.iter().map(|node| node.host.as_str()).collect();
+        bail!(
+            "{}: no node belongs on this machine, {here}; the nodes belong on {}: correct `host` there, or set PLEXUS_HOST",
+            config.dir.config().display(),
+            hosts.into_iter().collect::<Vec<_>>().join(", ")
+        );
+    }
+    Ok(local)
+}
+
+/// This program, to start more of it.
+pub(crate) fn this_program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("where this program lies")
+}

@@ -1,0 +1,50 @@
+//! `plexus down`: writes everything back and ends the nodes of this machine.
+
+use anyhow::bail;
+use plexus_node::{blocks::thousands, down};
+
+use super::cluster::Cluster;
+use crate::output;
+
+/// Which cluster.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    cluster: Cluster,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Takes it down.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let config = args.cluster.load()?;
+    let names: Vec<_> = config.nodes.iter().map(|node| node.name.as_str()).collect();
+    let down = down::take_down(&config.dir, &names, &|name, does| {
+        if !args.json {
+            output::progress(&format!("{name}: {does}"));
+        }
+    });
+    if args.json {
+        output::json(&down)?;
+    } else if down.ended.is_empty() && down.left.is_empty() {
+        output::line(&format!("{}: no node runs", config.name))?;
+    } else if down.clean {
+        let written: u64 = down.ended.iter().map(|node| node.written).sum();
+        let held: u64 = down.ended.iter().map(|node| node.held).sum();
+        output::line(&format!(
+            "{}: down: {} nodes gave back {} blocks and wrote {} of them; nothing is lost",
+            config.name,
+            down.ended.len(),
+            thousands(held),
+            thousands(written)
+        ))?;
+    }
+    if !down.left.is_empty() {
+        bail!("{} did not end; look into the log, end the process by hand", down.left.join(", "));
+    }
+    if let Some(why) = down.why {
+        bail!("down, but not cleanly: {why}; `plexus up` will name the blocks that are lost, if any");
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! `plexus init`: makes a cluster.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use plexus_base::{MAX_NODES, Waiting};
+use plexus_disks::BlockSize;
+use plexus_node::{
+    config::{self, Config, NodeConfig},
+    create,
+    layout::ClusterDir,
+};
+
+use crate::output;
+
+/// What kind of cluster.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Directory to make it in.
+    dir: PathBuf,
+    /// Number of nodes.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=MAX_NODES as i64))]
+    nodes: u8,
+    /// Length of a block in KiB: 4, 8 or 16.
+    #[arg(long, default_value_t = 8, value_name = "KIB")]
+    block_size: u32,
+    /// Threads of each node that serve the cache.
+    #[arg(long, default_value_t = 1)]
+    workers: u8,
+    /// Memory of each node's cache in MiB.
+    #[arg(long, default_value_t = 64, value_name = "MIB")]
+    cache_mib: u32,
+    /// Size of the disk group in MiB.
+    #[arg(long, default_value_t = 256, value_name = "MIB")]
+    size_mib: u64,
+    /// Port of the first node; the others follow.
+    #[arg(long, default_value_t = 7400)]
+    port: u16,
+    /// What joins the nodes, the preferred first.
+    #[arg(long, default_value = "shm,tcp", value_delimiter = ',', value_name = "RAIL,...")]
+    rails: Vec<String>,
+    /// How threads wait: polling, event or adaptive.
+    #[arg(long, default_value_t = Waiting::Adaptive)]
+    waiting: Waiting,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Makes it.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let config = configuration(&args)?;
+    create::create(&config)?;
+    let dir = args.dir.display();
+    if args.json {
+        let names: Vec<_> = config.nodes.iter().map(|node| node.name.as_str()).collect();
+        return output::json(&serde_json::json!({
+            "dir": args.dir, "id": config.id.to_string(), "nodes": names, "blocks": config.blocks,
+        }));
+    }
+    output::line(&format!(
+        "{dir}: a cluster of {} nodes over {} blocks of {} KiB; see {}, start it with `plexus up {dir}`",
+        config.nodes.len(),
+        config.blocks,
+        args.block_size,
+        config.dir.config().display()
+    ))
+}
+
+fn configuration(args: &Args) -> anyhow::Result<Config> {
+    let Some(block_size) = BlockSize::from_kib(args.block_size) else {
+        bail!("--block-size {}: blocks are 4, 8 or 16 KiB long; choose one of these", args.block_size);
+    };
+    if args.port == 0 || args.port.checked_add(u16::from(args.nodes) - 1).is_none() {
+        bail!("--port {}: there are not {} ports from there on; choose a lower one", args.port, args.nodes);
+    }
+    let rails = args.rails.iter().map(|name| config::rail(name)).collect::<Result<Vec<_>, _>>();
+    let rails = rails.map_err(anyhow::Error::msg).context("--rails")?;
+    let host = config::this_host();
+    let node = |index: u8| NodeConfig {
+        name: format!("n{}", index + 1),
+        host: host.clone(),
+        address: ([127, 0, 0, 1], args.port + u16::from(index)).into(),
+        rails: rails.clone(),
+        cores: Vec::new(),
+    };
+    let dir = ClusterDir::new(&args.dir);
+    Ok(Config {
+        name: name_of(&args.dir),
+        id: create::new_id().context("naming the cluster")?,
+        workers: args.workers,
+        waiting: args.waiting,
+        block_size,
+        cache_mib: args.cache_mib,
+        checkpoint_seconds: 5,
+        blocks: args.size_mib.saturating_mul(1024) / u64::from(args.block_size),
+        disks: vec![dir.disks().join("0")],
+        nodes: (0..args.nodes).map(node).collect(),
+        dir,
+    })
+}
+
+/// A name for the cluster, from its directory's as far as that will do.
+fn name_of(dir: &Path) -> String {
+    let last = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name: String =
+        last.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')).take(32).collect();
+    if name.is_empty() { "cluster".into() } else { name }
+}

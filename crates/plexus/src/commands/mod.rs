@@ -1,0 +1,47 @@
+//! The commands, a file each: `Args` are what it takes, `run` does it.
+
+mod cluster;
+mod down;
+mod init;
+mod janitor;
+mod node;
+mod stat;
+mod status;
+mod up;
+
+use clap::Subcommand;
+
+/// What there is to do.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Make a cluster: its configuration and its disk group.
+    Init(init::Args),
+    /// Start every node of a cluster that belongs on this machine.
+    Up(up::Args),
+    /// Run one node in the foreground.
+    Node(node::Args),
+    /// Show the nodes of a cluster: members, epoch, rails, blocks.
+    Status(status::Args),
+    /// Write everything back and end every node of a cluster on this machine.
+    Down(down::Args),
+    /// Show the traffic of the interconnect by channel and message size.
+    Stat(stat::Args),
+    /// Clean up after another process. Not for people.
+    #[command(hide = true)]
+    Janitor(janitor::Args),
+}
+
+impl Command {
+    /// Does it.
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Init(args) => init::run(args),
+            Self::Up(args) => up::run(args),
+            Self::Node(args) => node::run(args),
+            Self::Status(args) => status::run(args),
+            Self::Down(args) => down::run(args),
+            Self::Stat(args) => stat::run(args),
+            Self::Janitor(args) => janitor::run(args),
+        }
+    }
+}

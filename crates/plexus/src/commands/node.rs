@@ -1,0 +1,57 @@
+//! `plexus node`: one node, in the foreground.
+
+use std::{fs::File, os::fd::AsFd, path::PathBuf};
+
+use anyhow::Context;
+use plexus_node::{Node, lifeline};
+use rustix::thread::LinkNameSpaceType;
+
+use super::cluster;
+
+/// Which node.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The cluster's directory.
+    dir: PathBuf,
+    /// The node's name.
+    name: String,
+    /// End when the other end of the pipe at this descriptor closes.
+    #[arg(long, hide = true, value_name = "FD")]
+    lifeline: Option<i32>,
+    /// Leave the terminal: a session of its own.
+    #[arg(long, hide = true)]
+    daemon: bool,
+    /// Enter this network namespace first.
+    #[arg(long, hide = true, value_name = "PATH")]
+    network_namespace: Option<PathBuf>,
+    /// Say how it ended as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it until it is told to end.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    // Before there is any other thread: a namespace is entered by a thread, and inherited by those it starts.
+    if let Some(path) = &args.network_namespace {
+        let enter = File::open(path).and_then(|file| {
+            rustix::thread::move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
+            Ok(())
+        });
+        enter.with_context(|| format!("{}: entering the network namespace {}", args.name, path.display()))?;
+    }
+    if args.daemon {
+        // Refused only to who leads a session already, which is as good.
+        let _ = rustix::process::setsid();
+    }
+    if let Some(fd) = args.lifeline {
+        lifeline::watch(fd, || std::process::exit(1)).with_context(|| format!("--lifeline {fd}"))?;
+    }
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false).init();
+    let config = cluster::load(&args.dir)?;
+    let node = Node::start(config, &args.name, |_| Vec::new())?;
+    node.run_until_stopped()?;
+    if args.json {
+        crate::output::json(&serde_json::json!({ "name": args.name, "ended": true }))?;
+    }
+    Ok(())
+}

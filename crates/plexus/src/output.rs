@@ -1,0 +1,47 @@
+//! How the command line speaks: results on standard output, everything else on standard error.
+
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+
+/// Says why a command failed, in one line.
+pub(crate) fn error(error: &anyhow::Error) {
+    let line = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+    // Where standard error is closed the exit code must do.
+    let _ = writeln!(io::stderr(), "plexus: {line}");
+}
+
+/// Prints a result as JSON, on one line if somebody is to read it by machine, else indented.
+pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    let text = match io::stdout().is_terminal() {
+        true => serde_json::to_string_pretty(value)?,
+        false => serde_json::to_string(value)?,
+    };
+    line(&text)
+}
+
+/// Prints a line of a result. A reader that has gone (`| head`) is no failure.
+pub(crate) fn line(text: &str) -> anyhow::Result<()> {
+    match writeln!(io::stdout(), "{text}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Says what is being done, to whoever waits for it.
+pub(crate) fn progress(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// A table with its columns aligned: the first row is the header.
+pub(crate) fn table(rows: &[Vec<String>]) -> anyhow::Result<()> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width =
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max();
+    let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    for row in rows {
+        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        line(cells.join("  ").trim_end())?;
+    }
+    Ok(())
+}

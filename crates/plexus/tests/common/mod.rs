@@ -1,0 +1,175 @@
+//! What the tests of the command line have in common: clusters in temporary directories, the program, its output.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+/// The program under test.
+pub(crate) fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_plexus"))
+}
+
+/// What a command said and how it ended.
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Said {
+    fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// Its output, if it did what it was asked for.
+    #[track_caller]
+    pub(crate) fn ok(self) -> String {
+        assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
+        self.out
+    }
+
+    /// Its output as JSON.
+    #[track_caller]
+    pub(crate) fn json(self) -> Value {
+        serde_json::from_str(&self.ok()).unwrap()
+    }
+
+    /// The one line that says why it did not.
+    #[track_caller]
+    pub(crate) fn refusal(self) -> String {
+        assert_eq!(self.code, Some(1), "{}{}", self.out, self.err);
+        let line = self.err.lines().last().unwrap_or_default().to_owned();
+        assert!(line.starts_with("plexus: "), "{}", self.err);
+        line
+    }
+}
+
+/// A cluster in a temporary directory. What still runs of it is taken down at the end.
+pub(crate) struct Cluster {
+    directory: tempfile::TempDir,
+}
+
+impl Cluster {
+    /// Where there is no cluster yet.
+    pub(crate) fn nowhere() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    /// A small one, with free ports.
+    pub(crate) fn new(nodes: usize) -> Self {
+        let cluster = Self::nowhere();
+        let dir = cluster.dir();
+        let count = nodes.to_string();
+        let args = ["--nodes", &count, "--size-mib", "8", "--cache-mib", "4", "--port", "1000"];
+        cluster.run("init").args(args).said().ok();
+        let listeners: Vec<_> = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let mut text = std::fs::read_to_string(dir.join("cluster.toml")).unwrap();
+        for (index, listener) in listeners.iter().enumerate() {
+            let port = listener.local_addr().unwrap().port();
+            text = text.replace(&format!("127.0.0.1:{}\"", 1000 + index), &format!("127.0.0.1:{port}\""));
+        }
+        std::fs::write(dir.join("cluster.toml"), text).unwrap();
+        cluster
+    }
+
+    /// Its directory.
+    pub(crate) fn dir(&self) -> PathBuf {
+        self.directory.path().join("c1")
+    }
+
+    /// Where that lies.
+    pub(crate) fn parent(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// `plexus COMMAND DIR`, to be given more arguments.
+    pub(crate) fn run(&self, command: &str) -> Run {
+        let mut run = run([command]);
+        run.0.arg(self.dir());
+        run
+    }
+
+    /// Replaces something in the configuration.
+    #[track_caller]
+    pub(crate) fn edit(&self, from: &str, to: &str) {
+        let path = self.dir().join("cluster.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{from}");
+        std::fs::write(path, text.replacen(from, to, 1)).unwrap();
+    }
+
+    /// The processes of its nodes, in their order.
+    pub(crate) fn pids(&self) -> Vec<i32> {
+        let status = self.run("status").args(["--json"]).said().json();
+        let nodes = status["nodes"].as_array().unwrap();
+        nodes.iter().map(|node| node["pid"].as_i64().unwrap() as i32).collect()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.dir().join("cluster.toml").exists() {
+            let _ = self.run("down").0.output();
+        }
+    }
+}
+
+/// A command that is being put together.
+pub(crate) struct Run(pub(crate) Command);
+
+/// `plexus ARGS`.
+pub(crate) fn run<'a>(args: impl IntoIterator<Item = &'a str>) -> Run {
+    let mut command = Command::new(program());
+    command.args(args).env_remove("PLEXUS_DIR");
+    Run(command)
+}
+
+impl Run {
+    /// More arguments.
+    pub(crate) fn args<'a>(mut self, args: impl IntoIterator<Item = &'a str>) -> Self {
+        self.0.args(args);
+        self
+    }
+
+    /// Another environment.
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.0.env(name, value);
+        self
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn said(mut self) -> Said {
+        Said::of(self.0.output().unwrap())
+    }
+}
+
+/// Sends a signal to a process.
+pub(crate) fn signal(pid: i32, signal: rustix::process::Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+/// Waits for the end of a process, which may be a child or not.
+pub(crate) fn wait_for_end(pid: i32) {
+    use rustix::{event, process};
+    let pid = process::Pid::from_raw(pid).unwrap();
+    let Ok(process) = process::pidfd_open(pid, process::PidfdFlags::empty()) else { return };
+    let patience = event::Timespec { tv_sec: 30, tv_nsec: 0 };
+    let ended = event::poll(&mut [event::PollFd::new(&process, event::PollFlags::IN)], Some(&patience));
+    assert_eq!(ended, Ok(1), "process {pid:?} goes on");
+}
+
+/// Whether a process runs. One that waits to be reaped does not.
+pub(crate) fn runs(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
+}
