@@ -2,7 +2,8 @@
 //!
 //! Two threads pinned to two cores. Every figure stands beside its limit, measured in the same run and in turns with it,
 //! so that a busy machine slows both: the bounce of a bare cache line, a bare `memcpy`, bare sockets. Each is taken
-//! `REPEATS` times; the median is shown and compared, the least beside it. Payloads are always read by the receiver.
+//! `REPEATS` times; the median is shown, the least beside it, then the median of the ratios to the limit taken in the same
+//! turn and the ratio of the least. Payloads are always read by the receiver. Words after `--` choose figures whose names contain them.
 #![allow(unsafe_code, reason = "the bare limits are measured on bare memory")]
 
 use std::{
@@ -27,7 +28,8 @@ use plexus_fabric::{
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-const REPEATS: usize = 21;
+/// Many short turns: on a machine that others use too, some of them are quiet.
+const REPEATS: usize = 81;
 /// What a link puts in front of each message.
 const HEAD: [u8; 16] = [0x5a; 16];
 const BLOCK: usize = 16 << 10;
@@ -100,7 +102,7 @@ impl Lines {
 
 /// One way of a cache line between the cores, or of two lines of which one is the flag.
 fn bounce(cpu: usize, two_lines: bool) -> f64 {
-    const ROUNDS: u64 = 20_000;
+    const ROUNDS: u64 = 3_000;
     let (there, back) = (Lines::new(), Lines::new());
     let pong = || {
         for round in 1..=all_rounds(ROUNDS) {
@@ -209,7 +211,7 @@ fn message<const LEN: usize>(cpu: usize, (mut a, mut b): (End, End), rounds: u64
 
 /// Time for each of a stream of 8-byte messages in batches of 16.
 fn stream(cpu: usize, (mut a, mut b): (End, End)) -> f64 {
-    const MESSAGES: u64 = 300_000;
+    const MESSAGES: u64 = 40_000;
     let pong = move || {
         let mut came = 0;
         while came < MESSAGES {
@@ -360,13 +362,13 @@ fn figures(cpu: usize) -> Vec<Figure> {
             "shm_8",
             "shm: 8 B message, one way",
             Some("line"),
-            Box::new(move || message::<8>(cpu, shm_pair(), 20_000)),
+            Box::new(move || message::<8>(cpu, shm_pair(), 3_000)),
         ),
         figure(
             "shm_64",
             "shm: 64 B message, one way",
             Some("two_lines"),
-            Box::new(move || message::<64>(cpu, shm_pair(), 20_000)),
+            Box::new(move || message::<64>(cpu, shm_pair(), 3_000)),
         ),
         figure(
             "shm_stream_8",
@@ -374,86 +376,100 @@ fn figures(cpu: usize) -> Vec<Figure> {
             Some("line"),
             Box::new(move || stream(cpu, shm_pair())),
         ),
-        figure("copy_16k", "memcpy of 16 KiB, read, flag back", None, Box::new(move || copy(cpu, 3_000))),
+        figure("copy_16k", "memcpy of 16 KiB, read, flag back", None, Box::new(move || copy(cpu, 600))),
         figure(
             "shm_put_16k",
             "shm: put of 16 KiB, read, message back",
             Some("copy_16k"),
-            Box::new(move || put(cpu, shm_pair(), 3_000)),
+            Box::new(move || put(cpu, shm_pair(), 600)),
         ),
         figure(
             "sockets_64",
             "bare TCP: 64 B, one way",
             None,
-            Box::new(move || bare_sockets(cpu, 80, 80, 1_500) / 2.0),
+            Box::new(move || bare_sockets(cpu, 80, 80, 300) / 2.0),
         ),
         figure(
             "tcp_64",
             "tcp: 64 B message, one way",
             Some("sockets_64"),
-            Box::new(move || message::<64>(cpu, tcp_pair(), 1_500)),
+            Box::new(move || message::<64>(cpu, tcp_pair(), 300)),
         ),
         figure(
             "sockets_16k",
             "bare TCP: 16 KiB, read, 8 B back",
             None,
-            Box::new(move || bare_sockets(cpu, BLOCK + 40, 24, 800)),
+            Box::new(move || bare_sockets(cpu, BLOCK + 40, 24, 200)),
         ),
         figure(
             "tcp_put_16k",
             "tcp: put of 16 KiB, read, message back",
             Some("sockets_16k"),
-            Box::new(move || put(cpu, tcp_pair(), 800)),
+            Box::new(move || put(cpu, tcp_pair(), 200)),
         ),
     ]
+}
+
+/// A figure as it came out.
+struct Row<'a> {
+    figure: &'a Figure,
+    median_ns: f64,
+    least_ns: f64,
+    /// To the limit taken in the same turn, median.
+    ratio: Option<f64>,
+    /// Of the least to the least of the limit.
+    least_ratio: Option<f64>,
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let json = arguments.iter().any(|argument| argument == "--json");
-    let only = arguments.iter().find(|argument| !argument.starts_with("--"));
+    let repeats = arguments.iter().find_map(|argument| argument.strip_prefix("--repeats="));
+    let repeats = repeats.map_or(REPEATS, |repeats| repeats.parse().expect("--repeats= takes a number"));
+    let only: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with("--")).collect();
     let (here, there) = cpus();
     pin(here);
 
-    let figures: Vec<Figure> = figures(there)
-        .into_iter()
-        .filter(|figure| only.is_none_or(|only| figure.name.contains(only)))
-        .collect();
+    let wanted =
+        |figure: &Figure| only.is_empty() || only.iter().any(|only| figure.name.contains(only.as_str()));
+    let figures: Vec<Figure> = figures(there).into_iter().filter(wanted).collect();
     let mut samples: Vec<Vec<f64>> = figures.iter().map(|_| Vec::new()).collect();
-    for _ in 0..REPEATS {
+    for _ in 0..repeats {
         for (figure, samples) in figures.iter().zip(&mut samples) {
             samples.push((figure.measure)());
         }
     }
-    for samples in &mut samples {
-        samples.sort_by(f64::total_cmp);
-    }
-    let median = |name: &str| {
-        let at = figures.iter().position(|figure| figure.name == name)?;
-        Some(samples[at][REPEATS / 2])
-    };
-
-    let rows = figures.iter().zip(&samples).map(|(figure, samples)| {
-        let (median_ns, least_ns) = (samples[REPEATS / 2], samples[0]);
-        let ratio = figure.limit.and_then(median).map(|limit| median_ns / limit);
-        (figure, median_ns, least_ns, ratio)
+    let rows = figures.iter().zip(&samples).map(|(figure, own)| {
+        let limit = figure.limit.and_then(|limit| figures.iter().position(|figure| figure.name == limit));
+        let ratio =
+            limit.map(|limit| median(own.iter().zip(&samples[limit]).map(|(own, limit)| own / limit)));
+        let least = |own: &[f64]| own.iter().copied().fold(f64::INFINITY, f64::min);
+        let least_ratio = limit.map(|limit| least(own) / least(&samples[limit]));
+        Row { figure, median_ns: median(own.iter().copied()), least_ns: least(own), ratio, least_ratio }
     });
     if json {
         let rows: Vec<_> = rows
-            .map(|(figure, median_ns, least_ns, ratio)| {
+            .map(|Row { figure, median_ns, least_ns, ratio, least_ratio }| {
                 serde_json::json!({
                     "name": figure.name, "what": figure.what, "median_ns": median_ns, "least_ns": least_ns,
-                    "limit": figure.limit, "ratio": ratio,
+                    "limit": figure.limit, "ratio": ratio, "least_ratio": least_ratio,
                 })
             })
             .collect();
-        println!("{}", serde_json::json!({ "repeats": REPEATS, "figures": rows }));
+        println!("{}", serde_json::json!({ "repeats": repeats, "figures": rows }));
         return;
     }
-    println!("{:<40} {:>12} {:>12}  ratio to its limit", "", "median ns", "least ns");
-    for (figure, median_ns, least_ns, ratio) in rows {
-        let ratio =
-            ratio.map_or(String::new(), |ratio| format!("{ratio:.2} x {}", figure.limit.unwrap_or_default()));
-        println!("{:<40} {median_ns:>12.1} {least_ns:>12.1}  {ratio}", figure.what);
+    println!("{:<40} {:>10} {:>10} {:>7} {:>7}  of", "", "median ns", "least ns", "ratio", "least");
+    for Row { figure, median_ns, least_ns, ratio, least_ratio } in rows {
+        let [ratio, least_ratio] =
+            [ratio, least_ratio].map(|ratio| ratio.map_or(String::new(), |ratio| format!("{ratio:.2}")));
+        let (what, limit) = (figure.what, figure.limit.unwrap_or_default());
+        println!("{what:<40} {median_ns:>10.1} {least_ns:>10.1} {ratio:>7} {least_ratio:>7}  {limit}");
     }
 }
