@@ -75,6 +75,11 @@ impl Inbox {
         !self.drained
     }
 
+    /// The socket was not looked at though it may have announced something.
+    pub(super) fn skipped(&mut self) {
+        self.drained = false;
+    }
+
     /// Hands over up to `limit` frames, at least 1; how many, and whether and why there will be no more.
     pub(super) fn poll(
         &mut self,

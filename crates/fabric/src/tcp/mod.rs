@@ -26,6 +26,10 @@ use outbox::Outbox;
 #[doc(hidden)]
 pub use wire::decode_any;
 
+/// Polls in a row that may leave the bulk stream alone because the prompt one had something: the answer to it need not wait
+/// for a system call, bulk frames wait for no more than these.
+const MOST_SKIPPED: u32 = 4;
+
 /// What a rail over TCP is built from.
 pub struct TcpParts {
     /// A connection for each lane, by [`Lane::index`]; both ends must agree which is which.
@@ -43,6 +47,8 @@ pub struct TcpRail {
     outboxes: [Outbox; LANES],
     windows: Arc<Windows>,
     peer_windows: Vec<WindowSpan>,
+    /// Polls since the last one that looked at the bulk stream.
+    bulk_skipped: u32,
     /// Why nothing more can be sent or a stream has ended; what has arrived is still to be delivered.
     ending: Option<String>,
     lost: Option<Lost>,
@@ -67,6 +73,7 @@ impl TcpRail {
             outboxes: Lane::ALL.map(Outbox::new),
             windows,
             peer_windows,
+            bulk_skipped: 0,
             ending: None,
             lost: None,
             said: false,
@@ -110,9 +117,17 @@ impl Rail for TcpRail {
         let mut delivered = 0;
         if self.lost.is_none() && limit > 0 {
             for lane in Lane::ALL {
+                if lane == Lane::Bulk && delivered > 0 && self.bulk_skipped < MOST_SKIPPED {
+                    self.bulk_skipped += 1;
+                    self.inboxes[lane.index()].skipped();
+                    break;
+                }
                 let (stream, inbox) = (&self.streams[lane.index()], &mut self.inboxes[lane.index()]);
                 let (count, result) = inbox.poll(stream, &self.windows, limit, |frame| deliver(lane, frame));
                 delivered += count;
+                if lane == Lane::Bulk {
+                    self.bulk_skipped = 0;
+                }
                 match result {
                     Ok(()) => {}
                     // The other stream may still hold something.
