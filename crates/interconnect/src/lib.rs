@@ -9,6 +9,7 @@
 mod channel;
 mod inbox;
 pub mod link;
+pub mod mesh;
 mod message;
 mod service;
 mod signal;

@@ -363,8 +363,11 @@ impl<S: Service> Core<S> {
     /// One look at everything; how many messages and tasks were handled.
     #[inline]
     fn turn(&mut self, shared: &Shared<S>) -> usize {
-        let Self { service, net, inbox } = self;
         let mut done = 0;
+        if shared.controlled.load(Ordering::Relaxed) {
+            done += self.obey(shared);
+        }
+        let Self { service, net, inbox } = self;
         for peer in 0..net.links.len() {
             let Some(link) = &mut net.links[peer] else { continue };
             link.poll(inbox);
@@ -388,9 +391,6 @@ impl<S: Service> Core<S> {
             let Some(task) = shared.tasks.pop() else { break };
             service.task(net, task);
             done += 1;
-        }
-        if shared.controlled.load(Ordering::Relaxed) {
-            done += self.obey(shared);
         }
         for peer in 0..self.net.links.len() {
             let Some(link) = &mut self.net.links[peer] else { continue };

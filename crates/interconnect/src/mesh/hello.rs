@@ -1,0 +1,203 @@
+//! The first bytes on every connection between nodes, in both directions, 80 bytes, little endian:
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 8 | magic `PLEXUS\r\n` |
+//! | 8 | 2 | version of everything that follows |
+//! | 10 | 1 | rail: shm 0, tcp 1 |
+//! | 11 | 1 | lane (tcp) |
+//! | 12 | 1 | worker (tcp) |
+//! | 13 | 1 | workers of the sender |
+//! | 14 | 1 | sender's node |
+//! | 15 | 1 | node that it means to talk to |
+//! | 16 | 16 | cluster |
+//! | 32 | 8 | sender's incarnation |
+//! | 40 | 8 | fingerprint of the settings that must be alike |
+//! | 48 | 4 | epoch |
+//! | 52 | 1 | refusal: 0, or why the receiver closes (see [`Refusal`]) |
+//! | 53 | 23 | zero |
+//! | 76 | 4 | CRC-32C of the 76 bytes before |
+//!
+//! Until the handshake proves possession of a key, the cluster's random 128-bit name is what a stranger does
+//! not know. Nothing is read from a connection whose hello is not right.
+
+use plexus_base::{Epoch, Incarnation, NodeId, crc32c};
+use plexus_fabric::{Lane, RailKind};
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout,
+    little_endian::{U16, U32, U64},
+};
+
+const MAGIC: [u8; 8] = *b"PLEXUS\r\n";
+const VERSION: u16 = 1;
+
+/// Length of a hello in bytes.
+pub(super) const HELLO: usize = size_of::<Wire>();
+
+/// What a hello says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Hello {
+    pub(super) rail: RailKind,
+    pub(super) lane: Lane,
+    pub(super) worker: u8,
+    pub(super) workers: u8,
+    pub(super) from: NodeId,
+    pub(super) to: NodeId,
+    pub(super) cluster: [u8; 16],
+    pub(super) incarnation: Incarnation,
+    pub(super) fingerprint: u64,
+    pub(super) epoch: Epoch,
+    pub(super) refusal: Option<Refusal>,
+}
+
+/// Why a node does not take a connection of another node of its cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[repr(u8)]
+pub enum Refusal {
+    /// The two read different configurations.
+    #[error(
+        "its configuration differs (workers, block size, disk group or nodes): give every node the same cluster.toml"
+    )]
+    Settings = 1,
+    /// There is a node of that name already, or there was one in this view.
+    #[error("it has a connection from that node already")]
+    Connected = 2,
+    /// The cluster has stopped changing.
+    #[error("it has stopped: run `plexus down`, then `plexus up`")]
+    Stopped = 3,
+    /// For another node.
+    #[error("another node answers there: compare the addresses in cluster.toml")]
+    NotMe = 4,
+}
+
+/// Why a hello is not one. A stranger learns nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum BadHello {
+    #[error("it does not speak this protocol")]
+    Magic,
+    #[error("it speaks version {0}, this node {VERSION}")]
+    Version(u16),
+    #[error("its checksum does not match")]
+    Checksum,
+    #[error("it names what does not exist")]
+    Field,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Wire {
+    magic: [u8; 8],
+    version: U16,
+    rail: u8,
+    lane: u8,
+    worker: u8,
+    workers: u8,
+    from: u8,
+    to: u8,
+    cluster: [u8; 16],
+    incarnation: U64,
+    fingerprint: U64,
+    epoch: U32,
+    refusal: u8,
+    zero: [u8; 23],
+    crc: U32,
+}
+
+impl Hello {
+    pub(super) fn encode(&self) -> [u8; HELLO] {
+        let mut wire = Wire {
+            magic: MAGIC,
+            version: VERSION.into(),
+            rail: match self.rail {
+                RailKind::Shm => 0,
+                RailKind::Tcp => 1,
+            },
+            lane: self.lane as u8,
+            worker: self.worker,
+            workers: self.workers,
+            from: self.from.0,
+            to: self.to.0,
+            cluster: self.cluster,
+            incarnation: self.incarnation.0.into(),
+            fingerprint: self.fingerprint.into(),
+            epoch: self.epoch.0.into(),
+            refusal: self.refusal.map_or(0, |refusal| refusal as u8),
+            zero: [0; 23],
+            crc: 0.into(),
+        };
+        wire.crc = crc32c(&wire.as_bytes()[..HELLO - 4]).into();
+        let mut bytes = [0; HELLO];
+        bytes.copy_from_slice(wire.as_bytes());
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8; HELLO]) -> Result<Self, BadHello> {
+        let wire = Wire::ref_from_bytes(bytes).map_err(|_| BadHello::Field)?;
+        if wire.magic != MAGIC {
+            return Err(BadHello::Magic);
+        }
+        if wire.version.get() != VERSION {
+            return Err(BadHello::Version(wire.version.get()));
+        }
+        if wire.crc.get() != crc32c(&bytes[..HELLO - 4]) {
+            return Err(BadHello::Checksum);
+        }
+        Ok(Self {
+            rail: *RailKind::ALL.get(usize::from(wire.rail)).ok_or(BadHello::Field)?,
+            lane: *Lane::ALL.get(usize::from(wire.lane)).ok_or(BadHello::Field)?,
+            worker: wire.worker,
+            workers: wire.workers,
+            from: NodeId(wire.from),
+            to: NodeId(wire.to),
+            cluster: wire.cluster,
+            incarnation: Incarnation(wire.incarnation.get()),
+            fingerprint: wire.fingerprint.get(),
+            epoch: Epoch(wire.epoch.get()),
+            refusal: match wire.refusal {
+                0 => None,
+                1 => Some(Refusal::Settings),
+                2 => Some(Refusal::Connected),
+                3 => Some(Refusal::Stopped),
+                4 => Some(Refusal::NotMe),
+                _ => return Err(BadHello::Field),
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello {
+            rail: RailKind::Tcp,
+            lane: Lane::Bulk,
+            worker: 1,
+            workers: 2,
+            from: NodeId(2),
+            to: NodeId(0),
+            cluster: [7; 16],
+            incarnation: Incarnation(99),
+            fingerprint: 5,
+            epoch: Epoch(1),
+            refusal: Some(Refusal::Settings),
+        }
+    }
+
+    #[test]
+    fn a_hello_comes_back_as_it_was() {
+        assert_eq!(HELLO, 80);
+        assert_eq!(Hello::decode(&hello().encode()), Ok(hello()));
+    }
+
+    #[test]
+    fn any_flipped_bit_is_refused() {
+        let bytes = hello().encode();
+        for bit in 0..HELLO * 8 {
+            let mut flipped = bytes;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(Hello::decode(&flipped).is_err(), "bit {bit}");
+        }
+    }
+}

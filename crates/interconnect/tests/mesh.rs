@@ -1,0 +1,291 @@
+//! Nodes that find each other, talk, sleep and end, over every rail.
+
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use plexus_base::{Epoch, Incarnation, NodeId, Waiting, WorkerId};
+use plexus_fabric::{Lost, Put, RailKind, Window, WindowId};
+use plexus_interconnect::{
+    Channel, Kind, Message, Net, Service, Signal,
+    mesh::{Config, Mesh, Peer},
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Answers calls with what they said, counts what comes, and calls when asked to.
+#[derive(Default)]
+struct Echo {
+    seen: Arc<AtomicU64>,
+    gone: Arc<AtomicU64>,
+    waiting: BTreeMap<u64, Arc<Signal>>,
+    next: u64,
+}
+
+enum Task {
+    Call(NodeId, Vec<u8>, Arc<Signal>),
+    Send(NodeId, Channel, Vec<u8>),
+    Put(NodeId, u64, Vec<u8>),
+}
+
+impl Service for Echo {
+    type Task = Task;
+
+    fn message(&mut self, net: &mut Net, message: Message<'_>) {
+        if message.kind == Kind::Request && message.tag != 0 {
+            net.answer(message, message.payload).unwrap();
+        } else {
+            let expected = self.seen.fetch_add(1, Relaxed) as u32;
+            assert_eq!(message.payload[..4], expected.to_le_bytes(), "out of order");
+        }
+    }
+
+    fn task(&mut self, net: &mut Net, task: Task) {
+        match task {
+            Task::Call(to, payload, signal) => {
+                self.next += 1;
+                match net.call(to, Channel::Services, &payload, self.next) {
+                    Ok(()) => drop(self.waiting.insert(self.next, signal)),
+                    Err(_) => signal.set(u64::from(u32::MAX)),
+                }
+            }
+            Task::Send(to, channel, payload) => net.send(to, channel, Kind::Request, 0, &payload).unwrap(),
+            Task::Put(to, offset, data) => {
+                let put = Put { window: WindowId(7), offset, generation: 0, data: &data };
+                let number = (offset / 4096) as u32;
+                net.put(to, Channel::CacheBlocks, Kind::Reply, 0, put, &number.to_le_bytes()).unwrap();
+            }
+        }
+    }
+
+    fn reply(&mut self, _: &mut Net, _: NodeId, token: u64, payload: &[u8]) {
+        self.waiting.remove(&token).unwrap().set(payload.len() as u64);
+    }
+
+    fn call_failed(&mut self, _: &mut Net, _: NodeId, token: u64) {
+        self.waiting.remove(&token).unwrap().set(u64::from(u32::MAX));
+    }
+
+    fn peer_gone(&mut self, _: &mut Net, _: NodeId, _: &Lost) {
+        self.gone.fetch_add(1, Relaxed);
+    }
+}
+
+struct Node {
+    mesh: Arc<Mesh<Echo>>,
+    seen: Arc<AtomicU64>,
+    gone: Arc<AtomicU64>,
+    window: Arc<Window>,
+    address: SocketAddr,
+}
+
+fn cluster(nodes: u8, workers: u8, rail: RailKind, waiting: Waiting) -> Vec<Node> {
+    // Bound and let go: nobody else is given the same port so soon.
+    let addresses: Vec<SocketAddr> = (0..nodes)
+        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+        .collect::<Vec<_>>()
+        .iter()
+        .map(|listener| listener.local_addr().unwrap())
+        .collect();
+    let mut name = [0; 16];
+    name[..8].copy_from_slice(&std::process::id().to_le_bytes().repeat(2));
+    name[8..].copy_from_slice(&(addresses[0].port() as u64).to_le_bytes());
+    let started: Vec<Node> = (0..nodes)
+        .map(|me| {
+            let window = Arc::new(Window::create(WindowId(7), 1 << 20, 0).unwrap());
+            let (seen, gone) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+            let services = (0..workers)
+                .map(|_| Echo { seen: seen.clone(), gone: gone.clone(), ..Echo::default() })
+                .collect();
+            let peers = (0..nodes)
+                .filter(|peer| *peer != me)
+                .map(|peer| Peer { id: NodeId(peer), address: addresses[usize::from(peer)], rail })
+                .collect();
+            let config = Config {
+                me: NodeId(me),
+                incarnation: Incarnation(u64::from(me) + 1),
+                cluster: name,
+                epoch: Epoch(1),
+                fingerprint: 5,
+                listen: addresses[usize::from(me)],
+                peers,
+                windows: vec![window.clone()],
+                waiting,
+            };
+            let mesh = Mesh::start(config, services, |_| ()).unwrap();
+            Node { mesh, seen, gone, window, address: addresses[usize::from(me)] }
+        })
+        .collect();
+    for node in &started {
+        node.mesh.wait_connected(LIMIT).unwrap();
+    }
+    started
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !done() {
+        assert!(Instant::now() < end, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn call(node: &Node, worker: u8, to: u8, payload: Vec<u8>, signal: &Arc<Signal>) -> u64 {
+    let worker = &node.mesh.workers()[usize::from(worker)];
+    worker.push(Task::Call(NodeId(to), payload, signal.clone()));
+    worker.wait(signal)
+}
+
+fn every_way(test: impl Fn(RailKind, Waiting)) {
+    for rail in RailKind::ALL {
+        for waiting in Waiting::ALL {
+            test(rail, waiting);
+        }
+    }
+}
+
+#[test]
+fn calls_of_any_length_are_answered() {
+    every_way(|rail, waiting| {
+        let nodes = cluster(3, 2, rail, waiting);
+        let signal = Arc::new(Signal::new());
+        for round in 0..50usize {
+            for length in [0, 1, 40, 41, 16_000, 20_000, 300_000] {
+                let (from, worker) = (round % 3, (round % 2) as u8);
+                let to = ((from + 1 + round % 2) % 3) as u8;
+                assert_eq!(call(&nodes[from], worker, to, vec![7; length], &signal), length as u64);
+            }
+        }
+        nodes.iter().for_each(|node| node.mesh.stop());
+    });
+}
+
+#[test]
+fn many_threads_call_through_one_worker() {
+    every_way(|rail, waiting| {
+        let nodes = cluster(2, 1, rail, waiting);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let nodes = &nodes;
+                scope.spawn(move || {
+                    let signal = Arc::new(Signal::new());
+                    for round in 0..300 {
+                        let length = (thread * 1000 + round) as u64;
+                        let answer = call(
+                            &nodes[thread % 2],
+                            0,
+                            (1 - thread % 2) as u8,
+                            vec![1; length as usize],
+                            &signal,
+                        );
+                        assert_eq!(answer, length);
+                    }
+                });
+            }
+        });
+        nodes.iter().for_each(|node| node.mesh.stop());
+    });
+}
+
+#[test]
+fn a_flood_in_one_direction_arrives_in_order_and_memory_stays_bounded() {
+    every_way(|rail, waiting| {
+        let nodes = cluster(2, 1, rail, waiting);
+        for number in 0..5_000u32 {
+            let mut payload = number.to_le_bytes().to_vec();
+            payload.resize(4 + (number as usize * 37) % 3000, 1);
+            nodes[0].mesh.workers()[0].submit(Task::Send(NodeId(1), Channel::Application1, payload));
+        }
+        until("the last message", || nodes[1].seen.load(Relaxed) == 5_000);
+        nodes.iter().for_each(|node| node.mesh.stop());
+    });
+}
+
+#[test]
+fn puts_are_in_place_when_their_message_comes() {
+    every_way(|rail, waiting| {
+        let nodes = cluster(2, 1, rail, waiting);
+        for number in 0..200u64 {
+            let data = vec![number as u8 + 1; 4096];
+            nodes[0].mesh.workers()[0].submit(Task::Put(NodeId(1), number * 4096, data));
+        }
+        until("the last put", || nodes[1].seen.load(Relaxed) == 200);
+        let mut all = vec![0; 200 * 4096];
+        nodes[1].window.read(0, &mut all);
+        for (number, block) in all.chunks(4096).enumerate() {
+            assert!(block.iter().all(|byte| *byte == number as u8 + 1), "block {number}");
+        }
+        nodes.iter().for_each(|node| node.mesh.stop());
+    });
+}
+
+#[test]
+fn the_end_of_a_peer_ends_its_calls_and_is_told_to_every_worker() {
+    every_way(|rail, waiting| {
+        let mut nodes = cluster(3, 2, rail, waiting);
+        let ended = nodes.pop().unwrap();
+        ended.mesh.stop();
+        drop(ended);
+        until("the news", || nodes.iter().all(|node| node.gone.load(Relaxed) == 2));
+        let signal = Arc::new(Signal::new());
+        assert_eq!(call(&nodes[0], 0, 2, vec![1], &signal), u64::from(u32::MAX), "no link any more");
+        assert_eq!(call(&nodes[0], 1, 1, vec![1; 5], &signal), 5, "the others go on");
+        nodes.iter().for_each(|node| node.mesh.stop());
+    });
+}
+
+#[test]
+fn strangers_are_counted_and_nothing_else() {
+    for rail in RailKind::ALL {
+        let nodes = cluster(2, 1, rail, Waiting::Adaptive);
+        let mut random = 88172645463325252u64;
+        for number in 0..20 {
+            let mut stream = TcpStream::connect(nodes[0].address).unwrap();
+            let noise: Vec<u8> = (0..200)
+                .map(|_| {
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    random as u8
+                })
+                .collect();
+            // The node may close before all of it is written.
+            let _ = stream.write_all(&noise[..number * 10]);
+        }
+        until("twenty strangers", || nodes[0].mesh.strangers() == 20);
+        let signal = Arc::new(Signal::new());
+        assert_eq!(call(&nodes[1], 0, 0, vec![1; 9], &signal), 9);
+        nodes.iter().for_each(|node| node.mesh.stop());
+    }
+}
+
+#[test]
+fn an_address_in_use_is_one_clear_line() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = Config {
+        me: NodeId(0),
+        incarnation: Incarnation(1),
+        cluster: [3; 16],
+        epoch: Epoch(1),
+        fingerprint: 0,
+        listen: taken.local_addr().unwrap(),
+        peers: Vec::new(),
+        windows: Vec::new(),
+        waiting: Waiting::Adaptive,
+    };
+    let Err(error) = Mesh::start(config, vec![Echo::default()], |_: WorkerId| ()) else {
+        panic!("two nodes listen at one address");
+    };
+    let line = error.to_string();
+    assert!(
+        line.contains(&taken.local_addr().unwrap().to_string()) && line.contains("cluster.toml"),
+        "{line}"
+    );
+}
