@@ -17,9 +17,9 @@ pub fn cargo(root: &Path) -> Command {
 /// # Errors
 /// It cannot be started, or says that it failed.
 pub fn run(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
+    let status = command.status().with_context(|| format!("cannot start {}", line(command)))?;
     if !status.success() {
-        bail!("{command:?}: {status}");
+        bail!("{}: {status}", line(command));
     }
     Ok(())
 }
@@ -29,11 +29,18 @@ pub fn run(command: &mut Command) -> Result<()> {
 /// # Errors
 /// It cannot be started, or says that it failed.
 pub fn output(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
+    let output = command.output().with_context(|| format!("cannot start {}", line(command)))?;
     if !output.status.success() {
-        bail!("{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+        bail!("{}: {}\n{}", line(command), output.status, String::from_utf8_lossy(&output.stderr));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The command as one would type it.
+fn line(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
+    let words = std::iter::once(program).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 /// Whether `program` is on the path.

@@ -72,5 +72,12 @@ fn deny(root: &Path) -> Result<()> {
         return Ok(());
     }
     // Advisories need the network and change under a commit that does not: they are for `cargo deny check`.
-    command::run(command::cargo(root).args(["deny", "check", "bans", "licenses", "sources"]))
+    command::run(command::cargo(root).args([
+        "deny",
+        "check",
+        "--hide-inclusion-graph",
+        "bans",
+        "licenses",
+        "sources",
+    ]))
 }

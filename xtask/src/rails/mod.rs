@@ -35,7 +35,7 @@ pub struct Options {
     #[arg(long, default_value_t = 7)]
     rounds: u32,
     /// The two cores to run on.
-    #[arg(long, value_delimiter = ',', num_args = 2, default_values_t = [0, 1])]
+    #[arg(long, value_delimiter = ',', default_values_t = [0, 1])]
     cpus: Vec<usize>,
     /// Install the peers first (Debian, as root).
     #[arg(long)]
