@@ -1,1 +1,117 @@
 //! Whole protocols in the simulator: scenarios, and one file for each property that must hold.
+//!
+//! [`run`] takes a seed through a [`Scenario`]: nodes, frames, delays and failures are drawn from the seed, sessions
+//! read and change blocks, things go wrong; then everything is healed, must come to rest, and is handed back. The code
+//! under test is the code that nodes run. The same seed does the same again, so a failure is seen again with its history.
+
+pub mod cluster;
+pub mod disk;
+pub mod failure;
+pub mod frames;
+pub mod page;
+pub mod properties;
+pub mod scenario;
+mod sessions;
+pub mod transport;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use plexus_base::BlockId;
+use plexus_cache::protocol::Counts;
+use plexus_sim::Random;
+
+pub use failure::{Broken, Failure};
+pub use scenario::Scenario;
+
+use cluster::{Cluster, Phase};
+use properties::{ends, lost, sums};
+
+/// A run in which every property held.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The hash over all events.
+    pub digest: u64,
+    /// How many there were.
+    pub events: u64,
+    /// Operations of sessions.
+    pub operations: u64,
+    /// What the shards counted, over all of them.
+    pub counts: Vec<Counts>,
+}
+
+/// Takes one seed through a scenario.
+///
+/// # Errors
+/// A property does not hold, or an assertion of the protocol failed.
+pub fn run(seed: u64, scenario: Scenario) -> Result<Outcome, Failure> {
+    let (at, broken) = match attempt(seed, scenario, None) {
+        (_, Ok(outcome)) => return Ok(outcome),
+        (cluster, Err(broken)) => (cluster.engine.now(), broken),
+    };
+    // Once more, now that it is known which block to watch.
+    let history = attempt(seed, scenario, Some(broken.block.unwrap_or(BlockId(0)))).0.history();
+    Err(Failure { scenario: scenario.name, seed, at, broken, history })
+}
+
+fn attempt(seed: u64, scenario: Scenario, traced: Option<BlockId>) -> (Cluster, Result<Outcome, Broken>) {
+    let params = scenario.params(&mut Random::new(seed));
+    let mut cluster = Cluster::new(seed, params, traced);
+    let result = catch_unwind(AssertUnwindSafe(|| drive(&mut cluster)));
+    let result = result.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default();
+        Err(Broken { property: "assertion", block: cluster.last_block(), what: text })
+    });
+    let result = result.map(|()| Outcome {
+        digest: cluster.engine.digest.value(),
+        events: cluster.engine.events(),
+        operations: cluster.operations,
+        counts: cluster.locals.iter().map(|local| *local.shard.counts()).collect(),
+    });
+    (cluster, result)
+}
+
+fn drive(cluster: &mut Cluster) -> Result<(), Broken> {
+    let limit = cluster.params.operations * ends::EVENTS_PER_OPERATION;
+    loop {
+        let more = cluster.step()?;
+        if cluster.phase == Phase::Running
+            && (!more
+                || cluster.operations >= cluster.params.operations
+                || cluster.engine.events().is_multiple_of(64) && cluster.all_finished())
+        {
+            cluster.heal();
+        } else if !more {
+            break;
+        }
+        if cluster.engine.events() > limit {
+            return Err(Broken::general("ends", "does not come to rest".into()));
+        }
+    }
+    ends::check(cluster)?;
+    if let Some(dead) = cluster.dead {
+        if let Some(node) = cluster.living().find(|node| !cluster.locals_of(*node).iter().all(|l| l.halted)) {
+            return Err(Broken::general("ends", format!("node {node} does not halt")));
+        }
+        return lost::check(cluster, dead);
+    }
+    cluster.phase = Phase::HandingBack;
+    for node in 0..usize::from(cluster.params.nodes) {
+        cluster.hand_back(node)?;
+    }
+    while cluster.step()? {
+        if cluster.engine.events() > limit {
+            return Err(Broken::general("ends", "hand-back does not come to rest".into()));
+        }
+    }
+    ends::check(cluster)?;
+    for node in cluster.living() {
+        for local in cluster.locals_of(node) {
+            if local.checkpoints > 0 || local.handed_back != Some(0) {
+                let what = format!("checkpoints {}, hand-back {:?}", local.checkpoints, local.handed_back);
+                return Err(Broken::general("ends", format!("of node {node} unanswered: {what}")));
+            }
+        }
+    }
+    sums::check(cluster)
+}

@@ -112,7 +112,7 @@ impl<E> Engine<E> {
     }
 
     /// Goes on to the next event.
-    pub fn next(&mut self) -> Option<E> {
+    pub fn advance(&mut self) -> Option<E> {
         while let Some(Scheduled { at, sequence, owner, event }) = self.queue.pop() {
             self.now = at;
             match owner.map(|owner| &mut self.owners[owner]) {
@@ -169,7 +169,7 @@ mod tests {
             engine.schedule(after, None, name);
         }
         let mut order = String::new();
-        while let Some(name) = engine.next() {
+        while let Some(name) = engine.advance() {
             order.push(name);
         }
         assert_eq!((order.as_str(), engine.now(), engine.events()), ("abcde", 5, 5));
@@ -185,9 +185,9 @@ mod tests {
         engine.schedule(5, Some(0), 'c');
         engine.pause(0);
         engine.kill(1);
-        assert_eq!(engine.next(), Some('r'));
+        assert_eq!(engine.advance(), Some('r'));
         engine.resume(0);
-        let rest: Vec<char> = std::iter::from_fn(|| engine.next()).collect();
+        let rest: Vec<char> = std::iter::from_fn(|| engine.advance()).collect();
         assert_eq!(rest, ['a', 'b', 'c']);
     }
 
@@ -196,7 +196,7 @@ mod tests {
         let run = |seed| {
             let mut engine = Engine::new(seed, 1);
             engine.schedule(0, None, 0u64);
-            while let Some(step) = engine.next() {
+            while let Some(step) = engine.advance() {
                 engine.digest.add(step);
                 if step < 1000 {
                     let after = engine.random.below(50);

@@ -225,6 +225,12 @@ impl Directory {
         blocks
     }
 
+    /// Whether a debt is here, between the copy that is gone and the node that will get X.
+    pub(super) fn has_collected(&self, block: BlockId) -> bool {
+        let conversion = self.entries.get(&block).and_then(|entry| entry.conversion);
+        conversion.is_some_and(|c| c.owed && !c.invalidating.is_empty())
+    }
+
     /// Requests that wait or are being served, for tests and statistics.
     pub(super) fn is_quiet(&self) -> bool {
         self.entries.values().all(|entry| entry.conversion.is_none() && entry.queue.is_empty())

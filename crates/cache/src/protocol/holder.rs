@@ -6,7 +6,7 @@
 use plexus_base::BlockId;
 
 use super::{
-    Action, Ask, Contents, Frames, Granted, Io, Mode, Shard, Slot,
+    Action, Ask, Contents, Frames, Granted, Io, Mode, Outlet, Shard, Slot,
     directory::Fault,
     frame::{Disk, Leave, Order, Phase, Usage},
     message::{Body, Message, Source},
@@ -21,11 +21,11 @@ impl Shard {
     }
 
     /// The master wants something of a block that is held here.
-    pub(super) fn order<F: Frames>(
+    pub(super) fn order<F: Frames, O: Outlet>(
         &mut self,
         block: BlockId,
         order: Order,
-        io: &mut Io<'_, F>,
+        io: &mut Io<'_, F, O>,
     ) -> Result<(), Fault> {
         let slot = self.find(block).ok_or("an order for a block that is not here")?;
         let frame = &mut self.frames[slot];
@@ -44,7 +44,7 @@ impl Shard {
     }
 
     /// Does whatever can be done with a held frame now.
-    pub(super) fn settle<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+    pub(super) fn settle<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         if self.stopped.is_some() {
             return self.rest(slot, io);
         }
@@ -129,7 +129,7 @@ impl Shard {
     }
 
     /// Opens a closed frame and lets in the first sessions that go together.
-    fn admit<F: Frames>(&mut self, slot: usize, turn: Option<u64>, io: &mut Io<'_, F>) {
+    fn admit<F: Frames, O: Outlet>(&mut self, slot: usize, turn: Option<u64>, io: &mut Io<'_, F, O>) {
         let (block, mode) = (self.frames[slot].block, self.frames[slot].mode);
         debug_assert_eq!((self.frames[slot].phase, self.frames[slot].disk), (Phase::Closed, Disk::Quiet));
         self.frames[slot].phase = Phase::Open(mode);
@@ -151,7 +151,7 @@ impl Shard {
     }
 
     /// Keeps newcomers out; whether nobody is in.
-    pub(super) fn close<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) -> bool {
+    pub(super) fn close<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) -> bool {
         debug_assert!(matches!(self.frames[slot].phase, Phase::Open(_)));
         self.frames[slot].phase = Phase::Closing;
         match io.frames.close(Slot(slot as u32)) {
@@ -171,13 +171,18 @@ impl Shard {
     }
 
     /// The last pin went.
-    pub(super) fn idle<F: Frames>(&mut self, slot: usize, contents: Contents, io: &mut Io<'_, F>) {
+    pub(super) fn idle<F: Frames, O: Outlet>(
+        &mut self,
+        slot: usize,
+        contents: Contents,
+        io: &mut Io<'_, F, O>,
+    ) {
         self.closed(slot, contents);
         self.settle(slot, io);
     }
 
     /// Does what the first order says, the frame being quiet; whether there may be more to do at once.
-    fn obey<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) -> bool {
+    fn obey<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) -> bool {
         let frame = self.frames[slot];
         let order = self.orders.front(frame.orders).expect("there is an order");
         if order == Order::Save && frame.owed {
@@ -210,15 +215,7 @@ impl Shard {
                 let owed = give && (owed || frame.owed);
                 let body = Body::Grant { ask, target, seq, source: Source::Data, owed, behind };
                 let message = Message { epoch: self.config.epoch, block: frame.block, body };
-                let dest = target.slot;
-                let generation = target.generation;
-                io.out.push(Action::Ship {
-                    to: requester,
-                    slot: Slot(slot as u32),
-                    dest,
-                    generation,
-                    message,
-                });
+                io.out.ship(requester, Slot(slot as u32), target.slot, target.generation, message);
                 match ask {
                     Ask::Cr => self.counts.copies_out += 1,
                     Ask::S => {
@@ -236,7 +233,7 @@ impl Shard {
     }
 
     /// The block is here no longer, the debt is another's.
-    fn lose<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+    fn lose<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let frame = &mut self.frames[slot];
         (frame.mode, frame.owed, frame.behind, frame.stuck) = (Mode::N, false, false, false);
         io.frames.forget(Slot(slot as u32));
@@ -256,7 +253,7 @@ impl Shard {
     }
 
     /// Writes the block, which is quiet and stays so until it is done.
-    pub(super) fn write<F>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+    pub(super) fn write<F, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let frame = &mut self.frames[slot];
         assert!(frame.phase == Phase::Closed && frame.disk == Disk::Quiet && frame.mode != Mode::N);
         frame.disk = Disk::Writing;
@@ -264,7 +261,7 @@ impl Shard {
     }
 
     /// A write is finished.
-    pub(super) fn wrote<F: Frames>(&mut self, slot: usize, ok: bool, io: &mut Io<'_, F>) {
+    pub(super) fn wrote<F: Frames, O: Outlet>(&mut self, slot: usize, ok: bool, io: &mut Io<'_, F, O>) {
         let frame = &mut self.frames[slot];
         assert_eq!(frame.disk, Disk::Writing, "a write that nobody asked for is finished");
         frame.disk = Disk::Quiet;
@@ -281,7 +278,7 @@ impl Shard {
     }
 
     /// The block stays; who wanted it written or gone is told.
-    fn write_failed<F>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+    fn write_failed<F, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         while self.orders.front(self.frames[slot].orders) == Some(Order::Save) {
             self.orders.pop_front(&mut self.frames[slot].orders);
             self.frames[slot].turn = None;
@@ -294,7 +291,11 @@ impl Shard {
     }
 
     /// The master knows that the block is not here: whatever it ordered before has been done.
-    pub(super) fn evicted<F: Frames>(&mut self, block: BlockId, io: &mut Io<'_, F>) -> Result<(), Fault> {
+    pub(super) fn evicted<F: Frames, O: Outlet>(
+        &mut self,
+        block: BlockId,
+        io: &mut Io<'_, F, O>,
+    ) -> Result<(), Fault> {
         const FAULT: Fault = "Evicted, but nothing was to leave";
         let slot = self.find(block).filter(|slot| self.frames[*slot].leave == Leave::Told).ok_or(FAULT)?;
         if !self.frames[slot].orders.is_empty() {

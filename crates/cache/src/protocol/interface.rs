@@ -152,6 +152,17 @@ pub enum Event {
     PeerGone(NodeId),
 }
 
+/// Where the shard's actions go.
+pub trait Outlet {
+    /// Something to be done after [`super::Shard::handle`] has returned, in the order pushed.
+    fn push(&mut self, action: Action);
+
+    /// Puts the block in `slot` into the frame `dest` of `to` (never `me`), followed by the message, on the lane for blocks. *At once*: the bytes
+    /// must have been taken (sent, or copied aside) before this returns, because the shard may then let sessions change the frame,
+    /// or have another block put into it.
+    fn ship(&mut self, to: NodeId, slot: Slot, dest: Slot, generation: u32, message: Message);
+}
+
 /// What the shard tells the driver to do, to be done in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
@@ -160,20 +171,6 @@ pub enum Action {
         /// The receiver; not `me`.
         to: NodeId,
         /// The message.
-        message: Message,
-    },
-    /// Put the block in `slot` into the receiver's frame `dest`, followed by the message. The bytes must have been
-    /// taken (sent, or copied aside) before the next action is carried out: the frame may be used for something else then.
-    Ship {
-        /// The receiver; not `me`.
-        to: NodeId,
-        /// The frame here. Nothing changes it until the driver goes on.
-        slot: Slot,
-        /// The frame there.
-        dest: Slot,
-        /// The generation that the receiver announced for its frame.
-        generation: u32,
-        /// What is delivered after the data.
         message: Message,
     },
     /// Read `block` into the frame; answered by [`Event::Read`]. A version other than `expect` is [`ReadFault::Stale`].

@@ -2,8 +2,8 @@
 //!
 //! A [`Shard`] is all that one worker of one node knows, in all three roles for its blocks: *requester* (its sessions want a block),
 //! *holder* (a block is in one of its frames) and *master* (it decides who gets a block; [`BlockId::partition`] says for which).
-//! It reads no clock, file or socket: [`Shard::handle`] takes an [`Event`] and appends [`Action`]s, which the driver carries out
-//! in their order. Frames are touched through [`Frames`], called synchronously.
+//! It reads no clock, file or socket: [`Shard::handle`] takes an [`Event`] and pushes [`Action`]s, which the driver carries out
+//! in their order. Frames are touched through [`Frames`], and blocks leave through [`Outlet::ship`], both called synchronously.
 //!
 //! # How a block travels
 //!
@@ -52,7 +52,8 @@ use plexus_base::{BlockId, Nanos, NodeId};
 
 pub use counts::Counts;
 pub use interface::{
-    Action, Ask, Config, Contents, Event, Frames, Granted, Mode, ReadFault, Slot, Ticket, WaitError, Why,
+    Action, Ask, Config, Contents, Event, Frames, Granted, Mode, Outlet, ReadFault, Slot, Ticket, WaitError,
+    Why,
 };
 pub use message::{Body, DecodeError, Kind, Message, Source, Target};
 pub use stop::Report;
@@ -90,9 +91,9 @@ pub struct Shard {
 }
 
 /// What one call of [`Shard::handle`] works with.
-struct Io<'a, F> {
+struct Io<'a, F, O> {
     frames: &'a mut F,
-    out: &'a mut Vec<Action>,
+    out: &'a mut O,
 }
 
 impl Shard {
@@ -137,10 +138,24 @@ impl Shard {
         &self.config
     }
 
-    /// The mode in which `block` is held here, and whether the shard knows that this node owes its write-back.
+    /// The mode in which `block` is held here (N once the master was told that it leaves), and whether the shard knows that this
+    /// node owes its write-back.
     #[must_use]
     pub fn holds(&self, block: BlockId) -> (Mode, bool) {
-        self.find(block).map(|slot| &self.frames[slot]).map_or((Mode::N, false), |f| (f.mode, f.owed))
+        self.find(block)
+            .map(|slot| &self.frames[slot])
+            .filter(|frame| frame.is_held())
+            .map_or((Mode::N, false), |frame| (frame.mode, frame.owed))
+    }
+
+    /// Whether a debt of `block` rests here on its way: collected by the master from an invalidated copy, or in an order that the
+    /// holder could not obey yet.
+    #[must_use]
+    pub fn passes_debt(&self, block: BlockId) -> bool {
+        let mut orders =
+            self.find(block).into_iter().flat_map(|slot| self.orders.iter(self.frames[slot].orders));
+        self.directory.has_collected(block)
+            || orders.any(|order| matches!(order, Order::Give { owed: true, .. }))
     }
 
     /// Messages of a newer view, taken out, for the shard of that view.
@@ -162,11 +177,11 @@ impl Shard {
             })
     }
 
-    /// Handles one event to its end; what is to be done is appended to `out`.
+    /// Handles one event to its end; what is to be done is pushed to `out`.
     ///
     /// # Panics
     /// When the driver broke its contract: a completion that nobody waits for, a slot that does not exist.
-    pub fn handle(&mut self, now: Nanos, event: Event, frames: &mut impl Frames, out: &mut Vec<Action>) {
+    pub fn handle(&mut self, now: Nanos, event: Event, frames: &mut impl Frames, out: &mut impl Outlet) {
         self.now = now;
         let io = &mut Io { frames, out };
         match event {
@@ -193,7 +208,7 @@ impl Shard {
     }
 
     /// A message from another node: only this view's are handled.
-    fn arrived<F: Frames>(&mut self, from: NodeId, message: Message, io: &mut Io<'_, F>) {
+    fn arrived<F: Frames, O: Outlet>(&mut self, from: NodeId, message: Message, io: &mut Io<'_, F, O>) {
         if message.epoch < self.config.epoch {
             self.counts.old_epoch += 1;
         } else if message.epoch > self.config.epoch {
@@ -209,7 +224,13 @@ impl Shard {
     }
 
     /// A message of this view, from any node and this one.
-    fn message<F: Frames>(&mut self, from: NodeId, block: BlockId, body: Body, io: &mut Io<'_, F>) {
+    fn message<F: Frames, O: Outlet>(
+        &mut self,
+        from: NodeId,
+        block: BlockId,
+        body: Body,
+        io: &mut Io<'_, F, O>,
+    ) {
         if self.stopped.is_some() {
             return self.message_when_stopped(block, body, io);
         }
@@ -223,12 +244,12 @@ impl Shard {
         self.mail = mail;
     }
 
-    fn dispatch<F: Frames>(
+    fn dispatch<F: Frames, O: Outlet>(
         &mut self,
         from: NodeId,
         block: BlockId,
         body: Body,
-        io: &mut Io<'_, F>,
+        io: &mut Io<'_, F, O>,
     ) -> Result<(), Fault> {
         if block.partition().worker(self.config.workers) != self.config.worker {
             return Err("a message for another worker");
@@ -265,7 +286,7 @@ impl Shard {
         }
     }
 
-    fn send<F>(&mut self, to: NodeId, block: BlockId, body: Body, io: &mut Io<'_, F>) {
+    fn send<F, O: Outlet>(&mut self, to: NodeId, block: BlockId, body: Body, io: &mut Io<'_, F, O>) {
         if to == self.config.me {
             self.inbox.push_back((block, body));
         } else {
@@ -274,7 +295,7 @@ impl Shard {
         }
     }
 
-    fn fault<F>(&mut self, from: NodeId, what: Fault, io: &mut Io<'_, F>) {
+    fn fault<F, O: Outlet>(&mut self, from: NodeId, what: Fault, io: &mut Io<'_, F, O>) {
         self.counts.faults += 1;
         io.out.push(Action::Fault { from, what });
     }

@@ -3,7 +3,7 @@
 use plexus_base::{BlockId, NodeId};
 
 use super::{
-    Action, Ask, Frames, Granted, Io, Mode, ReadFault, Shard, Slot, Ticket, WaitError, Why,
+    Action, Ask, Frames, Granted, Io, Mode, Outlet, ReadFault, Shard, Slot, Ticket, WaitError, Why,
     directory::Fault,
     frame::{Asked, Disk, Frame, Leave, Phase, Usage, Waiter},
     lists::List,
@@ -12,7 +12,13 @@ use super::{
 
 impl Shard {
     /// A session wants a block.
-    pub(super) fn want<F: Frames>(&mut self, ticket: Ticket, block: BlockId, ask: Ask, io: &mut Io<'_, F>) {
+    pub(super) fn want<F: Frames, O: Outlet>(
+        &mut self,
+        ticket: Ticket,
+        block: BlockId,
+        ask: Ask,
+        io: &mut Io<'_, F, O>,
+    ) {
         self.counts.wants += 1;
         assert_eq!(
             block.partition().worker(self.config.workers),
@@ -43,7 +49,7 @@ impl Shard {
     }
 
     /// Waits at a frame that has the block or will have it.
-    fn join<F: Frames>(&mut self, slot: usize, waiter: Waiter, io: &mut Io<'_, F>) {
+    fn join<F: Frames, O: Outlet>(&mut self, slot: usize, waiter: Waiter, io: &mut Io<'_, F, O>) {
         let frame = &self.frames[slot];
         let need = waiter.ask.mode();
         if need <= frame.mode {
@@ -61,7 +67,7 @@ impl Shard {
     }
 
     /// Begins to get a block into a free frame.
-    fn start<F: Frames>(&mut self, slot: usize, waiter: Waiter, io: &mut Io<'_, F>) {
+    fn start<F: Frames, O: Outlet>(&mut self, slot: usize, waiter: Waiter, io: &mut Io<'_, F, O>) {
         let frame = &mut self.frames[slot];
         debug_assert_eq!(frame.usage, Usage::Free);
         frame.block = waiter.block;
@@ -71,7 +77,7 @@ impl Shard {
     }
 
     /// Sends a request for what the waiting sessions need.
-    pub(super) fn ask<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+    pub(super) fn ask<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let frame = &mut self.frames[slot];
         assert!(
             frame.asked.is_none() && frame.leave == Leave::No,
@@ -96,7 +102,7 @@ impl Shard {
     }
 
     /// Asks for X where S is held and somebody waits for X.
-    pub(super) fn upgrade<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+    pub(super) fn upgrade<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let frame = &self.frames[slot];
         if frame.mode == Mode::S
             && frame.asked.is_none()
@@ -121,7 +127,7 @@ impl Shard {
     }
 
     /// No more put is expected.
-    pub(super) fn answered<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+    pub(super) fn answered<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let frame = &mut self.frames[slot];
         frame.asked = None;
         frame.generation = frame.generation.wrapping_add(1);
@@ -129,12 +135,12 @@ impl Shard {
     }
 
     /// The block is granted.
-    pub(super) fn grant<F: Frames>(
+    pub(super) fn grant<F: Frames, O: Outlet>(
         &mut self,
         from: NodeId,
         block: BlockId,
         grant: Body,
-        io: &mut Io<'_, F>,
+        io: &mut Io<'_, F, O>,
     ) -> Result<(), Fault> {
         let Body::Grant { ask, target, seq, source, owed, behind } = grant else {
             unreachable!("called for grants")
@@ -181,11 +187,11 @@ impl Shard {
     }
 
     /// The disk was read.
-    pub(super) fn read<F: Frames>(
+    pub(super) fn read<F: Frames, O: Outlet>(
         &mut self,
         slot: usize,
         result: Result<u64, ReadFault>,
-        io: &mut Io<'_, F>,
+        io: &mut Io<'_, F, O>,
     ) {
         let Disk::Reading { seq, ask, expect } = self.frames[slot].disk else {
             panic!("a read that nobody asked for is finished");
@@ -217,12 +223,12 @@ impl Shard {
     }
 
     /// The master said no.
-    pub(super) fn refused<F: Frames>(
+    pub(super) fn refused<F: Frames, O: Outlet>(
         &mut self,
         block: BlockId,
         target: Target,
         why: Why,
-        io: &mut Io<'_, F>,
+        io: &mut Io<'_, F, O>,
     ) -> Result<(), Fault> {
         let (slot, _) = self.asked(block, target)?;
         self.answered(slot, io);
@@ -236,7 +242,7 @@ impl Shard {
     }
 
     /// A consistent copy is there for its session.
-    fn wake_private<F>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+    fn wake_private<F, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let waiter =
             self.waiters.pop_front(&mut self.frames[slot].waiters).expect("a private frame has its session");
         let result = Ok(Granted::Private(Slot(slot as u32)));
@@ -244,7 +250,7 @@ impl Shard {
     }
 
     /// A consistent read of this node reached the block in this node's own frame: its session waits there like any other.
-    pub(super) fn adopt<F: Frames>(&mut self, slot: usize, target: Target, io: &mut Io<'_, F>) {
+    pub(super) fn adopt<F: Frames, O: Outlet>(&mut self, slot: usize, target: Target, io: &mut Io<'_, F, O>) {
         let Ok((private, _)) = self.asked(self.frames[slot].block, target) else { return };
         self.answered(private, io);
         let waiter = self
@@ -256,14 +262,14 @@ impl Shard {
     }
 
     /// The session has read its private frame.
-    pub(super) fn freed<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+    pub(super) fn freed<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let frame = &self.frames[slot];
         assert!(frame.usage == Usage::Private && frame.asked.is_none(), "not a private frame in use");
         self.release(slot, io);
     }
 
     /// The frame is free. Sessions that still wait at it queue up for any frame of the set.
-    pub(super) fn release<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+    pub(super) fn release<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let set = slot / self.config.ways as usize;
         self.unchoose(slot);
         let frame = &mut self.frames[slot];
@@ -282,7 +288,12 @@ impl Shard {
         }
     }
 
-    pub(super) fn fail_waiters<F>(&mut self, slot: usize, error: WaitError, io: &mut Io<'_, F>) {
+    pub(super) fn fail_waiters<F, O: Outlet>(
+        &mut self,
+        slot: usize,
+        error: WaitError,
+        io: &mut Io<'_, F, O>,
+    ) {
         while let Some(waiter) = self.waiters.pop_front(&mut self.frames[slot].waiters) {
             io.out.push(Action::Wake { ticket: waiter.ticket, result: Err(error) });
         }
@@ -302,7 +313,7 @@ impl Shard {
     }
 
     /// Lets those go on who wait for a frame of the set, in their order, and makes room for the rest.
-    pub(super) fn pump<F: Frames>(&mut self, set: u32, io: &mut Io<'_, F>) {
+    pub(super) fn pump<F: Frames, O: Outlet>(&mut self, set: u32, io: &mut Io<'_, F, O>) {
         let set = set as usize;
         while let Some(waiter) = self.waiters.front(self.queues[set]) {
             let found = self.find(waiter.block);
@@ -345,7 +356,7 @@ impl Shard {
     }
 
     /// A block could not be written to make room: who waited longest for it is told, so that waiting ends.
-    pub(super) fn cannot_leave<F>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+    pub(super) fn cannot_leave<F, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let set = slot / self.config.ways as usize;
         if let Some(waiter) = self.waiters.pop_front(&mut self.queues[set]) {
             io.out.push(Action::Wake { ticket: waiter.ticket, result: Err(WaitError::WriteFailed) });

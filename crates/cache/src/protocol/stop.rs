@@ -14,7 +14,7 @@
 use plexus_base::{BlockId, NodeId, NodeSet};
 
 use super::{
-    Action, Frames, Io, Mode, Shard, Slot, WaitError,
+    Action, Frames, Io, Mode, Outlet, Shard, Slot, WaitError,
     frame::{Disk, Frame, Leave, Phase, Usage},
     lists::List,
     message::{Body, Source},
@@ -45,7 +45,7 @@ pub(super) struct Stopped {
 
 impl Shard {
     /// A node is dead.
-    pub(super) fn peer_gone<F: Frames>(&mut self, node: NodeId, io: &mut Io<'_, F>) {
+    pub(super) fn peer_gone<F: Frames, O: Outlet>(&mut self, node: NodeId, io: &mut Io<'_, F, O>) {
         if let Some(stopped) = &mut self.stopped {
             stopped.dead.insert(node);
             return;
@@ -73,7 +73,7 @@ impl Shard {
     }
 
     /// Brings a held frame to rest: closed, and written if the disk may be older.
-    pub(super) fn rest<F: Frames>(&mut self, slot: usize, io: &mut Io<'_, F>) {
+    pub(super) fn rest<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let frame = &self.frames[slot];
         if !frame.is_held() || frame.resting {
             return;
@@ -96,7 +96,7 @@ impl Shard {
     }
 
     /// Says so when everything is at rest.
-    pub(super) fn announce<F>(&mut self, io: &mut Io<'_, F>) {
+    pub(super) fn announce<F, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
         if let Some(stopped) = &mut self.stopped
             && stopped.restless == 0
             && !stopped.announced
@@ -107,7 +107,12 @@ impl Shard {
     }
 
     /// A message after the stop. Only blocks are taken: who gave one holds it no longer.
-    pub(super) fn message_when_stopped<F: Frames>(&mut self, block: BlockId, body: Body, io: &mut Io<'_, F>) {
+    pub(super) fn message_when_stopped<F: Frames, O: Outlet>(
+        &mut self,
+        block: BlockId,
+        body: Body,
+        io: &mut Io<'_, F, O>,
+    ) {
         let Body::Grant { ask, target, source: Source::Data, owed, behind, .. } = body else { return };
         let Ok((slot, asked)) = self.asked(block, target) else { return };
         if asked.ask != ask || self.frames[slot].usage != Usage::Cached || self.frames[slot].mode != Mode::N {

@@ -1,7 +1,7 @@
 //! What goes over all frames: checkpoints and hand-back, a window of frames at a time.
 
 use super::{
-    Action, Frames, Io, Mode, Shard,
+    Action, Frames, Io, Mode, Outlet, Shard,
     frame::{Leave, Order, Usage},
 };
 
@@ -89,11 +89,11 @@ impl Shard {
     }
 
     /// Takes up the next frames; whether anything was done.
-    pub(super) fn sweep<F: Frames>(&mut self, io: &mut Io<'_, F>) -> bool {
+    pub(super) fn sweep<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) -> bool {
         self.stopped.is_none() && (self.sweep_checkpoint(io) || self.sweep_hand_back(io))
     }
 
-    fn sweep_checkpoint<F: Frames>(&mut self, io: &mut Io<'_, F>) -> bool {
+    fn sweep_checkpoint<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) -> bool {
         let Some(checkpoint) = &mut self.sweeps.checkpoint else { return false };
         while checkpoint.cursor < self.frames.len() {
             if checkpoint.outstanding == WINDOW {
@@ -122,7 +122,7 @@ impl Shard {
         true
     }
 
-    fn sweep_hand_back<F: Frames>(&mut self, io: &mut Io<'_, F>) -> bool {
+    fn sweep_hand_back<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) -> bool {
         let leaving = self.sweeps.leaving;
         let Some(sweep) = self.sweeps.hand_back.as_mut().filter(|sweep| !sweep.answered) else {
             return false;

@@ -1,0 +1,532 @@
+//! A simulated cluster: shards, frames, sessions, a disk and a transport, driven by one engine.
+//!
+//! Does what the cache's driver does, one event at a time, and has the properties look at the whole after each.
+
+use std::{cell::RefCell, collections::VecDeque, ops::Range};
+
+use plexus_base::{BlockId, Epoch, Nanos, NodeId, WorkerId};
+use plexus_cache::protocol::{
+    Action, Body, Config, Event, Granted, Message, Mode, ReadFault, Shard, Slot, WaitError,
+};
+use plexus_sim::Engine;
+
+use crate::{
+    disk::Disk,
+    failure::Broken,
+    frames::{Done, Hand, Out, SimFrames},
+    page::Page,
+    properties::{debt, exclusive, latest::Truth},
+    scenario::{Carrier, Params},
+    sessions::Session,
+    transport::{Arrival, Direct, NetEvent, Packet, Port, Put, Transport},
+};
+
+/// Lines of history that are kept for a block.
+const HISTORY: usize = 80;
+
+/// What happens in a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ev {
+    /// A session does its next step.
+    Session(usize),
+    /// A session's wait is over.
+    Woken(usize, Result<Granted, WaitError>),
+    /// A shard's event.
+    Shard(usize, Event),
+    /// The transport's event.
+    Net(NetEvent),
+    /// A disk read is over.
+    DiskRead(usize, Slot, BlockId),
+    /// A disk write reaches the disk.
+    DiskLands(usize, Page),
+    /// A disk write is over: the frame as it was, and whether it succeeded.
+    DiskWrote(usize, Slot, Page, bool),
+    /// A node stops for a while, or goes on.
+    Pause(usize, bool),
+    /// The checkpoint timer of a shard.
+    Checkpoint(usize),
+    /// A node hands back.
+    HandBack(usize),
+    /// A node dies.
+    Die(usize),
+}
+
+/// What a run is doing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Phase {
+    /// Sessions work, things fail.
+    Running,
+    /// No new operations, nothing fails: everything must end.
+    Healed,
+    /// Everything is given up.
+    HandingBack,
+}
+
+/// One worker of one node.
+pub struct Local {
+    /// The code under test.
+    pub shard: Shard,
+    /// Its frames.
+    pub frames: SimFrames,
+    /// Checkpoints begun and not yet done.
+    pub checkpoints: u32,
+    /// Whether hand-back is over, and how many blocks were kept.
+    pub handed_back: Option<u32>,
+    /// Whether it halted after a death.
+    pub halted: bool,
+}
+
+impl Local {
+    /// What sessions can do with a block here without asking.
+    #[must_use]
+    pub fn usable(&self, block: BlockId) -> Mode {
+        let frames = self.frames.frames.iter().filter(|frame| frame.block == block);
+        frames.map(|frame| frame.usable()).max().unwrap_or(Mode::N)
+    }
+
+    /// Whether the block's write-back is owed here, known to the shard or not yet.
+    #[must_use]
+    pub fn owes(&self, block: BlockId) -> bool {
+        let dirty =
+            |frame: &crate::frames::Frame| frame.block == block && frame.mode == Mode::X && frame.dirty;
+        self.shard.holds(block).1 || self.frames.frames.iter().any(dirty)
+    }
+}
+
+/// Everything.
+pub struct Cluster {
+    /// What is varied.
+    pub params: Params,
+    /// Time, order, chance.
+    pub engine: Engine<Ev>,
+    /// What was committed.
+    pub truth: Truth,
+    /// The shared disk.
+    pub disk: Disk,
+    /// What the run is doing.
+    pub phase: Phase,
+    /// The node that died.
+    pub dead: Option<NodeId>,
+    /// Begun by sessions so far.
+    pub operations: u64,
+    pub(crate) locals: Vec<Local>,
+    pub(crate) sessions: Vec<Session>,
+    pub(crate) acknowledged: Vec<u64>,
+    transport: Box<dyn Transport>,
+    debts_under_way: Vec<i64>,
+    done: Vec<Done>,
+    arrivals: Vec<Arrival>,
+    last_block: Option<BlockId>,
+    traced: Option<BlockId>,
+    history: VecDeque<String>,
+}
+
+impl Cluster {
+    /// A cluster in which nothing has happened yet. `traced`: the block whose events are kept for a report.
+    #[must_use]
+    pub fn new(seed: u64, params: Params, traced: Option<BlockId>) -> Self {
+        let nodes = usize::from(params.nodes);
+        let config = |node, worker| Config {
+            me: NodeId(node),
+            nodes: params.nodes,
+            worker: WorkerId(worker),
+            workers: params.workers,
+            epoch: Epoch(7),
+            sets: params.sets,
+            ways: params.ways,
+        };
+        let places = (0..params.nodes).flat_map(|node| (0..params.workers).map(move |worker| (node, worker)));
+        let locals = places
+            .map(|(node, worker)| Local {
+                shard: Shard::new(config(node, worker)),
+                frames: SimFrames::new(config(node, worker)),
+                checkpoints: 0,
+                handed_back: None,
+                halted: false,
+            })
+            .collect();
+        let sessions =
+            (0..nodes * params.sessions as usize).map(|n| Session::new(NodeId((n % nodes) as u8))).collect();
+        let transport: Box<dyn Transport> = match params.carrier {
+            Carrier::Direct => Box::new(Direct::new(&params)),
+        };
+        let mut cluster = Self {
+            engine: Engine::new(seed, nodes),
+            truth: Truth::new(params.blocks),
+            disk: Disk::new(params.blocks),
+            phase: Phase::Running,
+            dead: None,
+            operations: 0,
+            locals,
+            sessions,
+            acknowledged: vec![0; params.blocks as usize],
+            transport,
+            debts_under_way: vec![0; params.blocks as usize],
+            done: Vec::new(),
+            arrivals: Vec::new(),
+            last_block: None,
+            traced,
+            history: VecDeque::new(),
+            params,
+        };
+        cluster.begin();
+        cluster
+    }
+
+    fn begin(&mut self) {
+        for session in 0..self.sessions.len() {
+            let after = self.engine.random.below(1000);
+            self.engine.schedule(after, Some(self.sessions[session].node.index()), Ev::Session(session));
+        }
+        if self.params.checkpoint_ns > 0 {
+            (0..self.locals.len()).for_each(|local| self.plan_checkpoint(local));
+        }
+        if self.params.pause_ns > 0 {
+            (0..usize::from(self.params.nodes)).for_each(|node| self.plan_pause(node));
+        }
+        let moment = self.engine.random.between(1_000, 2_000 * self.params.operations);
+        let node = self.engine.random.below(u64::from(self.params.nodes)) as usize;
+        if self.params.one_dies {
+            self.engine.schedule(moment, None, Ev::Die(node));
+        } else if self.params.one_leaves {
+            self.engine.schedule(moment, Some(node), Ev::HandBack(node));
+        }
+    }
+
+    fn plan_checkpoint(&mut self, local: usize) {
+        let after = self.engine.random.below(2 * self.params.checkpoint_ns);
+        self.engine.schedule(after, Some(local / usize::from(self.params.workers)), Ev::Checkpoint(local));
+    }
+
+    fn plan_pause(&mut self, node: usize) {
+        let after = self.engine.random.below(2 * self.params.pause_ns);
+        self.engine.schedule(after, None, Ev::Pause(node, true));
+    }
+
+    /// Nodes that live.
+    pub fn living(&self) -> impl Iterator<Item = u8> {
+        let dead = self.dead;
+        (0..self.params.nodes).filter(move |node| dead != Some(NodeId(*node)))
+    }
+
+    fn indices(&self, node: u8) -> Range<usize> {
+        let workers = usize::from(self.params.workers);
+        usize::from(node) * workers..(usize::from(node) + 1) * workers
+    }
+
+    /// The workers of a node.
+    #[must_use]
+    pub fn locals_of(&self, node: u8) -> &[Local] {
+        &self.locals[self.indices(node)]
+    }
+
+    pub(crate) fn index(&self, node: u8, block: BlockId) -> usize {
+        self.indices(node).start + block.partition().worker(self.params.workers).index()
+    }
+
+    /// The worker of a node that a block belongs to.
+    #[must_use]
+    pub fn local(&self, node: u8, block: BlockId) -> &Local {
+        &self.locals[self.index(node, block)]
+    }
+
+    /// Debts of a block in messages.
+    #[must_use]
+    pub fn debts_under_way(&self, block: BlockId) -> i64 {
+        self.debts_under_way[block.0 as usize]
+    }
+
+    /// Changes of a block that sessions were told are done.
+    #[must_use]
+    pub fn acknowledged(&self, block: BlockId) -> u64 {
+        self.acknowledged[block.0 as usize]
+    }
+
+    /// Sessions that wait, and for which block.
+    pub fn waiting_sessions(&self) -> impl Iterator<Item = (usize, Option<BlockId>)> {
+        let living = move |session: &Session| self.dead != Some(session.node);
+        let waiting = self.sessions.iter().enumerate().filter(move |(_, session)| living(session));
+        waiting.filter(|(_, session)| session.is_busy()).map(|(n, session)| (n, session.block()))
+    }
+
+    /// Whether no living session will begin another operation.
+    #[must_use]
+    pub fn all_finished(&self) -> bool {
+        self.sessions.iter().all(|session| self.dead == Some(session.node) || session.is_finished())
+    }
+
+    /// The block that the last event of a shard was about.
+    #[must_use]
+    pub fn last_block(&self) -> Option<BlockId> {
+        self.last_block
+    }
+
+    /// The last events of the traced block.
+    #[must_use]
+    pub fn history(&self) -> Vec<String> {
+        self.history.iter().cloned().collect()
+    }
+
+    pub(crate) fn note(&mut self, block: BlockId, what: impl FnOnce() -> String) {
+        if self.traced == Some(block) {
+            if self.history.len() == HISTORY {
+                self.history.pop_front();
+            }
+            self.history.push_back(format!("{:>9} {}", self.engine.now(), what()));
+        }
+    }
+
+    /// Handles one event and checks everything; whether there was one.
+    ///
+    /// # Errors
+    /// A property does not hold.
+    pub fn step(&mut self) -> Result<bool, Broken> {
+        let Some(event) = self.engine.advance() else { return Ok(false) };
+        match event {
+            Ev::Session(session) => self.session_step(session)?,
+            Ev::Woken(session, result) => self.session_woken(session, result)?,
+            Ev::Shard(local, event) => {
+                if let Event::Message { message, .. } = &event {
+                    self.debts_under_way[message.block.0 as usize] -= i64::from(carries_debt(message));
+                }
+                if let Event::Idle { slot, contents } = &event {
+                    assert_eq!(self.locals[local].frames.frames[slot.index()].hand_over(), *contents);
+                }
+                self.shard(local, event)?;
+            }
+            Ev::Net(event) => {
+                self.transport.event(&mut self.engine, event, &mut self.arrivals);
+                self.arrive()?;
+            }
+            Ev::DiskRead(local, slot, block) => {
+                let page = self.disk.read_ends(block);
+                self.engine.digest.add(page.version);
+                let fails =
+                    self.phase == Phase::Running && self.engine.random.permille(self.params.read_failures);
+                self.locals[local].frames.frames[slot.index()].page = page;
+                let result = if fails { Err(ReadFault::Io) } else { Ok(page.version) };
+                self.shard(local, Event::Read { slot, result })?;
+            }
+            Ev::DiskLands(local, page) => {
+                let writer = NodeId((local / usize::from(self.params.workers)) as u8);
+                if self.dead != Some(writer) || self.engine.random.percent(50) {
+                    self.note(page.block, || format!("the disk has {page:?}"));
+                    self.disk.write_lands(page)?;
+                }
+            }
+            Ev::DiskWrote(local, slot, page, ok) => {
+                self.disk.write_ends(page.block);
+                let frame = self.locals[local].frames.frames[slot.index()];
+                if frame.page != page || frame.pinned() {
+                    return Err(Broken::new("debt", page.block, "changed while it was being written".into()));
+                }
+                self.shard(local, Event::Wrote { slot, ok })?;
+            }
+            Ev::Pause(node, begin) => self.pause(node, begin),
+            Ev::Checkpoint(local) => {
+                if self.phase == Phase::Running && self.dead.is_none() {
+                    self.locals[local].checkpoints += 1;
+                    self.shard(local, Event::Checkpoint)?;
+                    self.plan_checkpoint(local);
+                }
+            }
+            Ev::HandBack(node) => self.hand_back(node)?,
+            Ev::Die(node) => self.die(node),
+        }
+        if self.dead.is_none() {
+            for block in (0..self.params.blocks).map(BlockId) {
+                exclusive::check(self, block)?;
+                debt::check(self, block)?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn pause(&mut self, node: usize, begin: bool) {
+        if !begin || self.phase > Phase::Running {
+            self.engine.resume(node);
+        } else {
+            self.engine.pause(node);
+            let after = self.engine.random.between(10_000, 200_000);
+            self.engine.schedule(after, None, Ev::Pause(node, false));
+        }
+        if !begin && self.phase == Phase::Running {
+            self.plan_pause(node);
+        }
+    }
+
+    /// A node gives everything up.
+    ///
+    /// # Errors
+    /// A property does not hold.
+    pub fn hand_back(&mut self, node: usize) -> Result<(), Broken> {
+        for local in self.indices(node as u8) {
+            self.locals[local].handed_back = None;
+            self.shard(local, Event::HandBack)?;
+        }
+        Ok(())
+    }
+
+    fn die(&mut self, node: usize) {
+        if self.phase > Phase::Running {
+            return;
+        }
+        let dead = NodeId(node as u8);
+        self.dead = Some(dead);
+        self.engine.kill(node);
+        self.transport.node_died(&mut self.engine, dead);
+        for local in (0..self.locals.len()).filter(|local| local / usize::from(self.params.workers) != node) {
+            let after = self.engine.random.below(100_000);
+            let owner = local / usize::from(self.params.workers);
+            self.engine.schedule(after, Some(owner), Ev::Shard(local, Event::PeerGone(dead)));
+        }
+    }
+
+    /// No more failures, no more operations.
+    pub fn heal(&mut self) {
+        self.phase = Phase::Healed;
+        (0..usize::from(self.params.nodes)).for_each(|node| self.engine.resume(node));
+    }
+
+    fn port(&self, local: usize) -> Port {
+        let workers = usize::from(self.params.workers);
+        Port { node: NodeId((local / workers) as u8), worker: local % workers }
+    }
+
+    fn index_of(&self, port: Port) -> usize {
+        port.node.index() * usize::from(self.params.workers) + port.worker
+    }
+
+    /// Has a shard handle an event and carries out what it says.
+    pub(crate) fn shard(&mut self, at: usize, event: Event) -> Result<(), Broken> {
+        if let Some(block) = self.block_of(at, &event) {
+            self.last_block = Some(block);
+            let node = at / usize::from(self.params.workers);
+            self.note(block, || format!("node {node} <- {event:?}"));
+        }
+        let mut done = std::mem::take(&mut self.done);
+        let Local { shard, frames, .. } = &mut self.locals[at];
+        let frames = RefCell::new(frames);
+        let mut out = Out { frames: &frames, done: &mut done };
+        shard.handle(Nanos(self.engine.now()), event, &mut Hand(&frames), &mut out);
+        for done in done.drain(..) {
+            match done {
+                Done::Action(action) => self.act(at, action)?,
+                Done::Ship { to, message, put, in_use } => {
+                    if put.page.torn || in_use || put.page.block != message.block {
+                        return Err(Broken::new("latest", message.block, format!("ships {put:?}")));
+                    }
+                    self.post(at, to, message, Some(put));
+                }
+            }
+        }
+        self.done = done;
+        self.arrive()
+    }
+
+    fn block_of(&self, at: usize, event: &Event) -> Option<BlockId> {
+        let slot = match event {
+            Event::Want { block, .. } => return Some(*block),
+            Event::Message { message, .. } => return Some(message.block),
+            Event::Idle { slot, .. } | Event::Read { slot, .. } | Event::Wrote { slot, .. } => *slot,
+            _ => return self.traced,
+        };
+        Some(self.locals[at].frames.frames[slot.index()].page.block)
+    }
+
+    fn act(&mut self, at: usize, action: Action) -> Result<(), Broken> {
+        let owner = at / usize::from(self.params.workers);
+        match action {
+            Action::Send { to, message } => self.post(at, to, message, None),
+            Action::ReadDisk { slot, block, .. } => {
+                self.note(block, || format!("node {owner} reads the disk into {slot:?}"));
+                self.disk.read_begins(block)?;
+                let after = self.params.disk.draw(&mut self.engine.random);
+                self.engine.schedule(after, Some(owner), Ev::DiskRead(at, slot, block));
+            }
+            Action::WriteDisk { slot, block } => self.write(at, slot, block)?,
+            Action::WriteFailed { .. } => {}
+            Action::Wake { ticket, result } => {
+                let after = self.engine.random.below(2_000);
+                self.engine.schedule(after, Some(owner), Ev::Woken(ticket.0 as usize, result));
+            }
+            Action::CheckpointDone { .. } => self.locals[at].checkpoints -= 1,
+            Action::HandedBack { kept } => self.locals[at].handed_back = Some(kept),
+            Action::Halted => self.locals[at].halted = true,
+            Action::Fault { from, what } => {
+                return Err(Broken::general("fault", format!("node {owner} says of {from}: {what}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, at: usize, slot: Slot, block: BlockId) -> Result<(), Broken> {
+        let owner = at / usize::from(self.params.workers);
+        let frame = self.locals[at].frames.frames[slot.index()];
+        self.note(block, || format!("node {owner} writes {:?}", frame.page));
+        if frame.pinned() || frame.page.torn || frame.page.block != block {
+            return Err(Broken::new("debt", block, format!("writes {:?} while in use", frame.page)));
+        }
+        self.disk.write_begins(block, self.dead.is_some())?;
+        let random = &mut self.engine.random;
+        let fails = self.phase == Phase::Running && random.permille(self.params.write_failures);
+        // A write that fails may have reached the disk all the same.
+        let lands = !fails || random.percent(50);
+        let (first, then) = (self.params.disk.draw(random), random.below(1_000));
+        if lands {
+            self.engine.schedule(first, None, Ev::DiskLands(at, frame.page));
+        }
+        self.engine.schedule(first + then, Some(owner), Ev::DiskWrote(at, slot, frame.page, !fails));
+        Ok(())
+    }
+
+    fn post(&mut self, at: usize, to: NodeId, message: Message, put: Option<Put>) {
+        self.debts_under_way[message.block.0 as usize] += i64::from(carries_debt(&message));
+        let from = self.port(at);
+        self.note(message.block, || format!("{} -> {to}: {:?} {put:?}", from.node, message.body));
+        let packet = Packet { bytes: message.encode(), kind: message.body.kind(), put };
+        let to = Port { node: to, worker: from.worker };
+        assert_ne!(to.node, from.node, "sent to oneself");
+        self.transport.send(&mut self.engine, from, to, packet, &mut self.arrivals);
+    }
+
+    /// Hands over what the transport brought.
+    fn arrive(&mut self) -> Result<(), Broken> {
+        let mut at = 0;
+        while at < self.arrivals.len() {
+            let arrival = self.arrivals[at];
+            at += 1;
+            match arrival {
+                Arrival::Land(to, put) => {
+                    let local = self.index_of(to);
+                    let landed = self.locals[local].frames.land(put.slot, put.generation, put.page);
+                    if !landed && self.dead.is_none() {
+                        let what = format!("{} did not expect {put:?}", to.node);
+                        return Err(Broken::new("latest", put.page.block, what));
+                    }
+                }
+                Arrival::Message { to, from, packet } => {
+                    let message = Message::decode(&packet.bytes)
+                        .map_err(|error| Broken::general("fault", error.to_string()))?;
+                    packet.bytes.chunks_exact(8).for_each(|eight| {
+                        self.engine.digest.add(u64::from_le_bytes(eight.try_into().expect("eight bytes")));
+                    });
+                    // Handled as an event of its own, in order, so that a paused node handles it later.
+                    let event = Ev::Shard(self.index_of(to), Event::Message { from, message });
+                    self.engine.schedule(0, Some(to.node.index()), event);
+                }
+            }
+        }
+        self.arrivals.clear();
+        Ok(())
+    }
+}
+
+fn carries_debt(message: &Message) -> bool {
+    matches!(
+        message.body,
+        Body::Grant { owed: true, .. }
+            | Body::Forward { owed: true, .. }
+            | Body::Invalidated { owed: true, .. }
+    )
+}

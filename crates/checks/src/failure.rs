@@ -1,0 +1,63 @@
+//! What a run that found something says.
+
+use std::fmt;
+
+use plexus_base::BlockId;
+
+/// A property that does not hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Broken {
+    /// The file under `properties` that noticed it, or `assertion`.
+    pub property: &'static str,
+    /// The block that it is about.
+    pub block: Option<BlockId>,
+    /// What was seen.
+    pub what: String,
+}
+
+impl Broken {
+    /// About one block.
+    #[must_use]
+    pub fn new(property: &'static str, block: BlockId, what: String) -> Self {
+        Self { property, block: Some(block), what }
+    }
+
+    /// About the whole run.
+    #[must_use]
+    pub fn general(property: &'static str, what: String) -> Self {
+        Self { property, block: None, what }
+    }
+}
+
+/// A failed run: all that is needed to see it again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The scenario.
+    pub scenario: &'static str,
+    /// The seed.
+    pub seed: u64,
+    /// When, in simulated nanoseconds.
+    pub at: u64,
+    /// What.
+    pub broken: Broken,
+    /// The last events of the block.
+    pub history: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Broken { property, block, what } = &self.broken;
+        let about = block.map_or(String::new(), |block| format!("{block}: "));
+        writeln!(
+            f,
+            "scenario {} seed {} at {} ns: property `{property}`: {about}{what}",
+            self.scenario, self.seed, self.at
+        )?;
+        for line in &self.history {
+            writeln!(f, "    {line}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Failure {}

@@ -1,0 +1,205 @@
+//! The frames of one simulated worker: what the frame table of the cache does with atomics, done with plain fields.
+//!
+//! Checks the shard's side of the contract with assertions, and the network's: a put lands only where it is expected.
+
+use std::cell::RefCell;
+
+use plexus_base::{BlockId, NodeId};
+use plexus_cache::protocol::{Action, Config, Contents, Frames, Message, Mode, Outlet, Slot, Ticket};
+
+use crate::{page::Page, transport::Put};
+
+/// One frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    /// The block that sessions would find here.
+    pub block: BlockId,
+    /// In which mode.
+    pub mode: Mode,
+    /// Newcomers are kept out.
+    pub closing: bool,
+    /// The shard wants to know when the last pin goes.
+    pub notify: bool,
+    /// Changed since it was opened.
+    pub dirty: bool,
+    /// Read pins.
+    pub readers: u32,
+    /// The writer latch.
+    pub writer: bool,
+    /// Odd: a put is expected.
+    pub generation: u32,
+    /// The content.
+    pub page: Page,
+}
+
+impl Frame {
+    /// Whether a session is in.
+    #[must_use]
+    pub fn pinned(&self) -> bool {
+        self.writer || self.readers > 0
+    }
+
+    /// The mode in which sessions use it or may begin to.
+    #[must_use]
+    pub fn usable(&self) -> Mode {
+        if self.closing && !self.pinned() { Mode::N } else { self.mode }
+    }
+}
+
+/// All frames of a worker.
+pub struct SimFrames {
+    /// By slot.
+    pub frames: Vec<Frame>,
+    config: Config,
+}
+
+impl SimFrames {
+    /// Empty frames.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let nothing = Page { block: BlockId(u64::MAX), version: 0, value: 0, torn: false };
+        let frame = Frame {
+            block: nothing.block,
+            mode: Mode::N,
+            closing: true,
+            notify: false,
+            dirty: false,
+            readers: 0,
+            writer: false,
+            generation: 0,
+            page: nothing,
+        };
+        Self { frames: vec![frame; config.slots() as usize], config }
+    }
+
+    /// What a session does first: pins the block where that is possible without the shard.
+    pub fn hit(&mut self, block: BlockId, mode: Mode) -> Option<Slot> {
+        let first = self.config.set(block) * self.config.ways;
+        let slot = (first..first + self.config.ways).map(Slot).find(|slot| {
+            let frame = &self.frames[slot.index()];
+            frame.block == block && frame.mode >= mode && !frame.closing
+        })?;
+        self.take(slot, mode).then_some(slot)
+    }
+
+    fn take(&mut self, slot: Slot, mode: Mode) -> bool {
+        let frame = &mut self.frames[slot.index()];
+        assert!(frame.mode >= mode && mode != Mode::N, "pinned beyond the mode of the frame");
+        if frame.writer || mode == Mode::X && frame.readers > 0 {
+            return false;
+        }
+        match mode {
+            Mode::X => frame.writer = true,
+            _ => frame.readers += 1,
+        }
+        true
+    }
+
+    /// Gives a pin back: what the shard must be told, if anything.
+    pub fn unpin(&mut self, slot: Slot, mode: Mode) -> Option<Contents> {
+        let frame = &mut self.frames[slot.index()];
+        match mode {
+            Mode::X => {
+                assert!(std::mem::take(&mut frame.writer), "a latch that nobody holds");
+            }
+            _ => frame.readers -= 1,
+        }
+        (!frame.pinned() && std::mem::take(&mut frame.notify)).then(|| frame.contents())
+    }
+
+    /// A put arrives; whether it was expected.
+    pub fn land(&mut self, slot: Slot, generation: u32, page: Page) -> bool {
+        let frame = &mut self.frames[slot.index()];
+        if frame.generation != generation || generation.is_multiple_of(2) {
+            return false;
+        }
+        assert!(!frame.pinned() && frame.closing, "a put into a frame in use");
+        frame.page = page;
+        true
+    }
+}
+
+impl Frame {
+    fn contents(&self) -> Contents {
+        Contents { dirty: self.dirty, version: self.page.version }
+    }
+
+    /// The shard knows from now on.
+    pub(crate) fn hand_over(&mut self) -> Contents {
+        let contents = self.contents();
+        self.dirty = false;
+        contents
+    }
+}
+
+/// The frames as a shard gets at them.
+pub(crate) struct Hand<'a, 'b>(pub(crate) &'a RefCell<&'b mut SimFrames>);
+
+/// What a shard did, in its order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Done {
+    Action(Action),
+    /// The bytes are those of the moment at which the shard shipped them; `in_use`: somebody could change them then.
+    Ship {
+        to: NodeId,
+        message: Message,
+        put: Put,
+        in_use: bool,
+    },
+}
+
+/// Where a shard's actions go.
+pub(crate) struct Out<'a, 'b> {
+    pub(crate) frames: &'a RefCell<&'b mut SimFrames>,
+    pub(crate) done: &'a mut Vec<Done>,
+}
+
+impl Outlet for Out<'_, '_> {
+    fn push(&mut self, action: Action) {
+        self.done.push(Done::Action(action));
+    }
+
+    fn ship(&mut self, to: NodeId, slot: Slot, dest: Slot, generation: u32, message: Message) {
+        let frame = self.frames.borrow().frames[slot.index()];
+        let in_use = frame.writer || frame.mode == Mode::X && !frame.closing;
+        let put = Put { slot: dest, generation, page: frame.page };
+        self.done.push(Done::Ship { to, message, put, in_use });
+    }
+}
+
+impl Frames for Hand<'_, '_> {
+    fn open(&mut self, slot: Slot, block: BlockId, mode: Mode) {
+        let frames = &mut *self.0.borrow_mut();
+        let frame = &mut frames.frames[slot.index()];
+        assert!(!frame.pinned(), "{block} opened while pinned");
+        assert!(mode != Mode::N && frame.page.block == block, "{block} opened without its content");
+        (frame.block, frame.mode) = (block, mode);
+        (frame.closing, frame.notify, frame.dirty) = (false, false, false);
+    }
+
+    fn pin(&mut self, slot: Slot, _ticket: Ticket, mode: Mode) -> bool {
+        let frames = &mut *self.0.borrow_mut();
+        assert!(!frames.frames[slot.index()].closing, "pinned while closed");
+        frames.take(slot, mode)
+    }
+
+    fn close(&mut self, slot: Slot) -> Option<Contents> {
+        let frames = &mut *self.0.borrow_mut();
+        let frame = &mut frames.frames[slot.index()];
+        assert!(!frame.closing, "closed twice");
+        frame.closing = true;
+        frame.notify = frame.pinned();
+        (!frame.notify).then(|| frame.hand_over())
+    }
+
+    fn forget(&mut self, slot: Slot) {
+        let frames = &mut *self.0.borrow_mut();
+        let frame = &mut frames.frames[slot.index()];
+        assert!(!frame.pinned(), "forgotten while pinned");
+        (frame.mode, frame.closing, frame.dirty) = (Mode::N, true, false);
+    }
+
+    fn expect(&mut self, slot: Slot, generation: u32) {
+        self.0.borrow_mut().frames[slot.index()].generation = generation;
+    }
+}

@@ -1,0 +1,40 @@
+//! Exactly one node owes the write-back of a block that is newer than the disk, and the disk never goes backwards.
+//!
+//! A debt is with a frame, under way in a message, or passing through a master or a giver (collected from a copy that is gone).
+
+use plexus_base::BlockId;
+
+use crate::{cluster::Cluster, failure::Broken, page::Page};
+
+/// Checks one block.
+///
+/// # Errors
+/// Nobody owes it, or two do.
+pub fn check(cluster: &Cluster, block: BlockId) -> Result<(), Broken> {
+    let mut debtors = 0;
+    let mut passing = 0;
+    for node in cluster.living() {
+        let local = cluster.local(node, block);
+        debtors += i64::from(local.owes(block));
+        passing += i64::from(local.shard.passes_debt(block));
+    }
+    let debts = debtors + passing + cluster.debts_under_way(block);
+    let (last, disk) = (cluster.truth.last(block).version, cluster.disk.page(block).version);
+    if debts > 1 || debts == 0 && disk != last {
+        let what =
+            format!("{debts} debts ({debtors} with nodes), the disk has version {disk}, the last is {last}");
+        return Err(Broken::new("debt", block, what));
+    }
+    Ok(())
+}
+
+/// A write lands.
+///
+/// # Errors
+/// It takes the disk back to an older version, or is half of a change.
+pub fn never_backwards(old: Page, new: Page) -> Result<(), Broken> {
+    if new.version >= old.version && !new.torn && (new.version > old.version || new == old) {
+        return Ok(());
+    }
+    Err(Broken::new("debt", new.block, format!("the disk goes from {old:?} to {new:?}")))
+}

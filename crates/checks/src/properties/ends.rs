@@ -1,0 +1,25 @@
+//! Every request ends: once everything is healed and no more is asked, the cluster comes to rest with nobody waiting.
+
+use crate::{cluster::Cluster, failure::Broken};
+
+/// Events that a run may have for each operation before it counts as one that never ends.
+pub const EVENTS_PER_OPERATION: u64 = 20_000;
+
+/// Checks a cluster in which nothing is going to happen any more.
+///
+/// # Errors
+/// Who waits, for what.
+pub fn check(cluster: &Cluster) -> Result<(), Broken> {
+    if let Some((session, block)) = cluster.waiting_sessions().next() {
+        let what =
+            format!("session {session} waits for ever ({} in all)", cluster.waiting_sessions().count());
+        return Err(Broken { property: "ends", block, what });
+    }
+    // After a death nothing is under way that anybody waits for.
+    for node in cluster.living().filter(|_| cluster.dead.is_none()) {
+        if !cluster.locals_of(node).iter().all(|local| local.shard.is_quiet()) {
+            return Err(Broken::general("ends", format!("a shard of node {node} is not at rest")));
+        }
+    }
+    Ok(())
+}

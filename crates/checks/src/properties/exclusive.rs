@@ -1,0 +1,31 @@
+//! One X and no S beside it: over all nodes, at every event, both in what the shards hold and in what sessions can use.
+
+use plexus_base::BlockId;
+use plexus_cache::protocol::Mode;
+
+use crate::{cluster::Cluster, failure::Broken};
+
+/// Checks one block.
+///
+/// # Errors
+/// What is held where.
+pub fn check(cluster: &Cluster, block: BlockId) -> Result<(), Broken> {
+    let (mut exclusive, mut shared) = (0, 0);
+    for node in cluster.living() {
+        let local = cluster.local(node, block);
+        let (held, _) = local.shard.holds(block);
+        let usable = local.usable(block);
+        if usable > held {
+            let what = format!("node {node} holds {held:?}, but its sessions can use {usable:?}");
+            return Err(Broken::new("exclusive", block, what));
+        }
+        exclusive += u32::from(held == Mode::X);
+        shared += u32::from(held == Mode::S);
+    }
+    if exclusive > 1 || exclusive == 1 && shared > 0 {
+        let modes: Vec<Mode> =
+            cluster.living().map(|node| cluster.local(node, block).shard.holds(block).0).collect();
+        return Err(Broken::new("exclusive", block, format!("X is not alone: {modes:?}")));
+    }
+    Ok(())
+}

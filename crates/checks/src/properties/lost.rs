@@ -1,0 +1,37 @@
+//! After a death nothing stale is passed off as good: every block whose latest version was only with the dead is named as lost.
+//!
+//! And not too much is named: a block that a survivor holds, or that nobody had in X since it was read from the disk, is not lost.
+
+use std::collections::BTreeSet;
+
+use plexus_base::{BlockId, NodeId};
+
+use crate::{cluster::Cluster, failure::Broken};
+
+/// Checks a cluster whose survivors have all stopped.
+///
+/// # Errors
+/// A block that is stale on the disk and not named.
+pub fn check(cluster: &Cluster, dead: NodeId) -> Result<(), Broken> {
+    let (mut lost, mut held, mut unwritten) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for node in cluster.living() {
+        for local in cluster.locals_of(node) {
+            let report = local.shard.report();
+            lost.extend(report.lost);
+            held.extend(report.held.into_iter().map(|(block, _)| block));
+            unwritten.extend(report.unwritten);
+        }
+    }
+    let blocks = (0..cluster.params.blocks).map(BlockId);
+    lost.extend(blocks.clone().filter(|block| block.partition().master(cluster.params.nodes) == dead));
+    let lost: BTreeSet<BlockId> = lost.difference(&held).chain(&unwritten).copied().collect();
+    for block in blocks {
+        let (found, last) = (cluster.disk.page(block), cluster.truth.last(block));
+        if found != last && !lost.contains(&block) {
+            let what =
+                format!("not named as lost, but the disk has {found:?} and the last committed is {last:?}");
+            return Err(Broken::new("lost", block, what));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! Sums are exact: after hand-back no frame holds anything, and the disk has every change that was acknowledged.
+
+use plexus_base::BlockId;
+
+use crate::{cluster::Cluster, failure::Broken};
+
+/// Checks a cluster after hand-back.
+///
+/// # Errors
+/// The block and the difference.
+pub fn check(cluster: &Cluster) -> Result<(), Broken> {
+    for block in (0..cluster.params.blocks).map(BlockId) {
+        for node in cluster.living() {
+            let (held, _) = cluster.local(node, block).shard.holds(block);
+            if held != plexus_cache::protocol::Mode::N {
+                return Err(Broken::new(
+                    "sums",
+                    block,
+                    format!("node {node} still holds {held:?} after hand-back"),
+                ));
+            }
+        }
+        let (found, acknowledged) = (cluster.disk.page(block), cluster.acknowledged(block));
+        if found.value != acknowledged || found != cluster.truth.last(block) {
+            let what = format!("{acknowledged} changes acknowledged, the disk has {found:?}");
+            return Err(Broken::new("sums", block, what));
+        }
+    }
+    Ok(())
+}

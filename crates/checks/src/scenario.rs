@@ -1,0 +1,187 @@
+//! What is varied: each scenario draws its parameters from the seed.
+
+use plexus_sim::{Delay, Random};
+
+/// How messages travel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Carrier {
+    /// Over paths that lose nothing.
+    Direct,
+}
+
+/// One run's parameters.
+#[derive(Clone, Debug)]
+pub struct Params {
+    /// Nodes.
+    pub nodes: u8,
+    /// Workers of each.
+    pub workers: u8,
+    /// Sets of frames of each worker.
+    pub sets: u32,
+    /// Frames in a set.
+    pub ways: u32,
+    /// Blocks, all of them hot.
+    pub blocks: u64,
+    /// Sessions on each node.
+    pub sessions: u32,
+    /// Reads and changes of all sessions together.
+    pub operations: u64,
+    /// Of a hundred operations, so many change.
+    pub change_percent: u64,
+    /// Of a hundred reads, so many are consistent reads.
+    pub consistent_percent: u64,
+    /// How long a session keeps a pin, at most.
+    pub hold_ns: u64,
+    /// How long it thinks before the next operation, at most.
+    pub think_ns: u64,
+    /// Small frames.
+    pub prompt: Delay,
+    /// Blocks.
+    pub bulk: Delay,
+    /// Slots of each ring.
+    pub slots: usize,
+    /// Requests, forwards and replies travel on lanes of their own, overtaking each other.
+    pub lane_for_each_kind: bool,
+    /// How messages travel.
+    pub carrier: Carrier,
+    /// A disk access.
+    pub disk: Delay,
+    /// Of a thousand writes, so many fail.
+    pub write_failures: u64,
+    /// Of a thousand reads, so many fail.
+    pub read_failures: u64,
+    /// Mean time between two checkpoints of a worker; 0: none.
+    pub checkpoint_ns: u64,
+    /// Mean time between two pauses; 0: none.
+    pub pause_ns: u64,
+    /// A node hands back in the middle.
+    pub one_leaves: bool,
+    /// A node dies in the middle.
+    pub one_dies: bool,
+}
+
+/// A scenario: its name and how it draws its parameters.
+#[derive(Clone, Copy)]
+pub struct Scenario {
+    /// For `--scenario`.
+    pub name: &'static str,
+    /// What it is about.
+    pub about: &'static str,
+    vary: fn(&mut Params, &mut Random),
+}
+
+/// All scenarios.
+pub const ALL: [Scenario; 8] = [
+    Scenario { name: "calm", about: "room for everything, nothing fails", vary: |_, _| {} },
+    Scenario { name: "hot", about: "one or two blocks that everybody wants", vary: hot },
+    Scenario {
+        name: "crowded",
+        about: "more blocks than frames: evictions, sessions waiting for a frame",
+        vary: crowded,
+    },
+    Scenario { name: "disk", about: "slow disk, failing writes and reads, checkpoints", vary: disk },
+    Scenario { name: "pauses", about: "nodes that stop for long and go on, two-slot rings", vary: pauses },
+    Scenario { name: "leaving", about: "a node hands everything back while others go on", vary: leaving },
+    Scenario { name: "death", about: "a node dies; the lost are named", vary: death },
+    Scenario { name: "mixed", about: "a little of everything but death", vary: mixed },
+];
+
+/// The scenario of this name.
+#[must_use]
+pub fn named(name: &str) -> Option<Scenario> {
+    ALL.into_iter().find(|scenario| scenario.name == name)
+}
+
+impl Scenario {
+    /// Draws the parameters of one run.
+    #[must_use]
+    pub fn params(&self, random: &mut Random) -> Params {
+        let mut params = Params {
+            nodes: random.between(2, 5) as u8,
+            workers: random.between(1, 2) as u8,
+            sets: random.between(1, 4) as u32,
+            ways: random.between(3, 8) as u32,
+            blocks: random.between(2, 8),
+            sessions: random.between(1, 4) as u32,
+            operations: random.between(50, 400),
+            change_percent: random.between(10, 90),
+            consistent_percent: *random.pick(&[0, 10, 50]),
+            hold_ns: *random.pick(&[100, 2_000, 20_000]),
+            think_ns: *random.pick(&[0, 1_000, 20_000]),
+            prompt: Delay {
+                least: 200,
+                most: *random.pick(&[400, 5_000, 50_000]),
+                slow_permille: random.below(20),
+            },
+            bulk: Delay {
+                least: 200,
+                most: *random.pick(&[400, 5_000, 50_000]),
+                slow_permille: random.below(20),
+            },
+            slots: *random.pick(&[2, 3, 16]),
+            lane_for_each_kind: random.percent(30),
+            carrier: Carrier::Direct,
+            disk: Delay { least: 1_000, most: *random.pick(&[2_000, 30_000]), slow_permille: 10 },
+            write_failures: 0,
+            read_failures: 0,
+            checkpoint_ns: 0,
+            pause_ns: 0,
+            one_leaves: false,
+            one_dies: false,
+        };
+        (self.vary)(&mut params, random);
+        params
+    }
+}
+
+fn hot(params: &mut Params, random: &mut Random) {
+    params.blocks = random.between(1, 2);
+    params.sessions = random.between(2, 6) as u32;
+    params.think_ns = *random.pick(&[0, 500]);
+}
+
+fn crowded(params: &mut Params, random: &mut Random) {
+    (params.sets, params.ways) = (1, random.between(2, 3) as u32);
+    params.blocks = random.between(4, 12);
+    params.sessions = random.between(2, 6) as u32;
+}
+
+fn disk(params: &mut Params, random: &mut Random) {
+    if random.percent(60) {
+        crowded(params, random);
+    }
+    params.disk = Delay { least: 1_000, most: 100_000, slow_permille: 50 };
+    params.write_failures = *random.pick(&[0, 50, 300]);
+    params.read_failures = *random.pick(&[0, 20]);
+    params.checkpoint_ns = *random.pick(&[5_000, 50_000, 300_000]);
+}
+
+fn pauses(params: &mut Params, random: &mut Random) {
+    params.pause_ns = *random.pick(&[20_000, 100_000]);
+    params.slots = 2;
+    if random.percent(40) {
+        crowded(params, random);
+    }
+}
+
+fn leaving(params: &mut Params, random: &mut Random) {
+    mixed(params, random);
+    params.one_leaves = true;
+}
+
+fn death(params: &mut Params, random: &mut Random) {
+    mixed(params, random);
+    (params.write_failures, params.one_leaves) = (0, false);
+    params.nodes = random.between(2, 5) as u8;
+    params.one_dies = true;
+}
+
+fn mixed(params: &mut Params, random: &mut Random) {
+    if random.percent(50) {
+        crowded(params, random);
+    }
+    params.write_failures = *random.pick(&[0, 0, 50]);
+    params.checkpoint_ns = *random.pick(&[0, 20_000, 100_000]);
+    params.pause_ns = *random.pick(&[0, 100_000, 500_000]);
+    params.one_leaves = random.percent(10);
+}

@@ -1,0 +1,129 @@
+//! Paths that lose nothing: order, delay and room are all that happens.
+
+use std::collections::VecDeque;
+
+use plexus_base::NodeId;
+use plexus_cache::protocol::Kind;
+use plexus_sim::{Engine, Network, PathId};
+
+use super::{Arrival, NetEvent, Packet, Port, Transport};
+use crate::{cluster::Ev, scenario::Params};
+
+/// Lanes for small frames; the last lane is for blocks.
+const LANES: usize = 4;
+
+/// A path for each worker of each pair of nodes, with what waits for room.
+pub struct Direct {
+    nodes: usize,
+    workers: usize,
+    lane_for_each_kind: bool,
+    bulk_delay: plexus_sim::Delay,
+    network: Network<(Packet, bool)>,
+    waiting: Vec<[VecDeque<Packet>; LANES]>,
+}
+
+impl Direct {
+    /// Paths between all nodes.
+    #[must_use]
+    pub fn new(params: &Params) -> Self {
+        let (nodes, workers) = (usize::from(params.nodes), usize::from(params.workers));
+        let mut network = Network::default();
+        for _ in 0..nodes * nodes * workers {
+            network.add(LANES, params.slots, params.prompt);
+        }
+        let waiting = (0..nodes * nodes * workers).map(|_| Default::default()).collect();
+        let (lane_for_each_kind, bulk_delay) = (params.lane_for_each_kind, params.bulk);
+        Self { nodes, workers, lane_for_each_kind, bulk_delay, network, waiting }
+    }
+
+    fn path(&self, from: Port, to: Port) -> usize {
+        (from.node.index() * self.nodes + to.node.index()) * self.workers + from.worker
+    }
+
+    fn ends(&self, path: usize) -> (Port, Port) {
+        let (pair, worker) = (path / self.workers, path % self.workers);
+        let port = |node: usize| Port { node: NodeId(node as u8), worker };
+        (port(pair / self.nodes), port(pair % self.nodes))
+    }
+
+    fn lane(&self, packet: &Packet) -> usize {
+        match packet.kind {
+            _ if packet.put.is_some() => LANES - 1,
+            Kind::Request if self.lane_for_each_kind => 1,
+            Kind::Reply if self.lane_for_each_kind => 2,
+            _ => 0,
+        }
+    }
+
+    fn push(&mut self, engine: &mut Engine<Ev>, path: usize, lane: usize, out: &mut Vec<Arrival>) {
+        let (_, to) = self.ends(path);
+        while let Some(packet) = self.waiting[path][lane].front().copied() {
+            if !self.network.has_room(PathId(path), lane) {
+                break;
+            }
+            self.waiting[path][lane].pop_front();
+            // Over shared memory the bytes are there at once, over TCP when the message is.
+            let early = packet.put.is_some() && engine.random.percent(50);
+            let now = engine.now();
+            let sent = self.network.send(PathId(path), lane, (packet, early), now, &mut engine.random);
+            let mut after = sent.unwrap_or_else(|_| unreachable!("there was room"));
+            if lane == LANES - 1 {
+                after += self.bulk_delay.draw(&mut engine.random);
+            }
+            if early && let Some(put) = packet.put {
+                out.push(Arrival::Land(to, put));
+            }
+            engine.schedule(after, Some(to.node.index()), Ev::Net(NetEvent::Arrived(path, lane)));
+        }
+    }
+}
+
+impl Transport for Direct {
+    fn send(
+        &mut self,
+        engine: &mut Engine<Ev>,
+        from: Port,
+        to: Port,
+        packet: Packet,
+        out: &mut Vec<Arrival>,
+    ) {
+        let (path, lane) = (self.path(from, to), self.lane(&packet));
+        self.waiting[path][lane].push_back(packet);
+        self.push(engine, path, lane, out);
+    }
+
+    fn event(&mut self, engine: &mut Engine<Ev>, event: NetEvent, out: &mut Vec<Arrival>) {
+        match event {
+            NetEvent::Room(path, lane) => self.push(engine, path, lane, out),
+            NetEvent::Arrived(path, lane) => {
+                // Every frame has one such event, at or after its arrival; frames of a cut path have none left.
+                let Some((packet, early)) = self.network.receive(PathId(path), lane, engine.now()) else {
+                    return;
+                };
+                let (from, to) = self.ends(path);
+                if !early && let Some(put) = packet.put {
+                    out.push(Arrival::Land(to, put));
+                }
+                out.push(Arrival::Message { to, from: from.node, packet });
+                if !self.waiting[path][lane].is_empty() {
+                    let after = engine.random.between(50, 500);
+                    engine.schedule(after, Some(from.node.index()), Ev::Net(NetEvent::Room(path, lane)));
+                }
+            }
+        }
+    }
+
+    fn node_died(&mut self, engine: &mut Engine<Ev>, node: NodeId) {
+        for path in 0..self.waiting.len() {
+            let (from, to) = self.ends(path);
+            if from.node == node {
+                self.waiting[path].iter_mut().for_each(VecDeque::clear);
+                if engine.random.percent(50) {
+                    self.network.cut(PathId(path));
+                }
+            } else if to.node == node {
+                self.waiting[path].iter_mut().for_each(VecDeque::clear);
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! How messages and blocks travel between the workers of a simulated cluster.
+
+mod direct;
+
+use plexus_base::NodeId;
+use plexus_cache::protocol::{Kind, Slot};
+use plexus_sim::Engine;
+
+pub use direct::Direct;
+
+use crate::{cluster::Ev, page::Page};
+
+/// A block on its way into a frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Put {
+    /// The frame.
+    pub slot: Slot,
+    /// The generation that its owner announced.
+    pub generation: u32,
+    /// The bytes.
+    pub page: Page,
+}
+
+/// One message, with the block ahead of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet {
+    /// The message, encoded.
+    pub bytes: [u8; plexus_cache::protocol::Message::LEN],
+    /// Its kind.
+    pub kind: Kind,
+    /// The block.
+    pub put: Option<Put>,
+}
+
+/// A worker's place among all workers of the cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Port {
+    /// The node.
+    pub node: NodeId,
+    /// The worker, from 0.
+    pub worker: usize,
+}
+
+/// What a transport asks to be told later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NetEvent {
+    /// A frame has arrived on this lane of this path.
+    Arrived(usize, usize),
+    /// There may be room again.
+    Room(usize, usize),
+}
+
+/// What a transport brings.
+#[derive(Clone, Copy, Debug)]
+pub enum Arrival {
+    /// A block is written into a frame.
+    Land(Port, Put),
+    /// A message is to be handled.
+    Message {
+        /// The receiver.
+        to: Port,
+        /// The sender.
+        from: NodeId,
+        /// What it sent.
+        packet: Packet,
+    },
+}
+
+/// The way between workers. Delivers each packet once, those of a lane in the order sent, a put before its message.
+pub trait Transport {
+    /// Sends now or as soon as there is room.
+    fn send(&mut self, engine: &mut Engine<Ev>, from: Port, to: Port, packet: Packet, out: &mut Vec<Arrival>);
+
+    /// What it asked to be told has come.
+    fn event(&mut self, engine: &mut Engine<Ev>, event: NetEvent, out: &mut Vec<Arrival>);
+
+    /// A node is dead: part of what it sent is gone.
+    fn node_died(&mut self, engine: &mut Engine<Ev>, node: NodeId);
+}
