@@ -106,7 +106,8 @@ impl Body {
         Ok(())
     }
 
-    /// Writes every block that is owed and gives all of them up. After every node has quiesced.
+    /// Writes every block that is owed and gives all of them up. After every node has quiesced; doing it again
+    /// does nothing.
     ///
     /// # Errors
     /// One line for the user; what was not handed back is still held.

@@ -85,14 +85,16 @@ pub(crate) fn register_rest(
     })));
     let (of_life, of_body) = (Arc::clone(life), Arc::clone(body));
     commands.register(Arc::new(Does("quiesce", move |_, _: &mut dyn FnMut(Value) -> bool| {
-        expect(&of_life, &[Stage::Running, Stage::Quiesced])?;
-        of_body.quiesce()?;
-        of_life.reach(Stage::Quiesced);
+        expect(&of_life, &[Stage::Running, Stage::Quiesced, Stage::HandedBack])?;
+        if of_life.stage().0 != Stage::HandedBack {
+            of_body.quiesce()?;
+            of_life.reach(Stage::Quiesced);
+        }
         Ok(json!({}))
     })));
     let (of_life, of_body) = (Arc::clone(life), Arc::clone(body));
     commands.register(Arc::new(Does("handback", move |_, progress: &mut dyn FnMut(Value) -> bool| {
-        expect(&of_life, &[Stage::Quiesced])?;
+        expect(&of_life, &[Stage::Quiesced, Stage::HandedBack])?;
         let handed_back = of_body.hand_back(&mut |written| {
             // Handing back goes on without a client: half a hand-back is worth nothing.
             progress(json!({ "written": written }));

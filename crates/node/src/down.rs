@@ -51,6 +51,8 @@ pub struct Down {
 struct Running {
     name: String,
     process: Option<OwnedFd>,
+    // A node that still waits for its peers has nothing to hand back.
+    serves: bool,
     written: u64,
     held: u64,
 }
@@ -64,11 +66,16 @@ pub fn take_down(dir: &ClusterDir, names: &[&str], progress: &(dyn Fn(&str, &str
     let mut nodes: Vec<_> = running.iter().map(Running::of).collect();
     for (phase, say) in [("quiesce", "quiesces"), ("handback", "hands back")] {
         if why.is_none() {
-            why = all(dir, &mut nodes, phase, json!({}), &|name| progress(name, say)).err();
+            let nodes = nodes.iter_mut().filter(|node| node.serves);
+            why = all(dir, nodes, phase, json!({}), &|name| progress(name, say)).err();
         }
     }
     let clean = why.is_none();
-    let exits = all(dir, &mut nodes, "exit", json!({ "clean": clean }), &|name| progress(name, "exits"));
+    let (serving, waiting): (Vec<_>, Vec<_>) = nodes.iter_mut().partition(|node| node.serves);
+    let exit = |nodes: Vec<&mut Running>, clean| {
+        all(dir, nodes, "exit", json!({ "clean": clean }), &|name| progress(name, "exits"))
+    };
+    let exits = exit(waiting, false).and(exit(serving, clean));
     let left: Vec<_> = nodes.iter().filter(|node| !node.has_ended()).map(|node| node.name.clone()).collect();
     let ended = nodes.iter().filter(|node| !left.contains(&node.name)).map(Running::report).collect();
     Down { ended, clean: clean && left.is_empty(), why: why.or(exits.err()), left }
@@ -84,7 +91,9 @@ fn obstacle(dir: &ClusterDir, names: &[&str], running: &[Status]) -> Option<Stri
     let answers = |name: &str| running.iter().any(|status| status.name == name);
     for name in names.iter().filter(|name| !answers(name)) {
         match state::record(dir, name) {
-            Ok(Some(record)) if record.run == run => return Some(format!("{name} had died or left")),
+            Ok(Some(record)) if record.run == run => {
+                return Some(format!("{name} has died, has left, or does not answer"));
+            }
             Ok(_) => {}
             Err(error) => return Some(error.to_string()),
         }
@@ -95,16 +104,16 @@ fn obstacle(dir: &ClusterDir, names: &[&str], running: &[Status]) -> Option<Stri
 }
 
 /// Has all nodes do `command` at the same time; the first complaint.
-fn all(
+fn all<'a>(
     dir: &ClusterDir,
-    nodes: &mut [Running],
+    nodes: impl IntoIterator<Item = &'a mut Running>,
     command: &str,
     args: Value,
     started: &(dyn Fn(&str) + Sync),
 ) -> Result<(), String> {
     thread::scope(|scope| {
         let calls: Vec<_> = nodes
-            .iter_mut()
+            .into_iter()
             .map(|node| {
                 let args = args.clone();
                 scope.spawn(move || {
@@ -123,7 +132,13 @@ impl Running {
     fn of(status: &Status) -> Self {
         let pid = i32::try_from(status.pid).ok().and_then(Pid::from_raw);
         let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        Self { name: status.name.clone(), process, written: 0, held: 0 }
+        Self {
+            name: status.name.clone(),
+            process,
+            serves: status.state >= Stage::Running,
+            written: 0,
+            held: 0,
+        }
     }
 
     fn call(&mut self, dir: &ClusterDir, command: &str, args: Value) -> Result<(), String> {
