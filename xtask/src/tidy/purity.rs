@@ -1,6 +1,6 @@
 //! Protocol files are pure: the same events give the same actions, in the simulator as in a node.
 //!
-//! Holds for every `protocol.rs` and everything under a `protocol/` folder, tests included.
+//! Holds for every `protocol.rs`, everything under a `protocol/` folder, and the simulation engine, tests included.
 
 use super::{Finding, Tree, source::Source};
 
@@ -26,15 +26,15 @@ const PATHS: [&str; 15] = [
 /// Names that a protocol must not use however they were brought in.
 const WORDS: [&str; 5] = ["SystemTime", "Instant", "RandomState", "thread_rng", "thread_local"];
 
-/// Whether the file belongs to a protocol.
-#[must_use]
-pub(super) fn is_protocol(path: &str) -> bool {
-    path.ends_with("/protocol.rs") || (path.ends_with(".rs") && path.contains("/protocol/"))
+/// Whether the file belongs to a protocol or to what makes a simulation repeat itself.
+fn must_be_pure(path: &str) -> bool {
+    let protocol = path.ends_with("/protocol.rs") || path.contains("/protocol/");
+    path.ends_with(".rs") && (protocol || path.starts_with("crates/sim/src/"))
 }
 
 /// Checks every protocol file.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    tree.rust().filter(|(path, _)| is_protocol(path)).flat_map(|(path, text)| file(path, text)).collect()
+    tree.rust().filter(|(path, _)| must_be_pure(path)).flat_map(|(path, text)| file(path, text)).collect()
 }
 
 fn file(path: &str, text: &str) -> Vec<Finding> {
@@ -107,7 +107,9 @@ mod tests {
 
     #[track_caller]
     fn pure(text: &str, expect: &[(usize, &str)]) {
-        for path in ["crates/cache/src/protocol.rs", "crates/cache/src/protocol/shard.rs"] {
+        for path in
+            ["crates/cache/src/protocol.rs", "crates/cache/src/protocol/shard.rs", "crates/sim/src/engine.rs"]
+        {
             let expect: Vec<_> = expect.iter().map(|(line, what)| (path, *line, *what)).collect();
             finds(check, &[(path, text)], &expect);
         }
