@@ -102,7 +102,9 @@ impl SizeCounts {
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
-            messages: std::array::from_fn(|class| self.messages[class].saturating_sub(earlier.messages[class])),
+            messages: std::array::from_fn(|class| {
+                self.messages[class].saturating_sub(earlier.messages[class])
+            }),
             bytes: std::array::from_fn(|class| self.bytes[class].saturating_sub(earlier.bytes[class])),
         }
     }

@@ -187,7 +187,10 @@ mod tests {
                     share[node * usize::from(workers) + partition.worker(workers).index()] += 1;
                 }
                 let fair = u32::from(Partition::COUNT) / share.len() as u32;
-                assert!(share.iter().all(|s| *s > fair / 2 && *s < fair * 2), "{nodes} x {workers}: {share:?}");
+                assert!(
+                    share.iter().all(|s| *s > fair / 2 && *s < fair * 2),
+                    "{nodes} x {workers}: {share:?}"
+                );
             }
         }
     }
