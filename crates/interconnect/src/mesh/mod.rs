@@ -1,7 +1,7 @@
 //! Connecting the nodes of a cluster: who talks to whom over what, and what each worker gets.
 //!
 //! The node with the higher number connects to the one with the lower, until it answers. A connection says first who
-//! it is ([`hello`]); whoever does not say that correctly is a *stranger*: the connection is closed and counted, and
+//! it is (`hello.rs`); whoever does not say that correctly is a *stranger*: the connection is closed and counted, and
 //! nothing else happens. When everything of a pair is connected, every worker gets its link to that peer.
 //!
 //! A pair uses shared memory when the configuration says that both are on one host, else TCP; both ends come
