@@ -1,8 +1,9 @@
 //! The doorbell of a worker: how it is woken when it sleeps, at no cost while it does not.
 //!
-//! A worker that found nothing to do arms its [`Bell`], looks at all its rails once more ([`Rail::pending`]), and
-//! sleeps in epoll on [`Bell::fd`]. A sender that has published frames looks whether the bell is armed, and only then
-//! makes the system call. The order of these steps, and why none may be left out, is in `handover.rs`.
+//! A worker that found nothing to do arms its [`Bell`], looks at all its rails once more ([`Rail::pending`]),
+//! and sleeps in epoll on [`Bell::fd`]. A sender that has published frames looks whether the bell is armed,
+//! and only then makes the system call. The order of these steps, and why none may be left out, is in
+//! `handover.rs`.
 //!
 //! [`Rail::pending`]: crate::Rail::pending
 #![allow(unsafe_code, reason = "the armed word lies in memory shared with peers")]
@@ -39,7 +40,8 @@ pub struct PeerBell {
 }
 
 fn armed(page: &Memory) -> &AtomicU32 {
-    // SAFETY: the page is mapped as long as it is borrowed, aligned, and this word is only ever used as an atomic.
+    // SAFETY: the page is mapped as long as it is borrowed, aligned, and this word is only ever used as an
+    // atomic.
     unsafe { AtomicU32::from_ptr(page.start().as_ptr().cast()) }
 }
 
@@ -99,7 +101,8 @@ impl Bell {
         strike(&self.event);
     }
 
-    /// Wakes the worker if it sleeps, from a thread of this process that left it something to do. Whether it slept.
+    /// Wakes the worker if it sleeps, from a thread of this process that left it something to do. Whether it
+    /// slept.
     pub fn ring(&self) -> bool {
         let asleep = handover::claim(armed(&self.page));
         if asleep {
@@ -122,7 +125,8 @@ impl PeerBell {
             bytes: 8,
             source,
         };
-        // A write to it must never block us. It is ours from birth in an honest peer; a pipe or socket is refused.
+        // A write to it must never block us. It is ours from birth in an honest peer; a pipe or socket is
+        // refused.
         let flags = rustix::fs::fcntl_getfl(&event).map_err(|errno: Errno| refused(errno.into()))?;
         if !flags.contains(OFlags::NONBLOCK) || !is_eventfd(&event) {
             return Err(refused(io::Error::other("it is not a non-blocking eventfd")));

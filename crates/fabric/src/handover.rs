@@ -1,7 +1,7 @@
 //! The hand-over between a sender and a worker that is about to sleep, in its pure form.
 //!
-//! Two words meet: what the sender *published* (a ring) and whether the sleeper is *armed*. Each side writes its own
-//! and then reads the other's, with a sequentially consistent fence in between:
+//! Two words meet: what the sender *published* (a ring) and whether the sleeper is *armed*. Each side writes
+//! its own and then reads the other's, with a sequentially consistent fence in between:
 //!
 //! | sleeper | sender |
 //! |---|---|
@@ -10,12 +10,12 @@
 //! | look at what was published | armed = 1? then take it back to 0 and ring |
 //! | nothing there: sleep until rung | |
 //!
-//! The two fences have one order: whoever fences second sees what the other wrote before its own. So either the
-//! sleeper sees what was published, or the sender sees that it is armed; without either fence both may look too early, and
-//! the wake-up is lost. The exchange makes one ring of many senders.
+//! The two fences have one order: whoever fences second sees what the other wrote before its own. So either
+//! the sleeper sees what was published, or the sender sees that it is armed; without either fence both may
+//! look too early, and the wake-up is lost. The exchange makes one ring of many senders.
 //!
-//! The same text is compiled for real atomics and for those of `loom`, which tries every order that the memory model
-//! allows; the tests show that each fence is needed.
+//! The same text is compiled for real atomics and for those of `loom`, which tries every order that the
+//! memory model allows; the tests show that each fence is needed.
 
 /// The three steps, over the atomics of the given module.
 macro_rules! handover {
@@ -56,7 +56,8 @@ mod tests {
     type Arm = fn(&AtomicU32);
     type Claim = fn(&AtomicU32) -> bool;
 
-    /// Every interleaving of one sleeper and `senders`: it never sleeps on what was published without being rung.
+    /// Every interleaving of one sleeper and `senders`: it never sleeps on what was published without being
+    /// rung.
     fn explore(senders: usize, arm: Arm, claim: Claim) {
         loom::model(move || {
             let armed = Arc::new(AtomicU32::new(0));

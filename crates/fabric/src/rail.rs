@@ -134,8 +134,8 @@ pub trait Rail: Send {
     /// The rail is dead.
     fn flush(&mut self) -> Result<(), Lost>;
 
-    /// Whether [`Rail::poll`] or [`Rail::flush`] might get something done now. Called after the worker's bell was
-    /// armed and before it sleeps; must not miss anything that the bell and the registered descriptors
+    /// Whether [`Rail::poll`] or [`Rail::flush`] might get something done now. Called after the worker's bell
+    /// was armed and before it sleeps; must not miss anything that the bell and the registered descriptors
     /// will not announce.
     fn pending(&mut self) -> bool;
 

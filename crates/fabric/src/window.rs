@@ -1,16 +1,17 @@
 //! Windows: memory that peers write into.
 //!
-//! The owner creates a [`Window`]; a peer on the same host maps it ([`PeerWindow`]) and a put is one copy, a peer
-//! elsewhere sends the bytes and the receiving [`TcpRail`](crate::TcpRail) finds the window in its [`Windows`] and
-//! reads the socket straight into it.
+//! The owner creates a [`Window`]; a peer on the same host maps it ([`PeerWindow`]) and a put is one copy, a
+//! peer elsewhere sends the bytes and the receiving [`TcpRail`](crate::TcpRail) finds the window in its
+//! [`Windows`] and reads the socket straight into it.
 //!
-//! A window may be divided into *granules* (the frames of a cache). Each has a generation: odd while its owner
-//! expects a put, even otherwise, and never the same twice in a row. A rail that passes the owner's CPU lets a put in
-//! only under the generation that the owner announced; over shared memory nobody stands between, and the owner
-//! must not reuse a granule before the put is answered or the peer's process has ended.
+//! A window may be divided into *granules* (the frames of a cache). Each has a generation: odd while its
+//! owner expects a put, even otherwise, and never the same twice in a row. A rail that passes the owner's CPU
+//! lets a put in only under the generation that the owner announced; over shared memory nobody stands
+//! between, and the owner must not reuse a granule before the put is answered or the peer's process has
+//! ended.
 //!
-//! What this module cannot guarantee: that bytes in a window hold still. Peers may write at any time, so the memory
-//! is reached by pointer only, and who reads it validates what was read.
+//! What this module cannot guarantee: that bytes in a window hold still. Peers may write at any time, so the
+//! memory is reached by pointer only, and who reads it validates what was read.
 #![allow(unsafe_code, reason = "reaches memory that peers write to")]
 
 use std::{
@@ -141,8 +142,8 @@ impl Window {
         generation.store(generation.load(Relaxed).wrapping_add(1) & !1, Release);
     }
 
-    /// Gives `granule` the generation that its owner chose: odd while a put is expected. The other way to do what
-    /// [`Window::expect`] and [`Window::settle`] do, for owners that number their requests themselves.
+    /// Gives `granule` the generation that its owner chose: odd while a put is expected. The other way to do
+    /// what [`Window::expect`] and [`Window::settle`] do, for owners that number their requests themselves.
     ///
     /// # Panics
     /// When there is no such granule.
@@ -171,8 +172,8 @@ impl Window {
     /// When the range is not inside the window.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         assert!(offset <= self.len() && into.len() <= self.len() - offset, "read past the end of a window");
-        // SAFETY: checked above; `into` is ours. Bytes that a peer writes meanwhile are arbitrary, not undefined:
-        // they come from another process or the kernel.
+        // SAFETY: checked above; `into` is ours. Bytes that a peer writes meanwhile are arbitrary, not
+        // undefined: they come from another process or the kernel.
         unsafe {
             std::ptr::copy_nonoverlapping(self.ptr().as_ptr().add(offset), into.as_mut_ptr(), into.len());
         }
@@ -207,8 +208,8 @@ impl PeerWindow {
         if !self.span.holds(put.offset, put.data.len() as u64) {
             return false;
         }
-        // SAFETY: inside the span, whose length is that of the mapping; `data` is ours and cannot overlap memory
-        // that nobody here has a reference to.
+        // SAFETY: inside the span, whose length is that of the mapping; `data` is ours and cannot overlap
+        // memory that nobody here has a reference to.
         unsafe {
             let target = self.memory.start().as_ptr().add(put.offset as usize);
             std::ptr::copy_nonoverlapping(put.data.as_ptr(), target, put.data.len());

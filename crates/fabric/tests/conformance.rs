@@ -1,7 +1,7 @@
 //! One suite over every kind of rail: what the interconnect relies on, whatever a rail runs over.
 //!
-//! What only one kind can show (hostile memory, hostile bytes) is in `conformance/hostile.rs`; the end of a peer's
-//! process, with a real one, in `conformance/death.rs`.
+//! What only one kind can show (hostile memory, hostile bytes) is in `conformance/hostile.rs`; the end of a
+//! peer's process, with a real one, in `conformance/death.rs`.
 
 #[path = "conformance/death.rs"]
 mod death;
@@ -26,6 +26,7 @@ macro_rules! over_every_rail {
 over_every_rail! {
     a_rail_says_what_it_is
     frames_of_a_lane_arrive_in_order
+    two_threads_at_full_speed_lose_and_mix_up_nothing
     frames_of_every_size_arrive_whole
     a_frame_that_is_too_long_is_refused_and_does_no_harm
     a_full_rail_refuses_then_resumes_and_loses_nothing

@@ -1,15 +1,16 @@
 //! The rail over shared memory: two endpoints on one host.
 //!
-//! Each direction is one sealed memory file made by the *receiver*, with a ring for each lane; a put is one copy into
-//! the peer's mapped window. Sending, putting and polling allocate nothing, lock nothing, and make no system call, except
-//! for the one that wakes a peer that sleeps.
+//! Each direction is one sealed memory file made by the *receiver*, with a ring for each lane; a put is one
+//! copy into the peer's mapped window. Sending, putting and polling allocate nothing, lock nothing, and make
+//! no system call, except for the one that wakes a peer that sleeps.
 //!
-//! Set-up: each side creates [`RxRings`], hands the descriptor to the other (with those of its [`Bell`](crate::Bell) and its
-//! windows), maps what it was handed ([`TxRings::map`], [`PeerBell::map`], [`PeerWindow::map`]) and builds a [`ShmRail`].
-//! Somebody watches the peer's process ([`PeerWatch`]) and sets the flag that the rail was built with.
+//! Set-up: each side creates [`RxRings`], hands the descriptor to the other (with those of its
+//! [`Bell`](crate::Bell) and its windows), maps what it was handed ([`TxRings::map`], [`PeerBell::map`],
+//! [`PeerWindow::map`]) and builds a [`ShmRail`]. Somebody watches the peer's process ([`PeerWatch`]) and
+//! sets the flag that the rail was built with.
 //!
-//! The end of a peer loses nothing: what it published before is delivered, then the rail is lost. A frame that it was
-//! about to write when it died is not there, since its header word comes last.
+//! The end of a peer loses nothing: what it published before is delivered, then the rail is lost. A frame
+//! that it was about to write when it died is not there, since its header word comes last.
 
 #![allow(unsafe_code, reason = "places rings and control words in shared memory")]
 
@@ -38,24 +39,25 @@ pub use watch::{PeerProcess, PeerWatch};
 
 /// Lines in the ring of each lane.
 ///
-/// Prompt, 64 KiB: about a thousand small messages, more than the credits of all channels allow to be on their way, and
-/// small enough to stay in the second-level cache of both cores. Bulk, 512 KiB: 31 of the longest frames, so that a
-/// sender of a stream does not stop for each one that is read; blocks do not pass here but are put.
+/// Prompt, 64 KiB: about a thousand small messages, more than the credits of all channels allow to be on
+/// their way, and small enough to stay in the second-level cache of both cores. Bulk, 512 KiB: 31 of the
+/// longest frames, so that a sender of a stream does not stop for each one that is read; blocks do not pass
+/// here but are put.
 const RING_LINES: [u64; LANES] = [(64 << 10) / LINE as u64, (512 << 10) / LINE as u64];
 
 const _: () = {
     let mut lane = 0;
     while lane < LANES {
         assert!(RING_LINES[lane].is_power_of_two());
-        // The longest frame must find room in an empty ring, wherever its end is: up to a frame less one line is skipped, and
-        // one line stays free.
+        // The longest frame must find room in an empty ring, wherever its end is: up to a frame less one line
+        // is skipped, and one line stays free.
         assert!(2 * MAX_LINES < RING_LINES[lane]);
         lane += 1;
     }
 };
 
-/// The control words, then the rings. The reader's positions have lines of their own, two apart because neighbours are
-/// fetched together; what the writer leaves shares one, which hardly ever changes.
+/// The control words, then the rings. The reader's positions have lines of their own, two apart because
+/// neighbours are fetched together; what the writer leaves shares one, which hardly ever changes.
 const READ_AT: [usize; LANES] = [0, 128];
 const STARVED_AT: [usize; LANES] = [256, 264];
 const CLOSED_AT: usize = 272;
@@ -157,7 +159,8 @@ pub struct ShmRail {
     rx: Memory,
 }
 
-// SAFETY: the pointers in the ends go into `tx` and `rx`, which move with them; one thread at a time uses a rail.
+// SAFETY: the pointers in the ends go into `tx` and `rx`, which move with them; one thread at a time uses a
+// rail.
 unsafe impl Send for ShmRail {}
 
 impl ShmRail {

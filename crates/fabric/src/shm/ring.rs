@@ -1,8 +1,8 @@
 //! A ring of cache lines between one writer and one reader in two processes.
 //!
 //! ## Layout
-//! A ring is a power of two of 64-byte lines. A frame takes as many contiguous lines as its bytes and an 8-byte header
-//! word need; the header word is the first word of its first line:
+//! A ring is a power of two of 64-byte lines. A frame takes as many contiguous lines as its bytes and an
+//! 8-byte header word need; the header word is the first word of its first line:
 //!
 //! ```text
 //! bits 0..32   length of the frame in bytes
@@ -13,33 +13,34 @@
 //! A small frame so costs one line that moves from core to core once, header and payload together.
 //!
 //! ## Who writes what, and when
-//! The *writer* fills the payload, sets the header word of the line **after** the frame to 0, and stores the header word
-//! of the frame last (release). The reader looks at the header word of its next line only (acquire). Since that word was
-//! zeroed before the frame in front of it was published, what is left of the previous lap is never taken for a header,
-//! and no lap needs counting. For this one line always stays free. A frame that does not fit before the end of the ring
-//! starts at line 0, and is published by a skip marker where it would have stood, after the frame itself is in place.
+//! The *writer* fills the payload, sets the header word of the line **after** the frame to 0, and stores the
+//! header word of the frame last (release). The reader looks at the header word of its next line only
+//! (acquire). Since that word was zeroed before the frame in front of it was published, what is left of the
+//! previous lap is never taken for a header, and no lap needs counting. For this one line always stays free.
+//! A frame that does not fit before the end of the ring starts at line 0, and is published by a skip marker
+//! where it would have stood, after the frame itself is in place.
 //!
-//! The *reader* publishes how many lines it has read in all, on a line that nobody else writes; the writer keeps
-//! a copy and looks again only when the ring seems full. It publishes after every eighth of the ring and
-//! when it finds the ring empty: the line is its own unless the writer looks, so the store is cheap.
+//! The *reader* publishes how many lines it has read in all, on a line that nobody else writes; the writer
+//! keeps a copy and looks again only when the ring seems full. It publishes after every eighth of the ring
+//! and when it finds the ring empty: the line is its own unless the writer looks, so the store is cheap.
 //!
-//! Looking at a header word that the writer has just zeroed fetches the line from the other core. Whoever does so
-//! between a request and the answer to it delays the answer by that much, since no store leaves a core before the loads in
-//! front of it are done. So the reader looks for a second frame in one poll only while frames come faster than it polls.
-//! For the same reason it asks for the line after the one it polls ahead of time: the two lines of a middling frame then move at
-//! once. And the writer fills the first line of a frame last, in one go with the header word, since the reader
-//! polls it and would take it away in between.
+//! Looking at a header word that the writer has just zeroed fetches the line from the other core. Whoever
+//! does so between a request and the answer to it delays the answer by that much, since no store leaves a
+//! core before the loads in front of it are done. So the reader looks for a second frame in one poll only
+//! while frames come faster than it polls. For the same reason it asks for the line after the one it polls
+//! ahead of time: the two lines of a middling frame then move at once. And the writer fills the first line of
+//! a frame last, in one go with the header word, since the reader polls it and would take it away in between.
 //!
-//! A writer that found no room leaves the position that it saw in `starved`; the reader, who looks there
-//! in every poll, tells the rail to wake the writer when a quarter of the ring or all of it is free. It cannot sleep
-//! over it: it sleeps only when the ring is empty, and looks once more after arming its bell.
+//! A writer that found no room leaves the position that it saw in `starved`; the reader, who looks there in
+//! every poll, tells the rail to wake the writer when a quarter of the ring or all of it is free. It cannot
+//! sleep over it: it sleeps only when the ring is empty, and looks once more after arming its bell.
 //!
 //! ## Why this is sound
-//! Both processes map the memory; neither ever makes a reference to ring data. Header and control words are atomics.
-//! Payload bytes are plain copies ordered by the header's release and acquire, and, for lines used again, by those
-//! of the reader's position. A peer that breaks the rules can make bytes arbitrary, never an access out of
-//! bounds: every line number is masked, the header word is read once and checked, a position that cannot be
-//! is [`Broken`].
+//! Both processes map the memory; neither ever makes a reference to ring data. Header and control words are
+//! atomics. Payload bytes are plain copies ordered by the header's release and acquire, and, for lines used
+//! again, by those of the reader's position. A peer that breaks the rules can make bytes arbitrary, never an
+//! access out of bounds: every line number is masked, the header word is read once and checked, a position
+//! that cannot be is [`Broken`].
 #![allow(unsafe_code, reason = "reads and writes memory shared with the peer")]
 
 use std::{
@@ -96,8 +97,8 @@ impl Place {
     /// The header word of the line at `position`.
     #[inline(always)]
     fn header(&self, position: u64) -> &AtomicU64 {
-        // SAFETY: the start of a line is aligned and mapped, and this word is only used as an atomic while it can
-        // be a header; the writer alone overwrites it with payload, in lines that the reader has passed.
+        // SAFETY: the start of a line is aligned and mapped, and this word is only used as an atomic while it
+        // can be a header; the writer alone overwrites it with payload, in lines that the reader has passed.
         unsafe { AtomicU64::from_ptr(self.line(position).as_ptr().cast()) }
     }
 
@@ -182,8 +183,8 @@ impl Writer {
         let Room { start, end } = *room;
         self.place.header(end).store(0, Relaxed);
         let len = head.len() + body.len();
-        // SAFETY: `room` was computed from this length: the lines from `start` on are contiguous, in the ring, and
-        // free, so neither read by the peer nor overlapping what the caller holds.
+        // SAFETY: `room` was computed from this length: the lines from `start` on are contiguous, in the
+        // ring, and free, so neither read by the peer nor overlapping what the caller holds.
         unsafe {
             let payload = self.place.line(start).add(HEADER).as_ptr();
             let (first_head, first_body) = first_line(head.len(), body.len());
@@ -325,7 +326,8 @@ impl Reader {
             if header & !0xffff_ffff != FRAME || len > MAX_FRAME || lines_of(len) > left {
                 return (delivered, Err(Broken("a header in a ring that cannot be")));
             }
-            // SAFETY: header and payload lie in the lines up to `left`, inside the mapped ring, which outlives the call.
+            // SAFETY: header and payload lie in the lines up to `left`, inside the mapped ring, which
+            // outlives the call.
             deliver(unsafe { Frame::shared(self.place.line(self.next).add(HEADER), len) });
             self.next += lines_of(len);
             delivered += 1;

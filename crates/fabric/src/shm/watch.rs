@@ -1,7 +1,7 @@
 //! Watching the processes at the other ends of rails: their end is seen at once, by pidfd.
 //!
-//! One thread for a node. It guarantees that the flag of a rail is set only after the peer's process has ended, so
-//! everything that it ever wrote is visible to whoever sees the flag.
+//! One thread for a node. It guarantees that the flag of a rail is set only after the peer's process has
+//! ended, so everything that it ever wrote is visible to whoever sees the flag.
 
 use std::{
     io,
@@ -61,7 +61,7 @@ struct Watched {
 struct Shared {
     epoll: OwnedFd,
     stop: OwnedFd,
-    /// By token; an entry is taken out when its process has ended.
+    /// By token; an entry is taken out when its process has ended, and its place used again.
     watched: Mutex<Vec<Option<Watched>>>,
 }
 
@@ -96,10 +96,14 @@ impl PeerWatch {
     /// The system's refusal.
     pub fn watch(&self, pidfd: OwnedFd, gone: Arc<AtomicBool>, bells: Vec<Arc<Bell>>) -> io::Result<()> {
         let mut watched = self.shared.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let token = watched.len() as u64;
+        let token = watched.iter().position(Option::is_none).unwrap_or(watched.len());
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
-        epoll::add(&self.shared.epoll, pidfd.as_fd(), epoll::EventData::new_u64(token), flags)?;
-        watched.push(Some(Watched { pidfd, gone, bells }));
+        epoll::add(&self.shared.epoll, pidfd.as_fd(), epoll::EventData::new_u64(token as u64), flags)?;
+        let entry = Some(Watched { pidfd, gone, bells });
+        match watched.get_mut(token) {
+            Some(free) => *free = entry,
+            None => watched.push(entry),
+        }
         Ok(())
     }
 }

@@ -1,8 +1,9 @@
 //! The receiving half of one stream: reads the socket, hands over frames, lands puts in their windows.
 //!
-//! Guarantees: the data of a put are read by the kernel straight to their place (those that came along with its header
-//! excepted, which are copied there), only after the header was verified and the window accepts them, and the
-//! frame follows only after their checksum matched. Memory is fixed: one buffer that holds the longest frame with its header.
+//! Guarantees: the data of a put are read by the kernel straight to their place (those that came along with
+//! its header excepted, which are copied there), only after the header was verified and the window accepts
+//! them, and the frame follows only after their checksum matched. Memory is fixed: one buffer that holds the
+//! longest frame with its header.
 #![allow(unsafe_code, reason = "receives into windows")]
 
 use std::{io::IoSliceMut, net::TcpStream};
@@ -16,8 +17,8 @@ use crate::{Frame, Lane, MAX_FRAME, Windows};
 /// Several of the longest frames, or a thousand small ones, for one system call.
 const BUFFER_LEN: usize = 64 << 10;
 
-/// What is read behind the data of a put and while puts are what arrives: the next header and frame, and little of the
-/// next data, which would have to be copied.
+/// What is read behind the data of a put and while puts are what arrives: the next header and frame, and
+/// little of the next data, which would have to be copied.
 const BEHIND_PUT: usize = 512;
 
 const _: () = assert!(BUFFER_LEN >= 2 * (wire::MAX_HEADER + MAX_FRAME));
@@ -89,7 +90,8 @@ impl Inbox {
         mut deliver: impl FnMut(Frame<'_>),
     ) -> (usize, Result<(), Stop>) {
         let mut delivered = 0;
-        // One look at the socket at least; after that it is only asked again when it gave all that was asked for.
+        // One look at the socket at least; after that it is only asked again when it gave all that was asked
+        // for.
         let mut dry = false;
         while delivered < limit {
             let step = if self.landing.is_some() {
@@ -169,10 +171,10 @@ impl Inbox {
         if rest > 0 {
             // Again before every write: the owner may have given up waiting.
             let window = admit(windows, &target).map_err(Stop::Corrupt)?;
-            // SAFETY: `accepts` has found the whole target inside the window, which is mapped as long as the table
-            // holds it. No thread of ours reads or writes a granule while it expects a put; in a window without
-            // granules, bytes under a put are arbitrary to whoever looks, and this slice is only handed to the kernel and
-            // summed.
+            // SAFETY: `accepts` has found the whole target inside the window, which is mapped as long as the
+            // table holds it. No thread of ours reads or writes a granule while it expects a put; in a window
+            // without granules, bytes under a put are arbitrary to whoever looks, and this slice is only
+            // handed to the kernel and summed.
             let place = unsafe {
                 let start = window.ptr().add(target.offset as usize + landing.done);
                 std::slice::from_raw_parts_mut(start.as_ptr(), rest)
@@ -243,7 +245,8 @@ fn receive(
     }
 }
 
-/// What a read says about the socket; how many bytes came (0: none now). `within` a frame, an end is an accident.
+/// What a read says about the socket; how many bytes came (0: none now). `within` a frame, an end is an
+/// accident.
 fn note(
     read: Result<usize, Errno>,
     asked: usize,

@@ -1,8 +1,8 @@
 //! The rail over TCP: two connections, one for each lane, so that small frames never queue behind bulk.
 //!
-//! A put is received straight into its window. Every frame has a sequence number and a checksum, every put one over its
-//! data; the first byte that does not fit ends the rail. Sends never block: what a socket does not take waits
-//! in a queue of bounded size. The layout on the wire is in `wire.rs`.
+//! A put is received straight into its window. Every frame has a sequence number and a checksum, every put
+//! one over its data; the first byte that does not fit ends the rail. Sends never block: what a socket does
+//! not take waits in a queue of bounded size. The layout on the wire is in `wire.rs`.
 //!
 //! The connections are authenticated before they become a rail; this module trusts the bytes no more for it.
 
@@ -26,8 +26,8 @@ use outbox::Outbox;
 #[doc(hidden)]
 pub use wire::decode_any;
 
-/// Polls in a row that may leave the bulk stream alone because the prompt one had something: the answer to it need not wait
-/// for a system call, bulk frames wait for no more than these.
+/// Polls in a row that may leave the bulk stream alone because the prompt one had something: the answer to it
+/// need not wait for a system call, bulk frames wait for no more than these.
 const MOST_SKIPPED: u32 = 4;
 
 /// What a rail over TCP is built from.

@@ -1,8 +1,8 @@
 //! The sending half of one stream: gathers what goes out, keeps what the socket did not take.
 //!
-//! Guarantees: a frame is taken whole or not at all; the bytes of the caller are not needed after the call; memory is
-//! bounded. Small frames wait for the flush, so that a batch of them is one system call; large ones go out at
-//! once, straight from where they are, with whatever waits in front of them.
+//! Guarantees: a frame is taken whole or not at all; the bytes of the caller are not needed after the call;
+//! memory is bounded. Small frames wait for the flush, so that a batch of them is one system call; large ones
+//! go out at once, straight from where they are, with whatever waits in front of them.
 
 use std::{io::IoSlice, net::TcpStream};
 
@@ -14,7 +14,8 @@ use rustix::{
 use super::wire;
 use crate::{Lane, Put, SendError};
 
-/// Bytes that may wait for the socket, by lane. Prompt: more than the credits of all channels allow to be under way. Bulk:
+/// Bytes that may wait for the socket, by lane. Prompt: more than the credits of all channels allow to be
+/// under way. Bulk:
 /// 512 blocks of 16 KiB, some milliseconds of a fast network.
 const MOST_QUEUED: [usize; 2] = [512 << 10, 8 << 20];
 

@@ -20,9 +20,9 @@
 //!          -- then the frame, then the data of the put
 //! ```
 //!
-//! The frame stands before the data so that all that decides where the data go is verified before the first of them is
-//! read. The decoder takes any bytes: it returns what is wrong with them, never panics, and never believes a length
-//! that it has not checked. It knows no socket and no window.
+//! The frame stands before the data so that all that decides where the data go is verified before the first
+//! of them is read. The decoder takes any bytes: it returns what is wrong with them, never panics, and never
+//! believes a length that it has not checked. It knows no socket and no window.
 
 use std::ops::Range;
 
@@ -107,8 +107,8 @@ pub(super) fn header_len(put: bool) -> usize {
     if put { MAX_HEADER } else { BASE_LEN }
 }
 
-/// The header for the frame `head` + `body`, which the caller has found to be no longer than [`MAX_FRAME`], and `put`,
-/// whose data are no longer than a `u32` says.
+/// The header for the frame `head` + `body`, which the caller has found to be no longer than [`MAX_FRAME`],
+/// and `put`, whose data are no longer than a `u32` says.
 pub(super) fn encode(lane: Lane, sequence: u32, head: &[u8], body: &[u8], put: Option<&Put<'_>>) -> Header {
     let mut base = Base {
         len: U32::new((head.len() + body.len()) as u32),

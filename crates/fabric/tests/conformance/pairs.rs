@@ -172,8 +172,8 @@ impl Sleeper {
         Self { epoll }
     }
 
-    /// Sleeps as a worker does, if there is nothing to do; whether it slept. A wake-up that does not come within a minute
-    /// is a lost one.
+    /// Sleeps as a worker does, if there is nothing to do; whether it slept. A wake-up that does not come
+    /// within a minute is a lost one.
     pub(crate) fn sleep(&self, end: &mut End) -> bool {
         end.bell.arm();
         let idle = !end.rail.pending();

@@ -52,6 +52,46 @@ pub(crate) fn frames_of_a_lane_arrive_in_order(kind: RailKind) {
     }
 }
 
+pub(crate) fn two_threads_at_full_speed_lose_and_mix_up_nothing(kind: RailKind) {
+    const EACH: u64 = 60_000;
+    let (mut a, mut b) = pair(kind);
+    let receiver = thread::spawn(move || {
+        let mut came = [0u64; 2];
+        while came != [EACH; 2] {
+            b.rail
+                .poll(64, &mut |lane, got| {
+                    let expected = came[lane.index()];
+                    assert_eq!(bytes(&got), frame(expected, some_len(expected)));
+                    came[lane.index()] += 1;
+                })
+                .unwrap();
+            if came[0] % 512 == 0 {
+                thread::yield_now();
+            }
+        }
+        b
+    });
+    let mut sent = [0u64; 2];
+    while sent != [EACH; 2] {
+        for lane in Lane::ALL {
+            let number = sent[lane.index()];
+            let made = frame(number, some_len(number));
+            let cut = number as usize % 9;
+            if number < EACH && a.offer(lane, &made[..cut], &made[cut..]) {
+                sent[lane.index()] += 1;
+            }
+        }
+        if sent[0].is_multiple_of(8) {
+            a.rail.flush().unwrap();
+        }
+    }
+    while !receiver.is_finished() {
+        a.rail.flush().unwrap();
+        thread::yield_now();
+    }
+    receiver.join().unwrap();
+}
+
 pub(crate) fn frames_of_every_size_arrive_whole(kind: RailKind) {
     let (mut a, mut b) = pair(kind);
     let edges = [4096, 8192, MAX_FRAME].into_iter().flat_map(|edge| edge - 64..=edge);
