@@ -10,7 +10,7 @@ use plexus_base::{Epoch, Incarnation, NodeId};
 use plexus_disks::Group;
 use serde::{Deserialize, Serialize};
 
-use crate::{blocks::Blocks, config::Config, life::Life, traffic::Traffic};
+use crate::{blocks::Blocks, config::Config, life::Life, settle::Settled, traffic::Traffic};
 
 /// What a body is made from.
 pub struct Parts {
@@ -18,12 +18,11 @@ pub struct Parts {
     pub config: Arc<Config>,
     /// Which of its nodes this is.
     pub me: NodeId,
-    /// The number of the run.
-    pub run: u64,
     /// This life of the node.
     pub incarnation: Incarnation,
-    /// Blocks that are refused.
-    pub lost: Blocks,
+    /// The run that it takes part in, and the blocks that are refused in it. Peers must have the same
+    /// [fingerprint](Settled::fingerprint).
+    pub settled: Settled,
     /// The disks.
     pub group: Arc<Group>,
     /// Where the node stands.

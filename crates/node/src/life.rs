@@ -8,7 +8,7 @@ use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-use plexus_base::Nanos;
+use plexus_base::{Nanos, NodeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -98,14 +98,14 @@ impl Life {
         self.lock().ending.is_some()
     }
 
-    /// The run is broken off, and everything that is to be done about it is done: from now on this node gives
-    /// nothing away, what it `held` in any mode is on disk in the version that it held, and of the blocks that it
+    /// The run is broken off because the nodes `gone` are, and everything that is to be done about it is done: from
+    /// now on this node gives nothing away, what it `held` in any mode is on disk in the version that it held, and of the blocks that it
     /// masters `lost` were or may have been in X with a node that is gone. Recorded durably; only the first call
     /// in a run does anything.
     ///
     /// # Errors
     /// The record cannot be written; the next start will take this node for dead.
-    pub fn stopped(&self, why: &str, held: Blocks, lost: Blocks) -> Result<(), StateError> {
+    pub fn stopped(&self, why: &str, gone: NodeSet, held: Blocks, lost: Blocks) -> Result<(), StateError> {
         let mut state = self.lock();
         if state.broken_off || state.ending == Some(Ending::Clean) {
             return Ok(());
@@ -116,7 +116,8 @@ impl Life {
             state.stage = Stage::Stopped;
             state.why = Some(why.into());
         }
-        self.recorder.write(Phase::Stopped { held, lost })
+        let gone = gone.iter().map(|node| node.0).collect();
+        self.recorder.write(Phase::Stopped { held, gone, lost })
     }
 
     /// Goes on to `stage`, unless the run was broken off.

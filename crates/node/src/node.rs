@@ -7,7 +7,7 @@
 
 use std::{io, path::PathBuf, sync::Arc, thread, thread::JoinHandle};
 
-use plexus_base::NodeId;
+use plexus_base::{NodeId, NodeSet};
 use plexus_disks::{DiskError, Group};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
@@ -128,7 +128,12 @@ impl Node {
         if self.life.wait_for_end() == Ending::Leave && self.life.stage().0 != Stage::Stopped {
             let handed_back = self.body.freeze().map_err(NodeError::Body)?;
             tracing::info!(written = handed_back.written, "left alone");
-            self.life.stopped("the node was told to leave", handed_back.held, Blocks::EMPTY)?;
+            self.life.stopped(
+                "the node was told to leave",
+                NodeSet::EMPTY,
+                handed_back.held,
+                Blocks::EMPTY,
+            )?;
         }
         Ok(())
     }
@@ -155,9 +160,8 @@ fn join(
     let parts = Parts {
         config: Arc::clone(config),
         me,
-        run: entry.settled.run,
         incarnation: entry.incarnation,
-        lost: entry.settled.lost.clone(),
+        settled: entry.settled.clone(),
         group: Arc::new(group),
         life: Arc::clone(life),
     };

@@ -10,14 +10,15 @@
 //! - otherwise lost is what the survivors' lists name, and every block mastered by a node that died (its
 //!   directory, which knew the holders, is gone), *without* the blocks that a survivor held, because no node
 //!   can have held a newer version, and the survivor's is on disk;
-//! - a node that took no part changed nothing and mastered nothing.
+//! - a node that took no part changed nothing and mastered nothing. A node without a record that a survivor saw
+//!   going did take part, on a machine whose records are not here: it counts as dead.
 //!
 //! Nodes that start at the same time agree through a lock and the number of the run: whoever comes first
 //! when no node of the last run lives settles it and opens the next; the others join that one.
 
 use std::{collections::BTreeMap, io};
 
-use plexus_base::{BlockId, Incarnation, NodeId};
+use plexus_base::{BlockId, Incarnation, NodeId, NodeSet, crc32c};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -37,21 +38,39 @@ pub struct Settled {
     pub lost: Blocks,
 }
 
+impl Settled {
+    /// Changes with what nodes of one cluster must agree on before they serve each other: the settings that are the
+    /// same for all, and the blocks that they refuse. Nodes of machines with records of their own may differ in these.
+    #[must_use]
+    pub fn fingerprint(&self, config: &Config) -> u64 {
+        let nodes: Vec<_> =
+            config.nodes.iter().map(|node| (&node.name, &node.host, node.address, &node.rails)).collect();
+        let settings =
+            format!("{} {} {:?} {} {nodes:?}", config.id, config.workers, config.block_size, config.blocks);
+        let refused = format!("{:?}", self.lost);
+        u64::from(crc32c(settings.as_bytes())) << 32 | u64::from(crc32c(refused.as_bytes()))
+    }
+}
+
 /// The blocks that a run lost, by the records of the nodes that took part in it.
 #[must_use]
 pub fn lost_blocks(records: &BTreeMap<NodeId, Phase>, nodes: u8, blocks: u64) -> Blocks {
     if records.values().any(|phase| *phase == Phase::Clean) {
         return Blocks::EMPTY;
     }
-    let dead: Vec<_> =
+    let mut dead: NodeSet =
         records.iter().filter(|(_, phase)| **phase == Phase::Running).map(|(node, _)| *node).collect();
     let (mut held, mut lost) = (Blocks::EMPTY, Blocks::EMPTY);
     for phase in records.values() {
-        if let Phase::Stopped { held: of_one, lost: by_one } = phase {
+        if let Phase::Stopped { held: of_one, gone, lost: by_one } = phase {
             (held, lost) = (held.union(of_one), lost.union(by_one));
+            let elsewhere = gone.iter().map(|node| NodeId(*node));
+            elsewhere
+                .filter(|node| node.0 < nodes && !records.contains_key(node))
+                .for_each(|node| dead.insert(node));
         }
     }
-    let unknown = (0..blocks).map(BlockId).filter(|block| dead.contains(&block.partition().master(nodes)));
+    let unknown = (0..blocks).map(BlockId).filter(|block| dead.contains(block.partition().master(nodes)));
     let unknown: Blocks = if dead.is_empty() { Blocks::EMPTY } else { unknown.collect() };
     lost.union(&unknown).without(&held)
 }

@@ -36,6 +36,8 @@ pub enum Phase {
         /// Blocks that this node held in any mode when it froze: from then on it gave nothing away, and the
         /// version that it held is on disk.
         held: Blocks,
+        /// The nodes that were gone, by number.
+        gone: Vec<u8>,
         /// Of the blocks that this node masters: those whose X was or may have been with a node that was gone.
         lost: Blocks,
     },

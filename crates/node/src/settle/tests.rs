@@ -12,7 +12,7 @@ fn set(list: impl IntoIterator<Item = u64>) -> Blocks {
 }
 
 fn stopped(held: &[u64], lost: &[u64]) -> Phase {
-    Phase::Stopped { held: set(held.iter().copied()), lost: set(lost.iter().copied()) }
+    Phase::Stopped { held: set(held.iter().copied()), gone: vec![], lost: set(lost.iter().copied()) }
 }
 
 fn lost(phases: &[(u8, Phase)]) -> Blocks {
@@ -68,6 +68,26 @@ fn who_left_alone_and_wrote_everything_loses_nothing() {
     // Its peers saw it go while it had X, but it recorded that it holds them on disk.
     let phases = [(0, stopped(&[5, 6], &[])), (1, stopped(&[1], &[5])), (2, stopped(&[], &[6]))];
     assert_eq!(lost(&phases), Blocks::EMPTY);
+}
+
+#[test]
+fn who_was_seen_going_and_has_no_record_here_is_dead() {
+    let seen = |gone: u8| Phase::Stopped { held: Blocks::EMPTY, gone: vec![gone], lost: Blocks::EMPTY };
+    assert_eq!(lost(&[(0, seen(2)), (1, seen(2))]), mastered(2));
+    // One that recorded its own end is not, and a number that no node has is nobody.
+    assert_eq!(lost(&[(0, seen(2)), (1, seen(99)), (2, stopped(&[], &[]))]), Blocks::EMPTY);
+}
+
+#[test]
+fn a_fingerprint_tells_what_differs() {
+    let cluster = cluster();
+    let print = |settled: &Settled, config: &Config| settled.fingerprint(config);
+    let base = print(&Settled::default(), &cluster.config);
+    assert_eq!(base, print(&Settled { run: 9, lost: Blocks::EMPTY }, &cluster.config));
+    assert_ne!(base, print(&Settled { run: 0, lost: set([1]) }, &cluster.config));
+    let mut other = cluster.config.clone();
+    other.nodes[0].address.set_port(9);
+    assert_ne!(base, print(&Settled::default(), &other));
 }
 
 struct Cluster {
