@@ -25,7 +25,8 @@ use std::{
         Arc,
         atomic::{
             AtomicBool, AtomicU64,
-            Ordering::{Acquire, Relaxed, Release},
+            Ordering::{Acquire, Relaxed, Release, SeqCst},
+            fence,
         },
     },
 };
@@ -303,7 +304,12 @@ impl Rail for ShmRail {
         if self.lost.is_some() {
             return !self.said;
         }
-        // The peer may wait for room that our last poll made: it is told before we sleep.
+        // The peer may wait for room that our last polls made: it sees the room, or we see that it waits, as
+        // with the bell.
+        let news = self.readers.iter_mut().fold(false, |news, reader| reader.publish() | news);
+        if news {
+            fence(SeqCst);
+        }
         let mut feeds = false;
         for reader in &mut self.readers {
             feeds |= reader.feeds_starved();

@@ -344,13 +344,16 @@ impl Reader {
         (delivered, Ok(()))
     }
 
+    /// Shows the writer how far we have read; whether that is news.
     #[inline]
-    fn publish(&mut self) {
-        if self.published != self.next {
+    pub(super) fn publish(&mut self) -> bool {
+        let news = self.published != self.next;
+        if news {
             self.published = self.next;
             // Release: our reads of these lines are over before the writer sees them free.
             self.place.read().store(self.next, Release);
         }
+        news
     }
 
     /// Whether a writer without room should be woken now; says so once for each time that it left word.
