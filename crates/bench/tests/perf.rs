@@ -59,7 +59,8 @@ impl Pair {
                 let maps = [0, 1].map(|me| {
                     let (bell, window, _) = &own[1 - me];
                     let tx = TxRings::map(rings[1 - me].fd()).unwrap();
-                    let bell = PeerBell::map(bell.page_fd(), bell.fd().try_clone_to_owned().unwrap()).unwrap();
+                    let bell =
+                        PeerBell::map(bell.page_fd(), bell.fd().try_clone_to_owned().unwrap()).unwrap();
                     (tx, bell, PeerWindow::map(window.fd().as_fd(), span).unwrap())
                 });
                 let mut rings = rings.into_iter();
@@ -119,7 +120,11 @@ fn every_trial_ends(kind: RailKind, driving: Driving) {
     let mut trials = Vec::new();
     for method in [Method::Send, Method::Put] {
         for pattern in [Pattern::Latency, Pattern::Stream] {
-            trials.extend([8, 4096, 16384, 1 << 20, perf::WINDOW_BYTES].map(|bytes| Trial { method, pattern, bytes }));
+            trials.extend([8, 4096, 16384, 1 << 20, perf::WINDOW_BYTES].map(|bytes| Trial {
+                method,
+                pattern,
+                bytes,
+            }));
         }
     }
     let measured = Pair::new(kind).measure(driving, trials.clone()).unwrap();
@@ -129,9 +134,15 @@ fn every_trial_ends(kind: RailKind, driving: Driving) {
         if std::env::var_os("PLEXUS_SHOW").is_some() {
             eprintln!("{line}");
         }
-        assert_eq!((trial.method, trial.pattern, trial.bytes), (measured.method, measured.pattern, measured.bytes));
+        assert_eq!(
+            (trial.method, trial.pattern, trial.bytes),
+            (measured.method, measured.pattern, measured.bytes)
+        );
         assert!(measured.messages > 0 && measured.messages_per_s > 0.0 && measured.mb_per_s > 0.0, "{line}");
-        assert!(measured.cpu_client.us_per_message > 0.0 && measured.cpu_server.us_per_message > 0.0, "{line}");
+        assert!(
+            measured.cpu_client.us_per_message > 0.0 && measured.cpu_server.us_per_message > 0.0,
+            "{line}"
+        );
         match (measured.response_us, measured.one_way_us) {
             (Some(us), Some(one_way)) => {
                 assert_eq!(trial.pattern, Pattern::Latency);

@@ -1,1 +1,18 @@
-//! The block workload.
+//! The block workload: clients on every node read and change the same blocks through the shared cache.
+//!
+//! Every change is counted twice: in the block, under the latch of whoever changes it ([`counted`]), and by the client when
+//! the change is done. At the end both must agree, so a change that was lost or made twice is found. What runs in the
+//! nodes is [`command`]; [`run`] starts it on all of them at once, merges and checks.
+
+mod client;
+pub mod command;
+mod counted;
+mod node;
+mod parameters;
+mod report;
+mod run;
+
+pub use node::{Host, NodeCounts, NodeResult};
+pub use parameters::{Order, Workload};
+pub use report::{Report, Switches};
+pub use run::{RunError, run};

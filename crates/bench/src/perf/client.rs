@@ -7,7 +7,10 @@ use plexus_fabric::Put;
 use plexus_interconnect::{Channel, Kind, Message, Net};
 use plexus_node::port::Port;
 
-use super::{Cpu, IN_FLIGHT, Measured, Method, Pattern, PerfError, Plan, Trial, WINDOW, WINDOW_BYTES, progress::Progress, wire};
+use super::{
+    Cpu, IN_FLIGHT, Measured, Method, Pattern, PerfError, Plan, Trial, WINDOW, WINDOW_BYTES,
+    progress::Progress, wire,
+};
 use crate::{Responses, Usage, responses::thousandths};
 
 /// What a [`Client`] leaves behind.

@@ -36,9 +36,15 @@ impl Server {
         match (trial.pattern, trial.method) {
             (Pattern::Latency, Method::Send) => reply(net, message.from, wire::ACK, message.payload),
             (Pattern::Latency, Method::Put) => {
-                let put = Put { window: WINDOW, offset: 0, generation: 0, data: &self.data[..trial.bytes as usize] };
+                let put = Put {
+                    window: WINDOW,
+                    offset: 0,
+                    generation: 0,
+                    data: &self.data[..trial.bytes as usize],
+                };
                 // No link: the port is told of that apart.
-                let _ = net.put(message.from, Channel::Benchmark, Kind::Reply, wire::ACK, put, message.payload);
+                let _ =
+                    net.put(message.from, Channel::Benchmark, Kind::Reply, wire::ACK, put, message.payload);
             }
             (Pattern::Stream, _) => {
                 if self.arrived.is_multiple_of(ACKNOWLEDGE_EVERY) {

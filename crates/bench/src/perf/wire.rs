@@ -36,7 +36,8 @@ impl Trial {
     pub(super) fn from_wire(wire: &[u8]) -> Option<Self> {
         let wire: &[u8; 12] = wire.try_into().ok()?;
         let method = [Method::Send, Method::Put].into_iter().find(|method| *method as u8 == wire[4])?;
-        let pattern = [Pattern::Latency, Pattern::Stream].into_iter().find(|pattern| *pattern as u8 == wire[5])?;
+        let pattern =
+            [Pattern::Latency, Pattern::Stream].into_iter().find(|pattern| *pattern as u8 == wire[5])?;
         let bytes = u32::from_le_bytes([wire[0], wire[1], wire[2], wire[3]]);
         (8..=super::WINDOW_BYTES).contains(&bytes).then_some(Self { method, pattern, bytes })
     }

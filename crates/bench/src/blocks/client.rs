@@ -1,0 +1,234 @@
+//! One client: a thread that reads and changes blocks as fast as it gets them.
+
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::Instant,
+};
+
+use plexus_base::BlockId;
+use plexus_cache::{Cache, CacheError};
+
+use super::{Order, Workload, counted};
+use crate::Responses;
+
+/// Where all clients of a node stand, set by the thread that started them.
+#[derive(Default)]
+pub(super) struct Stage {
+    stage: AtomicU8,
+    failure: Mutex<Option<String>>,
+}
+
+/// After the warm-up, which is stage 0.
+pub(super) const MEASURING: u8 = 1;
+pub(super) const OVER: u8 = 2;
+
+impl Stage {
+    pub(super) fn reach(&self, stage: u8) {
+        self.stage.fetch_max(stage, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn now(&self) -> u8 {
+        self.stage.load(Ordering::Relaxed)
+    }
+
+    fn fail(&self, why: String) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+        self.reach(OVER);
+    }
+
+    /// Why a client gave up, if one has.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What one client did.
+#[derive(Default)]
+pub(super) struct Done {
+    /// Changes acknowledged, from the first to the last.
+    pub(super) acknowledged: u64,
+    /// Reads and changes while it was measured.
+    pub(super) reads: u64,
+    pub(super) changes: u64,
+    /// Response times of those that had to wait for a block, and of the others.
+    pub(super) waits: Responses,
+    pub(super) hits: u64,
+}
+
+/// Numbers by SplitMix64 (Steele et al. 2014): a few instructions, the same sequence for the same seed.
+struct Chance(u64);
+
+impl Chance {
+    #[inline]
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        BlockId(self.0).hash()
+    }
+
+    /// A number below `end`.
+    #[inline]
+    fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    }
+}
+
+/// The place of a client among all clients of all nodes.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) slot: usize,
+    pub(super) of: usize,
+}
+
+/// Works until the stage is over. A failure ends all clients of the node.
+pub(super) fn work(cache: &Cache, workload: &Workload, place: Place, stage: &Stage) -> Done {
+    let mut done = Done::default();
+    if let Err(why) = Client::new(workload, place).work(cache, stage, &mut done) {
+        stage.fail(why);
+    }
+    done
+}
+
+struct Client<'a> {
+    workload: &'a Workload,
+    slot: usize,
+    chance: Chance,
+    next: u64,
+    /// How often this client has changed each block; `u64::MAX` where it has not met it yet.
+    mine: Vec<u64>,
+}
+
+impl<'a> Client<'a> {
+    fn new(workload: &'a Workload, place: Place) -> Self {
+        let seed = workload.seed.wrapping_mul(0x1_0000_0001).wrapping_add(place.slot as u64);
+        Self {
+            workload,
+            slot: place.slot,
+            chance: Chance(BlockId(seed).hash()),
+            // Apart from each other, so that none follows on another's heels from the start.
+            next: place.slot as u64 * workload.hot / place.of as u64,
+            mine: vec![u64::MAX; workload.hot as usize],
+        }
+    }
+
+    fn work(&mut self, cache: &Cache, stage: &Stage, done: &mut Done) -> Result<(), String> {
+        let mut session = cache.session();
+        let mut last = Instant::now();
+        let mut waits = session.waits();
+        loop {
+            let now = stage.now();
+            if now == OVER {
+                return Ok(());
+            }
+            let block = BlockId(self.choose());
+            let changes = self.chance.below(100) < u64::from(self.workload.writes_percent);
+            if changes {
+                let mut page = session.change(block).map_err(line)?;
+                self.change(block, &mut page)?;
+                drop(page);
+                done.acknowledged += 1;
+            } else {
+                let page = match self.workload.consistent_reads {
+                    false => session.read(block),
+                    true => session.read_consistent(block),
+                };
+                if counted::total(&page.map_err(line)?).is_none() {
+                    return Err(strange(block));
+                }
+            }
+            let end = Instant::now();
+            let waited = session.waits();
+            // What began before and ended after the mark counts for neither.
+            if now == MEASURING {
+                done.changes += u64::from(changes);
+                done.reads += u64::from(!changes);
+                if waited == waits {
+                    done.hits += 1;
+                } else {
+                    done.waits.record((end - last).as_nanos() as u64);
+                }
+            }
+            waits = waited;
+            last = end;
+        }
+    }
+
+    #[inline]
+    fn choose(&mut self) -> u64 {
+        match self.workload.order {
+            Order::Random => self.chance.below(self.workload.hot),
+            Order::Round => {
+                let block = self.next;
+                self.next = if block + 1 == self.workload.hot { 0 } else { block + 1 };
+                block
+            }
+        }
+    }
+
+    #[inline]
+    fn change(&mut self, block: BlockId, user: &mut [u8]) -> Result<(), String> {
+        let mine = &mut self.mine[block.0 as usize];
+        let there = counted::of_slot(user, self.slot);
+        if *mine == u64::MAX {
+            if counted::total(user).is_none() {
+                return Err(strange(block));
+            }
+        } else if *mine != there {
+            return Err(format!(
+                "{block}: this client made change {mine} of it, but the block has {there}: a change was lost or made twice"
+            ));
+        }
+        counted::change(user, self.slot);
+        *mine = there + 1;
+        Ok(())
+    }
+}
+
+fn line(error: CacheError) -> String {
+    error.to_string()
+}
+
+fn strange(block: BlockId) -> String {
+    format!("{block} does not add up: it is torn, or holds something else than this workload left there")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(workload: &Workload, slot: usize) -> Client<'_> {
+        Client::new(workload, Place { slot, of: 4 })
+    }
+
+    #[test]
+    fn blocks_are_chosen_as_asked() {
+        let random = Workload { hot: 8, ..Workload::default() };
+        let mut seen = [0; 8];
+        let mut one = client(&random, 0);
+        (0..8000).for_each(|_| seen[one.choose() as usize] += 1);
+        assert!(seen.iter().all(|count| (800..1200).contains(count)), "{seen:?}");
+        let (mut same, mut other) = (client(&random, 1), client(&random, 2));
+        assert!((0..32).any(|_| same.choose() != other.choose()), "clients differ");
+
+        let round = Workload { order: Order::Round, ..random };
+        let mut one = client(&round, 1);
+        assert_eq!([(); 8].map(|()| one.choose()), [2, 3, 4, 5, 6, 7, 0, 1]);
+    }
+
+    #[test]
+    fn a_lost_change_is_noticed_by_who_made_it() {
+        let workload = Workload { hot: 1, ..Workload::default() };
+        let mut one = client(&workload, 1);
+        let mut user = vec![0; 4096 - 72];
+        one.change(BlockId(0), &mut user).unwrap();
+        let before = user.clone();
+        one.change(BlockId(0), &mut user).unwrap();
+        let why = one.change(BlockId(0), &mut before.clone()).unwrap_err();
+        assert!(why.contains("lost or made twice"), "{why}");
+        user[0] ^= 1;
+        assert!(client(&workload, 2).change(BlockId(0), &mut user).unwrap_err().contains("does not add up"));
+    }
+}

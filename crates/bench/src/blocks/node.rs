@@ -1,0 +1,232 @@
+//! The workload inside one node: its clients, and what the node used and counted while they ran.
+
+use std::{
+    io, thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use plexus_base::{BlockId, NodeId};
+use plexus_cache::{Cache, protocol::Counts};
+use plexus_node::traffic::Traffic;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Workload,
+    client::{self, Done, MEASURING, OVER, Place, Stage},
+    counted,
+};
+use crate::{Responses, Usage};
+
+/// What the workload needs of its node.
+pub trait Host: Send + Sync {
+    /// Which node it is.
+    fn me(&self) -> NodeId;
+    /// How many there are.
+    fn nodes(&self) -> usize;
+    /// Its cache.
+    fn cache(&self) -> Cache;
+    /// What its cache counted so far, over all workers.
+    fn counts(&self) -> Counts;
+    /// What went over its links so far.
+    fn traffic(&self) -> Traffic;
+}
+
+/// What one node's cache counted while it was measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are those of `plexus_cache::protocol::Counts`")]
+pub struct NodeCounts {
+    pub two_message: u64,
+    pub three_message: u64,
+    pub consistent_copies: u64,
+    pub grants_keep: u64,
+    pub grants_disk: u64,
+    pub disk_reads: u64,
+    pub disk_writes: u64,
+    pub turns: u64,
+}
+
+impl NodeCounts {
+    fn of(counts: &Counts) -> Self {
+        Self {
+            two_message: counts.transfers_2,
+            three_message: counts.transfers_3,
+            consistent_copies: counts.copies_in,
+            grants_keep: counts.grants_keep,
+            grants_disk: counts.grants_disk,
+            disk_reads: counts.disk_reads,
+            disk_writes: counts.disk_writes,
+            turns: counts.turns,
+        }
+    }
+
+    fn combine(&mut self, other: &Self, with: fn(u64, u64) -> u64) {
+        for (mine, other) in [
+            (&mut self.two_message, other.two_message),
+            (&mut self.three_message, other.three_message),
+            (&mut self.consistent_copies, other.consistent_copies),
+            (&mut self.grants_keep, other.grants_keep),
+            (&mut self.grants_disk, other.grants_disk),
+            (&mut self.disk_reads, other.disk_reads),
+            (&mut self.disk_writes, other.disk_writes),
+            (&mut self.turns, other.turns),
+        ] {
+            *mine = with(*mine, other);
+        }
+    }
+
+    /// Adds another node's.
+    pub fn add(&mut self, other: &Self) {
+        self.combine(other, u64::wrapping_add);
+    }
+
+    fn since(mut self, earlier: &Self) -> Self {
+        self.combine(earlier, u64::saturating_sub);
+        self
+    }
+}
+
+/// What came out on one node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NodeResult {
+    /// Changes that each client was acknowledged, from its first to its last.
+    pub acknowledged: Vec<u64>,
+    /// Nanoseconds that were measured; all that follows is of that time.
+    pub measured_ns: u64,
+    /// Reads done.
+    pub reads: u64,
+    /// Changes done.
+    pub changes: u64,
+    /// Of both, those that found the block here and free.
+    pub hits: u64,
+    /// Response times of the others.
+    pub responses: Responses,
+    /// CPU time and context switches of the whole node.
+    pub usage: Usage,
+    /// What its cache counted.
+    pub counts: NodeCounts,
+    /// Messages that it sent, with their bytes, by channel and size.
+    pub traffic: Traffic,
+}
+
+/// Everything that is counted, at one moment.
+struct Moment {
+    at: Instant,
+    usage: Usage,
+    counts: NodeCounts,
+    traffic: Traffic,
+}
+
+impl Moment {
+    fn now(host: &dyn Host) -> io::Result<Self> {
+        Ok(Self {
+            traffic: host.traffic(),
+            counts: NodeCounts::of(&host.counts()),
+            usage: Usage::now()?,
+            at: Instant::now(),
+        })
+    }
+}
+
+/// How often the thread that waits looks whether anybody still wants the result.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Runs the workload's clients on this node, beginning at `start`; `wanted` says whether to go on.
+///
+/// # Errors
+/// One line for the user.
+pub(super) fn run(
+    host: &dyn Host,
+    workload: &Workload,
+    start: SystemTime,
+    wanted: &mut dyn FnMut() -> bool,
+) -> Result<NodeResult, String> {
+    let (cache, clients, me) = (host.cache(), workload.clients as usize, host.me().index());
+    let stage = Stage::default();
+    let (done, moments) = thread::scope(|scope| {
+        let mut threads = Vec::new();
+        let mut begin = || {
+            // Everybody at once, on all nodes: whoever comes early waits.
+            thread::sleep(start.duration_since(SystemTime::now()).unwrap_or_default());
+            for client in 0..clients {
+                let place = Place { slot: me * clients + client, of: clients * host.nodes() };
+                let (cache, stage) = (&cache, &stage);
+                let thread = thread::Builder::new().name(format!("client-{client}"));
+                threads
+                    .push(thread.spawn_scoped(scope, move || client::work(cache, workload, place, stage))?);
+            }
+            rest(Duration::from_millis(workload.warm_ms), &stage, wanted);
+            let before = Moment::now(host)?;
+            stage.reach(MEASURING);
+            rest(Duration::from_millis(workload.measured_ms), &stage, wanted);
+            // While the clients still run: their threads count.
+            Ok((before, Moment::now(host)?))
+        };
+        let moments: io::Result<(Moment, Moment)> = begin();
+        stage.reach(OVER);
+        let done: Vec<Done> = threads.into_iter().filter_map(|thread| thread.join().ok()).collect();
+        (done, moments)
+    });
+    if let Some(why) = stage.failure() {
+        return Err(why);
+    }
+    if done.len() < clients {
+        return Err("a client of the workload has panicked; see the log".into());
+    }
+    let (before, after) = moments.map_err(|error| format!("the workload on this node: {error}"))?;
+    let mut responses = Responses::new();
+    done.iter().for_each(|done| responses.merge(&done.waits));
+    Ok(NodeResult {
+        acknowledged: done.iter().map(|done| done.acknowledged).collect(),
+        measured_ns: (after.at - before.at).as_nanos() as u64,
+        reads: done.iter().map(|done| done.reads).sum(),
+        changes: done.iter().map(|done| done.changes).sum(),
+        hits: done.iter().map(|done| done.hits).sum(),
+        responses,
+        usage: after.usage.since(&before.usage),
+        counts: after.counts.since(&before.counts),
+        traffic: after.traffic.since(&before.traffic),
+    })
+}
+
+/// Sleeps for `time`, less if a client fails or nobody waits for the result any more.
+fn rest(time: Duration, stage: &Stage, wanted: &mut dyn FnMut() -> bool) {
+    let end = Instant::now() + time;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() || stage.now() == OVER {
+            return;
+        }
+        if !wanted() {
+            return stage.reach(OVER);
+        }
+        thread::sleep(left.min(LOOK_EVERY));
+    }
+}
+
+/// The changes that stand in the first `hot` blocks: of all, and by each of `slots` clients.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Sums {
+    /// Of all.
+    pub(super) total: u64,
+    /// By slot.
+    pub(super) slots: Vec<u64>,
+}
+
+/// Reads the blocks and adds up what they have counted.
+pub(super) fn sum(cache: &Cache, hot: u64, slots: usize) -> Result<Sums, String> {
+    let mut sums = Sums { total: 0, slots: vec![0; slots] };
+    let mut session = cache.session();
+    for block in (0..hot).map(BlockId) {
+        let page = session.read(block).map_err(|error| error.to_string())?;
+        let total = counted::total(&page).ok_or_else(|| {
+            format!(
+                "{block} does not add up: it is torn, or holds something else than this workload left there"
+            )
+        })?;
+        sums.total = sums.total.wrapping_add(total);
+        for (slot, sum) in sums.slots.iter_mut().enumerate() {
+            *sum = sum.wrapping_add(counted::of_slot(&page, slot));
+        }
+    }
+    Ok(sums)
+}

@@ -1,0 +1,141 @@
+//! What workload is wanted.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+use super::counted;
+
+/// Most clients on a node: each is a thread.
+pub(super) const MAX_CLIENTS: u32 = 256;
+
+/// Most blocks that a workload may choose among: every client remembers a number for each.
+pub(super) const MAX_HOT: u64 = 1 << 20;
+
+/// How a client chooses its next block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// Any of the hot blocks, with equal chances.
+    #[default]
+    Random,
+    /// One after the other. With as many clients on each node the block is nearly always on another one: blocks
+    /// are passed to and fro.
+    Round,
+}
+
+impl Order {
+    const ALL: [(Self, &str); 2] = [(Self::Random, "random"), (Self::Round, "round")];
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(order, _)| order == self).map_or("", |(_, name)| name);
+        f.write_str(name)
+    }
+}
+
+impl FromStr for Order {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(_, name)| *name == text);
+        found.map(|(order, _)| *order).ok_or_else(|| format!("unknown order `{text}`: use random or round"))
+    }
+}
+
+/// A workload, the same on every node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// Clients on each node.
+    pub clients: u32,
+    /// They choose among the first so many blocks.
+    pub hot: u64,
+    /// Of a hundred operations, so many change the block; the others read it.
+    pub writes_percent: u32,
+    /// Reads take a consistent copy and leave the block where it is.
+    pub consistent_reads: bool,
+    /// How the next block is chosen.
+    pub order: Order,
+    /// Milliseconds before measuring begins.
+    pub warm_ms: u64,
+    /// Milliseconds that are measured.
+    pub measured_ms: u64,
+    /// Where chance begins.
+    pub seed: u64,
+}
+
+impl Default for Workload {
+    fn default() -> Self {
+        Self {
+            clients: 4,
+            hot: 64,
+            writes_percent: 50,
+            consistent_reads: false,
+            order: Order::Random,
+            warm_ms: 300,
+            measured_ms: 3000,
+            seed: 1,
+        }
+    }
+}
+
+impl Workload {
+    /// Refuses what cannot be run on `nodes` nodes with blocks of `user_bytes` user bytes, `blocks` of them.
+    ///
+    /// # Errors
+    /// One line with what to change.
+    pub fn check(&self, nodes: usize, user_bytes: usize, blocks: u64) -> Result<(), String> {
+        if !(1..=MAX_CLIENTS).contains(&self.clients) {
+            return Err(format!("{} clients on each node: use 1 to {MAX_CLIENTS}", self.clients));
+        }
+        if self.writes_percent > 100 {
+            return Err(format!("{} % writes: use 0 to 100", self.writes_percent));
+        }
+        let most = blocks.min(MAX_HOT);
+        if !(1..=most).contains(&self.hot) {
+            return Err(format!("{} hot blocks: use 1 to {most}", self.hot));
+        }
+        if !(50..=3_600_000).contains(&self.measured_ms) || self.warm_ms > 60_000 {
+            return Err("measure for 0.05 to 3600 seconds, after a warm-up of at most 60".into());
+        }
+        let (slots, room) = (self.clients as usize * nodes, counted::slots(user_bytes));
+        if slots > room {
+            let most = room / nodes.max(1);
+            return Err(format!(
+                "{slots} clients in all, but a block has room to count {room}: use at most {most} on each node, or longer blocks"
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_to_do() {
+        let good = Workload::default();
+        let user = 4096 - 72;
+        assert_eq!(good.check(3, user, 4096), Ok(()));
+        for (bad, part) in [
+            (Workload { clients: 0, ..good.clone() }, "0 clients"),
+            (Workload { clients: 256, ..good.clone() }, "use at most 167"),
+            (Workload { writes_percent: 101, ..good.clone() }, "101 % writes"),
+            (Workload { hot: 4097, ..good.clone() }, "use 1 to 4096"),
+            (Workload { measured_ms: 1, ..good.clone() }, "measure for"),
+        ] {
+            let why = bad.check(3, user, 4096).unwrap_err();
+            assert!(why.contains(part), "{why}");
+        }
+    }
+
+    #[test]
+    fn orders_have_names() {
+        for order in [Order::Random, Order::Round] {
+            assert_eq!(order.to_string().parse(), Ok(order));
+        }
+        assert!("up".parse::<Order>().is_err());
+    }
+}

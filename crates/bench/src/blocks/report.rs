@@ -1,0 +1,184 @@
+//! What a run of the workload shows: the nodes' results as one.
+
+use plexus_node::traffic::Traffic;
+use serde::{Deserialize, Serialize};
+
+use super::{NodeCounts, NodeResult, Workload};
+use crate::{
+    ResponseUs, Responses, Usage,
+    report::{Table, count, rate, us},
+    responses::thousandths,
+};
+
+/// Context switches of all nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Switches {
+    pub voluntary: u64,
+    pub involuntary: u64,
+}
+
+/// A run. A *block* here is one that arrived from the memory of another node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// What joined the nodes.
+    pub rail: String,
+    /// How they waited.
+    pub waiting: String,
+    /// Nodes.
+    pub nodes: usize,
+    /// Workers of each.
+    pub workers: u8,
+    /// Bytes of a block.
+    pub block_size: u64,
+    /// The workload.
+    #[serde(flatten)]
+    pub workload: Workload,
+    /// Seconds that were measured.
+    pub seconds: f64,
+    /// Blocks a second, over all nodes.
+    pub blocks_per_s: f64,
+    /// Reads and changes a second.
+    pub operations_per_s: f64,
+    /// Changes a second.
+    pub changes_per_s: f64,
+    /// Response times of reads and changes that had to wait for the block.
+    pub response_us: ResponseUs,
+    /// CPU time of all nodes for each block.
+    pub cpu_us_per_block: f64,
+    /// CPU time of all nodes, in cores.
+    pub cpu_cores: f64,
+    /// Context switches of all nodes.
+    pub context_switches: Switches,
+    /// Reads and changes that found the block in their node.
+    pub local_hits: u64,
+    /// What the caches counted.
+    #[serde(flatten)]
+    pub counts: NodeCounts,
+    /// Messages sent.
+    pub messages: u64,
+    /// Bytes sent, without the headers of messages and rails.
+    pub bytes: u64,
+    /// Changes that clients were acknowledged, warm-up included.
+    pub changes_acknowledged: u64,
+    /// Changes that stand in the blocks.
+    pub changes_found: u64,
+    /// Messages by channel and size.
+    #[serde(skip)]
+    pub traffic: Traffic,
+}
+
+/// What a run had beside its workload.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    pub(super) rail: String,
+    pub(super) waiting: String,
+    pub(super) workers: u8,
+    pub(super) block_size: u64,
+}
+
+impl Report {
+    pub(super) fn of(
+        setting: Setting,
+        workload: &Workload,
+        results: &[NodeResult],
+        changes_found: u64,
+    ) -> Self {
+        let mut responses = Responses::new();
+        let (mut usage, mut counts, mut traffic) =
+            (Usage::default(), NodeCounts::default(), Traffic::default());
+        let (mut blocks_per_s, mut operations_per_s, mut changes_per_s, mut seconds) = (0.0, 0.0, 0.0, 0.0);
+        for result in results {
+            let node_seconds = result.measured_ns.max(1) as f64 / 1e9;
+            let blocks =
+                result.counts.two_message + result.counts.three_message + result.counts.consistent_copies;
+            blocks_per_s += blocks as f64 / node_seconds;
+            operations_per_s += (result.reads + result.changes) as f64 / node_seconds;
+            changes_per_s += result.changes as f64 / node_seconds;
+            seconds += node_seconds / results.len() as f64;
+            responses.merge(&result.responses);
+            usage.add(&result.usage);
+            counts.add(&result.counts);
+            traffic.merge(&result.traffic);
+        }
+        let sent = traffic.0.values().flat_map(|channel| [&channel.client_out, &channel.server_out]);
+        let (messages, bytes) = sent.fold((0, 0), |(messages, bytes), sizes| {
+            (messages + sizes.messages.iter().sum::<u64>(), bytes + sizes.bytes.iter().sum::<u64>())
+        });
+        let blocks = (counts.two_message + counts.three_message + counts.consistent_copies).max(1);
+        Self {
+            rail: setting.rail,
+            waiting: setting.waiting,
+            nodes: results.len(),
+            workers: setting.workers,
+            block_size: setting.block_size,
+            workload: workload.clone(),
+            seconds: thousandths(seconds),
+            blocks_per_s: thousandths(blocks_per_s),
+            operations_per_s: thousandths(operations_per_s),
+            changes_per_s: thousandths(changes_per_s),
+            response_us: responses.summary(),
+            cpu_us_per_block: thousandths(usage.cpu_ns as f64 / 1000.0 / blocks as f64),
+            cpu_cores: thousandths(usage.cpu_ns as f64 / 1e9 / seconds.max(1e-9)),
+            context_switches: Switches { voluntary: usage.voluntary, involuntary: usage.involuntary },
+            local_hits: results.iter().map(|result| result.hits).sum(),
+            counts,
+            messages,
+            bytes,
+            changes_acknowledged: results.iter().flat_map(|result| &result.acknowledged).sum(),
+            changes_found,
+            traffic,
+        }
+    }
+
+    /// The heads of [`Report::row`].
+    pub const HEADS: [&'static str; 9] =
+        ["rail", "clients", "blocks/s", "p50 us", "p99 us", "p99.9 us", "CPU us/block", "cores", "switches"];
+
+    /// The figures that matter most, for a table.
+    #[must_use]
+    pub fn row(&self) -> [String; 9] {
+        [
+            self.rail.clone(),
+            self.workload.clients.to_string(),
+            rate(self.blocks_per_s),
+            us(self.response_us.p50),
+            us(self.response_us.p99),
+            us(self.response_us.p999),
+            us(self.cpu_us_per_block),
+            format!("{:.2}", self.cpu_cores),
+            count(self.context_switches.voluntary + self.context_switches.involuntary),
+        ]
+    }
+
+    /// The heads of [`Report::more_row`].
+    pub const MORE_HEADS: [&'static str; 9] =
+        ["rail", "clients", "operations/s", "local", "2-message", "3-message", "copies", "MB/s", "changes"];
+
+    /// The figures that say where the blocks came from.
+    #[must_use]
+    pub fn more_row(&self) -> [String; 9] {
+        [
+            self.rail.clone(),
+            self.workload.clients.to_string(),
+            rate(self.operations_per_s),
+            count(self.local_hits),
+            count(self.counts.two_message),
+            count(self.counts.three_message),
+            count(self.counts.consistent_copies),
+            rate(self.bytes as f64 / 1e6 / self.seconds.max(1e-9)),
+            count(self.changes_acknowledged),
+        ]
+    }
+
+    /// Both tables of several runs.
+    #[must_use]
+    pub fn tables(reports: &[Self]) -> [Table; 2] {
+        let (mut first, mut second) = (Table::new(Self::HEADS), Table::new(Self::MORE_HEADS));
+        for report in reports {
+            first.row(report.row());
+            second.row(report.more_row());
+        }
+        [first, second]
+    }
+}
