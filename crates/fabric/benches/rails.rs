@@ -1,12 +1,12 @@
-//! What the rails cost, beside what the machine can do: `cargo bench -p plexus-fabric --bench rails [--
-//! --json]`.
+//! What the rails cost, beside what the machine can do.
+//! Run by `cargo bench -p plexus-fabric --bench rails [-- [--json] [NAME..]]`; a name chooses the figures that
+//! contain it.
 //!
 //! Two threads pinned to two cores. Every figure stands beside its limit, measured in the same run and in
 //! turns with it, so that a busy machine slows both: the bounce of a bare cache line, a bare `memcpy`, bare
-//! sockets. Each is taken
-//! `REPEATS` times; the median is shown, the least beside it, then the median of the ratios to the limit taken in
-//! the same turn and the ratio of the least. Payloads are always read by the receiver. Words after `--` choose
-//! figures whose names contain them.
+//! sockets. Each is taken `REPEATS` times; the median is shown, the least beside it, then the median of the
+//! ratios to the limit taken in the same turn, and the ratio of the least. Payloads are always read by the
+//! receiver.
 #![allow(unsafe_code, reason = "the bare limits are measured on bare memory")]
 
 use std::{

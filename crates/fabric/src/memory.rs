@@ -1,11 +1,10 @@
 //! Memory that two processes share: a sealed memfd, mapped and touched at set-up.
 //!
 //! Guarantees: memory that is not there is an error with sizes in it, never a signal later. The room is
-//! looked up before anything is taken, then taken (`fallocate`) before it is mapped, and every page is
-//! touched through
-//! `MADV_POPULATE_WRITE`, which reports what a plain store would answer with SIGBUS. The seals say that the file can
-//! neither shrink nor grow, so a mapping stays whole whatever the other side does. No name is left in any
-//! file system.
+//! looked up before anything is taken, then taken (`fallocate`) before it is mapped, and every page is touched
+//! through `MADV_POPULATE_WRITE`, which reports what a plain store would answer with SIGBUS. The seals say
+//! that the file can neither shrink nor grow, so a mapping stays whole whatever the other side does. No name
+//! is left in any file system.
 //!
 //! This module must not know what the memory is used for, and never hands out a reference into it.
 #![allow(unsafe_code, reason = "maps memory that two processes share")]
