@@ -165,11 +165,10 @@ fn join(
         group: Arc::new(group),
         life: Arc::clone(life),
     };
-    let body = Body::join(parts);
-    if life.is_ending() {
-        return Err(NodeError::Interrupted(node.name.clone()));
-    }
-    body.map_err(NodeError::Body)
+    Body::join(parts).map_err(|why| match life.is_ending() {
+        true => NodeError::Interrupted(node.name.clone()),
+        false => NodeError::Body(why),
+    })
 }
 
 /// Turns SIGTERM and SIGINT into an end; a second one ends the process at once.

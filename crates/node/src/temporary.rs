@@ -5,7 +5,7 @@
 
 use std::{
     io,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -15,7 +15,7 @@ use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
 
 use crate::{
-    config::{Config, NodeConfig, this_host},
+    config::{ClusterId, Config, NodeConfig, this_host},
     control::{Control, ControlError},
     create::{self, CreateError},
     down::{self, Down},
@@ -56,7 +56,7 @@ pub struct Parameters {
 pub struct NodeParameters {
     /// The machine that it stands for.
     pub host: String,
-    /// Where it listens; `None`: some free port of 127.0.0.1.
+    /// Where it listens; `None`: a loopback address of its own.
     pub address: Option<SocketAddr>,
     /// Its rails, the preferred first.
     pub rails: Vec<RailKind>,
@@ -153,7 +153,7 @@ impl TemporaryCluster {
             checkpoint_seconds: parameters.checkpoint_seconds,
             blocks: parameters.blocks,
             disks: vec![dir.disks().join("0")],
-            nodes: node_configs(&parameters.nodes).map_err(io_error("finding free ports"))?,
+            nodes: node_configs(&parameters.nodes, id),
             dir,
         };
         create::create(&config)?;
@@ -232,28 +232,18 @@ impl Drop for TemporaryCluster {
     }
 }
 
-/// The nodes, each with an address of its own. The ports are free now; who takes one before the node does makes
-/// the start fail, with a line that says so.
-fn node_configs(nodes: &[NodeParameters]) -> io::Result<Vec<NodeConfig>> {
-    let mut taken = Vec::new();
-    let mut configs = Vec::new();
-    for (index, node) in nodes.iter().enumerate() {
-        let address = match node.address {
-            Some(address) => address,
-            None => {
-                let listener = TcpListener::bind("127.0.0.1:0")?;
-                let address = listener.local_addr()?;
-                taken.push(listener); // Held until all are found, so that no two are the same.
-                address
-            }
-        };
-        configs.push(NodeConfig {
-            name: format!("n{}", index + 1),
-            host: node.host.clone(),
-            address,
-            rails: node.rails.clone(),
-            cores: node.cores.clone(),
-        });
-    }
-    Ok(configs)
+/// The nodes, each with an address of its own: a loopback address made from the cluster's random identity, so that
+/// clusters do not meet, and a port below those that the system gives to clients.
+fn node_configs(nodes: &[NodeParameters], id: ClusterId) -> Vec<NodeConfig> {
+    let [a, b, c, d, ..] = id.0.to_le_bytes();
+    let port = 20_000 + u16::from(d) * 16;
+    let address = |index: usize| SocketAddr::from(([127, a, b, c.clamp(1, 254)], port + index as u16));
+    let config = |(index, node): (usize, &NodeParameters)| NodeConfig {
+        name: format!("n{}", index + 1),
+        host: node.host.clone(),
+        address: node.address.unwrap_or_else(|| address(index)),
+        rails: node.rails.clone(),
+        cores: node.cores.clone(),
+    };
+    nodes.iter().enumerate().map(config).collect()
 }

@@ -1,6 +1,6 @@
 //! `plexus up`: starts the nodes of this machine as daemons.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use plexus_node::{
@@ -16,6 +16,10 @@ use crate::output;
 
 /// How long the nodes may take to find each other.
 const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long nodes that were started in vain may take to end by themselves, and how often they are looked at.
+const END_WITHIN: Duration = Duration::from_secs(10);
+const ASK_EVERY: Duration = Duration::from_millis(5);
 
 /// Which cluster, and how.
 #[derive(clap::Args)]
@@ -82,7 +86,13 @@ fn stop(nodes: &mut [Launched]) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
     }
+    let start = Instant::now();
     for node in nodes {
+        while start.elapsed() < END_WITHIN && matches!(node.child.try_wait(), Ok(None)) {
+            std::thread::sleep(ASK_EVERY);
+        }
+        // Does nothing to one that has ended.
+        let _ = node.child.kill();
         let _ = node.child.wait();
     }
 }

@@ -3,9 +3,9 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::{
-    net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, Output},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
 use serde_json::Value;
@@ -65,20 +65,19 @@ impl Cluster {
         Self { directory: tempfile::tempdir().unwrap() }
     }
 
-    /// A small one, with free ports.
+    /// A small one, with addresses of its own.
     pub(crate) fn new(nodes: usize) -> Self {
         let cluster = Self::nowhere();
-        let dir = cluster.dir();
         let count = nodes.to_string();
-        let args = ["--nodes", &count, "--size-mib", "8", "--cache-mib", "4", "--port", "1000"];
+        let args = ["--nodes", &count, "--size-mib", "8", "--cache-mib", "4"];
         cluster.run("init").args(args).said().ok();
-        let listeners: Vec<_> = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let mut text = std::fs::read_to_string(dir.join("cluster.toml")).unwrap();
-        for (index, listener) in listeners.iter().enumerate() {
-            let port = listener.local_addr().unwrap().port();
-            text = text.replace(&format!("127.0.0.1:{}\"", 1000 + index), &format!("127.0.0.1:{port}\""));
-        }
-        std::fs::write(dir.join("cluster.toml"), text).unwrap();
+        // The loopback network has sixteen million addresses: one for each cluster of each test process.
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let [a, b, ..] = std::process::id().to_le_bytes();
+        let address = format!("127.{b}.{a}.{}:", 1 + MADE.fetch_add(1, Relaxed));
+        let path = cluster.dir().join("cluster.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, text.replace("127.0.0.1:", &address)).unwrap();
         cluster
     }
 
