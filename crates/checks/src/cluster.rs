@@ -6,7 +6,7 @@ use std::{cell::RefCell, collections::VecDeque, ops::Range};
 
 use plexus_base::{BlockId, Epoch, Nanos, NodeId, WorkerId};
 use plexus_cache::protocol::{
-    Action, Body, Config, Event, Granted, Message, Mode, ReadFault, Shard, Slot, WaitError,
+    Action, Ask, Body, Config, Event, Granted, Message, Mode, ReadFault, Shard, Slot, WaitError,
 };
 use plexus_sim::Engine;
 
@@ -15,7 +15,7 @@ use crate::{
     failure::Broken,
     frames::{Done, Hand, Out, SimFrames},
     page::Page,
-    properties::{debt, exclusive, latest::Truth},
+    properties::{debt, exclusive, latest::Truth, turns::Turns},
     scenario::{Carrier, Params},
     sessions::Session,
     transport::{Arrival, Direct, NetEvent, Packet, Port, Put, Transport},
@@ -23,6 +23,9 @@ use crate::{
 
 /// Lines of history that are kept for a block.
 const HISTORY: usize = 80;
+
+/// The view of a whole run.
+const EPOCH: Epoch = Epoch(7);
 
 /// What happens in a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,6 +117,7 @@ pub struct Cluster {
     pub(crate) acknowledged: Vec<u64>,
     transport: Box<dyn Transport>,
     debts_under_way: Vec<i64>,
+    turns: Turns,
     done: Vec<Done>,
     arrivals: Vec<Arrival>,
     last_block: Option<BlockId>,
@@ -131,7 +135,7 @@ impl Cluster {
             nodes: params.nodes,
             worker: WorkerId(worker),
             workers: params.workers,
-            epoch: Epoch(7),
+            epoch: EPOCH,
             sets: params.sets,
             ways: params.ways,
         };
@@ -161,6 +165,7 @@ impl Cluster {
             sessions,
             acknowledged: vec![0; params.blocks as usize],
             transport,
+            turns: Turns::default(),
             debts_under_way: vec![0; params.blocks as usize],
             done: Vec::new(),
             arrivals: Vec::new(),
@@ -292,6 +297,7 @@ impl Cluster {
                 if let Event::Idle { slot, contents } = &event {
                     assert_eq!(self.locals[local].frames.frames[slot.index()].hand_over(), *contents);
                 }
+                self.expect_turns(local, &event);
                 self.shard(local, event)?;
             }
             Ev::Net(event) => {
@@ -340,6 +346,27 @@ impl Cluster {
             }
         }
         Ok(true)
+    }
+
+    /// An order that takes a block away must let those go first who wait now.
+    fn expect_turns(&mut self, at: usize, event: &Event) {
+        if let Event::Want { ticket, .. } = event {
+            self.sessions[ticket.0 as usize].asked = true;
+        }
+        let Event::Message { message, .. } = event else { return };
+        let block = message.block;
+        let takes = match message.body {
+            Body::Forward { ask, .. } => ask != Ask::Cr,
+            Body::Invalidate { .. } => true,
+            _ => false,
+        };
+        let Local { shard, .. } = &self.locals[at];
+        if takes && message.epoch == EPOCH && !shard.is_leaving(block) && self.dead.is_none() {
+            let node = self.port(at).node;
+            let here = self.sessions.iter().enumerate().filter(|(_, session)| session.node == node);
+            let waiting = here.filter_map(|(n, session)| session.waits_for(block).map(|mode| (n, mode)));
+            self.turns.ordered(at, block, shard.holds(block).0, waiting);
+        }
     }
 
     fn pause(&mut self, node: usize, begin: bool) {
@@ -416,6 +443,9 @@ impl Cluster {
                     if put.page.torn || in_use || put.page.block != message.block {
                         return Err(Broken::new("latest", message.block, format!("ships {put:?}")));
                     }
+                    if matches!(message.body, Body::Grant { ask: Ask::X, .. }) {
+                        self.turns.given(at, message.block)?;
+                    }
                     self.post(at, to, message, Some(put));
                 }
             }
@@ -437,7 +467,16 @@ impl Cluster {
     fn act(&mut self, at: usize, action: Action) -> Result<(), Broken> {
         let owner = at / usize::from(self.params.workers);
         match action {
-            Action::Send { to, message } => self.post(at, to, message, None),
+            Action::Send { to, message } => {
+                if matches!(message.body, Body::Invalidated { .. }) {
+                    self.turns.given(at, message.block)?;
+                }
+                self.post(at, to, message, None);
+                if self.engine.random.permille(5) {
+                    // A straggler of an older view, which must be refused.
+                    self.post(at, to, Message { epoch: Epoch(EPOCH.0 - 1), ..message }, None);
+                }
+            }
             Action::ReadDisk { slot, block, .. } => {
                 self.note(block, || format!("node {owner} reads the disk into {slot:?}"));
                 self.disk.read_begins(block)?;
@@ -447,6 +486,8 @@ impl Cluster {
             Action::WriteDisk { slot, block } => self.write(at, slot, block)?,
             Action::WriteFailed { .. } => {}
             Action::Wake { ticket, result } => {
+                self.sessions[ticket.0 as usize].asked = false;
+                self.turns.woken(ticket.0 as usize);
                 let after = self.engine.random.below(2_000);
                 self.engine.schedule(after, Some(owner), Ev::Woken(ticket.0 as usize, result));
             }
@@ -523,10 +564,11 @@ impl Cluster {
 }
 
 fn carries_debt(message: &Message) -> bool {
-    matches!(
+    let body = matches!(
         message.body,
         Body::Grant { owed: true, .. }
             | Body::Forward { owed: true, .. }
             | Body::Invalidated { owed: true, .. }
-    )
+    );
+    body && message.epoch == EPOCH
 }

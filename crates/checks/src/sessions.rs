@@ -1,7 +1,7 @@
 //! What the clients of a node do: read, consistent-read and change blocks, one at a time each.
 
 use plexus_base::{BlockId, NodeId};
-use plexus_cache::protocol::{Ask, Event, Granted, Mode, Slot, Ticket, WaitError};
+use plexus_cache::protocol::{Ask, Event, Granted, Mode, ReadFault, Slot, Ticket, WaitError};
 
 use crate::{
     cluster::{Cluster, Ev, Phase},
@@ -12,6 +12,8 @@ use crate::{
 pub(crate) struct Session {
     /// Its node.
     pub(crate) node: NodeId,
+    /// The shard knows that it waits.
+    pub(crate) asked: bool,
     state: State,
 }
 
@@ -39,7 +41,7 @@ impl Session {
     /// Nothing begun.
     #[must_use]
     pub(crate) fn new(node: NodeId) -> Self {
-        Self { node, state: State::Idle }
+        Self { node, asked: false, state: State::Idle }
     }
 
     /// In the middle of an operation.
@@ -52,6 +54,15 @@ impl Session {
     #[must_use]
     pub(crate) fn is_finished(&self) -> bool {
         matches!(self.state, State::Finished)
+    }
+
+    /// Whether its wait for `block` has reached the shard, and in which mode it needs it.
+    pub(crate) fn waits_for(&self, wanted: BlockId) -> Option<Mode> {
+        match self.state {
+            // A consistent read waits in a frame of its own, at the master.
+            State::Waits { ask, block, .. } if block == wanted && self.asked && ask != Ask::Cr => Some(ask.mode()),
+            _ => None,
+        }
     }
 
     /// What it is at.
@@ -119,6 +130,13 @@ impl Cluster {
             Ok(granted) => return self.begin_holding(session, granted),
             Err(WaitError::Stopped | WaitError::HandingBack) => {
                 self.sessions[session].state = State::Finished;
+            }
+            Err(WaitError::Read(fault)) if fault != ReadFault::Io || self.params.read_failures == 0 => {
+                let block = self.sessions[session].block();
+                return Err(Broken { property: "latest", block, what: format!("the disk is {fault:?}") });
+            }
+            Err(WaitError::WriteFailed) if self.params.write_failures == 0 => {
+                return Err(Broken::general("debt", "a write failed that did not fail".into()));
             }
             Err(WaitError::Read(_) | WaitError::WriteFailed) => {
                 self.sessions[session].state = State::Idle;

@@ -158,6 +158,12 @@ impl Shard {
             || orders.any(|order| matches!(order, Order::Give { owed: true, .. }))
     }
 
+    /// Whether `block` is to leave this node, decided here and not by an order.
+    #[must_use]
+    pub fn is_leaving(&self, block: BlockId) -> bool {
+        self.find(block).is_some_and(|slot| self.frames[slot].leave != frame::Leave::No)
+    }
+
     /// Messages of a newer view, taken out, for the shard of that view.
     pub fn take_parked(&mut self) -> Vec<(NodeId, Message)> {
         std::mem::take(&mut self.parked)

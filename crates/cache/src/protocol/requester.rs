@@ -73,6 +73,13 @@ impl Shard {
         frame.block = waiter.block;
         frame.usage = if waiter.ask == Ask::Cr { Usage::Private } else { Usage::Cached };
         self.waiters.push_back(&mut self.frames[slot].waiters, waiter);
+        if waiter.ask != Ask::Cr {
+            // Whoever waits for a frame for the same block needs none of its own.
+            let queue = &mut self.queues[slot / self.config.ways as usize];
+            while let Some(same) = self.waiters.remove_first(queue, |other| other.block == waiter.block) {
+                self.waiters.push_back(&mut self.frames[slot].waiters, same);
+            }
+        }
         self.ask(slot, io);
     }
 

@@ -9,3 +9,4 @@ pub mod exclusive;
 pub mod latest;
 pub mod lost;
 pub mod sums;
+pub mod turns;
