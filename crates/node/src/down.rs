@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::{
     commands::Status,
     control::{Control, ControlError},
-    launch,
+    launch::{self, Seen},
     layout::ClusterDir,
     life::Stage,
     state,
@@ -61,8 +61,18 @@ struct Running {
 ///
 /// Never fails: when nodes cannot hand back (a peer is dead, say), all are told to leave, and the report says so.
 pub fn take_down(dir: &ClusterDir, names: &[&str], progress: &(dyn Fn(&str, &str) + Sync)) -> Down {
-    let running: Vec<_> = names.iter().filter_map(|name| launch::status(dir, name)).collect();
-    let mut why = obstacle(dir, names, &running);
+    let (mut running, mut left, mut why) = (Vec::new(), Vec::new(), None);
+    for name in names {
+        match launch::look(dir, name) {
+            Seen::Alive(status) => running.push(*status),
+            Seen::Down => {}
+            Seen::Silent(line) => {
+                left.push((*name).to_owned());
+                why.get_or_insert(line);
+            }
+        }
+    }
+    let mut why = why.or_else(|| obstacle(dir, names, &running));
     let mut nodes: Vec<_> = running.iter().map(Running::of).collect();
     for (phase, say) in [("quiesce", "quiesces"), ("handback", "hands back")] {
         if why.is_none() {
@@ -76,7 +86,7 @@ pub fn take_down(dir: &ClusterDir, names: &[&str], progress: &(dyn Fn(&str, &str
         all(dir, nodes, "exit", json!({ "clean": clean }), &|name| progress(name, "exits"))
     };
     let exits = exit(waiting, false).and(exit(serving, clean));
-    let left: Vec<_> = nodes.iter().filter(|node| !node.has_ended()).map(|node| node.name.clone()).collect();
+    left.extend(nodes.iter().filter(|node| !node.has_ended()).map(|node| node.name.clone()));
     let ended = nodes.iter().filter(|node| !left.contains(&node.name)).map(Running::report).collect();
     Down { ended, clean: clean && left.is_empty(), why: why.or(exits.err()), left }
 }
@@ -92,7 +102,7 @@ fn obstacle(dir: &ClusterDir, names: &[&str], running: &[Status]) -> Option<Stri
     for name in names.iter().filter(|name| !answers(name)) {
         match state::record(dir, name) {
             Ok(Some(record)) if record.run == run => {
-                return Some(format!("{name} has died, has left, or does not answer"));
+                return Some(format!("{name} has died or left"));
             }
             Ok(_) => {}
             Err(error) => return Some(error.to_string()),

@@ -11,7 +11,12 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{commands::Status, control::Control, layout::ClusterDir, life::Stage};
+use crate::{
+    commands::Status,
+    control::{Control, ControlError},
+    layout::ClusterDir,
+    life::Stage,
+};
 
 /// How often a starting node is asked whether it serves.
 const ASK_EVERY: Duration = Duration::from_millis(10);
@@ -156,12 +161,39 @@ pub fn wait_until_ready(
     }
 }
 
+/// What is seen of a node from outside.
+#[derive(Debug)]
+pub enum Seen {
+    /// Nobody listens at its control socket.
+    Down,
+    /// It lives and does not say where it stands; why, in one line.
+    Silent(String),
+    /// What it says about itself.
+    Alive(Box<Status>),
+}
+
+/// Looks at the node called `name`.
+#[must_use]
+pub fn look(dir: &ClusterDir, name: &str) -> Seen {
+    let answer = Control::connect(dir, name).and_then(|mut control| {
+        control.set_patience(ANSWER_WITHIN)?;
+        control.call("status", Value::Null, |_| {})
+    });
+    match answer.map(serde_json::from_value) {
+        Ok(Ok(status)) => Seen::Alive(Box::new(status)),
+        Ok(Err(error)) => Seen::Silent(format!("{name} is of another version of plexus: {error}")),
+        Err(ControlError::NotRunning { .. } | ControlError::Ended { .. }) => Seen::Down,
+        Err(error) => Seen::Silent(error.to_string()),
+    }
+}
+
 /// What the node called `name` says about itself, if it lives and answers.
 #[must_use]
 pub fn status(dir: &ClusterDir, name: &str) -> Option<Status> {
-    let mut control = Control::connect(dir, name).ok()?;
-    control.set_patience(ANSWER_WITHIN).ok()?;
-    serde_json::from_value(control.call("status", Value::Null, |_| {}).ok()?).ok()
+    match look(dir, name) {
+        Seen::Alive(status) => Some(*status),
+        Seen::Down | Seen::Silent(_) => None,
+    }
 }
 
 /// The last line of a node's log, without the name of the program.

@@ -88,3 +88,21 @@ fn a_node_that_is_told_to_leave_alone_loses_nothing() {
     assert_eq!(cluster.run("up").args(["--json"]).said().json()["blocks_lost"], 0);
     cluster.run("down").said().ok();
 }
+
+#[test]
+fn a_node_that_does_not_answer_is_not_taken_for_one_that_is_down() {
+    let cluster = Cluster::new(1);
+    cluster.run("up").said().ok();
+    let pid = cluster.pids()[0];
+    signal(pid, Signal::STOP);
+    // Both have to lose their patience with the node.
+    let (status, down) = std::thread::scope(|scope| {
+        let status = scope.spawn(|| cluster.run("status").said().ok());
+        let down = cluster.run("down").said();
+        (status.join().unwrap(), down)
+    });
+    signal(pid, Signal::CONT);
+    assert!(status.contains("silent") && status.contains("n1 does not answer to `status`"), "{status}");
+    assert!(down.refusal().contains("n1 did not end"));
+    cluster.run("down").said().ok();
+}

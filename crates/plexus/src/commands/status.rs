@@ -1,6 +1,11 @@
 //! `plexus status`: the nodes of a cluster.
 
-use plexus_node::{commands::Status, config::Config, launch, settle};
+use plexus_node::{
+    commands::Status,
+    config::Config,
+    launch::{self, Seen},
+    settle,
+};
 
 use super::cluster::Cluster;
 use crate::output;
@@ -18,18 +23,16 @@ pub(crate) struct Args {
 /// Shows them.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
-    let nodes: Vec<_> = config
-        .nodes
-        .iter()
-        .map(|node| (node.name.as_str(), launch::status(&config.dir, &node.name)))
-        .collect();
+    let nodes: Vec<_> =
+        config.nodes.iter().map(|node| (node.name.as_str(), launch::look(&config.dir, &node.name))).collect();
     let lost = settle::settled(&config)?.lost;
     if args.json {
         let nodes: Vec<_> = nodes
             .iter()
             .map(|(name, status)| match status {
-                Some(status) => serde_json::to_value(status),
-                None => Ok(serde_json::json!({ "name": name, "state": "down" })),
+                Seen::Alive(status) => serde_json::to_value(status),
+                Seen::Silent(why) => Ok(serde_json::json!({ "name": name, "state": "silent", "why": why })),
+                Seen::Down => Ok(serde_json::json!({ "name": name, "state": "down" })),
             })
             .collect::<Result<_, _>>()?;
         return output::json(&serde_json::json!({
@@ -39,13 +42,20 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let header = ["node", "pid", "state", "epoch", "members", "uptime", "rails", "held", "owed", "strangers"];
     let mut rows = vec![header.map(String::from).to_vec()];
     rows.extend(nodes.iter().map(|(name, status)| match status {
-        Some(status) => row(status),
-        None => vec![(*name).into(), "-".into(), "down".into()],
+        Seen::Alive(status) => row(status),
+        Seen::Silent(_) => vec![(*name).into(), "-".into(), "silent".into()],
+        Seen::Down => vec![(*name).into(), "-".into(), "down".into()],
     }));
     output::table(&rows)?;
-    for status in nodes.iter().filter_map(|(_, status)| status.as_ref()) {
-        if let Some(why) = &status.why {
-            output::line(&format!("{}: stopped: {why}", status.name))?;
+    for (name, seen) in &nodes {
+        match seen {
+            Seen::Alive(status) => {
+                if let Some(why) = &status.why {
+                    output::line(&format!("{name}: stopped: {why}"))?;
+                }
+            }
+            Seen::Silent(why) => output::line(why)?,
+            Seen::Down => {}
         }
     }
     say_lost(&config, &lost)
@@ -65,7 +75,7 @@ fn row(status: &Status) -> Vec<String> {
         uptime(status.uptime_s),
         or_dash(rails.collect::<Vec<_>>().join(" ")),
         body.blocks_held.to_string(),
-        body.blocks_owed.to_string(),
+        body.blocks_written.to_string(),
         body.strangers.to_string(),
     ]
 }
