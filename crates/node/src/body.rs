@@ -4,13 +4,48 @@
 //! all nodes), or [`Body::freeze`] (alone). A body that finds a peer gone freezes by itself, and reports what it held
 //! and what is lost through [`Life::stopped`].
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Mutex, PoisonError, mpsc},
+    thread,
+    time::Duration,
+};
 
-use plexus_base::{Epoch, Incarnation, NodeId};
+use plexus_base::{BlockId, Epoch, Incarnation, NodeId, NodeSet, WorkerId};
+use plexus_cache::{
+    Cache, CacheTask, LostBlocks, Port, Settings, Wiring,
+    protocol::{Counts, Report},
+};
 use plexus_disks::Group;
+use plexus_fabric::{Window, WindowId};
+use plexus_interconnect::{
+    Worker,
+    mesh::{self, Mesh},
+};
 use serde::{Deserialize, Serialize};
 
-use crate::{blocks::Blocks, config::Config, life::Life, settle::Settled, traffic::Traffic};
+use crate::{
+    blocks::Blocks,
+    config::Config,
+    life::Life,
+    service::{NodeService, PeerLost, Workers},
+    settle::Settled,
+    traffic::Traffic,
+};
+
+/// The first and, until views change, only epoch of a run.
+const EPOCH: Epoch = Epoch(1);
+
+/// Threads of each worker that wait for the disks.
+const IO_THREADS: usize = 2;
+
+/// The window that benchmarks put into: no granules, so no generation is asked for.
+pub const BENCHMARK_WINDOW: WindowId = WindowId(0x100);
+
+/// Its length: the longest message that `plexus perf` measures.
+pub const BENCHMARK_WINDOW_BYTES: usize = 4 << 20;
+
+/// How long all shards may take to write what must not be lost, before the node gives up on the disks.
+const WRITE_WITHIN: Duration = Duration::from_secs(60);
 
 /// What a body is made from.
 pub struct Parts {
@@ -33,7 +68,19 @@ pub struct Parts {
 pub struct Body {
     config: Arc<Config>,
     me: NodeId,
-    _group: Arc<Group>,
+    life: Arc<Life>,
+    group: Arc<Group>,
+    cache: Cache,
+    workers: Arc<Workers>,
+    mesh: Arc<Mesh<NodeService>>,
+    threads: Mutex<Threads>,
+}
+
+#[derive(Default)]
+struct Threads {
+    /// Dropped to end the checkpoints.
+    checkpoints: Option<mpsc::Sender<()>>,
+    handles: Vec<thread::JoinHandle<()>>,
 }
 
 /// What the body says about itself; part of the node's status.
@@ -47,8 +94,8 @@ pub struct BodyStatus {
     pub peers: Vec<PeerStatus>,
     /// Blocks that the cache holds in any mode.
     pub blocks_held: u64,
-    /// Of these, blocks that this node owes to the disks.
-    pub blocks_owed: u64,
+    /// Blocks written to the disks so far.
+    pub blocks_written: u64,
     /// Connections refused because whoever was at the other end is no peer.
     pub strangers: u64,
 }
@@ -62,13 +109,23 @@ pub struct PeerStatus {
     pub rail: Option<String>,
 }
 
-/// What was held when the node gave it back or froze.
+/// What a node held when it gave it back or froze.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct HandedBack {
-    /// Blocks held in any mode; every one is on disk in the version that was held.
+    /// Blocks still held in any mode; every one is on disk in the version that is held.
     pub held: Blocks,
+    /// Blocks mastered here that may be newer with another node than on disk, unless that one holds and names them.
+    pub lost: Blocks,
+    /// How many blocks it held before.
+    pub gave_up: u64,
     /// How many of them had to be written.
     pub written: u64,
+}
+
+impl LostBlocks for Blocks {
+    fn contains(&self, block: BlockId) -> bool {
+        self.contains(block)
+    }
 }
 
 impl Body {
@@ -79,29 +136,178 @@ impl Body {
     /// # Errors
     /// One line for the user.
     pub fn join(parts: Parts) -> Result<Self, String> {
-        let Parts { config, me, group, life, .. } = parts;
+        let Parts { config, me, incarnation, settled, group, life } = parts;
+        let settings = Settings {
+            me,
+            incarnation,
+            nodes: config.node_count(),
+            workers: config.workers,
+            epoch: EPOCH,
+            cache_bytes: u64::from(config.cache_mib) << 20,
+            io_threads: IO_THREADS,
+        };
+        let wiring = Wiring::new(settings, &group).map_err(|error| error.to_string())?;
+        let benchmark = Window::create(BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, 0);
+        let mut windows = wiring.windows();
+        windows.push(Arc::new(benchmark.map_err(|error| error.to_string())?));
+
+        let workers = Arc::<Workers>::default();
+        let (peer_lost, lost_peers) = mpsc::channel();
+        let port: Arc<dyn Port> = workers.clone();
+        let services = wiring
+            .services(&group, Arc::downgrade(&port))
+            .map_err(|error| error.to_string())?
+            .into_iter()
+            .map(|cache| NodeService::new(cache, peer_lost.clone()))
+            .collect();
+        drop(peer_lost);
+        let mesh_config = mesh_config(&config, me, incarnation, settled.fingerprint(&config), windows);
+        let cache = wiring.cache(port, Box::new(settled.lost));
+
         life.begin().map_err(|error| error.to_string())?;
-        Ok(Self { config, me, _group: group })
+        let mesh =
+            Mesh::start(mesh_config, services, |_| ()).map_err(|error| abandon(&life, error.to_string()))?;
+        Workers::start(mesh.workers().to_vec(), &workers);
+        let body = Self { config, me, life, group, cache, workers, mesh, threads: Mutex::default() };
+        if let Err(why) = body.wait_for_peers().and_then(|()| body.start_threads(lost_peers)) {
+            // Peers that were connected may have been served as master already.
+            let left = body.freeze()?;
+            body.life
+                .stopped(&why, NodeSet::EMPTY, left.held, left.lost)
+                .map_err(|error| error.to_string())?;
+            return Err(why);
+        }
+        Ok(body)
+    }
+
+    fn wait_for_peers(&self) -> Result<(), String> {
+        let mut said = None;
+        loop {
+            match self.mesh.wait_connected(Duration::from_millis(200)) {
+                Ok(()) => return Ok(()),
+                Err(_) if self.life.is_ending() => {
+                    return Err("told to end before all peers were there".into());
+                }
+                Err(missing) => {
+                    let missing: Vec<String> =
+                        missing.iter().map(|(peer, why)| format!("{}: {why}", self.name(*peer))).collect();
+                    let missing = missing.join("; ");
+                    if said.as_ref() != Some(&missing) {
+                        tracing::info!("waiting for {missing}");
+                        said = Some(missing);
+                    }
+                }
+            }
+        }
+    }
+
+    fn start_threads(&self, lost_peers: mpsc::Receiver<PeerLost>) -> Result<(), String> {
+        let (end, ended) = mpsc::channel();
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.checkpoints = Some(end);
+        let checkpoints = self.shards();
+        let every = Duration::from_secs(u64::from(self.config.checkpoint_seconds));
+        let watcher = Watcher {
+            config: self.config.clone(),
+            life: self.life.clone(),
+            cache: self.cache.clone(),
+            shards: self.shards(),
+            mesh: Arc::downgrade(&self.mesh),
+        };
+        let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            thread::Builder::new().name(name.into()).spawn(run).map_err(|error| error.to_string())
+        };
+        threads
+            .handles
+            .push(spawn("checkpoint", Box::new(move || checkpoints.checkpoint_every(every, &ended)))?);
+        threads.handles.push(spawn("peers", Box::new(move || watcher.run(&lost_peers)))?);
+        Ok(())
+    }
+
+    fn shards(&self) -> Shards {
+        Shards { workers: self.workers.clone(), group: self.group.clone() }
+    }
+
+    fn name(&self, node: NodeId) -> &str {
+        &self.config.nodes[node.index()].name
+    }
+
+    /// The cluster.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Which of its nodes this is.
+    #[must_use]
+    pub fn me(&self) -> NodeId {
+        self.me
+    }
+
+    /// The cache, for programs in this process.
+    #[must_use]
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// The workers, by number.
+    #[must_use]
+    pub fn workers(&self) -> &[Worker<NodeService>] {
+        self.workers.all()
+    }
+
+    /// What all shards of the cache counted, summed.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut sum = Counts::default();
+        self.shards().ask(CacheTask::Counts).iter().for_each(|counts| sum.add(counts));
+        sum
     }
 
     /// What it looks like now.
     #[must_use]
     pub fn status(&self) -> BodyStatus {
-        let members = vec![self.config.nodes[self.me.index()].name.clone()];
-        BodyStatus { epoch: Epoch(1).0, members, ..BodyStatus::default() }
+        let connected = self.mesh.connected();
+        let links = self.mesh.links();
+        let peers = self.config.nodes.iter().enumerate().map(|(index, node)| (NodeId(index as u8), node));
+        let peers = peers.filter(|(id, _)| *id != self.me).map(|(id, node)| {
+            let rail = links.iter().find(|link| link.peer == id && connected.contains(id));
+            PeerStatus { name: node.name.clone(), rail: rail.map(|link| link.rail.name().into()) }
+        });
+        let mut members = connected;
+        members.insert(self.me);
+        BodyStatus {
+            epoch: EPOCH.0,
+            members: members.iter().map(|node| self.name(node).into()).collect(),
+            peers: peers.collect(),
+            blocks_held: self.cache.occupied() as u64,
+            blocks_written: self.counts().disk_writes,
+            strangers: self.mesh.strangers(),
+        }
     }
 
     /// What went over the links so far.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
-        Traffic::default()
+        let mut traffic = Traffic::default();
+        for link in self.mesh.links() {
+            for channel in plexus_interconnect::Channel::ALL {
+                let counts = link.counters[channel.index()].snapshot();
+                let directions = [counts.client_out, counts.client_in, counts.server_in, counts.server_out];
+                if directions.iter().any(|sizes| sizes.total_messages() > 0) {
+                    traffic.add(channel.name(), directions);
+                }
+            }
+        }
+        traffic
     }
 
-    /// Starts no change any more, and waits for those under way.
+    /// Starts no change any more. Those under way end while the blocks are handed back.
     ///
     /// # Errors
     /// One line for the user.
     pub fn quiesce(&self) -> Result<(), String> {
+        self.cache.close();
         Ok(())
     }
 
@@ -111,8 +317,17 @@ impl Body {
     /// # Errors
     /// One line for the user; what was not handed back is still held.
     pub fn hand_back(&self, progress: &mut dyn FnMut(u64)) -> Result<HandedBack, String> {
-        progress(0);
-        Ok(HandedBack::default())
+        let (gave_up, before) = (self.cache.occupied() as u64, self.counts().disk_writes);
+        let kept: u32 = self.shards().ask(CacheTask::HandBack).iter().sum();
+        if kept > 0 {
+            return Err(format!(
+                "{kept} blocks could not be written and are kept; see the log, then try again"
+            ));
+        }
+        self.group.sync().map_err(|error| error.to_string())?;
+        let written = self.counts().disk_writes - before;
+        progress(written);
+        Ok(HandedBack { gave_up, written, ..HandedBack::default() })
     }
 
     /// Stops at once: gives nothing away any more, then writes what must not be lost.
@@ -120,6 +335,144 @@ impl Body {
     /// # Errors
     /// One line for the user.
     pub fn freeze(&self) -> Result<HandedBack, String> {
-        Ok(HandedBack::default())
+        self.cache.stopped("this node is leaving".into());
+        let shards = self.shards();
+        let (gave_up, before) = (self.cache.occupied() as u64, self.counts().disk_writes);
+        (0..shards.count()).for_each(|worker| shards.workers.submit(WorkerId(worker), CacheTask::Stop));
+        let (held, lost) = shards.stopped()?;
+        Ok(HandedBack { held, lost, gave_up, written: self.counts().disk_writes - before })
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        let mut threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        threads.checkpoints.take();
+        self.mesh.stop();
+        // The last service went with the mesh's threads or goes with the workers; the watcher ends on its own then.
+        drop(threads);
+    }
+}
+
+/// The cache's shards, to be asked all at once.
+struct Shards {
+    workers: Arc<Workers>,
+    group: Arc<Group>,
+}
+
+impl Shards {
+    fn count(&self) -> u8 {
+        self.workers.all().len() as u8
+    }
+
+    /// Hands every shard the same question; the answers, without those that do not come in time.
+    fn ask<T: Send>(&self, question: impl Fn(mpsc::Sender<T>) -> CacheTask) -> Vec<T> {
+        let answers: Vec<_> = (0..self.count())
+            .map(|worker| {
+                let (answer, answered) = mpsc::channel();
+                self.workers.submit(WorkerId(worker), question(answer));
+                answered
+            })
+            .collect();
+        answers.iter().filter_map(|answered| answered.recv_timeout(WRITE_WITHIN).ok()).collect()
+    }
+
+    fn checkpoint_every(&self, every: Duration, ended: &mpsc::Receiver<()>) {
+        while ended.recv_timeout(every) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let failed: u32 = self.ask(CacheTask::Checkpoint).iter().sum();
+            let synced = self.group.sync();
+            if failed > 0 {
+                tracing::error!("checkpoint: {failed} blocks could not be written; they stay in memory");
+            }
+            if let Err(error) = synced {
+                tracing::error!("checkpoint: {error}");
+            }
+        }
+    }
+
+    /// After all shards were stopped: what is held here and on disk, and what may be lost.
+    fn stopped(&self) -> Result<(Blocks, Blocks), String> {
+        let reports: Vec<Report> = self.ask(CacheTask::Report);
+        if reports.len() != usize::from(self.count()) {
+            return Err("the disks did not take what must be written in time".into());
+        }
+        self.group.sync().map_err(|error| error.to_string())?;
+        let unwritten: Blocks = reports.iter().flat_map(|report| report.unwritten.iter().copied()).collect();
+        let held: Blocks =
+            reports.iter().flat_map(|report| report.held.iter().map(|(block, _)| *block)).collect();
+        let lost: Blocks = reports.iter().flat_map(|report| report.lost.iter().copied()).collect();
+        Ok((held.without(&unwritten), lost.union(&unwritten)))
+    }
+}
+
+/// Waits for the loss of a peer, and then brings this node to rest.
+struct Watcher {
+    config: Arc<Config>,
+    life: Arc<Life>,
+    cache: Cache,
+    shards: Shards,
+    mesh: std::sync::Weak<Mesh<NodeService>>,
+}
+
+impl Watcher {
+    fn run(&self, lost: &mpsc::Receiver<PeerLost>) {
+        let mut gone = NodeSet::EMPTY;
+        while let Ok(PeerLost { peer, why }) = lost.recv() {
+            let Some(mesh) = self.mesh.upgrade() else { return };
+            let first = self.cache.why_stopped().is_none();
+            mesh.forget(peer);
+            gone.insert(peer);
+            let name = &self.config.nodes[peer.index()].name;
+            let what = format!(
+                "{name} is gone ({why}); the cluster does not change any more: run `plexus down`, then `plexus up`"
+            );
+            self.cache.stopped(what.clone());
+            // After the hand-back peers go one by one.
+            if !first || self.life.is_handed_back() {
+                continue;
+            }
+            tracing::error!("{what}");
+            let recorded = self.shards.stopped().and_then(|(held, lost)| {
+                tracing::info!("{} blocks held here are on disk", held.len());
+                self.life.stopped(&what, gone, held, lost).map_err(|error| error.to_string())
+            });
+            if let Err(error) = recorded {
+                tracing::error!("what this node held is not recorded and counts as lost: {error}");
+                self.life.failed(&what);
+            }
+        }
+    }
+}
+
+/// A node that never served leaves the run: it held nothing.
+fn abandon(life: &Life, why: String) -> String {
+    match life.stopped(&why, NodeSet::EMPTY, Blocks::EMPTY, Blocks::EMPTY) {
+        Ok(()) => why,
+        Err(record) => format!("{why}; and {record}"),
+    }
+}
+
+fn mesh_config(
+    config: &Config,
+    me: NodeId,
+    incarnation: Incarnation,
+    fingerprint: u64,
+    windows: Vec<Arc<Window>>,
+) -> mesh::Config {
+    let ids = (0..config.node_count()).map(NodeId).filter(|id| *id != me);
+    let peers = ids.map(|id| {
+        let rail = config.rails(me, id).first().copied().expect("the configuration was checked for that");
+        mesh::Peer { id, address: config.nodes[id.index()].address, rail }
+    });
+    mesh::Config {
+        me,
+        incarnation,
+        cluster: config.id.0.to_le_bytes(),
+        epoch: EPOCH,
+        fingerprint,
+        listen: config.nodes[me.index()].address,
+        peers: peers.collect(),
+        windows,
+        waiting: config.waiting,
     }
 }

@@ -100,7 +100,7 @@ pub(crate) fn register_rest(
             progress(json!({ "written": written }));
         })?;
         of_life.reach(Stage::HandedBack);
-        Ok(json!({ "written": handed_back.written, "held": handed_back.held.len() }))
+        Ok(json!({ "written": handed_back.written, "held": handed_back.gave_up }))
     })));
 }
 

@@ -17,7 +17,7 @@ use serde::{Serialize, de::DeserializeOwned};
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let temporary = path.with_extension("tmp");
-    let mut text = serde_json::to_string_pretty(value)?;
+    let mut text = serde_json::to_string(value)?;
     text.push('\n');
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     file.write_all(text.as_bytes())?;

@@ -20,6 +20,7 @@ pub mod lifeline;
 pub mod machine;
 pub mod node;
 pub mod port;
+pub mod service;
 pub mod settle;
 pub mod state;
 pub mod temporary;

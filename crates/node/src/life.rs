@@ -120,6 +120,18 @@ impl Life {
         self.recorder.write(Phase::Stopped { held, gone, lost })
     }
 
+    /// The run is broken off, and what this node held could not be secured: its record stays that of a node which died.
+    pub(crate) fn failed(&self, why: &str) {
+        let mut state = self.lock();
+        state.stage = Stage::Stopped;
+        state.why = Some(why.into());
+    }
+
+    /// Whether everything that this node held was handed back.
+    pub(crate) fn is_handed_back(&self) -> bool {
+        self.lock().stage == Stage::HandedBack
+    }
+
     /// Goes on to `stage`, unless the run was broken off.
     pub(crate) fn reach(&self, stage: Stage) {
         let mut state = self.lock();

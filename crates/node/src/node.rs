@@ -15,7 +15,6 @@ use signal_hook::{
 };
 
 use crate::{
-    blocks::Blocks,
     body::{Body, Parts},
     commands,
     config::{Config, ConfigError, NodeConfig},
@@ -132,7 +131,7 @@ impl Node {
                 "the node was told to leave",
                 NodeSet::EMPTY,
                 handed_back.held,
-                Blocks::EMPTY,
+                handed_back.lost,
             )?;
         }
         Ok(())

@@ -54,3 +54,33 @@ pub struct Counts {
     /// Time from requests to their grants, summed.
     pub asked: Nanos,
 }
+
+impl Counts {
+    /// Adds what another shard counted.
+    pub fn add(&mut self, other: &Self) {
+        self.wants += other.wants;
+        self.local += other.local;
+        self.requests += other.requests;
+        self.transfers_2 += other.transfers_2;
+        self.transfers_3 += other.transfers_3;
+        self.grants_keep += other.grants_keep;
+        self.grants_disk += other.grants_disk;
+        self.copies_in += other.copies_in;
+        self.copies_out += other.copies_out;
+        self.given += other.given;
+        self.shared += other.shared;
+        self.invalidated += other.invalidated;
+        self.disk_writes += other.disk_writes;
+        self.write_failures += other.write_failures;
+        self.disk_reads += other.disk_reads;
+        self.read_failures += other.read_failures;
+        self.evictions += other.evictions;
+        self.full_sets += other.full_sets;
+        self.turns += other.turns;
+        self.conversions += other.conversions;
+        self.old_epoch += other.old_epoch;
+        self.new_epoch += other.new_epoch;
+        self.faults += other.faults;
+        self.asked = self.asked + other.asked;
+    }
+}

@@ -131,7 +131,9 @@ impl Shard {
     /// What this node holds and what may be lost; complete when [`Action::Halted`] has come.
     #[must_use]
     pub fn report(&self) -> Report {
-        let dead = self.stopped.as_ref().map_or(NodeSet::EMPTY, |stopped| stopped.dead);
+        // Not only the nodes known to be dead: another may die before it has secured what it holds. What it does secure
+        // is in its own report, and taken off there.
+        let others = NodeSet::first(self.config.nodes).without(self.config.me);
         let held = |also: fn(&Frame) -> bool| {
             let mut frames: Vec<&Frame> = self.frames.iter().filter(|f| f.is_held() && also(f)).collect();
             frames.sort_unstable_by_key(|frame| frame.block);
@@ -139,7 +141,7 @@ impl Shard {
         };
         Report {
             held: held(|_| true).into_iter().map(|frame| (frame.block, frame.mode)).collect(),
-            lost: self.directory.in_doubt(dead),
+            lost: self.directory.in_doubt(others),
             unwritten: held(|frame| frame.stuck).into_iter().map(|frame| frame.block).collect(),
         }
     }

@@ -1,0 +1,367 @@
+//! The frame table of one worker: the memory of its blocks, and a word for each frame that sessions and the worker
+//! change without a lock.
+//!
+//! # The word
+//!
+//! ```text
+//! bit  0..2   mode (N 0, S 1, X 2)
+//! bit  2      CLOSING: newcomers are kept out
+//! bit  3      NOTIFY: whoever takes the last pin away tells the worker
+//! bit  4      DIRTY: changed since the frame was opened
+//! bit  5      LATCH: one session changes the block
+//! bit  8..24  pins: sessions that read the block
+//! bit 32..64  the block's number
+//! ```
+//!
+//! The *worker* (one thread at a time) sets the mode, the block and CLOSING; it does so only while nothing is pinned, but for
+//! CLOSING and NOTIFY, which it sets at any time with one compare-exchange that also sees the pins. *Sessions* add and take
+//! away pins and the latch, and set DIRTY when they let the latch go. A session pins with one compare-exchange of the
+//! whole word, so the block, the mode and the absence of CLOSING and LATCH are those of the moment of the pin.
+//!
+//! A list of block numbers beside the words, packed, is only a hint where to look.
+//!
+//! # Who may touch the memory
+//!
+//! | state | who |
+//! |---|---|
+//! | pinned, not latched | sessions read; the worker reads (ships a copy) |
+//! | latched | the one session |
+//! | closed and idle (or never opened) | the worker; an I/O thread or one peer's put that the worker asked for |
+//!
+//! A peer's put lands only where [`Frames::expect`] announced it, which the worker does for closed frames alone. That a peer on
+//! the same host keeps to that is trusted, as it is of the same user; a TCP put is checked by generation.
+//!
+//! NOTIFY is taken away by the same instruction that finds nothing pinned any more, so the worker is told exactly once.
+#![allow(unsafe_code, reason = "frames are mapped memory, shared between sessions, workers and peers")]
+
+use std::{
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicU32, AtomicU64,
+            Ordering::{AcqRel, Acquire, Relaxed, Release},
+        },
+    },
+};
+
+use plexus_base::BlockId;
+use plexus_disks::{FrameMemory, Page};
+use plexus_fabric::Window;
+
+use crate::protocol::{Config, Contents, Frames, Mode, Slot, Ticket};
+
+const MODE: u64 = 0b11;
+const CLOSING: u64 = 1 << 2;
+const NOTIFY: u64 = 1 << 3;
+const DIRTY: u64 = 1 << 4;
+const LATCH: u64 = 1 << 5;
+const PIN: u64 = 1 << 8;
+const PINS: u64 = 0xffff << 8;
+
+const BLOCK: u32 = 32;
+
+/// Blocks that a group may have at most, so that a number fits into a frame's word: 64 TiB of 16 KiB blocks.
+pub const MAX_BLOCKS: u64 = 1 << 32;
+
+/// A frame's word on a line of its own, so that sessions on neighbouring frames do not meet.
+#[repr(align(64))]
+#[derive(Default)]
+struct Word(AtomicU64);
+
+/// See the [module](self).
+pub(crate) struct FrameTable {
+    config: Config,
+    block_size: usize,
+    window: Arc<Window>,
+    words: Box<[Word]>,
+    hints: Box<[AtomicU32]>,
+}
+
+impl FrameTable {
+    /// The frames of one worker in `window`, whose granule is the block size.
+    pub(crate) fn new(config: Config, window: Arc<Window>) -> Self {
+        let block_size = window.span().granule as usize;
+        assert!(
+            window.len() >= config.slots() as usize * block_size,
+            "the window is smaller than its frames"
+        );
+        let slots = config.slots() as usize;
+        Self {
+            config,
+            block_size,
+            window,
+            words: (0..slots).map(|_| Word::default()).collect(),
+            hints: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+        }
+    }
+
+    /// Frames that hold a block in any mode.
+    pub(crate) fn occupied(&self) -> usize {
+        self.words.iter().filter(|word| word.0.load(Relaxed) & MODE != 0).count()
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Where a frame lies in the window.
+    pub(crate) fn offset(&self, slot: Slot) -> u64 {
+        (slot.index() * self.block_size) as u64
+    }
+
+    fn word(&self, slot: Slot) -> &AtomicU64 {
+        &self.words[slot.index()].0
+    }
+
+    /// Pins the frame of `block` for a session (or latches it, for X), if it is here in a mode that suffices and free.
+    #[inline]
+    pub(crate) fn hit(&self, block: BlockId, mode: Mode) -> Option<Slot> {
+        let first = self.config.set(block) * self.config.ways;
+        for slot in first..first + self.config.ways {
+            if self.hints[slot as usize].load(Relaxed) == block.0 as u32
+                && self.word(Slot(slot)).load(Relaxed) >> BLOCK == block.0
+            {
+                return self.take(Slot(slot), block, mode).then_some(Slot(slot));
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn take(&self, slot: Slot, block: BlockId, mode: Mode) -> bool {
+        let word = self.word(slot);
+        let mut now = word.load(Relaxed);
+        loop {
+            if now >> BLOCK != block.0 || now & MODE < mode as u64 || now & (CLOSING | LATCH) != 0 {
+                return false;
+            }
+            let next = match mode {
+                Mode::X if now & PINS != 0 => return false,
+                Mode::X => now | LATCH,
+                _ if now & PINS == PINS => return false,
+                _ => now + PIN,
+            };
+            match word.compare_exchange_weak(now, next, Acquire, Relaxed) {
+                Ok(_) => return true,
+                Err(changed) => now = changed,
+            }
+        }
+    }
+
+    /// Lets a pin go. True when the worker must be told that the frame is idle.
+    #[inline]
+    #[must_use]
+    pub(crate) fn unpin(&self, slot: Slot) -> bool {
+        self.let_go(slot, |word| word - PIN)
+    }
+
+    /// Lets the latch go; `dirty`: the block was changed. True when the worker must be told that the frame is idle.
+    #[inline]
+    #[must_use]
+    pub(crate) fn unlatch(&self, slot: Slot, dirty: bool) -> bool {
+        self.let_go(slot, |word| word & !LATCH | if dirty { DIRTY } else { 0 })
+    }
+
+    #[inline]
+    fn let_go(&self, slot: Slot, without: impl Fn(u64) -> u64) -> bool {
+        let word = self.word(slot);
+        let mut now = word.load(Relaxed);
+        loop {
+            let mut next = without(now);
+            let tell = next & NOTIFY != 0 && next & (PINS | LATCH) == 0;
+            if tell {
+                next &= !NOTIFY;
+            }
+            match word.compare_exchange_weak(now, next, AcqRel, Relaxed) {
+                Ok(_) => return tell,
+                Err(changed) => now = changed,
+            }
+        }
+    }
+
+    fn start(&self, slot: Slot) -> NonNull<u8> {
+        assert!(slot.index() < self.words.len(), "a frame that does not exist");
+        // SAFETY: the window has room for all slots (checked when the table was made).
+        unsafe { self.window.ptr().add(slot.index() * self.block_size) }
+    }
+
+    /// The block in a frame, to read.
+    ///
+    /// # Safety
+    /// For as long as the slice lives, the caller has the frame pinned or latched, or is the worker and the frame is
+    /// closed and idle or pinned by readers only.
+    pub(crate) unsafe fn block(&self, slot: Slot) -> &[u8] {
+        // SAFETY: inside the window, which lives as long as the table; nobody writes there, says the caller.
+        unsafe { std::slice::from_raw_parts(self.start(slot).as_ptr(), self.block_size) }
+    }
+
+    /// The block in a frame, to change.
+    ///
+    /// # Safety
+    /// For as long as the slice lives, the caller holds the latch, or is the worker and the frame is closed and
+    /// idle; and there is no other slice of it.
+    #[allow(clippy::mut_from_ref, reason = "the latch is the borrow")]
+    pub(crate) unsafe fn block_mut(&self, slot: Slot) -> &mut [u8] {
+        // SAFETY: inside the window, which lives as long as the table; nobody else touches it, says the caller.
+        unsafe { std::slice::from_raw_parts_mut(self.start(slot).as_ptr(), self.block_size) }
+    }
+
+    /// The memory of a frame for an I/O thread.
+    ///
+    /// # Safety
+    /// The caller is the worker, the frame is closed and idle, and stays so until the I/O is complete.
+    pub(crate) unsafe fn for_io(&self, slot: Slot) -> FrameMemory {
+        // SAFETY: mapped for the life of the table, which outlives the I/O pool; and ours alone, says the caller.
+        unsafe { FrameMemory::new(self.start(slot), self.block_size) }
+    }
+
+    /// What an idle, closed frame holds. For the worker.
+    pub(crate) fn contents(&self, slot: Slot) -> Contents {
+        let dirty = self.word(slot).load(Acquire) & DIRTY != 0;
+        // SAFETY: the frame is closed and idle, and this is the worker.
+        let version = Page::of(unsafe { self.block(slot) }).version();
+        Contents { dirty, version: version.0 }
+    }
+}
+
+/// The worker's hand on its frames, for the shard.
+pub(crate) struct Hand<'a>(pub(crate) &'a FrameTable);
+
+impl Frames for Hand<'_> {
+    fn open(&mut self, slot: Slot, block: BlockId, mode: Mode) {
+        debug_assert!(block.0 < MAX_BLOCKS);
+        let word = self.0.word(slot);
+        debug_assert_eq!(word.load(Relaxed) & (PINS | LATCH), 0, "{slot:?} opened while in use");
+        self.0.hints[slot.index()].store(block.0 as u32, Relaxed);
+        word.store(block.0 << BLOCK | mode as u64, Release);
+    }
+
+    fn pin(&mut self, slot: Slot, _ticket: Ticket, mode: Mode) -> bool {
+        let block = BlockId(self.0.word(slot).load(Relaxed) >> BLOCK);
+        self.0.take(slot, block, mode)
+    }
+
+    fn close(&mut self, slot: Slot) -> Option<Contents> {
+        let word = self.0.word(slot);
+        let mut now = word.load(Relaxed);
+        loop {
+            let idle = now & (PINS | LATCH) == 0;
+            let next = now | CLOSING | if idle { 0 } else { NOTIFY };
+            match word.compare_exchange_weak(now, next, AcqRel, Relaxed) {
+                Ok(_) => return idle.then(|| self.0.contents(slot)),
+                Err(changed) => now = changed,
+            }
+        }
+    }
+
+    fn forget(&mut self, slot: Slot) {
+        let word = self.0.word(slot);
+        debug_assert_eq!(word.load(Relaxed) & (PINS | LATCH), 0, "{slot:?} forgotten while in use");
+        word.store(0, Release);
+    }
+
+    fn expect(&mut self, slot: Slot, generation: u32) {
+        self.0.window.set_generation(slot.index(), generation);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plexus_base::{Epoch, NodeId, WorkerId};
+    use plexus_fabric::WindowId;
+
+    use super::*;
+
+    fn table() -> FrameTable {
+        let config = Config {
+            me: NodeId(0),
+            nodes: 2,
+            worker: WorkerId(0),
+            workers: 1,
+            epoch: Epoch(1),
+            sets: 1,
+            ways: 8,
+        };
+        FrameTable::new(config, Arc::new(Window::create(WindowId(0), 8 * 4096, 4096).unwrap()))
+    }
+
+    #[test]
+    fn a_frame_is_found_only_in_a_mode_that_suffices() {
+        let table = table();
+        let (block, other) = (BlockId(5), BlockId(6));
+        assert_eq!(table.hit(block, Mode::S), None);
+        Hand(&table).open(Slot(3), block, Mode::S);
+        assert_eq!(table.hit(block, Mode::S), Some(Slot(3)));
+        assert_eq!(table.hit(block, Mode::X), None, "held to read only");
+        assert_eq!(table.hit(other, Mode::S), None);
+        assert!(!table.unpin(Slot(3)), "nobody asked to be told");
+        Hand(&table).open(Slot(3), other, Mode::X);
+        assert_eq!(table.hit(block, Mode::S), None, "another block lives there now");
+        assert_eq!(table.hit(other, Mode::X), Some(Slot(3)));
+        assert_eq!(table.hit(other, Mode::X), None, "one session changes a block");
+        assert_eq!(table.hit(other, Mode::S), None);
+        assert!(!table.unlatch(Slot(3), true));
+        assert!(Hand(&table).close(Slot(3)).unwrap().dirty);
+    }
+
+    #[test]
+    fn the_last_pin_tells_the_worker_once() {
+        let table = table();
+        let block = BlockId(5);
+        Hand(&table).open(Slot(0), block, Mode::S);
+        table.hit(block, Mode::S).unwrap();
+        table.hit(block, Mode::S).unwrap();
+        assert_eq!(Hand(&table).close(Slot(0)), None);
+        assert_eq!(table.hit(block, Mode::S), None, "closing");
+        assert!(!table.unpin(Slot(0)));
+        assert!(table.unpin(Slot(0)), "the last one");
+        assert_eq!(table.contents(Slot(0)), Contents { dirty: false, version: 0 });
+    }
+
+    /// Sessions change a counter under the latch while a worker closes and opens the frame: nothing is lost, and
+    /// every close that found the frame busy is answered once.
+    #[test]
+    fn latches_exclude_and_closes_are_answered() {
+        let table = Arc::new(table());
+        let block = BlockId(9);
+        Hand(&table).open(Slot(1), block, Mode::X);
+        let (idle, told) = std::sync::mpsc::channel();
+        let sessions: Vec<_> = (0..3)
+            .map(|_| {
+                let (table, idle) = (table.clone(), idle.clone());
+                std::thread::spawn(move || {
+                    let mut changes = 0u64;
+                    while changes < 20_000 {
+                        let Some(slot) = table.hit(block, Mode::X) else {
+                            std::thread::yield_now();
+                            continue;
+                        };
+                        // SAFETY: latched.
+                        let bytes = unsafe { table.block_mut(slot) };
+                        let count = u64::from_le_bytes(bytes[64..72].try_into().unwrap()) + 1;
+                        bytes[64..72].copy_from_slice(&count.to_le_bytes());
+                        changes += 1;
+                        if table.unlatch(slot, true) {
+                            idle.send(slot).unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        let mut closed = 0;
+        while sessions.iter().any(|session| !session.is_finished()) {
+            if Hand(&table).close(Slot(1)).is_none() {
+                assert_eq!(told.recv().unwrap(), Slot(1));
+                closed += 1;
+            }
+            Hand(&table).open(Slot(1), block, Mode::X);
+            std::thread::yield_now();
+        }
+        sessions.into_iter().for_each(|session| session.join().unwrap());
+        assert!(told.try_recv().is_err(), "told more often than asked ({closed})");
+        // SAFETY: all sessions have ended.
+        let bytes = unsafe { table.block(Slot(1)) };
+        assert_eq!(u64::from_le_bytes(bytes[64..72].try_into().unwrap()), 60_000);
+    }
+}

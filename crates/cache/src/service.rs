@@ -1,0 +1,399 @@
+//! The cache on one worker: brings events to the shard and carries out its actions.
+
+use std::sync::{Arc, mpsc};
+
+use plexus_base::{BlockId, NodeId, NodeSet, WorkerId, clock};
+use plexus_disks::{Completion, DiskError, Job, Op, Pool};
+use plexus_fabric::{Put, WindowId};
+use plexus_interconnect::{Channel, Kind, Message, Net, Signal};
+
+use crate::{
+    faults::Faults,
+    frames::{FrameTable, Hand},
+    protocol::{self, Action, Counts, Event, Granted, Outlet, ReadFault, Report, Shard, Ticket, WaitError},
+};
+
+/// Tag of the last message on the block channel, sent when a node stops giving blocks away.
+const LAST: u32 = 1;
+
+/// What sessions, I/O threads and the node hand to a worker.
+pub enum CacheTask {
+    /// A session waits; its answer goes to the signal, see [`Answer`].
+    Want {
+        /// The session's number.
+        session: u32,
+        /// The block.
+        block: BlockId,
+        /// In which way.
+        ask: protocol::Ask,
+        /// Where it waits.
+        signal: Arc<Signal>,
+    },
+    /// The last pin of a closing frame is gone.
+    Idle(protocol::Slot),
+    /// A consistent copy has been read.
+    Freed(protocol::Slot),
+    /// A disk read or write is complete.
+    Disk(Completion),
+    /// Write everything owed; the number of blocks that could not be written comes back.
+    Checkpoint(mpsc::Sender<u32>),
+    /// Write everything owed and give everything up; the number of blocks kept comes back.
+    HandBack(mpsc::Sender<u32>),
+    /// What was counted so far.
+    Counts(mpsc::Sender<Counts>),
+    /// Stop as if a peer had died: nothing is given away any more.
+    Stop,
+    /// The report of a stopped shard, once all that can be written has been.
+    Report(mpsc::Sender<Report>),
+}
+
+/// What a waiting session is told, in the number that a [`Signal`] carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    Pinned(protocol::Slot),
+    Private(protocol::Slot),
+    Failed(Failure),
+}
+
+/// Why a wait ended with nothing; the details are with the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+pub(crate) enum Failure {
+    Stopped = 0,
+    HandingBack,
+    Io,
+    Corrupt,
+    Stale,
+    WriteFailed,
+    Refused,
+}
+
+impl Failure {
+    const ALL: [Self; 7] = [
+        Self::Stopped,
+        Self::HandingBack,
+        Self::Io,
+        Self::Corrupt,
+        Self::Stale,
+        Self::WriteFailed,
+        Self::Refused,
+    ];
+}
+
+impl Answer {
+    fn encode(self) -> u64 {
+        match self {
+            Self::Pinned(slot) => u64::from(slot.0),
+            Self::Private(slot) => 1 << 32 | u64::from(slot.0),
+            Self::Failed(failure) => 2 << 32 | failure as u64,
+        }
+    }
+
+    pub(crate) fn decode(answer: u64) -> Self {
+        let low = answer as u32;
+        match answer >> 32 {
+            0 => Self::Pinned(protocol::Slot(low)),
+            1 => Self::Private(protocol::Slot(low)),
+            _ => Self::Failed(*Failure::ALL.get(low as usize).unwrap_or(&Failure::Stopped)),
+        }
+    }
+}
+
+/// See the module.
+pub struct CacheService {
+    shard: Shard,
+    frames: Arc<FrameTable>,
+    pool: Arc<Pool>,
+    window: WindowId,
+    faults: Arc<Faults>,
+    /// By slot: the version that a disk read under way must find, 0 if any.
+    expected: Vec<u64>,
+    waiting: Vec<Option<Arc<Signal>>>,
+    actions: Vec<Action>,
+    checkpoints: Vec<mpsc::Sender<u32>>,
+    hand_backs: Vec<mpsc::Sender<u32>>,
+    reports: Vec<mpsc::Sender<Report>>,
+    /// Nothing more is given away.
+    stopped: bool,
+    /// Nothing more is to be written.
+    halted: bool,
+    peers: NodeSet,
+    /// Peers that may still have sent blocks when this node stopped.
+    awaited: NodeSet,
+}
+
+impl CacheService {
+    pub(crate) fn new(
+        config: protocol::Config,
+        frames: Arc<FrameTable>,
+        pool: Arc<Pool>,
+        faults: Arc<Faults>,
+    ) -> Self {
+        Self {
+            shard: Shard::new(config),
+            window: window_of(config.worker),
+            frames,
+            pool,
+            faults,
+            expected: vec![0; config.slots() as usize],
+            waiting: Vec::new(),
+            actions: Vec::with_capacity(64),
+            checkpoints: Vec::new(),
+            hand_backs: Vec::new(),
+            reports: Vec::new(),
+            stopped: false,
+            halted: false,
+            peers: NodeSet::first(config.nodes).without(config.me),
+            awaited: NodeSet::first(config.nodes).without(config.me),
+        }
+    }
+
+    /// Handles a message of [`Channel::CacheRequests`] or [`Channel::CacheBlocks`].
+    pub fn message(&mut self, net: &mut Net, message: Message<'_>) {
+        if message.tag == LAST && message.channel == Channel::CacheBlocks {
+            self.awaited.remove(message.from);
+            return self.report();
+        }
+        match protocol::Message::decode(message.payload) {
+            Ok(decoded) => self.handle(net, Event::Message { from: message.from, message: decoded }),
+            Err(error) => tracing::error!(from = %message.from, %error, "not a cache message; dropped"),
+        }
+    }
+
+    /// Handles a task.
+    pub fn task(&mut self, net: &mut Net, task: CacheTask) {
+        match task {
+            CacheTask::Want { session, block, ask, signal } => {
+                let place = session as usize;
+                if place >= self.waiting.len() {
+                    self.waiting.resize(place + 1, None);
+                }
+                self.waiting[place] = Some(signal);
+                self.handle(net, Event::Want { ticket: Ticket(u64::from(session)), block, ask });
+            }
+            CacheTask::Idle(slot) => {
+                let contents = self.frames.contents(slot);
+                self.handle(net, Event::Idle { slot, contents });
+            }
+            CacheTask::Freed(slot) => self.handle(net, Event::Freed { slot }),
+            CacheTask::Disk(done) => self.disk(net, &done),
+            CacheTask::Checkpoint(reply) => {
+                self.checkpoints.push(reply);
+                if self.checkpoints.len() == 1 {
+                    self.handle(net, Event::Checkpoint);
+                }
+            }
+            CacheTask::HandBack(reply) => {
+                self.hand_backs.push(reply);
+                self.handle(net, Event::HandBack);
+            }
+            CacheTask::Counts(reply) => drop(reply.send(*self.shard.counts())),
+            CacheTask::Stop => {
+                let me = net.me();
+                self.stop(net, me);
+            }
+            CacheTask::Report(reply) => {
+                self.reports.push(reply);
+                self.report();
+            }
+        }
+    }
+
+    /// A peer is dead: nothing more is granted or given here.
+    pub fn peer_gone(&mut self, net: &mut Net, peer: NodeId) {
+        self.stop(net, peer);
+        self.awaited.remove(peer);
+        self.report();
+    }
+
+    /// Nothing more is granted or given here, because of `node` (this one, if it leaves).
+    fn stop(&mut self, net: &mut Net, node: NodeId) {
+        self.handle(net, Event::PeerGone(node));
+        if std::mem::replace(&mut self.stopped, true) {
+            return;
+        }
+        // Behind every block that was ever sent: who has this from a peer gets no block from it any more.
+        for peer in self.peers.iter() {
+            if net.send(peer, Channel::CacheBlocks, Kind::Reply, LAST, &[]).is_err() {
+                self.awaited.remove(peer);
+            }
+        }
+    }
+
+    fn disk(&mut self, net: &mut Net, done: &Completion) {
+        let slot = protocol::Slot(done.token as u32);
+        if let Err(error) = &done.result {
+            tracing::error!("{error}");
+            self.faults.remember(done.block, error.to_string());
+        }
+        let event = match (done.op, &done.result) {
+            (Op::Write, result) => Event::Wrote { slot, ok: result.is_ok() },
+            (Op::Read, Ok(version)) => Event::Read { slot, result: self.fresh(slot, done.block, version.0) },
+            (Op::Read, Err(DiskError::Page { .. })) => Event::Read { slot, result: Err(ReadFault::Corrupt) },
+            (Op::Read, Err(_)) => Event::Read { slot, result: Err(ReadFault::Io) },
+        };
+        self.handle(net, event);
+    }
+
+    /// Whether a page that was read is the one that was written last, as far as the master knows.
+    fn fresh(&self, slot: protocol::Slot, block: BlockId, version: u64) -> Result<u64, ReadFault> {
+        match self.expected[slot.index()] {
+            expected if expected == 0 || expected == version => Ok(version),
+            expected => {
+                let what = format!(
+                    "{block} is version {version} on disk where version {expected} was written last; the disk \
+                     lost a write, restore the block from a copy"
+                );
+                tracing::error!("{what}");
+                self.faults.remember(block, what);
+                Err(ReadFault::Stale)
+            }
+        }
+    }
+
+    fn handle(&mut self, net: &mut Net, event: Event) {
+        let mut actions = std::mem::take(&mut self.actions);
+        let frames = &*self.frames;
+        let mut out = Out { net, frames, window: self.window, actions: &mut actions };
+        self.shard.handle(clock::now(), event, &mut Hand(frames), &mut out);
+        for action in actions.drain(..) {
+            self.act(net, action);
+        }
+        self.actions = actions;
+    }
+
+    fn act(&mut self, net: &mut Net, action: Action) {
+        match action {
+            Action::Send { to, message } => {
+                // No link: the peer is gone, and the shard is told so by whoever sees it go.
+                let _ = net.send(to, Channel::CacheRequests, kind(&message), 0, &message.encode());
+            }
+            Action::ReadDisk { slot, block, expect } => {
+                self.expected[slot.index()] = expect;
+                self.disk_job(Op::Read, slot, block);
+            }
+            Action::WriteDisk { slot, block } => self.disk_job(Op::Write, slot, block),
+            Action::WriteFailed { block } => {
+                tracing::error!("{block} could not be written; it stays in memory and is tried again");
+            }
+            Action::Wake { ticket, result } => {
+                let answer = match result {
+                    Ok(Granted::Pinned(slot)) => Answer::Pinned(slot),
+                    Ok(Granted::Private(slot)) => Answer::Private(slot),
+                    Err(error) => Answer::Failed(error.into()),
+                };
+                if let Some(signal) = self.waiting[ticket.0 as usize].take() {
+                    signal.set(answer.encode());
+                }
+            }
+            Action::CheckpointDone { failed } => {
+                answer_all(&mut self.checkpoints, failed);
+            }
+            Action::HandedBack { kept } => {
+                answer_all(&mut self.hand_backs, kept);
+            }
+            Action::Halted => {
+                self.halted = true;
+                self.report();
+            }
+            Action::Fault { from, what } => {
+                tracing::error!(%from, "{what}: the nodes no longer agree on who holds what");
+            }
+        }
+    }
+
+    #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
+    fn disk_job(&self, op: Op, slot: protocol::Slot, block: BlockId) {
+        // SAFETY: the shard reads into and writes from frames that are closed and idle, and leaves them alone
+        // until it is told of the completion.
+        let memory = unsafe { self.frames.for_io(slot) };
+        self.pool.submit(Job { token: u64::from(slot.0), op, block, memory });
+    }
+
+    /// Answers who asked for the report, when it is final.
+    fn report(&mut self) {
+        if self.halted && self.awaited.is_empty() && !self.reports.is_empty() {
+            let report = self.shard.report();
+            answer_all(&mut self.reports, report);
+        }
+    }
+}
+
+/// Where the shard's actions go: blocks onto their way at once, the rest into a list.
+struct Out<'a> {
+    net: &'a mut Net,
+    frames: &'a FrameTable,
+    window: WindowId,
+    actions: &'a mut Vec<Action>,
+}
+
+impl Outlet for Out<'_> {
+    fn push(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+
+    #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
+    fn ship(
+        &mut self,
+        to: NodeId,
+        slot: protocol::Slot,
+        dest: protocol::Slot,
+        generation: u32,
+        message: protocol::Message,
+    ) {
+        // SAFETY: the shard ships frames that nothing changes until this returns.
+        let data = unsafe { self.frames.block(slot) };
+        let put = Put { window: self.window, offset: self.frames.offset(dest), generation, data };
+        let _ = self.net.put(to, Channel::CacheBlocks, kind(&message), 0, put, &message.encode());
+    }
+}
+
+/// Nobody waits for an answer any more: then it is not needed.
+fn answer_all<T: Clone>(waiting: &mut Vec<mpsc::Sender<T>>, answer: T) {
+    for reply in waiting.drain(..) {
+        let _ = reply.send(answer.clone());
+    }
+}
+
+/// The window that holds the frames of a worker.
+#[must_use]
+pub fn window_of(worker: WorkerId) -> WindowId {
+    WindowId(u16::from(worker.0))
+}
+
+fn kind(message: &protocol::Message) -> Kind {
+    match message.body.kind() {
+        protocol::Kind::Request => Kind::Request,
+        protocol::Kind::Forward => Kind::Forward,
+        protocol::Kind::Reply => Kind::Reply,
+    }
+}
+
+impl From<WaitError> for Failure {
+    fn from(error: WaitError) -> Self {
+        match error {
+            WaitError::Stopped => Self::Stopped,
+            WaitError::HandingBack => Self::HandingBack,
+            WaitError::Read(ReadFault::Io) => Self::Io,
+            WaitError::Read(ReadFault::Corrupt) => Self::Corrupt,
+            WaitError::Read(ReadFault::Stale) => Self::Stale,
+            WaitError::WriteFailed => Self::WriteFailed,
+            WaitError::Refused(_) => Self::Refused,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_survives_the_signal() {
+        let failures = Failure::ALL.map(Answer::Failed);
+        let slots = [0, 7, u32::MAX].map(protocol::Slot);
+        let granted = slots.into_iter().flat_map(|slot| [Answer::Pinned(slot), Answer::Private(slot)]);
+        for answer in failures.into_iter().chain(granted) {
+            assert_eq!(Answer::decode(answer.encode()), answer);
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! How programs inside a node use the cache: sessions that read and change blocks.
+
+use std::{
+    ops::{Deref, DerefMut},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use plexus_base::{BlockId, WorkerId};
+use plexus_disks::{Page, Version, Writer};
+use plexus_interconnect::Signal;
+
+use crate::{
+    faults::Faults,
+    frames::FrameTable,
+    protocol::{Ask, Slot},
+    service::{Answer, CacheTask, Failure},
+};
+
+/// Why a session did not get a block.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CacheError {
+    /// A node died, and the cluster does not change any more.
+    #[error("the cluster has stopped: {0}")]
+    Stopped(String),
+    /// The node is being shut down.
+    #[error("the node is shutting down")]
+    ShuttingDown,
+    /// The block's latest version went down with a node.
+    #[error("{0} was lost when a node died; `plexus up DIR --accept-lost` takes what the disk has")]
+    Lost(BlockId),
+    /// The block cannot be read from disk, or what is there is not what was written.
+    #[error("{0}")]
+    Damaged(String),
+    /// There is no room in memory because blocks cannot be written.
+    #[error("no room in memory: blocks that must leave cannot be written ({0})")]
+    WriteFailed(String),
+    /// The group has fewer blocks.
+    #[error("{block} does not exist: the group has {blocks} blocks")]
+    OutOfRange {
+        /// The block asked for.
+        block: BlockId,
+        /// How many there are.
+        blocks: u64,
+    },
+    /// The nodes disagree about who masters the block.
+    #[error("{0} was refused by its master: the nodes do not have the same configuration")]
+    Refused(BlockId),
+}
+
+/// How tasks reach the workers of a node.
+pub trait Port: Send + Sync {
+    /// Hands a task in and sees to it that it is handled.
+    fn submit(&self, worker: WorkerId, task: CacheTask);
+
+    /// Hands a task in and waits for the signal, driving the worker meanwhile; the signal is the calling thread's.
+    fn submit_and_wait(&self, worker: WorkerId, task: CacheTask, signal: &Signal) -> u64;
+}
+
+/// Blocks whose latest version is lost.
+pub trait LostBlocks: Send + Sync {
+    /// Whether this one is.
+    fn contains(&self, block: BlockId) -> bool;
+}
+
+/// What is counted where sessions meet the frames, by each session and summed when asked.
+#[derive(Default, Debug)]
+struct SessionCounters {
+    hits: AtomicU64,
+    waits: AtomicU64,
+}
+
+/// The cache of a node, as programs see it. Cheap to clone.
+#[derive(Clone)]
+pub struct Cache {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    port: Arc<dyn Port>,
+    tables: Vec<Arc<FrameTable>>,
+    lost: Box<dyn LostBlocks>,
+    blocks: u64,
+    writer: Writer,
+    faults: Arc<Faults>,
+    /// No session gets anything any more.
+    closed: AtomicBool,
+    stopped: Mutex<Option<String>>,
+    sessions: Mutex<Sessions>,
+}
+
+#[derive(Default)]
+struct Sessions {
+    free: Vec<u32>,
+    next: u32,
+    counters: Vec<Arc<SessionCounters>>,
+}
+
+impl Cache {
+    pub(crate) fn new(
+        port: Arc<dyn Port>,
+        tables: Vec<Arc<FrameTable>>,
+        lost: Box<dyn LostBlocks>,
+        blocks: u64,
+        writer: Writer,
+        faults: Arc<Faults>,
+    ) -> Self {
+        let (closed, stopped, sessions) = (AtomicBool::new(false), Mutex::default(), Mutex::default());
+        Self {
+            inner: Arc::new(Inner { port, tables, lost, blocks, writer, faults, closed, stopped, sessions }),
+        }
+    }
+
+    /// A session for the calling thread.
+    #[must_use]
+    pub fn session(&self) -> Session {
+        let counters = Arc::<SessionCounters>::default();
+        let mut sessions = lock(&self.inner.sessions);
+        let number = sessions.free.pop().unwrap_or_else(|| {
+            sessions.next += 1;
+            sessions.next - 1
+        });
+        sessions.counters.push(counters.clone());
+        Session {
+            cache: self.clone(),
+            number,
+            signal: Arc::new(Signal::new()),
+            counters,
+            unsend: std::marker::PhantomData,
+        }
+    }
+
+    /// How many blocks there are.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.inner.blocks
+    }
+
+    /// Says why everything that waits from now on, and all that comes, ends with [`CacheError::Stopped`].
+    pub fn stopped(&self, why: String) {
+        lock(&self.inner.stopped).get_or_insert(why);
+        self.close();
+    }
+
+    /// From now on every session that asks for a block is turned away. Blocks in use stay so.
+    pub fn close(&self) {
+        self.inner.closed.store(true, Relaxed);
+    }
+
+    /// Frames that hold a block now.
+    #[must_use]
+    pub fn occupied(&self) -> usize {
+        self.inner.tables.iter().map(|table| table.occupied()).sum()
+    }
+
+    /// Why the cluster has stopped, if it has.
+    #[must_use]
+    pub fn why_stopped(&self) -> Option<String> {
+        lock(&self.inner.stopped).clone()
+    }
+
+    /// Reads and changes that needed no worker, and those that did, of all sessions so far.
+    #[must_use]
+    pub fn hits_and_waits(&self) -> (u64, u64) {
+        let sessions = lock(&self.inner.sessions);
+        let sum = |of: fn(&SessionCounters) -> &AtomicU64| {
+            sessions.counters.iter().map(|counters| of(counters).load(Relaxed)).sum()
+        };
+        (sum(|c| &c.hits), sum(|c| &c.waits))
+    }
+
+    fn error(&self, block: BlockId, failure: Failure) -> CacheError {
+        let fault = || self.inner.faults.of(block).unwrap_or_else(|| format!("{block} cannot be read"));
+        match failure {
+            Failure::Stopped => CacheError::Stopped(
+                self.why_stopped()
+                    .unwrap_or_else(|| "a node died; run `plexus down`, then `plexus up`".into()),
+            ),
+            Failure::HandingBack => CacheError::ShuttingDown,
+            Failure::Io | Failure::Corrupt | Failure::Stale => CacheError::Damaged(fault()),
+            Failure::WriteFailed => CacheError::WriteFailed(fault()),
+            Failure::Refused => CacheError::Refused(block),
+        }
+    }
+}
+
+/// One thread's use of the cache. It holds at most one block at a time, which the guards' borrow sees to: a session that
+/// waits for one block pins no other that somebody may want.
+pub struct Session {
+    cache: Cache,
+    number: u32,
+    signal: Arc<Signal>,
+    counters: Arc<SessionCounters>,
+    /// The signal wakes the thread that made the session, so it stays there.
+    unsend: std::marker::PhantomData<*const ()>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let mut sessions = lock(&self.cache.inner.sessions);
+        sessions.free.push(self.number);
+        // The counts of ended sessions stay in the sum.
+        let (hits, waits) = (self.counters.hits.load(Relaxed), self.counters.waits.load(Relaxed));
+        sessions.counters.retain(|counters| !Arc::ptr_eq(counters, &self.counters));
+        match sessions.counters.first() {
+            Some(first) => {
+                first.hits.fetch_add(hits, Relaxed);
+                first.waits.fetch_add(waits, Relaxed);
+            }
+            None => sessions.counters.push(self.counters.clone()),
+        }
+    }
+}
+
+impl Session {
+    /// The block, to read; kept here afterwards until another node changes it or the room is needed.
+    ///
+    /// # Errors
+    /// See [`CacheError`].
+    pub fn read(&mut self, block: BlockId) -> Result<Read<'_>, CacheError> {
+        let (table, held) = self.obtain(block, Ask::S)?;
+        Ok(Read { session: self, table, held })
+    }
+
+    /// A copy of the block as it was at some moment between call and return; a node that is changing it keeps it.
+    ///
+    /// # Errors
+    /// See [`CacheError`].
+    pub fn read_consistent(&mut self, block: BlockId) -> Result<Read<'_>, CacheError> {
+        let (table, held) = self.obtain(block, Ask::Cr)?;
+        Ok(Read { session: self, table, held })
+    }
+
+    /// The block, to change: no other session, here or on another node, has it meanwhile.
+    ///
+    /// # Errors
+    /// See [`CacheError`].
+    pub fn change(&mut self, block: BlockId) -> Result<Change<'_>, CacheError> {
+        let (table, held) = self.obtain(block, Ask::X)?;
+        Ok(Change { session: self, table, slot: held.slot(), block, changed: false })
+    }
+
+    /// How often this session did not find a block here and free so far.
+    #[must_use]
+    pub fn waits(&self) -> u64 {
+        self.counters.waits.load(Relaxed)
+    }
+
+    fn obtain(&mut self, block: BlockId, ask: Ask) -> Result<(Arc<FrameTable>, Held), CacheError> {
+        let inner = &*self.cache.inner;
+        if block.0 >= inner.blocks {
+            return Err(CacheError::OutOfRange { block, blocks: inner.blocks });
+        }
+        if inner.closed.load(Relaxed) {
+            return Err(match self.cache.why_stopped() {
+                Some(why) => CacheError::Stopped(why),
+                None => CacheError::ShuttingDown,
+            });
+        }
+        if inner.lost.contains(block) {
+            return Err(CacheError::Lost(block));
+        }
+        let worker = block.partition().worker(inner.tables.len() as u8);
+        let table = &inner.tables[worker.index()];
+        if let Some(slot) = table.hit(block, ask.mode()) {
+            count(&self.counters.hits);
+            return Ok((table.clone(), Held::Pinned(slot)));
+        }
+        count(&self.counters.waits);
+        let want = CacheTask::Want { session: self.number, block, ask, signal: self.signal.clone() };
+        let answer = inner.port.submit_and_wait(worker, want, &self.signal);
+        match Answer::decode(answer) {
+            Answer::Pinned(slot) => Ok((table.clone(), Held::Pinned(slot))),
+            Answer::Private(slot) => Ok((table.clone(), Held::Private(slot))),
+            Answer::Failed(failure) => Err(self.cache.error(block, failure)),
+        }
+    }
+
+    fn tell(&self, table: &FrameTable, task: CacheTask) {
+        self.cache.inner.port.submit(table.config().worker, task);
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Held {
+    Pinned(Slot),
+    Private(Slot),
+}
+
+impl Held {
+    fn slot(self) -> Slot {
+        match self {
+            Self::Pinned(slot) | Self::Private(slot) => slot,
+        }
+    }
+}
+
+/// A block that is being read: its user bytes.
+pub struct Read<'s> {
+    session: &'s Session,
+    table: Arc<FrameTable>,
+    held: Held,
+}
+
+impl Read<'_> {
+    /// How often the block has been changed.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        Page::of(self.page()).version()
+    }
+
+    #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
+    fn page(&self) -> &[u8] {
+        // SAFETY: pinned (or private to this session) until this guard is dropped.
+        unsafe { self.table.block(self.held.slot()) }
+    }
+}
+
+impl Deref for Read<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        let page = self.page();
+        &page[plexus_disks::HEADER..page.len() - plexus_disks::TRAILER]
+    }
+}
+
+impl Drop for Read<'_> {
+    fn drop(&mut self) {
+        match self.held {
+            Held::Pinned(slot) if self.table.unpin(slot) => {
+                self.session.tell(&self.table, CacheTask::Idle(slot))
+            }
+            Held::Pinned(_) => {}
+            Held::Private(slot) => self.session.tell(&self.table, CacheTask::Freed(slot)),
+        }
+    }
+}
+
+/// A block that is being changed: its user bytes. If they were borrowed to be written, the block has a new version
+/// when this is dropped.
+pub struct Change<'s> {
+    session: &'s Session,
+    table: Arc<FrameTable>,
+    slot: Slot,
+    block: BlockId,
+    changed: bool,
+}
+
+impl Change<'_> {
+    /// How often the block had been changed before.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        Page::of(self.page()).version()
+    }
+
+    #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
+    fn page(&self) -> &[u8] {
+        // SAFETY: latched until this guard is dropped.
+        unsafe { self.table.block(self.slot) }
+    }
+
+    #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
+    fn page_mut(&mut self) -> &mut [u8] {
+        // SAFETY: latched until this guard is dropped, and `&mut self` allows one slice at a time.
+        unsafe { self.table.block_mut(self.slot) }
+    }
+}
+
+impl Deref for Change<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        let page = self.page();
+        &page[plexus_disks::HEADER..page.len() - plexus_disks::TRAILER]
+    }
+}
+
+impl DerefMut for Change<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.changed = true;
+        let page = self.page_mut();
+        let end = page.len() - plexus_disks::TRAILER;
+        &mut page[plexus_disks::HEADER..end]
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if self.changed {
+            let (block, writer) = (self.block, self.session.cache.inner.writer);
+            let mut page = Page::of(self.page_mut());
+            let next = Version(page.version().0 + 1);
+            page.stamp(block, writer, next);
+        }
+        if self.table.unlatch(self.slot, self.changed) {
+            self.session.tell(&self.table, CacheTask::Idle(self.slot));
+        }
+    }
+}
+
+/// One thread adds, others read.
+fn count(counter: &AtomicU64) {
+    counter.store(counter.load(Relaxed) + 1, Relaxed);
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

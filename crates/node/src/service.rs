@@ -1,0 +1,87 @@
+//! What runs on each worker of a node: the cache, and a port for every channel that nothing of the node uses.
+
+use std::sync::{Arc, OnceLock, mpsc};
+
+use plexus_base::{NodeId, WorkerId};
+use plexus_cache::{CacheService, CacheTask, Port as CachePort};
+use plexus_fabric::Lost;
+use plexus_interconnect::{Channel, Message, Net, Service, Signal, Worker};
+
+use crate::port::Ports;
+
+/// A peer whose link was lost, as one worker saw it.
+#[derive(Debug)]
+pub(crate) struct PeerLost {
+    pub(crate) peer: NodeId,
+    pub(crate) why: Lost,
+}
+
+/// See the module.
+pub struct NodeService {
+    cache: CacheService,
+    ports: Ports,
+    lost: mpsc::Sender<PeerLost>,
+}
+
+impl NodeService {
+    pub(crate) fn new(cache: CacheService, lost: mpsc::Sender<PeerLost>) -> Self {
+        Self { cache, ports: Ports::default(), lost }
+    }
+}
+
+impl AsMut<Ports> for NodeService {
+    fn as_mut(&mut self) -> &mut Ports {
+        &mut self.ports
+    }
+}
+
+impl Service for NodeService {
+    type Task = CacheTask;
+
+    #[inline]
+    fn message(&mut self, net: &mut Net, message: Message<'_>) {
+        match message.channel {
+            Channel::CacheRequests | Channel::CacheBlocks => self.cache.message(net, message),
+            _ if self.ports.message(net, message) => {}
+            channel => tracing::debug!(from = %message.from, "nothing here listens to {}", channel.name()),
+        }
+    }
+
+    #[inline]
+    fn task(&mut self, net: &mut Net, task: CacheTask) {
+        self.cache.task(net, task);
+    }
+
+    fn peer_gone(&mut self, net: &mut Net, peer: NodeId, why: &Lost) {
+        self.cache.peer_gone(net, peer);
+        self.ports.peer_gone(net, peer);
+        // Nobody listens any more: the node is ending.
+        let _ = self.lost.send(PeerLost { peer, why: why.clone() });
+    }
+}
+
+/// Leads to the workers; made before them, because their services need it.
+#[derive(Default)]
+pub(crate) struct Workers(OnceLock<Vec<Worker<NodeService>>>);
+
+impl Workers {
+    pub(crate) fn start(workers: Vec<Worker<NodeService>>, place: &Arc<Self>) {
+        assert!(place.0.set(workers).is_ok(), "a node starts its workers once");
+    }
+
+    pub(crate) fn all(&self) -> &[Worker<NodeService>] {
+        self.0.wait()
+    }
+}
+
+impl CachePort for Workers {
+    fn submit(&self, worker: WorkerId, task: CacheTask) {
+        self.all()[worker.index()].submit(task);
+    }
+
+    fn submit_and_wait(&self, worker: WorkerId, task: CacheTask, signal: &Signal) -> u64 {
+        let worker = &self.all()[worker.index()];
+        worker.push(task);
+        worker.wait(signal)
+    }
+}
