@@ -81,12 +81,14 @@ impl Inbox {
         self.drained = false;
     }
 
-    /// Hands over up to `limit` frames, at least 1; how many, and whether and why there will be no more.
+    /// Hands over up to `limit` frames, at least 1; how many, and whether and why there will be no more. With
+    /// `to_the_end` it asks the socket until that has nothing left.
     pub(super) fn poll(
         &mut self,
         socket: &TcpStream,
         windows: &Windows,
         limit: usize,
+        to_the_end: bool,
         mut deliver: impl FnMut(Frame<'_>),
     ) -> (usize, Result<(), Stop>) {
         let mut delivered = 0;
@@ -100,7 +102,10 @@ impl Inbox {
                 self.parse(socket, windows, &mut dry, &mut deliver)
             };
             match step {
-                Ok(Some(frames)) => delivered += frames,
+                Ok(Some(frames)) => {
+                    delivered += frames;
+                    dry &= !to_the_end;
+                }
                 Ok(None) => return (delivered, Ok(())),
                 Err(stop) => return (delivered, Err(stop)),
             }

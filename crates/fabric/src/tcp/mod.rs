@@ -80,6 +80,37 @@ impl TcpRail {
         })
     }
 
+    /// One look at the streams; how many frames came. What ends the rail is left in `ending` or `lost`.
+    fn receive(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> usize {
+        let mut delivered = 0;
+        for lane in Lane::ALL {
+            let inbox = &mut self.inboxes[lane.index()];
+            if lane == Lane::Bulk && delivered > 0 && self.bulk_skipped < MOST_SKIPPED {
+                self.bulk_skipped += 1;
+                inbox.skipped();
+                break;
+            }
+            let stream = &self.streams[lane.index()];
+            let to_the_end = self.ending.is_some();
+            let (count, result) =
+                inbox.poll(stream, &self.windows, limit, to_the_end, |frame| deliver(lane, frame));
+            delivered += count;
+            if lane == Lane::Bulk {
+                self.bulk_skipped = 0;
+            }
+            match result {
+                Ok(()) => {}
+                // The other stream may still hold something.
+                Err(Stop::Ended(why)) => self.ending = self.ending.take().or(Some(why)),
+                Err(Stop::Corrupt(what)) => {
+                    self.lost = Some(Lost::Corrupt(what));
+                    break;
+                }
+            }
+        }
+        delivered
+    }
+
     fn take(&mut self, lane: Lane, head: &[u8], body: &[u8], put: Option<&Put<'_>>) -> Result<(), SendError> {
         if head.len() + body.len() > MAX_FRAME {
             return Err(SendError::TooLarge);
@@ -116,30 +147,17 @@ impl Rail for TcpRail {
     fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost> {
         let mut delivered = 0;
         if self.lost.is_none() && limit > 0 {
-            for lane in Lane::ALL {
-                if lane == Lane::Bulk && delivered > 0 && self.bulk_skipped < MOST_SKIPPED {
-                    self.bulk_skipped += 1;
-                    self.inboxes[lane.index()].skipped();
-                    break;
+            let ending = self.ending.is_some();
+            delivered = self.receive(limit, deliver);
+            if delivered == 0 && self.lost.is_none() && self.ending.is_some() {
+                // The end of one stream may have come in sight just after the other was looked at, with the
+                // peer's last frames in it: those arrived before.
+                if !ending {
+                    delivered = self.receive(limit, deliver);
                 }
-                let (stream, inbox) = (&self.streams[lane.index()], &mut self.inboxes[lane.index()]);
-                let (count, result) = inbox.poll(stream, &self.windows, limit, |frame| deliver(lane, frame));
-                delivered += count;
-                if lane == Lane::Bulk {
-                    self.bulk_skipped = 0;
+                if delivered == 0 && self.lost.is_none() {
+                    self.lost = self.ending.clone().map(Lost::Closed);
                 }
-                match result {
-                    Ok(()) => {}
-                    // The other stream may still hold something.
-                    Err(Stop::Ended(why)) => self.ending = self.ending.take().or(Some(why)),
-                    Err(Stop::Corrupt(what)) => {
-                        self.lost = Some(Lost::Corrupt(what));
-                        break;
-                    }
-                }
-            }
-            if delivered == 0 && self.lost.is_none() {
-                self.lost = self.ending.clone().map(Lost::Closed);
             }
         }
         match &self.lost {
@@ -179,5 +197,46 @@ impl Rail for TcpRail {
             epoll::add(epoll, stream.as_fd(), epoll::EventData::new_u64(token), flags)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn pair() -> (TcpRail, TcpRail) {
+        let sockets = || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            (one, listener.accept().unwrap().0)
+        };
+        let (prompt, bulk) = (sockets(), sockets());
+        let rail = |streams| {
+            TcpRail::new(TcpParts { streams, windows: Arc::default(), peer_windows: Vec::new() }).unwrap()
+        };
+        (rail([prompt.0, bulk.0]), rail([prompt.1, bulk.1]))
+    }
+
+    /// The end of the bulk stream came in sight between a look at the prompt one and the arrival of the last
+    /// frame there, which was lost. Many tries by many threads, so that some are interrupted just there.
+    #[test]
+    fn the_last_frame_before_the_end_is_not_cut_off() {
+        let tries = || {
+            for _ in 0..25 {
+                let (mut a, mut b) = pair();
+                std::thread::scope(|scope| {
+                    scope.spawn(move || {
+                        a.send(Lane::Prompt, b"last", b"").unwrap();
+                        a.flush().unwrap();
+                    });
+                    let mut frames = 0;
+                    while b.poll(1, &mut |_, _| frames += 1).is_ok() {}
+                    assert_eq!(frames, 1);
+                });
+            }
+        };
+        std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(tries))));
     }
 }
