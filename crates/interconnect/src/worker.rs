@@ -301,6 +301,8 @@ impl<S: Service> Worker<S> {
             }
             left = shared.let_go(core);
         }
+        // Peers see the end of a node that stops within a process as they see the end of the process.
+        self.with(|_, net| net.links.iter_mut().for_each(|link| *link = None));
         Ok(())
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     blocks::Blocks,
     config::Config,
     life::Life,
-    service::{NodeService, PeerLost, Workers},
+    service::{News, NodeService, Workers},
     settle::Settled,
     traffic::Traffic,
 };
@@ -80,6 +80,7 @@ pub struct Body {
 struct Threads {
     /// Dropped to end the checkpoints.
     checkpoints: Option<mpsc::Sender<()>>,
+    watcher: Option<mpsc::Sender<News>>,
     handles: Vec<thread::JoinHandle<()>>,
 }
 
@@ -152,15 +153,14 @@ impl Body {
         windows.push(Arc::new(benchmark.map_err(|error| error.to_string())?));
 
         let workers = Arc::<Workers>::default();
-        let (peer_lost, lost_peers) = mpsc::channel();
+        let (tell, news) = mpsc::channel();
         let port: Arc<dyn Port> = workers.clone();
         let services = wiring
             .services(&group, Arc::downgrade(&port))
             .map_err(|error| error.to_string())?
             .into_iter()
-            .map(|cache| NodeService::new(cache, peer_lost.clone()))
+            .map(|cache| NodeService::new(cache, tell.clone()))
             .collect();
-        drop(peer_lost);
         let mesh_config = mesh_config(&config, me, incarnation, settled.fingerprint(&config), windows);
         let cache = wiring.cache(port, Box::new(settled.lost));
 
@@ -169,7 +169,7 @@ impl Body {
             Mesh::start(mesh_config, services, |_| ()).map_err(|error| abandon(&life, error.to_string()))?;
         Workers::start(mesh.workers().to_vec(), &workers);
         let body = Self { config, me, life, group, cache, workers, mesh, threads: Mutex::default() };
-        if let Err(why) = body.wait_for_peers().and_then(|()| body.start_threads(lost_peers)) {
+        if let Err(why) = body.wait_for_peers().and_then(|()| body.start_threads(tell, news)) {
             // Peers that were connected may have been served as master already.
             let left = body.freeze()?;
             body.life
@@ -201,10 +201,11 @@ impl Body {
         }
     }
 
-    fn start_threads(&self, lost_peers: mpsc::Receiver<PeerLost>) -> Result<(), String> {
+    fn start_threads(&self, tell: mpsc::Sender<News>, news: mpsc::Receiver<News>) -> Result<(), String> {
         let (end, ended) = mpsc::channel();
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.checkpoints = Some(end);
+        threads.watcher = Some(tell);
         let checkpoints = self.shards();
         let every = Duration::from_secs(u64::from(self.config.checkpoint_seconds));
         let watcher = Watcher {
@@ -220,7 +221,7 @@ impl Body {
         threads
             .handles
             .push(spawn("checkpoint", Box::new(move || checkpoints.checkpoint_every(every, &ended)))?);
-        threads.handles.push(spawn("peers", Box::new(move || watcher.run(&lost_peers)))?);
+        threads.handles.push(spawn("peers", Box::new(move || watcher.run(&news)))?);
         Ok(())
     }
 
@@ -348,9 +349,15 @@ impl Drop for Body {
     fn drop(&mut self) {
         let mut threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         threads.checkpoints.take();
+        if let Some(watcher) = threads.watcher.take() {
+            // It has ended already if this fails.
+            let _ = watcher.send(News::End);
+        }
+        for handle in threads.handles {
+            // A panic was reported when it happened.
+            let _ = handle.join();
+        }
         self.mesh.stop();
-        // The last service went with the mesh's threads or goes with the workers; the watcher ends on its own then.
-        drop(threads);
     }
 }
 
@@ -415,9 +422,9 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn run(&self, lost: &mpsc::Receiver<PeerLost>) {
+    fn run(&self, news: &mpsc::Receiver<News>) {
         let mut gone = NodeSet::EMPTY;
-        while let Ok(PeerLost { peer, why }) = lost.recv() {
+        while let Ok(News::Lost { peer, why }) = news.recv() {
             let Some(mesh) = self.mesh.upgrade() else { return };
             let first = self.cache.why_stopped().is_none();
             mesh.forget(peer);

@@ -95,8 +95,9 @@ pub fn take_down(dir: &ClusterDir, names: &[&str], progress: &(dyn Fn(&str, &str
 fn obstacle(dir: &ClusterDir, names: &[&str], running: &[Status]) -> Option<String> {
     let run = running.first()?.run;
     if let Some(status) = running.iter().find(|status| status.state == Stage::Stopped) {
-        let why = status.why.as_deref().unwrap_or("it does not say why");
-        return Some(format!("{} had stopped: {why}", status.name));
+        // What is to be done about it, behind the semicolon, is being done.
+        let why = status.why.as_deref().and_then(|why| why.split(';').next());
+        return Some(format!("{} had stopped: {}", status.name, why.unwrap_or("it does not say why")));
     }
     let answers = |name: &str| running.iter().any(|status| status.name == name);
     for name in names.iter().filter(|name| !answers(name)) {

@@ -9,23 +9,25 @@ use plexus_interconnect::{Channel, Message, Net, Service, Signal, Worker};
 
 use crate::port::Ports;
 
-/// A peer whose link was lost, as one worker saw it.
+/// What workers tell the node.
 #[derive(Debug)]
-pub(crate) struct PeerLost {
-    pub(crate) peer: NodeId,
-    pub(crate) why: Lost,
+pub(crate) enum News {
+    /// The link to a peer was lost, as one worker saw it.
+    Lost { peer: NodeId, why: Lost },
+    /// Nothing more: the node ends.
+    End,
 }
 
 /// See the module.
 pub struct NodeService {
     cache: CacheService,
     ports: Ports,
-    lost: mpsc::Sender<PeerLost>,
+    news: mpsc::Sender<News>,
 }
 
 impl NodeService {
-    pub(crate) fn new(cache: CacheService, lost: mpsc::Sender<PeerLost>) -> Self {
-        Self { cache, ports: Ports::default(), lost }
+    pub(crate) fn new(cache: CacheService, news: mpsc::Sender<News>) -> Self {
+        Self { cache, ports: Ports::default(), news }
     }
 }
 
@@ -56,7 +58,7 @@ impl Service for NodeService {
         self.cache.peer_gone(net, peer);
         self.ports.peer_gone(net, peer);
         // Nobody listens any more: the node is ending.
-        let _ = self.lost.send(PeerLost { peer, why: why.clone() });
+        let _ = self.news.send(News::Lost { peer, why: why.clone() });
     }
 }
 

@@ -77,7 +77,7 @@ pub enum StateError {
     },
     /// The node left the run that the others are still in.
     #[error(
-        "{name} has left this run of the cluster, which goes on without it; run `plexus down`, then `plexus up`"
+        "{name} has left this run of the cluster and others are still in it; run `plexus down`, then `plexus up`"
     )]
     Left {
         /// The node.

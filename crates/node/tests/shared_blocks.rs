@@ -1,0 +1,214 @@
+//! Nodes in one process that read and change the same blocks at once: nothing is lost, over every rail, in every waiting
+//! mode, with more blocks than memory.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use plexus_base::{BlockId, Waiting};
+use plexus_cache::CacheError;
+use plexus_disks::BlockSize;
+use plexus_fabric::RailKind;
+use plexus_node::{
+    Node,
+    config::{Config, NodeConfig, this_host},
+    create,
+    layout::ClusterDir,
+};
+
+struct Shape {
+    nodes: usize,
+    workers: u8,
+    rail: RailKind,
+    waiting: Waiting,
+    kib: u32,
+}
+
+/// Addresses that no other test of this process, nor of another one at the same time, has.
+fn address() -> std::net::SocketAddr {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let (process, number) = (std::process::id(), NEXT.fetch_add(1, Relaxed));
+    let octets = [127, (process >> 8) as u8, process as u8, number as u8];
+    (octets, 7400).into()
+}
+
+fn start(dir: &std::path::Path, shape: &Shape) -> Vec<Node> {
+    let dir = ClusterDir::new(dir.join("c"));
+    let node = |number| NodeConfig {
+        name: format!("n{number}"),
+        host: this_host(),
+        address: address(),
+        rails: vec![shape.rail],
+        cores: Vec::new(),
+    };
+    let config = Config {
+        name: "c".into(),
+        id: create::new_id().unwrap(),
+        workers: shape.workers,
+        waiting: shape.waiting,
+        block_size: BlockSize::from_kib(shape.kib).unwrap(),
+        cache_mib: 64 * shape.kib * u32::from(shape.workers) / 1024 + 1,
+        checkpoint_seconds: 1,
+        blocks: 4096,
+        disks: vec![dir.disks().join("0"), dir.disks().join("1")],
+        nodes: (1..=shape.nodes).map(node).collect(),
+        dir,
+    };
+    create::create(&config).unwrap();
+    again(&config)
+}
+
+fn again(config: &Config) -> Vec<Node> {
+    std::thread::scope(|scope| {
+        let starts: Vec<_> = config
+            .nodes
+            .iter()
+            .map(|node| scope.spawn(|| Node::start(config.clone(), &node.name, |_| Vec::new()).unwrap()))
+            .collect();
+        starts.into_iter().map(|start| start.join().unwrap()).collect()
+    })
+}
+
+fn counter(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes[..8].try_into().unwrap())
+}
+
+/// `clients` on each node change `blocks` at random, `rounds` times each; how often each block was changed.
+fn work(nodes: &[Node], clients: u64, blocks: u64, rounds: u64, spread: u64) -> Vec<u64> {
+    let changed: Arc<Vec<AtomicU64>> = Arc::new((0..blocks).map(|_| AtomicU64::new(0)).collect());
+    std::thread::scope(|scope| {
+        for (place, node) in nodes.iter().enumerate() {
+            for client in 0..clients {
+                let (changed, cache) = (changed.clone(), node.body().cache().clone());
+                scope.spawn(move || {
+                    let mut session = cache.session();
+                    let mut random = (place as u64 * 100 + client + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                    let mut seen = vec![0; blocks as usize];
+                    for _ in 0..rounds {
+                        random ^= random << 13;
+                        random ^= random >> 7;
+                        random ^= random << 17;
+                        let number = (random >> 20) % blocks;
+                        let block = BlockId(number * spread);
+                        let before = match random % 4 {
+                            0 => counter(&session.read(block).unwrap()),
+                            1 => counter(&session.read_consistent(block).unwrap()),
+                            _ => {
+                                let mut page = session.change(block).unwrap();
+                                let count = counter(&page);
+                                page[..8].copy_from_slice(&(count + 1).to_le_bytes());
+                                // The end of the user's bytes belongs to the same version as their start.
+                                let end = page.len() - 8;
+                                assert_eq!(counter(&page[end..]), count, "half a change");
+                                page[end..].copy_from_slice(&(count + 1).to_le_bytes());
+                                changed[number as usize].fetch_add(1, Relaxed);
+                                count
+                            }
+                        };
+                        assert!(before >= seen[number as usize], "time went back on block {number}");
+                        seen[number as usize] = before;
+                    }
+                });
+            }
+        }
+    });
+    changed.iter().map(|count| count.load(Relaxed)).collect()
+}
+
+fn found(node: &Node, blocks: u64, spread: u64) -> Vec<u64> {
+    let mut session = node.body().cache().session();
+    (0..blocks).map(|number| counter(&session.read(BlockId(number * spread)).unwrap())).collect()
+}
+
+#[test]
+fn changes_of_all_nodes_add_up_over_every_rail_in_every_waiting_mode() {
+    for rail in RailKind::ALL {
+        for waiting in Waiting::ALL {
+            let dir = tempfile::tempdir().unwrap();
+            let nodes = start(dir.path(), &Shape { nodes: 3, workers: 2, rail, waiting, kib: 8 });
+            let changed = work(&nodes, 2, 5, 400, 1);
+            for node in &nodes {
+                assert_eq!(found(node, 5, 1), changed, "{rail}, {waiting}");
+            }
+        }
+    }
+}
+
+#[test]
+fn more_blocks_than_memory_go_through_the_disks() {
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape { nodes: 3, workers: 1, rail: RailKind::Shm, waiting: Waiting::Adaptive, kib: 4 };
+    let nodes = start(dir.path(), &shape);
+    let changed = work(&nodes, 3, 800, 3_000, 5);
+    assert_eq!(found(&nodes[1], 800, 5), changed);
+    let counts = nodes[0].body().counts();
+    assert!(counts.disk_reads > 0 && counts.disk_writes > 0 && counts.evictions > 0, "{counts:?}");
+}
+
+#[test]
+fn what_was_handed_back_is_there_in_the_next_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape { nodes: 2, workers: 2, rail: RailKind::Tcp, waiting: Waiting::Adaptive, kib: 16 };
+    let nodes = start(dir.path(), &shape);
+    let config = nodes[0].body().config().clone();
+    let changed = work(&nodes, 2, 40, 500, 3);
+    nodes.iter().for_each(|node| node.body().quiesce().unwrap());
+    let mut session = nodes[0].body().cache().session();
+    assert!(matches!(session.read(BlockId(0)), Err(CacheError::ShuttingDown)));
+    drop(session);
+    for node in &nodes {
+        node.body().hand_back(&mut |_| ()).unwrap();
+        assert_eq!(node.body().status().blocks_held, 0);
+    }
+    drop(nodes);
+    // Nobody said that the end was clean, so the records do not: but the disks do. Read them past the records.
+    let group = plexus_disks::Group::open(&config.disks, &config.shape()).unwrap();
+    let mut buffer = plexus_disks::Buffer::zeroed(16 << 10);
+    for (number, count) in changed.iter().enumerate() {
+        group.read(BlockId(number as u64 * 3), &mut buffer).unwrap();
+        let page = plexus_disks::Page::of(&buffer[..]);
+        page.verify(BlockId(number as u64 * 3)).unwrap();
+        assert_eq!(counter(page.user()), *count, "block {number}");
+    }
+}
+
+#[test]
+fn a_node_that_goes_stops_the_others_and_what_they_hold_is_on_disk() {
+    for rail in RailKind::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let shape = Shape { nodes: 3, workers: 2, rail, waiting: Waiting::Adaptive, kib: 4 };
+        let mut nodes = start(dir.path(), &shape);
+        let changed = work(&nodes, 2, 30, 300, 7);
+        drop(nodes.pop());
+        let end = Instant::now() + Duration::from_secs(20);
+        while nodes.iter().any(|node| node.life().stage().0 != plexus_node::life::Stage::Stopped) {
+            assert!(Instant::now() < end, "the others did not stop");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut session = nodes[0].body().cache().session();
+        let Err(CacheError::Stopped(why)) = session.change(BlockId(0)) else { panic!("it goes on") };
+        assert!(why.contains("n3 is gone"), "{why}");
+        drop(session);
+        let config = nodes[0].body().config().clone();
+        drop(nodes);
+
+        let nodes = again(&config);
+        let mut session = nodes[0].body().cache().session();
+        let (mut lost, mut kept) = (0, 0);
+        for (number, count) in changed.iter().enumerate() {
+            match session.read(BlockId(number as u64 * 7)) {
+                Ok(page) => {
+                    assert_eq!(counter(&page), *count, "block {number} went back in time over {rail}");
+                    kept += 1;
+                }
+                Err(CacheError::Lost(_)) => lost += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(lost > 0 && kept > 0, "{lost} lost, {kept} kept");
+    }
+}
