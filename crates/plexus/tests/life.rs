@@ -2,6 +2,13 @@
 
 mod common;
 
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, TcpStream},
+};
+
+use plexus_base::BlockId;
+
 use common::{Cluster, run, signal, wait_for_end};
 use rustix::process::Signal;
 use serde_json::json;
@@ -17,6 +24,11 @@ fn a_cluster_goes_up_and_down_and_up_again() {
         let status = cluster.run("status").args(["--json"]).said().json();
         let states: Vec<_> = status["nodes"].as_array().unwrap().iter().map(|node| &node["state"]).collect();
         assert_eq!(states, ["running"; 3]);
+        for (node, peers) in ["n2", "n1", "n1"].iter().enumerate() {
+            let node = &status["nodes"][node];
+            assert_eq!(node["members"], json!(["n1", "n2", "n3"]));
+            assert_eq!(node["peers"][0], json!({ "name": peers, "rail": "shm" }));
+        }
         let table = cluster.run("status").said().ok();
         assert_eq!(table.lines().count(), 4, "{table}");
         assert!(table.lines().nth(1).unwrap().starts_with("n1 "), "{table}");
@@ -57,6 +69,15 @@ fn what_a_killed_node_may_have_lost_is_named_until_it_is_accepted() {
     let killed = cluster.pids()[1];
     signal(killed, Signal::KILL);
     wait_for_end(killed);
+    cluster.wait_until("the others stop", |status| {
+        let stopped = |node: usize| {
+            let why = status["nodes"][node]["why"].as_str().unwrap_or_default();
+            status["nodes"][node]["state"] == "stopped" && why.starts_with("n2 is gone (")
+        };
+        stopped(0) && stopped(2) && status["nodes"][1]["state"] == "down"
+    });
+    let refusal = cluster.run("up").said().refusal();
+    assert!(refusal.contains("n2 has left this run of the cluster"), "{refusal}");
     let refusal = cluster.run("down").said().refusal();
     assert!(refusal.contains("down, but not cleanly: "), "{refusal}");
 
@@ -105,4 +126,27 @@ fn a_node_that_does_not_answer_is_not_taken_for_one_that_is_down() {
     assert!(status.contains("silent") && status.contains("n1 does not answer to `status`"), "{status}");
     assert!(down.refusal().contains("n1 did not end"));
     cluster.run("down").said().ok();
+}
+
+#[test]
+fn random_bytes_on_a_port_end_that_connection_and_are_counted() {
+    let cluster = Cluster::new(2);
+    cluster.run("up").said().ok();
+    let text = std::fs::read_to_string(cluster.dir().join("cluster.toml")).unwrap();
+    let address = text.split('"').find(|word| word.starts_with("127.")).unwrap();
+    for seed in 0..4u64 {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let bytes: Vec<u8> = (0..1000).map(|n| (BlockId(seed << 32 | n).hash() >> 5) as u8).collect();
+        // The node may close before it has read everything.
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    cluster.wait_until("four strangers are counted", |status| status["nodes"][0]["strangers"] == 4);
+    let status = cluster.run("status").args(["--json"]).said().json();
+    assert_eq!(
+        (&status["nodes"][0]["state"], &status["nodes"][1]["strangers"]),
+        (&json!("running"), &json!(0))
+    );
+    assert_eq!(cluster.run("down").args(["--json"]).said().json()["clean"], true);
 }

@@ -33,7 +33,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         let written: u64 = down.ended.iter().map(|node| node.written).sum();
         let held: u64 = down.ended.iter().map(|node| node.held).sum();
         output::line(&format!(
-            "{}: down: {} nodes gave back {} blocks and wrote {} of them; nothing is lost",
+            "{}: down: {} nodes gave back {} blocks and wrote {} of them; everything is on disk",
             config.name,
             down.ended.len(),
             thousands(held),

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -105,6 +106,19 @@ impl Cluster {
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.contains(from), "{from}");
         std::fs::write(path, text.replacen(from, to, 1)).unwrap();
+    }
+
+    /// Looks at the status until it is as it should become.
+    #[track_caller]
+    pub(crate) fn wait_until(&self, what: &str, is: impl Fn(&Value) -> bool) {
+        let start = Instant::now();
+        loop {
+            let status = self.run("status").args(["--json"]).said().json();
+            if is(&status) {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "waiting until {what}: {status}");
+        }
     }
 
     /// The processes of its nodes, in their order.
