@@ -5,10 +5,12 @@
 //! needed by a cluster that is not being measured.
 
 pub mod blocks;
+mod inside;
 pub mod perf;
 pub mod report;
 mod responses;
 mod usage;
 
+pub use inside::commands;
 pub use responses::{ResponseUs, Responses};
 pub use usage::Usage;

@@ -1,6 +1,7 @@
 //! The command line of Plexus.
 
 mod commands;
+mod demo;
 mod output;
 
 use std::process::ExitCode;

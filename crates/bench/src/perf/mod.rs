@@ -5,7 +5,9 @@
 //! thread, no lock, no allocation, one look at the clock for each round. Who drives the worker is the only difference
 //! between polling (a thread that never sleeps) and waiting (the worker's own thread, woken by its bell).
 
+mod between;
 mod client;
+pub mod command;
 
 mod measure;
 mod progress;
@@ -18,6 +20,7 @@ use plexus_base::NodeId;
 use plexus_fabric::WindowId;
 use serde::{Deserialize, Serialize};
 
+pub use between::{BetweenError, Row, between, tables, to_json};
 pub use measure::{run, serve};
 
 use crate::{ResponseUs, responses::thousandths};

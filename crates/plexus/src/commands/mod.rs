@@ -1,10 +1,15 @@
 //! The commands, a file each: `Args` are what it takes, `run` does it.
 
+pub(crate) mod bench;
 mod cluster;
+mod demo;
 mod down;
 mod init;
+mod interrupt;
 mod janitor;
+pub(crate) mod measured;
 mod node;
+mod perf;
 mod stat;
 mod status;
 mod up;
@@ -26,6 +31,12 @@ pub(crate) enum Command {
     Down(down::Args),
     /// Show the traffic of the interconnect by channel and message size.
     Stat(stat::Args),
+    /// Show what all of it is worth: three nodes, two interconnects, in under a minute.
+    Demo(demo::Args),
+    /// Run a workload and check that nothing was lost.
+    Bench(bench::Args),
+    /// Measure the interconnect between two nodes.
+    Perf(perf::Args),
     /// Clean up after another process. Not for people.
     #[command(hide = true)]
     Janitor(janitor::Args),
@@ -41,6 +52,9 @@ impl Command {
             Self::Status(args) => status::run(args),
             Self::Down(args) => down::run(args),
             Self::Stat(args) => stat::run(args),
+            Self::Demo(args) => demo::run(args),
+            Self::Bench(args) => bench::run(args),
+            Self::Perf(args) => perf::run(args),
             Self::Janitor(args) => janitor::run(args),
         }
     }

@@ -48,7 +48,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false).init();
     let config = cluster::load(&args.dir)?;
-    let node = Node::start(config, &args.name, |_| Vec::new())?;
+    let node = Node::start(config, &args.name, plexus_bench::commands)?;
     node.run_until_stopped()?;
     if args.json {
         crate::output::json(&serde_json::json!({ "name": args.name, "ended": true }))?;

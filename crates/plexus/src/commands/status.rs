@@ -39,7 +39,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             "cluster": config.name, "id": config.id.to_string(), "nodes": nodes, "lost": lost,
         }));
     }
-    let header = ["node", "pid", "state", "epoch", "members", "uptime", "rails", "held", "written", "strangers"];
+    let header =
+        ["node", "pid", "state", "epoch", "members", "uptime", "rails", "held", "written", "strangers"];
     let mut rows = vec![header.map(String::from).to_vec()];
     rows.extend(nodes.iter().map(|(name, status)| match status {
         Seen::Alive(status) => row(status),

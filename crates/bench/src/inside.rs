@@ -1,0 +1,43 @@
+//! What a node is asked for by measurements, made from its body.
+
+use std::sync::Arc;
+
+use plexus_base::NodeId;
+use plexus_cache::{Cache, protocol::Counts};
+use plexus_node::{body::Body, control::Command, traffic::Traffic};
+
+use crate::{
+    blocks::{self, Host},
+    perf,
+};
+
+impl Host for Body {
+    fn me(&self) -> NodeId {
+        self.me()
+    }
+
+    fn nodes(&self) -> usize {
+        self.config().nodes.len()
+    }
+
+    fn cache(&self) -> Cache {
+        self.cache().clone()
+    }
+
+    fn counts(&self) -> Counts {
+        self.counts()
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.traffic()
+    }
+}
+
+/// The commands of a node that measurements need, to be registered beside its own.
+#[must_use]
+pub fn commands(body: &Arc<Body>) -> Vec<Arc<dyn Command>> {
+    let mut commands = blocks::command::commands(Arc::clone(body) as Arc<dyn Host>, body.config().block_size);
+    // A measurement is of one path: that of the first worker to the first worker of the peer.
+    commands.extend(body.workers().first().map(perf::command::commands).into_iter().flatten());
+    commands
+}

@@ -1,0 +1,242 @@
+//! `plexus bench`: workloads. So far one, `blocks`.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::AtomicBool,
+};
+
+use anyhow::bail;
+use plexus_base::Waiting;
+use plexus_bench::{
+    blocks::{self, Order, Report, Workload},
+    report::chart::{self, Chart, Series},
+};
+use plexus_node::TemporaryCluster;
+
+use super::{
+    cluster::load,
+    interrupt::interrupted,
+    measured::{self, Wanted},
+};
+use crate::output;
+
+/// Which workload.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    workload: Workloads,
+}
+
+#[derive(clap::Subcommand)]
+enum Workloads {
+    /// Clients on every node read and change the same blocks; the sums are checked at the end.
+    Blocks(Box<Blocks>),
+}
+
+/// The block workload.
+#[derive(clap::Args)]
+struct Blocks {
+    /// A running cluster [default: a temporary one for each rail].
+    dir: Option<PathBuf>,
+    /// Nodes of the temporary cluster.
+    #[arg(long, default_value_t = 3, conflicts_with = "dir")]
+    nodes: usize,
+    /// Workers of each node of the temporary cluster.
+    #[arg(long, default_value_t = 1, conflicts_with = "dir")]
+    workers: u8,
+    /// Length of a block in KiB: 4, 8 or 16.
+    #[arg(long, default_value_t = 16, value_name = "KIB", conflicts_with = "dir")]
+    block_size: u32,
+    /// What joins the nodes; several are measured one after the other.
+    #[arg(
+        long,
+        default_value = "shm,tcp",
+        value_delimiter = ',',
+        value_name = "RAIL,...",
+        conflicts_with = "dir"
+    )]
+    rail: Vec<String>,
+    /// How threads wait: polling, event or adaptive.
+    #[arg(long, default_value_t = Waiting::Adaptive, conflicts_with = "dir")]
+    waiting: Waiting,
+    /// Memory of each node's cache in MiB.
+    #[arg(long, default_value_t = 32, value_name = "MIB", conflicts_with = "dir")]
+    cache_mib: u32,
+    /// Give each node a core of its own.
+    #[arg(long, conflicts_with = "dir")]
+    pin: bool,
+    /// Clients on each node; several numbers are measured one after the other.
+    #[arg(long, default_value = "1,2,4,8", value_delimiter = ',', value_name = "N,...")]
+    clients: Vec<u32>,
+    /// How many of a hundred operations change the block.
+    #[arg(long, default_value_t = 50, value_name = "PERCENT")]
+    writes: u32,
+    /// Read consistent copies, which leave a block where it is.
+    #[arg(long)]
+    consistent_reads: bool,
+    /// How many blocks the clients choose among.
+    #[arg(long, default_value_t = 64, value_name = "BLOCKS")]
+    hot: u64,
+    /// How they choose: random, or round (one after the other).
+    #[arg(long, default_value_t = Order::Random)]
+    order: Order,
+    /// Seconds that each combination is measured.
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Seconds before that.
+    #[arg(long, default_value_t = 0.3)]
+    warm_up: f64,
+    /// Where chance begins.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Draw blocks/s and response time over the number of clients.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let Workloads::Blocks(args) = args.workload;
+    let interrupted = interrupted()?;
+    let mut reports = Vec::new();
+    match &args.dir {
+        Some(dir) => {
+            let config = load(dir)?;
+            let rail = measured::rails_in_use(&config)?;
+            sweep(&args, &config, &rail, &interrupted, &mut reports)?;
+        }
+        None => {
+            for rail in &args.rail {
+                let wanted = Wanted {
+                    rail,
+                    nodes: args.nodes,
+                    workers: args.workers,
+                    waiting: args.waiting,
+                    block_kib: args.block_size,
+                    cache_mib: args.cache_mib,
+                    hot: args.hot,
+                    pin: args.pin,
+                };
+                let cluster = TemporaryCluster::start(&wanted.parameters()?, &mut |_, _| {})?;
+                sweep(&args, cluster.config(), rail, &interrupted, &mut reports)?;
+                measured::take_down(cluster)?;
+            }
+        }
+    }
+    if let Some(path) = &args.svg {
+        write_chart(path, &reports)?;
+    }
+    if args.json {
+        return output::json(&serde_json::json!({ "blocks": reports, "svg": args.svg }));
+    }
+    show(&reports)?;
+    if let Some(path) = &args.svg {
+        output::line(&format!("chart: {}", path.display()))?;
+    }
+    Ok(())
+}
+
+impl Blocks {
+    fn workload(&self, clients: u32) -> anyhow::Result<Workload> {
+        let ms = |option: &str, seconds: f64| match seconds {
+            seconds if (0.0..=3600.0).contains(&seconds) => Ok((seconds * 1000.0) as u64),
+            seconds => bail!("{option} {seconds}: use 0 to 3600"),
+        };
+        Ok(Workload {
+            clients,
+            hot: self.hot,
+            writes_percent: self.writes,
+            consistent_reads: self.consistent_reads,
+            order: self.order,
+            warm_ms: ms("--warm-up", self.warm_up)?,
+            measured_ms: ms("--seconds", self.seconds)?,
+            seed: self.seed,
+        })
+    }
+}
+
+/// Every number of clients, on one cluster.
+fn sweep(
+    args: &Blocks,
+    config: &plexus_node::config::Config,
+    rail: &str,
+    interrupted: &AtomicBool,
+    reports: &mut Vec<Report>,
+) -> anyhow::Result<()> {
+    for clients in &args.clients {
+        output::progress(&format!("{rail}: {clients} clients on each of {} nodes", config.nodes.len()));
+        reports.push(blocks::run(config, &args.workload(*clients)?, rail, interrupted)?);
+    }
+    Ok(())
+}
+
+fn show(reports: &[Report]) -> anyhow::Result<()> {
+    let Some(first) = reports.first() else { return Ok(()) };
+    output::line(&format!("\n{}; a block is one that came from another node's memory", setting(first)))?;
+    for table in Report::tables(reports) {
+        output::line(&format!("\n{}", table.to_string().trim_end()))?;
+    }
+    let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum();
+    output::line(&format!(
+        "\nchanges acknowledged {}, found in the blocks {}: none lost, none made twice",
+        plexus_bench::report::count(sum(|report| report.changes_acknowledged)),
+        plexus_bench::report::count(sum(|report| report.changes_found)),
+    ))
+}
+
+/// What was measured, in a line.
+pub(crate) fn setting(report: &Report) -> String {
+    let reads = if report.workload.consistent_reads { ", consistent reads" } else { "" };
+    format!(
+        "{} nodes, {} KiB blocks, {} hot, {} % writes{reads}, {}",
+        report.nodes,
+        report.block_size / 1024,
+        report.workload.hot,
+        report.workload.writes_percent,
+        report.waiting
+    )
+}
+
+/// Draws the two charts of a block-transfer test: blocks/s and response time over the number of clients.
+pub(crate) fn write_chart(path: &Path, reports: &[Report]) -> anyhow::Result<()> {
+    let Some(first) = reports.first() else { bail!("nothing was measured, so there is nothing to draw") };
+    let mut rails: Vec<&str> = Vec::new();
+    for report in reports {
+        if !rails.contains(&report.rail.as_str()) {
+            rails.push(&report.rail);
+        }
+    }
+    let series = |value: fn(&Report) -> f64| -> Vec<Series> {
+        let of = |rail: &&str| {
+            let points = reports.iter().filter(|report| report.rail == **rail);
+            Series {
+                name: (*rail).into(),
+                points: points.map(|report| (report.workload.clients, value(report))).collect(),
+            }
+        };
+        rails.iter().map(of).collect()
+    };
+    let charts = [
+        Chart {
+            title: "Blocks from another node's memory".into(),
+            vertical: "blocks/s".into(),
+            series: series(|report| report.blocks_per_s),
+        },
+        Chart {
+            title: "Response time of a block, median".into(),
+            vertical: "microseconds".into(),
+            series: series(|report| report.response_us.p50),
+        },
+    ];
+    let svg = chart::pair(
+        "Block transfers through the shared cache",
+        &setting(first),
+        "clients on each node",
+        &charts,
+    )?;
+    measured::write(path, &svg)?;
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! What measuring commands have in common: temporary clusters to measure on, cores, waiting modes, files to write.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use plexus_base::{MAX_NODES, MAX_WORKERS, Waiting};
+use plexus_disks::BlockSize;
+use plexus_node::{
+    Parameters, TemporaryCluster,
+    config::{self, Config},
+    control::Control,
+};
+use serde_json::Value;
+
+use super::cluster::this_program;
+
+/// A temporary cluster that is to be measured.
+#[derive(Clone)]
+pub(crate) struct Wanted<'a> {
+    /// What joins its nodes.
+    pub(crate) rail: &'a str,
+    /// How many there are.
+    pub(crate) nodes: usize,
+    /// Workers of each.
+    pub(crate) workers: u8,
+    /// How threads wait.
+    pub(crate) waiting: Waiting,
+    /// Length of a block in KiB.
+    pub(crate) block_kib: u32,
+    /// Memory of each node's cache in MiB.
+    pub(crate) cache_mib: u32,
+    /// The blocks that will be used.
+    pub(crate) hot: u64,
+    /// Each node gets a core of its own.
+    pub(crate) pin: bool,
+}
+
+impl Wanted<'_> {
+    /// What to make.
+    pub(crate) fn parameters(&self) -> anyhow::Result<Parameters> {
+        if !(1..=MAX_NODES).contains(&self.nodes) {
+            bail!("{} nodes: use 1 to {MAX_NODES}", self.nodes);
+        }
+        if !(1..=MAX_WORKERS as u8).contains(&self.workers) {
+            bail!("{} workers: use 1 to {MAX_WORKERS}", self.workers);
+        }
+        let Some(block_size) = BlockSize::from_kib(self.block_kib) else {
+            bail!("blocks of {} KiB: blocks are 4, 8 or 16 KiB long; choose one of these", self.block_kib);
+        };
+        let rail = config::rail(self.rail).map_err(anyhow::Error::msg)?;
+        let cores = if self.pin { cores()? } else { Vec::new() };
+        let mut parameters = Parameters::new(self.nodes).context("where this program lies")?;
+        for (index, node) in parameters.nodes.iter_mut().enumerate() {
+            node.rails = vec![rail];
+            node.cores = if self.pin { vec![cores[index % cores.len()]] } else { Vec::new() };
+        }
+        parameters.workers = self.workers;
+        parameters.waiting = self.waiting;
+        parameters.block_size = block_size;
+        parameters.cache_mib = self.cache_mib;
+        parameters.blocks = parameters.blocks.max(self.hot);
+        parameters.program = this_program()?;
+        Ok(parameters)
+    }
+}
+
+/// The cores that this process may use.
+pub(crate) fn cores() -> anyhow::Result<Vec<usize>> {
+    let set = rustix::thread::sched_getaffinity(None).context("which cores there are")?;
+    let cores: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
+    if cores.is_empty() {
+        bail!("this process may use no core");
+    }
+    Ok(cores)
+}
+
+/// Takes a temporary cluster down; that it did not end well is an error, for what was measured on it may be wrong.
+pub(crate) fn take_down(cluster: TemporaryCluster) -> anyhow::Result<()> {
+    let down = cluster.stop()?;
+    match (down.why, down.left.is_empty()) {
+        (Some(why), _) => bail!("the temporary cluster did not end cleanly: {why}"),
+        (None, false) => bail!("{} of the temporary cluster did not end", down.left.join(", ")),
+        (None, true) => Ok(()),
+    }
+}
+
+/// What joins the nodes of a running cluster, as its first node sees it.
+pub(crate) fn rails_in_use(config: &Config) -> anyhow::Result<String> {
+    let first = config.nodes.first().context("the cluster has no nodes")?;
+    let status = Control::connect(&config.dir, &first.name)?.call("status", Value::Null, |_| {})?;
+    let peers = status["peers"].as_array().cloned().unwrap_or_default();
+    let mut rails: Vec<&str> = peers.iter().filter_map(|peer| peer["rail"].as_str()).collect();
+    rails.sort_unstable();
+    rails.dedup();
+    Ok(rails.join("+"))
+}
+
+/// Writes a file, with its folder where that is missing; the path for the user.
+pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<PathBuf> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
+    }
+    std::fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
+    Ok(path.to_owned())
+}

@@ -1,0 +1,226 @@
+//! How the demonstration is told: what begins, what came out, what it means. Fits a terminal of 90 columns.
+
+use plexus_base::counters::SIZES;
+use plexus_bench::{
+    blocks::{Report, Workload},
+    report::{Table, bytes, count, rate, ratio, us},
+};
+use plexus_node::traffic::{Traffic, size_name};
+
+use super::{Found, GIGABIT, GOAL_BLOCKS, GOAL_CPU};
+use crate::output;
+
+/// Whom it is told to: a person, or a program that wants the result alone.
+pub(crate) struct Teller {
+    json: bool,
+}
+
+impl Teller {
+    /// With `json` only progress is told; the result is printed by whoever has it.
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    fn line(&self, text: &str) -> anyhow::Result<()> {
+        if self.json { Ok(()) } else { output::line(text) }
+    }
+
+    fn heading(&self, text: &str) {
+        output::progress(&format!("\n{text}"));
+    }
+
+    pub(super) fn pair_begins(&self, no_1gbit: Option<&str>) {
+        self.heading("1. Two nodes, a core each, polling; both change the same eight 16 KiB blocks.");
+        if let Some(why) = no_1gbit {
+            output::progress(&format!("   without the comparison with 1 Gbit/s: {why}"));
+        }
+    }
+
+    pub(super) fn cluster_begins(&self) {
+        self.heading("2. Three nodes at once, 4 clients each, on 16 contended blocks; adaptive waiting.");
+    }
+
+    pub(super) fn sweep_begins(&self, clients: &[u32]) {
+        let clients: Vec<String> = clients.iter().map(u32::to_string).collect();
+        self.heading(&format!("4. Two nodes with {} clients each, for the chart.", clients.join(", ")));
+    }
+
+    pub(super) fn starting(&self, rail: &str, nodes: usize) {
+        output::progress(&format!("   {rail}: starting {nodes} nodes"));
+    }
+
+    pub(super) fn running(&self, rail: &str, workload: &Workload) {
+        let seconds = (workload.warm_ms + workload.measured_ms) as f64 / 1000.0;
+        let clients = match workload.clients {
+            1 => "1 client".into(),
+            clients => format!("{clients} clients"),
+        };
+        output::progress(&format!("   {rail}: {clients} on each node, {seconds:.1} s"));
+    }
+
+    pub(super) fn pair(
+        &self,
+        reports: &[Report],
+        (blocks, cpu): (f64, f64),
+        slow: Option<f64>,
+    ) -> anyhow::Result<()> {
+        self.line("\n1. Two nodes, a core each, polling: 16 KiB blocks passed to and fro\n")?;
+        self.figures(reports)?;
+        let met = |met: bool| if met { "met" } else { "NOT met" };
+        self.line(&format!(
+            "\n   shm over tcp:   {} the blocks/s (goal: {GOAL_BLOCKS:.0}x or more: {})",
+            ratio(blocks),
+            met(blocks >= GOAL_BLOCKS)
+        ))?;
+        self.line(&format!(
+            "                   {} the CPU time for each block (goal: {GOAL_CPU}x or less: {})",
+            ratio(cpu),
+            met(cpu <= GOAL_CPU)
+        ))?;
+        match slow {
+            Some(slow) => self.line(&format!("   shm over tcp at 1 Gbit/s:  {} the blocks/s", ratio(slow))),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn cluster(&self, reports: &[Report]) -> anyhow::Result<()> {
+        self.line("\n2. Three nodes, 4 clients each, half of their operations change one of 16 blocks\n")?;
+        self.figures(reports)?;
+        let mut table =
+            Table::new(["rail", "changes/s", "local", "2-message", "3-message", "MB/s"]).indent(3);
+        for report in reports {
+            table.row([
+                report.rail.clone(),
+                rate(report.changes_per_s),
+                count(report.local_hits),
+                count(report.counts.two_message),
+                count(report.counts.three_message),
+                rate(report.bytes as f64 / 1e6 / report.seconds.max(1e-9)),
+            ]);
+        }
+        self.line(&format!("\n{}", table.to_string().trim_end()))
+    }
+
+    fn figures(&self, reports: &[Report]) -> anyhow::Result<()> {
+        let heads = ["rail", "blocks/s", "p50 us", "p99 us", "p99.9 us", "CPU us/block", "cores", "switches"];
+        let mut table = Table::new(heads).indent(3);
+        for report in reports {
+            let mut row = report.row().to_vec();
+            row.remove(1);
+            table.row(row);
+        }
+        self.line(table.to_string().trim_end())
+    }
+
+    pub(super) fn traffic(&self, traffic: &Traffic) -> anyhow::Result<()> {
+        self.line("\n3. What went over the interconnect (shm): messages sent, by channel and size\n")?;
+        let mut table =
+            Table::new(["channel", "size", "requests", "replies, forwards", "bytes", "share"]).indent(3);
+        let sent = |channel: &plexus_node::traffic::ChannelTraffic, class: usize| {
+            channel.client_out.bytes[class] + channel.server_out.bytes[class]
+        };
+        let all: u64 =
+            traffic.0.values().map(|channel| (0..SIZES).map(|class| sent(channel, class)).sum::<u64>()).sum();
+        for (name, channel) in &traffic.0 {
+            let mut name = name.as_str();
+            for class in 0..SIZES {
+                let (requests, replies) =
+                    (channel.client_out.messages[class], channel.server_out.messages[class]);
+                if requests + replies == 0 {
+                    continue;
+                }
+                let sent = sent(channel, class);
+                table.row([
+                    std::mem::take(&mut name).to_owned(),
+                    size_name(class),
+                    count(requests),
+                    count(replies),
+                    bytes(sent),
+                    format!("{:.1} %", sent as f64 * 100.0 / all.max(1) as f64),
+                ]);
+            }
+        }
+        self.line(table.to_string().trim_end())
+    }
+
+    pub(super) fn end(&self, found: &Found) -> anyhow::Result<()> {
+        self.line(
+            "\n4. Two nodes by the number of clients, half of the operations change one of 64 blocks\n",
+        )?;
+        let mut table =
+            Table::new(["rail", "clients", "blocks/s", "p50 us", "p99 us", "CPU us/block"]).indent(3);
+        for report in &found.sweep {
+            table.row([
+                report.rail.clone(),
+                report.workload.clients.to_string(),
+                rate(report.blocks_per_s),
+                us(report.response_us.p50),
+                us(report.response_us.p99),
+                us(report.cpu_us_per_block),
+            ]);
+        }
+        self.line(table.to_string().trim_end())?;
+        self.line(&format!(
+            "\n5. Changes acknowledged to clients: {}; found in the blocks: {}. None was lost, none made twice.",
+            count(found.changes_acknowledged),
+            count(found.changes_found)
+        ))?;
+        self.line(&format!("\n   Chart: {}", found.svg.display()))?;
+        self.line(&format!("\n{}\n", wrapped(&worth(found), 90)))
+    }
+}
+
+/// What the interconnect is worth, in one sentence of measured numbers.
+fn worth(found: &Found) -> String {
+    let rate_of =
+        |rail: &str| found.pair.iter().find(|report| report.rail == rail).map(|report| report.blocks_per_s);
+    let shm = found.pair.iter().find(|report| report.rail == "shm");
+    let (Some(shm), Some(tcp)) = (shm, rate_of("tcp")) else { return String::new() };
+    let slow = match (rate_of(GIGABIT), found.ratio_blocks_per_s_1gbit) {
+        (Some(rate_slow), Some(times)) => {
+            format!(" and {} a 1 Gbit/s network ({}/s)", ratio(times), rate(rate_slow))
+        }
+        _ => String::new(),
+    };
+    format!(
+        "What the interconnect is worth here: a changed 16 KiB block reaches the other node's program in {} us, {} blocks/s, \
+         {} TCP over loopback ({}/s){slow}, for {} of TCP's CPU time.",
+        us(shm.response_us.p50),
+        rate(shm.blocks_per_s),
+        ratio(found.ratio_blocks_per_s),
+        rate(tcp),
+        percent(found.ratio_cpu_per_block),
+    )
+}
+
+fn percent(ratio: f64) -> String {
+    format!("{:.0} %", ratio * 100.0)
+}
+
+/// Breaks a text into lines of at most `width` columns.
+fn wrapped(text: &str, width: usize) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.len() - 1;
+        if !lines[last].is_empty() && lines[last].chars().count() + 1 + word.chars().count() > width {
+            lines.push(word.into());
+        } else {
+            if !lines[last].is_empty() {
+                lines[last].push(' ');
+            }
+            lines[last].push_str(word);
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_break_between_words() {
+        assert_eq!(wrapped("one two three four", 9), "one two\nthree\nfour");
+        assert_eq!(wrapped("", 9), "");
+    }
+}
