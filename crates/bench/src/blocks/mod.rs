@@ -2,7 +2,7 @@
 //!
 //! Every change is counted twice: in the block, under the latch of whoever changes it ([`counted`]), and by the client when
 //! the change is done. At the end both must agree, so a change that was lost or made twice is found. What runs in the
-//! nodes is [`command`]; [`run`] starts it on all of them at once, merges and checks.
+//! nodes is [`command`]; [`run()`] starts it on all of them at once, merges and checks.
 
 mod client;
 pub mod command;
