@@ -6,7 +6,7 @@ use std::{cell::RefCell, collections::VecDeque, ops::Range};
 
 use plexus_base::{BlockId, Epoch, Nanos, NodeId, WorkerId};
 use plexus_cache::protocol::{
-    Action, Ask, Body, Config, Event, Granted, Message, Mode, ReadFault, Shard, Slot, WaitError,
+    Action, Ask, Body, Config, Event, Granted, Message, Mode, ReadFault, Shard, Slot, Source, WaitError,
 };
 use plexus_sim::Engine;
 
@@ -15,10 +15,10 @@ use crate::{
     failure::Broken,
     frames::{Done, Hand, Out, SimFrames},
     page::Page,
-    properties::{debt, exclusive, latest::Truth, turns::Turns},
+    properties::{debt, delivery::Delivery, exclusive, latest::Truth, turns::Turns},
     scenario::{Carrier, Params},
     sessions::Session,
-    transport::{Arrival, Direct, NetEvent, Packet, Port, Put, Transport},
+    transport::{Arrival, Direct, Linked, NetEvent, Packet, Port, Put, Transport},
 };
 
 /// Lines of history that are kept for a block.
@@ -110,6 +110,8 @@ pub struct Cluster {
     pub phase: Phase,
     /// The node that died.
     pub dead: Option<NodeId>,
+    /// What was sent and what arrived.
+    pub delivery: Delivery,
     /// Begun by sessions so far.
     pub operations: u64,
     pub(crate) locals: Vec<Local>,
@@ -117,6 +119,8 @@ pub struct Cluster {
     pub(crate) acknowledged: Vec<u64>,
     transport: Box<dyn Transport>,
     debts_under_way: Vec<i64>,
+    dead_had: Vec<bool>,
+    last_given: Vec<Option<(NodeId, NodeId)>>,
     turns: Turns,
     done: Vec<Done>,
     arrivals: Vec<Arrival>,
@@ -151,11 +155,14 @@ impl Cluster {
             .collect();
         let sessions =
             (0..nodes * params.sessions as usize).map(|n| Session::new(NodeId((n % nodes) as u8))).collect();
+        let mut engine = Engine::new(seed, nodes);
         let transport: Box<dyn Transport> = match params.carrier {
             Carrier::Direct => Box::new(Direct::new(&params)),
+            Carrier::Linked => Box::new(Linked::new(&params, &mut engine)),
         };
         let mut cluster = Self {
-            engine: Engine::new(seed, nodes),
+            engine,
+            delivery: Delivery::new(nodes, usize::from(params.workers)),
             truth: Truth::new(params.blocks),
             disk: Disk::new(params.blocks),
             phase: Phase::Running,
@@ -167,6 +174,8 @@ impl Cluster {
             transport,
             turns: Turns::default(),
             debts_under_way: vec![0; params.blocks as usize],
+            dead_had: Vec::new(),
+            last_given: vec![None; params.blocks as usize],
             done: Vec::new(),
             arrivals: Vec::new(),
             last_block: None,
@@ -247,11 +256,27 @@ impl Cluster {
         self.acknowledged[block.0 as usize]
     }
 
+    /// Whether the dead node held the block when it died, or was the last to give it away in X or to be given it.
+    #[must_use]
+    pub fn dead_had(&self, block: BlockId) -> bool {
+        let at = block.0 as usize;
+        let last = self.last_given[at].is_some_and(|(from, to)| [from, to].map(Some).contains(&self.dead));
+        last || self.dead_had.get(at).is_some_and(|had| *had)
+    }
+
     /// Sessions that wait, and for which block.
     pub fn waiting_sessions(&self) -> impl Iterator<Item = (usize, Option<BlockId>)> {
         let living = move |session: &Session| self.dead != Some(session.node);
         let waiting = self.sessions.iter().enumerate().filter(move |(_, session)| living(session));
         waiting.filter(|(_, session)| session.is_busy()).map(|(n, session)| (n, session.block()))
+    }
+
+    /// Whether the transport has delivered everything.
+    ///
+    /// # Errors
+    /// What is still under way.
+    pub fn transport_rest(&self) -> Result<(), String> {
+        self.transport.rest()
     }
 
     /// Whether no living session will begin another operation.
@@ -400,6 +425,9 @@ impl Cluster {
         }
         let dead = NodeId(node as u8);
         self.dead = Some(dead);
+        self.dead_had = (0..self.params.blocks)
+            .map(|block| self.local(node as u8, BlockId(block)).shard.holds(BlockId(block)).0 != Mode::N)
+            .collect();
         self.engine.kill(node);
         self.transport.node_died(&mut self.engine, dead);
         for local in (0..self.locals.len()).filter(|local| local / usize::from(self.params.workers) != node) {
@@ -412,6 +440,7 @@ impl Cluster {
     /// No more failures, no more operations.
     pub fn heal(&mut self) {
         self.phase = Phase::Healed;
+        self.transport.heal();
         (0..usize::from(self.params.nodes)).for_each(|node| self.engine.resume(node));
     }
 
@@ -525,9 +554,13 @@ impl Cluster {
         self.debts_under_way[message.block.0 as usize] += i64::from(carries_debt(&message));
         let from = self.port(at);
         self.note(message.block, || format!("{} -> {to}: {:?} {put:?}", from.node, message.body));
-        let packet = Packet { bytes: message.encode(), kind: message.body.kind(), put };
+        let mut packet = Packet { bytes: message.encode(), kind: message.body.kind(), put, number: 0 };
         let to = Port { node: to, worker: from.worker };
         assert_ne!(to.node, from.node, "sent to oneself");
+        self.delivery.number(from, to, &mut packet);
+        if matches!(message.body, Body::Grant { ask: Ask::X, source: Source::Data, .. }) {
+            self.last_given[message.block.0 as usize] = Some((from.node, to.node));
+        }
         self.transport.send(&mut self.engine, from, to, packet, &mut self.arrivals);
     }
 
@@ -547,6 +580,7 @@ impl Cluster {
                     }
                 }
                 Arrival::Message { to, from, packet } => {
+                    self.delivery.delivered(Port { node: from, ..to }, to, &packet)?;
                     let message = Message::decode(&packet.bytes)
                         .map_err(|error| Broken::general("fault", error.to_string()))?;
                     packet.bytes.chunks_exact(8).for_each(|eight| {

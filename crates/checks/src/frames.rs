@@ -173,6 +173,7 @@ impl Frames for Hand<'_, '_> {
         let frame = &mut frames.frames[slot.index()];
         assert!(!frame.pinned(), "{block} opened while pinned");
         assert!(mode != Mode::N && frame.page.block == block, "{block} opened without its content");
+        assert!(mode != Mode::X || frame.generation.is_multiple_of(2), "{block} in X with a put expected");
         (frame.block, frame.mode) = (block, mode);
         (frame.closing, frame.notify, frame.dirty) = (false, false, false);
     }

@@ -8,13 +8,17 @@ pub mod cluster;
 pub mod disk;
 pub mod failure;
 pub mod frames;
+pub mod links;
 pub mod page;
 pub mod properties;
 pub mod scenario;
 mod sessions;
 pub mod transport;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use plexus_base::BlockId;
 use plexus_cache::protocol::Counts;
@@ -24,6 +28,7 @@ pub use failure::{Broken, Failure};
 pub use scenario::Scenario;
 
 use cluster::{Cluster, Phase};
+use links::Links;
 use properties::{ends, lost, sums};
 
 /// A run in which every property held.
@@ -44,6 +49,9 @@ pub struct Outcome {
 /// # Errors
 /// A property does not hold, or an assertion of the protocol failed.
 pub fn run(seed: u64, scenario: Scenario) -> Result<Outcome, Failure> {
+    if scenario.name == scenario::LINKS {
+        return run_links(seed, scenario);
+    }
     let (at, broken) = match attempt(seed, scenario, None) {
         (_, Ok(outcome)) => return Ok(outcome),
         (cluster, Err(broken)) => (cluster.engine.now(), broken),
@@ -53,15 +61,35 @@ pub fn run(seed: u64, scenario: Scenario) -> Result<Outcome, Failure> {
     Err(Failure { scenario: scenario.name, seed, at, broken, history })
 }
 
+fn run_links(seed: u64, scenario: Scenario) -> Result<Outcome, Failure> {
+    let mut links = Links::new(seed, scenario.params(&mut Random::new(seed)));
+    let result =
+        catch_unwind(AssertUnwindSafe(|| links.drive())).unwrap_or_else(|panic| Err(panicked(&*panic, None)));
+    match result {
+        Ok(()) => Ok(Outcome {
+            digest: links.engine.digest.value(),
+            events: links.engine.events(),
+            operations: links.messages,
+            counts: Vec::new(),
+        }),
+        Err(broken) => {
+            let at = links.engine.now();
+            Err(Failure { scenario: scenario.name, seed, at, broken, history: Vec::new() })
+        }
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send), block: Option<BlockId>) -> Broken {
+    let text = panic.downcast_ref::<String>().cloned();
+    let what = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default();
+    Broken { property: "assertion", block, what }
+}
+
 fn attempt(seed: u64, scenario: Scenario, traced: Option<BlockId>) -> (Cluster, Result<Outcome, Broken>) {
     let params = scenario.params(&mut Random::new(seed));
     let mut cluster = Cluster::new(seed, params, traced);
     let result = catch_unwind(AssertUnwindSafe(|| drive(&mut cluster)));
-    let result = result.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default();
-        Err(Broken { property: "assertion", block: cluster.last_block(), what: text })
-    });
+    let result = result.unwrap_or_else(|panic| Err(panicked(&*panic, cluster.last_block())));
     let result = result.map(|()| Outcome {
         digest: cluster.engine.digest.value(),
         events: cluster.engine.events(),

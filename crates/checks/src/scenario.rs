@@ -7,6 +7,8 @@ use plexus_sim::{Delay, Random};
 pub enum Carrier {
     /// Over paths that lose nothing.
     Direct,
+    /// Over the link core, on rails that may be lost.
+    Linked,
 }
 
 /// One run's parameters.
@@ -44,6 +46,10 @@ pub struct Params {
     pub lane_for_each_kind: bool,
     /// How messages travel.
     pub carrier: Carrier,
+    /// Credits of a link for each kind.
+    pub credits: u8,
+    /// Mean time between two losses of a pair's rail; 0: none.
+    pub cuts_ns: u64,
     /// A disk access.
     pub disk: Delay,
     /// Of a thousand writes, so many fail.
@@ -70,8 +76,11 @@ pub struct Scenario {
     vary: fn(&mut Params, &mut Random),
 }
 
+/// The scenario that has links and no cache.
+pub const LINKS: &str = "links";
+
 /// All scenarios.
-pub const ALL: [Scenario; 8] = [
+pub const ALL: [Scenario; 10] = [
     Scenario { name: "calm", about: "room for everything, nothing fails", vary: |_, _| {} },
     Scenario { name: "hot", about: "one or two blocks that everybody wants", vary: hot },
     Scenario {
@@ -83,6 +92,12 @@ pub const ALL: [Scenario; 8] = [
     Scenario { name: "pauses", about: "nodes that stop for long and go on, two-slot rings", vary: pauses },
     Scenario { name: "leaving", about: "a node hands everything back while others go on", vary: leaving },
     Scenario { name: "death", about: "a node dies; the lost are named", vary: death },
+    Scenario { name: "rails", about: "the real link core; rails are lost and come back", vary: rails },
+    Scenario {
+        name: LINKS,
+        about: "links alone: bursts over two-slot rings, rails lost and back",
+        vary: links,
+    },
     Scenario { name: "mixed", about: "a little of everything but death", vary: mixed },
 ];
 
@@ -121,6 +136,8 @@ impl Scenario {
             slots: *random.pick(&[2, 3, 16]),
             lane_for_each_kind: random.percent(30),
             carrier: Carrier::Direct,
+            credits: *random.pick(&[1, 2, 8, 128]),
+            cuts_ns: 0,
             disk: Delay { least: 1_000, most: *random.pick(&[2_000, 30_000]), slow_permille: 10 },
             write_failures: 0,
             read_failures: 0,
@@ -176,6 +193,22 @@ fn death(params: &mut Params, random: &mut Random) {
     params.one_dies = true;
 }
 
+fn rails(params: &mut Params, random: &mut Random) {
+    if random.percent(30) {
+        crowded(params, random);
+    }
+    params.carrier = Carrier::Linked;
+    params.slots = *random.pick(&[2, 2, 16]);
+    params.cuts_ns = *random.pick(&[0, 50_000, 500_000]);
+    params.pause_ns = *random.pick(&[0, 0, 100_000]);
+}
+
+fn links(params: &mut Params, random: &mut Random) {
+    rails(params, random);
+    params.slots = *random.pick(&[2, 2, 3, 16]);
+    params.operations *= 4;
+}
+
 fn mixed(params: &mut Params, random: &mut Random) {
     if random.percent(50) {
         crowded(params, random);
@@ -184,4 +217,8 @@ fn mixed(params: &mut Params, random: &mut Random) {
     params.checkpoint_ns = *random.pick(&[0, 20_000, 100_000]);
     params.pause_ns = *random.pick(&[0, 100_000, 500_000]);
     params.one_leaves = random.percent(10);
+    if random.percent(30) {
+        params.carrier = Carrier::Linked;
+        params.cuts_ns = *random.pick(&[0, 100_000]);
+    }
 }

@@ -60,7 +60,9 @@ impl Session {
     pub(crate) fn waits_for(&self, wanted: BlockId) -> Option<Mode> {
         match self.state {
             // A consistent read waits in a frame of its own, at the master.
-            State::Waits { ask, block, .. } if block == wanted && self.asked && ask != Ask::Cr => Some(ask.mode()),
+            State::Waits { ask, block, .. } if block == wanted && self.asked && ask != Ask::Cr => {
+                Some(ask.mode())
+            }
             _ => None,
         }
     }

@@ -83,4 +83,35 @@ impl Counts {
         self.faults += other.faults;
         self.asked = self.asked + other.asked;
     }
+
+    /// Every count with its name.
+    #[must_use]
+    pub fn named(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("wants", self.wants),
+            ("local", self.local),
+            ("requests", self.requests),
+            ("transfers_2", self.transfers_2),
+            ("transfers_3", self.transfers_3),
+            ("grants_keep", self.grants_keep),
+            ("grants_disk", self.grants_disk),
+            ("copies_in", self.copies_in),
+            ("copies_out", self.copies_out),
+            ("given", self.given),
+            ("shared", self.shared),
+            ("invalidated", self.invalidated),
+            ("disk_writes", self.disk_writes),
+            ("write_failures", self.write_failures),
+            ("disk_reads", self.disk_reads),
+            ("read_failures", self.read_failures),
+            ("evictions", self.evictions),
+            ("full_sets", self.full_sets),
+            ("turns", self.turns),
+            ("conversions", self.conversions),
+            ("old_epoch", self.old_epoch),
+            ("new_epoch", self.new_epoch),
+            ("faults", self.faults),
+            ("asked_ns", self.asked.0),
+        ]
+    }
 }

@@ -10,6 +10,10 @@ pub const EVENTS_PER_OPERATION: u64 = 20_000;
 /// # Errors
 /// Who waits, for what.
 pub fn check(cluster: &Cluster) -> Result<(), Broken> {
+    if cluster.dead.is_none() {
+        cluster.transport_rest().map_err(|what| Broken::general("ends", what))?;
+        cluster.delivery.complete()?;
+    }
     if let Some((session, block)) = cluster.waiting_sessions().next() {
         let what =
             format!("session {session} waits for ever ({} in all)", cluster.waiting_sessions().count());

@@ -1,6 +1,6 @@
 //! After a death nothing stale is passed off as good: every block whose latest version was only with the dead is named as lost.
 //!
-//! And not too much is named: a block that a survivor holds, or that nobody had in X since it was read from the disk, is not lost.
+//! And nothing is lost that the dead had no part in: what was under way between two survivors arrives.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::{cluster::Cluster, failure::Broken};
 /// Checks a cluster whose survivors have all stopped.
 ///
 /// # Errors
-/// A block that is stale on the disk and not named.
+/// A block that is stale on the disk and not named, or should not be stale.
 pub fn check(cluster: &Cluster, dead: NodeId) -> Result<(), Broken> {
     let (mut lost, mut held, mut unwritten) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for node in cluster.living() {
@@ -27,6 +27,10 @@ pub fn check(cluster: &Cluster, dead: NodeId) -> Result<(), Broken> {
     let lost: BTreeSet<BlockId> = lost.difference(&held).chain(&unwritten).copied().collect();
     for block in blocks {
         let (found, last) = (cluster.disk.page(block), cluster.truth.last(block));
+        if found != last && !cluster.dead_had(block) {
+            let what = format!("lost although the dead never had it: {found:?} instead of {last:?}");
+            return Err(Broken::new("lost", block, what));
+        }
         if found != last && !lost.contains(&block) {
             let what =
                 format!("not named as lost, but the disk has {found:?} and the last committed is {last:?}");

@@ -4,6 +4,7 @@
 //! does not expect.
 
 pub mod debt;
+pub mod delivery;
 pub mod ends;
 pub mod exclusive;
 pub mod latest;

@@ -1,12 +1,14 @@
 //! How messages and blocks travel between the workers of a simulated cluster.
 
 mod direct;
+mod linked;
 
 use plexus_base::NodeId;
 use plexus_cache::protocol::{Kind, Slot};
 use plexus_sim::Engine;
 
 pub use direct::Direct;
+pub use linked::Linked;
 
 use crate::{cluster::Ev, page::Page};
 
@@ -30,6 +32,8 @@ pub struct Packet {
     pub kind: Kind,
     /// The block.
     pub put: Option<Put>,
+    /// Its place among the packets of its kind and lane from one worker to another.
+    pub number: u64,
 }
 
 /// A worker's place among all workers of the cluster.
@@ -48,6 +52,14 @@ pub enum NetEvent {
     Arrived(usize, usize),
     /// There may be room again.
     Room(usize, usize),
+    /// The end of a link has handled a frame of this kind.
+    Handled(usize, usize),
+    /// The rail of this pair is lost.
+    Cut(usize),
+    /// The end of a link notices that this rail is lost.
+    Noticed(usize, u32),
+    /// The end of a link goes on with this rail.
+    Resume(usize, u32),
 }
 
 /// What a transport brings.
@@ -73,6 +85,15 @@ pub trait Transport {
 
     /// What it asked to be told has come.
     fn event(&mut self, engine: &mut Engine<Ev>, event: NetEvent, out: &mut Vec<Arrival>);
+
+    /// No more failures.
+    fn heal(&mut self) {}
+
+    /// Whether everything has been delivered, once nothing happens any more.
+    ///
+    /// # Errors
+    /// What is still under way.
+    fn rest(&self) -> Result<(), String>;
 
     /// A node is dead: part of what it sent is gone.
     fn node_died(&mut self, engine: &mut Engine<Ev>, node: NodeId);

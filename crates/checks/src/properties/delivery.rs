@@ -1,0 +1,75 @@
+//! A link delivers each message once, those of a kind and lane in the order sent, and none is left over: what was
+//! sent and what was delivered are equal counts at the end. (That credits are respected the link core checks itself, at the receiver.)
+
+use plexus_cache::protocol::Kind;
+
+use crate::{
+    failure::Broken,
+    transport::{Packet, Port},
+};
+
+const KINDS: usize = 3;
+const LANES: usize = 2;
+
+/// Numbers given out and seen, for each pair of workers, kind and lane.
+pub struct Delivery {
+    nodes: usize,
+    workers: usize,
+    sent: Vec<u64>,
+    delivered: Vec<u64>,
+}
+
+impl Delivery {
+    /// Nothing sent.
+    #[must_use]
+    pub fn new(nodes: usize, workers: usize) -> Self {
+        let streams = vec![0; nodes * nodes * workers * KINDS * LANES];
+        Self { nodes, workers, sent: streams.clone(), delivered: streams }
+    }
+
+    fn stream(&self, from: Port, to: Port, packet: &Packet) -> usize {
+        let pair = (from.node.index() * self.nodes + to.node.index()) * self.workers + from.worker;
+        let kind = match packet.kind {
+            Kind::Request => 0,
+            Kind::Forward => 1,
+            Kind::Reply => 2,
+        };
+        (pair * KINDS + kind) * LANES + usize::from(packet.put.is_some())
+    }
+
+    /// Numbers a packet that is sent.
+    pub fn number(&mut self, from: Port, to: Port, packet: &mut Packet) {
+        let stream = self.stream(from, to, packet);
+        packet.number = self.sent[stream];
+        self.sent[stream] += 1;
+    }
+
+    /// A packet is delivered.
+    ///
+    /// # Errors
+    /// It is not the next of its stream.
+    pub fn delivered(&mut self, from: Port, to: Port, packet: &Packet) -> Result<(), Broken> {
+        let stream = self.stream(from, to, packet);
+        if packet.number != self.delivered[stream] {
+            let what = format!(
+                "{:?} number {} from {} to {} came where {} was next",
+                packet.kind, packet.number, from.node, to.node, self.delivered[stream]
+            );
+            return Err(Broken::general("delivery", what));
+        }
+        self.delivered[stream] += 1;
+        Ok(())
+    }
+
+    /// Checks that nothing is under way.
+    ///
+    /// # Errors
+    /// How much is missing.
+    pub fn complete(&self) -> Result<(), Broken> {
+        let (sent, delivered): (u64, u64) = (self.sent.iter().sum(), self.delivered.iter().sum());
+        if self.sent == self.delivered {
+            return Ok(());
+        }
+        Err(Broken::general("delivery", format!("{sent} packets sent, {delivered} delivered")))
+    }
+}

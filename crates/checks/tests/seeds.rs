@@ -1,0 +1,66 @@
+//! A few hundred seeds of every scenario, and the proof that a seed is a run.
+
+use plexus_checks::{Scenario, run, scenario};
+
+fn hold(name: &str, seeds: u64) {
+    let scenario = scenario::named(name).expect("a scenario of this name");
+    for seed in 0..seeds {
+        if let Err(failure) = run(seed, scenario) {
+            panic!("{failure}");
+        }
+    }
+}
+
+macro_rules! scenarios {
+    ($($test:ident: $name:literal, $seeds:literal;)*) => {
+        $(#[test]
+        fn $test() {
+            hold($name, $seeds);
+        })*
+
+        #[test]
+        fn every_scenario_has_its_test() {
+            let tested = [$($name),*];
+            assert!(scenario::ALL.iter().all(|scenario| tested.contains(&scenario.name)));
+        }
+    };
+}
+
+scenarios! {
+    room_for_everything: "calm", 200;
+    few_hot_blocks: "hot", 200;
+    fewer_frames_than_blocks: "crowded", 200;
+    slow_and_failing_disks: "disk", 200;
+    nodes_that_stop_and_go_on: "pauses", 200;
+    a_node_that_leaves: "leaving", 200;
+    a_node_that_dies: "death", 300;
+    rails_that_are_lost: "rails", 100;
+    links_alone: "links", 200;
+    everything_mixed: "mixed", 200;
+}
+
+#[test]
+fn the_same_seed_is_the_same_run_and_another_seed_another() {
+    for scenario in scenario::ALL {
+        for seed in [1, 77] {
+            let digest = |seed, scenario: Scenario| run(seed, scenario).expect("a run that holds").digest;
+            assert_eq!(digest(seed, scenario), digest(seed, scenario), "{} seed {seed}", scenario.name);
+            assert_ne!(digest(seed, scenario), digest(seed + 1, scenario), "{} seed {seed}", scenario.name);
+        }
+    }
+}
+
+#[test]
+fn every_path_of_the_protocol_is_taken() {
+    let mut all = plexus_cache::protocol::Counts::default();
+    for scenario in scenario::ALL {
+        for seed in 0..50 {
+            for counts in run(seed, scenario).expect("a run that holds").counts {
+                all.add(&counts);
+            }
+        }
+    }
+    let zero: Vec<_> = all.named().into_iter().filter(|(_, count)| *count == 0).collect();
+    // Only a misconfigured peer makes faults, only a view to come makes newer messages.
+    assert_eq!(zero.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["new_epoch", "faults"]);
+}
