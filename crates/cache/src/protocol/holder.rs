@@ -16,8 +16,8 @@ impl Shard {
     /// The frame that holds `block` or waits for it; never a private one.
     pub(super) fn find(&self, block: BlockId) -> Option<usize> {
         let first = (self.config.set(block) * self.config.ways) as usize;
-        (first..first + self.config.ways as usize)
-            .find(|slot| self.frames[*slot].block == block && self.frames[*slot].usage == Usage::Cached)
+        let tags = &self.tags[first..first + self.config.ways as usize];
+        tags.iter().position(|tag| *tag == block).map(|way| first + way)
     }
 
     /// The master wants something of a block that is held here.

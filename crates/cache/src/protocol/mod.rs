@@ -45,6 +45,8 @@ mod message;
 mod requester;
 pub mod stop;
 mod sweep;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
@@ -66,11 +68,19 @@ use sweep::Sweeps;
 /// Messages of a newer view that are kept until it comes. More are dropped: their senders ask again in the new view.
 const PARKED_MAX: usize = 1024;
 
+/// The tag of a frame that holds nothing; the disk groups that nodes can have end long before this block.
+const FREE: BlockId = BlockId(u64::MAX);
+
+/// The tag of a frame with a consistent copy, which nobody finds.
+const PRIVATE: BlockId = BlockId(u64::MAX - 1);
+
 /// All blocks of one worker of one node, in every role. See the [module](self).
 pub struct Shard {
     config: Config,
     now: Nanos,
     frames: Vec<Frame>,
+    /// What each frame is for, packed for the search through a set: a cached block, [`FREE`] or [`PRIVATE`].
+    tags: Vec<BlockId>,
     waiters: Lists<Waiter>,
     orders: Lists<Order>,
     /// Sessions that wait for a frame of each set.
@@ -109,6 +119,7 @@ impl Shard {
             config,
             now: Nanos(0),
             frames: vec![Frame::FREE; config.slots() as usize],
+            tags: vec![FREE; config.slots() as usize],
             waiters: Lists::new(),
             orders: Lists::new(),
             queues: vec![List::EMPTY; config.sets as usize],
@@ -259,6 +270,9 @@ impl Shard {
     ) -> Result<(), Fault> {
         if block.partition().worker(self.config.workers) != self.config.worker {
             return Err("a message for another worker");
+        }
+        if block >= PRIVATE {
+            return Err("a message about a block that cannot be");
         }
         let master = self.config.master(block);
         let for_master = matches!(

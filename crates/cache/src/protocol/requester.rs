@@ -3,7 +3,8 @@
 use plexus_base::{BlockId, NodeId};
 
 use super::{
-    Action, Ask, Frames, Granted, Io, Mode, Outlet, ReadFault, Shard, Slot, Ticket, WaitError, Why,
+    Action, Ask, FREE, Frames, Granted, Io, Mode, Outlet, PRIVATE, ReadFault, Shard, Slot, Ticket, WaitError,
+    Why,
     directory::Fault,
     frame::{Asked, Disk, Frame, Leave, Phase, Usage, Waiter},
     lists::List,
@@ -36,6 +37,7 @@ impl Shard {
         }
         self.arrivals += 1;
         let waiter = Waiter { ticket, block, ask, arrival: self.arrivals };
+        assert!(block < PRIVATE, "no such block");
         let set = self.config.set(block) as usize;
         if let Some(slot) = self.find(block) {
             self.join(slot, waiter, io);
@@ -71,7 +73,9 @@ impl Shard {
         let frame = &mut self.frames[slot];
         debug_assert_eq!(frame.usage, Usage::Free);
         frame.block = waiter.block;
-        frame.usage = if waiter.ask == Ask::Cr { Usage::Private } else { Usage::Cached };
+        let private = waiter.ask == Ask::Cr;
+        frame.usage = if private { Usage::Private } else { Usage::Cached };
+        self.tags[slot] = if private { PRIVATE } else { waiter.block };
         self.waiters.push_back(&mut self.frames[slot].waiters, waiter);
         if waiter.ask != Ask::Cr {
             // Whoever waits for a frame for the same block needs none of its own.
@@ -283,6 +287,7 @@ impl Shard {
         assert!(frame.mode == Mode::N && !frame.owed && frame.orders.is_empty() && frame.asked.is_none());
         let mut waiters = frame.waiters;
         *frame = Frame { generation: frame.generation, ..Frame::FREE };
+        self.tags[slot] = FREE;
         while let Some(waiter) = self.waiters.pop_front(&mut waiters) {
             if self.stopped.is_some() {
                 io.out.push(Action::Wake { ticket: waiter.ticket, result: Err(WaitError::Stopped) });
@@ -316,7 +321,7 @@ impl Shard {
     }
 
     fn free_slot(&self, set: usize) -> Option<usize> {
-        self.slots_of(set).find(|slot| self.frames[*slot].usage == Usage::Free)
+        self.slots_of(set).find(|slot| self.tags[*slot] == FREE)
     }
 
     /// Lets those go on who wait for a frame of the set, in their order, and makes room for the rest.
