@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use plexus_disks::{HEADER, TRAILER};
 use plexus_node::{
     config::Config,
     control::{Control, ControlError},
@@ -71,6 +72,9 @@ pub fn run(
     interrupted: &AtomicBool,
 ) -> Result<Report, RunError> {
     let names: Vec<&str> = config.nodes.iter().map(|node| node.name.as_str()).collect();
+    // Before a node is bothered; it checks again.
+    let user_bytes = config.block_size.bytes() - HEADER - TRAILER;
+    workload.check(names.len(), user_bytes, config.blocks).map_err(RunError::Workload)?;
     let slots = names.len() * workload.clients as usize;
     let before = sums(config, names[0], workload, slots)?;
     let results = everywhere(config, &names, workload, interrupted)?;

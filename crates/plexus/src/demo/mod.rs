@@ -95,7 +95,7 @@ impl Demo {
         let no_1gbit = gigabit.as_ref().err().cloned();
         let gigabit = gigabit.ok();
 
-        teller.pair_begins(no_1gbit.as_deref());
+        teller.pair_begins(no_1gbit.as_deref())?;
         let mut pair = Vec::new();
         for joined in two_nodes(Waiting::Polling, gigabit.as_ref())? {
             pair.extend(self.on(&joined, &[self.passing()], teller, interrupted)?);
@@ -105,17 +105,18 @@ impl Demo {
         let goals_met = blocks >= GOAL_BLOCKS && cpu <= GOAL_CPU;
         teller.pair(&pair, (blocks, cpu), slow)?;
 
-        teller.cluster_begins();
+        teller.cluster_begins()?;
         let mut cluster = Vec::new();
-        for rail in ["tcp", "shm"] {
+        for rail in ["shm", "tcp"] {
             let joined = Joined { rail, parameters: three_nodes(rail)? };
             cluster.extend(self.on(&joined, &[self.contended()], teller, interrupted)?);
         }
         teller.cluster(&cluster)?;
-        let traffic = cluster.last().map(|report| report.traffic.clone()).unwrap_or_default();
+        let over_shm = cluster.iter().find(|report| report.rail == "shm");
+        let traffic = over_shm.map(|report| report.traffic.clone()).unwrap_or_default();
         teller.traffic(&traffic)?;
 
-        teller.sweep_begins(&SWEEP_CLIENTS);
+        teller.sweep_begins()?;
         let mut sweep = Vec::new();
         for joined in two_nodes(Waiting::Adaptive, gigabit.as_ref())? {
             sweep.extend(self.on(&joined, &self.sweep(), teller, interrupted)?);
@@ -158,12 +159,11 @@ impl Demo {
             }
         };
         stop()?;
-        teller.starting(joined.rail, joined.parameters.nodes.len());
+        teller.starting(joined.rail, joined.parameters.nodes.len(), workloads);
         let cluster = TemporaryCluster::start(&joined.parameters, &mut |_, _| {})?;
         let mut reports = Vec::new();
         for workload in workloads {
             stop()?;
-            teller.running(joined.rail, workload);
             let report = run(cluster.config(), workload, joined.rail, interrupted);
             // The reason of a failure that a signal caused is the signal.
             stop()?;
@@ -231,6 +231,9 @@ fn two_nodes(waiting: Waiting, gigabit: Option<&Gigabit>) -> anyhow::Result<Vec<
         pin: true,
     };
     let mut all = Vec::new();
+    for rail in ["shm", "tcp"] {
+        all.push(Joined { rail, parameters: wanted(rail).parameters()? });
+    }
     if let Some(gigabit) = gigabit {
         let mut parameters = wanted("tcp").parameters()?;
         for (index, node) in parameters.nodes.iter_mut().enumerate() {
@@ -239,9 +242,6 @@ fn two_nodes(waiting: Waiting, gigabit: Option<&Gigabit>) -> anyhow::Result<Vec<
             node.network_namespace = Some(gigabit.path(index));
         }
         all.push(Joined { rail: GIGABIT, parameters });
-    }
-    for rail in ["tcp", "shm"] {
-        all.push(Joined { rail, parameters: wanted(rail).parameters()? });
     }
     Ok(all)
 }

@@ -25,37 +25,31 @@ impl Teller {
         if self.json { Ok(()) } else { output::line(text) }
     }
 
-    fn heading(&self, text: &str) {
-        output::progress(&format!("\n{text}"));
-    }
-
-    pub(super) fn pair_begins(&self, no_1gbit: Option<&str>) {
-        self.heading("1. Two nodes, a core each, polling; both change the same eight 16 KiB blocks.");
-        if let Some(why) = no_1gbit {
-            output::progress(&format!("   without the comparison with 1 Gbit/s: {why}"));
+    pub(super) fn pair_begins(&self, no_1gbit: Option<&str>) -> anyhow::Result<()> {
+        self.line("1. Two nodes, a core each, polling: 16 KiB blocks passed to and fro\n")?;
+        match no_1gbit {
+            Some(why) => self.line(&format!("   Without the comparison with 1 Gbit/s: {why}.\n")),
+            None => Ok(()),
         }
     }
 
-    pub(super) fn cluster_begins(&self) {
-        self.heading("2. Three nodes at once, 4 clients each, on 16 contended blocks; adaptive waiting.");
+    pub(super) fn cluster_begins(&self) -> anyhow::Result<()> {
+        self.line("\n2. Three nodes, 4 clients each, adaptive waiting: half of their operations change one of 16 blocks\n")
     }
 
-    pub(super) fn sweep_begins(&self, clients: &[u32]) {
-        let clients: Vec<String> = clients.iter().map(u32::to_string).collect();
-        self.heading(&format!("4. Two nodes with {} clients each, for the chart.", clients.join(", ")));
+    pub(super) fn sweep_begins(&self) -> anyhow::Result<()> {
+        self.line("\n4. Two nodes by the number of clients: half of the operations change one of 64 blocks\n")
     }
 
-    pub(super) fn starting(&self, rail: &str, nodes: usize) {
-        output::progress(&format!("   {rail}: starting {nodes} nodes"));
-    }
-
-    pub(super) fn running(&self, rail: &str, workload: &Workload) {
-        let seconds = (workload.warm_ms + workload.measured_ms) as f64 / 1000.0;
-        let clients = match workload.clients {
-            1 => "1 client".into(),
-            clients => format!("{clients} clients"),
-        };
-        output::progress(&format!("   {rail}: {clients} on each node, {seconds:.1} s"));
+    pub(super) fn starting(&self, rail: &str, nodes: usize, workloads: &[Workload]) {
+        let ms: u64 = workloads.iter().map(|workload| workload.warm_ms + workload.measured_ms).sum();
+        let clients: Vec<String> = workloads.iter().map(|workload| workload.clients.to_string()).collect();
+        let noun = if clients == ["1"] { "client" } else { "clients" };
+        output::progress(&format!(
+            "   ... {rail}: {nodes} nodes, {} {noun} on each, {:.1} s",
+            clients.join(", "),
+            ms as f64 / 1000.0
+        ));
     }
 
     pub(super) fn pair(
@@ -64,7 +58,6 @@ impl Teller {
         (blocks, cpu): (f64, f64),
         slow: Option<f64>,
     ) -> anyhow::Result<()> {
-        self.line("\n1. Two nodes, a core each, polling: 16 KiB blocks passed to and fro\n")?;
         self.figures(reports)?;
         let met = |met: bool| if met { "met" } else { "NOT met" };
         self.line(&format!(
@@ -84,7 +77,6 @@ impl Teller {
     }
 
     pub(super) fn cluster(&self, reports: &[Report]) -> anyhow::Result<()> {
-        self.line("\n2. Three nodes, 4 clients each, half of their operations change one of 16 blocks\n")?;
         self.figures(reports)?;
         let mut table =
             Table::new(["rail", "changes/s", "local", "2-message", "3-message", "MB/s"]).indent(3);
@@ -102,6 +94,7 @@ impl Teller {
     }
 
     fn figures(&self, reports: &[Report]) -> anyhow::Result<()> {
+        self.line("")?;
         let heads = ["rail", "blocks/s", "p50 us", "p99 us", "p99.9 us", "CPU us/block", "cores", "switches"];
         let mut table = Table::new(heads).indent(3);
         for report in reports {

@@ -1,0 +1,136 @@
+//! `plexus bench` and `plexus perf`, on temporary clusters and on one that runs.
+
+mod common;
+
+use std::fs;
+
+use serde_json::Value;
+
+/// The runs that a bench printed.
+fn blocks(said: &Value) -> &Vec<Value> {
+    said["blocks"].as_array().unwrap()
+}
+
+#[test]
+fn a_workload_on_temporary_clusters() {
+    let directory = tempfile::tempdir().unwrap();
+    let svg = directory.path().join("charts/blocks.svg");
+    let args = [
+        "bench",
+        "blocks",
+        "--nodes",
+        "2",
+        "--clients",
+        "1,3",
+        "--hot",
+        "8",
+        "--seconds",
+        "0.1",
+        "--warm-up",
+        "0.05",
+    ];
+    let svg_path = svg.display().to_string();
+    let said = common::run(args)
+        .args(["--block-size", "4", "--workers", "2", "--svg", &svg_path, "--json"])
+        .said()
+        .json();
+    let runs: Vec<_> = blocks(&said)
+        .iter()
+        .map(|run| (run["rail"].as_str().unwrap(), run["clients"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(runs, [("shm", 1), ("shm", 3), ("tcp", 1), ("tcp", 3)]);
+    for run in blocks(&said) {
+        assert_eq!(
+            (run["nodes"].as_u64(), run["workers"].as_u64(), run["block_size"].as_u64()),
+            (Some(2), Some(2), Some(4096))
+        );
+        assert!(run["changes_found"].as_u64().unwrap() > 0, "{run}");
+        assert_eq!(run["changes_found"], run["changes_acknowledged"]);
+        // Two nodes: whoever is asked is the master or the holder, so two messages are always enough.
+        assert!(run["two_message"].as_u64().unwrap() > 0 && run["three_message"] == 0, "{run}");
+        assert!(run["bytes"].as_u64().unwrap() > 0 && run["context_switches"]["voluntary"].is_u64(), "{run}");
+    }
+    assert!(fs::read_to_string(svg).unwrap().contains("clients on each node"));
+}
+
+#[test]
+fn consistent_reads_leave_blocks_where_they_are() {
+    let args = [
+        "bench",
+        "blocks",
+        "--clients",
+        "2",
+        "--rail",
+        "shm",
+        "--hot",
+        "4",
+        "--writes",
+        "30",
+        "--seconds",
+        "0.2",
+    ];
+    let said = common::run(args).args(["--consistent-reads", "--waiting", "event", "--json"]).said().json();
+    let run = &blocks(&said)[0];
+    assert!(run["consistent_copies"].as_u64().unwrap() > 0, "{run}");
+    assert_eq!(run["changes_found"], run["changes_acknowledged"]);
+}
+
+#[test]
+fn a_running_cluster_is_measured_again_and_again() {
+    let cluster = common::Cluster::new(2);
+    cluster.run("up").said().ok();
+    let dir = cluster.dir().display().to_string();
+    let bench = ["bench", "blocks", &dir, "--clients", "2", "--hot", "16", "--seconds", "0.1", "--json"];
+    for _ in 0..2 {
+        let said = common::run(bench).said().json();
+        assert_eq!(blocks(&said)[0]["changes_found"], blocks(&said)[0]["changes_acknowledged"]);
+        assert_eq!(blocks(&said)[0]["rail"], "shm");
+    }
+    let perf = ["perf", &dir, "n2", "n1", "--sizes", "8,16384", "--seconds", "0.02", "--json"];
+    let said = common::run(perf).said().json();
+    assert_eq!(said["perf"].as_array().unwrap().len(), 16);
+
+    // What does not fit is refused by one line, and the cluster goes on.
+    for (args, part) in [
+        (&["bench", "blocks", &dir, "--hot", "1000000"], "hot blocks: use 1 to"),
+        (&["bench", "blocks", &dir, "--clients", "9999"], "9999 clients on each node"),
+        (&["perf", &dir, "n1", "n1"], "a measurement needs two nodes"),
+        (&["perf", &dir, "n1", "n9"], "n9"),
+        (&["perf", &dir, "--sizes", "7"], "messages of 7 bytes"),
+    ] as [(&[&str], &str); 5]
+    {
+        let refusal = common::run(args.iter().copied()).said().refusal();
+        assert!(refusal.contains(part), "{refusal}");
+    }
+    assert!(common::run(bench).said().json()["blocks"][0]["changes_found"].is_u64());
+    cluster.run("down").said().ok();
+    let refusal = common::run(bench).said().refusal();
+    assert!(refusal.contains("n1 is not running; start it with"), "{refusal}");
+}
+
+#[test]
+fn the_interconnect_of_temporary_pairs() {
+    let said = common::run(["perf", "--sizes", "64,16384", "--seconds", "0.02", "--json"]).said().json();
+    let rows = said["perf"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 2 * 2 * 2 * 2, "rails, ways of waiting, patterns, methods, sizes");
+    for row in rows {
+        assert!(row["messages_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["cpu_client"]["us_per_message"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!(row["response_us"]["p999"].is_f64(), row["pattern"] == "latency", "{row}");
+    }
+}
+
+#[test]
+fn what_a_temporary_cluster_cannot_be_is_said() {
+    for (args, part) in [
+        (["bench", "blocks", "--nodes", "17"], "17 nodes: use 1 to 16"),
+        (["bench", "blocks", "--block-size", "5"], "blocks are 4, 8 or 16 KiB long"),
+        (["bench", "blocks", "--rail", "ipx"], "unknown rail `ipx`"),
+        (["bench", "blocks", "--workers", "9"], "9 workers: use 1 to 8"),
+        (["bench", "blocks", "--seconds", "-1"], ""),
+    ] {
+        let said = common::run(args).said();
+        assert_ne!(said.code, Some(0), "{args:?}");
+        assert!(said.err.contains(part), "{}", said.err);
+    }
+}
