@@ -19,6 +19,10 @@ use crate::{
     service::{Answer, CacheTask, Failure},
 };
 
+/// A session that finds its blocks here looks after the worker every so many times, so that it does not keep peers waiting
+/// who want those very blocks.
+const ATTEND_EVERY: u64 = 8;
+
 /// Why a session did not get a block.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CacheError {
@@ -54,6 +58,9 @@ pub enum CacheError {
 pub trait Port: Send + Sync {
     /// Hands a task in and sees to it that it is handled.
     fn submit(&self, worker: WorkerId, task: CacheTask);
+
+    /// Looks after the worker if nobody else does: for sessions that get by without it.
+    fn attend(&self, worker: WorkerId);
 
     /// Hands a task in and waits for the signal, driving the worker meanwhile; the signal is the calling thread's.
     fn submit_and_wait(&self, worker: WorkerId, task: CacheTask, signal: &Signal) -> u64;
@@ -265,7 +272,9 @@ impl Session {
         let worker = block.partition().worker(inner.tables.len() as u8);
         let table = &inner.tables[worker.index()];
         if let Some(slot) = table.hit(block, ask.mode()) {
-            count(&self.counters.hits);
+            if count(&self.counters.hits).is_multiple_of(ATTEND_EVERY) {
+                inner.port.attend(worker);
+            }
             return Ok((table.clone(), Held::Pinned(slot)));
         }
         count(&self.counters.waits);
@@ -400,8 +409,10 @@ impl Drop for Change<'_> {
 }
 
 /// One thread adds, others read.
-fn count(counter: &AtomicU64) {
-    counter.store(counter.load(Relaxed) + 1, Relaxed);
+fn count(counter: &AtomicU64) -> u64 {
+    let next = counter.load(Relaxed) + 1;
+    counter.store(next, Relaxed);
+    next
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -11,7 +11,7 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::atomic::AtomicU32,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
 use rustix::{event::EventfdFlags, fs::OFlags, io::Errno};
@@ -94,6 +94,13 @@ impl Bell {
     /// Makes [`Bell::fd`] unreadable again until the next ring.
     pub fn drain(&self) {
         let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
+    }
+
+    /// Whether the next ring would wake the owner. A hint: it may be rung at any time.
+    #[must_use]
+    #[inline]
+    pub fn is_armed(&self) -> bool {
+        armed(&self.page).load(Relaxed) != 0
     }
 
     /// Wakes the owner whether it has armed itself or not: for what it cannot see by looking at its rails.

@@ -11,6 +11,11 @@
 //! remains: the bell wakes the background thread while the leaver still holds the token. The background thread
 //! therefore sets `missed` before it tries; the leaver looks at `missed` after it unlocked, and comes back.
 //!
+//! **Lending.** Where threads poll, a local thread that has its answer does not arm the bell: it will be back at once,
+//! and a ring would only wake the background thread on its own core. It *lends* the worker to whoever comes next
+//! ([`Shared::lend`]); every use of the worker, and now and then one that needs none ([`Worker::attend`]), counts as a visit.
+//! The background thread looks every [`LENT_US`]; when nobody has visited since, it takes over.
+//!
 //! **Who gives way.** A background thread that polls gives the token up when a local thread wants it (`wanted`): it
 //! would only be another hand between the answer and who waits for it.
 
@@ -19,7 +24,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, TryLockError,
-        atomic::{AtomicBool, Ordering, fence},
+        atomic::{AtomicBool, AtomicU32, Ordering, fence},
     },
     thread,
 };
@@ -42,6 +47,10 @@ const TURNS_WHEN_LEAVING: usize = 4;
 
 /// A link that waits for room in a ring looks again after this long: freed room rings no bell.
 const BLOCKED_MS: i64 = 1;
+
+/// How long a lent worker may be left unvisited, in microseconds: the longest that a message waits where threads poll
+/// and the one that drove last stays away.
+const LENT_US: i64 = 200;
 
 /// The bell's mark in the epoll set; links are marked by their peer.
 const BELL: u64 = u64::MAX;
@@ -67,6 +76,10 @@ struct Shared<S: Service> {
     missed: AtomicBool,
     wanted: AtomicBool,
     stopping: AtomicBool,
+    /// Nobody drives, and the bell is not armed: a local thread will be back.
+    lent: AtomicBool,
+    /// Changes with every visit of a local thread.
+    visits: AtomicU32,
     waiting: Waiting,
 }
 
@@ -121,6 +134,8 @@ impl<S: Service> Worker<S> {
                 missed: AtomicBool::new(false),
                 wanted: AtomicBool::new(false),
                 stopping: AtomicBool::new(false),
+                lent: AtomicBool::new(false),
+                visits: AtomicU32::new(0),
                 waiting,
             }),
         })
@@ -172,7 +187,7 @@ impl<S: Service> Worker<S> {
                         break false;
                     }
                 };
-                shared.leave(core);
+                shared.lend_or_leave(core);
                 look_again
             } else {
                 // Whoever drives may have looked at the tasks already and be about to sleep.
@@ -183,6 +198,20 @@ impl<S: Service> Worker<S> {
             if !look_again {
                 signal.park();
             }
+        }
+    }
+
+    /// Looks after the worker if nobody else does and something waits for it: for threads that got by without it
+    /// and whose peers may wait meanwhile. Costs next to nothing when nothing waits.
+    #[inline]
+    pub fn attend(&self) {
+        let shared = &*self.shared;
+        if shared.waiting != Waiting::Polling && shared.bell.is_armed() {
+            return;
+        }
+        if let Some(mut core) = shared.try_token() {
+            core.turn(shared);
+            shared.lend_or_leave(core);
         }
     }
 
@@ -265,10 +294,15 @@ impl<S: Service> Worker<S> {
         let mut events = Vec::with_capacity(32);
         // The first turn needs no event: links may have been added before.
         let mut left = Left::Busy;
+        let mut visits = 0;
         while !shared.stopping.load(Ordering::Acquire) {
             if left != Left::Busy {
-                let timeout = (left == Left::Blocked)
-                    .then_some(rustix::fs::Timespec { tv_sec: 0, tv_nsec: BLOCKED_MS * 1_000_000 });
+                let timeout_us = match left {
+                    Left::Blocked => Some(BLOCKED_MS * 1000),
+                    _ if shared.lent.load(Ordering::SeqCst) => Some(LENT_US),
+                    _ => None,
+                };
+                let timeout = timeout_us.map(|us| rustix::fs::Timespec { tv_sec: 0, tv_nsec: us * 1000 });
                 events.clear();
                 match epoll::wait(
                     &shared.epoll,
@@ -283,10 +317,17 @@ impl<S: Service> Worker<S> {
                 }
             }
             left = Left::Quiet;
+            if shared.lent.load(Ordering::SeqCst) {
+                let visited = shared.visits.load(Ordering::Relaxed);
+                if std::mem::replace(&mut visits, visited) != visited {
+                    continue;
+                }
+            }
             shared.missed.store(true, Ordering::SeqCst);
             fence(Ordering::SeqCst);
             let Some(mut core) = shared.try_token() else { continue };
             shared.bell.disarm();
+            shared.lent.store(false, Ordering::SeqCst);
             shared.wanted.store(false, Ordering::Relaxed);
             let mut spinner = Spinner::new(shared.waiting);
             loop {
@@ -318,6 +359,20 @@ impl<S: Service> Shared<S> {
             Err(TryLockError::WouldBlock) => None,
             // A panic while driving is a defect of ours: the worker's state cannot be trusted any more.
             Err(TryLockError::Poisoned(_)) => panic!("a worker was poisoned by an earlier panic"),
+        }
+    }
+
+    /// A local thread that will be back lets go of the token.
+    fn lend_or_leave(&self, core: MutexGuard<'_, Core<S>>) {
+        if self.waiting != Waiting::Polling {
+            return self.leave(core);
+        }
+        self.visits.fetch_add(1, Ordering::Relaxed);
+        let first = !self.lent.load(Ordering::Relaxed) && !self.lent.swap(true, Ordering::SeqCst);
+        drop(core);
+        if first {
+            // The background thread sleeps without a limit.
+            self.bell.wake();
         }
     }
 

@@ -81,6 +81,11 @@ impl CachePort for Workers {
         self.all()[worker.index()].submit(task);
     }
 
+    #[inline]
+    fn attend(&self, worker: WorkerId) {
+        self.all()[worker.index()].attend();
+    }
+
     fn submit_and_wait(&self, worker: WorkerId, task: CacheTask, signal: &Signal) -> u64 {
         let worker = &self.all()[worker.index()];
         worker.push(task);
