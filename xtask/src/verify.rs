@@ -36,7 +36,7 @@ pub fn run(root: &Path) -> Result<()> {
             .env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links");
         command::run(&mut doc)
     })?;
-    step("tests", &mut || cargo(&["test", "--workspace"]))?;
+    step("tests", &mut || cargo(&["test", "--workspace", "--no-fail-fast"]))?;
     step("licences and sources", &mut || deny(root))?;
 
     println!();
