@@ -2,30 +2,29 @@
 //!
 //! Does what the cache's driver does, one event at a time, and has the properties look at the whole after each.
 
-use std::{cell::RefCell, collections::VecDeque, ops::Range};
+use std::{collections::VecDeque, ops::Range};
 
-use plexus_base::{BlockId, Epoch, Nanos, NodeId, WorkerId};
-use plexus_cache::protocol::{
-    Action, Ask, Body, Config, Event, Granted, Message, Mode, ReadFault, Shard, Slot, Source, WaitError,
-};
+use plexus_base::{BlockId, Epoch, NodeId, WorkerId};
+use plexus_cache::protocol::{Ask, Body, Config, Event, Granted, Mode, ReadFault, Shard, Slot, WaitError};
 use plexus_sim::Engine;
 
 use crate::{
     disk::Disk,
+    driver,
     failure::Broken,
-    frames::{Done, Hand, Out, SimFrames},
+    frames::{Done, SimFrames},
     page::Page,
     properties::{debt, delivery::Delivery, exclusive, latest::Truth, turns::Turns},
     scenario::{Carrier, Params},
     sessions::Session,
-    transport::{Arrival, Direct, Linked, NetEvent, Packet, Port, Put, Transport},
+    transport::{Arrival, Direct, Linked, NetEvent, Port, Transport},
 };
 
 /// Lines of history that are kept for a block.
 const HISTORY: usize = 80;
 
 /// The view of a whole run.
-const EPOCH: Epoch = Epoch(7);
+pub(crate) const EPOCH: Epoch = Epoch(7);
 
 /// What happens in a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,15 +116,17 @@ pub struct Cluster {
     pub(crate) locals: Vec<Local>,
     pub(crate) sessions: Vec<Session>,
     pub(crate) acknowledged: Vec<u64>,
-    transport: Box<dyn Transport>,
-    debts_under_way: Vec<i64>,
+    pub(crate) transport: Box<dyn Transport>,
+    pub(crate) debts_under_way: Vec<i64>,
     dead_had: Vec<bool>,
-    last_given: Vec<Option<(NodeId, NodeId)>>,
-    turns: Turns,
-    done: Vec<Done>,
-    arrivals: Vec<Arrival>,
-    last_block: Option<BlockId>,
-    traced: Option<BlockId>,
+    pub(crate) last_given: Vec<Option<(NodeId, NodeId)>>,
+    pub(crate) turns: Turns,
+    /// Blocks that the event at hand may have changed something about.
+    pub(crate) touched: Vec<BlockId>,
+    pub(crate) done: Vec<Done>,
+    pub(crate) arrivals: Vec<Arrival>,
+    pub(crate) last_block: Option<BlockId>,
+    pub(crate) traced: Option<BlockId>,
     history: VecDeque<String>,
 }
 
@@ -176,6 +177,7 @@ impl Cluster {
             debts_under_way: vec![0; params.blocks as usize],
             dead_had: Vec::new(),
             last_given: vec![None; params.blocks as usize],
+            touched: Vec::new(),
             done: Vec::new(),
             arrivals: Vec::new(),
             last_block: None,
@@ -297,7 +299,11 @@ impl Cluster {
         self.history.iter().cloned().collect()
     }
 
+    /// Something happens to a block: it is looked at after the event, and the event kept if the block is traced.
     pub(crate) fn note(&mut self, block: BlockId, what: impl FnOnce() -> String) {
+        if self.touched.last() != Some(&block) && block.0 < self.params.blocks {
+            self.touched.push(block);
+        }
         if self.traced == Some(block) {
             if self.history.len() == HISTORY {
                 self.history.pop_front();
@@ -317,7 +323,8 @@ impl Cluster {
             Ev::Woken(session, result) => self.session_woken(session, result)?,
             Ev::Shard(local, event) => {
                 if let Event::Message { message, .. } = &event {
-                    self.debts_under_way[message.block.0 as usize] -= i64::from(carries_debt(message));
+                    self.debts_under_way[message.block.0 as usize] -=
+                        i64::from(driver::carries_debt(message));
                 }
                 if let Event::Idle { slot, contents } = &event {
                     assert_eq!(self.locals[local].frames.frames[slot.index()].hand_over(), *contents);
@@ -364,13 +371,24 @@ impl Cluster {
             Ev::HandBack(node) => self.hand_back(node)?,
             Ev::Die(node) => self.die(node),
         }
-        if self.dead.is_none() {
-            for block in (0..self.params.blocks).map(BlockId) {
-                exclusive::check(self, block)?;
-                debt::check(self, block)?;
-            }
-        }
+        self.check()?;
         Ok(true)
+    }
+
+    /// Looks at what the event touched; now and then at everything, because a shard may do to one block what an event for
+    /// another calls for.
+    fn check(&mut self) -> Result<(), Broken> {
+        let mut touched = std::mem::take(&mut self.touched);
+        if self.engine.events().is_multiple_of(16) {
+            touched.clear();
+            touched.extend((0..self.params.blocks).map(BlockId));
+        }
+        for block in touched.drain(..).filter(|_| self.dead.is_none()) {
+            exclusive::check(self, block)?;
+            debt::check(self, block)?;
+        }
+        self.touched = touched;
+        Ok(())
     }
 
     /// An order that takes a block away must let those go first who wait now.
@@ -444,165 +462,12 @@ impl Cluster {
         (0..usize::from(self.params.nodes)).for_each(|node| self.engine.resume(node));
     }
 
-    fn port(&self, local: usize) -> Port {
+    pub(crate) fn port(&self, local: usize) -> Port {
         let workers = usize::from(self.params.workers);
         Port { node: NodeId((local / workers) as u8), worker: local % workers }
     }
 
-    fn index_of(&self, port: Port) -> usize {
+    pub(crate) fn index_of(&self, port: Port) -> usize {
         port.node.index() * usize::from(self.params.workers) + port.worker
     }
-
-    /// Has a shard handle an event and carries out what it says.
-    pub(crate) fn shard(&mut self, at: usize, event: Event) -> Result<(), Broken> {
-        if let Some(block) = self.block_of(at, &event) {
-            self.last_block = Some(block);
-            let node = at / usize::from(self.params.workers);
-            self.note(block, || format!("node {node} <- {event:?}"));
-        }
-        let mut done = std::mem::take(&mut self.done);
-        let Local { shard, frames, .. } = &mut self.locals[at];
-        let frames = RefCell::new(frames);
-        let mut out = Out { frames: &frames, done: &mut done };
-        shard.handle(Nanos(self.engine.now()), event, &mut Hand(&frames), &mut out);
-        for done in done.drain(..) {
-            match done {
-                Done::Action(action) => self.act(at, action)?,
-                Done::Ship { to, message, put, in_use } => {
-                    if put.page.torn || in_use || put.page.block != message.block {
-                        return Err(Broken::new("latest", message.block, format!("ships {put:?}")));
-                    }
-                    if matches!(message.body, Body::Grant { ask: Ask::X, .. }) {
-                        self.turns.given(at, message.block)?;
-                    }
-                    self.post(at, to, message, Some(put));
-                }
-            }
-        }
-        self.done = done;
-        self.arrive()
-    }
-
-    fn block_of(&self, at: usize, event: &Event) -> Option<BlockId> {
-        let slot = match event {
-            Event::Want { block, .. } => return Some(*block),
-            Event::Message { message, .. } => return Some(message.block),
-            Event::Idle { slot, .. } | Event::Read { slot, .. } | Event::Wrote { slot, .. } => *slot,
-            _ => return self.traced,
-        };
-        Some(self.locals[at].frames.frames[slot.index()].page.block)
-    }
-
-    fn act(&mut self, at: usize, action: Action) -> Result<(), Broken> {
-        let owner = at / usize::from(self.params.workers);
-        match action {
-            Action::Send { to, message } => {
-                if matches!(message.body, Body::Invalidated { .. }) {
-                    self.turns.given(at, message.block)?;
-                }
-                self.post(at, to, message, None);
-                if self.engine.random.permille(5) {
-                    // A straggler of an older view, which must be refused.
-                    self.post(at, to, Message { epoch: Epoch(EPOCH.0 - 1), ..message }, None);
-                }
-            }
-            Action::ReadDisk { slot, block, .. } => {
-                self.note(block, || format!("node {owner} reads the disk into {slot:?}"));
-                self.disk.read_begins(block)?;
-                let after = self.params.disk.draw(&mut self.engine.random);
-                self.engine.schedule(after, Some(owner), Ev::DiskRead(at, slot, block));
-            }
-            Action::WriteDisk { slot, block } => self.write(at, slot, block)?,
-            Action::WriteFailed { .. } => {}
-            Action::Wake { ticket, result } => {
-                self.sessions[ticket.0 as usize].asked = false;
-                self.turns.woken(ticket.0 as usize);
-                let after = self.engine.random.below(2_000);
-                self.engine.schedule(after, Some(owner), Ev::Woken(ticket.0 as usize, result));
-            }
-            Action::CheckpointDone { .. } => self.locals[at].checkpoints -= 1,
-            Action::HandedBack { kept } => self.locals[at].handed_back = Some(kept),
-            Action::Halted => self.locals[at].halted = true,
-            Action::Fault { from, what } => {
-                return Err(Broken::general("fault", format!("node {owner} says of {from}: {what}")));
-            }
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, at: usize, slot: Slot, block: BlockId) -> Result<(), Broken> {
-        let owner = at / usize::from(self.params.workers);
-        let frame = self.locals[at].frames.frames[slot.index()];
-        self.note(block, || format!("node {owner} writes {:?}", frame.page));
-        if frame.pinned() || frame.page.torn || frame.page.block != block {
-            return Err(Broken::new("debt", block, format!("writes {:?} while in use", frame.page)));
-        }
-        self.disk.write_begins(block, self.dead.is_some())?;
-        let random = &mut self.engine.random;
-        let fails = self.phase == Phase::Running && random.permille(self.params.write_failures);
-        // A write that fails may have reached the disk all the same.
-        let lands = !fails || random.percent(50);
-        let (first, then) = (self.params.disk.draw(random), random.below(1_000));
-        if lands {
-            self.engine.schedule(first, None, Ev::DiskLands(at, frame.page));
-        }
-        self.engine.schedule(first + then, Some(owner), Ev::DiskWrote(at, slot, frame.page, !fails));
-        Ok(())
-    }
-
-    fn post(&mut self, at: usize, to: NodeId, message: Message, put: Option<Put>) {
-        self.debts_under_way[message.block.0 as usize] += i64::from(carries_debt(&message));
-        let from = self.port(at);
-        self.note(message.block, || format!("{} -> {to}: {:?} {put:?}", from.node, message.body));
-        let mut packet = Packet { bytes: message.encode(), kind: message.body.kind(), put, number: 0 };
-        let to = Port { node: to, worker: from.worker };
-        assert_ne!(to.node, from.node, "sent to oneself");
-        self.delivery.number(from, to, &mut packet);
-        if matches!(message.body, Body::Grant { ask: Ask::X, source: Source::Data, .. }) {
-            self.last_given[message.block.0 as usize] = Some((from.node, to.node));
-        }
-        self.transport.send(&mut self.engine, from, to, packet, &mut self.arrivals);
-    }
-
-    /// Hands over what the transport brought.
-    fn arrive(&mut self) -> Result<(), Broken> {
-        let mut at = 0;
-        while at < self.arrivals.len() {
-            let arrival = self.arrivals[at];
-            at += 1;
-            match arrival {
-                Arrival::Land(to, put) => {
-                    let local = self.index_of(to);
-                    let landed = self.locals[local].frames.land(put.slot, put.generation, put.page);
-                    if !landed && self.dead.is_none() {
-                        let what = format!("{} did not expect {put:?}", to.node);
-                        return Err(Broken::new("latest", put.page.block, what));
-                    }
-                }
-                Arrival::Message { to, from, packet } => {
-                    self.delivery.delivered(Port { node: from, ..to }, to, &packet)?;
-                    let message = Message::decode(&packet.bytes)
-                        .map_err(|error| Broken::general("fault", error.to_string()))?;
-                    packet.bytes.chunks_exact(8).for_each(|eight| {
-                        self.engine.digest.add(u64::from_le_bytes(eight.try_into().expect("eight bytes")));
-                    });
-                    // Handled as an event of its own, in order, so that a paused node handles it later.
-                    let event = Ev::Shard(self.index_of(to), Event::Message { from, message });
-                    self.engine.schedule(0, Some(to.node.index()), event);
-                }
-            }
-        }
-        self.arrivals.clear();
-        Ok(())
-    }
-}
-
-fn carries_debt(message: &Message) -> bool {
-    let body = matches!(
-        message.body,
-        Body::Grant { owed: true, .. }
-            | Body::Forward { owed: true, .. }
-            | Body::Invalidated { owed: true, .. }
-    );
-    body && message.epoch == EPOCH
 }

@@ -6,6 +6,7 @@
 
 pub mod cluster;
 pub mod disk;
+mod driver;
 pub mod failure;
 pub mod frames;
 pub mod links;

@@ -1,0 +1,168 @@
+//! What the cache's driver does, in the simulation: brings events to a shard and carries out its actions.
+
+use std::cell::RefCell;
+
+use plexus_base::{BlockId, Epoch, Nanos, NodeId};
+use plexus_cache::protocol::{Action, Ask, Body, Event, Message, Slot, Source};
+
+use crate::{
+    cluster::{Cluster, EPOCH, Ev, Local, Phase},
+    failure::Broken,
+    frames::{Done, Hand, Out},
+    transport::{Arrival, Packet, Port, Put},
+};
+
+impl Cluster {
+    /// Has a shard handle an event and carries out what it says.
+    pub(crate) fn shard(&mut self, at: usize, event: Event) -> Result<(), Broken> {
+        if let Some(block) = self.block_of(at, &event) {
+            self.last_block = Some(block);
+            let node = at / usize::from(self.params.workers);
+            self.note(block, || format!("node {node} <- {event:?}"));
+        }
+        let mut done = std::mem::take(&mut self.done);
+        let Local { shard, frames, .. } = &mut self.locals[at];
+        let frames = RefCell::new(frames);
+        let mut out = Out { frames: &frames, done: &mut done };
+        shard.handle(Nanos(self.engine.now()), event, &mut Hand(&frames), &mut out);
+        for done in done.drain(..) {
+            match done {
+                Done::Action(action) => self.act(at, action)?,
+                Done::Ship { to, message, put, in_use } => {
+                    if put.page.torn || in_use || put.page.block != message.block {
+                        return Err(Broken::new("latest", message.block, format!("ships {put:?}")));
+                    }
+                    if matches!(message.body, Body::Grant { ask: Ask::X, .. }) {
+                        self.turns.given(at, message.block)?;
+                    }
+                    self.post(at, to, message, Some(put));
+                }
+            }
+        }
+        self.done = done;
+        self.arrive()
+    }
+
+    fn block_of(&self, at: usize, event: &Event) -> Option<BlockId> {
+        let slot = match event {
+            Event::Want { block, .. } => return Some(*block),
+            Event::Message { message, .. } => return Some(message.block),
+            Event::Idle { slot, .. } | Event::Read { slot, .. } | Event::Wrote { slot, .. } => *slot,
+            _ => return self.traced,
+        };
+        Some(self.locals[at].frames.frames[slot.index()].page.block)
+    }
+
+    fn act(&mut self, at: usize, action: Action) -> Result<(), Broken> {
+        let owner = at / usize::from(self.params.workers);
+        match action {
+            Action::Send { to, message } => {
+                if matches!(message.body, Body::Invalidated { .. }) {
+                    self.turns.given(at, message.block)?;
+                }
+                self.post(at, to, message, None);
+                if self.engine.random.permille(5) {
+                    // A straggler of an older view, which must be refused.
+                    self.post(at, to, Message { epoch: Epoch(EPOCH.0 - 1), ..message }, None);
+                }
+            }
+            Action::ReadDisk { slot, block, .. } => {
+                self.note(block, || format!("node {owner} reads the disk into {slot:?}"));
+                self.disk.read_begins(block)?;
+                let after = self.params.disk.draw(&mut self.engine.random);
+                self.engine.schedule(after, Some(owner), Ev::DiskRead(at, slot, block));
+            }
+            Action::WriteDisk { slot, block } => self.write(at, slot, block)?,
+            Action::WriteFailed { .. } => {}
+            Action::Wake { ticket, result } => {
+                self.sessions[ticket.0 as usize].asked = false;
+                self.turns.woken(ticket.0 as usize);
+                let after = self.engine.random.below(2_000);
+                self.engine.schedule(after, Some(owner), Ev::Woken(ticket.0 as usize, result));
+            }
+            Action::CheckpointDone { .. } => self.locals[at].checkpoints -= 1,
+            Action::HandedBack { kept } => self.locals[at].handed_back = Some(kept),
+            Action::Halted => self.locals[at].halted = true,
+            Action::Fault { from, what } => {
+                return Err(Broken::general("fault", format!("node {owner} says of {from}: {what}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, at: usize, slot: Slot, block: BlockId) -> Result<(), Broken> {
+        let owner = at / usize::from(self.params.workers);
+        let frame = self.locals[at].frames.frames[slot.index()];
+        self.note(block, || format!("node {owner} writes {:?}", frame.page));
+        if frame.pinned() || frame.page.torn || frame.page.block != block {
+            return Err(Broken::new("debt", block, format!("writes {:?} while in use", frame.page)));
+        }
+        self.disk.write_begins(block, self.dead.is_some())?;
+        let random = &mut self.engine.random;
+        let fails = self.phase == Phase::Running && random.permille(self.params.write_failures);
+        // A write that fails may have reached the disk all the same.
+        let lands = !fails || random.percent(50);
+        let (first, then) = (self.params.disk.draw(random), random.below(1_000));
+        if lands {
+            self.engine.schedule(first, None, Ev::DiskLands(at, frame.page));
+        }
+        self.engine.schedule(first + then, Some(owner), Ev::DiskWrote(at, slot, frame.page, !fails));
+        Ok(())
+    }
+
+    fn post(&mut self, at: usize, to: NodeId, message: Message, put: Option<Put>) {
+        self.debts_under_way[message.block.0 as usize] += i64::from(carries_debt(&message));
+        let from = self.port(at);
+        self.note(message.block, || format!("{} -> {to}: {:?} {put:?}", from.node, message.body));
+        let mut packet = Packet { bytes: message.encode(), kind: message.body.kind(), put, number: 0 };
+        let to = Port { node: to, worker: from.worker };
+        assert_ne!(to.node, from.node, "sent to oneself");
+        self.delivery.number(from, to, &mut packet);
+        if matches!(message.body, Body::Grant { ask: Ask::X, source: Source::Data, .. }) {
+            self.last_given[message.block.0 as usize] = Some((from.node, to.node));
+        }
+        self.transport.send(&mut self.engine, from, to, packet, &mut self.arrivals);
+    }
+
+    /// Hands over what the transport brought.
+    pub(crate) fn arrive(&mut self) -> Result<(), Broken> {
+        let mut at = 0;
+        while at < self.arrivals.len() {
+            let arrival = self.arrivals[at];
+            at += 1;
+            match arrival {
+                Arrival::Land(to, put) => {
+                    let local = self.index_of(to);
+                    let landed = self.locals[local].frames.land(put.slot, put.generation, put.page);
+                    if !landed && self.dead.is_none() {
+                        let what = format!("{} did not expect {put:?}", to.node);
+                        return Err(Broken::new("latest", put.page.block, what));
+                    }
+                }
+                Arrival::Message { to, from, packet } => {
+                    self.delivery.delivered(Port { node: from, ..to }, to, &packet)?;
+                    let message = Message::decode(&packet.bytes)
+                        .map_err(|error| Broken::general("fault", error.to_string()))?;
+                    packet.bytes.chunks_exact(8).for_each(|eight| {
+                        self.engine.digest.add(u64::from_le_bytes(eight.try_into().expect("eight bytes")));
+                    });
+                    // Handled as an event of its own, in order, so that a paused node handles it later.
+                    let event = Ev::Shard(self.index_of(to), Event::Message { from, message });
+                    self.engine.schedule(0, Some(to.node.index()), event);
+                }
+            }
+        }
+        self.arrivals.clear();
+        Ok(())
+    }
+}
+
+pub(crate) fn carries_debt(message: &Message) -> bool {
+    let body = matches!(
+        message.body,
+        Body::Grant { owed: true, .. }
+            | Body::Forward { owed: true, .. }
+            | Body::Invalidated { owed: true, .. }
+    );
+    body && message.epoch == EPOCH
+}
