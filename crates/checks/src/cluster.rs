@@ -200,13 +200,20 @@ impl Cluster {
         if self.params.pause_ns > 0 {
             (0..usize::from(self.params.nodes)).for_each(|node| self.plan_pause(node));
         }
-        let moment = self.engine.random.between(1_000, 2_000 * self.params.operations);
-        let node = self.engine.random.below(u64::from(self.params.nodes)) as usize;
         if self.params.one_dies {
+            let (moment, node) = self.moment();
             self.engine.schedule(moment, None, Ev::Die(node));
-        } else if self.params.one_leaves {
+        }
+        if self.params.one_leaves {
+            let (moment, node) = self.moment();
             self.engine.schedule(moment, Some(node), Ev::HandBack(node));
         }
+    }
+
+    fn moment(&mut self) -> (u64, usize) {
+        let random = &mut self.engine.random;
+        let moment = random.between(1_000, 2_000 * self.params.operations);
+        (moment, random.below(u64::from(self.params.nodes)) as usize)
     }
 
     fn plan_checkpoint(&mut self, local: usize) {

@@ -81,7 +81,7 @@ pub const LINKS: &str = "links";
 
 /// All scenarios.
 pub const ALL: [Scenario; 10] = [
-    Scenario { name: "calm", about: "room for everything, nothing fails", vary: |_, _| {} },
+    Scenario { name: "calm", about: "room for everything, nothing fails", vary: calm },
     Scenario { name: "hot", about: "one or two blocks that everybody wants", vary: hot },
     Scenario {
         name: "crowded",
@@ -151,6 +151,12 @@ impl Scenario {
     }
 }
 
+fn calm(params: &mut Params, random: &mut Random) {
+    if random.percent(5) {
+        params.nodes = 1;
+    }
+}
+
 fn hot(params: &mut Params, random: &mut Random) {
     params.blocks = random.between(1, 2);
     params.sessions = random.between(2, 6) as u32;
@@ -188,7 +194,8 @@ fn leaving(params: &mut Params, random: &mut Random) {
 
 fn death(params: &mut Params, random: &mut Random) {
     mixed(params, random);
-    (params.write_failures, params.one_leaves) = (0, false);
+    params.write_failures = *random.pick(&[0, 0, 200]);
+    params.one_leaves = random.percent(15);
     params.nodes = random.between(2, 5) as u8;
     params.one_dies = true;
 }
