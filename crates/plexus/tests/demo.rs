@@ -48,14 +48,13 @@ impl Demo {
     fn in_the_middle(&self) -> (Child, Vec<i32>) {
         let child = self.command("600").0.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let begin = Instant::now();
-        loop {
-            let nodes: Vec<i32> = self.processes().into_iter().filter(|pid| works(*pid)).collect();
-            if nodes.len() == 2 {
-                return (child, nodes);
-            }
+        let mut nodes = Vec::new();
+        while nodes.len() < 2 {
             assert!(begin.elapsed() < PATIENCE, "no workload runs");
             std::thread::yield_now();
+            nodes = self.processes().into_iter().filter(|pid| works(*pid)).collect();
         }
+        (child, nodes)
     }
 
     /// The processes that belong to it and run.
