@@ -127,9 +127,10 @@ impl<F> Network<F> {
         path.lanes.iter_mut().map(|lane| lane.frames.drain(..).count()).sum()
     }
 
-    /// A cut path, or rather another in its place, is there again, empty.
-    pub fn restore(&mut self, path: PathId) {
-        self.paths[path.0].up = true;
+    /// Another path takes the place of a cut one: empty, with lanes of `slots` slots.
+    pub fn restore(&mut self, path: PathId, slots: usize) {
+        let path = &mut self.paths[path.0];
+        (path.up, path.slots) = (true, slots);
     }
 
     /// Whether the path can be used.
@@ -175,7 +176,7 @@ mod tests {
         }
         assert_eq!(network.cut(path), 4);
         assert_eq!(network.send(path, 0, 'd', 0, &mut random), Err((Refused::Cut, 'd')));
-        network.restore(path);
+        network.restore(path, 1);
         assert!(network.has_room(path, 0) && network.under_way() == 0);
     }
 }

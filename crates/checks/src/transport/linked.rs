@@ -183,8 +183,10 @@ impl Linked {
         if self.ends[other].lost != Some(rail) {
             return;
         }
+        // The next rail may have less room than what was under way on the last one.
+        let slots = *engine.random.pick(&[2, 2, 3, 16]);
         for (this, peer) in [(end, other), (other, end)] {
-            self.network.restore(PathId(this));
+            self.network.restore(PathId(this), slots);
             let received = self.ends[peer].core.received();
             self.ends[this].resume_with = Some(received);
             self.ends[this].rail = rail + 1;
