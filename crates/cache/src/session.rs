@@ -227,8 +227,8 @@ impl Session {
     /// # Errors
     /// See [`CacheError`].
     pub fn read(&mut self, block: BlockId) -> Result<Read<'_>, CacheError> {
-        let (table, held) = self.obtain(block, Ask::S)?;
-        Ok(Read { session: self, table, held })
+        let held = self.obtain(block, Ask::S)?;
+        Ok(Read { table: self.table(block), session: self, held })
     }
 
     /// A copy of the block as it was at some moment between call and return; a node that is changing it keeps it.
@@ -236,8 +236,8 @@ impl Session {
     /// # Errors
     /// See [`CacheError`].
     pub fn read_consistent(&mut self, block: BlockId) -> Result<Read<'_>, CacheError> {
-        let (table, held) = self.obtain(block, Ask::Cr)?;
-        Ok(Read { session: self, table, held })
+        let held = self.obtain(block, Ask::Cr)?;
+        Ok(Read { table: self.table(block), session: self, held })
     }
 
     /// The block, to change: no other session, here or on another node, has it meanwhile.
@@ -245,8 +245,8 @@ impl Session {
     /// # Errors
     /// See [`CacheError`].
     pub fn change(&mut self, block: BlockId) -> Result<Change<'_>, CacheError> {
-        let (table, held) = self.obtain(block, Ask::X)?;
-        Ok(Change { session: self, table, slot: held.slot(), block, changed: false })
+        let slot = self.obtain(block, Ask::X)?.slot();
+        Ok(Change { table: self.table(block), session: self, slot, block, changed: false })
     }
 
     /// How often this session did not find a block here and free so far.
@@ -255,7 +255,7 @@ impl Session {
         self.counters.waits.load(Relaxed)
     }
 
-    fn obtain(&mut self, block: BlockId, ask: Ask) -> Result<(Arc<FrameTable>, Held), CacheError> {
+    fn obtain(&mut self, block: BlockId, ask: Ask) -> Result<Held, CacheError> {
         let inner = &*self.cache.inner;
         if block.0 >= inner.blocks {
             return Err(CacheError::OutOfRange { block, blocks: inner.blocks });
@@ -269,22 +269,28 @@ impl Session {
         if inner.lost.contains(block) {
             return Err(CacheError::Lost(block));
         }
-        let worker = block.partition().worker(inner.tables.len() as u8);
-        let table = &inner.tables[worker.index()];
+        let table = self.table(block);
+        let worker = table.config().worker;
         if let Some(slot) = table.hit(block, ask.mode()) {
             if count(&self.counters.hits).is_multiple_of(ATTEND_EVERY) {
                 inner.port.attend(worker);
             }
-            return Ok((table.clone(), Held::Pinned(slot)));
+            return Ok(Held::Pinned(slot));
         }
         count(&self.counters.waits);
         let want = CacheTask::Want { session: self.number, block, ask, signal: self.signal.clone() };
         let answer = inner.port.submit_and_wait(worker, want, &self.signal);
         match Answer::decode(answer) {
-            Answer::Pinned(slot) => Ok((table.clone(), Held::Pinned(slot))),
-            Answer::Private(slot) => Ok((table.clone(), Held::Private(slot))),
+            Answer::Pinned(slot) => Ok(Held::Pinned(slot)),
+            Answer::Private(slot) => Ok(Held::Private(slot)),
             Answer::Failed(failure) => Err(self.cache.error(block, failure)),
         }
+    }
+
+    /// The frames that the block may live in.
+    fn table(&self, block: BlockId) -> &FrameTable {
+        let tables = &self.cache.inner.tables;
+        &tables[block.partition().worker(tables.len() as u8).index()]
     }
 
     fn tell(&self, table: &FrameTable, task: CacheTask) {
@@ -309,7 +315,7 @@ impl Held {
 /// A block that is being read: its user bytes.
 pub struct Read<'s> {
     session: &'s Session,
-    table: Arc<FrameTable>,
+    table: &'s FrameTable,
     held: Held,
 }
 
@@ -339,10 +345,10 @@ impl Drop for Read<'_> {
     fn drop(&mut self) {
         match self.held {
             Held::Pinned(slot) if self.table.unpin(slot) => {
-                self.session.tell(&self.table, CacheTask::Idle(slot))
+                self.session.tell(self.table, CacheTask::Idle(slot))
             }
             Held::Pinned(_) => {}
-            Held::Private(slot) => self.session.tell(&self.table, CacheTask::Freed(slot)),
+            Held::Private(slot) => self.session.tell(self.table, CacheTask::Freed(slot)),
         }
     }
 }
@@ -351,7 +357,7 @@ impl Drop for Read<'_> {
 /// when this is dropped.
 pub struct Change<'s> {
     session: &'s Session,
-    table: Arc<FrameTable>,
+    table: &'s FrameTable,
     slot: Slot,
     block: BlockId,
     changed: bool,
@@ -403,7 +409,7 @@ impl Drop for Change<'_> {
             page.stamp(block, writer, next);
         }
         if self.table.unlatch(self.slot, self.changed) {
-            self.session.tell(&self.table, CacheTask::Idle(self.slot));
+            self.session.tell(self.table, CacheTask::Idle(self.slot));
         }
     }
 }
