@@ -121,7 +121,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                     pin: args.pin,
                 };
                 let cluster = TemporaryCluster::start(&wanted.parameters()?, &mut |_, _| {})?;
-                sweep(&args, cluster.config(), rail, &interrupted, &mut reports)?;
+                sweep(&args, cluster.config(), rail, &interrupted, &mut reports)
+                    .map_err(measured::explained)?;
                 measured::take_down(cluster)?;
             }
         }

@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use plexus_base::{MAX_NODES, MAX_WORKERS, Waiting};
+use plexus_bench::{blocks::RunError, perf::BetweenError};
 use plexus_disks::BlockSize;
 use plexus_node::{
     Parameters, TemporaryCluster,
     config::{self, Config},
-    control::Control,
+    control::{Control, ControlError},
 };
 use serde_json::Value;
 
@@ -85,6 +86,21 @@ pub(crate) fn take_down(cluster: TemporaryCluster) -> anyhow::Result<()> {
         (Some(why), _) => bail!("the temporary cluster did not end cleanly: {why}"),
         (None, false) => bail!("{} of the temporary cluster did not end", down.left.join(", ")),
         (None, true) => Ok(()),
+    }
+}
+
+/// Says of a failure on a temporary cluster what can still be done about it: the log of a node is gone with it.
+pub(crate) fn explained(error: impl Into<anyhow::Error>) -> anyhow::Error {
+    let error = error.into();
+    let node = match (error.downcast_ref(), error.downcast_ref()) {
+        (Some(RunError::Node(node)), _) | (_, Some(BetweenError::Node(node))) => node,
+        _ => return error,
+    };
+    match node {
+        ControlError::Ended { name, .. } | ControlError::NotRunning { name, .. } => {
+            anyhow!("{name} was killed in the middle, which ends this; nothing is left behind")
+        }
+        _ => error,
     }
 }
 

@@ -91,7 +91,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                     pin: true,
                 };
                 let cluster = TemporaryCluster::start(&wanted.parameters()?, &mut |_, _| {})?;
-                measure(cluster.config(), rail, [0, 1])?;
+                measure(cluster.config(), rail, [0, 1]).map_err(measured::explained)?;
                 measured::take_down(cluster)?;
             }
         }

@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, bail};
 use plexus_base::Waiting;
 use plexus_bench::blocks::{self, Order, Report, Workload};
-use plexus_node::{Parameters, TemporaryCluster, config::Config};
+use plexus_node::{Parameters, TemporaryCluster};
 use serde::Serialize;
 
 use crate::commands::{
@@ -164,10 +164,10 @@ impl Demo {
         let mut reports = Vec::new();
         for workload in workloads {
             stop()?;
-            let report = run(cluster.config(), workload, joined.rail, interrupted);
+            let report = blocks::run(cluster.config(), workload, joined.rail, interrupted);
             // The reason of a failure that a signal caused is the signal.
             stop()?;
-            reports.push(report?);
+            reports.push(report.map_err(measured::explained)?);
         }
         measured::take_down(cluster)?;
         Ok(reports)
@@ -212,10 +212,6 @@ impl Demo {
         };
         SWEEP_CLIENTS.map(workload).into()
     }
-}
-
-fn run(config: &Config, workload: &Workload, rail: &str, interrupted: &AtomicBool) -> anyhow::Result<Report> {
-    Ok(blocks::run(config, workload, rail, interrupted)?)
 }
 
 /// Two nodes with a core each, over every network there is.

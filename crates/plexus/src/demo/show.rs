@@ -34,11 +34,13 @@ impl Teller {
     }
 
     pub(super) fn cluster_begins(&self) -> anyhow::Result<()> {
-        self.line("\n2. Three nodes, 4 clients each, adaptive waiting: half of their operations change one of 16 blocks\n")
+        self.line(
+            "\n2. Three nodes, 4 clients each, adaptive waiting, half of the operations change 16 blocks\n",
+        )
     }
 
     pub(super) fn sweep_begins(&self) -> anyhow::Result<()> {
-        self.line("\n4. Two nodes by the number of clients: half of the operations change one of 64 blocks\n")
+        self.line("\n4. Two nodes by the number of clients, half of the operations change one of 64 blocks\n")
     }
 
     pub(super) fn starting(&self, rail: &str, nodes: usize, workloads: &[Workload]) {
@@ -137,9 +139,7 @@ impl Teller {
     }
 
     pub(super) fn end(&self, found: &Found) -> anyhow::Result<()> {
-        self.line(
-            "\n4. Two nodes by the number of clients, half of the operations change one of 64 blocks\n",
-        )?;
+        self.line("")?;
         let mut table =
             Table::new(["rail", "clients", "blocks/s", "p50 us", "p99 us", "CPU us/block"]).indent(3);
         for report in &found.sweep {
@@ -154,7 +154,7 @@ impl Teller {
         }
         self.line(table.to_string().trim_end())?;
         self.line(&format!(
-            "\n5. Changes acknowledged to clients: {}; found in the blocks: {}. None was lost, none made twice.",
+            "\n5. Changes acknowledged to clients {}, found in the blocks {}:\n   none was lost, none made twice.",
             count(found.changes_acknowledged),
             count(found.changes_found)
         ))?;
