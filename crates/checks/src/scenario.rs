@@ -213,7 +213,8 @@ fn rails(params: &mut Params, random: &mut Random) {
 fn links(params: &mut Params, random: &mut Random) {
     rails(params, random);
     params.slots = *random.pick(&[2, 2, 3, 16]);
-    params.operations *= 4;
+    params.operations *= 10;
+    params.cuts_ns = *random.pick(&[0, 5_000, 20_000, 100_000]);
 }
 
 fn mixed(params: &mut Params, random: &mut Random) {

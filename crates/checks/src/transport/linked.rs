@@ -163,7 +163,8 @@ impl Linked {
             self.network.cut(PathId(path));
             self.network.cut(PathId(back));
             for end in [path, back] {
-                let after = engine.random.below(20_000);
+                let most = *engine.random.pick(&[300, 20_000]);
+                let after = engine.random.below(most);
                 let owner = self.ports(end).0.node.index();
                 engine.schedule(after, Some(owner), Ev::Net(NetEvent::Noticed(end, self.ends[end].rail)));
             }
@@ -190,7 +191,8 @@ impl Linked {
             let received = self.ends[peer].core.received();
             self.ends[this].resume_with = Some(received);
             self.ends[this].rail = rail + 1;
-            let after = engine.random.between(500, 20_000);
+            let most = *engine.random.pick(&[300, 20_000]);
+            let after = engine.random.between(100, most);
             let owner = self.ports(this).0.node.index();
             engine.schedule(after, Some(owner), Ev::Net(NetEvent::Resume(this, rail + 1)));
         }
