@@ -175,4 +175,6 @@ fn a_killed_node_ends_it_with_one_line_that_names_it() {
 fn what_it_cannot_do_is_said_before_it_begins() {
     let refusal = common::run(["demo", "--seconds-per-run", "0"]).said().refusal();
     assert!(refusal.contains("use 0.05 to 3600"), "{refusal}");
+    let refusal = common::run(["demo", "--out", "/proc/nowhere"]).said().refusal();
+    assert!(refusal.contains("/proc/nowhere: nothing can be written there"), "{refusal}");
 }

@@ -5,7 +5,7 @@ use std::{
     sync::atomic::AtomicBool,
 };
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use plexus_base::Waiting;
 use plexus_bench::{
     blocks::{self, Order, Report, Workload},
@@ -101,6 +101,9 @@ struct Blocks {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let Workloads::Blocks(args) = args.workload;
     let interrupted = interrupted()?;
+    if let Some(path) = &args.svg {
+        measured::prepare(path)?;
+    }
     let mut reports = Vec::new();
     match &args.dir {
         Some(dir) => {
@@ -240,6 +243,5 @@ pub(crate) fn write_chart(path: &Path, reports: &[Report]) -> anyhow::Result<()>
         "clients on each node",
         &charts,
     )?;
-    measured::write(path, &svg)?;
-    Ok(())
+    std::fs::write(path, svg).with_context(|| format!("{}: cannot be written", path.display()))
 }

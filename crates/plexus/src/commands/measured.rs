@@ -1,6 +1,6 @@
 //! What measuring commands have in common: temporary clusters to measure on, cores, waiting modes, files to write.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
 use plexus_base::{MAX_NODES, MAX_WORKERS, Waiting};
@@ -11,6 +11,7 @@ use plexus_node::{
     config::{self, Config},
     control::{Control, ControlError},
 };
+use rustix::fs::Access;
 use serde_json::Value;
 
 use super::cluster::this_program;
@@ -115,11 +116,14 @@ pub(crate) fn rails_in_use(config: &Config) -> anyhow::Result<String> {
     Ok(rails.join("+"))
 }
 
-/// Writes a file, with its folder where that is missing; the path for the user.
-pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<PathBuf> {
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
+/// Makes the folder that a file will be written to, and sees that it can be, before minutes of measuring are lost.
+pub(crate) fn prepare(path: &Path) -> anyhow::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder)
+        .and_then(|()| Ok(rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK)?))
+        .with_context(|| format!("{}: nothing can be written there", folder.display()))?;
+    if path.is_dir() {
+        bail!("{}: is a directory; name a file", path.display());
     }
-    std::fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
-    Ok(path.to_owned())
+    Ok(())
 }

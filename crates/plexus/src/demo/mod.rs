@@ -91,6 +91,8 @@ impl Demo {
     /// Does it all; `teller` is told on the way.
     pub(crate) fn run(&self, teller: &mut Teller, interrupted: &AtomicBool) -> anyhow::Result<Found> {
         let begin = plexus_base::clock::now();
+        let svg = self.out.join("demo.svg");
+        measured::prepare(&svg)?;
         let gigabit = Gigabit::new();
         let no_1gbit = gigabit.as_ref().err().cloned();
         let gigabit = gigabit.ok();
@@ -121,7 +123,6 @@ impl Demo {
         for joined in two_nodes(Waiting::Adaptive, gigabit.as_ref())? {
             sweep.extend(self.on(&joined, &self.sweep(), teller, interrupted)?);
         }
-        let svg = self.out.join("demo.svg");
         write_chart(&svg, &sweep)?;
 
         let sum = |of: fn(&Report) -> u64| [&pair, &cluster, &sweep].into_iter().flatten().map(of).sum();
