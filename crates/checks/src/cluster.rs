@@ -451,7 +451,9 @@ impl Cluster {
         let dead = NodeId(node as u8);
         self.dead = Some(dead);
         self.dead_had = (0..self.params.blocks)
-            .map(|block| self.local(node as u8, BlockId(block)).shard.holds(BlockId(block)).0 != Mode::N)
+            .map(BlockId)
+            .map(|block| (block, &self.local(node as u8, block).shard))
+            .map(|(block, shard)| shard.holds(block).0 != Mode::N || shard.is_leaving(block))
             .collect();
         self.engine.kill(node);
         self.transport.node_died(&mut self.engine, dead);

@@ -64,3 +64,12 @@ fn every_path_of_the_protocol_is_taken() {
     // Only a misconfigured peer makes faults, only a view to come makes newer messages.
     assert_eq!(zero.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["new_epoch", "faults"]);
 }
+
+#[test]
+fn a_copy_on_its_way_out_when_a_node_dies_is_named_not_passed_off() {
+    // Death 202523: the last other copy had just been invalidated; 101825: the dead itself was giving its copy up.
+    let death = scenario::named("death").expect("a scenario of this name");
+    for seed in [202_523, 101_825] {
+        run(seed, death).unwrap_or_else(|failure| panic!("{failure}"));
+    }
+}

@@ -10,6 +10,9 @@
 //! Neither `CheckpointDone` nor `HandedBack` comes any more. Why the union of the reports is right: a copy that is held is the latest version; where nobody
 //! who survives holds one, either the disk has the latest (the last who left wrote it), or the block was with the dead or under way. What was with the dead
 //! and clean is not lost: it came from the disk, and nobody had X since.
+//!
+//! One case names more than it must: a copy that its holder had told the master it gives up does not count as held, because the master may have
+//! gone on. If just then the last other copy was invalidated for an X that was never granted, the block is named as lost with its bytes still here.
 
 use plexus_base::{BlockId, NodeId, NodeSet};
 
