@@ -129,6 +129,7 @@ fn it_shows_both_interconnects_and_loses_nothing() {
         assert!(0.0 < us("p50") && us("p50") <= us("p99") && us("p99") <= us("p999"), "{report}");
         assert_eq!(report["changes_acknowledged"], report["changes_found"]);
     }
+    assert_eq!(found["perf"].as_array().unwrap().len(), 2 * pair.len());
     assert!(found["ratio_blocks_per_s"].is_f64() && found["ratio_cpu_per_block"].is_f64());
     assert!(found["changes_found"].as_u64().unwrap() > 0);
     assert_eq!(found["changes_acknowledged"], found["changes_found"]);

@@ -13,8 +13,11 @@ use std::{
 
 use anyhow::{Context, bail};
 use plexus_base::Waiting;
-use plexus_bench::blocks::{self, Order, Report, Workload};
-use plexus_node::{Parameters, TemporaryCluster};
+use plexus_bench::{
+    blocks::{self, Order, Report, Workload},
+    perf::{self, Driving, Method, Pattern, Plan, Row, Trial},
+};
+use plexus_node::{Parameters, TemporaryCluster, config::Config};
 use serde::Serialize;
 
 use crate::commands::{
@@ -53,6 +56,8 @@ pub(crate) struct Demo {
 pub(crate) struct Found {
     /// Two nodes that pass blocks to and fro.
     pub(crate) pair: Vec<Report>,
+    /// The interconnect alone between the same two nodes.
+    pub(crate) perf: Vec<Row>,
     /// Blocks/s of shm over those of tcp.
     pub(crate) ratio_blocks_per_s: f64,
     /// CPU time for each block, shm over tcp.
@@ -98,20 +103,30 @@ impl Demo {
         let gigabit = gigabit.ok();
 
         teller.pair_begins(no_1gbit.as_deref())?;
-        let mut pair = Vec::new();
+        let (mut pair, mut perf) = (Vec::new(), Vec::new());
         for joined in two_nodes(Waiting::Polling, gigabit.as_ref())? {
-            pair.extend(self.on(&joined, &[self.passing()], teller, interrupted)?);
+            let bare = |config: &Config| -> anyhow::Result<()> {
+                let measured = perf::between(config, 0, &one_way(), interrupted)?;
+                let row = |measured| Row {
+                    rail: joined.rail.into(),
+                    waiting: Driving::Polling.to_string(),
+                    measured,
+                };
+                perf.extend(measured.into_iter().map(row));
+                Ok(())
+            };
+            pair.extend(self.on(&joined, &[self.passing()], bare, teller, interrupted)?);
         }
         let (blocks, cpu) = ratios(&pair, "tcp")?;
         let slow = ratios(&pair, GIGABIT).ok().map(|(blocks, _)| blocks);
         let goals_met = blocks >= GOAL_BLOCKS && cpu <= GOAL_CPU;
-        teller.pair(&pair, (blocks, cpu), slow)?;
+        teller.pair(&pair, &perf, (blocks, cpu), slow)?;
 
         teller.cluster_begins()?;
         let mut cluster = Vec::new();
         for rail in ["shm", "tcp"] {
             let joined = Joined { rail, parameters: three_nodes(rail)? };
-            cluster.extend(self.on(&joined, &[self.contended()], teller, interrupted)?);
+            cluster.extend(self.on(&joined, &[self.contended()], |_| Ok(()), teller, interrupted)?);
         }
         teller.cluster(&cluster)?;
         let over_shm = cluster.iter().find(|report| report.rail == "shm");
@@ -121,7 +136,7 @@ impl Demo {
         teller.sweep_begins()?;
         let mut sweep = Vec::new();
         for joined in two_nodes(Waiting::Adaptive, gigabit.as_ref())? {
-            sweep.extend(self.on(&joined, &self.sweep(), teller, interrupted)?);
+            sweep.extend(self.on(&joined, &self.sweep(), |_| Ok(()), teller, interrupted)?);
         }
         write_chart(&svg, &sweep)?;
 
@@ -138,6 +153,7 @@ impl Demo {
             svg,
             seconds: Duration::from(plexus_base::clock::now().since(begin)).as_secs_f64(),
             pair,
+            perf,
             cluster,
             sweep,
         };
@@ -145,11 +161,12 @@ impl Demo {
         Ok(found)
     }
 
-    /// Runs workloads on a cluster made for them.
+    /// Runs workloads on a cluster made for them, then `more` that needs it.
     fn on(
         &self,
         joined: &Joined,
         workloads: &[Workload],
+        more: impl FnOnce(&Config) -> anyhow::Result<()>,
         teller: &mut Teller,
         interrupted: &AtomicBool,
     ) -> anyhow::Result<Vec<Report>> {
@@ -170,6 +187,9 @@ impl Demo {
             stop()?;
             reports.push(report.map_err(measured::explained)?);
         }
+        let more = more(cluster.config());
+        stop()?;
+        more.map_err(measured::explained)?;
         measured::take_down(cluster)?;
         Ok(reports)
     }
@@ -213,6 +233,13 @@ impl Demo {
         };
         SWEEP_CLIENTS.map(workload).into()
     }
+}
+
+/// What the interconnect itself takes: a small message, and a block put into the other's memory.
+fn one_way() -> Plan {
+    let trial = |method, bytes| Trial { method, pattern: Pattern::Latency, bytes };
+    let trials = vec![trial(Method::Send, 64), trial(Method::Put, 16 << 10)];
+    Plan { peer: 1, driving: Driving::Polling, trials, trial_ms: 150 }
 }
 
 /// Two nodes with a core each, over every network there is.

@@ -3,6 +3,7 @@
 use plexus_base::counters::SIZES;
 use plexus_bench::{
     blocks::{Report, Workload},
+    perf::Row,
     report::{Table, bytes, count, rate, ratio, us},
 };
 use plexus_node::traffic::{Traffic, size_name};
@@ -26,21 +27,19 @@ impl Teller {
     }
 
     pub(super) fn pair_begins(&self, no_1gbit: Option<&str>) -> anyhow::Result<()> {
-        self.line("1. Two nodes, a core each, polling: 16 KiB blocks passed to and fro\n")?;
+        self.line("1. Two nodes, a core each, polling: 16 KiB blocks passed to and fro")?;
         match no_1gbit {
-            Some(why) => self.line(&format!("   Without the comparison with 1 Gbit/s: {why}.\n")),
+            Some(why) => self.line(&format!("   Without the comparison with 1 Gbit/s: {why}.")),
             None => Ok(()),
         }
     }
 
     pub(super) fn cluster_begins(&self) -> anyhow::Result<()> {
-        self.line(
-            "\n2. Three nodes, 4 clients each, adaptive waiting, half of the operations change 16 blocks\n",
-        )
+        self.line("\n2. Three nodes, 4 clients on each, adaptive waiting: half of the work changes one of 16 blocks")
     }
 
     pub(super) fn sweep_begins(&self) -> anyhow::Result<()> {
-        self.line("\n4. Two nodes by the number of clients, half of the operations change one of 64 blocks\n")
+        self.line("\n4. Two nodes by the number of clients, half of the operations change one of 64 blocks")
     }
 
     pub(super) fn starting(&self, rail: &str, nodes: usize, workloads: &[Workload]) {
@@ -57,10 +56,19 @@ impl Teller {
     pub(super) fn pair(
         &self,
         reports: &[Report],
+        perf: &[Row],
         (blocks, cpu): (f64, f64),
         slow: Option<f64>,
     ) -> anyhow::Result<()> {
         self.figures(reports)?;
+        self.line("")?;
+        let mut table = Table::new(["one way, microseconds", "64 B message", "16 KiB put"]).indent(3);
+        for report in reports {
+            let of_rail = perf.iter().filter(|row| row.rail == report.rail);
+            let times = of_rail.map(|row| us(row.measured.one_way_us.unwrap_or_default()));
+            table.row(std::iter::once(report.rail.clone()).chain(times));
+        }
+        self.line(table.to_string().trim_end())?;
         let met = |met: bool| if met { "met" } else { "NOT met" };
         self.line(&format!(
             "\n   shm over tcp:   {} the blocks/s (goal: {GOAL_BLOCKS:.0}x or more: {})",
