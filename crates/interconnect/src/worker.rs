@@ -32,7 +32,7 @@ use std::{
 use crossbeam_queue::ArrayQueue;
 use plexus_base::{Epoch, NodeId, Waiting, WorkerId};
 use plexus_fabric::{Bell, Rail};
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, epoll};
 
 use crate::{Net, Service, Signal, inbox::Inbox, link::Link, service::LinkInfo, spin::Spinner};
 
@@ -78,6 +78,8 @@ struct Shared<S: Service> {
     stopping: AtomicBool,
     /// Nobody drives, and the bell is not armed: a local thread will be back.
     lent: AtomicBool,
+    /// Somebody in [`Worker::drive`] polls without ever sleeping.
+    driven: AtomicBool,
     /// Changes with every visit of a local thread.
     visits: AtomicU32,
     waiting: Waiting,
@@ -135,6 +137,7 @@ impl<S: Service> Worker<S> {
                 wanted: AtomicBool::new(false),
                 stopping: AtomicBool::new(false),
                 lent: AtomicBool::new(false),
+                driven: AtomicBool::new(false),
                 visits: AtomicU32::new(0),
                 waiting,
             }),
@@ -236,23 +239,26 @@ impl<S: Service> Worker<S> {
     /// This is how a benchmark measures the links without any hand-over between threads.
     pub fn drive<R>(&self, mut act: impl FnMut(&mut S, &mut Net) -> Option<R>) -> R {
         let shared = &*self.shared;
-        loop {
-            let Some(mut core) = shared.try_token() else {
-                shared.wanted.store(true, Ordering::Relaxed);
-                thread::yield_now();
-                continue;
-            };
-            shared.bell.disarm();
-            loop {
-                let core_ref = &mut *core;
-                if let Some(result) = act(&mut core_ref.service, &mut core_ref.net) {
-                    core.turn(shared);
-                    shared.leave(core);
-                    return result;
-                }
-                core.turn(shared);
+        let mut core = loop {
+            if let Some(core) = shared.try_token() {
+                break core;
             }
-        }
+            shared.wanted.store(true, Ordering::Relaxed);
+            thread::yield_now();
+        };
+        shared.bell.disarm();
+        shared.driven.store(true, Ordering::Relaxed);
+        let result = loop {
+            let core_ref = &mut *core;
+            let result = act(&mut core_ref.service, &mut core_ref.net);
+            core.turn(shared);
+            if let Some(result) = result {
+                break result;
+            }
+        };
+        shared.driven.store(false, Ordering::Relaxed);
+        shared.leave(core);
+        result
     }
 
     /// Gives the worker a link to `peer` over `rail`.
@@ -295,27 +301,12 @@ impl<S: Service> Worker<S> {
         // The first turn needs no event: links may have been added before.
         let mut left = Left::Busy;
         let mut visits = 0;
+        let mut taken = false;
         while !shared.stopping.load(Ordering::Acquire) {
             if left != Left::Busy {
-                let timeout_us = match left {
-                    Left::Blocked => Some(BLOCKED_MS * 1000),
-                    _ if shared.lent.load(Ordering::SeqCst) => Some(LENT_US),
-                    _ => None,
-                };
-                let timeout = timeout_us.map(|us| rustix::fs::Timespec { tv_sec: 0, tv_nsec: us * 1000 });
-                events.clear();
-                match epoll::wait(
-                    &shared.epoll,
-                    rustix::buffer::spare_capacity(&mut events),
-                    timeout.as_ref(),
-                ) {
-                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                    Err(error) => return Err(error.into()),
-                }
-                if events.iter().any(|event| event.data.u64() == BELL) {
-                    shared.bell.drain();
-                }
+                shared.sleep(&mut events, left == Left::Blocked, taken)?;
             }
+            taken = false;
             left = Left::Quiet;
             if shared.lent.load(Ordering::SeqCst) {
                 let visited = shared.visits.load(Ordering::Relaxed);
@@ -325,7 +316,10 @@ impl<S: Service> Worker<S> {
             }
             shared.missed.store(true, Ordering::SeqCst);
             fence(Ordering::SeqCst);
-            let Some(mut core) = shared.try_token() else { continue };
+            let Some(mut core) = shared.try_token() else {
+                taken = true;
+                continue;
+            };
             shared.bell.disarm();
             shared.lent.store(false, Ordering::SeqCst);
             shared.wanted.store(false, Ordering::Relaxed);
@@ -349,6 +343,35 @@ impl<S: Service> Worker<S> {
 }
 
 impl<S: Service> Shared<S> {
+    /// The background thread's sleep. `blocked`: something must be looked at again soon. `taken`: somebody else drives.
+    fn sleep(&self, events: &mut Vec<epoll::Event>, blocked: bool, taken: bool) -> io::Result<()> {
+        let lent = self.lent.load(Ordering::SeqCst);
+        let timeout_us = if blocked { Some(BLOCKED_MS * 1000) } else { (lent || taken).then_some(LENT_US) };
+        let timeout = timeout_us.map(|us| rustix::fs::Timespec { tv_sec: 0, tv_nsec: us * 1000 });
+        let polled = self.waiting == Waiting::Polling || self.driven.load(Ordering::Relaxed);
+        if polled && (lent || taken) {
+            // Whoever drives polls the sockets: their events would wake this thread for nothing, on the same core.
+            let mut bell = [PollFd::from_borrowed_fd(self.bell.fd(), PollFlags::IN)];
+            match rustix::event::poll(&mut bell, timeout.as_ref()) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => self.bell.drain(),
+                Err(error) => return Err(error.into()),
+            }
+            return Ok(());
+        }
+        events.clear();
+        // Who drives in another mode arms the bell when it leaves: no limit is needed.
+        let timeout = if taken && !blocked && !lent { None } else { timeout };
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if events.iter().any(|event| event.data.u64() == BELL) {
+            self.bell.drain();
+        }
+        Ok(())
+    }
+
     #[inline]
     fn try_token(&self) -> Option<MutexGuard<'_, Core<S>>> {
         match self.core.try_lock() {
