@@ -119,8 +119,11 @@ impl FrameTable {
     pub(crate) fn hit(&self, block: BlockId, mode: Mode) -> Option<Slot> {
         let first = self.config.set(block) * self.config.ways;
         for slot in first..first + self.config.ways {
+            let word = self.word(Slot(slot));
+            // A frame that holds nothing has the number of block 0.
             if self.hints[slot as usize].load(Relaxed) == block.0 as u32
-                && self.word(Slot(slot)).load(Relaxed) >> BLOCK == block.0
+                && word.load(Relaxed) >> BLOCK == block.0
+                && word.load(Relaxed) & MODE != 0
             {
                 return self.take(Slot(slot), block, mode).then_some(Slot(slot));
             }
@@ -280,6 +283,7 @@ mod tests {
             worker: WorkerId(0),
             workers: 1,
             epoch: Epoch(1),
+            blocks: 1000,
             sets: 1,
             ways: 8,
         };

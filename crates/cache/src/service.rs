@@ -3,7 +3,7 @@
 use std::sync::{Arc, mpsc};
 
 use plexus_base::{BlockId, NodeId, NodeSet, WorkerId, clock};
-use plexus_disks::{Completion, DiskError, Job, Op, Pool};
+use plexus_disks::{Completion, DiskError, Job, Op, Page, Pool};
 use plexus_fabric::{Put, WindowId};
 use plexus_interconnect::{Channel, Kind, Message, Net, Signal};
 
@@ -13,7 +13,8 @@ use crate::{
     protocol::{self, Action, Counts, Event, Granted, Outlet, ReadFault, Report, Shard, Ticket, WaitError},
 };
 
-/// Tag of the last message on the block channel, sent when a node stops giving blocks away.
+/// Tag of the last message on the block channel, sent when a node stops giving blocks away; one byte says because of
+/// which node.
 const LAST: u32 = 1;
 
 /// What sessions, I/O threads and the node hand to a worker.
@@ -113,10 +114,8 @@ pub struct CacheService {
     checkpoints: Vec<mpsc::Sender<u32>>,
     hand_backs: Vec<mpsc::Sender<u32>>,
     reports: Vec<mpsc::Sender<Report>>,
-    /// Nothing more is given away.
-    stopped: bool,
-    /// Nothing more is to be written.
-    halted: bool,
+    /// Nothing more is given away, because of this node.
+    stopped_by: Option<NodeId>,
     peers: NodeSet,
     /// Peers that may still have sent blocks when this node stopped.
     awaited: NodeSet,
@@ -141,8 +140,7 @@ impl CacheService {
             checkpoints: Vec::new(),
             hand_backs: Vec::new(),
             reports: Vec::new(),
-            stopped: false,
-            halted: false,
+            stopped_by: None,
             peers: NodeSet::first(config.nodes).without(config.me),
             awaited: NodeSet::first(config.nodes).without(config.me),
         }
@@ -151,12 +149,18 @@ impl CacheService {
     /// Handles a message of [`Channel::CacheRequests`] or [`Channel::CacheBlocks`].
     pub fn message(&mut self, net: &mut Net, message: Message<'_>) {
         if message.tag == LAST && message.channel == Channel::CacheBlocks {
+            // Who stops stops all: a cluster half of which goes on would wait for the other half.
+            let cause = message.payload.first().map_or(message.from, |node| NodeId(*node));
+            self.stop(net, cause);
             self.awaited.remove(message.from);
             return self.report();
         }
         match protocol::Message::decode(message.payload) {
             Ok(decoded) => self.handle(net, Event::Message { from: message.from, message: decoded }),
-            Err(error) => tracing::error!(from = %message.from, %error, "not a cache message; dropped"),
+            Err(error) => {
+                tracing::error!(from = %message.from, %error, "not a cache message");
+                self.stop(net, message.from);
+            }
         }
     }
 
@@ -177,6 +181,7 @@ impl CacheService {
             }
             CacheTask::Freed(slot) => self.handle(net, Event::Freed { slot }),
             CacheTask::Disk(done) => self.disk(net, &done),
+            CacheTask::Checkpoint(_) | CacheTask::HandBack(_) if self.stopped_by.is_some() => {}
             CacheTask::Checkpoint(reply) => {
                 self.checkpoints.push(reply);
                 if self.checkpoints.len() == 1 {
@@ -199,6 +204,12 @@ impl CacheService {
         }
     }
 
+    /// If nothing is granted or given here any more: because of which node.
+    #[must_use]
+    pub fn stopped_by(&self) -> Option<NodeId> {
+        self.stopped_by
+    }
+
     /// A peer is dead: nothing more is granted or given here.
     pub fn peer_gone(&mut self, net: &mut Net, peer: NodeId) {
         self.stop(net, peer);
@@ -209,12 +220,16 @@ impl CacheService {
     /// Nothing more is granted or given here, because of `node` (this one, if it leaves).
     fn stop(&mut self, net: &mut Net, node: NodeId) {
         self.handle(net, Event::PeerGone(node));
-        if std::mem::replace(&mut self.stopped, true) {
+        if self.stopped_by.is_some() {
             return;
         }
+        self.stopped_by = Some(node);
+        // A stopped shard answers neither; whoever waits for one learns that by the end of the channel.
+        self.checkpoints.clear();
+        self.hand_backs.clear();
         // Behind every block that was ever sent: who has this from a peer gets no block from it any more.
         for peer in self.peers.iter() {
-            if net.send(peer, Channel::CacheBlocks, Kind::Reply, LAST, &[]).is_err() {
+            if net.send(peer, Channel::CacheBlocks, Kind::Reply, LAST, &[node.0]).is_err() {
                 self.awaited.remove(peer);
             }
         }
@@ -260,6 +275,9 @@ impl CacheService {
             self.act(net, action);
         }
         self.actions = actions;
+        if self.stopped_by.is_some() {
+            self.report();
+        }
     }
 
     fn act(&mut self, net: &mut Net, action: Action) {
@@ -293,26 +311,31 @@ impl CacheService {
                 answer_all(&mut self.hand_backs, kept);
             }
             Action::Halted => {
-                self.halted = true;
                 self.report();
             }
             Action::Fault { from, what } => {
                 tracing::error!(%from, "{what}: the nodes no longer agree on who holds what");
+                self.stop(net, from);
             }
         }
     }
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
     fn disk_job(&self, op: Op, slot: protocol::Slot, block: BlockId) {
-        // SAFETY: the shard reads into and writes from frames that are closed and idle, and leaves them alone
-        // until it is told of the completion.
+        if op == Op::Write {
+            // Here and not on the I/O thread: while the write is under way, copies of the block may be sent.
+            // SAFETY: the frame is closed and idle, this is the worker, and nothing was sent that was not copied.
+            Page::of(unsafe { self.frames.block_mut(slot) }).seal();
+        }
+        // SAFETY: the shard reads into and writes from frames that are closed and idle, and changes nothing in them
+        // until it is told of the completion; a write only reads.
         let memory = unsafe { self.frames.for_io(slot) };
         self.pool.submit(Job { token: u64::from(slot.0), op, block, memory });
     }
 
     /// Answers who asked for the report, when it is final.
     fn report(&mut self) {
-        if self.halted && self.awaited.is_empty() && !self.reports.is_empty() {
+        if !self.reports.is_empty() && self.awaited.is_empty() && self.shard.is_at_rest() {
             let report = self.shard.report();
             answer_all(&mut self.reports, report);
         }

@@ -405,8 +405,10 @@ impl Drop for Change<'_> {
         if self.changed {
             let (block, writer) = (self.block, self.session.cache.inner.writer);
             let mut page = Page::of(self.page_mut());
-            let next = Version(page.version().0 + 1);
-            page.stamp(block, writer, next);
+            match page.version().0.checked_add(1) {
+                Some(next) => page.stamp(block, writer, Version(next)),
+                None => tracing::error!("{block} has the last version there is; its page is damaged"),
+            }
         }
         if self.table.unlatch(self.slot, self.changed) {
             self.session.tell(self.table, CacheTask::Idle(self.slot));

@@ -14,6 +14,7 @@ use std::{
     io,
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use plexus_base::BlockId;
@@ -41,6 +42,8 @@ struct Disk {
     path: PathBuf,
     file: File,
     direct: bool,
+    /// A sync failed: the system forgets that after saying it once.
+    failed: AtomicBool,
 }
 
 impl Group {
@@ -141,7 +144,12 @@ impl Group {
     /// The system failed; then nothing is known about the writes since the last success.
     pub fn sync(&self) -> Result<(), DiskError> {
         self.disks.iter().try_for_each(|disk| {
-            disk.file.sync_data().map_err(DiskError::io("making writes durable", &disk.path))
+            let synced = match disk.failed.load(Relaxed) {
+                true => Err(io::Error::other("an earlier attempt failed, so what was written is in doubt")),
+                false => disk.file.sync_data(),
+            };
+            disk.failed.fetch_or(synced.is_err(), Relaxed);
+            synced.map_err(DiskError::io("making writes durable", &disk.path))
         })
     }
 
@@ -179,8 +187,11 @@ impl Disk {
             !read.is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput)
         });
         Ok(match direct {
-            Some(file) => Self { path: path.into(), file, direct: true },
-            None => Self { path: path.into(), file: open(OFlags::empty()).map_err(failure)?, direct: false },
+            Some(file) => Self { path: path.into(), file, direct: true, failed: AtomicBool::new(false) },
+            None => {
+                let file = open(OFlags::empty()).map_err(failure)?;
+                Self { path: path.into(), file, direct: false, failed: AtomicBool::new(false) }
+            }
         })
     }
 

@@ -1,15 +1,16 @@
 //! Threads that read and write blocks for those who must not wait for a disk.
 //!
 //! A [`Job`] carries a token; its [`Completion`] goes to the one callback that the [`Pool`] was made with, on
-//! an I/O thread. Nothing is allocated for a job. A write is sealed first and a read is verified, so
-//! no unchecked page passes either way. Jobs may complete in any order: whoever submits two for the same
+//! an I/O thread. Nothing is allocated for a job. A read is verified; a page to be written was sealed by its owner,
+//! because others may read it while the write is under way. Jobs may complete in any order: whoever submits two for the same
 //! block must wait for the first. Dropping the pool completes every job that was submitted.
 //!
 //! # Unsafe
 //!
 //! A job points to a frame of the cache, which is mapped memory that no borrow describes. The contract, which
-//! [`FrameMemory::new`] states, is that from `submit` until the completion the frame belongs to the I/O thread
-//! alone: the cache has closed it to local sessions, and no peer was asked to put anything into it.
+//! [`FrameMemory::new`] states, is that from `submit` until the completion a frame that is read into belongs to the I/O
+//! thread alone, and one that is written from is changed by nobody: the cache has closed it to local sessions, and no
+//! peer was asked to put anything into it.
 
 use std::{
     collections::VecDeque,
@@ -37,12 +38,18 @@ impl FrameMemory {
     /// The `len` bytes at `start`.
     ///
     /// # Safety
-    /// `start..start + len` is mapped, initialized and touched by nobody else, in this process or another,
-    /// until the completion of the job that carries it (or until this is dropped unsubmitted).
+    /// `start..start + len` is mapped, initialized and touched (for a write: changed) by nobody else, in this
+    /// process or another, until the completion of the job that carries it (or until this is dropped unsubmitted).
     #[allow(unsafe_code, reason = "frames are mapped memory")]
     #[must_use]
     pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         Self { start, len }
+    }
+
+    #[allow(unsafe_code, reason = "frames are mapped memory")]
+    fn shared(&self) -> &[u8] {
+        // SAFETY: `new` vouches for the range and for nobody changing it meanwhile.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
     #[allow(unsafe_code, reason = "frames are mapped memory")]
@@ -58,7 +65,7 @@ impl FrameMemory {
 pub enum Op {
     /// Fill the frame from disk and verify it.
     Read,
-    /// Seal the frame and write it.
+    /// Write the frame, which the submitter has sealed ([`Page::seal`]).
     Write,
 }
 
@@ -175,7 +182,7 @@ impl Shared {
         while let Some(Job { token, op, block, mut memory }) = self.next() {
             let result = match op {
                 Op::Read => read(group, block, memory.bytes()),
-                Op::Write => write(group, block, memory.bytes()),
+                Op::Write => write(group, block, memory.shared()),
             };
             complete(Completion { token, op, block, result });
         }
@@ -193,10 +200,7 @@ fn read(group: &Group, block: BlockId, frame: &mut [u8]) -> Result<Version, Disk
     }
 }
 
-fn write(group: &Group, block: BlockId, frame: &mut [u8]) -> Result<Version, DiskError> {
-    let mut page = Page::of(&mut *frame);
-    page.seal();
-    let version = page.version();
+fn write(group: &Group, block: BlockId, frame: &[u8]) -> Result<Version, DiskError> {
     group.write(block, frame)?;
-    Ok(version)
+    Ok(Page::of(frame).version())
 }

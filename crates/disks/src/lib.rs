@@ -1,7 +1,7 @@
 //! Disk groups: blocks striped over files that every node opens directly, and the page header in each block.
 //!
 //! [`Group`] finds, checks and moves blocks; [`Page`] gives a block its identity (version, writer, checksum);
-//! [`Pool`] joins the two on threads of its own, so that nothing unsealed is written and nothing
+//! [`Pool`] joins the two on threads of its own, so that nobody waits for a disk and nothing
 //! unverified is read. Who may write which block when is the global cache's business, not this crate's.
 
 mod aligned;

@@ -140,7 +140,7 @@ fn one(
 }
 
 #[test]
-fn the_pool_seals_what_it_writes_and_verifies_what_it_reads() {
+fn the_pool_writes_what_is_sealed_and_verifies_what_it_reads() {
     let made = made(2, 16, 200);
     let group = Arc::new(Group::open(&made.paths, &made.shape).unwrap());
     let (sender, done) = mpsc::channel();
@@ -151,6 +151,7 @@ fn the_pool_seals_what_it_writes_and_verifies_what_it_reads() {
     let mut page = Page::of(&mut frame[..]);
     page.user_mut().fill(9);
     page.stamp(BlockId(100), Writer { node: NodeId(1), incarnation: Incarnation(5) }, Version(1));
+    page.seal();
     assert_eq!(one(&pool, &done, Op::Write, 100, &mut frame).unwrap(), Version(1));
     frame.fill(0);
     assert_eq!(one(&pool, &done, Op::Read, 100, &mut frame).unwrap(), Version(1));

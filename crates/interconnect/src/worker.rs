@@ -31,7 +31,7 @@ use std::{
 
 use crossbeam_queue::ArrayQueue;
 use plexus_base::{Epoch, NodeId, Waiting, WorkerId};
-use plexus_fabric::{Bell, Rail};
+use plexus_fabric::{Bell, Lost, Rail};
 use rustix::event::{PollFd, PollFlags, epoll};
 
 use crate::{Net, Service, Signal, inbox::Inbox, link::Link, service::LinkInfo, spin::Spinner};
@@ -491,9 +491,9 @@ impl<S: Service> Core<S> {
         for control in controls {
             match control {
                 Control::Link(peer, rail, counters) => {
-                    let link = Link::new(peer, rail, counters);
+                    let mut link = Link::new(peer, rail, counters);
                     if let Err(error) = link.rail().register(shared.epoll.as_fd(), u64::from(peer.0)) {
-                        tracing::error!(%peer, %error, "the rail cannot be waited for");
+                        link.fail(Lost::Closed(format!("its events cannot be waited for: {error}")));
                     }
                     self.net.links[peer.index()] = Some(link);
                     self.service.peer_up(&mut self.net, peer);
@@ -511,7 +511,7 @@ impl<S: Service> Core<S> {
     #[cold]
     fn lose(&mut self, peer: usize) {
         let Some(link) = self.net.links[peer].take() else { return };
-        let why = link.lost().cloned().unwrap_or_else(|| plexus_fabric::Lost::Closed("dropped here".into()));
+        let why = link.lost().cloned().unwrap_or_else(|| Lost::Closed("given up here".into()));
         let peer = link.peer;
         drop(link);
         for token in self.net.fail_calls(peer) {

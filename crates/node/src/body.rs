@@ -47,6 +47,9 @@ pub const BENCHMARK_WINDOW_BYTES: usize = 4 << 20;
 /// How long all shards may take to write what must not be lost, before the node gives up on the disks.
 const WRITE_WITHIN: Duration = Duration::from_secs(60);
 
+/// How long a hand-back may take: as long as the disks need for a large cache.
+const HAND_BACK_WITHIN: Duration = Duration::from_secs(600);
+
 /// What a body is made from.
 pub struct Parts {
     /// The cluster.
@@ -210,6 +213,7 @@ impl Body {
         let every = Duration::from_secs(u64::from(self.config.checkpoint_seconds));
         let watcher = Watcher {
             config: self.config.clone(),
+            me: self.me,
             life: self.life.clone(),
             cache: self.cache.clone(),
             shards: self.shards(),
@@ -319,7 +323,15 @@ impl Body {
     /// One line for the user; what was not handed back is still held.
     pub fn hand_back(&self, progress: &mut dyn FnMut(u64)) -> Result<HandedBack, String> {
         let (gave_up, before) = (self.cache.occupied() as u64, self.counts().disk_writes);
-        let kept: u32 = self.shards().ask(CacheTask::HandBack).iter().sum();
+        let shards = self.shards();
+        let answers = shards.ask_within(HAND_BACK_WITHIN, CacheTask::HandBack);
+        if answers.len() != usize::from(shards.count()) {
+            return Err(
+                "not all blocks are handed back: the node has stopped, or a program holds on to a block"
+                    .into(),
+            );
+        }
+        let kept: u32 = answers.iter().sum();
         if kept > 0 {
             return Err(format!(
                 "{kept} blocks could not be written and are kept; see the log, then try again"
@@ -339,7 +351,7 @@ impl Body {
         self.cache.stopped("this node is leaving".into());
         let shards = self.shards();
         let (gave_up, before) = (self.cache.occupied() as u64, self.counts().disk_writes);
-        (0..shards.count()).for_each(|worker| shards.workers.submit(WorkerId(worker), CacheTask::Stop));
+        shards.stop();
         let (held, lost) = shards.stopped()?;
         Ok(HandedBack { held, lost, gave_up, written: self.counts().disk_writes - before })
     }
@@ -374,6 +386,14 @@ impl Shards {
 
     /// Hands every shard the same question; the answers, without those that do not come in time.
     fn ask<T: Send>(&self, question: impl Fn(mpsc::Sender<T>) -> CacheTask) -> Vec<T> {
+        self.ask_within(WRITE_WITHIN, question)
+    }
+
+    fn ask_within<T: Send>(
+        &self,
+        limit: Duration,
+        question: impl Fn(mpsc::Sender<T>) -> CacheTask,
+    ) -> Vec<T> {
         let answers: Vec<_> = (0..self.count())
             .map(|worker| {
                 let (answer, answered) = mpsc::channel();
@@ -381,7 +401,12 @@ impl Shards {
                 answered
             })
             .collect();
-        answers.iter().filter_map(|answered| answered.recv_timeout(WRITE_WITHIN).ok()).collect()
+        answers.iter().filter_map(|answered| answered.recv_timeout(limit).ok()).collect()
+    }
+
+    /// Every shard stops, whichever of them already knows why.
+    fn stop(&self) {
+        (0..self.count()).for_each(|worker| self.workers.submit(WorkerId(worker), CacheTask::Stop));
     }
 
     fn checkpoint_every(&self, every: Duration, ended: &mpsc::Receiver<()>) {
@@ -415,6 +440,7 @@ impl Shards {
 /// Waits for the loss of a peer, and then brings this node to rest.
 struct Watcher {
     config: Arc<Config>,
+    me: NodeId,
     life: Arc<Life>,
     cache: Cache,
     shards: Shards,
@@ -424,14 +450,24 @@ struct Watcher {
 impl Watcher {
     fn run(&self, news: &mpsc::Receiver<News>) {
         let mut gone = NodeSet::EMPTY;
-        while let Ok(News::Lost { peer, why }) = news.recv() {
+        while let Ok(news) = news.recv() {
             let Some(mesh) = self.mesh.upgrade() else { return };
             let first = self.cache.why_stopped().is_none();
-            mesh.forget(peer);
-            gone.insert(peer);
-            let name = &self.config.nodes[peer.index()].name;
+            let name = |node: NodeId| &self.config.nodes[node.index()].name;
+            let happened = match news {
+                News::End => return,
+                News::Lost { peer, why } => {
+                    mesh.forget(peer);
+                    // One link lost is the peer lost: the other workers must not wait for what it still sends them.
+                    self.shards.workers.all().iter().for_each(|worker| worker.drop_link(peer));
+                    gone.insert(peer);
+                    format!("{} is gone ({why})", name(peer))
+                }
+                News::Stopped { cause } if cause == self.me => "another node has lost this one".into(),
+                News::Stopped { cause } => format!("{} is gone or leaving", name(cause)),
+            };
             let what = format!(
-                "{name} is gone ({why}); the cluster does not change any more: run `plexus down`, then `plexus up`"
+                "{happened}; the cluster does not change any more: run `plexus down`, then `plexus up`"
             );
             self.cache.stopped(what.clone());
             // After the hand-back peers go one by one.
@@ -439,6 +475,7 @@ impl Watcher {
                 continue;
             }
             tracing::error!("{what}");
+            self.shards.stop();
             let recorded = self.shards.stopped().and_then(|(held, lost)| {
                 tracing::info!("{} blocks held here are on disk", held.len());
                 self.life.stopped(&what, gone, held, lost).map_err(|error| error.to_string())

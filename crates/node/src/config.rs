@@ -26,8 +26,8 @@ pub const FORMAT: u32 = 1;
 /// blocks in flight never take a whole set.
 pub const MIN_FRAMES_PER_WORKER: u64 = 64;
 
-/// Most blocks in a group; keeps every byte offset far inside 64 bits.
-pub const MAX_BLOCKS: u64 = 1 << 40;
+/// Most blocks in a group: what the cache can tell apart.
+pub const MAX_BLOCKS: u64 = plexus_cache::MAX_BLOCKS;
 
 /// Names a cluster; random, made by `init`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -189,7 +189,7 @@ mod tests {
     fn nothing_is_left_of_a_failure() {
         let directory = tempfile::tempdir().unwrap();
         let good = config(&directory.path().join("c1"));
-        let huge = Config { blocks: 1 << 39, ..good.clone() };
+        let huge = Config { blocks: plexus_cache::MAX_BLOCKS, ..good.clone() };
         assert!(create(&huge).unwrap_err().to_string().contains("needed for the disk group"));
         let wrong = Config { workers: 9, ..good.clone() };
         assert!(create(&wrong).unwrap_err().to_string().contains("workers = 9"));

@@ -14,6 +14,9 @@ use crate::port::Ports;
 pub(crate) enum News {
     /// The link to a peer was lost, as one worker saw it.
     Lost { peer: NodeId, why: Lost },
+    /// The cache has stopped on one worker because a peer said that it stops, or what it should not; and the node that
+    /// is the cause of that.
+    Stopped { cause: NodeId },
     /// Nothing more: the node ends.
     End,
 }
@@ -23,11 +26,12 @@ pub struct NodeService {
     cache: CacheService,
     ports: Ports,
     news: mpsc::Sender<News>,
+    told: bool,
 }
 
 impl NodeService {
     pub(crate) fn new(cache: CacheService, news: mpsc::Sender<News>) -> Self {
-        Self { cache, ports: Ports::default(), news }
+        Self { cache, ports: Ports::default(), news, told: false }
     }
 }
 
@@ -43,7 +47,14 @@ impl Service for NodeService {
     #[inline]
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
         match message.channel {
-            Channel::CacheRequests | Channel::CacheBlocks => self.cache.message(net, message),
+            Channel::CacheRequests | Channel::CacheBlocks => {
+                self.cache.message(net, message);
+                if let Some(cause) = self.cache.stopped_by()
+                    && !std::mem::replace(&mut self.told, true)
+                {
+                    let _ = self.news.send(News::Stopped { cause });
+                }
+            }
             _ if self.ports.message(net, message) => {}
             channel => tracing::debug!(from = %message.from, "nothing here listens to {}", channel.name()),
         }
@@ -56,6 +67,7 @@ impl Service for NodeService {
 
     fn peer_gone(&mut self, net: &mut Net, peer: NodeId, why: &Lost) {
         self.cache.peer_gone(net, peer);
+        self.told = true;
         self.ports.peer_gone(net, peer);
         // Nobody listens any more: the node is ending.
         let _ = self.news.send(News::Lost { peer, why: why.clone() });

@@ -263,9 +263,10 @@ fn note(
         Ok(0) if within => Err(Stop::Ended("the peer closed it in the middle of a frame".into())),
         Ok(0) => Err(Stop::Ended("the peer closed it".into())),
         Ok(read) => {
-            // Less than asked for empties a stream socket; edge-triggered epoll(7) announces what comes after.
+            // Less than asked for empties a stream socket; but the end of the stream may have come in the same event,
+            // which edge-triggered epoll(7) does not announce again: only a read that finds nothing is the last.
             *dry = read < asked;
-            *drained = *dry;
+            *drained = false;
             Ok(read)
         }
         Err(Errno::AGAIN) => {

@@ -198,7 +198,7 @@ impl Link {
         self.lost.as_ref()
     }
 
-    fn fail(&mut self, lost: Lost) {
+    pub(crate) fn fail(&mut self, lost: Lost) {
         self.lost.get_or_insert(lost);
     }
 }

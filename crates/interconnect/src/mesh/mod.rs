@@ -129,7 +129,8 @@ pub struct Mesh<S: Service> {
     problems: Mutex<BTreeMap<NodeId, String>>,
     gathering: Mutex<BTreeMap<NodeId, tcp::Gathering>>,
     strangers: AtomicU64,
-    handshakes: AtomicU32,
+    /// Under way, over TCP and on this host: strangers on the network do not use up what local peers need.
+    handshakes: [AtomicU32; 2],
     watch: Mutex<Option<PeerWatch>>,
     stopping: AtomicBool,
     stopped: OwnedFd,
@@ -149,6 +150,9 @@ impl<S: Service> Mesh<S> {
     ) -> Result<Arc<Self>, MeshError> {
         let listener = TcpListener::bind(config.listen)
             .map_err(|error| MeshError::Listen { address: config.listen.to_string(), error })?;
+        listener
+            .set_nonblocking(true)
+            .map_err(|error| MeshError::System { what: "set up the listener", error })?;
         let local = shm::listen(&config)?;
         let mut workers = Vec::new();
         let mut bells = Vec::new();
@@ -173,7 +177,7 @@ impl<S: Service> Mesh<S> {
             problems: Mutex::default(),
             gathering: Mutex::default(),
             strangers: AtomicU64::new(0),
-            handshakes: AtomicU32::new(0),
+            handshakes: Default::default(),
             stopping: AtomicBool::new(false),
             stopped: eventfd(0, EventfdFlags::CLOEXEC).map_err(system("create an eventfd"))?,
             threads: Mutex::default(),
@@ -269,12 +273,13 @@ impl<S: Service> Mesh<S> {
         let _ = rustix::io::write(&self.stopped, &1u64.to_ne_bytes());
         self.changed.notify_all();
         self.workers.iter().for_each(Worker::stop);
-        drop(lock(&self.watch).take());
         for handle in std::mem::take(&mut *lock(&self.threads)) {
             if handle.thread().id() != thread::current().id() {
                 let _ = handle.join();
             }
         }
+        // Closes the sockets over which local peers were met: after the last byte was written to their memory.
+        drop(lock(&self.watch).take());
     }
 
     fn spawn(&self, name: String, run: impl FnOnce() + Send + 'static) -> Result<(), MeshError> {
@@ -300,25 +305,33 @@ impl<S: Service> Mesh<S> {
                     Err(error) => return tracing::error!(%error, "cannot accept connections"),
                 }
             };
-            if ready[0]
-                && let Ok((stream, from)) = listener.accept()
-            {
-                self.receive(move |mesh| mesh.accept_tcp(stream, from));
+            if ready[0] {
+                match listener.accept() {
+                    Ok((stream, from)) => self.receive(0, move |mesh| mesh.accept_tcp(stream, from)),
+                    Err(error) => not_accepted(&error),
+                }
             }
-            if ready[1]
-                && let Ok(stream) = rustix::net::accept_with(local.as_fd(), rustix::net::SocketFlags::CLOEXEC)
-            {
-                self.receive(move |mesh| mesh.accept_shm(&stream));
+            if ready[1] {
+                match rustix::net::accept_with(local.as_fd(), rustix::net::SocketFlags::CLOEXEC) {
+                    Ok(stream) => self.receive(1, move |mesh| mesh.accept_shm(&stream)),
+                    Err(error) => not_accepted(&error.into()),
+                }
             }
         }
     }
 
-    /// Runs one handshake on a thread of its own, if not too many are under way.
-    fn receive(self: &Arc<Self>, handshake: impl FnOnce(&Self) -> Result<(), String> + Send + 'static) {
-        if self.handshakes.fetch_add(1, Relaxed) >= HANDSHAKES {
-            self.handshakes.fetch_sub(1, Relaxed);
-            self.strangers.fetch_add(1, Relaxed);
-            return;
+    /// Runs one handshake at `door` on a thread of its own, if not too many are under way there.
+    fn receive(
+        self: &Arc<Self>,
+        door: usize,
+        handshake: impl FnOnce(&Self) -> Result<(), String> + Send + 'static,
+    ) {
+        let turn_away = |mesh: &Self| {
+            mesh.handshakes[door].fetch_sub(1, Relaxed);
+            mesh.strangers.fetch_add(1, Relaxed);
+        };
+        if self.handshakes[door].fetch_add(1, Relaxed) >= HANDSHAKES {
+            return turn_away(self);
         }
         let mesh = self.clone();
         let spawned = thread::Builder::new().name("handshake".into()).spawn(move || {
@@ -326,11 +339,10 @@ impl<S: Service> Mesh<S> {
                 mesh.strangers.fetch_add(1, Relaxed);
                 tracing::debug!("turned a connection away: {why}");
             }
-            mesh.handshakes.fetch_sub(1, Relaxed);
+            mesh.handshakes[door].fetch_sub(1, Relaxed);
         });
         if spawned.is_err() {
-            self.handshakes.fetch_sub(1, Relaxed);
-            self.strangers.fetch_add(1, Relaxed);
+            turn_away(self);
         }
     }
 
@@ -395,6 +407,9 @@ impl<S: Service> Mesh<S> {
                 Standing::Gone => Some(Refusal::Stopped),
             }
         };
+        if answer.refusal.is_some() {
+            answer.fingerprint = 0;
+        }
         let peer = if answer.refusal.is_none() { peer.cloned() } else { None };
         Ok((hello, peer, answer))
     }
@@ -415,7 +430,7 @@ impl<S: Service> Mesh<S> {
     fn attach(&self, peer: NodeId, rails: Vec<Box<dyn Rail>>) {
         {
             let mut standing = lock(&self.standing);
-            if standing[peer.index()] != Standing::Awaited {
+            if standing[peer.index()] != Standing::Awaited || self.stopping.load(Relaxed) {
                 return;
             }
             standing[peer.index()] = Standing::Attaching;
@@ -430,6 +445,14 @@ impl<S: Service> Mesh<S> {
             standing[peer.index()] = Standing::Connected;
         }
         self.changed.notify_all();
+    }
+}
+
+/// The caller is gone again, or there are no descriptors: then looking again at once would only burn a core.
+fn not_accepted(error: &io::Error) {
+    if error.kind() != io::ErrorKind::WouldBlock {
+        tracing::warn!(%error, "a connection could not be accepted");
+        thread::sleep(RETRY);
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! The socket has an abstract name, so nothing is left in the file system whatever happens. Each side sends, in one
 //! packet, its hello, what its windows are, and the descriptors of: its windows; then for each worker its receive
-//! rings (one descriptor) and its bell (page, event). Both must run as the same user.
+//! rings (one descriptor) and its bell (page, event). Both must run as the same user, which is known before
+//! anything is sent. Who connected says at last, in a packet of one byte, that it has mapped everything: only
+//! then does the link exist.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -39,6 +41,9 @@ const DESCRIPTORS: usize = WINDOWS + PER_WORKER * plexus_base::MAX_WORKERS;
 /// Descriptors of one worker: its rings, the bell's page and event.
 const PER_WORKER: usize = 3;
 
+/// The last packet of a handshake.
+const GO: u8 = 0x47;
+
 /// Length of the packet: hello and windows.
 const PACKET: usize = HELLO + SPANS;
 
@@ -50,6 +55,7 @@ fn name(config: &Config, node: NodeId) -> rustix::io::Result<SocketAddrUnix> {
 pub(super) fn listen(config: &Config) -> Result<OwnedFd, MeshError> {
     let address = name(config, config.me).map_err(system("name a local socket"))?;
     let socket = socket()?;
+    rustix::io::ioctl_fionbio(&socket, true).map_err(system("set up a local socket"))?;
     rustix::net::bind(&socket, &address).map_err(|errno| MeshError::Listen {
         address: format!("the local socket of {}", config.me),
         error: errno.into(),
@@ -67,17 +73,27 @@ impl<S: Service> Mesh<S> {
     pub(super) fn connect_shm(&self, peer: &Peer) -> Result<(), String> {
         let address = name(&self.config, peer.id).map_err(|error| error.to_string())?;
         let socket = socket().map_err(|error| error.to_string())?;
+        // Also limits how long a full queue of callers holds this one up.
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(HANDSHAKE))
+            .map_err(|error| error.to_string())?;
         rustix::net::connect(&socket, &address)
             .map_err(|error| format!("no answer on this host: {error}"))?;
+        let process = same_user(&socket)?;
         let rings = self.rings()?;
         let hello = self.hello(peer.id, RailKind::Shm, Lane::Prompt, 0).encode();
         self.offer(socket.as_fd(), &hello, &rings)?;
         let offer = Offer::receive(socket.as_fd())?;
         self.accepted(&offer.hello, peer)?;
-        self.attach_shm(peer.id, &socket, rings, offer)
+        let (rails, gone) = self.map(rings, offer)?;
+        rustix::net::send(&socket, &[GO], SendFlags::NOSIGNAL)
+            .map_err(|error| format!("handshake: {error}"))?;
+        self.watch(process, &socket, &gone)?;
+        self.attach(peer.id, rails);
+        Ok(())
     }
 
     pub(super) fn accept_shm(&self, socket: &OwnedFd) -> Result<(), String> {
+        let process = same_user(socket)?;
         let offer = Offer::receive(socket.as_fd())?;
         let (hello, peer, answer) = self.judge(&offer.hello, RailKind::Shm)?;
         let Some(peer) = peer else {
@@ -86,7 +102,16 @@ impl<S: Service> Mesh<S> {
         };
         let rings = self.rings()?;
         self.offer(socket.as_fd(), &answer.encode(), &rings)?;
-        self.attach_shm(peer.id, socket, rings, offer)
+        let (rails, gone) = self.map(rings, offer)?;
+        let mut go = [0; 2];
+        let (said, _) = rustix::net::recv(socket, &mut go, RecvFlags::empty())
+            .map_err(|error| format!("it does not say that it is ready: {error}"))?;
+        if go[..said] != [GO] {
+            return Err("it does not say that it is ready".into());
+        }
+        self.watch(process, socket, &gone)?;
+        self.attach(peer.id, rails);
+        Ok(())
     }
 
     fn rings(&self) -> Result<Vec<RxRings>, String> {
@@ -112,19 +137,14 @@ impl<S: Service> Mesh<S> {
         Ok(())
     }
 
-    fn attach_shm(
+    /// The rails over what the peer sent, and the flag that says to all of them that it is gone.
+    fn map(
         &self,
-        peer: NodeId,
-        socket: &OwnedFd,
         rings: Vec<RxRings>,
         offer: Offer,
-    ) -> Result<(), String> {
+    ) -> Result<(Vec<Box<dyn Rail>>, Arc<AtomicBool>), String> {
         if offer.descriptors.len() != offer.spans.len() + PER_WORKER * self.workers.len() {
             return Err("the peer sent another number of descriptors than it has windows and workers".into());
-        }
-        let process = PeerProcess::of(socket.as_fd()).map_err(|error| error.to_string())?;
-        if process.uid != getuid().as_raw() {
-            return Err(format!("runs as user {}, this node as {}", process.uid, getuid().as_raw()));
         }
         let mut descriptors = offer.descriptors.into_iter();
         let windows = offer
@@ -143,16 +163,29 @@ impl<S: Service> Mesh<S> {
             let parts = ShmParts { tx, rx, bell, windows: windows.clone(), gone: gone.clone() };
             rails.push(Box::new(ShmRail::new(parts)));
         }
+        Ok((rails, gone))
+    }
+
+    /// The process's end and the end of its mesh, which closes the socket, are both the end of the link. From now on
+    /// nothing may be said over the socket.
+    fn watch(&self, process: PeerProcess, socket: &OwnedFd, gone: &Arc<AtomicBool>) -> Result<(), String> {
         let socket = socket.try_clone().map_err(|error| error.to_string())?;
-        // The process's end and the end of its mesh are both the end of the link.
         for sign in [process.pidfd, socket] {
             let watch = lock(&self.watch);
             let watch = watch.as_ref().ok_or("this node is ending")?;
             watch.watch(sign, gone.clone(), self.bells.clone()).map_err(|error| error.to_string())?;
         }
-        self.attach(peer, rails);
         Ok(())
     }
+}
+
+/// The process at the other end, if it belongs to this node's user: anybody may take a name like a peer's.
+fn same_user(socket: &OwnedFd) -> Result<PeerProcess, String> {
+    let process = PeerProcess::of(socket.as_fd()).map_err(|error| error.to_string())?;
+    if process.uid != getuid().as_raw() {
+        return Err(format!("runs as user {}, this node as {}", process.uid, getuid().as_raw()));
+    }
+    Ok(process)
 }
 
 /// What the other side sent.

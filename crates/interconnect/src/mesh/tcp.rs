@@ -1,4 +1,7 @@
 //! TCP between two nodes: a connection for each worker and lane, each with a hello of its own.
+//!
+//! Who connects says [`GO`] on all of them when the last one stands: an attempt that was given up leaves nothing with
+//! whoever accepted.
 
 use std::{
     io::{Read, Write},
@@ -16,6 +19,9 @@ use super::{
     spans::{self, SPANS},
 };
 use crate::Service;
+
+/// The last byte of a handshake.
+const GO: u8 = 0x47;
 
 /// The connections of one caller, until all are there.
 pub(super) struct Gathering {
@@ -41,6 +47,9 @@ impl<S: Service> Mesh<S> {
             }
             streams.push(<[TcpStream; LANES]>::try_from(lanes).map_err(|_| "a lane is missing")?);
         }
+        for stream in streams.iter_mut().flatten() {
+            stream.write_all(&[GO]).map_err(|error| format!("handshake: {error}"))?;
+        }
         self.attach_tcp(peer.id, streams, &windows)
     }
 
@@ -54,6 +63,9 @@ impl<S: Service> Mesh<S> {
             return Ok(());
         };
         let windows = self.exchange_windows(&mut stream).map_err(|why| format!("{from}: {why}"))?;
+        if receive::<1>(&mut stream).map_err(|error| format!("{from}: {error}"))? != [GO] {
+            return Err(format!("{from}: it does not say that it is ready"));
+        }
         let complete = {
             let mut gathering = lock(&self.gathering);
             let empty = || Gathering {

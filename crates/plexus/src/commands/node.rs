@@ -47,6 +47,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         lifeline::watch(fd, || std::process::exit(1)).with_context(|| format!("--lifeline {fd}"))?;
     }
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false).init();
+    end_on_panic();
     let config = cluster::load(&args.dir)?;
     let node = Node::start(config, &args.name, plexus_bench::commands)?;
     node.run_until_stopped()?;
@@ -54,4 +55,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         crate::output::json(&serde_json::json!({ "name": args.name, "ended": true }))?;
     }
     Ok(())
+}
+
+/// A node that has met a defect of its own ends at once, so that its peers see it go: a part of it that went on would keep
+/// them waiting for ever.
+fn end_on_panic() {
+    let say = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |what| {
+        say(what);
+        std::process::abort();
+    }));
 }
