@@ -29,7 +29,8 @@ fn a_cluster_that_cannot_be_made_leaves_nothing() {
     let cluster = Cluster::nowhere();
     let cases = [
         (&["--block-size", "5"][..], "--block-size 5: blocks are 4, 8 or 16 KiB long"),
-        (&["--size-mib", "999999999"], "MiB needed for the disk group, "),
+        (&["--size-mib", "33000000"], "MiB needed for the disk group, "),
+        (&["--size-mib", "999999999"], "choose a size of 1 to 4294967296 blocks"),
         (&["--size-mib", "0"], "would have 0 blocks"),
         (&["--workers", "9"], "workers = 9: use 1 to 8"),
         (&["--cache-mib", "0"], "is too small for 1 workers with blocks of 8 KiB; use at least 1"),

@@ -72,7 +72,7 @@ fn what_a_killed_node_may_have_lost_is_named_until_it_is_accepted() {
     cluster.wait_until("the others stop", |status| {
         let stopped = |node: usize| {
             let why = status["nodes"][node]["why"].as_str().unwrap_or_default();
-            status["nodes"][node]["state"] == "stopped" && why.starts_with("n2 is gone (")
+            status["nodes"][node]["state"] == "stopped" && why.starts_with("n2 is gone ")
         };
         stopped(0) && stopped(2) && status["nodes"][1]["state"] == "down"
     });
@@ -106,6 +106,23 @@ fn a_node_that_is_told_to_leave_alone_loses_nothing() {
     let pid = cluster.pids()[0];
     signal(pid, Signal::TERM);
     wait_for_end(pid);
+    assert_eq!(cluster.run("up").args(["--json"]).said().json()["blocks_lost"], 0);
+    cluster.run("down").said().ok();
+}
+
+#[test]
+fn a_node_of_three_that_is_told_to_leave_stops_the_others_and_nothing_is_lost() {
+    let cluster = Cluster::new(3);
+    cluster.run("up").said().ok();
+    let dir = cluster.dir();
+    run(["bench", "blocks", dir.to_str().unwrap(), "--seconds", "0.2", "--clients", "2"]).said().ok();
+    let pid = cluster.pids()[1];
+    signal(pid, Signal::TERM);
+    wait_for_end(pid);
+    cluster.wait_until("the others stop", |status| {
+        [0, 2].iter().all(|node| status["nodes"][node]["state"] == "stopped")
+    });
+    cluster.run("down").said().refusal();
     assert_eq!(cluster.run("up").args(["--json"]).said().json()["blocks_lost"], 0);
     cluster.run("down").said().ok();
 }
