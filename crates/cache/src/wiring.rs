@@ -62,6 +62,7 @@ impl Wiring {
                 worker,
                 workers: settings.workers,
                 epoch: settings.epoch,
+                blocks: group.shape().blocks,
                 sets,
                 ways: WAYS,
             };

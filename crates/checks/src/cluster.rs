@@ -141,6 +141,7 @@ impl Cluster {
             worker: WorkerId(worker),
             workers: params.workers,
             epoch: EPOCH,
+            blocks: params.blocks,
             sets: params.sets,
             ways: params.ways,
         };

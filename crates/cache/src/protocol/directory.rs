@@ -26,6 +26,19 @@ enum Pending {
     Evict { from: NodeId, version: u64 },
 }
 
+impl Pending {
+    fn from(&self) -> NodeId {
+        match self {
+            Self::Request { from, .. } | Self::Evict { from, .. } => *from,
+        }
+    }
+
+    /// Whether it may change who holds the block.
+    fn converts(&self) -> bool {
+        !matches!(self, Self::Request { ask: Ask::Cr, .. })
+    }
+}
+
 /// The conversion in flight.
 #[derive(Clone, Copy, Debug)]
 struct Conversion {
@@ -71,6 +84,10 @@ pub(super) type Fault = &'static str;
 #[derive(Debug)]
 pub(super) struct Directory {
     me: NodeId,
+    /// Frames in a set: a node asks for no more copies of one block at a time.
+    ways: usize,
+    /// What is wrong with requests that waited, and whose they were.
+    pub(super) faults: Vec<(NodeId, Fault)>,
     // Never iterated unsorted: the same on every run.
     entries: HashMap<BlockId, Entry, Fixed>,
     pending: Lists<Pending>,
@@ -78,7 +95,8 @@ pub(super) struct Directory {
 
 impl Directory {
     pub(super) fn new(config: &Config) -> Self {
-        Self { me: config.me, entries: HashMap::default(), pending: Lists::new() }
+        let (me, ways) = (config.me, config.ways as usize);
+        Self { me, ways, faults: Vec::new(), entries: HashMap::default(), pending: Lists::new() }
     }
 
     /// A request arrived.
@@ -98,8 +116,17 @@ impl Directory {
             conversion: None,
             queue: List::EMPTY,
         });
-        self.pending.push_back(&mut entry.queue, Pending::Request { from, ask, have, target });
-        self.proceed(block, mail)
+        let request = Pending::Request { from, ask, have, target };
+        // One frame of the node's set asks for the block, the others for copies. What is in flight does not count: a
+        // `Done` may be overtaken by the next request.
+        let same = |waiting: &Pending| waiting.from() == from && waiting.converts() == request.converts();
+        let most = if request.converts() { 1 } else { self.ways };
+        if self.pending.iter(entry.queue).filter(same).count() >= most {
+            return Err("more requests for a block than a node can have");
+        }
+        self.pending.push_back(&mut entry.queue, request);
+        self.proceed(block, mail);
+        Ok(())
     }
 
     /// A holder wants to be one no longer. Answered as soon as no conversion is in flight, ahead of those that wait: so
@@ -112,8 +139,13 @@ impl Directory {
         mail: &mut Mail,
     ) -> Result<(), Fault> {
         let entry = self.entries.get_mut(&block).ok_or("Evict of a block that nobody asked for")?;
+        let evicts = |waiting: &Pending| waiting.from() == from && matches!(waiting, Pending::Evict { .. });
+        if self.pending.iter(entry.queue).any(|waiting| evicts(&waiting)) {
+            return Err("Evict of a block that is being evicted");
+        }
         self.pending.push_front(&mut entry.queue, Pending::Evict { from, version });
-        self.proceed(block, mail)
+        self.proceed(block, mail);
+        Ok(())
     }
 
     /// A copy is gone.
@@ -127,12 +159,13 @@ impl Directory {
         const FAULT: Fault = "Invalidated that nobody asked for";
         let entry = self.entries.get_mut(&block).ok_or(FAULT)?;
         let conversion = entry.conversion.as_mut().filter(|_| entry.seq == seq).ok_or(FAULT)?;
-        if !conversion.invalidating.remove(from) {
+        if !conversion.invalidating.contains(from) {
             return Err(FAULT);
         }
         if conversion.owed && owed {
             return Err("two nodes owed the write-back of one block");
         }
+        conversion.invalidating.remove(from);
         conversion.owed |= owed;
         entry.holders.remove(from);
         if conversion.invalidating.is_empty() {
@@ -173,13 +206,14 @@ impl Directory {
         }
         entry.conversion = None;
         counts.conversions += 1;
-        self.proceed(block, mail)
+        self.proceed(block, mail);
+        Ok(())
     }
 
-    /// Begins whatever may begin now.
-    fn proceed(&mut self, block: BlockId, mail: &mut Mail) -> Result<(), Fault> {
+    /// Begins whatever may begin now. A request that cannot be right is dropped, and those behind it are served.
+    fn proceed(&mut self, block: BlockId, mail: &mut Mail) {
         let me = self.me;
-        let Some(entry) = self.entries.get_mut(&block) else { return Ok(()) };
+        let Some(entry) = self.entries.get_mut(&block) else { return };
         while entry.conversion.is_none() {
             match self.pending.pop_front(&mut entry.queue) {
                 None => break,
@@ -197,12 +231,13 @@ impl Directory {
                     mail.push((holder, block, forward));
                 }
                 Some(Pending::Request { from, ask, have, target }) => {
-                    begin(entry, me, from, (ask, have, target))?;
-                    order(entry, block, mail);
+                    match begin(entry, me, from, (ask, have, target)) {
+                        Ok(()) => order(entry, block, mail),
+                        Err(fault) => self.faults.push((from, fault)),
+                    }
                 }
             }
         }
-        Ok(())
     }
 
     /// Blocks whose latest version may be with one of the `dead`, or under way between two nodes: sorted, to be read

@@ -83,6 +83,17 @@ pub(super) enum Order {
     Save,
 }
 
+impl Order {
+    /// Whether it is part of a conversion: then the master orders nothing more until it is obeyed.
+    pub(super) fn converts(&self) -> bool {
+        match self {
+            Self::Give { ask, .. } => *ask != Ask::Cr,
+            Self::Drop { .. } => true,
+            Self::Save => false,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     pub(super) block: BlockId,

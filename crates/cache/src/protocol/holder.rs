@@ -28,19 +28,44 @@ impl Shard {
         io: &mut Io<'_, F, O>,
     ) -> Result<(), Fault> {
         let slot = self.find(block).ok_or("an order for a block that is not here")?;
-        let frame = &mut self.frames[slot];
+        let frame = &self.frames[slot];
         let fits = match (order, frame.mode) {
             (_, Mode::N) => false,
             (Order::Drop { .. }, mode) => mode == Mode::S,
+            (Order::Give { ask: Ask::Cr, requester, target, .. }, _) if requester == self.config.me => {
+                self.private(block, target).is_some()
+            }
             (Order::Give { ask, requester, .. }, _) => ask == Ask::Cr || requester != self.config.me,
             (Order::Save, _) => true,
         };
         if !fits {
             return Err("an order that does not fit the mode held");
         }
-        self.orders.push_back(&mut frame.orders, order);
+        // Collected from copies that are gone: so this is one too, and its node did not owe.
+        if let Order::Give { ask, owed: true, .. } = order
+            && (ask != Ask::X || frame.mode != Mode::S || frame.owed)
+        {
+            return Err("an order with a debt that another owes");
+        }
+        if self.is_ordered_away(slot) {
+            return Err("an order after one that is not obeyed yet");
+        }
+        if self.orders.iter(frame.orders).count() >= self.orders_max() {
+            return Err("more orders than the members can have asked for");
+        }
+        self.orders.push_back(&mut self.frames[slot].orders, order);
         self.settle(slot, io);
         Ok(())
+    }
+
+    /// Whether an order waits that changes who holds the block, or how.
+    pub(super) fn is_ordered_away(&self, slot: usize) -> bool {
+        self.orders.iter(self.frames[slot].orders).any(|order| order.converts())
+    }
+
+    /// Each frame of a block's set, at each node, asks for one thing at a time; and a checkpoint may want the block written.
+    fn orders_max(&self) -> usize {
+        usize::from(self.config.nodes) * self.config.ways as usize + 1
     }
 
     /// Does whatever can be done with a held frame now.

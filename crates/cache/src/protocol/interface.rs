@@ -71,6 +71,8 @@ pub struct Config {
     pub workers: u8,
     /// The view that every message must belong to.
     pub epoch: Epoch,
+    /// Blocks of the disk group: nobody can speak of one beyond.
+    pub blocks: u64,
     /// Sets of frames; a block may live in one of them only.
     pub sets: u32,
     /// Frames in a set, 2 to 64.

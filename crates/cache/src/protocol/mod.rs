@@ -27,6 +27,11 @@
 //! - A grant of X that overtakes nothing: grants that come with data arrive on another lane than the master's orders. It is safe because the
 //!   master orders nothing of a node between its conversion's begin and its `Done`, and a node asks for a block in one frame at a time.
 //!
+//! # What members can do
+//!
+//! Whatever a member sends, nothing here panics or grows without end: a message that no correct peer sends is dropped with an [`Action::Fault`]
+//! that names who sent it. A member can still lie about what it holds, so the node should stop on the first.
+//!
 //! # What the lanes must keep
 //!
 //! Messages of [`Kind::Forward`] from one node to another arrive in the order sent: `Evicted` must find the consistent reads ordered before it
@@ -37,6 +42,8 @@
 mod counts;
 mod directory;
 mod frame;
+#[cfg(test)]
+mod fuzz;
 mod hasher;
 mod holder;
 mod interface;
@@ -110,10 +117,12 @@ impl Shard {
     /// A shard that holds nothing.
     ///
     /// # Panics
-    /// When the configuration is impossible: fewer than 2 or more than 64 ways, no sets, `me` beyond `nodes`.
+    /// When the configuration is impossible: fewer than 2 or more than 64 ways, no sets, `me` beyond `nodes`, more blocks than numbers
+    /// for them.
     #[must_use]
     pub fn new(config: Config) -> Self {
         assert!((2..=64).contains(&config.ways) && config.sets > 0, "sets of 2 to 64 frames");
+        assert!(config.blocks <= PRIVATE.0, "more blocks than numbers for them");
         assert!(config.me.0 < config.nodes && config.worker.0 < config.workers, "a member of the cluster");
         Self {
             config,
@@ -254,6 +263,9 @@ impl Shard {
         if let Err(what) = self.dispatch(from, block, body, io) {
             self.fault(from, what, io);
         }
+        while let Some((node, what)) = self.directory.faults.pop() {
+            self.fault(node, what, io);
+        }
         let mut mail = std::mem::take(&mut self.mail);
         for (to, block, body) in mail.drain(..) {
             self.send(to, block, body, io);
@@ -271,8 +283,8 @@ impl Shard {
         if block.partition().worker(self.config.workers) != self.config.worker {
             return Err("a message for another worker");
         }
-        if block >= PRIVATE {
-            return Err("a message about a block that cannot be");
+        if block.0 >= self.config.blocks {
+            return Err("a message about a block that the group does not have");
         }
         let master = self.config.master(block);
         let for_master = matches!(
@@ -296,12 +308,18 @@ impl Shard {
             Body::Forward { .. } | Body::Invalidate { .. } | Body::Evicted if from != master => {
                 Err("an order from someone who is not the block's master")
             }
+            Body::Forward { requester, .. } if requester.0 >= self.config.nodes => {
+                Err("an order for a node that is no member")
+            }
             Body::Forward { ask, requester, target, seq, owed } => {
                 self.order(block, Order::Give { ask, requester, target, seq, owed }, io)
             }
             Body::Invalidate { seq } => self.order(block, Order::Drop { seq }, io),
             Body::Evicted => self.evicted(block, io),
             Body::Grant { .. } => self.grant(from, block, body, io),
+            Body::Refused { .. } if from != master => {
+                Err("a refusal from someone who is not the block's master")
+            }
             Body::Refused { target, why } => self.refused(block, target, why, io),
         }
     }

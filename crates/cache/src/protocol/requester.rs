@@ -37,7 +37,7 @@ impl Shard {
         }
         self.arrivals += 1;
         let waiter = Waiter { ticket, block, ask, arrival: self.arrivals };
-        assert!(block < PRIVATE, "no such block");
+        assert!(block.0 < self.config.blocks, "no such block");
         let set = self.config.set(block) as usize;
         if let Some(slot) = self.find(block) {
             self.join(slot, waiter, io);
@@ -137,6 +137,12 @@ impl Shard {
         Ok((slot, asked))
     }
 
+    /// The private frame whose request `target` names.
+    pub(super) fn private(&self, block: BlockId, target: Target) -> Option<usize> {
+        let (slot, _) = self.asked(block, target).ok()?;
+        (self.frames[slot].usage == Usage::Private).then_some(slot)
+    }
+
     /// No more put is expected.
     pub(super) fn answered<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let frame = &mut self.frames[slot];
@@ -165,7 +171,8 @@ impl Shard {
                 Source::Keep => mode == Mode::S && ask == Ask::X && from == master,
                 Source::Disk { .. } => mode == Mode::N && from == master,
             };
-        if !fits {
+        // Who is to give a block away is asked nothing else meanwhile, and granted nothing.
+        if !fits || self.is_ordered_away(slot) {
             return Err("a grant that does not fit its request");
         }
         self.answered(slot, io);
@@ -262,7 +269,8 @@ impl Shard {
 
     /// A consistent read of this node reached the block in this node's own frame: its session waits there like any other.
     pub(super) fn adopt<F: Frames, O: Outlet>(&mut self, slot: usize, target: Target, io: &mut Io<'_, F, O>) {
-        let Ok((private, _)) = self.asked(self.frames[slot].block, target) else { return };
+        // Answered meanwhile, though the order was still to come: nobody is there to be served.
+        let Some(private) = self.private(self.frames[slot].block, target) else { return };
         self.answered(private, io);
         let waiter = self
             .waiters

@@ -131,6 +131,12 @@ impl Shard {
         self.rest(slot, io);
     }
 
+    /// Whether the shard has stopped and has nothing left to close or write. A block that arrives late may end the rest.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        self.stopped.as_ref().is_some_and(|stopped| stopped.restless == 0)
+    }
+
     /// What this node holds and what may be lost; complete when [`Action::Halted`] has come.
     #[must_use]
     pub fn report(&self) -> Report {

@@ -52,6 +52,7 @@ impl Outlet for Out<'_> {
 }
 
 const EPOCH: Epoch = Epoch(5);
+const BLOCKS: u64 = 1000;
 
 impl World {
     fn tell(&mut self, shard: &mut Shard, event: Event) -> Vec<Did> {
@@ -96,13 +97,38 @@ fn requested(did: &[Did]) -> Option<Target> {
 }
 
 fn shard(ways: u32) -> Shard {
+    shard_of(2, ways)
+}
+
+fn shard_of(nodes: u8, ways: u32) -> Shard {
     let (me, worker) = (NodeId(0), WorkerId(0));
-    Shard::new(Config { me, nodes: 2, worker, workers: 1, epoch: EPOCH, sets: 1, ways })
+    Shard::new(Config { me, nodes, worker, workers: 1, epoch: EPOCH, blocks: BLOCKS, sets: 1, ways })
 }
 
 /// Blocks that the other node masters.
 fn theirs() -> impl Iterator<Item = BlockId> {
     (0..).map(BlockId).filter(|block| block.partition().master(2) == NodeId(1))
+}
+
+/// A block that this node masters, of `nodes`.
+fn ours(nodes: u8) -> BlockId {
+    (0..).map(BlockId).find(|block| block.partition().master(nodes) == NodeId(0)).unwrap()
+}
+
+fn faults(did: &[Did]) -> Vec<(u8, &'static str)> {
+    let fault = |did: &Did| match did {
+        Did::Other(Action::Fault { from, what }) => Some((from.0, *what)),
+        _ => None,
+    };
+    did.iter().filter_map(fault).collect()
+}
+
+fn sent(did: &[Did], to: u8) -> Vec<Body> {
+    let sent = |did: &Did| match did {
+        Did::Other(Action::Send { to: node, message }) if node.0 == to => Some(message.body),
+        _ => None,
+    };
+    did.iter().filter_map(sent).collect()
 }
 
 const ELSEWHERE: Target = Target { slot: Slot(3), generation: 1, id: 9 };
@@ -208,4 +234,160 @@ fn a_node_that_stops_wakes_everybody_and_keeps_what_it_has() {
     assert_eq!(shard.report().held, [(blocks[0], Mode::X)]);
     let did = world.want(&mut shard, 3, blocks[0], Ask::S);
     assert_eq!(did, [Did::Other(Action::Wake { ticket: Ticket(3), result: Err(WaitError::Stopped) })]);
+}
+
+const GIVE: Body =
+    Body::Forward { ask: Ask::X, requester: NodeId(1), target: ELSEWHERE, seq: 2, owed: false };
+const COPY: Body =
+    Body::Forward { ask: Ask::Cr, requester: NodeId(1), target: ELSEWHERE, seq: 2, owed: false };
+
+#[test]
+fn a_debt_is_not_taken_by_who_owes_already() {
+    const WHAT: &str = "an order with a debt that another owes";
+    let (mut world, mut shard) = (World::default(), shard(4));
+    let blocks: Vec<BlockId> = theirs().take(2).collect();
+    let did = world.want(&mut shard, 1, blocks[0], Ask::S);
+    let target = requested(&did).unwrap();
+    let source = Source::Data;
+    let grant = Body::Grant { ask: Ask::S, target, seq: 1, source, owed: true, behind: true };
+    world.hear(&mut shard, 1, blocks[0], grant);
+    world.get(&mut shard, 2, blocks[1], Ask::X);
+    for (block, ask) in [(blocks[0], Ask::X), (blocks[0], Ask::S), (blocks[1], Ask::X), (blocks[1], Ask::Cr)]
+    {
+        let forward = Body::Forward { ask, requester: NodeId(1), target: ELSEWHERE, seq: 2, owed: true };
+        assert_eq!(faults(&world.hear(&mut shard, 1, block, forward)), [(1, WHAT)]);
+    }
+    assert_eq!(shard.holds(blocks[0]), (Mode::S, true));
+}
+
+#[test]
+fn nothing_is_ordered_after_what_takes_the_block_away() {
+    const WHAT: &str = "an order after one that is not obeyed yet";
+    let drop = Body::Invalidate { seq: 2 };
+    for (ask, first, second) in
+        [(Ask::S, drop, drop), (Ask::S, drop, COPY), (Ask::X, GIVE, GIVE), (Ask::X, GIVE, COPY)]
+    {
+        let (mut world, mut shard) = (World::default(), shard(4));
+        let block = theirs().next().unwrap();
+        let slot = world.get(&mut shard, 1, block, ask);
+        assert!(world.hear(&mut shard, 1, block, first).is_empty());
+        assert_eq!(faults(&world.hear(&mut shard, 1, block, second)), [(1, WHAT)]);
+        world.idle(&mut shard, slot);
+        assert_eq!(shard.holds(block).0, Mode::N);
+        assert!(shard.is_quiet());
+    }
+}
+
+#[test]
+fn who_is_to_give_a_copy_up_does_not_get_x_on_it() {
+    let (mut world, mut shard) = (World::default(), shard(4));
+    let block = theirs().next().unwrap();
+    let slot = world.get(&mut shard, 1, block, Ask::S);
+    let target = requested(&world.want(&mut shard, 2, block, Ask::X)).unwrap();
+    world.hear(&mut shard, 1, block, Body::Invalidate { seq: 2 });
+    let keep = Body::Grant { ask: Ask::X, target, seq: 3, source: Source::Keep, owed: false, behind: false };
+    let did = world.hear(&mut shard, 1, block, keep);
+    assert_eq!(faults(&did), [(1, "a grant that does not fit its request")]);
+    let did = world.idle(&mut shard, slot);
+    assert_eq!(sent(&did, 1), [Body::Invalidated { seq: 2, owed: false }]);
+}
+
+#[test]
+fn an_order_for_a_copy_names_a_frame_that_waits_for_one() {
+    const WHAT: &str = "an order that does not fit the mode held";
+    let (mut world, mut shard) = (World::default(), shard(4));
+    let block = theirs().next().unwrap();
+    world.get(&mut shard, 1, block, Ask::S);
+    let asks_for_x = requested(&world.want(&mut shard, 2, block, Ask::X)).unwrap();
+    for target in [asks_for_x, ELSEWHERE, Target { slot: Slot(4), ..asks_for_x }] {
+        let forward = Body::Forward { ask: Ask::Cr, requester: NodeId(0), target, seq: 2, owed: false };
+        assert_eq!(faults(&world.hear(&mut shard, 1, block, forward)), [(1, WHAT)]);
+    }
+    let forward =
+        Body::Forward { ask: Ask::Cr, requester: NodeId(2), target: ELSEWHERE, seq: 2, owed: false };
+    let did = world.hear(&mut shard, 1, block, forward);
+    assert_eq!(faults(&did), [(1, "an order for a node that is no member")]);
+}
+
+#[test]
+fn only_the_master_refuses() {
+    let (mut world, mut shard) = (World::default(), shard_of(3, 4));
+    let block = (0..).map(BlockId).find(|block| block.partition().master(3) == NodeId(1)).unwrap();
+    let target = requested(&world.want(&mut shard, 1, block, Ask::X)).unwrap();
+    let refused = Body::Refused { target, why: Why::NotMaster };
+    let did = world.hear(&mut shard, 2, block, refused);
+    assert_eq!(faults(&did), [(2, "a refusal from someone who is not the block's master")]);
+    let result = Err(WaitError::Refused(Why::NotMaster));
+    let did = world.hear(&mut shard, 1, block, refused);
+    assert_eq!(did, [Did::Other(Action::Wake { ticket: Ticket(1), result })]);
+}
+
+#[test]
+fn blocks_that_the_group_does_not_have_are_refused() {
+    let (mut world, mut shard) = (World::default(), shard(4));
+    for block in (BLOCKS..BLOCKS + 50).chain([u64::MAX - 2, u64::MAX]).map(BlockId) {
+        for body in [Body::Request { ask: Ask::S, have: Mode::N, target: ELSEWHERE }, GIVE, Body::Evicted] {
+            let did = world.hear(&mut shard, 1, block, body);
+            assert_eq!(faults(&did), [(1, "a message about a block that the group does not have")]);
+        }
+    }
+}
+
+#[test]
+fn a_node_has_no_more_requests_than_frames() {
+    const MANY: &str = "more requests for a block than a node can have";
+    let (mut world, mut shard) = (World::default(), shard_of(3, 4));
+    let block = ours(3);
+    let request = |ask| Body::Request { ask, have: Mode::N, target: ELSEWHERE };
+    assert!(matches!(sent(&world.hear(&mut shard, 1, block, request(Ask::X)), 1)[..], [Body::Grant { .. }]));
+    for node in [1, 2] {
+        for (ask, room) in [(Ask::X, 1), (Ask::Cr, 4)] {
+            for _ in 0..room {
+                assert!(world.hear(&mut shard, node, block, request(ask)).is_empty());
+            }
+            for ask in [ask, if ask == Ask::X { Ask::S } else { ask }] {
+                assert_eq!(faults(&world.hear(&mut shard, node, block, request(ask))), [(node, MANY)]);
+            }
+        }
+    }
+    let evict = Body::Evict { mode: Mode::X, version: 1 };
+    assert!(world.hear(&mut shard, 1, block, evict).is_empty());
+    let did = world.hear(&mut shard, 1, block, evict);
+    assert_eq!(faults(&did), [(1, "Evict of a block that is being evicted")]);
+}
+
+#[test]
+fn a_holder_has_no_more_orders_than_there_are_frames_to_serve() {
+    let (mut world, mut shard) = (World::default(), shard(4));
+    let block = theirs().next().unwrap();
+    let slot = world.get(&mut shard, 1, block, Ask::X);
+    let heard: Vec<_> = (0..20).map(|_| faults(&world.hear(&mut shard, 1, block, COPY)).len()).collect();
+    assert_eq!(
+        heard.iter().position(|faults| *faults > 0),
+        Some(9),
+        "two nodes, four frames each, and a checkpoint"
+    );
+    let did = world.idle(&mut shard, slot);
+    assert_eq!(did.iter().filter(|did| matches!(did, Did::Shipped(..))).count(), 9);
+}
+
+#[test]
+fn a_wrong_request_is_its_senders_fault_and_those_behind_it_are_served() {
+    let (mut world, mut shard) = (World::default(), shard_of(3, 4));
+    let block = ours(3);
+    let request = |ask| Body::Request { ask, have: Mode::N, target: ELSEWHERE };
+    let done = |seq| Body::Done { seq, held: true };
+    world.hear(&mut shard, 2, block, request(Ask::X));
+    world.hear(&mut shard, 2, block, done(1));
+    assert!(matches!(
+        sent(&world.hear(&mut shard, 1, block, request(Ask::S)), 2)[..],
+        [Body::Forward { .. }]
+    ));
+    // Node 2 asks for what it holds, and then for something that is right.
+    assert!(world.hear(&mut shard, 2, block, request(Ask::S)).is_empty());
+    assert!(world.hear(&mut shard, 2, block, request(Ask::Cr)).is_empty());
+    let did = world.hear(&mut shard, 1, block, done(2));
+    assert_eq!(faults(&did), [(2, "a request for what the requester holds already")]);
+    assert!(matches!(sent(&did, 2)[..], [Body::Forward { ask: Ask::Cr, .. }]));
+    assert!(shard.is_quiet());
 }
