@@ -5,7 +5,9 @@
 use std::{collections::VecDeque, ops::Range};
 
 use plexus_base::{BlockId, Epoch, NodeId, WorkerId};
-use plexus_cache::protocol::{Ask, Body, Config, Event, Granted, Mode, ReadFault, Shard, Slot, WaitError};
+use plexus_cache::protocol::{
+    Ask, Body, Config, Event, Granted, Mode, ReadFault, Report, Shard, Slot, WaitError,
+};
 use plexus_sim::Engine;
 
 use crate::{
@@ -74,8 +76,8 @@ pub struct Local {
     pub checkpoints: u32,
     /// Whether hand-back is over, and how many blocks were kept.
     pub handed_back: Option<u32>,
-    /// Whether it halted after a death.
-    pub halted: bool,
+    /// What it reported when it last halted after a death; nothing while a block is still to be written.
+    pub report: Option<Report>,
 }
 
 impl Local {
@@ -152,7 +154,7 @@ impl Cluster {
                 frames: SimFrames::new(config(node, worker)),
                 checkpoints: 0,
                 handed_back: None,
-                halted: false,
+                report: None,
             })
             .collect();
         let sessions =

@@ -25,6 +25,10 @@ impl Cluster {
         let frames = RefCell::new(frames);
         let mut out = Out { frames: &frames, done: &mut done };
         shard.handle(Nanos(self.engine.now()), event, &mut Hand(&frames), &mut out);
+        if !self.locals[at].shard.is_at_rest() {
+            // A block came late: what was reported does not hold any more.
+            self.locals[at].report = None;
+        }
         for done in done.drain(..) {
             match done {
                 Done::Action(action) => self.act(at, action)?,
@@ -82,7 +86,10 @@ impl Cluster {
             }
             Action::CheckpointDone { .. } => self.locals[at].checkpoints -= 1,
             Action::HandedBack { kept } => self.locals[at].handed_back = Some(kept),
-            Action::Halted => self.locals[at].halted = true,
+            Action::Halted => {
+                let Local { shard, report, .. } = &mut self.locals[at];
+                *report = shard.is_at_rest().then(|| shard.report());
+            }
             Action::Fault { from, what } => {
                 return Err(Broken::general("fault", format!("node {owner} says of {from}: {what}")));
             }

@@ -212,6 +212,36 @@ impl World {
         }
     }
 
+    /// A session leaves a frame, if one is in: what the shard must be told.
+    fn unpin(&mut self, slot: usize) -> Option<Option<Event>> {
+        let frame = &mut self.frames[slot];
+        let mode = frame.pins.pop()?;
+        if mode == Mode::X {
+            frame.contents = Contents { dirty: true, version: frame.contents.version + 1 };
+        }
+        let told = frame.pins.is_empty() && std::mem::take(&mut frame.notify);
+        Some(told.then_some(Event::Idle { slot: Slot(slot as u32), contents: frame.contents }))
+    }
+
+    /// What still happens when nobody begins anything.
+    fn last(&mut self) -> Option<Event> {
+        for slot in 0..self.frames.len() {
+            while let Some(told) = self.unpin(slot) {
+                if told.is_some() {
+                    return told;
+                }
+            }
+        }
+        if let Some(slot) = self.private.pop() {
+            return Some(Event::Freed { slot });
+        }
+        let done = self.disk.pop()?;
+        if let Event::Read { slot, .. } | Event::Wrote { slot, .. } = done {
+            self.frames[slot.index()].busy = false;
+        }
+        Some(done)
+    }
+
     /// Something that happens at the node itself.
     fn local(&mut self, random: &mut Random, ticket: u64) -> Option<Event> {
         match random.below(40) {
@@ -222,13 +252,7 @@ impl World {
             }
             0..30 => {
                 let slot = random.below(self.frames.len() as u64) as usize;
-                let frame = &mut self.frames[slot];
-                let mode = frame.pins.pop()?;
-                if mode == Mode::X {
-                    frame.contents = Contents { dirty: true, version: frame.contents.version + 1 };
-                }
-                let told = frame.pins.is_empty() && std::mem::take(&mut frame.notify);
-                told.then_some(Event::Idle { slot: Slot(slot as u32), contents: frame.contents })
+                self.unpin(slot).flatten()
             }
             30..36 if !self.disk.is_empty() => {
                 let mut done = self.disk.swap_remove(random.below(self.disk.len() as u64) as usize);
@@ -250,7 +274,7 @@ impl World {
             36..39 => self.private.pop().map(|slot| Event::Freed { slot }),
             _ if random.percent(50) => Some(Event::Checkpoint),
             _ if random.percent(10) => Some(Event::HandBack),
-            _ if random.percent(10) => Some(Event::PeerGone(random.other())),
+            _ if random.percent(10) => Some(Event::PeerGone(NodeId(random.below(256) as u8))),
             _ => None,
         }
     }
@@ -304,6 +328,22 @@ fn run(seed: u64, all: &mut Counts) {
             shard.handle(Nanos(u64::from(step)), event, &mut Hand(&world), &mut Hand(&world));
         }
     }
+    // Whatever was said: a shard that is told to stop lets everybody go and comes to rest, while others still speak.
+    shard.handle(Nanos(0), Event::PeerGone(ME), &mut Hand(&world), &mut Hand(&world));
+    assert!(world.borrow().waiting.is_empty(), "still waiting: {:?}", world.borrow().waiting);
+    for step in 0.. {
+        let event = if step < 50 && random.percent(50) {
+            world.borrow_mut().remote(&mut random)
+        } else if let Some(event) = world.borrow_mut().last() {
+            event
+        } else if step >= 50 {
+            break;
+        } else {
+            continue;
+        };
+        shard.handle(Nanos(0), event, &mut Hand(&world), &mut Hand(&world));
+    }
+    assert!(shard.is_at_rest());
     assert_eq!(shard.counts().faults, world.borrow().faults);
     all.add(shard.counts());
 }

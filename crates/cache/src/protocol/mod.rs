@@ -219,7 +219,7 @@ impl Shard {
             Event::Freed { slot } => self.freed(slot.index(), io),
             Event::Checkpoint => self.begin_checkpoint(),
             Event::HandBack => self.begin_hand_back(),
-            Event::PeerGone(node) => self.peer_gone(node, io),
+            Event::PeerGone(_) => self.peer_gone(io),
         }
         loop {
             if let Some((block, body)) = self.inbox.pop_front() {

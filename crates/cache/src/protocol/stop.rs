@@ -14,7 +14,7 @@
 //! One case names more than it must: a copy that its holder had told the master it gives up does not count as held, because the master may have
 //! gone on. If just then the last other copy was invalidated for an X that was never granted, the block is named as lost with its bytes still here.
 
-use plexus_base::{BlockId, NodeId, NodeSet};
+use plexus_base::{BlockId, NodeSet};
 
 use super::{
     Action, Frames, Io, Mode, Outlet, Shard, Slot, WaitError,
@@ -40,23 +40,20 @@ pub struct Report {
 /// That the shard has stopped, and how far it is.
 #[derive(Debug)]
 pub(super) struct Stopped {
-    dead: NodeSet,
     /// Held frames that are open, being closed or being written.
     restless: u32,
     announced: bool,
 }
 
 impl Shard {
-    /// A node is dead.
-    pub(super) fn peer_gone<F: Frames, O: Outlet>(&mut self, node: NodeId, io: &mut Io<'_, F, O>) {
-        if let Some(stopped) = &mut self.stopped {
-            stopped.dead.insert(node);
+    /// A node is dead. Which, is all the same: see [`Shard::report`].
+    pub(super) fn peer_gone<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+        if self.stopped.is_some() {
             return;
         }
         self.inbox.clear();
-        let dead = [node].into_iter().collect();
         let restless = self.frames.iter().filter(|frame| frame.is_held()).count() as u32;
-        self.stopped = Some(Stopped { dead, restless, announced: false });
+        self.stopped = Some(Stopped { restless, announced: false });
         for set in 0..self.queues.len() {
             let mut queue = std::mem::replace(&mut self.queues[set], List::EMPTY);
             while let Some(waiter) = self.waiters.pop_front(&mut queue) {

@@ -10,18 +10,22 @@ use plexus_base::{BlockId, NodeId};
 
 use crate::{cluster::Cluster, failure::Broken};
 
-/// Checks a cluster whose survivors have all stopped.
+/// Checks a cluster in which nothing is going to happen any more: its survivors have all stopped.
 ///
 /// # Errors
-/// A block that is stale on the disk and not named, or should not be stale.
+/// A survivor that has not said that it stopped, or not again after a block came late; a block that is stale on the disk and not named, or
+/// should not be stale.
 pub fn check(cluster: &Cluster, dead: NodeId) -> Result<(), Broken> {
     let (mut lost, mut held, mut unwritten) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for node in cluster.living() {
         for local in cluster.locals_of(node) {
-            let report = local.shard.report();
-            lost.extend(report.lost);
-            held.extend(report.held.into_iter().map(|(block, _)| block));
-            unwritten.extend(report.unwritten);
+            // As it stood when it was said to be complete, which is what a node puts on record.
+            let Some(report) = local.report.as_ref().filter(|_| local.shard.is_at_rest()) else {
+                return Err(Broken::general("ends", format!("node {node} does not halt")));
+            };
+            lost.extend(&report.lost);
+            held.extend(report.held.iter().map(|(block, _)| *block));
+            unwritten.extend(&report.unwritten);
         }
     }
     let blocks = (0..cluster.params.blocks).map(BlockId);
