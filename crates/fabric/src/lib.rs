@@ -15,6 +15,7 @@ mod handover;
 mod memory;
 mod rail;
 pub mod shm;
+mod stream;
 pub mod tcp;
 mod window;
 

@@ -26,6 +26,7 @@ use std::{
 use crate::{
     Put,
     memory::{Memory, SetupError},
+    stream,
 };
 
 /// Names a window of a node to its peers.
@@ -212,7 +213,7 @@ impl PeerWindow {
         // memory that nobody here has a reference to.
         unsafe {
             let target = self.memory.start().as_ptr().add(put.offset as usize);
-            std::ptr::copy_nonoverlapping(put.data.as_ptr(), target, put.data.len());
+            stream::copy(put.data.as_ptr(), target, put.data.len());
         }
         true
     }

@@ -51,7 +51,7 @@ use std::{
     },
 };
 
-use crate::{Frame, MAX_FRAME};
+use crate::{Frame, MAX_FRAME, stream};
 
 /// Bytes in a line: what moves between cores.
 pub(super) const LINE: usize = 64;
@@ -239,7 +239,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
             8..16 => ends::<u64>(from, to, len),
             16..=32 => ends::<[u64; 2]>(from, to, len),
             33..=64 => ends::<[u64; 4]>(from, to, len),
-            _ => std::ptr::copy_nonoverlapping(from, to, len),
+            _ => stream::copy(from, to, len),
         }
     }
 }
