@@ -150,7 +150,8 @@ impl CacheService {
     pub fn message(&mut self, net: &mut Net, message: Message<'_>) {
         if message.tag == LAST && message.channel == Channel::CacheBlocks {
             // Who stops stops all: a cluster half of which goes on would wait for the other half.
-            let cause = message.payload.first().map_or(message.from, |node| NodeId(*node));
+            let named = message.payload.first().map(|node| NodeId(*node));
+            let cause = named.filter(|node| node.index() < self.peers.len() + 1).unwrap_or(message.from);
             self.stop(net, cause);
             self.awaited.remove(message.from);
             return self.report();
