@@ -13,7 +13,7 @@
 //!
 //! **Lending.** Where threads poll, a local thread that has its answer does not arm the bell: it will be back at once,
 //! and a ring would only wake the background thread on its own core. It *lends* the worker to whoever comes next
-//! ([`Shared::lend`]); every use of the worker, and now and then one that needs none ([`Worker::attend`]), counts as a visit.
+//! ([`Shared::lend_or_leave`]); every use of the worker, and now and then one that needs none ([`Worker::attend`]), counts as a visit.
 //! The background thread looks every [`LENT_US`]; when nobody has visited since, it takes over.
 //!
 //! **Who gives way.** A background thread that polls gives the token up when a local thread wants it (`wanted`): it
@@ -50,7 +50,7 @@ const BLOCKED_MS: i64 = 1;
 
 /// How long a lent worker may be left unvisited, in microseconds: the longest that a message waits where threads poll
 /// and the one that drove last stays away.
-const LENT_US: i64 = 200;
+const LENT_US: i64 = 1000;
 
 /// The bell's mark in the epoll set; links are marked by their peer.
 const BELL: u64 = u64::MAX;
