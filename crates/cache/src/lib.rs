@@ -6,12 +6,14 @@
 
 mod faults;
 mod frames;
+mod guard;
 pub mod protocol;
 mod service;
 mod session;
 mod wiring;
 
 pub use frames::MAX_BLOCKS;
+pub use guard::{Change, Read};
 pub use service::{CacheService, CacheTask, window_of};
-pub use session::{Cache, CacheError, Change, LostBlocks, Port, Read, Session};
+pub use session::{Cache, CacheError, LostBlocks, Port, Session};
 pub use wiring::{Settings, Wiring};

@@ -42,8 +42,8 @@ pub enum CacheTask {
     HandBack(mpsc::Sender<u32>),
     /// What was counted so far.
     Counts(mpsc::Sender<Counts>),
-    /// Stop as if a peer had died: nothing is given away any more.
-    Stop,
+    /// Stop as if a peer had died, because of this node: nothing is given away any more.
+    Stop(NodeId),
     /// The report of a stopped shard, once all that can be written has been.
     Report(mpsc::Sender<Report>),
 }
@@ -103,8 +103,9 @@ impl Answer {
 /// See the module.
 pub struct CacheService {
     shard: Shard,
+    /// Before the frames, which its jobs use: fields are dropped in this order. None when the node ends.
+    pool: Option<Pool>,
     frames: Arc<FrameTable>,
-    pool: Arc<Pool>,
     window: WindowId,
     faults: Arc<Faults>,
     /// By slot: the version that a disk read under way must find, 0 if any.
@@ -125,14 +126,14 @@ impl CacheService {
     pub(crate) fn new(
         config: protocol::Config,
         frames: Arc<FrameTable>,
-        pool: Arc<Pool>,
+        pool: Pool,
         faults: Arc<Faults>,
     ) -> Self {
         Self {
             shard: Shard::new(config),
             window: window_of(config.worker),
             frames,
-            pool,
+            pool: Some(pool),
             faults,
             expected: vec![0; config.slots() as usize],
             waiting: Vec::new(),
@@ -194,10 +195,7 @@ impl CacheService {
                 self.handle(net, Event::HandBack);
             }
             CacheTask::Counts(reply) => drop(reply.send(*self.shard.counts())),
-            CacheTask::Stop => {
-                let me = net.me();
-                self.stop(net, me);
-            }
+            CacheTask::Stop(cause) => self.stop(net, cause),
             CacheTask::Report(reply) => {
                 self.reports.push(reply);
                 self.report();
@@ -209,6 +207,13 @@ impl CacheService {
     #[must_use]
     pub fn stopped_by(&self) -> Option<NodeId> {
         self.stopped_by
+    }
+
+    /// Ends the work with the disks: the last use of this service. The pool must be dropped outside of the worker,
+    /// because it waits for its jobs, whose completions come to the worker.
+    #[must_use]
+    pub fn end(&mut self) -> Option<Pool> {
+        self.pool.take()
     }
 
     /// A peer is dead: nothing more is granted or given here.
@@ -331,7 +336,10 @@ impl CacheService {
         // SAFETY: the shard reads into and writes from frames that are closed and idle, and changes nothing in them
         // until it is told of the completion; a write only reads.
         let memory = unsafe { self.frames.for_io(slot) };
-        self.pool.submit(Job { token: u64::from(slot.0), op, block, memory });
+        // None: the node ends, and nobody waits for this any more.
+        if let Some(pool) = &self.pool {
+            pool.submit(Job { token: u64::from(slot.0), op, block, memory });
+        }
     }
 
     /// Answers who asked for the report, when it is final.

@@ -1,21 +1,19 @@
 //! How programs inside a node use the cache: sessions that read and change blocks.
 
-use std::{
-    ops::{Deref, DerefMut},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
 use plexus_base::{BlockId, WorkerId};
-use plexus_disks::{Page, Version, Writer};
+use plexus_disks::Writer;
 use plexus_interconnect::Signal;
 
 use crate::{
     faults::Faults,
     frames::FrameTable,
-    protocol::{Ask, Slot},
+    guard::{Change, Held, Read},
+    protocol::Ask,
     service::{Answer, CacheTask, Failure},
 };
 
@@ -228,7 +226,7 @@ impl Session {
     /// See [`CacheError`].
     pub fn read(&mut self, block: BlockId) -> Result<Read<'_>, CacheError> {
         let held = self.obtain(block, Ask::S)?;
-        Ok(Read { table: self.table(block), session: self, held })
+        Ok(Read::new(self, block, held))
     }
 
     /// A copy of the block as it was at some moment between call and return; a node that is changing it keeps it.
@@ -237,7 +235,7 @@ impl Session {
     /// See [`CacheError`].
     pub fn read_consistent(&mut self, block: BlockId) -> Result<Read<'_>, CacheError> {
         let held = self.obtain(block, Ask::Cr)?;
-        Ok(Read { table: self.table(block), session: self, held })
+        Ok(Read::new(self, block, held))
     }
 
     /// The block, to change: no other session, here or on another node, has it meanwhile.
@@ -245,8 +243,8 @@ impl Session {
     /// # Errors
     /// See [`CacheError`].
     pub fn change(&mut self, block: BlockId) -> Result<Change<'_>, CacheError> {
-        let slot = self.obtain(block, Ask::X)?.slot();
-        Ok(Change { table: self.table(block), session: self, slot, block, changed: false })
+        let held = self.obtain(block, Ask::X)?;
+        Ok(Change::new(self, block, held))
     }
 
     /// How often this session did not find a block here and free so far.
@@ -288,131 +286,19 @@ impl Session {
     }
 
     /// The frames that the block may live in.
-    fn table(&self, block: BlockId) -> &FrameTable {
+    pub(crate) fn table(&self, block: BlockId) -> &FrameTable {
         let tables = &self.cache.inner.tables;
         &tables[block.partition().worker(tables.len() as u8).index()]
     }
 
-    fn tell(&self, table: &FrameTable, task: CacheTask) {
+    /// Hands the worker of `table` a task without waiting for it.
+    pub(crate) fn tell(&self, table: &FrameTable, task: CacheTask) {
         self.cache.inner.port.submit(table.config().worker, task);
     }
-}
 
-#[derive(Clone, Copy)]
-enum Held {
-    Pinned(Slot),
-    Private(Slot),
-}
-
-impl Held {
-    fn slot(self) -> Slot {
-        match self {
-            Self::Pinned(slot) | Self::Private(slot) => slot,
-        }
-    }
-}
-
-/// A block that is being read: its user bytes.
-pub struct Read<'s> {
-    session: &'s Session,
-    table: &'s FrameTable,
-    held: Held,
-}
-
-impl Read<'_> {
-    /// How often the block has been changed.
-    #[must_use]
-    pub fn version(&self) -> Version {
-        Page::of(self.page()).version()
-    }
-
-    #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
-    fn page(&self) -> &[u8] {
-        // SAFETY: pinned (or private to this session) until this guard is dropped.
-        unsafe { self.table.block(self.held.slot()) }
-    }
-}
-
-impl Deref for Read<'_> {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        let page = self.page();
-        &page[plexus_disks::HEADER..page.len() - plexus_disks::TRAILER]
-    }
-}
-
-impl Drop for Read<'_> {
-    fn drop(&mut self) {
-        match self.held {
-            Held::Pinned(slot) if self.table.unpin(slot) => {
-                self.session.tell(self.table, CacheTask::Idle(slot))
-            }
-            Held::Pinned(_) => {}
-            Held::Private(slot) => self.session.tell(self.table, CacheTask::Freed(slot)),
-        }
-    }
-}
-
-/// A block that is being changed: its user bytes. If they were borrowed to be written, the block has a new version
-/// when this is dropped.
-pub struct Change<'s> {
-    session: &'s Session,
-    table: &'s FrameTable,
-    slot: Slot,
-    block: BlockId,
-    changed: bool,
-}
-
-impl Change<'_> {
-    /// How often the block had been changed before.
-    #[must_use]
-    pub fn version(&self) -> Version {
-        Page::of(self.page()).version()
-    }
-
-    #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
-    fn page(&self) -> &[u8] {
-        // SAFETY: latched until this guard is dropped.
-        unsafe { self.table.block(self.slot) }
-    }
-
-    #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
-    fn page_mut(&mut self) -> &mut [u8] {
-        // SAFETY: latched until this guard is dropped, and `&mut self` allows one slice at a time.
-        unsafe { self.table.block_mut(self.slot) }
-    }
-}
-
-impl Deref for Change<'_> {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        let page = self.page();
-        &page[plexus_disks::HEADER..page.len() - plexus_disks::TRAILER]
-    }
-}
-
-impl DerefMut for Change<'_> {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        self.changed = true;
-        let page = self.page_mut();
-        let end = page.len() - plexus_disks::TRAILER;
-        &mut page[plexus_disks::HEADER..end]
-    }
-}
-
-impl Drop for Change<'_> {
-    fn drop(&mut self) {
-        if self.changed {
-            let (block, writer) = (self.block, self.session.cache.inner.writer);
-            let mut page = Page::of(self.page_mut());
-            match page.version().0.checked_add(1) {
-                Some(next) => page.stamp(block, writer, Version(next)),
-                None => tracing::error!("{block} has the last version there is; its page is damaged"),
-            }
-        }
-        if self.table.unlatch(self.slot, self.changed) {
-            self.session.tell(self.table, CacheTask::Idle(self.slot));
-        }
+    /// Who changes blocks here.
+    pub(crate) fn writer(&self) -> Writer {
+        self.cache.inner.writer
     }
 }
 

@@ -95,7 +95,7 @@ impl Wiring {
                         port.submit(config.worker, CacheTask::Disk(completion));
                     }
                 };
-                let pool = Arc::new(Pool::new(group, self.settings.io_threads, complete)?);
+                let pool = Pool::new(group, self.settings.io_threads, complete)?;
                 Ok(CacheService::new(config, table.clone(), pool, self.faults.clone()))
             })
             .collect()

@@ -7,12 +7,19 @@ use plexus_base::{Epoch, NodeId};
 
 use crate::{Channel, Kind, Message};
 
+/// All of a message but its bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Head {
+    pub(crate) from: NodeId,
+    pub(crate) channel: Channel,
+    pub(crate) kind: Kind,
+    pub(crate) epoch: Epoch,
+    pub(crate) tag: u32,
+}
+
+#[derive(Clone, Copy)]
 struct Entry {
-    from: NodeId,
-    channel: Channel,
-    kind: Kind,
-    epoch: Epoch,
-    tag: u32,
+    head: Head,
     start: usize,
     len: usize,
 }
@@ -27,32 +34,16 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// Adds a message and returns where its `len` bytes are to be written.
     #[inline]
-    pub(crate) fn push(
-        &mut self,
-        from: NodeId,
-        channel: Channel,
-        kind: Kind,
-        epoch: Epoch,
-        tag: u32,
-        len: usize,
-    ) -> &mut [u8] {
+    pub(crate) fn push(&mut self, head: Head, len: usize) -> &mut [u8] {
         let start = self.bytes.len();
         self.bytes.resize(start + len, 0);
-        self.entries.push(Entry { from, channel, kind, epoch, tag, start, len });
+        self.entries.push(Entry { head, start, len });
         &mut self.bytes[start..]
     }
 
     /// Adds a message that was put together elsewhere, and empties `whole`.
-    pub(crate) fn push_whole(
-        &mut self,
-        from: NodeId,
-        channel: Channel,
-        kind: Kind,
-        epoch: Epoch,
-        tag: u32,
-        whole: &mut Vec<u8>,
-    ) {
-        self.push(from, channel, kind, epoch, tag, whole.len()).copy_from_slice(whole);
+    pub(crate) fn push_whole(&mut self, head: Head, whole: &mut Vec<u8>) {
+        self.push(head, whole.len()).copy_from_slice(whole);
         // What was once a long message must not hold its memory for ever.
         if whole.capacity() > 1 << 20 {
             *whole = Vec::new();
@@ -65,15 +56,9 @@ impl Inbox {
     }
 
     pub(crate) fn message(&self, index: usize) -> Message<'_> {
-        let entry = &self.entries[index];
-        Message {
-            from: entry.from,
-            channel: entry.channel,
-            kind: entry.kind,
-            epoch: entry.epoch,
-            tag: entry.tag,
-            payload: &self.bytes[entry.start..entry.start + entry.len],
-        }
+        let Entry { head, start, len } = self.entries[index];
+        let Head { from, channel, kind, epoch, tag } = head;
+        Message { from, channel, kind, epoch, tag, payload: &self.bytes[start..start + len] }
     }
 
     pub(crate) fn clear(&mut self) {

@@ -351,7 +351,7 @@ impl Body {
         self.cache.stopped("this node is leaving".into());
         let shards = self.shards();
         let (gave_up, before) = (self.cache.occupied() as u64, self.counts().disk_writes);
-        shards.stop();
+        shards.stop(self.me);
         let (held, lost) = shards.stopped()?;
         Ok(HandedBack { held, lost, gave_up, written: self.counts().disk_writes - before })
     }
@@ -370,6 +370,10 @@ impl Drop for Body {
             let _ = handle.join();
         }
         self.mesh.stop();
+        // Here, and not wherever the last handle to a worker is let go: that may be an I/O thread.
+        for worker in self.workers.all() {
+            drop(worker.with(|service, _| service.end()));
+        }
     }
 }
 
@@ -405,8 +409,9 @@ impl Shards {
     }
 
     /// Every shard stops, whichever of them already knows why.
-    fn stop(&self) {
-        (0..self.count()).for_each(|worker| self.workers.submit(WorkerId(worker), CacheTask::Stop));
+    fn stop(&self, cause: NodeId) {
+        let stop = |worker| self.workers.submit(WorkerId(worker), CacheTask::Stop(cause));
+        (0..self.count()).for_each(stop);
     }
 
     fn checkpoint_every(&self, every: Duration, ended: &mpsc::Receiver<()>) {
@@ -454,17 +459,19 @@ impl Watcher {
             let Some(mesh) = self.mesh.upgrade() else { return };
             let first = self.cache.why_stopped().is_none();
             let name = |node: NodeId| &self.config.nodes[node.index()].name;
-            let happened = match news {
+            let (cause, happened) = match news {
                 News::End => return,
                 News::Lost { peer, why } => {
                     mesh.forget(peer);
                     // One link lost is the peer lost: the other workers must not wait for what it still sends them.
                     self.shards.workers.all().iter().for_each(|worker| worker.drop_link(peer));
                     gone.insert(peer);
-                    format!("{} is gone ({why})", name(peer))
+                    (peer, format!("{} is gone ({why})", name(peer)))
                 }
-                News::Stopped { cause } if cause == self.me => "another node has lost this one".into(),
-                News::Stopped { cause } => format!("{} is gone or leaving", name(cause)),
+                News::Stopped { cause } if cause == self.me => {
+                    (cause, "another node has lost this one".into())
+                }
+                News::Stopped { cause } => (cause, format!("{} is gone or leaving", name(cause))),
             };
             let what = format!(
                 "{happened}; the cluster does not change any more: run `plexus down`, then `plexus up`"
@@ -475,7 +482,7 @@ impl Watcher {
                 continue;
             }
             tracing::error!("{what}");
-            self.shards.stop();
+            self.shards.stop(cause);
             let recorded = self.shards.stopped().and_then(|(held, lost)| {
                 tracing::info!("{} blocks held here are on disk", held.len());
                 self.life.stopped(&what, gone, held, lost).map_err(|error| error.to_string())

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 
 use plexus_base::{NodeId, WorkerId};
 use plexus_cache::{CacheService, CacheTask, Port as CachePort};
+use plexus_disks::Pool;
 use plexus_fabric::Lost;
 use plexus_interconnect::{Channel, Message, Net, Service, Signal, Worker};
 
@@ -32,6 +33,13 @@ pub struct NodeService {
 impl NodeService {
     pub(crate) fn new(cache: CacheService, news: mpsc::Sender<News>) -> Self {
         Self { cache, ports: Ports::default(), news, told: false }
+    }
+}
+
+impl NodeService {
+    /// See [`CacheService::end`].
+    pub(crate) fn end(&mut self) -> Option<Pool> {
+        self.cache.end()
     }
 }
 

@@ -9,7 +9,7 @@ pub(super) const ALLOWED: [&str; 8] = [
     // The frame table lends blocks to sessions, the worker and the disk, by the word that stands for each.
     "crates/cache/src/frames.rs",
     "crates/cache/src/service.rs",
-    "crates/cache/src/session.rs",
+    "crates/cache/src/guard.rs",
     // Frames are mapped memory that the disk writes into.
     "crates/disks/src/io.rs",
     "crates/disks/tests/groups.rs",

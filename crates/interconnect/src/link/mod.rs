@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use self::protocol::{Limits, LinkCore, NoRoom, Outgoing, Stamp};
 use crate::{
     CHANNELS, Channel, ChannelCounters, KINDS, Kind,
-    inbox::Inbox,
+    inbox::{Head, Inbox},
     message::{Form, HEADER, Header},
 };
 
@@ -253,9 +253,10 @@ fn arrive(
                 return Err("a message on the wrong lane");
             }
             core.receive(Some(kind), lane, stamp).map_err(|_| "more frames than it has credits for")?;
+            let head = Head { from: peer, channel, kind, epoch, tag };
             let whole = &mut assembling[channel.index()][kind as usize];
             if !more && whole.is_empty() {
-                let payload = inbox.push(peer, channel, kind, epoch, tag, body);
+                let payload = inbox.push(head, body);
                 frame.copy(HEADER, payload);
                 counters[channel.index()].received(kind, body);
                 return Ok(());
@@ -270,7 +271,7 @@ fn arrive(
                 core.consume(kind);
             } else {
                 counters[channel.index()].received(kind, whole.len());
-                inbox.push_whole(peer, channel, kind, epoch, tag, whole);
+                inbox.push_whole(head, whole);
             }
             Ok(())
         }
