@@ -6,7 +6,7 @@ use plexus_base::NodeId;
 use plexus_cache::protocol::Kind;
 use plexus_sim::{Engine, Network, PathId};
 
-use super::{Arrival, NetEvent, Packet, Port, Transport};
+use super::{Arrival, NetEvent, Packet, Paths, Port, Transport};
 use crate::{cluster::Ev, scenario::Params};
 
 /// Lanes for small frames; the last lane is for blocks.
@@ -14,8 +14,7 @@ const LANES: usize = 4;
 
 /// A path for each worker of each pair of nodes, with what waits for room.
 pub struct Direct {
-    nodes: usize,
-    workers: usize,
+    paths: Paths,
     lane_for_each_kind: bool,
     bulk_delay: plexus_sim::Delay,
     network: Network<(Packet, bool)>,
@@ -26,24 +25,14 @@ impl Direct {
     /// Paths between all nodes.
     #[must_use]
     pub fn new(params: &Params) -> Self {
-        let (nodes, workers) = (usize::from(params.nodes), usize::from(params.workers));
+        let paths = Paths::new(params.nodes, params.workers);
         let mut network = Network::default();
-        for _ in 0..nodes * nodes * workers {
+        for _ in 0..paths.count() {
             network.add(LANES, params.slots, params.prompt);
         }
-        let waiting = (0..nodes * nodes * workers).map(|_| Default::default()).collect();
+        let waiting = (0..paths.count()).map(|_| Default::default()).collect();
         let (lane_for_each_kind, bulk_delay) = (params.lane_for_each_kind, params.bulk);
-        Self { nodes, workers, lane_for_each_kind, bulk_delay, network, waiting }
-    }
-
-    fn path(&self, from: Port, to: Port) -> usize {
-        (from.node.index() * self.nodes + to.node.index()) * self.workers + from.worker
-    }
-
-    fn ends(&self, path: usize) -> (Port, Port) {
-        let (pair, worker) = (path / self.workers, path % self.workers);
-        let port = |node: usize| Port { node: NodeId(node as u8), worker };
-        (port(pair / self.nodes), port(pair % self.nodes))
+        Self { paths, lane_for_each_kind, bulk_delay, network, waiting }
     }
 
     fn lane(&self, packet: &Packet) -> usize {
@@ -56,7 +45,7 @@ impl Direct {
     }
 
     fn push(&mut self, engine: &mut Engine<Ev>, path: usize, lane: usize, out: &mut Vec<Arrival>) {
-        let (_, to) = self.ends(path);
+        let (_, to) = self.paths.ends(path);
         while let Some(packet) = self.waiting[path][lane].front().copied() {
             if !self.network.has_room(PathId(path), lane) {
                 break;
@@ -87,7 +76,7 @@ impl Transport for Direct {
         packet: Packet,
         out: &mut Vec<Arrival>,
     ) {
-        let (path, lane) = (self.path(from, to), self.lane(&packet));
+        let (path, lane) = (self.paths.between(from, to), self.lane(&packet));
         self.waiting[path][lane].push_back(packet);
         self.push(engine, path, lane, out);
     }
@@ -101,7 +90,7 @@ impl Transport for Direct {
                 let Some((packet, early)) = self.network.receive(PathId(path), lane, engine.now()) else {
                     return;
                 };
-                let (from, to) = self.ends(path);
+                let (from, to) = self.paths.ends(path);
                 if !early && let Some(put) = packet.put {
                     out.push(Arrival::Land(to, put));
                 }
@@ -125,7 +114,7 @@ impl Transport for Direct {
 
     fn node_died(&mut self, engine: &mut Engine<Ev>, node: NodeId) {
         for path in 0..self.waiting.len() {
-            let (from, to) = self.ends(path);
+            let (from, to) = self.paths.ends(path);
             if from.node == node {
                 self.waiting[path].iter_mut().for_each(VecDeque::clear);
                 if engine.random.percent(50) {

@@ -13,7 +13,7 @@ use plexus_interconnect::{
 };
 use plexus_sim::{Engine, Network, PathId};
 
-use super::{Arrival, NetEvent, Packet, Port, Transport};
+use super::{Arrival, NetEvent, Packet, Paths, Port, Transport};
 use crate::{cluster::Ev, scenario::Params};
 
 /// What is on a rail.
@@ -46,8 +46,7 @@ struct End {
 
 /// All links.
 pub struct Linked {
-    nodes: usize,
-    workers: usize,
+    paths: Paths,
     cuts_ns: u64,
     healed: bool,
     bulk_delay: plexus_sim::Delay,
@@ -59,15 +58,14 @@ impl Linked {
     /// Links between all nodes, cut now and then if the parameters say so.
     #[must_use]
     pub fn new(params: &Params, engine: &mut Engine<Ev>) -> Self {
-        let (nodes, workers) = (usize::from(params.nodes), usize::from(params.workers));
+        let paths = Paths::new(params.nodes, params.workers);
         let retains = params.cuts_ns > 0 || engine.random.percent(50);
         let limits = Limits { credits: [params.credits; KINDS] };
         let mut network = Network::default();
-        let paths = nodes * nodes * workers;
-        for _ in 0..paths {
+        for _ in 0..paths.count() {
             network.add(LANES, params.slots, params.prompt);
         }
-        let ends = (0..paths)
+        let ends = (0..paths.count())
             .map(|_| End {
                 core: LinkCore::new(limits, retains),
                 rail: 0,
@@ -77,9 +75,9 @@ impl Linked {
             })
             .collect();
         let (cuts_ns, bulk_delay) = (params.cuts_ns, params.bulk);
-        let mut linked = Self { nodes, workers, cuts_ns, healed: false, bulk_delay, network, ends };
-        for path in 0..paths {
-            let (from, to) = linked.ports(path);
+        let mut linked = Self { paths, cuts_ns, healed: false, bulk_delay, network, ends };
+        for path in 0..paths.count() {
+            let (from, to) = paths.ends(path);
             if from.node < to.node {
                 linked.plan_cut(engine, path);
             }
@@ -94,24 +92,14 @@ impl Linked {
         }
     }
 
-    fn path(&self, from: Port, to: Port) -> usize {
-        (from.node.index() * self.nodes + to.node.index()) * self.workers + from.worker
-    }
-
-    fn ports(&self, path: usize) -> (Port, Port) {
-        let (pair, worker) = (path / self.workers, path % self.workers);
-        let port = |node: usize| Port { node: NodeId(node as u8), worker };
-        (port(pair / self.nodes), port(pair % self.nodes))
-    }
-
     fn back(&self, path: usize) -> usize {
-        let (from, to) = self.ports(path);
-        self.path(to, from)
+        let (from, to) = self.paths.ends(path);
+        self.paths.between(to, from)
     }
 
     /// Brings to the rail what waits at the sender of `path`.
     fn pump(&mut self, engine: &mut Engine<Ev>, path: usize, out: &mut Vec<Arrival>) {
-        let (_, to) = self.ports(path);
+        let (_, to) = self.paths.ends(path);
         let Self { network, ends, bulk_delay, .. } = self;
         ends[path].core.pump(&mut |lane, stamp, outgoing| {
             let what = match outgoing {
@@ -124,7 +112,7 @@ impl Linked {
 
     /// Takes what has arrived at the receiver of `path`.
     fn poll(&mut self, engine: &mut Engine<Ev>, path: usize, lane: usize, out: &mut Vec<Arrival>) {
-        let (from, to) = self.ports(path);
+        let (from, to) = self.paths.ends(path);
         let receiver = self.back(path);
         // An end that has destroyed its rail sees nothing of the next one before it resumes.
         while !self.ends[receiver].down
@@ -165,7 +153,7 @@ impl Linked {
             for end in [path, back] {
                 let most = *engine.random.pick(&[300, 20_000]);
                 let after = engine.random.below(most);
-                let owner = self.ports(end).0.node.index();
+                let owner = self.paths.ends(end).0.node.index();
                 engine.schedule(after, Some(owner), Ev::Net(NetEvent::Noticed(end, self.ends[end].rail)));
             }
         }
@@ -193,7 +181,7 @@ impl Linked {
             self.ends[this].rail = rail + 1;
             let most = *engine.random.pick(&[300, 20_000]);
             let after = engine.random.between(100, most);
-            let owner = self.ports(this).0.node.index();
+            let owner = self.paths.ends(this).0.node.index();
             engine.schedule(after, Some(owner), Ev::Net(NetEvent::Resume(this, rail + 1)));
         }
     }
@@ -254,7 +242,7 @@ impl Transport for Linked {
         packet: Packet,
         out: &mut Vec<Arrival>,
     ) {
-        let path = self.path(from, to);
+        let path = self.paths.between(from, to);
         let (kind, lane) = (kind(&packet), if packet.put.is_some() { Lane::Bulk } else { Lane::Prompt });
         let Self { network, ends, bulk_delay, .. } = self;
         let core = &mut ends[path].core;
@@ -288,7 +276,7 @@ impl Transport for Linked {
 
     fn node_died(&mut self, engine: &mut Engine<Ev>, node: NodeId) {
         for path in 0..self.ends.len() {
-            if self.ports(path).0.node == node && engine.random.percent(50) {
+            if self.paths.ends(path).0.node == node && engine.random.percent(50) {
                 self.network.cut(PathId(path));
             }
         }
@@ -296,7 +284,7 @@ impl Transport for Linked {
 
     fn rest(&self) -> Result<(), String> {
         for (path, end) in self.ends.iter().enumerate() {
-            let (from, to) = self.ports(path);
+            let (from, to) = self.paths.ends(path);
             if end.core.queued() > 0 || end.down {
                 return Err(format!("{} frames wait from {} to {}", end.core.queued(), from.node, to.node));
             }

@@ -45,6 +45,33 @@ pub struct Port {
     pub worker: usize,
 }
 
+/// Numbers for the paths between workers: one in each direction for each pair of nodes and each worker.
+#[derive(Clone, Copy, Debug)]
+struct Paths {
+    nodes: usize,
+    workers: usize,
+}
+
+impl Paths {
+    fn new(nodes: u8, workers: u8) -> Self {
+        Self { nodes: usize::from(nodes), workers: usize::from(workers) }
+    }
+
+    fn count(self) -> usize {
+        self.nodes * self.nodes * self.workers
+    }
+
+    fn between(self, from: Port, to: Port) -> usize {
+        (from.node.index() * self.nodes + to.node.index()) * self.workers + from.worker
+    }
+
+    fn ends(self, path: usize) -> (Port, Port) {
+        let (pair, worker) = (path / self.workers, path % self.workers);
+        let port = |node: usize| Port { node: NodeId(node as u8), worker };
+        (port(pair / self.nodes), port(pair % self.nodes))
+    }
+}
+
 /// What a transport asks to be told later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NetEvent {

@@ -109,6 +109,20 @@ fn peer(kind: RailKind) -> (End, Child, UnixStream) {
     (end, child, control)
 }
 
+/// Takes what arrives, asleep while nothing does, until the rail is lost.
+fn until_lost(end: &mut End, frames: &mut Vec<(Lane, Vec<u8>)>) -> Lost {
+    let sleeper = Sleeper::new(end);
+    loop {
+        match end.rail.poll(16, &mut |lane, frame| frames.push((lane, crate::pairs::bytes(&frame)))) {
+            Ok(0) => {
+                sleeper.sleep(end);
+            }
+            Ok(_) => {}
+            Err(lost) => return lost,
+        }
+    }
+}
+
 /// All that it had sent is there, in order, in both lanes.
 fn check(frames: &[(Lane, Vec<u8>)]) {
     for lane in Lane::ALL {
@@ -136,17 +150,8 @@ fn a_killed_peer_over_shm_is_noticed_by_a_sleeper_and_loses_nothing() {
     // A round while it lives: it goes on sending into the freed room.
     let before = end.take(100);
     child.kill().unwrap();
-    let sleeper = Sleeper::new(&end);
     let mut frames = before;
-    let lost = loop {
-        match end.rail.poll(16, &mut |lane, frame| frames.push((lane, crate::pairs::bytes(&frame)))) {
-            Ok(0) => {
-                sleeper.sleep(&mut end);
-            }
-            Ok(_) => {}
-            Err(lost) => break lost,
-        }
-    };
+    let lost = until_lost(&mut end, &mut frames);
     assert_eq!(lost, Lost::PeerDied);
     check(&frames);
     child.wait().unwrap();
@@ -157,17 +162,8 @@ fn a_killed_peer_over_shm_is_noticed_by_a_sleeper_and_loses_nothing() {
 fn a_killed_peer_over_tcp_is_noticed_by_a_sleeper_and_loses_nothing() {
     let (mut end, mut child, _control) = peer(RailKind::Tcp);
     child.kill().unwrap();
-    let sleeper = Sleeper::new(&end);
     let mut frames = Vec::new();
-    let lost = loop {
-        match end.rail.poll(16, &mut |lane, frame| frames.push((lane, crate::pairs::bytes(&frame)))) {
-            Ok(0) => {
-                sleeper.sleep(&mut end);
-            }
-            Ok(_) => {}
-            Err(lost) => break lost,
-        }
-    };
+    let lost = until_lost(&mut end, &mut frames);
     assert!(matches!(lost, Lost::Closed(_)), "{lost:?}");
     check(&frames);
     child.wait().unwrap();
