@@ -19,7 +19,7 @@ use std::{
     ptr::NonNull,
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release},
+        atomic::{AtomicU32, Ordering::Acquire, Ordering::Release},
     },
 };
 
@@ -122,29 +122,9 @@ impl Window {
         self.len() == 0
     }
 
-    /// Announces a put into `granule`: its new generation, odd, different from the one before. Only the owner's
-    /// one thread for this granule may call this and [`Window::settle`].
-    ///
-    /// # Panics
-    /// When there is no such granule.
-    pub fn expect(&self, granule: usize) -> u32 {
-        let generation = &self.generations[granule];
-        let next = generation.load(Relaxed).wrapping_add(1) | 1;
-        generation.store(next, Release);
-        next
-    }
-
-    /// Ends the expectation of [`Window::expect`]: puts into `granule` are refused from now on.
-    ///
-    /// # Panics
-    /// When there is no such granule.
-    pub fn settle(&self, granule: usize) {
-        let generation = &self.generations[granule];
-        generation.store(generation.load(Relaxed).wrapping_add(1) & !1, Release);
-    }
-
-    /// Gives `granule` the generation that its owner chose: odd while a put is expected. The other way to do
-    /// what [`Window::expect`] and [`Window::settle`] do, for owners that number their requests themselves.
+    /// Gives `granule` the generation that its owner chose: odd while a put is expected, and another one each time, so
+    /// that a put which comes too late is told from the one that is expected now; even while none is. Only the
+    /// owner's one thread for this granule may call this.
     ///
     /// # Panics
     /// When there is no such granule.
@@ -260,14 +240,13 @@ mod tests {
     fn a_put_is_accepted_once_it_is_expected_and_until_it_is_settled() {
         let window = Window::create(WindowId(3), 4 * 4096, 4096).unwrap();
         assert!(!window.accepts(4096, 4096, 0) && !window.accepts(4096, 4096, 1));
-        let generation = window.expect(1);
-        assert!(window.accepts(4096, 4096, generation) && window.accepts(5000, 1, generation));
-        assert!(!window.accepts(0, 4096, generation), "another granule");
-        window.settle(1);
-        assert!(!window.accepts(4096, 4096, generation) && !window.accepts(4096, 4096, generation + 1));
-        let next = window.expect(1);
-        assert!(next != generation && next % 2 == 1 && !window.accepts(4096, 4096, generation));
-        assert_ne!(window.expect(1), next, "a put that is expected anew is another one");
+        window.set_generation(1, 7);
+        assert!(window.accepts(4096, 4096, 7) && window.accepts(5000, 1, 7));
+        assert!(!window.accepts(0, 4096, 7), "another granule");
+        window.set_generation(1, 8);
+        assert!(!window.accepts(4096, 4096, 7) && !window.accepts(4096, 4096, 8), "none is expected");
+        window.set_generation(1, 9);
+        assert!(window.accepts(4096, 4096, 9) && !window.accepts(4096, 4096, 7), "the late one is another");
     }
 
     #[test]

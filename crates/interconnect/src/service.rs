@@ -136,13 +136,6 @@ impl Net {
         self.send(request.from, request.channel, Kind::Reply, request.tag, payload)
     }
 
-    /// Makes sure that what was sent so far is on its way, without waiting for the end of the turn.
-    pub fn flush(&mut self, to: NodeId) {
-        if let Ok(link) = self.link(to) {
-            link.flush();
-        }
-    }
-
     #[inline]
     fn link(&mut self, to: NodeId) -> Result<&mut Link, NoLink> {
         self.links.get_mut(to.index()).and_then(Option::as_mut).ok_or(NoLink(to))

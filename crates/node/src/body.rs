@@ -10,11 +10,8 @@ use std::{
     time::Duration,
 };
 
-use plexus_base::{BlockId, Epoch, Incarnation, NodeId, NodeSet, WorkerId};
-use plexus_cache::{
-    Cache, CacheTask, LostBlocks, Port, Settings, Wiring,
-    protocol::{Counts, Report},
-};
+use plexus_base::{BlockId, Epoch, Incarnation, NodeId, NodeSet};
+use plexus_cache::{Cache, CacheTask, LostBlocks, Port, Settings, Wiring, protocol::Counts};
 use plexus_disks::Group;
 use plexus_fabric::{Window, WindowId};
 use plexus_interconnect::{
@@ -29,7 +26,9 @@ use crate::{
     life::Life,
     service::{News, NodeService, Workers},
     settle::Settled,
+    shards::Shards,
     traffic::Traffic,
+    watcher::Watcher,
 };
 
 /// The first and, until views change, only epoch of a run.
@@ -43,9 +42,6 @@ pub const BENCHMARK_WINDOW: WindowId = WindowId(0x100);
 
 /// Its length: the longest message that `plexus perf` measures.
 pub const BENCHMARK_WINDOW_BYTES: usize = 4 << 20;
-
-/// How long all shards may take to write what must not be lost, before the node gives up on the disks.
-const WRITE_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long a hand-back may take: as long as the disks need for a large cache.
 const HAND_BACK_WITHIN: Duration = Duration::from_secs(600);
@@ -373,124 +369,6 @@ impl Drop for Body {
         // Here, and not wherever the last handle to a worker is let go: that may be an I/O thread.
         for worker in self.workers.all() {
             drop(worker.with(|service, _| service.end()));
-        }
-    }
-}
-
-/// The cache's shards, to be asked all at once.
-struct Shards {
-    workers: Arc<Workers>,
-    group: Arc<Group>,
-}
-
-impl Shards {
-    fn count(&self) -> u8 {
-        self.workers.all().len() as u8
-    }
-
-    /// Hands every shard the same question; the answers, without those that do not come in time.
-    fn ask<T: Send>(&self, question: impl Fn(mpsc::Sender<T>) -> CacheTask) -> Vec<T> {
-        self.ask_within(WRITE_WITHIN, question)
-    }
-
-    fn ask_within<T: Send>(
-        &self,
-        limit: Duration,
-        question: impl Fn(mpsc::Sender<T>) -> CacheTask,
-    ) -> Vec<T> {
-        let answers: Vec<_> = (0..self.count())
-            .map(|worker| {
-                let (answer, answered) = mpsc::channel();
-                self.workers.submit(WorkerId(worker), question(answer));
-                answered
-            })
-            .collect();
-        answers.iter().filter_map(|answered| answered.recv_timeout(limit).ok()).collect()
-    }
-
-    /// Every shard stops, whichever of them already knows why.
-    fn stop(&self, cause: NodeId) {
-        let stop = |worker| self.workers.submit(WorkerId(worker), CacheTask::Stop(cause));
-        (0..self.count()).for_each(stop);
-    }
-
-    fn checkpoint_every(&self, every: Duration, ended: &mpsc::Receiver<()>) {
-        while ended.recv_timeout(every) == Err(mpsc::RecvTimeoutError::Timeout) {
-            let failed: u32 = self.ask(CacheTask::Checkpoint).iter().sum();
-            let synced = self.group.sync();
-            if failed > 0 {
-                tracing::error!("checkpoint: {failed} blocks could not be written; they stay in memory");
-            }
-            if let Err(error) = synced {
-                tracing::error!("checkpoint: {error}");
-            }
-        }
-    }
-
-    /// After all shards were stopped: what is held here and on disk, and what may be lost.
-    fn stopped(&self) -> Result<(Blocks, Blocks), String> {
-        let reports: Vec<Report> = self.ask(CacheTask::Report);
-        if reports.len() != usize::from(self.count()) {
-            return Err("the disks did not take what must be written in time".into());
-        }
-        self.group.sync().map_err(|error| error.to_string())?;
-        let unwritten: Blocks = reports.iter().flat_map(|report| report.unwritten.iter().copied()).collect();
-        let held: Blocks =
-            reports.iter().flat_map(|report| report.held.iter().map(|(block, _)| *block)).collect();
-        let lost: Blocks = reports.iter().flat_map(|report| report.lost.iter().copied()).collect();
-        Ok((held.without(&unwritten), lost.union(&unwritten)))
-    }
-}
-
-/// Waits for the loss of a peer, and then brings this node to rest.
-struct Watcher {
-    config: Arc<Config>,
-    me: NodeId,
-    life: Arc<Life>,
-    cache: Cache,
-    shards: Shards,
-    mesh: std::sync::Weak<Mesh<NodeService>>,
-}
-
-impl Watcher {
-    fn run(&self, news: &mpsc::Receiver<News>) {
-        let mut gone = NodeSet::EMPTY;
-        while let Ok(news) = news.recv() {
-            let Some(mesh) = self.mesh.upgrade() else { return };
-            let first = self.cache.why_stopped().is_none();
-            let name = |node: NodeId| &self.config.nodes[node.index()].name;
-            let (cause, happened) = match news {
-                News::End => return,
-                News::Lost { peer, why } => {
-                    mesh.forget(peer);
-                    // One link lost is the peer lost: the other workers must not wait for what it still sends them.
-                    self.shards.workers.all().iter().for_each(|worker| worker.drop_link(peer));
-                    gone.insert(peer);
-                    (peer, format!("{} is gone ({why})", name(peer)))
-                }
-                News::Stopped { cause } if cause == self.me => {
-                    (cause, "another node has lost this one".into())
-                }
-                News::Stopped { cause } => (cause, format!("{} is gone or leaving", name(cause))),
-            };
-            let what = format!(
-                "{happened}; the cluster does not change any more: run `plexus down`, then `plexus up`"
-            );
-            self.cache.stopped(what.clone());
-            // After the hand-back peers go one by one.
-            if !first || self.life.is_handed_back() {
-                continue;
-            }
-            tracing::error!("{what}");
-            self.shards.stop(cause);
-            let recorded = self.shards.stopped().and_then(|(held, lost)| {
-                tracing::info!("{} blocks held here are on disk", held.len());
-                self.life.stopped(&what, gone, held, lost).map_err(|error| error.to_string())
-            });
-            if let Err(error) = recorded {
-                tracing::error!("what this node held is not recorded and counts as lost: {error}");
-                self.life.failed(&what);
-            }
         }
     }
 }

@@ -22,9 +22,11 @@ pub mod node;
 pub mod port;
 pub mod service;
 pub mod settle;
+mod shards;
 pub mod state;
 pub mod temporary;
 pub mod traffic;
+mod watcher;
 
 pub use node::{Node, NodeError};
 pub use temporary::{Parameters, TemporaryCluster};

@@ -179,7 +179,8 @@ pub(crate) fn the_data_of_a_put_are_there_when_its_frame_is(kind: RailKind) {
         let len = if round % 3 == 0 { GRANULE } else { round * 13 % GRANULE };
         let data = frame(round as u64, len);
         let offset = (GRANULE - data.len()) * (round % 2);
-        let generation = b.window(DIVIDED).expect(granule);
+        let generation = round as u32 * 2 + 1;
+        b.window(DIVIDED).set_generation(granule, generation);
         let place = granule * GRANULE + offset;
         let put = Put { window: DIVIDED, offset: place as u64, generation, data: &data };
         a.rail.put(lane, put, &(round as u64).to_le_bytes(), &[1; 40]).unwrap();
@@ -190,13 +191,16 @@ pub(crate) fn the_data_of_a_put_are_there_when_its_frame_is(kind: RailKind) {
         let mut landed = vec![0; data.len()];
         b.window(DIVIDED).read(place, &mut landed);
         assert_eq!(landed, data, "round {round}");
-        b.window(DIVIDED).settle(granule);
+        b.window(DIVIDED).set_generation(granule, generation + 1);
     }
 }
 
 pub(crate) fn puts_and_frames_keep_their_order(kind: RailKind) {
     let (mut a, mut b) = pair(kind);
-    let generations: Vec<u32> = (0..GRANULES).map(|granule| b.window(DIVIDED).expect(granule)).collect();
+    let generations: Vec<u32> = (0..GRANULES as u32).map(|granule| granule * 2 + 1).collect();
+    for (granule, generation) in generations.iter().enumerate() {
+        b.window(DIVIDED).set_generation(granule, *generation);
+    }
     let mut sent = 0u64;
     let mut came = 0u64;
     while came < 6000 {

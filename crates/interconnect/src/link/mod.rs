@@ -152,7 +152,7 @@ impl Link {
         }
     }
 
-    /// A message of `kind` that came in `frames` frames has been handled.
+    /// A message of `kind` has been handled. (The fragments before its last frame were as they came.)
     #[inline]
     pub(crate) fn handled(&mut self, kind: Kind) {
         self.core.consume(kind);
