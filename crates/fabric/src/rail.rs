@@ -97,6 +97,12 @@ pub enum Lost {
     /// The connection was closed or reset.
     #[error("the connection was closed: {0}")]
     Closed(String),
+    /// Nothing was heard from the peer's host for too long though something was sent.
+    #[error("nothing was heard on it, not even acknowledgements")]
+    Silent,
+    /// Small frames are acknowledged, long ones are not.
+    #[error("short frames pass, long ones do not")]
+    Stalled,
     /// What arrived is not what a peer sends: wrong lengths, a checksum that does not match, a put outside
     /// every window or into a granule that does not expect it.
     #[error("the peer sent what it must not: {0}")]

@@ -28,13 +28,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId, NodeSet, Waiting, WorkerId};
+use plexus_base::{Epoch, Incarnation, MAX_NODES, Nanos, NodeId, NodeSet, Waiting, WorkerId};
 use plexus_fabric::{Bell, Lane, Rail, RailKind, SetupError, Window, shm::PeerWatch};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 pub use self::hello::Refusal;
 use self::hello::{HELLO, Hello};
-use crate::{LinkInfo, Service, Worker};
+use crate::{LinkInfo, RailReport, RailState, Reason, Service, Worker};
 
 /// Strangers that may be in a handshake at once; more are turned away at the door.
 const HANDSHAKES: u32 = 64;
@@ -213,6 +213,34 @@ impl<S: Service> Mesh<S> {
     #[must_use]
     pub fn links(&self) -> Vec<LinkInfo> {
         lock(&self.links).clone()
+    }
+
+    /// Every rail of every link, as it is now.
+    #[must_use]
+    pub fn rails(&self) -> Vec<RailReport> {
+        let connected = self.connected();
+        let report = |link: &LinkInfo| {
+            let up = connected.contains(link.peer);
+            RailReport {
+                peer: link.peer,
+                worker: link.worker,
+                slot: 0,
+                kind: link.rail,
+                generation: 1,
+                path: String::new(),
+                state: if up { RailState::Active } else { RailState::Down },
+                reason: if up { Reason::Best } else { Reason::Reset },
+                encrypted: false,
+                mtu: 0,
+                rtt: Nanos(0),
+                bytes_out: 0,
+                bytes_in: 0,
+                frames_resent: 0,
+                retransmits: 0,
+                failures: u64::from(!up),
+            }
+        };
+        lock(&self.links).iter().map(report).collect()
     }
 
     /// Peers that every worker has a link to.
