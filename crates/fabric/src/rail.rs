@@ -36,21 +36,43 @@ impl Lane {
 pub enum RailKind {
     /// Rings and windows in shared memory: both endpoints on one host.
     Shm,
+    /// Endpoints of libfabric, which is loaded at run time.
+    Ofi,
     /// Two TCP connections, one for each lane.
     Tcp,
 }
 
 impl RailKind {
     /// Every kind, fastest first.
-    pub const ALL: [Self; 2] = [Self::Shm, Self::Tcp];
+    pub const ALL: [Self; 3] = [Self::Shm, Self::Ofi, Self::Tcp];
+
+    /// Those that need nothing installed.
+    pub const BUILT_IN: [Self; 2] = [Self::Shm, Self::Tcp];
 
     /// The name in configuration files, reports and on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
+            Self::Ofi => "ofi",
             Self::Tcp => "tcp",
         }
+    }
+
+    /// The number on the wire.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Shm => 0,
+            Self::Tcp => 1,
+            Self::Ofi => 2,
+        }
+    }
+
+    /// The kind with a number from the wire, if there is one.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.number() == number)
     }
 }
 

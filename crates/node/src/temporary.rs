@@ -75,7 +75,7 @@ impl Parameters {
         let node = NodeParameters {
             host: this_host(),
             address: None,
-            rails: RailKind::ALL.into(),
+            rails: RailKind::BUILT_IN.into(),
             cores: Vec::new(),
             network_namespace: None,
         };

@@ -126,7 +126,7 @@ fn found(node: &Node, blocks: u64, spread: u64) -> Vec<u64> {
 
 #[test]
 fn changes_of_all_nodes_add_up_over_every_rail_in_every_waiting_mode() {
-    for rail in RailKind::ALL {
+    for rail in RailKind::BUILT_IN {
         for waiting in Waiting::ALL {
             let dir = tempfile::tempdir().unwrap();
             let nodes = start(dir.path(), &Shape { nodes: 3, workers: 2, rail, waiting, kib: 8 });
@@ -178,7 +178,7 @@ fn what_was_handed_back_is_there_in_the_next_run() {
 
 #[test]
 fn a_node_that_goes_stops_the_others_and_what_they_hold_is_on_disk() {
-    for rail in RailKind::ALL {
+    for rail in RailKind::BUILT_IN {
         let dir = tempfile::tempdir().unwrap();
         let shape = Shape { nodes: 3, workers: 2, rail, waiting: Waiting::Adaptive, kib: 4 };
         let mut nodes = start(dir.path(), &shape);
@@ -224,7 +224,7 @@ fn until_stopped(nodes: &[Node]) {
 
 #[test]
 fn a_node_that_leaves_alone_stops_the_others_and_nothing_is_lost() {
-    for rail in RailKind::ALL {
+    for rail in RailKind::BUILT_IN {
         let dir = tempfile::tempdir().unwrap();
         let shape = Shape { nodes: 3, workers: 2, rail, waiting: Waiting::Adaptive, kib: 4 };
         let mut nodes = start(dir.path(), &shape);
@@ -243,7 +243,7 @@ fn a_node_that_leaves_alone_stops_the_others_and_nothing_is_lost() {
 
 #[test]
 fn one_link_lost_is_the_peer_lost_and_what_everybody_held_is_secured() {
-    for rail in RailKind::ALL {
+    for rail in RailKind::BUILT_IN {
         let dir = tempfile::tempdir().unwrap();
         let shape = Shape { nodes: 3, workers: 2, rail, waiting: Waiting::Adaptive, kib: 4 };
         let nodes = start(dir.path(), &shape);

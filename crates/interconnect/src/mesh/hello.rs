@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 0 | 8 | magic `PLEXUS\r\n` |
 //! | 8 | 2 | version of everything that follows |
-//! | 10 | 1 | rail: shm 0, tcp 1 |
+//! | 10 | 1 | rail: shm 0, tcp 1, ofi 2 |
 //! | 11 | 1 | lane (tcp) |
 //! | 12 | 1 | worker (tcp) |
 //! | 13 | 1 | workers of the sender |
@@ -108,10 +108,7 @@ impl Hello {
         let mut wire = Wire {
             magic: MAGIC,
             version: VERSION.into(),
-            rail: match self.rail {
-                RailKind::Shm => 0,
-                RailKind::Tcp => 1,
-            },
+            rail: self.rail.number(),
             lane: self.lane as u8,
             worker: self.worker,
             workers: self.workers,
@@ -143,7 +140,7 @@ impl Hello {
             return Err(BadHello::Checksum);
         }
         Ok(Self {
-            rail: *RailKind::ALL.get(usize::from(wire.rail)).ok_or(BadHello::Field)?,
+            rail: RailKind::from_number(wire.rail).ok_or(BadHello::Field)?,
             lane: *Lane::ALL.get(usize::from(wire.lane)).ok_or(BadHello::Field)?,
             worker: wire.worker,
             workers: wire.workers,

@@ -379,6 +379,7 @@ impl<S: Service> Mesh<S> {
             let result = match peer.rail {
                 RailKind::Shm => self.connect_shm(peer),
                 RailKind::Tcp => self.connect_tcp(peer),
+                RailKind::Ofi => Err("no pair of nodes uses ofi in this version".into()),
             };
             match result {
                 Ok(()) => return,
