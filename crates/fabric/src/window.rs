@@ -14,6 +14,8 @@
 //! memory is reached by pointer only, and who reads it validates what was read.
 #![allow(unsafe_code, reason = "reaches memory that peers write to")]
 
+mod local;
+
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     ptr::NonNull,

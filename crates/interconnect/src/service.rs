@@ -36,6 +36,20 @@ pub trait Service: Send + 'static {
 
     /// The link to `peer` is gone for good; everything it sent before has been handled.
     fn peer_gone(&mut self, net: &mut Net, peer: NodeId, why: &Lost);
+
+    /// Called once in every turn of the worker, for what arrives otherwise than over its links; how much was done.
+    /// Whoever brings such work rings [`crate::Worker::bell`] afterwards.
+    #[inline]
+    fn turn(&mut self, net: &mut Net) -> usize {
+        let _ = net;
+        0
+    }
+
+    /// Whether [`Service::turn`] might get something done now. Called after the worker's bell was armed and before it
+    /// sleeps; must not miss anything that the bell will not announce.
+    fn pending(&mut self) -> bool {
+        false
+    }
 }
 
 /// There is no link to that node.

@@ -285,6 +285,12 @@ impl<S: Service> Worker<S> {
         self.shared.bell.wake();
     }
 
+    /// What wakes it: to be handed to those who bring work for [`Service::turn`].
+    #[must_use]
+    pub fn bell(&self) -> &Arc<Bell> {
+        &self.shared.bell
+    }
+
     /// Ends [`Worker::run`].
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Release);
@@ -472,6 +478,7 @@ impl<S: Service> Core<S> {
             service.task(net, task);
             done += 1;
         }
+        done += service.turn(net);
         for peer in 0..self.net.links.len() {
             let Some(link) = &mut self.net.links[peer] else { continue };
             link.flush();
@@ -523,6 +530,7 @@ impl<S: Service> Core<S> {
     fn pending(&mut self, shared: &Shared<S>) -> bool {
         !shared.tasks.is_empty()
             || shared.controlled.load(Ordering::Acquire)
+            || self.service.pending()
             || self.net.links.iter_mut().flatten().any(Link::pending)
     }
 }
