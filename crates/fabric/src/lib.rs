@@ -1,7 +1,8 @@
 //! Rails: one path between two endpoints.
 //!
 //! A [`Rail`] carries *frames* (small, delivered whole, in order within a [`Lane`]) and *puts* (bytes written
-//! straight into a [`Window`] of the peer, followed by a frame that says so). It is built over descriptors that
+//! straight into a [`Window`] of the peer, followed by a frame that says so; or by none, a *write*). Where the peer's
+//! memory is mapped here it reads and changes it [directly](Rail::direct). It is built over descriptors that
 //! are connected and authenticated already ([`ShmRail`] over mapped rings, [`TcpRail`] over two sockets); how
 //! peers find and trust each other is the interconnect's business, not this crate's.
 //!
@@ -22,7 +23,7 @@ mod window;
 pub use bell::{Bell, PeerBell};
 pub use frame::Frame;
 pub use memory::SetupError;
-pub use rail::{LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError};
+pub use rail::{Access, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError};
 pub use shm::ShmRail;
 pub use tcp::TcpRail;
 pub use window::{PeerWindow, Window, WindowId, WindowSpan, Windows};

@@ -96,6 +96,40 @@ pub struct Put<'a> {
     pub data: &'a [u8],
 }
 
+/// An access to the peer's window that brings something back. Words are 64 bits, little endian, at a multiple of 8.
+#[derive(Debug)]
+pub enum Access<'a> {
+    /// Copies what stands in the window into all of `into`. A whole word is read in one go.
+    Get {
+        /// Which of the peer's windows.
+        window: WindowId,
+        /// Where in it, in bytes.
+        offset: u64,
+        /// Where the bytes go.
+        into: &'a mut [u8],
+    },
+    /// Adds to a word, wrapping around.
+    FetchAdd {
+        /// Which of the peer's windows.
+        window: WindowId,
+        /// Where in it, in bytes.
+        offset: u64,
+        /// How much.
+        add: u64,
+    },
+    /// Makes a word `new` if it is `expected`.
+    CompareSwap {
+        /// Which of the peer's windows.
+        window: WindowId,
+        /// Where in it, in bytes.
+        offset: u64,
+        /// What the word must be.
+        expected: u64,
+        /// What it becomes.
+        new: u64,
+    },
+}
+
 /// Why a frame was not taken. Nothing of it was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SendError {
@@ -148,6 +182,25 @@ pub trait Rail: Send {
     /// # Errors
     /// See [`SendError`]; on an error nothing was sent.
     fn put(&mut self, lane: Lane, put: Put<'_>, head: &[u8], body: &[u8]) -> Result<(), SendError>;
+
+    /// Like [`Rail::put`] without a frame: the peer finds the bytes in its window, and is told nothing; asleep, it is
+    /// woken by the flush as for a frame. They are in place before any frame that is sent later on the same lane
+    /// arrives. Eight bytes at a multiple of eight change at once: who looks at them sees the old or the new ones.
+    ///
+    /// # Errors
+    /// See [`SendError`]; on an error nothing was written.
+    fn write(&mut self, lane: Lane, put: Put<'_>) -> Result<(), SendError>;
+
+    /// Executes an access on the peer's window with this processor, where its memory is mapped here; what the word
+    /// was before (0 for a get). Flush afterwards, as after a write. `None`: this kind of rail cannot, and
+    /// the peer must be asked by message.
+    ///
+    /// # Errors
+    /// [`SendError::TooLarge`]: not inside the window, or no whole word; nothing was done.
+    fn direct(&mut self, access: Access<'_>) -> Option<Result<u64, SendError>> {
+        let _ = access;
+        None
+    }
 
     /// Hands over up to `limit` frames of each lane that have arrived, [`Lane::Prompt`] first; how many.
     ///

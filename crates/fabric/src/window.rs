@@ -10,6 +10,10 @@
 //! between, and the owner must not reuse a granule before the put is answered or the peer's process has
 //! ended.
 //!
+//! *Words*, eight bytes at a multiple of eight, are what peers agree through: written at once, read at once,
+//! added to and compared-and-swapped by whichever processor has the memory mapped. A window is mapped at the start of a
+//! page, so a word of the window is an aligned `AtomicU64` to everyone.
+//!
 //! What this module cannot guarantee: that bytes in a window hold still. Peers may write at any time, so the
 //! memory is reached by pointer only, and who reads it validates what was read.
 #![allow(unsafe_code, reason = "reaches memory that peers write to")]
@@ -21,15 +25,24 @@ use std::{
     ptr::NonNull,
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering::Acquire, Ordering::Release},
+        atomic::{
+            AtomicU32, AtomicU64,
+            Ordering::{Acquire, Release, SeqCst},
+        },
     },
 };
 
 use crate::{
-    Put,
+    Access, Put,
     memory::{Memory, SetupError},
     stream,
 };
+
+/// Bytes in a word.
+const WORD: usize = size_of::<u64>();
+
+// Words are little endian in every window; a processor that is not would need to turn them around in each access.
+const _: () = assert!(cfg!(target_endian = "little"));
 
 /// Names a window of a node to its peers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -60,6 +73,36 @@ impl WindowSpan {
             granule => offset < self.len && offset % granule + len <= granule,
         }
     }
+
+    /// Whether `len` bytes at `offset` lie inside the window, whatever its granules.
+    #[must_use]
+    #[inline]
+    pub fn contains(&self, offset: u64, len: u64) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.len)
+    }
+
+    /// Whether there is a word at `offset`.
+    #[must_use]
+    #[inline]
+    pub fn has_word(&self, offset: u64) -> bool {
+        is_word(offset, WORD as u64) && self.contains(offset, WORD as u64)
+    }
+}
+
+/// Whether `len` bytes at `offset` are one word.
+#[inline]
+pub(crate) fn is_word(offset: u64, len: u64) -> bool {
+    len == WORD as u64 && offset.is_multiple_of(WORD as u64)
+}
+
+/// The word at `offset` of a window that was mapped as `memory`, if it has one there.
+#[inline]
+fn word(span: WindowSpan, memory: &Memory, offset: u64) -> Option<&AtomicU64> {
+    // SAFETY: inside the mapping, which lives as long as it is borrowed and begins at a page, so the word is aligned. The
+    // owner and its peers change words as atomics; a put or the kernel that writes other bytes over it makes its
+    // value arbitrary, which a word in memory of others is anyway.
+    span.has_word(offset)
+        .then(|| unsafe { AtomicU64::from_ptr(memory.start().as_ptr().add(offset as usize).cast()) })
 }
 
 /// Memory of ours that peers write into.
@@ -149,6 +192,25 @@ impl Window {
         }
     }
 
+    /// The word at `offset`: `None` unless that is a multiple of 8 inside the window.
+    #[must_use]
+    #[inline]
+    pub fn word(&self, offset: u64) -> Option<&AtomicU64> {
+        word(self.span, &self.memory, offset)
+    }
+
+    /// Adds to the word at `offset`, wrapping around; what it was. `None`: there is no word.
+    #[must_use]
+    pub fn fetch_add(&self, offset: u64, add: u64) -> Option<u64> {
+        Some(self.word(offset)?.fetch_add(add, SeqCst))
+    }
+
+    /// Makes the word at `offset` `new` if it is `expected`; what it was. `None`: there is no word.
+    #[must_use]
+    pub fn compare_swap(&self, offset: u64, expected: u64, new: u64) -> Option<u64> {
+        Some(compare_swap(self.word(offset)?, expected, new))
+    }
+
     /// Copies from the window, for those who know that no peer writes there now (and for tests).
     ///
     /// # Panics
@@ -185,11 +247,45 @@ impl PeerWindow {
         self.span
     }
 
-    /// Copies `put.data` to its place; false, and nothing copied, where that is not inside the window.
+    /// Executes `access`, whose window this is; what the word was before. `None`, and nothing done, where it does
+    /// not lie inside the window or a word is needed and there is none.
+    #[inline]
+    pub(crate) fn execute(&self, access: Access<'_>) -> Option<u64> {
+        let at = |offset| word(self.span, &self.memory, offset);
+        match access {
+            Access::FetchAdd { offset, add, .. } => Some(at(offset)?.fetch_add(add, SeqCst)),
+            Access::CompareSwap { offset, expected, new, .. } => {
+                Some(compare_swap(at(offset)?, expected, new))
+            }
+            Access::Get { offset, into, .. } => {
+                if let (Some(word), WORD) = (at(offset), into.len()) {
+                    into.copy_from_slice(&word.load(Acquire).to_le_bytes());
+                } else if self.span.contains(offset, into.len() as u64) {
+                    // SAFETY: inside the span, whose length is that of the mapping; `into` is ours. Bytes that others
+                    // write meanwhile are arbitrary, not undefined: they come from another process.
+                    unsafe {
+                        let source = self.memory.start().as_ptr().add(offset as usize);
+                        std::ptr::copy_nonoverlapping(source, into.as_mut_ptr(), into.len());
+                    }
+                } else {
+                    return None;
+                }
+                Some(0)
+            }
+        }
+    }
+
+    /// Copies `put.data` to its place, a word in one store; false, and nothing copied, where that is not inside the
+    /// window.
     #[inline]
     pub(crate) fn write(&self, put: &Put<'_>) -> bool {
         if !self.span.holds(put.offset, put.data.len() as u64) {
             return false;
+        }
+        if let (Some(word), Ok(bytes)) = (word(self.span, &self.memory, put.offset), put.data.try_into()) {
+            // Release: what was put before is seen by whoever sees this.
+            word.store(u64::from_le_bytes(bytes), Release);
+            return true;
         }
         // SAFETY: inside the span, whose length is that of the mapping; `data` is ours and cannot overlap
         // memory that nobody here has a reference to.
@@ -199,6 +295,10 @@ impl PeerWindow {
         }
         true
     }
+}
+
+fn compare_swap(word: &AtomicU64, expected: u64, new: u64) -> u64 {
+    word.compare_exchange(expected, new, SeqCst, SeqCst).unwrap_or_else(|found| found)
 }
 
 /// The windows of this node by name, for rails that scatter puts themselves.
@@ -261,6 +361,21 @@ mod tests {
         );
         let whole = WindowSpan { granule: 0, ..divided };
         assert!(whole.holds(0, 8192) && whole.holds(8192, 0) && !whole.holds(1, 8192));
+    }
+
+    #[test]
+    fn only_a_whole_word_inside_is_one() {
+        let window = Window::create(WindowId(0), 4096, 0).unwrap();
+        let outside = [1, 4, 4092, 4096, 8192, u64::MAX, u64::MAX - 7];
+        for offset in outside {
+            assert!(window.word(offset).is_none(), "{offset}");
+            assert_eq!((window.fetch_add(offset, 1), window.compare_swap(offset, 0, 1)), (None, None));
+        }
+        assert_eq!((window.fetch_add(4088, 5), window.fetch_add(4088, u64::MAX)), (Some(0), Some(5)));
+        assert_eq!((window.compare_swap(4088, 5, 9), window.compare_swap(4088, 4, 8)), (Some(4), Some(4)));
+        let mut bytes = [0; 8];
+        window.read(4088, &mut bytes);
+        assert_eq!(u64::from_le_bytes(bytes), 8, "what the accesses changed is what is read");
     }
 
     #[test]

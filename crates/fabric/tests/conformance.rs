@@ -11,32 +11,48 @@ mod hostile;
 mod pairs;
 #[path = "conformance/suite.rs"]
 mod suite;
+#[path = "conformance/words.rs"]
+mod words;
 
 macro_rules! over_every_rail {
-    ($($property:ident)*) => {
+    ($($module:ident { $($property:ident)* })*) => {
         mod shm {
-            $(#[test] fn $property() { crate::suite::$property(plexus_fabric::RailKind::Shm); })*
+            $($(#[test] fn $property() { crate::$module::$property(plexus_fabric::RailKind::Shm); })*)*
         }
         mod tcp {
-            $(#[test] fn $property() { crate::suite::$property(plexus_fabric::RailKind::Tcp); })*
+            $($(#[test] fn $property() { crate::$module::$property(plexus_fabric::RailKind::Tcp); })*)*
         }
     };
 }
 
 over_every_rail! {
-    a_rail_says_what_it_is
-    frames_of_a_lane_arrive_in_order
-    two_threads_at_full_speed_lose_and_mix_up_nothing
-    frames_of_every_size_arrive_whole
-    a_frame_that_is_too_long_is_refused_and_does_no_harm
-    a_full_rail_refuses_then_resumes_and_loses_nothing
-    a_poll_keeps_to_its_limit
-    the_data_of_a_put_are_there_when_its_frame_is
-    puts_and_frames_keep_their_order
-    a_put_without_granules_may_be_large
-    a_put_outside_its_window_is_refused_by_the_sender
-    no_wake_up_is_lost_between_two_sleepers
-    a_sender_asleep_on_a_full_rail_is_woken
-    what_arrived_before_the_end_is_delivered
-    a_lost_rail_refuses
+    suite {
+        a_rail_says_what_it_is
+        frames_of_a_lane_arrive_in_order
+        two_threads_at_full_speed_lose_and_mix_up_nothing
+        frames_of_every_size_arrive_whole
+        a_frame_that_is_too_long_is_refused_and_does_no_harm
+        a_full_rail_refuses_then_resumes_and_loses_nothing
+        a_poll_keeps_to_its_limit
+        the_data_of_a_put_are_there_when_its_frame_is
+        puts_and_frames_keep_their_order
+        a_put_without_granules_may_be_large
+        a_put_outside_its_window_is_refused_by_the_sender
+        no_wake_up_is_lost_between_two_sleepers
+        a_sender_asleep_on_a_full_rail_is_woken
+        what_arrived_before_the_end_is_delivered
+        a_lost_rail_refuses
+    }
+    words {
+        a_write_lands_and_announces_nothing
+        a_frame_finds_what_was_written_before_it
+        a_word_is_seen_whole
+        a_write_into_a_granule_needs_its_generation_where_a_processor_stands_between
+        what_is_not_in_the_window_is_refused_and_left_alone
+        words_are_added_to_and_swapped
+        a_get_brings_what_stands_there
+        adding_from_both_sides_loses_nothing
+        who_sleeps_for_a_word_is_woken_by_its_write
+        a_peer_that_comes_back_finds_the_windows_over_a_new_rail
+    }
 }

@@ -32,7 +32,8 @@ use std::{
 };
 
 use crate::{
-    Frame, LANES, Lane, Lost, MAX_FRAME, PeerBell, PeerWindow, Put, Rail, RailKind, SendError,
+    Access, Frame, LANES, Lane, Lost, MAX_FRAME, PeerBell, PeerWindow, Put, Rail, RailKind, SendError,
+    WindowId,
     memory::{Memory, SetupError},
 };
 use ring::{Broken, LINE, MAX_LINES, Place, Reader, Room, Writer};
@@ -203,6 +204,17 @@ impl ShmRail {
         }
     }
 
+    /// The peer's window of that name, while the rail lives.
+    #[inline]
+    fn window(&self, id: WindowId) -> Result<&PeerWindow, SendError> {
+        if self.lost.is_some() {
+            return Err(SendError::Lost);
+        }
+        let named = |window: &&PeerWindow| window.span().id == id;
+        let window = self.windows.get(usize::from(id.0)).filter(named);
+        window.or_else(|| self.windows.iter().find(named)).ok_or(SendError::TooLarge)
+    }
+
     #[inline]
     fn read(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> usize {
         let mut delivered = 0;
@@ -258,16 +270,33 @@ impl Rail for ShmRail {
     #[inline]
     fn put(&mut self, lane: Lane, put: Put<'_>, head: &[u8], body: &[u8]) -> Result<(), SendError> {
         let room = self.room(lane, head.len() + body.len())?;
-        let named = |window: &&PeerWindow| window.span().id == put.window;
-        let window = self.windows.get(usize::from(put.window.0)).filter(named);
-        let window = window.or_else(|| self.windows.iter().find(named)).ok_or(SendError::TooLarge)?;
-        if !window.write(&put) {
+        if !self.window(put.window)?.write(&put) {
             return Err(SendError::TooLarge);
         }
         // The release of the header word orders the data before the frame.
         self.writers[lane.index()].publish(&room, head, body);
         self.unflushed = true;
         Ok(())
+    }
+
+    #[inline]
+    fn write(&mut self, _lane: Lane, put: Put<'_>) -> Result<(), SendError> {
+        if !self.window(put.window)?.write(&put) {
+            return Err(SendError::TooLarge);
+        }
+        self.unflushed = true;
+        Ok(())
+    }
+
+    #[inline]
+    fn direct(&mut self, access: Access<'_>) -> Option<Result<u64, SendError>> {
+        let (Access::Get { window, .. }
+        | Access::FetchAdd { window, .. }
+        | Access::CompareSwap { window, .. }) = access;
+        let changes = !matches!(access, Access::Get { .. });
+        let done = self.window(window).and_then(|window| window.execute(access).ok_or(SendError::TooLarge));
+        self.unflushed |= changes && done.is_ok();
+        Some(done)
     }
 
     #[inline]

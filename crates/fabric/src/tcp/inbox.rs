@@ -6,13 +6,13 @@
 //! longest frame with its header.
 #![allow(unsafe_code, reason = "receives into windows")]
 
-use std::{io::IoSliceMut, net::TcpStream};
+use std::{io::IoSliceMut, net::TcpStream, sync::atomic::Ordering::Release};
 
 use plexus_base::crc32c_append;
 use rustix::{io::Errno, net::RecvFlags};
 
 use super::wire::{self, Decoded, Target};
-use crate::{Frame, Lane, MAX_FRAME, Windows};
+use crate::{Frame, Lane, MAX_FRAME, Windows, window::is_word};
 
 /// Several of the longest frames, or a thousand small ones, for one system call.
 const BUFFER_LEN: usize = 64 << 10;
@@ -38,6 +38,15 @@ struct Landing {
     done: usize,
     /// Over those.
     crc: u32,
+    /// Where the bytes of a word wait for each other: it changes at once, see [`Landing::word`].
+    word: [u8; 8],
+}
+
+impl Landing {
+    /// Whether it is one word, which whoever polls it must see whole, and never unverified.
+    fn is_word(&self) -> bool {
+        is_word(self.target.offset, u64::from(self.target.len))
+    }
 }
 
 pub(super) struct Inbox {
@@ -50,6 +59,8 @@ pub(super) struct Inbox {
     landing: Option<Landing>,
     /// The frame that follows the put on its way in.
     held: Vec<u8>,
+    /// Puts without a frame that this poll has brought: they count for its limit, or it would never end.
+    quiet: usize,
     /// Most bytes to read at once, see [`BEHIND_PUT`].
     chunk: usize,
     /// The socket had less than was asked for, so it will announce what comes.
@@ -66,6 +77,7 @@ impl Inbox {
             end: 0,
             landing: None,
             held: Vec::with_capacity(MAX_FRAME),
+            quiet: 0,
             chunk: BUFFER_LEN,
             drained: false,
         }
@@ -95,7 +107,8 @@ impl Inbox {
         // One look at the socket at least; after that it is only asked again when it gave all that was asked
         // for.
         let mut dry = false;
-        while delivered < limit {
+        self.quiet = 0;
+        while delivered + self.quiet < limit {
             let step = if self.landing.is_some() {
                 self.land(socket, windows, &mut dry, &mut deliver)
             } else {
@@ -139,7 +152,7 @@ impl Inbox {
                 self.start += frame.end;
                 self.sequence = self.sequence.wrapping_add(1);
                 self.chunk = BEHIND_PUT;
-                self.landing = Some(Landing { target, done: 0, crc: 0 });
+                self.landing = Some(Landing { target, done: 0, crc: 0, word: [0; 8] });
                 Ok(Some(0))
             }
             Decoded::Needs(_) if *dry => Ok(None),
@@ -173,16 +186,21 @@ impl Inbox {
         let Some(landing) = &mut self.landing else { return Ok(Some(0)) };
         let target = landing.target;
         let rest = target.len as usize - landing.done;
+        let is_word = landing.is_word();
         if rest > 0 {
             // Again before every write: the owner may have given up waiting.
             let window = admit(windows, &target).map_err(Stop::Corrupt)?;
-            // SAFETY: `accepts` has found the whole target inside the window, which is mapped as long as the
-            // table holds it. No thread of ours reads or writes a granule while it expects a put; in a window
-            // without granules, bytes under a put are arbitrary to whoever looks, and this slice is only
-            // handed to the kernel and summed.
-            let place = unsafe {
-                let start = window.ptr().add(target.offset as usize + landing.done);
-                std::slice::from_raw_parts_mut(start.as_ptr(), rest)
+            let place = if is_word {
+                &mut landing.word[landing.done..]
+            } else {
+                // SAFETY: `accepts` has found the whole target inside the window, which is mapped as long as the
+                // table holds it. No thread of ours reads or writes a granule while it expects a put; in a window
+                // without granules, bytes under a put are arbitrary to whoever looks, and this slice is only
+                // handed to the kernel and summed.
+                unsafe {
+                    let start = window.ptr().add(target.offset as usize + landing.done);
+                    std::slice::from_raw_parts_mut(start.as_ptr(), rest)
+                }
             };
             let landed = if self.start < self.end {
                 let landed = rest.min(self.end - self.start);
@@ -216,7 +234,17 @@ impl Inbox {
         if landing.crc != target.crc {
             return Err(Stop::Corrupt("data of a put whose checksum does not match"));
         }
+        if is_word {
+            let window = admit(windows, &target).map_err(Stop::Corrupt)?;
+            if let Some(word) = window.word(target.offset) {
+                word.store(u64::from_le_bytes(landing.word), Release);
+            }
+        }
         self.landing = None;
+        if !target.announced {
+            self.quiet += 1;
+            return Ok(Some(0));
+        }
         deliver(Frame::of(&self.held));
         Ok(Some(1))
     }

@@ -22,6 +22,7 @@ use rustix::event::epoll;
 use crate::{Frame, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, WindowSpan, Windows};
 use inbox::{Inbox, Stop};
 use outbox::Outbox;
+use wire::Load;
 
 #[doc(hidden)]
 pub use wire::decode_any;
@@ -111,7 +112,22 @@ impl TcpRail {
         delivered
     }
 
-    fn take(&mut self, lane: Lane, head: &[u8], body: &[u8], put: Option<&Put<'_>>) -> Result<(), SendError> {
+    fn load(&mut self, lane: Lane, head: &[u8], body: &[u8], load: Load<'_>) -> Result<(), SendError> {
+        let len = load.put.data.len() as u64;
+        let span = self.peer_windows.iter().find(|span| span.id == load.put.window);
+        if len > u64::from(u32::MAX) || !span.is_some_and(|span| span.holds(load.put.offset, len)) {
+            return Err(SendError::TooLarge);
+        }
+        self.take(lane, head, body, Some(&load))
+    }
+
+    fn take(
+        &mut self,
+        lane: Lane,
+        head: &[u8],
+        body: &[u8],
+        load: Option<&Load<'_>>,
+    ) -> Result<(), SendError> {
         if head.len() + body.len() > MAX_FRAME {
             return Err(SendError::TooLarge);
         }
@@ -119,7 +135,7 @@ impl TcpRail {
             return Err(SendError::Lost);
         }
         let stream = &self.streams[lane.index()];
-        self.outboxes[lane.index()].send(stream, head, body, put).unwrap_or_else(|errno| {
+        self.outboxes[lane.index()].send(stream, head, body, load).unwrap_or_else(|errno| {
             self.ending = Some(io::Error::from(errno).to_string());
             Err(SendError::Lost)
         })
@@ -136,12 +152,11 @@ impl Rail for TcpRail {
     }
 
     fn put(&mut self, lane: Lane, put: Put<'_>, head: &[u8], body: &[u8]) -> Result<(), SendError> {
-        let len = put.data.len() as u64;
-        let span = self.peer_windows.iter().find(|span| span.id == put.window);
-        if len > u64::from(u32::MAX) || !span.is_some_and(|span| span.holds(put.offset, len)) {
-            return Err(SendError::TooLarge);
-        }
-        self.take(lane, head, body, Some(&put))
+        self.load(lane, head, body, Load { put, announced: true })
+    }
+
+    fn write(&mut self, lane: Lane, put: Put<'_>) -> Result<(), SendError> {
+        self.load(lane, &[], &[], Load { put, announced: false })
     }
 
     fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost> {

@@ -11,8 +11,8 @@ use rustix::{
     net::{SendAncillaryBuffer, SendFlags},
 };
 
-use super::wire;
-use crate::{Lane, Put, SendError};
+use super::wire::{self, Load};
+use crate::{Lane, SendError};
 
 /// Bytes that may wait for the socket, by lane. Prompt: more than the credits of all channels allow to be
 /// under way. Bulk:
@@ -58,10 +58,10 @@ impl Outbox {
         socket: &TcpStream,
         head: &[u8],
         body: &[u8],
-        put: Option<&Put<'_>>,
+        load: Option<&Load<'_>>,
     ) -> Result<Result<(), SendError>, Errno> {
-        let data = put.map_or(&[][..], |put| put.data);
-        let total = wire::header_len(put.is_some()) + head.len() + body.len() + data.len();
+        let data = load.map_or(&[][..], |load| load.put.data);
+        let total = wire::header_len(load.is_some()) + head.len() + body.len() + data.len();
         // A put longer than the whole queue may go when nothing waits in front of it.
         let most = MOST_QUEUED[self.lane.index()];
         if self.queued() > 0 && self.queued() + total > most {
@@ -70,7 +70,7 @@ impl Outbox {
                 return Ok(Err(SendError::Full));
             }
         }
-        let header = wire::encode(self.lane, self.sequence, head, body, put);
+        let header = wire::encode(self.lane, self.sequence, head, body, load);
         self.sequence = self.sequence.wrapping_add(1);
         let parts = [header.bytes(), head, body, data];
         if total <= SMALL || self.blocked {

@@ -5,12 +5,12 @@
 //! ```text
 //! 0   u32  length of the frame in bytes, at most MAX_FRAME
 //! 4   u8   version, 1
-//! 5   u8   flags: 1 = a put follows
+//! 5   u8   flags: 1 = a put follows; 3 = a put that no frame announces (then the frame has no bytes)
 //! 6   u8   lane, as its index
 //! 7   u8   0
 //! 8   u32  sequence: 0 for the first frame of the stream, then one more for each
 //! 12  u32  CRC-32C over bytes 0..12, the put fields if there are any, and the frame
-//!          -- with flag 1:
+//!          -- with flags 1 and 3:
 //! 16  u64  offset in the window
 //! 24  u32  length of the data in bytes
 //! 28  u32  CRC-32C over the data
@@ -36,6 +36,7 @@ use crate::{Lane, MAX_FRAME, Put, WindowId};
 
 const VERSION: u8 = 1;
 const FLAG_PUT: u8 = 1;
+const FLAG_WRITE: u8 = 2;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -79,6 +80,16 @@ pub(super) struct Target {
     pub(super) generation: u32,
     /// Of the data.
     pub(super) crc: u32,
+    /// Whether a frame is delivered when they are in place.
+    pub(super) announced: bool,
+}
+
+/// A put to send.
+#[derive(Clone, Copy)]
+pub(super) struct Load<'a> {
+    pub(super) put: Put<'a>,
+    /// Whether a frame is delivered behind it; else that frame has no bytes.
+    pub(super) announced: bool,
 }
 
 /// What stands at the front of some bytes.
@@ -108,20 +119,20 @@ pub(super) fn header_len(put: bool) -> usize {
 }
 
 /// The header for the frame `head` + `body`, which the caller has found to be no longer than [`MAX_FRAME`],
-/// and `put`, whose data are no longer than a `u32` says.
-pub(super) fn encode(lane: Lane, sequence: u32, head: &[u8], body: &[u8], put: Option<&Put<'_>>) -> Header {
+/// and `load`, whose data are no longer than a `u32` says.
+pub(super) fn encode(lane: Lane, sequence: u32, head: &[u8], body: &[u8], load: Option<&Load<'_>>) -> Header {
     let mut base = Base {
         len: U32::new((head.len() + body.len()) as u32),
         version: VERSION,
-        flags: if put.is_some() { FLAG_PUT } else { 0 },
+        flags: load.map_or(0, |load| if load.announced { FLAG_PUT } else { FLAG_PUT | FLAG_WRITE }),
         lane: lane.index() as u8,
         zero: 0,
         sequence: U32::new(sequence),
         crc: U32::new(0),
     };
-    let mut header = Header { bytes: [0; MAX_HEADER], len: header_len(put.is_some()) };
+    let mut header = Header { bytes: [0; MAX_HEADER], len: header_len(load.is_some()) };
     let mut crc = crc32c(&base.as_bytes()[..COVERED]);
-    if let Some(put) = put {
+    if let Some(Load { put, .. }) = load {
         let fields = PutFields {
             offset: U64::new(put.offset),
             len: U32::new(put.data.len() as u32),
@@ -148,7 +159,12 @@ pub(super) fn decode(bytes: &[u8], lane: Lane, sequence: u32) -> Result<Decoded,
         return Err("a header of another version or of no rail at all");
     }
     let len = base.len.get() as usize;
-    if len > MAX_FRAME || base.flags & !FLAG_PUT != 0 || base.zero != 0 {
+    let announced = match base.flags {
+        0 | FLAG_PUT => true,
+        flags if flags == FLAG_PUT | FLAG_WRITE && len == 0 => false,
+        _ => return Err("a header that cannot be"),
+    };
+    if len > MAX_FRAME || base.zero != 0 {
         return Err("a header that cannot be");
     }
     if usize::from(base.lane) != lane.index() {
@@ -173,6 +189,7 @@ pub(super) fn decode(bytes: &[u8], lane: Lane, sequence: u32) -> Result<Decoded,
             len: put.len.get(),
             generation: put.generation.get(),
             crc: put.crc.get(),
+            announced,
         })
     };
     Ok(Decoded::Frame { frame: start..start + len, target })
@@ -213,8 +230,8 @@ mod tests {
         }
     }
 
-    fn put(data: &[u8]) -> Put<'_> {
-        Put { window: WindowId(7), offset: 1 << 40, generation: 11, data }
+    fn put(data: &[u8]) -> Load<'_> {
+        Load { put: Put { window: WindowId(7), offset: 1 << 40, generation: 11, data }, announced: true }
     }
 
     fn stream(frames: u32) -> Vec<u8> {
@@ -225,7 +242,7 @@ mod tests {
             bytes.extend_from_slice(encode(Lane::Prompt, sequence, &head, &body, put.as_ref()).bytes());
             bytes.extend_from_slice(&head);
             bytes.extend_from_slice(&body);
-            bytes.extend_from_slice(put.map_or(&[], |put| put.data));
+            bytes.extend_from_slice(put.map_or(&[], |load| load.put.data));
         }
         bytes
     }
@@ -239,10 +256,23 @@ mod tests {
         };
         assert_eq!(&bytes[frame.clone()], b"headbody!");
         assert_eq!(&bytes[frame.end..], b"data");
-        let Target { window, offset, len, generation, crc } = target;
-        assert_eq!((window, offset, len, generation), (WindowId(7), 1 << 40, 4, 11));
+        let Target { window, offset, len, generation, crc, announced } = target;
+        assert_eq!((window, offset, len, generation, announced), (WindowId(7), 1 << 40, 4, 11, true));
         assert_eq!(crc, crc32c(b"data"));
         assert!(decode(&bytes, Lane::Prompt, 5).is_err() && decode(&bytes, Lane::Bulk, 6).is_err());
+    }
+
+    #[test]
+    fn a_write_is_a_put_that_nothing_announces() {
+        let load = Load { announced: false, ..put(b"data") };
+        let header = encode(Lane::Bulk, 5, b"", b"", Some(&load));
+        let Ok(Decoded::Frame { frame, target: Some(target) }) = decode(header.bytes(), Lane::Bulk, 5) else {
+            panic!()
+        };
+        assert!(frame.is_empty() && target.len == 4 && !target.announced);
+        let with_a_frame = encode(Lane::Bulk, 5, b"head", b"", Some(&load));
+        let bytes = [with_a_frame.bytes(), b"head"].concat();
+        assert_eq!(decode(&bytes, Lane::Bulk, 5), Err("a header that cannot be"));
     }
 
     #[test]

@@ -43,11 +43,13 @@ impl Own {
             Window::create(DIVIDED, GRANULES * GRANULE, GRANULE as u32),
             Window::create(WHOLE, WHOLE_LEN, 0),
         ];
-        Self {
-            rx: RxRings::create().unwrap(),
-            bell: Arc::new(Bell::create().unwrap()),
-            windows: Arc::new(Windows::new(windows.map(|window| Arc::new(window.unwrap())))),
-        }
+        let windows = Windows::new(windows.map(|window| Arc::new(window.unwrap())));
+        Self::with(Arc::new(Bell::create().unwrap()), Arc::new(windows))
+    }
+
+    /// Of a worker that has its bell and windows already.
+    pub(crate) fn with(bell: Arc<Bell>, windows: Arc<Windows>) -> Self {
+        Self { rx: RxRings::create().unwrap(), bell, windows }
     }
 
     /// What to hand to the peer: rings, page and event of the bell, windows.
@@ -98,7 +100,11 @@ pub(crate) fn sockets() -> (TcpStream, TcpStream) {
 
 /// A connected pair.
 pub(crate) fn pair(kind: RailKind) -> (End, End) {
-    let (a, b) = (Own::new(), Own::new());
+    pair_of(kind, Own::new(), Own::new())
+}
+
+/// A connection between these two.
+pub(crate) fn pair_of(kind: RailKind, a: Own, b: Own) -> (End, End) {
     match kind {
         RailKind::Shm => {
             let (fds_a, fds_b) = (a.fds(), b.fds());
@@ -176,8 +182,13 @@ impl Sleeper {
     /// Sleeps as a worker does, if there is nothing to do; whether it slept. A wake-up that does not come
     /// within a minute is a lost one.
     pub(crate) fn sleep(&self, end: &mut End) -> bool {
+        self.sleep_unless(end, |_| false)
+    }
+
+    /// The same for a sleeper who has something else to look at as well.
+    pub(crate) fn sleep_unless(&self, end: &mut End, ready: impl FnOnce(&End) -> bool) -> bool {
         end.bell.arm();
-        let idle = !end.rail.pending();
+        let idle = !end.rail.pending() && !ready(end);
         if idle {
             let mut events = Vec::with_capacity(8);
             let timeout = Timespec { tv_sec: 60, tv_nsec: 0 };

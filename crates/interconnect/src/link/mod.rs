@@ -7,7 +7,7 @@ pub mod protocol;
 
 use std::sync::Arc;
 
-use plexus_base::{Epoch, NodeId};
+use plexus_base::{Epoch, Nanos, NodeId};
 use plexus_fabric::{LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, WindowId};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -191,6 +191,18 @@ impl Link {
     /// Whether frames wait for room, so that the link must be flushed again.
     pub(crate) fn blocked(&self) -> bool {
         self.core.wants_pump()
+    }
+
+    /// Whether [`Link::tick`] is to be called every 20 ms.
+    #[expect(dead_code, reason = "the worker's clock comes next")]
+    pub(crate) fn wants_ticks(&self) -> bool {
+        false
+    }
+
+    /// Does what is due by `now`.
+    #[expect(dead_code, reason = "the worker's clock comes next")]
+    pub(crate) fn tick(&mut self, now: Nanos) {
+        let _ = now;
     }
 
     /// Why the rail is dead, if it is.
