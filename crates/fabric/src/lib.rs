@@ -23,7 +23,7 @@ mod window;
 pub use bell::{Bell, PeerBell};
 pub use frame::Frame;
 pub use memory::SetupError;
-pub use rail::{Access, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError};
+pub use rail::{Access, Health, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError};
 pub use shm::ShmRail;
 pub use tcp::TcpRail;
 pub use window::{PeerWindow, Window, WindowId, WindowSpan, Windows};

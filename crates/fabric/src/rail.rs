@@ -2,6 +2,8 @@
 
 use std::{fmt, io, os::fd::BorrowedFd};
 
+use plexus_base::Nanos;
+
 use crate::{Frame, WindowId};
 
 /// Largest frame in bytes, head and body together: a 16 KiB message with its headers fits in one.
@@ -165,6 +167,23 @@ pub enum Lost {
     Corrupt(&'static str),
 }
 
+/// What a rail knows of its path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Health {
+    /// Bytes that fit in one packet; 0 where there are no packets or it is not known.
+    pub mtu: u32,
+    /// Smoothed round trip; 0 where not known.
+    pub rtt: Nanos,
+    /// How long ago the system last heard from the peer's host, acknowledgements included; `None` where it does not say.
+    pub silent: Option<Nanos>,
+    /// Packets that the system sent again.
+    pub retransmits: u64,
+    /// Bytes that wait here for the path to take them.
+    pub unsent: u64,
+    /// Whether what it carries is encrypted.
+    pub encrypted: bool,
+}
+
 /// One path between two endpoints. See the [crate] documentation for what holds for every kind.
 pub trait Rail: Send {
     /// What it runs over.
@@ -200,6 +219,11 @@ pub trait Rail: Send {
     fn direct(&mut self, access: Access<'_>) -> Option<Result<u64, SendError>> {
         let _ = access;
         None
+    }
+
+    /// What is known of the path now. Called on every tick of a link; also re-arms what must be re-armed.
+    fn health(&mut self) -> Health {
+        Health::default()
     }
 
     /// Hands over up to `limit` frames of each lane that have arrived, [`Lane::Prompt`] first; how many.
