@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use plexus_base::NodeId;
 use plexus_cache::{Cache, protocol::Counts};
-use plexus_node::{body::Body, control::Command, traffic::Traffic};
+use plexus_node::{body::Body, control::Command};
+use plexus_observe::Traffic;
 
 use crate::{
     blocks::{self, Host},
@@ -29,7 +30,7 @@ impl Host for Body {
     }
 
     fn traffic(&self) -> Traffic {
-        self.traffic()
+        Traffic::of(&self.links())
     }
 }
 

@@ -7,10 +7,10 @@
 pub mod blocks;
 mod inside;
 pub mod perf;
-pub mod report;
 mod responses;
 mod usage;
 
 pub use inside::commands;
+pub use plexus_observe::show as report;
 pub use responses::{ResponseUs, Responses};
 pub use usage::Usage;

@@ -15,7 +15,7 @@ use plexus_cache::{Cache, CacheTask, LostBlocks, Port, Settings, Wiring, protoco
 use plexus_disks::Group;
 use plexus_fabric::{Window, WindowId};
 use plexus_interconnect::{
-    Worker,
+    LinkInfo, RailReport, Worker,
     mesh::{self, Mesh},
 };
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,6 @@ use crate::{
     service::{News, NodeService, Workers},
     settle::Settled,
     shards::Shards,
-    traffic::Traffic,
     watcher::Watcher,
 };
 
@@ -265,6 +264,16 @@ impl Body {
         sum
     }
 
+    /// The same, or nothing where a shard does not answer in time.
+    #[must_use]
+    pub fn counts_within(&self, limit: Duration) -> Option<Counts> {
+        let shards = self.shards();
+        let answers: Vec<Counts> = shards.ask_within(limit, CacheTask::Counts);
+        let mut sum = Counts::default();
+        answers.iter().for_each(|counts| sum.add(counts));
+        (answers.len() == usize::from(shards.count())).then_some(sum)
+    }
+
     /// What it looks like now.
     #[must_use]
     pub fn status(&self) -> BodyStatus {
@@ -287,20 +296,22 @@ impl Body {
         }
     }
 
-    /// What went over the links so far.
+    /// Every link that is or was up, with what its channels count.
     #[must_use]
-    pub fn traffic(&self) -> Traffic {
-        let mut traffic = Traffic::default();
-        for link in self.mesh.links() {
-            for channel in plexus_interconnect::Channel::ALL {
-                let counts = link.counters[channel.index()].snapshot();
-                let directions = [counts.client_out, counts.client_in, counts.server_in, counts.server_out];
-                if directions.iter().any(|sizes| sizes.total_messages() > 0) {
-                    traffic.add(channel.name(), directions);
-                }
-            }
-        }
-        traffic
+    pub fn links(&self) -> Vec<LinkInfo> {
+        self.mesh.links()
+    }
+
+    /// Every rail to every peer, as it is now.
+    #[must_use]
+    pub fn rails(&self) -> Vec<RailReport> {
+        self.mesh.rails()
+    }
+
+    /// Connections refused because whoever was at the other end is no peer.
+    #[must_use]
+    pub fn strangers(&self) -> u64 {
+        self.mesh.strangers()
     }
 
     /// Starts no change any more. Those under way end while the blocks are handed back.

@@ -1,4 +1,4 @@
-//! What every node does when asked: `status`, `stat`, `quiesce`, `handback`, `exit`.
+//! What every node does when asked: `status`, `quiesce`, `handback`, `exit`.
 //!
 //! To end a cluster without loss all nodes quiesce, then all hand back, then all exit with `{"clean":true}`; see
 //! [`crate::down`]. An `exit` without it makes the node leave alone.
@@ -79,10 +79,6 @@ pub(crate) fn register_rest(
     body: &Arc<Body>,
 ) {
     register_status_of(commands, config, me, settled, life, Some(Arc::clone(body)));
-    let of_body = Arc::clone(body);
-    commands.register(Arc::new(Does("stat", move |_, _: &mut dyn FnMut(Value) -> bool| {
-        serde_json::to_value(of_body.traffic()).map_err(|error| error.to_string())
-    })));
     let (of_life, of_body) = (Arc::clone(life), Arc::clone(body));
     commands.register(Arc::new(Does("quiesce", move |_, _: &mut dyn FnMut(Value) -> bool| {
         expect(&of_life, &[Stage::Running, Stage::Quiesced, Stage::HandedBack])?;

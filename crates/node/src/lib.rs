@@ -25,7 +25,6 @@ pub mod settle;
 mod shards;
 pub mod state;
 pub mod temporary;
-pub mod traffic;
 mod watcher;
 
 pub use node::{Node, NodeError};

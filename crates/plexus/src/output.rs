@@ -20,6 +20,11 @@ pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     line(&text)
 }
 
+/// Prints a result as one line of JSON, whoever reads it.
+pub(crate) fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
+    line(&serde_json::to_string(value)?)
+}
+
 /// Prints a line of a result. A reader that has gone (`| head`) is no failure.
 pub(crate) fn line(text: &str) -> anyhow::Result<()> {
     match writeln!(io::stdout(), "{text}") {

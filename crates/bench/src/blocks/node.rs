@@ -7,7 +7,7 @@ use std::{
 
 use plexus_base::{BlockId, NodeId};
 use plexus_cache::{Cache, protocol::Counts};
-use plexus_node::traffic::Traffic;
+use plexus_observe::Traffic;
 use serde::{Deserialize, Serialize};
 
 use super::{

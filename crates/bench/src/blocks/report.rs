@@ -1,6 +1,6 @@
 //! What a run of the workload shows: the nodes' results as one.
 
-use plexus_node::traffic::Traffic;
+use plexus_observe::Traffic;
 use serde::{Deserialize, Serialize};
 
 use super::{NodeCounts, NodeResult, Workload};

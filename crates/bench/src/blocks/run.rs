@@ -215,7 +215,7 @@ mod tests {
             responses: Responses::new(),
             usage: Usage::default(),
             counts: super::super::NodeCounts::default(),
-            traffic: plexus_node::traffic::Traffic::default(),
+            traffic: plexus_observe::Traffic::default(),
         }
     }
 

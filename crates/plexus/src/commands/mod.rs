@@ -9,7 +9,9 @@ mod interrupt;
 mod janitor;
 pub(crate) mod measured;
 mod node;
+mod pace;
 mod perf;
+mod rails;
 mod stat;
 mod status;
 mod up;
@@ -29,7 +31,9 @@ pub(crate) enum Command {
     Status(status::Args),
     /// Write everything back and end every node of a cluster on this machine.
     Down(down::Args),
-    /// Show the traffic of the interconnect by channel and message size.
+    /// Show every rail of every pair of nodes: in use, or why not.
+    Rails(rails::Args),
+    /// Show the traffic of the interconnect: by channel and message size, once, as a log or live.
     Stat(stat::Args),
     /// Show what all of it is worth: three nodes, two interconnects, in under a minute.
     Demo(demo::Args),
@@ -51,6 +55,7 @@ impl Command {
             Self::Node(args) => node::run(args),
             Self::Status(args) => status::run(args),
             Self::Down(args) => down::run(args),
+            Self::Rails(args) => rails::run(args),
             Self::Stat(args) => stat::run(args),
             Self::Demo(args) => demo::run(args),
             Self::Bench(args) => bench::run(args),

@@ -49,7 +49,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false).init();
     end_on_panic();
     let config = cluster::load(&args.dir)?;
-    let node = Node::start(config, &args.name, plexus_bench::commands)?;
+    let node = Node::start(config, &args.name, |body| {
+        [plexus_observe::commands(body), plexus_bench::commands(body)].concat()
+    })?;
     node.run_until_stopped()?;
     if args.json {
         crate::output::json(&serde_json::json!({ "name": args.name, "ended": true }))?;

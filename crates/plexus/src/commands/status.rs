@@ -73,7 +73,7 @@ fn row(status: &Status) -> Vec<String> {
         status.state.to_string(),
         body.epoch.to_string(),
         or_dash(body.members.join(",")),
-        uptime(status.uptime_s),
+        plexus_observe::show::duration(status.uptime_s),
         or_dash(rails.collect::<Vec<_>>().join(" ")),
         body.blocks_held.to_string(),
         body.blocks_written.to_string(),
@@ -89,15 +89,4 @@ fn say_lost(config: &Config, lost: &plexus_node::blocks::Blocks) -> anyhow::Resu
     output::line(&format!(
         "lost: {lost}; to take them as they are on disk: `plexus down {dir}`, then `plexus up {dir} --accept-lost`"
     ))
-}
-
-/// A time as people say it.
-fn uptime(seconds: f64) -> String {
-    let whole = seconds as u64;
-    match whole {
-        0..60 => format!("{seconds:.1}s"),
-        60..3600 => format!("{}m{:02}s", whole / 60, whole % 60),
-        3600..86400 => format!("{}h{:02}m", whole / 3600, whole / 60 % 60),
-        _ => format!("{}d{:02}h", whole / 86400, whole / 3600 % 24),
-    }
 }

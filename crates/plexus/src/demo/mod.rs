@@ -75,7 +75,7 @@ pub(crate) struct Found {
     /// Two nodes by the number of clients.
     pub(crate) sweep: Vec<Report>,
     /// Messages of the three nodes over shm, by channel and size.
-    pub(crate) traffic: plexus_node::traffic::Traffic,
+    pub(crate) traffic: plexus_observe::Traffic,
     /// Over all runs.
     pub(crate) changes_acknowledged: u64,
     /// Over all runs.

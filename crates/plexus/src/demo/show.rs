@@ -6,7 +6,7 @@ use plexus_bench::{
     perf::Row,
     report::{Table, bytes, count, rate, ratio, us},
 };
-use plexus_node::traffic::{Traffic, size_name};
+use plexus_observe::traffic::{ChannelTraffic, Traffic, size_name};
 
 use super::{Found, GIGABIT, GOAL_BLOCKS, GOAL_CPU};
 use crate::output;
@@ -119,7 +119,7 @@ impl Teller {
         self.line("\n3. What went over the interconnect (shm): messages sent, by channel and size\n")?;
         let mut table =
             Table::new(["channel", "size", "requests", "replies, forwards", "bytes", "share"]).indent(3);
-        let sent = |channel: &plexus_node::traffic::ChannelTraffic, class: usize| {
+        let sent = |channel: &ChannelTraffic, class: usize| {
             channel.client_out.bytes[class] + channel.server_out.bytes[class]
         };
         let all: u64 =

@@ -2,24 +2,32 @@
 
 use std::fmt;
 
-/// A table whose first column is aligned to the left and all others to the right.
+/// A table whose first column is aligned to the left and all others to the right, unless [`Table::left`] says more.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     rows: Vec<Vec<String>>,
     indent: usize,
+    left: usize,
 }
 
 impl Table {
     /// A table with these heads.
     #[must_use]
     pub fn new<'a>(heads: impl IntoIterator<Item = &'a str>) -> Self {
-        Self { rows: vec![heads.into_iter().map(str::to_owned).collect()], indent: 0 }
+        Self { rows: vec![heads.into_iter().map(str::to_owned).collect()], indent: 0, left: 1 }
     }
 
     /// Moves the table to the right.
     #[must_use]
     pub fn indent(mut self, columns: usize) -> Self {
         self.indent = columns;
+        self
+    }
+
+    /// Aligns that many columns to the left.
+    #[must_use]
+    pub fn left(mut self, columns: usize) -> Self {
+        self.left = columns;
         self
     }
 
@@ -51,10 +59,11 @@ impl fmt::Display for Table {
             let mut line = " ".repeat(self.indent);
             for (column, width) in widths.iter().enumerate() {
                 let cell = row.get(column).map_or("", String::as_str);
-                match column {
-                    0 => line += &format!("{cell:<width$}"),
-                    _ => line += &format!("  {cell:>width$}"),
-                }
+                let gap = if column == 0 { "" } else { "  " };
+                line += &match column < self.left {
+                    true => format!("{gap}{cell:<width$}"),
+                    false => format!("{gap}{cell:>width$}"),
+                };
             }
             writeln!(f, "{}", line.trim_end())?;
         }
@@ -72,5 +81,7 @@ mod tests {
         table.row(["shm", "1,234,567", "8"].map(str::to_owned));
         table.row(["tcp".to_owned()]);
         assert_eq!(table.to_string(), "  rail   blocks/s  p50\n  shm   1,234,567    8\n  tcp\n");
+        let table = table.left(2).to_string();
+        assert_eq!(table, "  rail  blocks/s   p50\n  shm   1,234,567    8\n  tcp\n");
     }
 }

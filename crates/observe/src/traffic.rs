@@ -1,8 +1,11 @@
-//! What went over the links of a node, by channel and message size; the answer to `stat`.
+//! What went over links, by channel, direction and message size.
+//!
+//! Counts only; what they mean for a second or for a cluster is made of them in [`crate::interval`] and [`crate::stat`].
 
 use std::collections::BTreeMap;
 
 use plexus_base::counters::{SIZE_BOUNDS, SIZES, SizeCounts};
+use plexus_interconnect::{Channel, LinkInfo};
 use serde::{Deserialize, Serialize};
 
 /// Messages and bytes by size class, see [`SIZE_BOUNDS`].
@@ -70,6 +73,20 @@ impl ChannelTraffic {
 }
 
 impl Traffic {
+    /// What these links counted so far.
+    #[must_use]
+    pub fn of(links: &[LinkInfo]) -> Self {
+        let mut traffic = Self::default();
+        for link in links {
+            for channel in Channel::ALL {
+                let counts = link.counters[channel.index()].snapshot();
+                let directions = [counts.client_out, counts.client_in, counts.server_in, counts.server_out];
+                traffic.add(channel.name(), directions);
+            }
+        }
+        traffic
+    }
+
     /// Adds what one link counted on one channel: client out and in, server in and out.
     pub fn add(&mut self, channel: &str, [client_out, client_in, server_in, server_out]: [SizeCounts; 4]) {
         let link = ChannelTraffic {

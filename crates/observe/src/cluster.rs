@@ -1,0 +1,200 @@
+//! The snapshots of all nodes of a cluster, taken as nearly at once as may be, and what came between two such readings.
+//!
+//! A node that is down or does not answer is part of a reading, not an error: whoever looks wants to see just that. All
+//! nodes are asked at the same time, so that one that hangs holds nobody up for longer than [`PATIENCE`].
+
+use std::{
+    thread,
+    time::{Duration, SystemTime},
+};
+
+use plexus_node::{
+    config::{Config, ConfigError},
+    control::{Control, ControlError},
+};
+use serde_json::Value;
+
+use crate::{Snapshot, Traffic, snapshot::unix_ms};
+
+/// How long a node may take to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What is known of one node.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Seen {
+    /// It answered.
+    Alive(Box<Snapshot>),
+    /// It runs and does not answer, or not with what was asked for; the line says which.
+    Silent(String),
+    /// It does not run.
+    Down,
+}
+
+/// What is known of all nodes at a moment, or of what they did in an interval.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Reading {
+    /// When, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// How long the interval was; nothing for counts since each node started.
+    pub seconds: Option<f64>,
+    /// Each node that was asked.
+    pub nodes: Vec<(String, Seen)>,
+}
+
+impl Seen {
+    fn of(config: &Config, name: &str) -> Self {
+        match ask(config, name) {
+            Ok(snapshot) => Self::Alive(Box::new(snapshot)),
+            Err(ControlError::NotRunning { .. } | ControlError::Ended { .. }) => Self::Down,
+            Err(error) => Self::Silent(error.to_string()),
+        }
+    }
+
+    /// The snapshot of a node that answered.
+    #[must_use]
+    pub fn alive(&self) -> Option<&Snapshot> {
+        match self {
+            Self::Alive(snapshot) => Some(snapshot),
+            Self::Silent(_) | Self::Down => None,
+        }
+    }
+
+    /// One word.
+    #[must_use]
+    pub fn state(&self) -> &'static str {
+        match self {
+            Self::Alive(_) => "alive",
+            Self::Silent(_) => "silent",
+            Self::Down => "down",
+        }
+    }
+}
+
+fn ask(config: &Config, name: &str) -> Result<Snapshot, ControlError> {
+    let mut control = Control::connect(&config.dir, name)?;
+    control.set_patience(PATIENCE)?;
+    let answer = control.call("snapshot", Value::Null, |_| {})?;
+    serde_json::from_value(answer)
+        .map_err(|error| ControlError::Io { name: name.into(), source: error.into() })
+}
+
+impl Reading {
+    /// Asks every node, or only the one called `only`.
+    ///
+    /// # Errors
+    /// There is no node of that name.
+    pub fn take(config: &Config, only: Option<&str>) -> Result<Self, ConfigError> {
+        let names: Vec<&str> = match only {
+            Some(name) => vec![&config.node(name)?.1.name],
+            None => config.nodes.iter().map(|node| node.name.as_str()).collect(),
+        };
+        let unix_ms = unix_ms(SystemTime::now());
+        let nodes = thread::scope(|scope| {
+            let asked: Vec<_> =
+                names.into_iter().map(|name| (name, scope.spawn(move || Seen::of(config, name)))).collect();
+            let seen = asked.into_iter().map(|(name, seen)| {
+                let seen =
+                    seen.join().unwrap_or_else(|_| Seen::Silent(format!("{name}: could not be asked")));
+                (name.to_owned(), seen)
+            });
+            seen.collect()
+        });
+        Ok(Self { unix_ms, seconds: None, nodes })
+    }
+
+    /// What the nodes did since `earlier`. Seconds are those of the nodes' own clocks; a node that was silent then shows
+    /// nothing, for nobody knows when its counts came.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let before = |name: &str| earlier.nodes.iter().find(|(other, _)| other == name).map(|(_, seen)| seen);
+        let mut elapsed = Vec::new();
+        let nodes = self.nodes.iter().map(|(name, now)| {
+            let Seen::Alive(now) = now else { return (name.clone(), now.clone()) };
+            let delta = match before(name) {
+                Some(Seen::Alive(before)) => {
+                    if now.same_life(before) {
+                        elapsed.push((now.uptime_ns - before.uptime_ns) as f64 / 1e9);
+                    }
+                    now.since(Some(before))
+                }
+                Some(Seen::Down) => now.since(None),
+                Some(Seen::Silent(_)) | None => now.since(Some(now)),
+            };
+            (name.clone(), Seen::Alive(Box::new(delta)))
+        });
+        let nodes: Vec<_> = nodes.collect();
+        let seconds = match elapsed.len() {
+            0 => self.unix_ms.saturating_sub(earlier.unix_ms) as f64 / 1e3,
+            count => elapsed.iter().sum::<f64>() / count as f64,
+        };
+        // Two readings that fall together show no rate; a division by nothing would show a wrong one.
+        Self { unix_ms: self.unix_ms, seconds: Some(seconds.max(1e-3)), nodes }
+    }
+
+    /// The nodes that answered.
+    pub fn alive(&self) -> impl Iterator<Item = &Snapshot> {
+        self.nodes.iter().filter_map(|(_, seen)| seen.alive())
+    }
+
+    /// Lines that say which nodes are missing, and why.
+    pub fn missing(&self) -> impl Iterator<Item = String> {
+        self.nodes.iter().filter_map(|(name, seen)| match seen {
+            Seen::Alive(_) => None,
+            Seen::Silent(why) => Some(why.clone()),
+            Seen::Down => Some(format!("{name} is down")),
+        })
+    }
+
+    /// What went over all links of all nodes.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        let mut sum = Traffic::default();
+        self.alive().for_each(|snapshot| sum.merge(&snapshot.traffic()));
+        sum
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::snapshot::tests::snapshot;
+
+    /// A reading of these nodes.
+    pub(crate) fn reading(unix_ms: u64, nodes: Vec<(&str, Seen)>) -> Reading {
+        let nodes = nodes.into_iter().map(|(name, seen)| (name.to_owned(), seen)).collect();
+        Reading { unix_ms, seconds: None, nodes }
+    }
+
+    pub(crate) fn alive(snapshot: Snapshot) -> Seen {
+        Seen::Alive(Box::new(snapshot))
+    }
+
+    #[test]
+    fn an_interval_takes_its_seconds_from_the_nodes_and_its_counts_from_whom_it_knows() {
+        let busy = |uptime| alive(snapshot("n", uptime, &[("m", "locks", &vec![8; uptime as usize])]));
+        let first = reading(
+            0,
+            vec![
+                ("n1", busy(10)),
+                ("n2", busy(20)),
+                ("n3", Seen::Down),
+                ("n4", Seen::Silent("n4: ?".into())),
+                ("n5", busy(1)),
+            ],
+        );
+        let second = reading(
+            9000,
+            vec![("n1", busy(12)), ("n2", busy(24)), ("n3", busy(1)), ("n4", busy(30)), ("n5", Seen::Down)],
+        );
+        let interval = second.since(&first);
+        assert_eq!(interval.seconds, Some(3.0));
+        let sent = |node: usize| -> u64 {
+            let traffic = interval.nodes[node].1.alive().unwrap().traffic();
+            traffic.0.values().map(|channel| channel.client_out.messages.iter().sum::<u64>()).sum()
+        };
+        assert_eq!([sent(0), sent(1), sent(2), sent(3)], [2, 4, 1, 0]);
+        assert_eq!(interval.missing().collect::<Vec<_>>(), ["n5 is down"]);
+        assert_eq!(first.missing().collect::<Vec<_>>(), ["n3 is down", "n4: ?"]);
+        assert_eq!(reading(5000, vec![]).since(&reading(3000, vec![])).seconds, Some(2.0));
+    }
+}

@@ -1,0 +1,17 @@
+//! What a cluster does, for people and for other programs.
+//!
+//! A node takes a [`Snapshot`] of everything that it counts; [`cluster`] collects those of all nodes and what came between two
+//! collections. [`stat`] and [`rails`] show that as tables. Nothing here changes what it looks at, and a node that nobody looks
+//! at pays nothing for it.
+
+pub mod cluster;
+mod command;
+pub mod rails;
+pub mod show;
+pub mod snapshot;
+pub mod stat;
+pub mod traffic;
+
+pub use command::commands;
+pub use snapshot::Snapshot;
+pub use traffic::Traffic;

@@ -1,0 +1,272 @@
+//! Everything that a node counts, at one moment.
+//!
+//! Counts only grow while a node lives; [`Snapshot::same_life`] says whether two belong together. Names stand where the node has
+//! numbers, so that a snapshot can be read without the configuration that it was taken under.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime},
+};
+
+use plexus_base::{Nanos, NodeId, clock};
+use plexus_interconnect::{RailReport, RailState, Reason};
+use plexus_node::body::Body;
+use serde::{Deserialize, Serialize};
+
+use crate::Traffic;
+
+/// How long the shards of the cache may take to say their counts: a worker that takes longer is stuck, and what else
+/// there is must be seen all the more.
+const CACHE_WITHIN: Duration = Duration::from_millis(500);
+
+/// What one node counts.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The node.
+    pub node: String,
+    /// Its process.
+    pub pid: u32,
+    /// When it was taken, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// Nanoseconds since the process looked at its clock first: what intervals are measured with.
+    pub uptime_ns: u64,
+    /// What each link counted.
+    pub links: Vec<LinkCounts>,
+    /// What each rail is like.
+    pub rails: Vec<Rail>,
+    /// What the cache counted, by name; empty where its workers did not answer in time.
+    pub cache: BTreeMap<String, u64>,
+    /// Blocks that the cache holds in any mode.
+    pub blocks_held: u64,
+    /// Connections refused because whoever was at the other end is no peer.
+    pub strangers: u64,
+}
+
+/// What the link of one worker to one peer counted.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LinkCounts {
+    /// The node at the other end.
+    pub peer: String,
+    /// The worker.
+    pub worker: u8,
+    /// The channels that were used.
+    pub traffic: Traffic,
+}
+
+/// One rail of one worker's link to a peer, as one of its ends sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Rail {
+    /// The node at the other end.
+    pub peer: String,
+    /// The worker.
+    pub worker: u8,
+    /// Its place among the rails that the pair can have, the preferred first.
+    pub slot: u8,
+    /// What it runs over.
+    pub kind: String,
+    /// `active`, `standby` or `down`.
+    pub state: String,
+    /// Why; see [`explain`].
+    pub reason: String,
+    /// From where to where; empty where there is nothing to say.
+    pub path: String,
+    /// How often it was connected.
+    pub generation: u32,
+    /// Whether what it carries is encrypted.
+    pub encrypted: bool,
+    /// Bytes that its path takes in one packet; 0 where it has no packets or it is not known.
+    pub mtu: u32,
+    /// Round trip in nanoseconds, smoothed; 0 where not known.
+    pub rtt_ns: u64,
+    /// Bytes of frames and puts sent.
+    pub bytes_out: u64,
+    /// Bytes of frames received.
+    pub bytes_in: u64,
+    /// Frames sent again because another rail was lost with them.
+    pub frames_resent: u64,
+    /// Packets that the system sent again.
+    pub retransmits: u64,
+    /// How often it was lost.
+    pub failures: u64,
+}
+
+impl Rail {
+    fn of(report: RailReport, name: impl Fn(NodeId) -> String) -> Self {
+        Self {
+            peer: name(report.peer),
+            worker: report.worker.0,
+            slot: report.slot,
+            kind: report.kind.name().into(),
+            state: report.state.name().into(),
+            reason: report.reason.name().into(),
+            path: report.path,
+            generation: report.generation,
+            encrypted: report.encrypted,
+            mtu: report.mtu,
+            rtt_ns: report.rtt.0,
+            bytes_out: report.bytes_out,
+            bytes_in: report.bytes_in,
+            frames_resent: report.frames_resent,
+            retransmits: report.retransmits,
+            failures: report.failures,
+        }
+    }
+
+    /// Whether it carries messages.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.state == RailState::Active.name()
+    }
+
+    /// Whether it is connected.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.state != RailState::Down.name()
+    }
+}
+
+/// What a reason code means; nothing for one that this program does not know.
+#[must_use]
+pub fn explain(reason: &str) -> Option<&'static str> {
+    Reason::ALL.into_iter().find(|known| known.name() == reason).map(Reason::explain)
+}
+
+impl Snapshot {
+    /// Takes one.
+    #[must_use]
+    pub fn of(body: &Body) -> Self {
+        let name = |node: NodeId| body.config().nodes[node.index()].name.clone();
+        let mut links: BTreeMap<(NodeId, u8), Vec<_>> = BTreeMap::new();
+        for link in body.links() {
+            links.entry((link.peer, link.worker.0)).or_default().push(link);
+        }
+        // A peer that came back has several, one after the other.
+        let links = links.into_iter().map(|((peer, worker), links)| LinkCounts {
+            peer: name(peer),
+            worker,
+            traffic: Traffic::of(&links),
+        });
+        let cache = body.counts_within(CACHE_WITHIN).map(|counts| counts.named()).unwrap_or_default();
+        let Nanos(uptime_ns) = clock::now();
+        Self {
+            node: name(body.me()),
+            pid: std::process::id(),
+            unix_ms: unix_ms(SystemTime::now()),
+            uptime_ns,
+            links: links.collect(),
+            rails: body.rails().into_iter().map(|report| Rail::of(report, name)).collect(),
+            cache: cache.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
+            blocks_held: body.cache().occupied() as u64,
+            strangers: body.strangers(),
+        }
+    }
+
+    /// Whether the node has lived on from `earlier` to this one.
+    #[must_use]
+    pub fn same_life(&self, earlier: &Self) -> bool {
+        self.pid == earlier.pid && self.uptime_ns >= earlier.uptime_ns
+    }
+
+    /// What went over all its links.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        let mut sum = Traffic::default();
+        self.links.iter().for_each(|link| sum.merge(&link.traffic));
+        sum
+    }
+
+    /// What it counted since `earlier`; all of it if it started anew since, or if there is nothing earlier. What
+    /// does not grow (rails, blocks held) is as it is now.
+    #[must_use]
+    pub fn since(&self, earlier: Option<&Self>) -> Self {
+        let Some(earlier) = earlier.filter(|earlier| self.same_life(earlier)) else { return self.clone() };
+        let before = |link: &LinkCounts| {
+            earlier.links.iter().find(|other| (&other.peer, other.worker) == (&link.peer, link.worker))
+        };
+        let links = self.links.iter().map(|link| LinkCounts {
+            traffic: before(link)
+                .map_or_else(|| link.traffic.clone(), |before| link.traffic.since(&before.traffic)),
+            ..link.clone()
+        });
+        let cache = self.cache.iter().map(|(name, count)| {
+            (name.clone(), count.saturating_sub(earlier.cache.get(name).copied().unwrap_or(0)))
+        });
+        Self {
+            links: links.collect(),
+            // Counts that were missing before would look as if all had come since.
+            cache: if earlier.cache.is_empty() { BTreeMap::new() } else { cache.collect() },
+            strangers: self.strangers.saturating_sub(earlier.strangers),
+            ..self.clone()
+        }
+    }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn unix_ms(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use plexus_base::counters::{SizeCounters, SizeCounts};
+
+    use super::*;
+
+    /// Messages of these sizes.
+    pub(crate) fn counted(sizes: &[u64]) -> SizeCounts {
+        let counters = SizeCounters::default();
+        sizes.iter().for_each(|bytes| counters.count(*bytes));
+        counters.snapshot()
+    }
+
+    /// A node that sent these requests to its peers on a channel and had them answered by as many of 8 bytes.
+    pub(crate) fn snapshot(node: &str, uptime_s: u64, sent: &[(&str, &str, &[u64])]) -> Snapshot {
+        let mut links: BTreeMap<&str, Traffic> = BTreeMap::new();
+        for (peer, channel, sizes) in sent {
+            let replies = vec![8; sizes.len()];
+            let none = counted(&[]);
+            links.entry(peer).or_default().add(channel, [counted(sizes), counted(&replies), none, none]);
+        }
+        let links =
+            links.into_iter().map(|(peer, traffic)| LinkCounts { peer: peer.into(), worker: 0, traffic });
+        Snapshot {
+            node: node.into(),
+            pid: 7,
+            unix_ms: 1_795_000_000_000 + uptime_s * 1000,
+            uptime_ns: uptime_s * 1_000_000_000,
+            links: links.collect(),
+            cache: [("disk_writes".to_owned(), uptime_s)].into(),
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn what_came_since_is_counted_by_link_and_not_across_a_restart() {
+        let first = snapshot("n1", 10, &[("n2", "locks", &[64])]);
+        let second = snapshot("n1", 12, &[("n2", "locks", &[64, 64]), ("n3", "disks", &[4096])]);
+        let delta = second.since(Some(&first));
+        let messages = |index: usize, channel: &str| -> u64 {
+            delta.links[index].traffic.0[channel].client_out.messages.iter().sum()
+        };
+        assert_eq!((messages(0, "locks"), messages(1, "disks"), delta.cache["disk_writes"]), (1, 1, 2));
+        let restarted = Snapshot { pid: 8, ..second.clone() };
+        assert_eq!(restarted.since(Some(&first)), restarted);
+        assert_eq!(first.since(Some(&second)), first, "a clock that went back is another life");
+        assert_eq!(second.since(None), second);
+        let blind = Snapshot { cache: BTreeMap::new(), ..first };
+        assert!(second.since(Some(&blind)).cache.is_empty());
+    }
+
+    #[test]
+    fn a_snapshot_survives_json() {
+        let snapshot = snapshot("n1", 1, &[("n2", "locks", &[64, 16384])]);
+        let text = serde_json::to_string(&snapshot).unwrap();
+        assert_eq!(serde_json::from_str::<Snapshot>(&text).unwrap(), snapshot);
+    }
+
+    #[test]
+    fn every_reason_has_its_legend() {
+        assert!(Reason::ALL.into_iter().all(|reason| explain(reason.name()) == Some(reason.explain())));
+        assert_eq!(explain("else"), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! `plexus stat`: the traffic of the interconnect, now, in a log or on a live screen.
+
+use anyhow::bail;
+use plexus_interconnect::Channel;
+use plexus_node::config::Config;
+use plexus_observe::{
+    cluster::{Reading, Seen},
+    show,
+    stat::{self, By},
+};
+
+use super::{cluster::Cluster, pace::Pace};
+use crate::output;
+
+/// Lines of a log between two that say what the columns are.
+const LINES_UNDER_HEADS: u64 = 20;
+
+/// Of what, and how often.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    cluster: Cluster,
+    /// Only this node [default: all that run].
+    #[arg(long)]
+    node: Option<String>,
+    /// Only this channel.
+    #[arg(long, value_parser = channel)]
+    channel: Option<Channel>,
+    /// A row for each of these, separated by commas: node, peer, worker, channel, size [default: channel,size once, a line
+    /// for all of them in an interval].
+    #[arg(long, value_delimiter = ',', value_parser = by)]
+    by: Vec<By>,
+    /// Again every so many seconds, and what came in them.
+    #[arg(short, long, value_name = "SECONDS", value_parser = super::pace::seconds)]
+    interval: Option<f64>,
+    /// End after so many intervals.
+    #[arg(short = 'n', long, value_name = "TIMES", requires = "interval", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Print each result as a line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn by(name: &str) -> Result<By, String> {
+    By::ALL
+        .into_iter()
+        .find(|by| by.name() == name)
+        .ok_or_else(|| format!("use {}", By::ALL.map(By::name).join(", ")))
+}
+
+fn channel(name: &str) -> Result<Channel, String> {
+    Channel::ALL
+        .into_iter()
+        .find(|channel| channel.name() == name)
+        .ok_or_else(|| format!("use {}", Channel::ALL.map(Channel::name).join(", ")))
+}
+
+/// Shows it.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let config = args.cluster.load()?;
+    let first = take(&config, args.node.as_deref())?;
+    match args.interval {
+        None => snapshot(&args, &first),
+        Some(interval) => log(&args, &config, first, interval),
+    }
+}
+
+/// What all nodes counted, if at least one answers.
+pub(super) fn take(config: &Config, only: Option<&str>) -> anyhow::Result<Reading> {
+    let reading = Reading::take(config, only)?;
+    if reading.alive().next().is_none() {
+        let silent = reading.nodes.iter().find_map(|(_, seen)| match seen {
+            Seen::Silent(why) => Some(why),
+            _ => None,
+        });
+        match (silent, only) {
+            (Some(why), _) => bail!("{why}"),
+            (None, Some(name)) => {
+                bail!("{name} is not running; start it with `plexus up {}`", config.dir.root().display())
+            }
+            (None, None) => {
+                bail!(
+                    "{}: no node runs; start them with `plexus up {}`",
+                    config.name,
+                    config.dir.root().display()
+                )
+            }
+        }
+    }
+    Ok(reading)
+}
+
+fn snapshot(args: &Args, reading: &Reading) -> anyhow::Result<()> {
+    let by = if args.by.is_empty() { &[By::Channel, By::Size] } else { &*args.by };
+    if args.json {
+        return output::json(&stat::json(reading, by, args.channel));
+    }
+    output::line("since the nodes started")?;
+    block(args, reading, by)
+}
+
+fn block(args: &Args, reading: &Reading, by: &[By]) -> anyhow::Result<()> {
+    let rows = stat::rows(reading, by, args.channel);
+    match rows.is_empty() {
+        true => output::line("no messages")?,
+        false => output::line(stat::table(&rows, by, reading.seconds).to_string().trim_end())?,
+    }
+    reading.missing().try_for_each(|missing| output::line(&missing))
+}
+
+/// Interval after interval, until told to end.
+fn log(args: &Args, config: &Config, first: Reading, interval: f64) -> anyhow::Result<()> {
+    let mut pace = Pace::new(interval, args.count)?;
+    let (mut before, mut lines, mut said) = (first, 0, Vec::new());
+    while pace.next() {
+        let now = Reading::take(config, args.node.as_deref())?;
+        let interval = now.since(&before);
+        let missing: Vec<String> = interval.missing().collect();
+        if args.json {
+            output::json_line(&stat::json(&interval, &args.by, args.channel))?;
+        } else if args.by.is_empty() {
+            if lines % LINES_UNDER_HEADS == 0 {
+                output::line(&format!("{} UTC\n{}", show::date(now.unix_ms), stat::line_heads()))?;
+            }
+            output::line(&stat::line(&interval, &show::time(now.unix_ms), args.channel))?;
+            // Once, not on every line: a log of days stays readable.
+            let news = missing.iter().filter(|line| !said.contains(*line));
+            news.into_iter().try_for_each(|line| output::line(line))?;
+            lines += 1;
+        } else {
+            let seconds = interval.seconds.unwrap_or_default();
+            let time = show::time(now.unix_ms);
+            output::line(&format!("\n{} {time} UTC, {seconds:.1} s", show::date(now.unix_ms)))?;
+            block(args, &interval, &args.by)?;
+        }
+        (before, said) = (now, missing);
+    }
+    Ok(())
+}
