@@ -76,7 +76,10 @@ impl Pair {
                 let mut windows = own.iter().map(|own| own.2.clone());
                 streams.map(|streams| -> Box<dyn Rail> {
                     let windows = windows.next().unwrap();
-                    Box::new(TcpRail::new(TcpParts { streams, windows, peer_windows: vec![span] }).unwrap())
+                    Box::new(
+                        TcpRail::new(TcpParts { streams, windows, peer_windows: vec![span], seals: None })
+                            .unwrap(),
+                    )
                 })
             }
             RailKind::Ofi => unreachable!("the trials are the same over every rail; two are enough"),

@@ -169,7 +169,7 @@ fn tcp_pair() -> (End, End) {
     let end = |streams| {
         let window = window();
         let windows = Arc::new(Windows::new([Arc::clone(&window)]));
-        let parts = TcpParts { streams, windows, peer_windows: vec![window.span()] };
+        let parts = TcpParts { streams, windows, peer_windows: vec![window.span()], seals: None };
         End { rail: Box::new(TcpRail::new(parts).expect("a rail")), window }
     };
     (end([prompt.0, bulk.0]), end([prompt.1, bulk.1]))

@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use plexus_fabric::{Lane, Put, RailKind};
+use plexus_fabric::{Lane, Put};
 
 struct Counting;
 
@@ -36,7 +36,7 @@ static ALLOCATOR: Counting = Counting;
 /// The only test in this binary, so that nobody else is counted.
 #[test]
 fn sending_putting_and_polling_over_shm_allocate_nothing() {
-    let (mut a, mut b) = pairs::pair(RailKind::Shm);
+    let (mut a, mut b) = pairs::pair(pairs::Kind::Shm);
     let data = [7; 4096];
     let mut came = 0;
     // Once before counting: threads of the test harness may still be starting.

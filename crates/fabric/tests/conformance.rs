@@ -1,7 +1,7 @@
 //! One suite over every kind of rail: what the interconnect relies on, whatever a rail runs over.
 //!
 //! What only one kind can show (hostile memory, hostile bytes) is in `conformance/hostile.rs`; the end of a
-//! peer's process, with a real one, in `conformance/death.rs`.
+//! peer's process, with a real one, in `conformance/death.rs`; what a rail knows of its path in `conformance/path.rs`.
 
 #[path = "conformance/death.rs"]
 mod death;
@@ -9,6 +9,8 @@ mod death;
 mod hostile;
 #[path = "conformance/pairs.rs"]
 mod pairs;
+#[path = "conformance/path.rs"]
+mod path;
 #[path = "conformance/suite.rs"]
 mod suite;
 #[path = "conformance/words.rs"]
@@ -17,10 +19,13 @@ mod words;
 macro_rules! over_every_rail {
     ($($module:ident { $($property:ident)* })*) => {
         mod shm {
-            $($(#[test] fn $property() { crate::$module::$property(plexus_fabric::RailKind::Shm); })*)*
+            $($(#[test] fn $property() { crate::$module::$property(crate::pairs::Kind::Shm); })*)*
+        }
+        mod sealed_tcp {
+            $($(#[test] fn $property() { crate::$module::$property(crate::pairs::Kind::SealedTcp); })*)*
         }
         mod tcp {
-            $($(#[test] fn $property() { crate::$module::$property(plexus_fabric::RailKind::Tcp); })*)*
+            $($(#[test] fn $property() { crate::$module::$property(crate::pairs::Kind::Tcp); })*)*
         }
     };
 }

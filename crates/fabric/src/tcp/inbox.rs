@@ -2,8 +2,9 @@
 //!
 //! Guarantees: the data of a put are read by the kernel straight to their place (those that came along with
 //! its header excepted, which are copied there), only after the header was verified and the window accepts
-//! them, and the frame follows only after their checksum matched. Memory is fixed: one buffer that holds the
-//! longest frame with its header.
+//! them, and the frame follows only after their checksum matched. Sealed data are opened where they landed, each piece
+//! when its tag is there: until the frame behind them is delivered nobody takes them for anything. Memory is
+//! fixed: one buffer that holds the longest frame with its header.
 #![allow(unsafe_code, reason = "receives into windows")]
 
 use std::{io::IoSliceMut, net::TcpStream, sync::atomic::Ordering::Release};
@@ -11,8 +12,11 @@ use std::{io::IoSliceMut, net::TcpStream, sync::atomic::Ordering::Release};
 use plexus_base::crc32c_append;
 use rustix::{io::Errno, net::RecvFlags};
 
-use super::wire::{self, Decoded, Target};
-use crate::{Frame, Lane, MAX_FRAME, Windows, window::is_word};
+use super::{
+    seal::{Opener, TAG_LEN},
+    wire::{self, Decoded, Target},
+};
+use crate::{Frame, Lane, MAX_FRAME, Window, Windows, window::is_word};
 
 /// Several of the longest frames, or a thousand small ones, for one system call.
 const BUFFER_LEN: usize = 64 << 10;
@@ -21,7 +25,7 @@ const BUFFER_LEN: usize = 64 << 10;
 /// little of the next data, which would have to be copied.
 const BEHIND_PUT: usize = 512;
 
-const _: () = assert!(BUFFER_LEN >= 2 * (wire::MAX_HEADER + MAX_FRAME));
+const _: () = assert!(BUFFER_LEN >= 2 * wire::MAX_RECORD && BEHIND_PUT >= TAG_LEN);
 
 /// Why a stream has nothing more to give.
 pub(super) enum Stop {
@@ -36,8 +40,10 @@ struct Landing {
     target: Target,
     /// How many of its bytes are in place.
     done: usize,
-    /// Over those.
+    /// Over those, unless the stream is sealed.
     crc: u32,
+    /// How many of them are opened, if the stream is sealed.
+    opened: usize,
     /// Where the bytes of a word wait for each other: it changes at once, see [`Landing::word`].
     word: [u8; 8],
 }
@@ -47,11 +53,28 @@ impl Landing {
     fn is_word(&self) -> bool {
         is_word(self.target.offset, u64::from(self.target.len))
     }
+
+    /// Where the bytes `from..to` of the put belong.
+    fn place<'a>(&'a mut self, window: &'a Window, from: usize, to: usize) -> &'a mut [u8] {
+        assert!(to <= self.target.len as usize);
+        if self.is_word() {
+            return &mut self.word[from..to];
+        }
+        // SAFETY: `admit` has found the whole target inside the window, which is mapped as long as the table
+        // holds it. No thread of ours reads or writes a granule while it expects a put; in a window without
+        // granules, bytes under a put are arbitrary to whoever looks, and this slice is only handed to the kernel and
+        // summed or opened.
+        unsafe {
+            let start = window.ptr().add(self.target.offset as usize + from);
+            std::slice::from_raw_parts_mut(start.as_ptr(), to - from)
+        }
+    }
 }
 
 pub(super) struct Inbox {
     lane: Lane,
     sequence: u32,
+    opener: Option<Opener>,
     buffer: Box<[u8]>,
     /// What has arrived and was not handed over: `buffer[start..end]`.
     start: usize,
@@ -68,10 +91,11 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    pub(super) fn new(lane: Lane) -> Self {
+    pub(super) fn new(lane: Lane, opener: Option<Opener>) -> Self {
         Self {
             lane,
             sequence: 0,
+            opener,
             buffer: vec![0; BUFFER_LEN].into(),
             start: 0,
             end: 0,
@@ -136,43 +160,50 @@ impl Inbox {
         dry: &mut bool,
         deliver: &mut impl FnMut(Frame<'_>),
     ) -> Result<Option<usize>, Stop> {
-        let arrived = &self.buffer[self.start..self.end];
-        match wire::decode(arrived, self.lane, self.sequence).map_err(Stop::Corrupt)? {
-            Decoded::Frame { frame, target: None } => {
-                self.start += frame.end;
+        let arrived = &mut self.buffer[self.start..self.end];
+        let decoded = wire::decode(arrived, self.lane, self.sequence, self.opener.as_mut());
+        match decoded.map_err(Stop::Corrupt)? {
+            Decoded::Frame { frame, end, target: None } => {
+                self.start += end;
                 self.sequence = self.sequence.wrapping_add(1);
                 self.chunk = BUFFER_LEN;
                 deliver(Frame::of(&arrived[frame]));
                 Ok(Some(1))
             }
-            Decoded::Frame { frame, target: Some(target) } => {
+            Decoded::Frame { frame, end, target: Some(target) } => {
                 admit(windows, &target).map_err(Stop::Corrupt)?;
                 self.held.clear();
-                self.held.extend_from_slice(&arrived[frame.clone()]);
-                self.start += frame.end;
+                self.held.extend_from_slice(&arrived[frame]);
+                self.start += end;
                 self.sequence = self.sequence.wrapping_add(1);
                 self.chunk = BEHIND_PUT;
-                self.landing = Some(Landing { target, done: 0, crc: 0, word: [0; 8] });
+                self.landing = Some(Landing { target, done: 0, crc: 0, opened: 0, word: [0; 8] });
                 Ok(Some(0))
             }
-            Decoded::Needs(_) if *dry => Ok(None),
-            Decoded::Needs(needed) => {
-                if self.start == self.end || self.start + needed > self.buffer.len() {
-                    self.buffer.copy_within(self.start..self.end, 0);
-                    self.end -= self.start;
-                    self.start = 0;
-                }
-                let upto = (self.start + needed).max(self.end + self.chunk).min(self.buffer.len());
-                let into = &mut self.buffer[self.end..upto];
-                let asked = into.len();
-                let read = receive(socket, |socket| {
-                    rustix::net::recv(socket, &mut *into, RecvFlags::DONTWAIT).map(|(read, _)| read)
-                });
-                let read = self.note(read, asked, dry)?;
-                self.end += read;
-                Ok((read > 0).then_some(0))
-            }
+            Decoded::Needs(needed) => self.fill(socket, needed, dry),
         }
+    }
+
+    /// Reads more into the buffer, which does not hold the `needed` bytes yet; `None` when the socket is dry.
+    fn fill(&mut self, socket: &TcpStream, needed: usize, dry: &mut bool) -> Result<Option<usize>, Stop> {
+        if *dry {
+            return Ok(None);
+        }
+        if self.start == self.end || self.start + needed > self.buffer.len() {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        let upto = (self.start + needed).max(self.end + self.chunk).min(self.buffer.len());
+        let into = &mut self.buffer[self.end..upto];
+        let asked = into.len();
+        let read = receive(socket, |socket| {
+            rustix::net::recv(socket, &mut *into, RecvFlags::DONTWAIT).map(|(read, _)| read)
+        });
+        let within = self.start < self.end || self.landing.is_some();
+        let read = note(read, asked, dry, &mut self.drained, within)?;
+        self.end += read;
+        Ok((read > 0).then_some(0))
     }
 
     /// Brings the put on its way in further; `None` when the socket is dry.
@@ -185,23 +216,14 @@ impl Inbox {
     ) -> Result<Option<usize>, Stop> {
         let Some(landing) = &mut self.landing else { return Ok(Some(0)) };
         let target = landing.target;
-        let rest = target.len as usize - landing.done;
-        let is_word = landing.is_word();
+        let len = target.len as usize;
+        // Sealed data come in pieces with a tag behind each.
+        let upto = if self.opener.is_some() { len.min(landing.opened + wire::PIECE) } else { len };
+        let (done, rest) = (landing.done, upto - landing.done);
         if rest > 0 {
             // Again before every write: the owner may have given up waiting.
             let window = admit(windows, &target).map_err(Stop::Corrupt)?;
-            let place = if is_word {
-                &mut landing.word[landing.done..]
-            } else {
-                // SAFETY: `accepts` has found the whole target inside the window, which is mapped as long as the
-                // table holds it. No thread of ours reads or writes a granule while it expects a put; in a window
-                // without granules, bytes under a put are arbitrary to whoever looks, and this slice is only
-                // handed to the kernel and summed.
-                unsafe {
-                    let start = window.ptr().add(target.offset as usize + landing.done);
-                    std::slice::from_raw_parts_mut(start.as_ptr(), rest)
-                }
-            };
+            let place = landing.place(window, done, upto);
             let landed = if self.start < self.end {
                 let landed = rest.min(self.end - self.start);
                 place[..landed].copy_from_slice(&self.buffer[self.start..self.start + landed]);
@@ -225,16 +247,36 @@ impl Inbox {
                 }
                 landed
             };
-            landing.crc = crc32c_append(landing.crc, &place[..landed]);
+            if self.opener.is_none() {
+                let crc = crc32c_append(landing.crc, &landing.place(window, done, done + landed)[..]);
+                landing.crc = crc;
+            }
             landing.done += landed;
             if landed < rest {
                 return Ok(Some(0));
             }
         }
-        if landing.crc != target.crc {
-            return Err(Stop::Corrupt("data of a put whose checksum does not match"));
+        match &mut self.opener {
+            None if landing.crc != target.crc => {
+                return Err(Stop::Corrupt("data of a put whose checksum does not match"));
+            }
+            Some(opener) if landing.opened < upto => {
+                let Some(tag) = self.buffer[self.start..self.end].first_chunk::<TAG_LEN>() else {
+                    return self.fill(socket, TAG_LEN, dry);
+                };
+                let window = admit(windows, &target).map_err(Stop::Corrupt)?;
+                if !opener.open(&[], landing.place(window, landing.opened, upto), *tag) {
+                    return Err(Stop::Corrupt("data of a put that the peer did not seal"));
+                }
+                self.start += TAG_LEN;
+                landing.opened = upto;
+                if upto < len {
+                    return Ok(Some(0));
+                }
+            }
+            _ => {}
         }
-        if is_word {
+        if landing.is_word() {
             let window = admit(windows, &target).map_err(Stop::Corrupt)?;
             if let Some(word) = window.word(target.offset) {
                 word.store(u64::from_le_bytes(landing.word), Release);
@@ -248,14 +290,10 @@ impl Inbox {
         deliver(Frame::of(&self.held));
         Ok(Some(1))
     }
-
-    fn note(&mut self, read: Result<usize, Errno>, asked: usize, dry: &mut bool) -> Result<usize, Stop> {
-        note(read, asked, dry, &mut self.drained, self.start < self.end)
-    }
 }
 
 /// The window that takes this put.
-fn admit<'a>(windows: &'a Windows, target: &Target) -> Result<&'a crate::Window, &'static str> {
+fn admit<'a>(windows: &'a Windows, target: &Target) -> Result<&'a Window, &'static str> {
     let window = windows.find(target.window).ok_or("a put into a window that does not exist")?;
     if !window.span().holds(target.offset, u64::from(target.len)) {
         return Err("a put outside its window");

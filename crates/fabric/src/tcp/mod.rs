@@ -4,11 +4,14 @@
 //! one over its data; the first byte that does not fit ends the rail. Sends never block: what a socket does
 //! not take waits in a queue of bounded size. The layout on the wire is in `wire.rs`.
 //!
-//! The connections are authenticated before they become a rail; this module trusts the bytes no more for it.
+//! The connections are authenticated before they become a rail; this module trusts the bytes no more for it. With
+//! a [`Seal`] for each of them nothing that a stranger reads or changes on the way is worth anything to him.
 
 mod inbox;
 mod outbox;
-pub(crate) mod wire;
+mod path;
+mod seal;
+mod wire;
 
 use std::{
     io,
@@ -19,13 +22,18 @@ use std::{
 
 use rustix::event::epoll;
 
-use crate::{Frame, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, WindowSpan, Windows};
+use crate::{
+    Frame, Health, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, WindowSpan, Windows,
+};
 use inbox::{Inbox, Stop};
 use outbox::Outbox;
 use wire::Load;
 
 #[doc(hidden)]
-pub use wire::decode_any;
+pub use wire::{decode_any, decode_any_sealed};
+
+pub use path::{clamp, segment_len};
+pub use seal::{KEY_LEN, Seal};
 
 /// Polls in a row that may leave the bulk stream alone because the prompt one had something: the answer to it
 /// need not wait for a system call, bulk frames wait for no more than these.
@@ -39,6 +47,8 @@ pub struct TcpParts {
     pub windows: Arc<Windows>,
     /// The peer's windows, as it announced them.
     pub peer_windows: Vec<WindowSpan>,
+    /// Keys for each stream, by [`Lane::index`], as the peer has them the other way round; `None`: in clear, with checksums.
+    pub seals: Option<[Seal; LANES]>,
 }
 
 /// A rail over TCP. See the [module documentation](self).
@@ -48,6 +58,7 @@ pub struct TcpRail {
     outboxes: [Outbox; LANES],
     windows: Arc<Windows>,
     peer_windows: Vec<WindowSpan>,
+    encrypted: bool,
     /// Polls since the last one that looked at the bulk stream.
     bulk_skipped: u32,
     /// Why nothing more can be sent or a stream has ended; what has arrived is still to be delivered.
@@ -58,22 +69,29 @@ pub struct TcpRail {
 }
 
 impl TcpRail {
-    /// A rail over two connections, which are made non-blocking and told to send at once.
+    /// A rail over two connections, which are made non-blocking, told to send at once, and to end by themselves when the
+    /// other host is gone.
     ///
     /// # Errors
     /// A connection refuses these settings.
     pub fn new(parts: TcpParts) -> io::Result<Self> {
-        let TcpParts { streams, windows, peer_windows } = parts;
+        let TcpParts { streams, windows, peer_windows, seals } = parts;
         for stream in &streams {
-            stream.set_nonblocking(true)?;
-            stream.set_nodelay(true)?;
+            path::prepare(stream)?;
         }
+        let encrypted = seals.is_some();
+        let [prompt, bulk] = Lane::ALL.map(|lane| {
+            let keys = seals.as_ref().map(|seals| seals[lane.index()].split(lane));
+            let (sealer, opener) = keys.unzip();
+            (Inbox::new(lane, opener), Outbox::new(lane, sealer))
+        });
         Ok(Self {
             streams,
-            inboxes: Lane::ALL.map(Inbox::new),
-            outboxes: Lane::ALL.map(Outbox::new),
+            inboxes: [prompt.0, bulk.0],
+            outboxes: [prompt.1, bulk.1],
             windows,
             peer_windows,
+            encrypted,
             bulk_skipped: 0,
             ending: None,
             lost: None,
@@ -205,6 +223,22 @@ impl Rail for TcpRail {
         self.inboxes.iter().any(Inbox::may_have_more) || self.outboxes.iter().any(Outbox::can_send)
     }
 
+    fn health(&mut self) -> Health {
+        let unsent = self.outboxes.iter().map(|outbox| outbox.queued() as u64).sum();
+        let mut health = Health { unsent, encrypted: self.encrypted, ..Health::default() };
+        for stream in &self.streams {
+            // What the kernel refuses to tell is not known; a connection that has ended says so elsewhere.
+            let Ok(path) = path::look(stream) else { continue };
+            health.mtu = if health.mtu == 0 { path.mtu } else { health.mtu.min(path.mtu) };
+            health.rtt = if health.rtt.0 == 0 { path.rtt } else { health.rtt.min(path.rtt) };
+            health.silent = Some(health.silent.map_or(path.silent, |silent| silent.min(path.silent)));
+            health.retransmits += path.retransmits;
+            // So that a probe is answered when it arrives and not when the other end has something to say.
+            let _ = path::acknowledge_at_once(stream);
+        }
+        health
+    }
+
     fn register(&self, epoll: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         let flags =
             epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
@@ -229,7 +263,8 @@ mod tests {
         };
         let (prompt, bulk) = (sockets(), sockets());
         let rail = |streams| {
-            TcpRail::new(TcpParts { streams, windows: Arc::default(), peer_windows: Vec::new() }).unwrap()
+            TcpRail::new(TcpParts { streams, windows: Arc::default(), peer_windows: Vec::new(), seals: None })
+                .unwrap()
         };
         (rail([prompt.0, bulk.0]), rail([prompt.1, bulk.1]))
     }

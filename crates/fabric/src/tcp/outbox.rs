@@ -11,7 +11,10 @@ use rustix::{
     net::{SendAncillaryBuffer, SendFlags},
 };
 
-use super::wire::{self, Load};
+use super::{
+    seal::Sealer,
+    wire::{self, Load},
+};
 use crate::{Lane, SendError};
 
 /// Bytes that may wait for the socket, by lane. Prompt: more than the credits of all channels allow to be
@@ -31,6 +34,7 @@ const KEPT: usize = 256 << 10;
 pub(super) struct Outbox {
     lane: Lane,
     sequence: u32,
+    sealer: Option<Sealer>,
     queue: Vec<u8>,
     /// How much of the queue the socket has taken.
     taken: usize,
@@ -39,11 +43,12 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn new(lane: Lane) -> Self {
-        Self { lane, sequence: 0, queue: Vec::with_capacity(2 * ENOUGH), taken: 0, blocked: false }
+    pub(super) fn new(lane: Lane, sealer: Option<Sealer>) -> Self {
+        Self { lane, sequence: 0, sealer, queue: Vec::with_capacity(2 * ENOUGH), taken: 0, blocked: false }
     }
 
-    fn queued(&self) -> usize {
+    /// Bytes that wait for the socket.
+    pub(super) fn queued(&self) -> usize {
         self.queue.len() - self.taken
     }
 
@@ -61,7 +66,7 @@ impl Outbox {
         load: Option<&Load<'_>>,
     ) -> Result<Result<(), SendError>, Errno> {
         let data = load.map_or(&[][..], |load| load.put.data);
-        let total = wire::header_len(load.is_some()) + head.len() + body.len() + data.len();
+        let total = wire::total_len(head.len() + body.len(), load, self.sealer.is_some());
         // A put longer than the whole queue may go when nothing waits in front of it.
         let most = MOST_QUEUED[self.lane.index()];
         if self.queued() > 0 && self.queued() + total > most {
@@ -70,8 +75,17 @@ impl Outbox {
                 return Ok(Err(SendError::Full));
             }
         }
-        let header = wire::encode(self.lane, self.sequence, head, body, load);
-        self.sequence = self.sequence.wrapping_add(1);
+        let sequence = self.sequence;
+        self.sequence = sequence.wrapping_add(1);
+        if let Some(sealer) = &mut self.sealer {
+            wire::seal(sealer, self.lane, sequence, head, body, load, &mut self.queue);
+            self.pieces(socket, data)?;
+            if total > SMALL && !self.blocked {
+                self.flush(socket)?;
+            }
+            return Ok(Ok(()));
+        }
+        let header = wire::encode(self.lane, sequence, head, body, load);
         let parts = [header.bytes(), head, body, data];
         if total <= SMALL || self.blocked {
             parts.iter().for_each(|part| self.queue.extend_from_slice(part));
@@ -96,6 +110,20 @@ impl Outbox {
             self.queue.extend_from_slice(&part[skipped..]);
         }
         Ok(Ok(()))
+    }
+
+    /// Seals the data of a put behind its frame, and whatever is enough goes out.
+    fn pieces(&mut self, socket: &TcpStream, data: &[u8]) -> Result<(), Errno> {
+        let mut pieces = data.chunks(wire::PIECE);
+        loop {
+            if self.queued() >= ENOUGH && !self.blocked {
+                self.flush(socket)?;
+            }
+            match (&mut self.sealer, pieces.next()) {
+                (Some(sealer), Some(piece)) => wire::seal_piece(sealer, piece, &mut self.queue),
+                _ => return Ok(()),
+            }
+        }
     }
 
     /// Sends what waits, as far as the socket takes it.

@@ -5,24 +5,30 @@
 //! ```text
 //! 0   u32  length of the frame in bytes, at most MAX_FRAME
 //! 4   u8   version, 1
-//! 5   u8   flags: 1 = a put follows; 3 = a put that no frame announces (then the frame has no bytes)
+//! 5   u8   flags: 1 = a put follows; 3 = a put that no frame announces (then the frame has no bytes);
+//!          4 = sealed, with any of these
 //! 6   u8   lane, as its index
 //! 7   u8   0
 //! 8   u32  sequence: 0 for the first frame of the stream, then one more for each
-//! 12  u32  CRC-32C over bytes 0..12, the put fields if there are any, and the frame
+//! 12  u32  CRC-32C over bytes 0..12, the put fields if there are any, and the frame; sealed: 0
 //!          -- with flags 1 and 3:
 //! 16  u64  offset in the window
 //! 24  u32  length of the data in bytes
-//! 28  u32  CRC-32C over the data
+//! 28  u32  CRC-32C over the data; sealed: 0
 //! 32  u32  generation
 //! 36  u16  window
 //! 38  u16  0
-//!          -- then the frame, then the data of the put
+//!          -- then the frame; sealed: a tag of 16 bytes
+//!          -- then the data of the put; sealed: in pieces of 64 KiB, the last one shorter, each with a tag behind it
 //! ```
 //!
 //! The frame stands before the data so that all that decides where the data go is verified before the first
 //! of them is read. The decoder takes any bytes: it returns what is wrong with them, never panics, and never
 //! believes a length that it has not checked. It knows no socket and no window.
+//!
+//! On a sealed stream the 16 bytes in front are in clear and belong to what the tag stands for; everything else is
+//! sealed (`seal.rs`): the put fields and the frame as one record, each piece of data as one. Whether a stream is sealed
+//! is agreed before it begins; a frame that says otherwise is refused.
 
 use std::ops::Range;
 
@@ -32,11 +38,16 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
+use super::seal::{KEY_LEN, Opener, Seal, Sealer, TAG_LEN};
 use crate::{Lane, MAX_FRAME, Put, WindowId};
 
 const VERSION: u8 = 1;
 const FLAG_PUT: u8 = 1;
 const FLAG_WRITE: u8 = 2;
+const FLAG_SEALED: u8 = 4;
+
+/// Data under one tag: the sender seals the next piece while this one is on its way.
+pub(super) const PIECE: usize = 64 << 10;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -66,8 +77,10 @@ const PUT_LEN: usize = size_of::<PutFields>();
 /// Bytes of `Base` that its own checksum covers.
 const COVERED: usize = 12;
 
-/// Longest header.
-pub(super) const MAX_HEADER: usize = BASE_LEN + PUT_LEN;
+const MAX_HEADER: usize = BASE_LEN + PUT_LEN;
+
+/// Most bytes in front of the data of a put, or of the next frame.
+pub(super) const MAX_RECORD: usize = MAX_HEADER + MAX_FRAME + TAG_LEN;
 
 const _: () = assert!(BASE_LEN == 16 && PUT_LEN == 24);
 
@@ -78,7 +91,7 @@ pub(super) struct Target {
     pub(super) offset: u64,
     pub(super) len: u32,
     pub(super) generation: u32,
-    /// Of the data.
+    /// Of the data, unless the stream is sealed.
     pub(super) crc: u32,
     /// Whether a frame is delivered when they are in place.
     pub(super) announced: bool,
@@ -97,8 +110,8 @@ pub(super) struct Load<'a> {
 pub(super) enum Decoded {
     /// Not all of it is there; so many bytes are needed before more can be said.
     Needs(usize),
-    /// A verified frame; with a target, its data follow the frame.
-    Frame { frame: Range<usize>, target: Option<Target> },
+    /// A verified frame, and where what follows it begins: with a target, the data of that.
+    Frame { frame: Range<usize>, end: usize, target: Option<Target> },
 }
 
 /// A header, ready to send.
@@ -113,34 +126,50 @@ impl Header {
     }
 }
 
-/// How long the header of a frame is.
-pub(super) fn header_len(put: bool) -> usize {
+/// How many bytes a frame of `len` with such a put takes on the wire.
+pub(super) fn total_len(len: usize, load: Option<&Load<'_>>, sealed: bool) -> usize {
+    let data = load.map_or(0, |load| load.put.data.len());
+    let tags = if sealed { 1 + data.div_ceil(PIECE) } else { 0 };
+    header_len(load.is_some()) + len + data + tags * TAG_LEN
+}
+
+fn header_len(put: bool) -> usize {
     if put { MAX_HEADER } else { BASE_LEN }
+}
+
+/// What every frame begins with, its checksum still to come.
+fn base(lane: Lane, sequence: u32, len: usize, load: Option<&Load<'_>>, sealed: bool) -> Base {
+    let put = load.map_or(0, |load| if load.announced { FLAG_PUT } else { FLAG_PUT | FLAG_WRITE });
+    Base {
+        len: U32::new(len as u32),
+        version: VERSION,
+        flags: put | if sealed { FLAG_SEALED } else { 0 },
+        lane: lane.index() as u8,
+        zero: 0,
+        sequence: U32::new(sequence),
+        crc: U32::new(0),
+    }
+}
+
+fn fields(put: &Put<'_>, crc: u32) -> PutFields {
+    PutFields {
+        offset: U64::new(put.offset),
+        len: U32::new(put.data.len() as u32),
+        crc: U32::new(crc),
+        generation: U32::new(put.generation),
+        window: U16::new(put.window.0),
+        zero: U16::new(0),
+    }
 }
 
 /// The header for the frame `head` + `body`, which the caller has found to be no longer than [`MAX_FRAME`],
 /// and `load`, whose data are no longer than a `u32` says.
 pub(super) fn encode(lane: Lane, sequence: u32, head: &[u8], body: &[u8], load: Option<&Load<'_>>) -> Header {
-    let mut base = Base {
-        len: U32::new((head.len() + body.len()) as u32),
-        version: VERSION,
-        flags: load.map_or(0, |load| if load.announced { FLAG_PUT } else { FLAG_PUT | FLAG_WRITE }),
-        lane: lane.index() as u8,
-        zero: 0,
-        sequence: U32::new(sequence),
-        crc: U32::new(0),
-    };
+    let mut base = base(lane, sequence, head.len() + body.len(), load, false);
     let mut header = Header { bytes: [0; MAX_HEADER], len: header_len(load.is_some()) };
     let mut crc = crc32c(&base.as_bytes()[..COVERED]);
     if let Some(Load { put, .. }) = load {
-        let fields = PutFields {
-            offset: U64::new(put.offset),
-            len: U32::new(put.data.len() as u32),
-            crc: U32::new(crc32c(put.data)),
-            generation: U32::new(put.generation),
-            window: U16::new(put.window.0),
-            zero: U16::new(0),
-        };
+        let fields = fields(put, crc32c(put.data));
         header.bytes[BASE_LEN..].copy_from_slice(fields.as_bytes());
         crc = crc32c_append(crc, fields.as_bytes());
     }
@@ -149,19 +178,62 @@ pub(super) fn encode(lane: Lane, sequence: u32, head: &[u8], body: &[u8], load: 
     header
 }
 
-/// Looks at the front of `bytes`, which arrived on the stream of `lane`, for the frame with number `sequence`.
+/// As [`encode`], sealed, with the frame itself, to the end of `queue`. The data of the put are to follow by
+/// [`seal_piece`].
+pub(super) fn seal(
+    sealer: &mut Sealer,
+    lane: Lane,
+    sequence: u32,
+    head: &[u8],
+    body: &[u8],
+    load: Option<&Load<'_>>,
+    queue: &mut Vec<u8>,
+) {
+    let base = base(lane, sequence, head.len() + body.len(), load, true);
+    queue.extend_from_slice(base.as_bytes());
+    let start = queue.len();
+    if let Some(Load { put, .. }) = load {
+        queue.extend_from_slice(fields(put, 0).as_bytes());
+    }
+    queue.extend_from_slice(head);
+    queue.extend_from_slice(body);
+    let tag = sealer.seal(base.as_bytes(), &mut queue[start..]);
+    queue.extend_from_slice(&tag);
+}
+
+/// A piece of the data of a put, no longer than [`PIECE`], sealed to the end of `queue`.
+pub(super) fn seal_piece(sealer: &mut Sealer, piece: &[u8], queue: &mut Vec<u8>) {
+    let start = queue.len();
+    queue.extend_from_slice(piece);
+    let tag = sealer.seal(&[], &mut queue[start..]);
+    queue.extend_from_slice(&tag);
+}
+
+/// Looks at the front of `bytes`, which arrived on the stream of `lane`, for the frame with number `sequence`. With an
+/// opener the stream is sealed; a frame that is there is opened where it is, and must not be looked for again.
 ///
 /// # Errors
 /// What is wrong: no peer of ours sent this.
-pub(super) fn decode(bytes: &[u8], lane: Lane, sequence: u32) -> Result<Decoded, &'static str> {
-    let Ok((base, rest)) = Base::ref_from_prefix(bytes) else { return Ok(Decoded::Needs(BASE_LEN)) };
+pub(super) fn decode(
+    bytes: &mut [u8],
+    lane: Lane,
+    sequence: u32,
+    opener: Option<&mut Opener>,
+) -> Result<Decoded, &'static str> {
+    let Ok((base, _)) = Base::read_from_prefix(bytes) else { return Ok(Decoded::Needs(BASE_LEN)) };
     if base.version != VERSION {
         return Err("a header of another version or of no rail at all");
     }
+    match (base.flags & FLAG_SEALED != 0, opener.is_some()) {
+        (true, false) => return Err("a sealed frame on a rail in clear"),
+        (false, true) => return Err("a frame in clear on a sealed rail"),
+        _ => {}
+    }
     let len = base.len.get() as usize;
-    let announced = match base.flags {
-        0 | FLAG_PUT => true,
-        flags if flags == FLAG_PUT | FLAG_WRITE && len == 0 => false,
+    let (put, announced) = match base.flags & !FLAG_SEALED {
+        0 => (false, true),
+        FLAG_PUT => (true, true),
+        flags if flags == FLAG_PUT | FLAG_WRITE && len == 0 => (true, false),
         _ => return Err("a header that cannot be"),
     };
     if len > MAX_FRAME || base.zero != 0 {
@@ -173,152 +245,80 @@ pub(super) fn decode(bytes: &[u8], lane: Lane, sequence: u32) -> Result<Decoded,
     if base.sequence.get() != sequence {
         return Err("a frame out of sequence");
     }
-    let start = header_len(base.flags & FLAG_PUT != 0);
-    let Some(frame) = bytes.get(start..start + len) else { return Ok(Decoded::Needs(start + len)) };
-    let covered = crc32c_append(crc32c(&bytes[..COVERED]), &bytes[BASE_LEN..start]);
-    if crc32c_append(covered, frame) != base.crc.get() {
-        return Err("a frame whose checksum does not match");
+    let start = header_len(put);
+    let end = start + len + if opener.is_some() { TAG_LEN } else { 0 };
+    let Some(record) = bytes.get_mut(..end) else { return Ok(Decoded::Needs(end)) };
+    match opener {
+        None => verify(record, base.crc.get())?,
+        Some(opener) => open(record, opener)?,
     }
-    let target = if start == BASE_LEN {
-        None
-    } else {
-        let Ok((put, _)) = PutFields::ref_from_prefix(rest) else { return Err("a header that cannot be") };
+    let target = if put {
+        let fields = PutFields::ref_from_bytes(&record[BASE_LEN..start]);
+        let fields = fields.map_err(|_| "a header that cannot be")?;
         Some(Target {
-            window: WindowId(put.window.get()),
-            offset: put.offset.get(),
-            len: put.len.get(),
-            generation: put.generation.get(),
-            crc: put.crc.get(),
+            window: WindowId(fields.window.get()),
+            offset: fields.offset.get(),
+            len: fields.len.get(),
+            generation: fields.generation.get(),
+            crc: fields.crc.get(),
             announced,
         })
+    } else {
+        None
     };
-    Ok(Decoded::Frame { frame: start..start + len, target })
+    Ok(Decoded::Frame { frame: start..start + len, end, target })
+}
+
+fn verify(record: &[u8], crc: u32) -> Result<(), &'static str> {
+    let (covered, rest) = (&record[..COVERED], &record[BASE_LEN..]);
+    let right = crc32c_append(crc32c(covered), rest) == crc;
+    right.then_some(()).ok_or("a frame whose checksum does not match")
+}
+
+fn open(record: &mut [u8], opener: &mut Opener) -> Result<(), &'static str> {
+    let (base, rest) = record.split_at_mut(BASE_LEN);
+    let (sealed, tag) = rest.split_last_chunk_mut().ok_or("a header that cannot be")?;
+    opener.open(base, sealed, *tag).then_some(()).ok_or("a frame that the peer did not seal")
 }
 
 /// Runs the decoder over any bytes as a stream, as a fuzz target would; how many frames it found.
 #[doc(hidden)]
 #[must_use]
-pub fn decode_any(mut bytes: &[u8]) -> usize {
-    let mut frames = 0;
-    while let Ok(Decoded::Frame { frame, target }) = decode(bytes, Lane::Prompt, frames as u32) {
-        assert!(frame.end <= bytes.len() && frame.len() <= MAX_FRAME);
+pub fn decode_any(bytes: &[u8]) -> usize {
+    decode_stream(bytes, None)
+}
+
+/// As [`decode_any`] on a sealed stream: the bytes as they are, and the same behind the seal of a peer that has the key and
+/// means harm.
+#[doc(hidden)]
+#[must_use]
+pub fn decode_any_sealed(bytes: &[u8]) -> usize {
+    let seal = Seal::new([1; KEY_LEN], [2; KEY_LEN]);
+    let peer = Seal::new([2; KEY_LEN], [1; KEY_LEN]);
+    let frames = decode_stream(bytes, Some(&mut seal.split(Lane::Prompt).1));
+
+    let Some((flags, content)) = bytes.split_first() else { return frames };
+    let len = content.len() - if flags & FLAG_PUT == 0 { 0 } else { content.len().min(PUT_LEN) };
+    let base = Base { flags: flags | FLAG_SEALED, ..base(Lane::Prompt, 0, len, None, true) };
+    let mut record = [base.as_bytes(), content].concat();
+    let tag = peer.split(Lane::Prompt).0.seal(base.as_bytes(), &mut record[BASE_LEN..]);
+    record.extend_from_slice(&tag);
+    frames + decode_stream(&record, Some(&mut seal.split(Lane::Prompt).1))
+}
+
+fn decode_stream(bytes: &[u8], mut opener: Option<&mut Opener>) -> usize {
+    let (mut bytes, mut frames) = (bytes.to_vec(), 0);
+    let mut bytes = &mut bytes[..];
+    while let Ok(Decoded::Frame { frame, end, target }) =
+        decode(bytes, Lane::Prompt, frames as u32, opener.as_deref_mut())
+    {
+        assert!(frame.end <= end && end <= bytes.len() && frame.len() <= MAX_FRAME);
         let data = target.map_or(0, |target| target.len as usize);
-        bytes = bytes.get(frame.end.saturating_add(data)..).unwrap_or_default();
+        bytes = bytes.get_mut(end.saturating_add(data)..).unwrap_or_default();
         frames += 1;
     }
     frames
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// SplitMix64.
-    struct Random(u64);
-
-    impl Random {
-        fn next(&mut self) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = self.0;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        }
-
-        fn below(&mut self, bound: usize) -> usize {
-            (self.next() % bound as u64) as usize
-        }
-    }
-
-    fn put(data: &[u8]) -> Load<'_> {
-        Load { put: Put { window: WindowId(7), offset: 1 << 40, generation: 11, data }, announced: true }
-    }
-
-    fn stream(frames: u32) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for sequence in 0..frames {
-            let (head, body) = (vec![1; 16], vec![sequence as u8; sequence as usize * 7 % 300]);
-            let put = (sequence % 3 == 0).then(|| put(&[9; 100]));
-            bytes.extend_from_slice(encode(Lane::Prompt, sequence, &head, &body, put.as_ref()).bytes());
-            bytes.extend_from_slice(&head);
-            bytes.extend_from_slice(&body);
-            bytes.extend_from_slice(put.map_or(&[], |load| load.put.data));
-        }
-        bytes
-    }
-
-    #[test]
-    fn what_is_encoded_is_decoded() {
-        let header = encode(Lane::Bulk, 5, b"head", b"body!", Some(&put(b"data")));
-        let bytes = [header.bytes(), b"headbody!data"].concat();
-        let Ok(Decoded::Frame { frame, target: Some(target) }) = decode(&bytes, Lane::Bulk, 5) else {
-            panic!()
-        };
-        assert_eq!(&bytes[frame.clone()], b"headbody!");
-        assert_eq!(&bytes[frame.end..], b"data");
-        let Target { window, offset, len, generation, crc, announced } = target;
-        assert_eq!((window, offset, len, generation, announced), (WindowId(7), 1 << 40, 4, 11, true));
-        assert_eq!(crc, crc32c(b"data"));
-        assert!(decode(&bytes, Lane::Prompt, 5).is_err() && decode(&bytes, Lane::Bulk, 6).is_err());
-    }
-
-    #[test]
-    fn a_write_is_a_put_that_nothing_announces() {
-        let load = Load { announced: false, ..put(b"data") };
-        let header = encode(Lane::Bulk, 5, b"", b"", Some(&load));
-        let Ok(Decoded::Frame { frame, target: Some(target) }) = decode(header.bytes(), Lane::Bulk, 5) else {
-            panic!()
-        };
-        assert!(frame.is_empty() && target.len == 4 && !target.announced);
-        let with_a_frame = encode(Lane::Bulk, 5, b"head", b"", Some(&load));
-        let bytes = [with_a_frame.bytes(), b"head"].concat();
-        assert_eq!(decode(&bytes, Lane::Bulk, 5), Err("a header that cannot be"));
-    }
-
-    #[test]
-    fn a_part_of_a_frame_says_what_is_missing() {
-        let header = encode(Lane::Prompt, 0, b"head", b"body", None);
-        let bytes = [header.bytes(), b"headbody"].concat();
-        for cut in 0..bytes.len() {
-            let Ok(Decoded::Needs(needed)) = decode(&bytes[..cut], Lane::Prompt, 0) else { panic!("{cut}") };
-            assert!(needed > cut && needed <= bytes.len());
-        }
-    }
-
-    #[test]
-    fn every_flipped_bit_is_noticed() {
-        let header = encode(Lane::Prompt, 0, b"head", b"body", Some(&put(b"")));
-        let bytes = [header.bytes(), b"headbody"].concat();
-        for bit in 0..bytes.len() * 8 {
-            let mut flipped = bytes.clone();
-            flipped[bit / 8] ^= 1 << (bit % 8);
-            assert!(!matches!(decode(&flipped, Lane::Prompt, 0), Ok(Decoded::Frame { .. })), "bit {bit}");
-        }
-    }
-
-    #[test]
-    fn hostile_bytes_do_no_harm() {
-        let (mut random, good) = (Random(1), stream(40));
-        assert_eq!(decode_any(&good), 40);
-        for _ in 0..20_000 {
-            let mut bytes = match random.below(3) {
-                0 => (0..random.below(200)).map(|_| random.next() as u8).collect(),
-                _ => good.clone(),
-            };
-            for _ in 0..random.below(4) {
-                match random.below(3) {
-                    0 => bytes.truncate(random.below(bytes.len() + 1)),
-                    1 if !bytes.is_empty() => {
-                        let at = random.below(bytes.len());
-                        bytes[at] = random.next() as u8;
-                    }
-                    _ => {
-                        let at = random.below(bytes.len() + 1);
-                        bytes.insert(at, random.next() as u8);
-                    }
-                }
-            }
-            assert!(decode_any(&bytes) <= 40);
-        }
-    }
-}
+mod tests;

@@ -67,7 +67,7 @@ fn peer_process() {
         let mut port = [0; 2];
         control.read_exact(&mut port).unwrap();
         let connect = || TcpStream::connect(("127.0.0.1", u16::from_le_bytes(port))).unwrap();
-        own.tcp([connect(), connect()])
+        own.tcp([connect(), connect()], None)
     };
     for number in 0..u64::MAX {
         for lane in Lane::ALL {
@@ -103,7 +103,7 @@ fn peer(kind: RailKind) -> (End, Child, UnixStream) {
     } else {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         control.write_all(&tcp.local_addr().unwrap().port().to_le_bytes()).unwrap();
-        own.tcp([(); 2].map(|()| tcp.accept().unwrap().0))
+        own.tcp([(); 2].map(|()| tcp.accept().unwrap().0), None)
     };
     control.read_exact(&mut [0]).unwrap();
     (end, child, control)

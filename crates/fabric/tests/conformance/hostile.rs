@@ -1,17 +1,17 @@
 //! Peers that are broken or mean: over shared memory, over TCP, and at set-up.
 
 use std::{
-    io::Write,
+    io::{Read, Write},
     os::fd::{AsFd, OwnedFd},
 };
 
 use plexus_fabric::{
-    Lane, Lost, PeerBell, PeerWindow, Put, RailKind, SetupError, Window, WindowId, WindowSpan,
+    Lane, Lost, PeerBell, PeerWindow, Put, SetupError, Window, WindowId, WindowSpan,
     shm::{RxRings, TxRings},
 };
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::pairs::{DIVIDED, End, GRANULE, Own, WHOLE, pair, sockets};
+use crate::pairs::{DIVIDED, End, GRANULE, Kind, Own, WHOLE, pair, seals, sockets};
 
 /// A pair over shared memory, and the memory of the rings that the first end reads.
 fn pair_and_rings() -> (End, End, OwnedFd) {
@@ -75,8 +75,11 @@ fn a_position_that_cannot_be_ends_the_rail() {
 
 #[test]
 fn a_put_under_a_wrong_generation_ends_a_tcp_rail() {
-    for (expect, generation) in [(false, 0), (false, 1), (true, 3), (true, 2)] {
-        let (mut a, mut b) = pair(RailKind::Tcp);
+    let wrong = [(false, 0), (false, 1), (true, 3), (true, 2)];
+    for (kind, (expect, generation)) in
+        [Kind::Tcp, Kind::SealedTcp].into_iter().flat_map(|kind| wrong.map(|wrong| (kind, wrong)))
+    {
+        let (mut a, mut b) = pair(kind);
         if expect {
             b.window(DIVIDED).set_generation(0, 1);
         }
@@ -98,7 +101,7 @@ fn random_bytes_end_a_tcp_rail() {
     let mut random = 7u64;
     for round in 0..200 {
         let (prompt, bulk) = (sockets(), sockets());
-        let mut end = Own::new().tcp([prompt.0, bulk.0]);
+        let mut end = Own::new().tcp([prompt.0, bulk.0], None);
         let mut noise = vec![0u8; 1 + round * 37];
         for byte in &mut noise {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -118,30 +121,61 @@ fn random_bytes_end_a_tcp_rail() {
 
 #[test]
 fn a_good_stream_with_one_flipped_byte_ends_a_tcp_rail() {
-    // What a rail sends, taken from the wire.
-    let (prompt, bulk) = (sockets(), sockets());
-    let mut sender = Own::new().tcp([prompt.0, bulk.0]);
-    let (mut wire, mut stream) = (Vec::new(), bulk.1);
-    for number in 0..3u8 {
-        let put = Put { window: WHOLE, offset: 100, generation: 0, data: &[number; 500] };
-        sender.rail.put(Lane::Bulk, put, &[number; 16], &[number; 50]).unwrap();
-    }
-    sender.rail.flush().unwrap();
-    drop(sender);
-    std::io::Read::read_to_end(&mut stream, &mut wire).unwrap();
-
-    for at in (0..wire.len()).step_by(7) {
+    // The long data are sealed in pieces.
+    for (sealed, len, step) in [(false, 500, 7), (true, 500, 7), (true, 150_000, 1499)] {
+        let keys = || sealed.then(seals).unzip();
+        // What a rail sends, taken from the wire.
         let (prompt, bulk) = (sockets(), sockets());
-        let mut end = Own::new().tcp([prompt.0, bulk.0]);
-        let mut bytes = wire.clone();
-        bytes[at] ^= 0x10;
-        let mut stream = bulk.1;
-        stream.write_all(&bytes).unwrap();
-        drop((stream, prompt.1));
-        let (frames, lost) = end.take_all();
-        let whole = wire.len() / 3;
-        assert_eq!(frames.len(), at / whole, "all before byte {at}, none after");
-        assert!(matches!(lost, Lost::Corrupt(_) | Lost::Closed(_)), "{lost:?}");
+        let mut sender = Own::new().tcp([prompt.0, bulk.0], keys().0);
+        let (wire, mut stream) = (Vec::new(), bulk.1);
+        let reader = std::thread::spawn(move || {
+            let mut wire = wire;
+            stream.read_to_end(&mut wire).unwrap();
+            wire
+        });
+        for number in 0..3u8 {
+            let data = vec![number; len];
+            let put = Put { window: WHOLE, offset: 100, generation: 0, data: &data };
+            sender.rail.put(Lane::Bulk, put, &[number; 16], &[number; 50]).unwrap();
+        }
+        while sender.rail.health().unsent > 0 {
+            sender.rail.flush().unwrap();
+        }
+        drop(sender);
+        let wire = reader.join().unwrap();
+        assert_eq!(wire.len() % 3, 0);
+
+        for at in (0..wire.len()).step_by(step) {
+            let (prompt, bulk) = (sockets(), sockets());
+            let mut end = Own::new().tcp([prompt.0, bulk.0], keys().1);
+            let mut bytes = wire.clone();
+            bytes[at] ^= 0x10;
+            let mut stream = bulk.1;
+            // Not all of it is taken by a rail that has ended.
+            let writer = std::thread::spawn(move || drop(stream.write_all(&bytes)));
+            let (frames, lost) = end.take_all();
+            drop((end, prompt.1));
+            writer.join().unwrap();
+            let whole = wire.len() / 3;
+            assert_eq!(frames.len(), at / whole, "all before byte {at}, none after");
+            assert!(matches!(lost, Lost::Corrupt(_) | Lost::Closed(_)), "{lost:?}");
+        }
+    }
+}
+
+#[test]
+fn a_rail_in_clear_and_a_sealed_one_refuse_each_other() {
+    for sealed_sends in [false, true] {
+        let (prompt, bulk) = (sockets(), sockets());
+        let (ours, theirs) = seals();
+        let (send, receive) = if sealed_sends { (Some(ours), None) } else { (None, Some(theirs)) };
+        let mut a = Own::new().tcp([prompt.0, bulk.0], send);
+        let mut b = Own::new().tcp([prompt.1, bulk.1], receive);
+        a.rail.send(Lane::Prompt, b"hello", b"").unwrap();
+        a.rail.flush().unwrap();
+        let (frames, lost) = b.take_all();
+        assert!(frames.is_empty());
+        assert!(matches!(lost, Lost::Corrupt(what) if what.contains("clear")), "{lost:?}");
     }
 }
 

@@ -10,7 +10,7 @@ use plexus_fabric::{
     Bell, Frame, LANES, Lane, Lost, PeerBell, PeerWindow, Rail, RailKind, SendError, Window, WindowId,
     WindowSpan, Windows,
     shm::{RxRings, ShmParts, ShmRail, TxRings},
-    tcp::{TcpParts, TcpRail},
+    tcp::{KEY_LEN, Seal, TcpParts, TcpRail},
 };
 use rustix::{event::epoll, time::Timespec};
 
@@ -21,6 +21,23 @@ pub(crate) const GRANULES: usize = 16;
 /// A window without.
 pub(crate) const WHOLE: WindowId = WindowId(1);
 pub(crate) const WHOLE_LEN: usize = 4 << 20;
+
+/// What a pair runs over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Shm,
+    Tcp,
+    SealedTcp,
+}
+
+impl Kind {
+    pub(crate) fn rail(self) -> RailKind {
+        match self {
+            Self::Shm => RailKind::Shm,
+            Self::Tcp | Self::SealedTcp => RailKind::Tcp,
+        }
+    }
+}
 
 /// One end of a pair, with all that a worker has around it.
 pub(crate) struct End {
@@ -76,9 +93,10 @@ impl Own {
         End { rail: Box::new(rail), bell: self.bell, windows: self.windows, gone }
     }
 
-    pub(crate) fn tcp(self, streams: [TcpStream; LANES]) -> End {
+    pub(crate) fn tcp(self, streams: [TcpStream; LANES], seals: Option<[Seal; LANES]>) -> End {
         let windows = Arc::clone(&self.windows);
-        let rail = TcpRail::new(TcpParts { streams, windows, peer_windows: spans().to_vec() }).unwrap();
+        let rail =
+            TcpRail::new(TcpParts { streams, windows, peer_windows: spans().to_vec(), seals }).unwrap();
         let gone = Arc::new(AtomicBool::new(false));
         End { rail: Box::new(rail), bell: self.bell, windows: self.windows, gone }
     }
@@ -99,23 +117,32 @@ pub(crate) fn sockets() -> (TcpStream, TcpStream) {
 }
 
 /// A connected pair.
-pub(crate) fn pair(kind: RailKind) -> (End, End) {
+pub(crate) fn pair(kind: Kind) -> (End, End) {
     pair_of(kind, Own::new(), Own::new())
 }
 
 /// A connection between these two.
-pub(crate) fn pair_of(kind: RailKind, a: Own, b: Own) -> (End, End) {
+pub(crate) fn pair_of(kind: Kind, a: Own, b: Own) -> (End, End) {
     match kind {
-        RailKind::Shm => {
+        Kind::Shm => {
             let (fds_a, fds_b) = (a.fds(), b.fds());
             (a.shm(fds_b), b.shm(fds_a))
         }
-        RailKind::Tcp => {
+        Kind::Tcp | Kind::SealedTcp => {
             let (prompt, bulk) = (sockets(), sockets());
-            (a.tcp([prompt.0, bulk.0]), b.tcp([prompt.1, bulk.1]))
+            let (seals_a, seals_b) = (kind == Kind::SealedTcp).then(seals).unzip();
+            (a.tcp([prompt.0, bulk.0], seals_a), b.tcp([prompt.1, bulk.1], seals_b))
         }
-        RailKind::Ofi => unreachable!("not a kind that the suite is run over"),
     }
+}
+
+/// Keys for both ends.
+pub(crate) fn seals() -> ([Seal; LANES], [Seal; LANES]) {
+    let keys = |lane: Lane, end: u8| [end * 10 + lane.index() as u8; KEY_LEN];
+    (
+        Lane::ALL.map(|lane| Seal::new(keys(lane, 1), keys(lane, 2))),
+        Lane::ALL.map(|lane| Seal::new(keys(lane, 2), keys(lane, 1))),
+    )
 }
 
 /// The bytes of a frame.

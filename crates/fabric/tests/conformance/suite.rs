@@ -2,9 +2,9 @@
 
 use std::thread;
 
-use plexus_fabric::{Lane, Lost, MAX_FRAME, Put, RailKind, SendError, WindowId};
+use plexus_fabric::{Lane, Lost, MAX_FRAME, Put, SendError, WindowId};
 
-use crate::pairs::{DIVIDED, End, GRANULE, GRANULES, Sleeper, WHOLE, WHOLE_LEN, bytes, number, pair};
+use crate::pairs::{DIVIDED, End, GRANULE, GRANULES, Kind, Sleeper, WHOLE, WHOLE_LEN, bytes, number, pair};
 
 /// A frame that is recognized: its number, then bytes that follow from it.
 fn frame(number: u64, len: usize) -> Vec<u8> {
@@ -22,12 +22,12 @@ fn some_len(number: u64) -> usize {
     }
 }
 
-pub(crate) fn a_rail_says_what_it_is(kind: RailKind) {
+pub(crate) fn a_rail_says_what_it_is(kind: Kind) {
     let (a, _b) = pair(kind);
-    assert_eq!(a.rail.kind(), kind);
+    assert_eq!(a.rail.kind(), kind.rail());
 }
 
-pub(crate) fn frames_of_a_lane_arrive_in_order(kind: RailKind) {
+pub(crate) fn frames_of_a_lane_arrive_in_order(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     let (mut sent, mut came) = ([0u64; 2], [0u64; 2]);
     const EACH: u64 = 20_000;
@@ -52,7 +52,7 @@ pub(crate) fn frames_of_a_lane_arrive_in_order(kind: RailKind) {
     }
 }
 
-pub(crate) fn two_threads_at_full_speed_lose_and_mix_up_nothing(kind: RailKind) {
+pub(crate) fn two_threads_at_full_speed_lose_and_mix_up_nothing(kind: Kind) {
     const EACH: u64 = 60_000;
     let (mut a, mut b) = pair(kind);
     let receiver = thread::spawn(move || {
@@ -92,7 +92,7 @@ pub(crate) fn two_threads_at_full_speed_lose_and_mix_up_nothing(kind: RailKind) 
     receiver.join().unwrap();
 }
 
-pub(crate) fn frames_of_every_size_arrive_whole(kind: RailKind) {
+pub(crate) fn frames_of_every_size_arrive_whole(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     let edges = [4096, 8192, MAX_FRAME].into_iter().flat_map(|edge| edge - 64..=edge);
     for len in (0..700).chain((700..MAX_FRAME).step_by(509)).chain(edges) {
@@ -106,7 +106,7 @@ pub(crate) fn frames_of_every_size_arrive_whole(kind: RailKind) {
     }
 }
 
-pub(crate) fn a_frame_that_is_too_long_is_refused_and_does_no_harm(kind: RailKind) {
+pub(crate) fn a_frame_that_is_too_long_is_refused_and_does_no_harm(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     let long = vec![1; MAX_FRAME];
     assert_eq!(a.rail.send(Lane::Bulk, &[1], &long), Err(SendError::TooLarge));
@@ -118,7 +118,7 @@ pub(crate) fn a_frame_that_is_too_long_is_refused_and_does_no_harm(kind: RailKin
     assert!(!b.rail.pending() || b.rail.poll(1, &mut |_, _| panic!("one frame was sent")).is_ok());
 }
 
-pub(crate) fn a_full_rail_refuses_then_resumes_and_loses_nothing(kind: RailKind) {
+pub(crate) fn a_full_rail_refuses_then_resumes_and_loses_nothing(kind: Kind) {
     for (lane, len) in [(Lane::Prompt, 8), (Lane::Prompt, 64), (Lane::Bulk, MAX_FRAME)] {
         let (mut a, mut b) = pair(kind);
         let (mut sent, mut came, mut refused) = (0u64, 0u64, 0);
@@ -153,7 +153,7 @@ pub(crate) fn a_full_rail_refuses_then_resumes_and_loses_nothing(kind: RailKind)
     }
 }
 
-pub(crate) fn a_poll_keeps_to_its_limit(kind: RailKind) {
+pub(crate) fn a_poll_keeps_to_its_limit(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     for lane in Lane::ALL {
         for at in 0..10 {
@@ -171,7 +171,7 @@ pub(crate) fn a_poll_keeps_to_its_limit(kind: RailKind) {
     }
 }
 
-pub(crate) fn the_data_of_a_put_are_there_when_its_frame_is(kind: RailKind) {
+pub(crate) fn the_data_of_a_put_are_there_when_its_frame_is(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     for round in 0..2000usize {
         let lane = Lane::ALL[round % 2];
@@ -195,7 +195,7 @@ pub(crate) fn the_data_of_a_put_are_there_when_its_frame_is(kind: RailKind) {
     }
 }
 
-pub(crate) fn puts_and_frames_keep_their_order(kind: RailKind) {
+pub(crate) fn puts_and_frames_keep_their_order(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     let generations: Vec<u32> = (0..GRANULES as u32).map(|granule| granule * 2 + 1).collect();
     for (granule, generation) in generations.iter().enumerate() {
@@ -240,7 +240,7 @@ pub(crate) fn puts_and_frames_keep_their_order(kind: RailKind) {
     }
 }
 
-pub(crate) fn a_put_without_granules_may_be_large(kind: RailKind) {
+pub(crate) fn a_put_without_granules_may_be_large(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     let data: Vec<u8> = (0..WHOLE_LEN as u32).map(|at| (at >> 8) as u8 ^ at as u8).collect();
     for round in 0..3 {
@@ -257,7 +257,7 @@ pub(crate) fn a_put_without_granules_may_be_large(kind: RailKind) {
     }
 }
 
-pub(crate) fn a_put_outside_its_window_is_refused_by_the_sender(kind: RailKind) {
+pub(crate) fn a_put_outside_its_window_is_refused_by_the_sender(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     let put = |window, offset, data| Put { window, offset, generation: 1, data };
     let all = (GRANULES * GRANULE) as u64;
@@ -301,7 +301,7 @@ fn echo(mut end: End) {
     }
 }
 
-pub(crate) fn no_wake_up_is_lost_between_two_sleepers(kind: RailKind) {
+pub(crate) fn no_wake_up_is_lost_between_two_sleepers(kind: Kind) {
     let (mut a, b) = pair(kind);
     let echo = thread::spawn(|| echo(b));
     let sleeper = Sleeper::new(&a);
@@ -330,7 +330,7 @@ pub(crate) fn no_wake_up_is_lost_between_two_sleepers(kind: RailKind) {
     echo.join().unwrap();
 }
 
-pub(crate) fn a_sender_asleep_on_a_full_rail_is_woken(kind: RailKind) {
+pub(crate) fn a_sender_asleep_on_a_full_rail_is_woken(kind: Kind) {
     const FRAMES: u64 = 30_000;
     let (mut a, mut b) = pair(kind);
     let sender = thread::spawn(move || {
@@ -371,7 +371,7 @@ pub(crate) fn a_sender_asleep_on_a_full_rail_is_woken(kind: RailKind) {
     assert!(sender.join().unwrap() > 0, "never full: nothing was shown");
 }
 
-pub(crate) fn what_arrived_before_the_end_is_delivered(kind: RailKind) {
+pub(crate) fn what_arrived_before_the_end_is_delivered(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     for at in 0..100 {
         for lane in Lane::ALL {
@@ -389,7 +389,7 @@ pub(crate) fn what_arrived_before_the_end_is_delivered(kind: RailKind) {
     assert!(matches!(lost, Lost::Closed(_)), "{lost:?}");
 }
 
-pub(crate) fn a_lost_rail_refuses(kind: RailKind) {
+pub(crate) fn a_lost_rail_refuses(kind: Kind) {
     let (a, mut b) = pair(kind);
     drop(a);
     let (_, lost) = b.take_all();

@@ -2,9 +2,11 @@
 
 use std::{sync::atomic::Ordering::Acquire, thread};
 
-use plexus_fabric::{Access, Lane, Put, RailKind, SendError, WindowId};
+use plexus_fabric::{Access, Lane, Put, SendError, WindowId};
 
-use crate::pairs::{DIVIDED, End, GRANULE, GRANULES, Own, Sleeper, WHOLE, WHOLE_LEN, number, pair, pair_of};
+use crate::pairs::{
+    DIVIDED, End, GRANULE, GRANULES, Kind, Own, Sleeper, WHOLE, WHOLE_LEN, number, pair, pair_of,
+};
 
 fn put(offset: u64, data: &[u8]) -> Put<'_> {
     Put { window: WHOLE, offset, generation: 0, data }
@@ -26,7 +28,7 @@ fn no_frame(end: &mut End) {
     end.rail.poll(8, &mut |_, _| panic!("nobody sent a frame")).unwrap();
 }
 
-pub(crate) fn a_write_lands_and_announces_nothing(kind: RailKind) {
+pub(crate) fn a_write_lands_and_announces_nothing(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     for (round, len) in
         [1usize, 7, 8, 9, 63, 64, 4096, 70_000, 1 << 20].into_iter().cycle().take(90).enumerate()
@@ -44,7 +46,7 @@ pub(crate) fn a_write_lands_and_announces_nothing(kind: RailKind) {
     assert_eq!(b.rail.poll(8, &mut |_, _| {}), Ok(0));
 }
 
-pub(crate) fn a_frame_finds_what_was_written_before_it(kind: RailKind) {
+pub(crate) fn a_frame_finds_what_was_written_before_it(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     let mut came = 0u64;
     for round in 1..=3000u64 {
@@ -68,7 +70,7 @@ pub(crate) fn a_frame_finds_what_was_written_before_it(kind: RailKind) {
     }
 }
 
-pub(crate) fn a_word_is_seen_whole(kind: RailKind) {
+pub(crate) fn a_word_is_seen_whole(kind: Kind) {
     const LAST: u64 = 100_000;
     let twice = |half: u64| half << 32 | half;
     let (mut a, mut b) = pair(kind);
@@ -96,7 +98,7 @@ pub(crate) fn a_word_is_seen_whole(kind: RailKind) {
     writer.join().unwrap();
 }
 
-pub(crate) fn a_write_into_a_granule_needs_its_generation_where_a_processor_stands_between(kind: RailKind) {
+pub(crate) fn a_write_into_a_granule_needs_its_generation_where_a_processor_stands_between(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     b.window(DIVIDED).set_generation(1, 3);
     let expected = Put { window: DIVIDED, offset: GRANULE as u64, generation: 3, data: &[9; 8] };
@@ -105,7 +107,7 @@ pub(crate) fn a_write_into_a_granule_needs_its_generation_where_a_processor_stan
     a.rail.flush().unwrap();
     b.take(1);
     assert_eq!(b.window(DIVIDED).word(GRANULE as u64).unwrap().load(Acquire), u64::from_le_bytes([9; 8]));
-    if kind == RailKind::Shm {
+    if kind == Kind::Shm {
         return;
     }
     b.window(DIVIDED).set_generation(1, 4);
@@ -115,7 +117,7 @@ pub(crate) fn a_write_into_a_granule_needs_its_generation_where_a_processor_stan
     assert_eq!(b.window(DIVIDED).word(GRANULE as u64).unwrap().load(Acquire), u64::from_le_bytes([9; 8]));
 }
 
-pub(crate) fn what_is_not_in_the_window_is_refused_and_left_alone(kind: RailKind) {
+pub(crate) fn what_is_not_in_the_window_is_refused_and_left_alone(kind: Kind) {
     let (mut a, mut b) = pair(kind);
     let all = (GRANULES * GRANULE) as u64;
     let outside = |window, offset, data| Put { window, offset, generation: 1, data };
@@ -136,16 +138,12 @@ pub(crate) fn what_is_not_in_the_window_is_refused_and_left_alone(kind: RailKind
             Access::CompareSwap { window, offset, expected: 0, new: 1 },
         ] {
             let done = a.rail.direct(access);
-            assert_eq!(
-                done,
-                (kind == RailKind::Shm).then_some(Err(SendError::TooLarge)),
-                "{window:?} {offset}"
-            );
+            assert_eq!(done, (kind == Kind::Shm).then_some(Err(SendError::TooLarge)), "{window:?} {offset}");
         }
     }
     let mut into = [0; 9];
     let past_the_end = Access::Get { window: WHOLE, offset: WHOLE_LEN as u64 - 8, into: &mut into };
-    assert_eq!(a.rail.direct(past_the_end), (kind == RailKind::Shm).then_some(Err(SendError::TooLarge)));
+    assert_eq!(a.rail.direct(past_the_end), (kind == Kind::Shm).then_some(Err(SendError::TooLarge)));
     a.rail.send(Lane::Prompt, &3u64.to_le_bytes(), &[]).unwrap();
     a.rail.flush().unwrap();
     assert_eq!(b.take(1).len(), 1, "and the rail lives");
@@ -171,7 +169,7 @@ fn access(end: &mut End, owner: &End, access: Access<'_>) -> u64 {
     }
 }
 
-pub(crate) fn words_are_added_to_and_swapped(kind: RailKind) {
+pub(crate) fn words_are_added_to_and_swapped(kind: Kind) {
     let (mut a, b) = pair(kind);
     let add = |add| Access::FetchAdd { window: WHOLE, offset: 64, add };
     let swap = |expected, new| Access::CompareSwap { window: WHOLE, offset: 64, expected, new };
@@ -183,7 +181,7 @@ pub(crate) fn words_are_added_to_and_swapped(kind: RailKind) {
     assert_eq!((word(&b, 56), word(&b, 72)), (0, 0), "and their neighbours are left alone");
 }
 
-pub(crate) fn a_get_brings_what_stands_there(kind: RailKind) {
+pub(crate) fn a_get_brings_what_stands_there(kind: Kind) {
     let (mut a, b) = pair(kind);
     for (offset, len) in [(0usize, 8usize), (8, 8), (3, 8), (100, 1), (4096, 70_000), (WHOLE_LEN - 5, 5)] {
         let data: Vec<u8> = (0..len).map(|at| (at + offset) as u8 | 1).collect();
@@ -201,12 +199,12 @@ pub(crate) fn a_get_brings_what_stands_there(kind: RailKind) {
         let mut into = vec![0; len];
         match a.rail.direct(Access::Get { window: WHOLE, offset: offset as u64, into: &mut into }) {
             Some(done) => assert_eq!((done, into), (Ok(0), data)),
-            None => assert_ne!(kind, RailKind::Shm),
+            None => assert_ne!(kind, Kind::Shm),
         }
     }
 }
 
-pub(crate) fn adding_from_both_sides_loses_nothing(kind: RailKind) {
+pub(crate) fn adding_from_both_sides_loses_nothing(kind: Kind) {
     const EACH: u64 = 50_000;
     let (mut a, b) = pair(kind);
     let window = b.window(WHOLE);
@@ -218,7 +216,7 @@ pub(crate) fn adding_from_both_sides_loses_nothing(kind: RailKind) {
         near.join().unwrap();
         far as u64
     });
-    assert_eq!(far, if kind == RailKind::Shm { EACH } else { 0 });
+    assert_eq!(far, if kind == Kind::Shm { EACH } else { 0 });
     assert_eq!(word(&b, 128), EACH + far);
 }
 
@@ -244,7 +242,7 @@ fn wait_word(end: &mut End, sleeper: &Sleeper, value: u64) -> u32 {
     }
 }
 
-pub(crate) fn who_sleeps_for_a_word_is_woken_by_its_write(kind: RailKind) {
+pub(crate) fn who_sleeps_for_a_word_is_woken_by_its_write(kind: Kind) {
     const ROUNDS: u64 = 10_000;
     let (mut a, mut b) = pair(kind);
     let answering = thread::spawn(move || {
@@ -264,7 +262,7 @@ pub(crate) fn who_sleeps_for_a_word_is_woken_by_its_write(kind: RailKind) {
     assert!(slept > 0, "never asleep: nothing was shown");
 }
 
-pub(crate) fn a_peer_that_comes_back_finds_the_windows_over_a_new_rail(kind: RailKind) {
+pub(crate) fn a_peer_that_comes_back_finds_the_windows_over_a_new_rail(kind: Kind) {
     let survivor = Own::new();
     let (bell, windows) = (survivor.bell.clone(), survivor.windows.clone());
     let (mut a, mut b) = pair_of(kind, Own::new(), survivor);
@@ -284,6 +282,6 @@ pub(crate) fn a_peer_that_comes_back_finds_the_windows_over_a_new_rail(kind: Rai
         (a, b) = pair_of(kind, Own::new(), Own::with(bell.clone(), windows.clone()));
         assert_eq!(old.write(Lane::Bulk, put(0, &[1; 8])), Err(SendError::Lost));
         let late = Access::FetchAdd { window: WHOLE, offset: 0, add: 1 };
-        assert_eq!(old.direct(late), (kind == RailKind::Shm).then_some(Err(SendError::Lost)));
+        assert_eq!(old.direct(late), (kind == Kind::Shm).then_some(Err(SendError::Lost)));
     }
 }

@@ -103,8 +103,12 @@ impl<S: Service> Mesh<S> {
         let rails = streams
             .into_iter()
             .map(|streams| {
-                let parts =
-                    TcpParts { streams, windows: windows.clone(), peer_windows: peer_windows.to_vec() };
+                let parts = TcpParts {
+                    streams,
+                    windows: windows.clone(),
+                    peer_windows: peer_windows.to_vec(),
+                    seals: None,
+                };
                 let rail = TcpRail::new(parts).map_err(|error| error.to_string())?;
                 Ok(Box::new(rail) as Box<dyn Rail>)
             })

@@ -1,0 +1,133 @@
+//! What a TCP rail knows of its path: on loopback, and in a network of its own whose link goes down.
+#![allow(unsafe_code, reason = "takes a thread into a network of its own")]
+
+use std::{
+    net::TcpListener,
+    os::fd::AsFd,
+    process::{Command, Stdio},
+};
+
+use plexus_base::Nanos;
+use plexus_fabric::{Health, Lane, tcp};
+use rustix::{
+    net::{AddressFamily, SocketType},
+    thread::UnshareFlags,
+};
+
+use crate::pairs::{End, Kind, pair};
+
+fn silent(end: &mut End) -> Nanos {
+    end.rail.health().silent.expect("the kernel tells")
+}
+
+fn say(end: &mut End) {
+    end.rail.send(Lane::Prompt, b"something", b"").unwrap();
+    end.rail.flush().unwrap();
+}
+
+#[test]
+fn a_pair_on_loopback_says_what_it_is() {
+    for kind in [Kind::Tcp, Kind::SealedTcp] {
+        let (mut a, mut b) = pair(kind);
+        say(&mut a);
+        b.take(1);
+        let Health { mtu, rtt, silent, retransmits, unsent, encrypted } = a.rail.health();
+        assert!((576..=65_536).contains(&mtu), "{mtu}");
+        assert!(rtt > Nanos(0) && rtt < Nanos::from_ms(10_000), "{rtt}");
+        assert!(silent.is_some());
+        assert_eq!((retransmits, unsent), (0, 0));
+        assert_eq!(encrypted, kind == Kind::SealedTcp);
+    }
+    assert_eq!(pair(Kind::Shm).0.rail.health(), Health::default());
+}
+
+#[test]
+fn what_waits_is_counted() {
+    let (mut a, mut b) = pair(Kind::Tcp);
+    let mut sent = 0u64;
+    while a.offer(Lane::Bulk, &[1; 64], &[2; 8000]) {
+        sent += 1;
+    }
+    assert!(a.rail.health().unsent > 1 << 20);
+    while sent > 0 {
+        a.rail.flush().unwrap();
+        sent -= b.rail.poll(16, &mut |_, _| {}).unwrap() as u64;
+    }
+    assert_eq!(a.rail.health().unsent, 0);
+}
+
+/// Only something that arrives makes the time since the last arrival shorter.
+#[test]
+fn silence_grows_until_something_is_heard() {
+    let (mut a, mut b) = pair(Kind::Tcp);
+    // By what the other sends, and by its acknowledgement of what was sent to it.
+    for from_the_other in [true, false] {
+        let mut last = Nanos(0);
+        while last < Nanos::from_ms(30) {
+            let now = silent(&mut a);
+            assert!(now >= last, "{now} after {last}: nothing was said");
+            last = now;
+        }
+        say(if from_the_other { &mut b } else { &mut a });
+        while silent(&mut a) >= last {}
+    }
+}
+
+#[test]
+fn silence_grows_although_we_send_while_the_link_is_down() {
+    std::thread::spawn(|| {
+        // SAFETY: of this thread alone, which opens its sockets afterwards and ends with the test.
+        if let Err(error) = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
+            println!("skipped: a network of its own needs root: {error}");
+            return;
+        }
+        let link = |state| {
+            let mut ip = Command::new("ip");
+            ip.args(["link", "set", "lo", state])
+                .stderr(Stdio::null())
+                .status()
+                .is_ok_and(|status| status.success())
+        };
+        if !link("up") {
+            println!("skipped: no `ip` (iproute2)");
+            return;
+        }
+        let (mut a, mut b) = pair(Kind::Tcp);
+        say(&mut a);
+        b.take(1);
+        assert!(link("down"));
+        let mut last = silent(&mut a);
+        while last < Nanos::from_ms(300) || a.rail.health().retransmits == 0 {
+            let now = silent(&mut a);
+            assert!(now >= last, "{now} after {last}: nobody can have answered");
+            last = now;
+            say(&mut a);
+            std::thread::yield_now();
+        }
+        assert!(link("up"));
+        while silent(&mut a) >= last {}
+        assert!(a.rail.health().retransmits > 0);
+    })
+    .join()
+    .unwrap();
+}
+
+/// The end that connects decides for both how long a segment may be.
+#[test]
+fn a_clamped_connection_sends_short_segments_both_ways() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let connect = |mss: Option<u32>| {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        if let Some(mss) = mss {
+            tcp::clamp(&socket, mss).unwrap();
+        }
+        rustix::net::connect(&socket, &listener.local_addr().unwrap()).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        [socket.as_fd(), accepted.as_fd()].map(|end| tcp::segment_len(end).unwrap())
+    };
+    // Timestamps take 12 bytes of each.
+    assert!(connect(Some(1000)).iter().all(|len| (900..=1000).contains(len)));
+    assert!(connect(None).iter().all(|len| *len > 1000));
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    assert!(tcp::clamp(&socket, 10).is_err() && tcp::clamp(&socket, u32::MAX).is_err());
+}
