@@ -12,6 +12,7 @@ pub mod frames;
 pub mod links;
 pub mod page;
 pub mod properties;
+pub mod relay;
 pub mod scenario;
 mod sessions;
 pub mod transport;

@@ -25,9 +25,9 @@ use std::{
 };
 
 use plexus_fabric::{
-    Bell, Frame, Lane, PeerBell, PeerWindow, Put, Rail, SendError, Window, WindowId, Windows,
+    Bell, Frame, LANES, Lane, PeerBell, PeerWindow, Put, Rail, SendError, Window, WindowId, Windows,
     shm::{RxRings, ShmParts, ShmRail, TxRings},
-    tcp::{TcpParts, TcpRail},
+    tcp::{KEY_LEN, Seal, TcpParts, TcpRail},
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -164,15 +164,17 @@ fn sockets() -> (TcpStream, TcpStream) {
     (one, other)
 }
 
-fn tcp_pair() -> (End, End) {
+fn tcp_pair(sealed: bool) -> (End, End) {
     let (prompt, bulk) = (sockets(), sockets());
-    let end = |streams| {
+    let end = |streams, send: u8, receive: u8| {
         let window = window();
         let windows = Arc::new(Windows::new([Arc::clone(&window)]));
-        let parts = TcpParts { streams, windows, peer_windows: vec![window.span()], seals: None };
+        let seals = || [(); LANES].map(|()| Seal::new([send; KEY_LEN], [receive; KEY_LEN]));
+        let parts =
+            TcpParts { streams, windows, peer_windows: vec![window.span()], seals: sealed.then(seals) };
         End { rail: Box::new(TcpRail::new(parts).expect("a rail")), window }
     };
-    (end([prompt.0, bulk.0]), end([prompt.1, bulk.1]))
+    (end([prompt.0, bulk.0], 1, 2), end([prompt.1, bulk.1], 2, 1))
 }
 
 impl End {
@@ -272,6 +274,36 @@ fn put(cpu: usize, (mut a, mut b): (End, End), rounds: u64) -> f64 {
             a.rail.flush().expect("a living rail");
             a.hear(read::<8>);
         })
+    };
+    duet(cpu, pong, ping)
+}
+
+/// Time for each of a stream of puts of `len` bytes.
+fn flow(cpu: usize, (mut a, mut b): (End, End), len: usize) -> f64 {
+    const BYTES: usize = 64 << 20;
+    let puts = BYTES / len;
+    let pong = move || {
+        let mut came = 0;
+        while came < puts {
+            came += b.rail.poll(64, &mut |_, frame| read::<24>(frame)).expect("a living rail");
+        }
+        b.say(&[1; 8]);
+    };
+    let source = vec![7; len];
+    let ping = || {
+        let start = Instant::now();
+        for number in 0..puts {
+            let offset = (number % (BLOCKS * BLOCK / len) * len) as u64;
+            let put = Put { window: WindowId(0), offset, generation: 0, data: &source };
+            while a.rail.put(Lane::Bulk, put, &HEAD, &[3; 24]) == Err(SendError::Full) {
+                a.rail.flush().expect("a living rail");
+            }
+        }
+        while a.rail.health().unsent > 0 {
+            a.rail.flush().expect("a living rail");
+        }
+        a.hear(read::<8>);
+        start.elapsed().as_nanos() as f64 / puts as f64
     };
     duet(cpu, pong, ping)
 }
@@ -396,7 +428,7 @@ fn figures(cpu: usize) -> Vec<Figure> {
             "tcp_64",
             "tcp: 64 B message, one way",
             Some("sockets_64"),
-            Box::new(move || message::<64>(cpu, tcp_pair(), 300)),
+            Box::new(move || message::<64>(cpu, tcp_pair(false), 300)),
         ),
         figure(
             "sockets_16k",
@@ -408,7 +440,43 @@ fn figures(cpu: usize) -> Vec<Figure> {
             "tcp_put_16k",
             "tcp: put of 16 KiB, read, message back",
             Some("sockets_16k"),
-            Box::new(move || put(cpu, tcp_pair(), 200)),
+            Box::new(move || put(cpu, tcp_pair(false), 200)),
+        ),
+        figure(
+            "sealed_64",
+            "sealed tcp: 64 B message, one way",
+            Some("tcp_64"),
+            Box::new(move || message::<64>(cpu, tcp_pair(true), 300)),
+        ),
+        figure(
+            "sealed_put_16k",
+            "sealed tcp: put of 16 KiB, read, back",
+            Some("tcp_put_16k"),
+            Box::new(move || put(cpu, tcp_pair(true), 200)),
+        ),
+        figure(
+            "tcp_flow_16k",
+            "tcp: puts of 16 KiB, each",
+            None,
+            Box::new(move || flow(cpu, tcp_pair(false), 16 << 10)),
+        ),
+        figure(
+            "sealed_flow_16k",
+            "sealed tcp: puts of 16 KiB, each",
+            Some("tcp_flow_16k"),
+            Box::new(move || flow(cpu, tcp_pair(true), 16 << 10)),
+        ),
+        figure(
+            "tcp_flow_1m",
+            "tcp: puts of 1 MiB, each",
+            None,
+            Box::new(move || flow(cpu, tcp_pair(false), 1 << 20)),
+        ),
+        figure(
+            "sealed_flow_1m",
+            "sealed tcp: puts of 1 MiB, each",
+            Some("tcp_flow_1m"),
+            Box::new(move || flow(cpu, tcp_pair(true), 1 << 20)),
         ),
     ]
 }
