@@ -1,8 +1,11 @@
-// What the small peer programs share: time, pinning, the median.
+// What the small peer programs share: time, pinning, namespaces, the median.
+// They print lines of "WHAT SIZE VALUE": latency in nanoseconds one way, rate in messages a second.
+#include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 static double samples[1 << 20];
 
@@ -22,6 +25,14 @@ static void pin(int cpu) {
     CPU_ZERO(&set);
     CPU_SET(cpu, &set);
     if (sched_setaffinity(0, sizeof set, &set)) die("sched_setaffinity");
+}
+
+// Enters the network namespace at `path`; "-" stays.
+__attribute__((unused)) static void enter(const char *path) {
+    if (path[0] == '-') return;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || setns(fd, CLONE_NEWNET)) die(path);
+    close(fd);
 }
 
 static void sample(int at, double ns) { samples[at] = ns; }

@@ -1,5 +1,6 @@
-// What the machine itself can do: two pinned threads bounce a cache line; one copies blocks that the other last read.
-// usage: limit CPU CPU SIZE...     prints "line NS" (one way) and, for each size, "SIZE NS" (the copy alone)
+// What the machine itself can do: two pinned threads bounce a cache line, or two of which one is the flag; one copies
+// blocks that the other last read.
+// usage: limit CPU CPU SIZE...     prints "line 8 NS", "line 64 NS" (one way) and "copy SIZE NS" (the copy alone)
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -12,6 +13,9 @@ enum { ROTATING = 256, CHUNKS = 100, EACH = 200, COPIES = 5000 };
 
 static _Alignas(128) atomic_uint ping;
 static _Alignas(128) atomic_uint pong;
+static _Alignas(128) atomic_ullong ping_payload[8];
+static _Alignas(128) atomic_ullong pong_payload[8];
+static int two_lines;
 static char *blocks, *source;
 static size_t size;
 static int other_cpu;
@@ -21,11 +25,23 @@ static void await(atomic_uint *word, unsigned value) {
     while (atomic_load_explicit(word, memory_order_acquire) != value) {}
 }
 
+static void say(atomic_uint *word, atomic_ullong *payload, unsigned value) {
+    for (int i = 0; two_lines && i < 8; i++) atomic_store_explicit(&payload[i], value, memory_order_relaxed);
+    atomic_store_explicit(word, value, memory_order_release);
+}
+
+static void hear(atomic_uint *word, atomic_ullong *payload, unsigned value) {
+    await(word, value);
+    uint64_t sum = 0;
+    for (int i = 0; two_lines && i < 8; i++) sum += atomic_load_explicit(&payload[i], memory_order_relaxed);
+    sink = sum;
+}
+
 static void *bounce(void *unused) {
     pin(other_cpu);
     for (unsigned i = 1; i <= CHUNKS * EACH; i++) {
-        await(&ping, i);
-        atomic_store_explicit(&pong, i, memory_order_release);
+        hear(&ping, ping_payload, i);
+        say(&pong, pong_payload, i);
     }
     return unused;
 }
@@ -58,8 +74,8 @@ static void own_bounce(void) {
         double started = now_ns();
         for (int n = 0; n < EACH; n++) {
             i++;
-            atomic_store_explicit(&ping, i, memory_order_release);
-            await(&pong, i);
+            say(&ping, ping_payload, i);
+            hear(&pong, pong_payload, i);
         }
         sample(chunk, (now_ns() - started) / 2 / EACH);
     }
@@ -79,8 +95,10 @@ int main(int argc, char **argv) {
     if (argc < 3) die("usage: limit CPU CPU SIZE...");
     pin(atoi(argv[1]));
     other_cpu = atoi(argv[2]);
-    with(bounce, own_bounce);
-    printf("line %.1f\n", median(CHUNKS));
+    for (two_lines = 0; two_lines < 2; two_lines++) {
+        with(bounce, own_bounce);
+        printf("line %d %.1f\n", two_lines ? 64 : 8, median(CHUNKS));
+    }
     for (int arg = 3; arg < argc; arg++) {
         size = (size_t)atol(argv[arg]);
         if (posix_memalign((void **)&blocks, 4096, ROTATING * size) || posix_memalign((void **)&source, 4096, 8 * size))
@@ -88,7 +106,7 @@ int main(int argc, char **argv) {
         memset(blocks, 0, ROTATING * size);
         memset(source, 1, 8 * size);
         with(read_all, own_copy);
-        printf("%zu %.1f\n", size, median(COPIES));
+        printf("copy %zu %.1f\n", size, median(COPIES));
         free(blocks);
         free(source);
     }

@@ -1,19 +1,17 @@
-// Ping-pong over plain TCP sockets on the loopback device, two pinned processes: half a round trip in nanoseconds.
-// usage: tcp poll|wait CPU CPU SIZE...
+// Plain TCP sockets between two pinned processes, in namespaces of their own if asked: half a round trip, and a stream.
+// usage: tcp poll|wait CPU CPU NAMESPACE NAMESPACE ADDRESS latency|rate:SIZE...     ("-": no namespace; ADDRESS is that
+// of the second side) prints "latency SIZE NS" and "rate SIZE MESSAGES_A_SECOND"
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include "common.h"
 
-static int poll_mode;
+static int poll_mode, fd, first;
 
-static void move(int fd, char *buffer, size_t size, int out) {
+static void move(char *buffer, size_t size, int out) {
     for (size_t done = 0; done < size;) {
         int flags = poll_mode ? MSG_DONTWAIT : 0;
         ssize_t n = out ? send(fd, buffer + done, size - done, flags | MSG_NOSIGNAL)
@@ -29,44 +27,61 @@ static int check(int result, const char *what) {
     return result;
 }
 
+static void latency(char *buffer, size_t size) {
+    int rounds = 20000, warm = 2000;
+    for (int i = 0; i < warm + rounds; i++) {
+        double started = now_ns();
+        move(buffer, size, first);
+        move(buffer, size, !first);
+        if (i >= warm) sample(i - warm, (now_ns() - started) / 2);
+    }
+    if (first) printf("latency %zu %.1f\n", size, median(rounds));
+}
+
+static void stream(char *buffer, size_t size) {
+    size_t messages = ((size_t)1 << 30) / size, warm = messages / 10;
+    double started = 0;
+    for (size_t i = 0; i < warm + messages; i++) {
+        if (i == warm) started = now_ns();
+        move(buffer, size, first);
+    }
+    move(buffer, 1, !first);
+    if (first) printf("rate %zu %.1f\n", size, (double)messages * 1e9 / (now_ns() - started));
+}
+
 int main(int argc, char **argv) {
-    if (argc < 5) die("usage: tcp poll|wait CPU CPU SIZE...");
+    if (argc < 8) die("usage: tcp poll|wait CPU CPU NAMESPACE NAMESPACE ADDRESS latency|rate:SIZE...");
     poll_mode = !strcmp(argv[1], "poll");
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
-    int listener = check(socket(AF_INET, SOCK_STREAM, 0), "socket");
-    check(bind(listener, (struct sockaddr *)&address, length), "bind");
-    check(getsockname(listener, (struct sockaddr *)&address, &length), "getsockname");
-    check(listen(listener, 1), "listen");
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    if (inet_pton(AF_INET, argv[6], &address.sin_addr) != 1) die("address");
+    int port[2];
+    check(pipe(port), "pipe");
     pid_t child = check(fork(), "fork");
-    int fd;
-    if (child == 0) {
-        fd = check(socket(AF_INET, SOCK_STREAM, 0), "socket");
-        check(connect(fd, (struct sockaddr *)&address, length), "connect");
+    first = child != 0;
+    enter(argv[first ? 4 : 5]);
+    socklen_t length = sizeof address;
+    int own = check(socket(AF_INET, SOCK_STREAM, 0), "socket");
+    if (first) {
+        if (read(port[0], &address.sin_port, sizeof address.sin_port) != sizeof address.sin_port) die("port");
+        check(connect(own, (struct sockaddr *)&address, length), "connect");
+        fd = own;
     } else {
-        fd = check(accept(listener, NULL, NULL), "accept");
+        check(bind(own, (struct sockaddr *)&address, length), "bind");
+        check(getsockname(own, (struct sockaddr *)&address, &length), "getsockname");
+        check(listen(own, 1), "listen");
+        if (write(port[1], &address.sin_port, sizeof address.sin_port) != sizeof address.sin_port) die("port");
+        fd = check(accept(own, NULL, NULL), "accept");
     }
     int on = 1;
     check(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on), "TCP_NODELAY");
-    pin(atoi(argv[child ? 2 : 3]));
-    for (int arg = 4; arg < argc; arg++) {
-        size_t size = (size_t)atol(argv[arg]);
+    pin(atoi(argv[first ? 2 : 3]));
+    for (int arg = 7; arg < argc; arg++) {
+        size_t size = (size_t)atol(strchr(argv[arg], ':') + 1);
         char *buffer = calloc(1, size);
-        int rounds = 20000, warm = 2000;
-        for (int i = 0; i < warm + rounds; i++) {
-            double started = now_ns();
-            if (child) {
-                move(fd, buffer, size, 1);
-                move(fd, buffer, size, 0);
-                if (i >= warm) sample(i - warm, (now_ns() - started) / 2);
-            } else {
-                move(fd, buffer, size, 0);
-                move(fd, buffer, size, 1);
-            }
-        }
-        if (child) printf("%zu %.1f\n", size, median(rounds));
+        if (!buffer) die("memory");
+        (argv[arg][0] == 'l' ? latency : stream)(buffer, size);
         free(buffer);
     }
-    if (child) waitpid(child, NULL, 0);
+    if (first) waitpid(child, NULL, 0);
     return 0;
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use xtask::{command, rails, tidy, verify};
+use xtask::{command, interconnect, tidy, verify};
 
 /// The project's own commands.
 #[derive(Parser)]
@@ -46,8 +46,8 @@ struct Sim {
 
 #[derive(Subcommand)]
 enum Bench {
-    /// The rails beside UCX, Open MPI and plain sockets, in turn in one run.
-    Rails(rails::Options),
+    /// The interconnect beside UCX, Open MPI, libfabric, plain sockets and the machine's limits, in turn in one run.
+    Interconnect(interconnect::Options),
 }
 
 fn main() -> ExitCode {
@@ -81,6 +81,6 @@ fn run(command: Command) -> Result<()> {
             }
             command::run(&mut cargo)
         }
-        Command::Bench(Bench::Rails(options)) => rails::run(&root, &options),
+        Command::Bench(Bench::Interconnect(options)) => interconnect::run(&root, &options),
     }
 }
