@@ -308,7 +308,33 @@ fn flow(cpu: usize, (mut a, mut b): (End, End), len: usize) -> f64 {
     duet(cpu, pong, ping)
 }
 
-/// The same with `memcpy` and two bare flags.
+/// One way of eight bytes written into the peer's window, which both sides look at.
+fn write(cpu: usize, (mut a, mut b): (End, End), rounds: u64) -> f64 {
+    let say = |end: &mut End, number: u64| {
+        let put = Put { window: WindowId(0), offset: 0, generation: 0, data: &number.to_le_bytes() };
+        end.rail.write(Lane::Prompt, put).expect("room");
+        end.rail.flush().expect("a living rail");
+    };
+    let hear = |end: &End, number: u64| {
+        let word = end.window.word(0).expect("a word");
+        while word.load(Acquire) != number {}
+    };
+    let pong = move || {
+        for number in 1..=all_rounds(rounds) {
+            hear(&b, number);
+            say(&mut b, number);
+        }
+    };
+    let ping = || {
+        timed(rounds, |round| {
+            say(&mut a, round + 1);
+            hear(&a, round + 1);
+        })
+    };
+    duet(cpu, pong, ping) / 2.0
+}
+
+/// A block copied with `memcpy`, read by the receiver, answered, with two bare flags.
 fn copy(cpu: usize, rounds: u64) -> f64 {
     let (there, back, window) = (Lines::new(), Lines::new(), window());
     let pong = || {
@@ -404,6 +430,12 @@ fn figures(cpu: usize) -> Vec<Figure> {
             "shm: 64 B message, one way",
             Some("two_lines"),
             Box::new(move || message::<64>(cpu, shm_pair(), 3_000)),
+        ),
+        figure(
+            "shm_write_8",
+            "shm: 8 B written, seen, one way",
+            Some("line"),
+            Box::new(move || write(cpu, shm_pair(), 3_000)),
         ),
         figure(
             "shm_stream_8",
