@@ -1,17 +1,42 @@
-//! How a thread learns that what it waits for has come.
+//! How a thread learns that what it waits for has come, wherever it sleeps.
+//!
+//! One word holds the answer and, before there is one, where the owner sleeps. Whoever answers exchanges the word, so it
+//! learns in the same step whom to wake and how: a parked thread by unparking it, one that sleeps for its
+//! worker by the worker's bell, one that is awake not at all. The owner goes to sleep by exchanging *awake*
+//! for *asleep*, which fails when the answer was faster. With a single word there is nothing to miss.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{
+            AtomicU64,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        },
+    },
     thread::{self, Thread},
+    time::Duration,
 };
+
+use plexus_base::{Nanos, clock};
+use plexus_fabric::Bell;
+
+/// No answer yet, and the owner looks.
+const AWAKE: u64 = 0;
+/// No answer yet, and the owner is parked or about to be.
+const PARKED: u64 = 1;
+/// No answer yet, and the owner sleeps for its worker: the worker's bell wakes it.
+const WATCHING: u64 = 2;
+/// The answer 0; others follow.
+const FIRST: u64 = 3;
 
 /// A place for one answer to one waiting thread; used again for every wait.
 ///
-/// Belongs to the thread that made it: only that thread takes the answer or parks.
+/// Belongs to the thread that made it: only that thread takes the answer or sleeps.
 pub struct Signal {
-    /// 0: none yet; else the answer plus 1.
-    answer: AtomicU64,
+    state: AtomicU64,
     owner: Thread,
+    /// What to ring while the owner is watching; changed by the owner only, before that.
+    bell: Mutex<Option<Arc<Bell>>>,
 }
 
 impl Default for Signal {
@@ -24,19 +49,26 @@ impl Signal {
     /// A signal of the calling thread.
     #[must_use]
     pub fn new() -> Self {
-        Self { answer: AtomicU64::new(0), owner: thread::current() }
+        Self { state: AtomicU64::new(AWAKE), owner: thread::current(), bell: Mutex::default() }
     }
 
-    /// Gives the answer (below `u64::MAX`) and wakes the owner if it sleeps.
+    /// Gives the answer (below `u64::MAX - 3`) and wakes the owner if it sleeps.
     pub fn set(&self, answer: u64) {
-        self.answer.store(answer + 1, Ordering::Release);
-        self.owner.unpark();
+        match self.state.swap(answer + FIRST, AcqRel) {
+            PARKED => self.owner.unpark(),
+            WATCHING => {
+                if let Some(bell) = &*self.bell.lock().unwrap_or_else(PoisonError::into_inner) {
+                    bell.wake();
+                }
+            }
+            _ => {}
+        }
     }
 
     /// The answer, if it has come; there is none after that until the next [`Signal::set`].
     pub fn take(&self) -> Option<u64> {
-        let answer = self.answer.load(Ordering::Acquire).checked_sub(1)?;
-        self.answer.store(0, Ordering::Relaxed);
+        let answer = self.state.load(Acquire).checked_sub(FIRST)?;
+        self.state.store(AWAKE, Relaxed);
         Some(answer)
     }
 
@@ -44,13 +76,90 @@ impl Signal {
     #[must_use]
     #[inline]
     pub fn is_set(&self) -> bool {
-        self.answer.load(Ordering::Acquire) != 0
+        self.state.load(Acquire) >= FIRST
     }
 
-    /// Sleeps until an answer has come.
-    pub(crate) fn park(&self) {
-        while !self.is_set() {
-            thread::park();
+    /// Sleeps until an answer has come, or until `deadline`.
+    pub(crate) fn park(&self, deadline: Option<Nanos>) {
+        if !self.leave(PARKED) {
+            return;
         }
+        while !self.is_set() {
+            match deadline.map(|deadline| deadline.since(clock::now())) {
+                None => thread::park(),
+                Some(Nanos(0)) => return self.rise(PARKED),
+                Some(left) => thread::park_timeout(Duration::from(left)),
+            }
+        }
+    }
+
+    /// Before the owner sleeps on `bell`: whether it may, since no answer has come. [`Signal::watched`] follows.
+    pub(crate) fn watch(&self, bell: &Arc<Bell>) -> bool {
+        let mut place = self.bell.lock().unwrap_or_else(PoisonError::into_inner);
+        if !place.as_ref().is_some_and(|known| Arc::ptr_eq(known, bell)) {
+            *place = Some(bell.clone());
+        }
+        drop(place);
+        self.leave(WATCHING)
+    }
+
+    /// The owner is awake again.
+    pub(crate) fn watched(&self) {
+        self.rise(WATCHING);
+    }
+
+    fn leave(&self, to: u64) -> bool {
+        self.state.compare_exchange(AWAKE, to, AcqRel, Acquire).is_ok()
+    }
+
+    fn rise(&self, from: u64) {
+        // It fails when the answer has come, which is to stay.
+        let _ = self.state.compare_exchange(from, AWAKE, AcqRel, Acquire);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rung(bell: &Bell) -> bool {
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(bell.fd(), rustix::event::PollFlags::IN)];
+        let rung = rustix::event::poll(&mut fds, Some(&rustix::time::Timespec::default())).unwrap() == 1;
+        bell.drain();
+        rung
+    }
+
+    #[test]
+    fn only_a_watcher_is_rung_and_only_before_the_answer() {
+        let (signal, bell) = (Signal::new(), Arc::new(Bell::create().unwrap()));
+        assert!(signal.watch(&bell));
+        signal.set(7);
+        assert!(rung(&bell));
+        signal.watched();
+        assert_eq!((signal.take(), signal.take()), (Some(7), None));
+
+        signal.set(8);
+        assert!(!signal.watch(&bell), "the answer was faster");
+        assert_eq!(signal.take(), Some(8));
+        assert!(signal.watch(&bell));
+        signal.watched();
+        signal.set(9);
+        assert!(!rung(&bell), "awake again");
+        assert!(signal.is_set());
+    }
+
+    #[test]
+    fn a_parked_thread_is_woken_by_the_answer_and_by_its_deadline() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let waiting = thread::spawn(move || {
+            let signal = Arc::new(Signal::new());
+            signal.park(Some(clock::now() + Nanos::from_ms(1)));
+            assert!(!signal.is_set());
+            tell.send(Arc::clone(&signal)).unwrap();
+            signal.park(None);
+            signal.take()
+        });
+        told.recv().unwrap().set(5);
+        assert_eq!(waiting.join().unwrap(), Some(5));
     }
 }

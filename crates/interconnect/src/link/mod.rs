@@ -188,19 +188,12 @@ impl Link {
         self.lost.is_none() && self.rail.pending()
     }
 
-    /// Whether frames wait for room, so that the link must be flushed again.
-    pub(crate) fn blocked(&self) -> bool {
-        self.core.wants_pump()
-    }
-
     /// Whether [`Link::tick`] is to be called every 20 ms.
-    #[expect(dead_code, reason = "the worker's clock comes next")]
     pub(crate) fn wants_ticks(&self) -> bool {
         false
     }
 
     /// Does what is due by `now`.
-    #[expect(dead_code, reason = "the worker's clock comes next")]
     pub(crate) fn tick(&mut self, now: Nanos) {
         let _ = now;
     }

@@ -1,0 +1,384 @@
+//! A worker: the links of one partition share, the service that handles their messages, and who drives them.
+//!
+//! **The token.** Everything in a worker is used by one thread at a time, the holder of its [token](token). Two sorts of
+//! threads take it: the worker's background thread ([`Worker::run`]), and local threads that hand something in or
+//! [wait](wait) for an answer and poll the links themselves, so that their answers cost no wake-up.
+//!
+//! **No wake-up is lost.** Who lets go of the token ([`Shared::let_go`]) first arms the bell, then looks again at
+//! everything that could have come, and then unlocks, with an eye on those who were woken meanwhile and turned away; `token.rs`
+//! says why that is enough, and loom tries it.
+//!
+//! **Who is woken.** By arrivals the background thread, unless a waiting thread sits in the worker's [seat](watch): then that
+//! thread and no other. By its answer a thread that waits, wherever it sleeps (`signal.rs`).
+//!
+//! **Lending.** Where threads poll, a local thread that has its answer does not arm the bell: it will be back at once,
+//! and a ring would only wake the background thread on its own core. It *lends* the worker to whoever comes next
+//! ([`Shared::lend_or_leave`]); every use of the worker, and now and then one that needs none ([`Worker::attend`]), counts as a visit.
+//! The background thread looks every [`LENT`]; when nobody has visited since, it takes over.
+//!
+//! **Who gives way.** A background thread that polls gives the token up when a local thread wants it (`wanted`): it
+//! would only be another hand between the answer and who waits for it.
+//!
+//! **The clock.** While a link wants it, the background thread wakes every [`TICK`] and leaves word (`tick_due`); whoever
+//! drives tells the links the time in its next turn.
+
+mod token;
+mod turn;
+mod wait;
+mod watch;
+mod words;
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread,
+};
+
+use crossbeam_queue::ArrayQueue;
+use plexus_base::{Epoch, Nanos, NodeId, Waiting, WorkerId, clock};
+use plexus_fabric::{Bell, Rail};
+
+use self::{
+    token::Token,
+    turn::Core,
+    watch::{Seat, Watch},
+    words::Words,
+};
+use crate::{Net, Service, service::LinkInfo, spin::Spinner};
+
+/// Tasks that may wait for a worker; who finds the queue full waits. One for each local thread is enough.
+const TASKS: usize = 4096;
+
+/// How often a leaver serves what came meanwhile before it leaves that to the background thread.
+const TURNS_WHEN_LEAVING: usize = 4;
+
+/// How long a lent worker may be left unvisited: the longest that a message waits where threads poll and the one that
+/// drove last stays away.
+const LENT: Nanos = Nanos::from_ms(1);
+
+/// How often links that want it are told the time.
+const TICK: Nanos = Nanos::from_ms(20);
+
+/// A worker, shared by its background thread and everyone who submits to it. Cheap to clone.
+pub struct Worker<S: Service> {
+    shared: Arc<Shared<S>>,
+}
+
+impl<S: Service> Clone for Worker<S> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+struct Shared<S: Service> {
+    token: Token<Core<S>>,
+    tasks: ArrayQueue<S::Task>,
+    controls: Mutex<Vec<Control>>,
+    controlled: AtomicBool,
+    bell: Arc<Bell>,
+    watch: Watch,
+    words: Words,
+    wanted: AtomicBool,
+    stopping: AtomicBool,
+    /// Nobody drives, and the bell is not armed: a local thread will be back.
+    lent: AtomicBool,
+    /// Changes with every visit of a local thread.
+    visits: AtomicU32,
+    /// Some link wants to know the time.
+    ticking: AtomicBool,
+    /// It is time to tell it.
+    tick_due: AtomicBool,
+    waiting: Waiting,
+}
+
+/// How a worker was left.
+#[derive(PartialEq, Eq)]
+enum Left {
+    /// Nothing to do, and the bell announces whatever comes.
+    Quiet,
+    /// More kept coming than a leaver should serve: look again at once.
+    Busy,
+}
+
+/// What the rest of the node asks of a worker, rarely.
+enum Control {
+    Link(NodeId, Box<dyn Rail>, Arc<crate::link::LinkCounters>),
+    Drop(NodeId),
+}
+
+impl<S: Service> Worker<S> {
+    /// A worker without links; [`Worker::run`] is its background thread.
+    ///
+    /// # Errors
+    /// The system gave no epoll set.
+    pub fn new(
+        me: NodeId,
+        id: WorkerId,
+        epoch: Epoch,
+        nodes: usize,
+        bell: Arc<Bell>,
+        waiting: Waiting,
+        service: S,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            shared: Arc::new(Shared {
+                token: Token::new(Core::new(service, Net::new(me, id, epoch, nodes))),
+                tasks: ArrayQueue::new(TASKS),
+                controls: Mutex::default(),
+                controlled: AtomicBool::new(false),
+                watch: Watch::new(&bell)?,
+                bell,
+                words: Words::default(),
+                wanted: AtomicBool::new(false),
+                stopping: AtomicBool::new(false),
+                lent: AtomicBool::new(false),
+                visits: AtomicU32::new(0),
+                ticking: AtomicBool::new(false),
+                tick_due: AtomicBool::new(false),
+                waiting,
+            }),
+        })
+    }
+
+    /// Hands a task in and sees to it that somebody handles it; does not wait for that.
+    pub fn submit(&self, task: S::Task) {
+        self.push(task);
+        match self.shared.token.try_take() {
+            Some(mut core) => {
+                core.turn(&self.shared);
+                self.shared.leave(core, None);
+            }
+            None => {
+                self.shared.bell.ring();
+            }
+        }
+    }
+
+    /// Hands a task in for whoever drives the worker next, waking nobody: [`Worker::wait`] follows.
+    pub fn push(&self, mut task: S::Task) {
+        while let Err(refused) = self.shared.tasks.push(task) {
+            task = refused;
+            self.shared.bell.ring();
+            thread::yield_now();
+        }
+    }
+
+    /// Looks after the worker if nobody else does and something waits for it: for threads that got by without it
+    /// and whose peers may wait meanwhile. Costs next to nothing when nothing waits.
+    #[inline]
+    pub fn attend(&self) {
+        let shared = &*self.shared;
+        if shared.waiting != Waiting::Polling && shared.bell.is_armed() {
+            return;
+        }
+        if let Some(mut core) = shared.token.try_take() {
+            core.turn(shared);
+            shared.lend_or_leave(core, None);
+        }
+    }
+
+    /// Runs `act` on the worker itself, as soon as the token can be had.
+    pub fn with<R>(&self, act: impl FnOnce(&mut S, &mut Net) -> R) -> R {
+        let shared = &*self.shared;
+        loop {
+            if let Some(mut core) = shared.token.try_take() {
+                let core_ref = &mut *core;
+                let result = act(&mut core_ref.service, &mut core_ref.net);
+                core.turn(shared);
+                shared.leave(core, None);
+                return result;
+            }
+            shared.wanted.store(true, Ordering::Relaxed);
+            thread::yield_now();
+        }
+    }
+
+    /// Drives the worker without ever sleeping until `act`, called after every turn, answers.
+    ///
+    /// This is how a benchmark measures the links without any hand-over between threads.
+    pub fn drive<R>(&self, mut act: impl FnMut(&mut S, &mut Net) -> Option<R>) -> R {
+        let shared = &*self.shared;
+        let mut core = loop {
+            if let Some(core) = shared.token.try_take() {
+                break core;
+            }
+            shared.wanted.store(true, Ordering::Relaxed);
+            thread::yield_now();
+        };
+        shared.bell.disarm();
+        let seat = shared.watch.sit();
+        let result = loop {
+            let core_ref = &mut *core;
+            let result = act(&mut core_ref.service, &mut core_ref.net);
+            core.turn(shared);
+            if let Some(result) = result {
+                break result;
+            }
+        };
+        shared.leave(core, seat.as_ref());
+        result
+    }
+
+    /// Gives the worker a link to `peer` over `rail`.
+    pub fn add_link(&self, peer: NodeId, rail: Box<dyn Rail>) -> LinkInfo {
+        let counters = Arc::<crate::link::LinkCounters>::default();
+        let info = LinkInfo {
+            peer,
+            worker: self.with(|_, net| net.worker()),
+            rail: rail.kind(),
+            counters: counters.clone(),
+        };
+        self.control(Control::Link(peer, rail, counters));
+        info
+    }
+
+    /// Takes the link to `peer` away; the service learns it like the peer's death.
+    pub fn drop_link(&self, peer: NodeId) {
+        self.control(Control::Drop(peer));
+    }
+
+    fn control(&self, control: Control) {
+        lock(&self.shared.controls).push(control);
+        self.shared.controlled.store(true, Ordering::Release);
+        self.shared.bell.wake();
+    }
+
+    /// What wakes it: to be handed to those who bring work for [`Service::turn`].
+    #[must_use]
+    pub fn bell(&self) -> &Arc<Bell> {
+        &self.shared.bell
+    }
+
+    /// Ends [`Worker::run`].
+    pub fn stop(&self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.watch.nudge();
+    }
+
+    /// The background thread: sleeps, and drives the worker when something arrives and nobody else does.
+    ///
+    /// # Errors
+    /// The system refuses to let it sleep.
+    pub fn run(&self) -> io::Result<()> {
+        let shared = &*self.shared;
+        // The first turn needs no event: links may have been added before.
+        let mut left = Left::Busy;
+        let mut visits = 0;
+        let mut taken = false;
+        let mut ticked = clock::now();
+        while !shared.stopping.load(Ordering::Acquire) {
+            if left == Left::Quiet {
+                shared.sleep(taken, ticked)?;
+            }
+            taken = false;
+            left = Left::Quiet;
+            if shared.ticking.load(Ordering::Relaxed) && clock::now().since(ticked) >= TICK {
+                ticked = clock::now();
+                shared.tick_due.store(true, Ordering::Relaxed);
+            }
+            if shared.lent.load(Ordering::SeqCst) {
+                let visited = shared.visits.load(Ordering::Relaxed);
+                if std::mem::replace(&mut visits, visited) != visited {
+                    continue;
+                }
+            }
+            shared.token.woken();
+            let Some(mut core) = shared.token.try_take() else {
+                taken = true;
+                continue;
+            };
+            shared.bell.disarm();
+            shared.watch.harvest();
+            shared.lent.store(false, Ordering::SeqCst);
+            shared.wanted.store(false, Ordering::Relaxed);
+            shared.spin(&mut core);
+            left = shared.let_go(core, None);
+        }
+        // Peers see the end of a node that stops within a process as they see the end of the process.
+        self.with(|_, net| net.links.iter_mut().for_each(|link| *link = None));
+        Ok(())
+    }
+}
+
+impl<S: Service> Shared<S> {
+    /// The background thread drives for as long as there is something to do, and a little longer.
+    fn spin(&self, core: &mut Core<S>) {
+        let mut spinner = Spinner::new(self.waiting);
+        if core.turn(self) == 0 && self.waiting != Waiting::Polling {
+            // Woken by the clock, or by what somebody else has handled.
+            return;
+        }
+        while !self.wanted.load(Ordering::Relaxed) && !self.stopping.load(Ordering::Relaxed) {
+            if core.turn(self) > 0 {
+                spinner.reset();
+            } else if !spinner.again() {
+                return;
+            }
+        }
+    }
+
+    /// The background thread's sleep. `taken`: somebody else drives. `ticked`: when the links were told the time.
+    fn sleep(&self, taken: bool, ticked: Nanos) -> io::Result<()> {
+        // Who drives in another mode arms the bell when it leaves: no limit is needed.
+        let polled = self.waiting == Waiting::Polling && (taken || self.lent.load(Ordering::SeqCst));
+        let ticking = self.ticking.load(Ordering::Relaxed);
+        let tick = ticking.then(|| (ticked + TICK).since(clock::now()));
+        if polled {
+            // Whoever drives polls the sockets: their events would wake this thread for nothing, on the same core.
+            return self.watch.sleep_until_nudged(Some(LENT.min(tick.unwrap_or(LENT))));
+        }
+        self.watch.sleep(tick)
+    }
+
+    /// A local thread that will be back lets go of the token.
+    fn lend_or_leave(&self, core: MutexGuard<'_, Core<S>>, seat: Option<&Seat<'_>>) {
+        if self.waiting != Waiting::Polling {
+            return self.leave(core, seat);
+        }
+        self.visits.fetch_add(1, Ordering::Relaxed);
+        let first = !self.lent.load(Ordering::Relaxed) && !self.lent.swap(true, Ordering::SeqCst);
+        drop(core);
+        if first {
+            // The background thread sleeps without a limit.
+            self.watch.nudge();
+        }
+    }
+
+    /// A local thread lets go of the token, and leaves what it cannot leave to bells to the thread that watches.
+    fn leave(&self, core: MutexGuard<'_, Core<S>>, seat: Option<&Seat<'_>>) {
+        if self.let_go(core, seat) == Left::Busy {
+            self.bell.wake();
+        }
+    }
+
+    /// Lets go of the token; see `token.rs` for why nothing is missed.
+    fn let_go<'a>(&'a self, mut core: MutexGuard<'a, Core<S>>, seat: Option<&Seat<'_>>) -> Left {
+        for _ in 0..TURNS_WHEN_LEAVING {
+            self.bell.arm();
+            // Events of sockets that were polled meanwhile: left there, they would wake somebody for nothing. What took
+            // them off looks at everything, since a rail need not know of an event in `pending`.
+            let harvested = core.sockets && seat.is_some_and(Seat::harvest);
+            if harvested || core.pending(self) {
+                self.bell.disarm();
+                core.turn(self);
+                continue;
+            }
+            match self.token.unlock(core) {
+                None => return Left::Quiet,
+                // What woke the one who was turned away is used up: look at everything.
+                Some(again) => {
+                    core = again;
+                    core.turn(self);
+                }
+            }
+        }
+        Left::Busy
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

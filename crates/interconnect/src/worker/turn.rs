@@ -1,0 +1,142 @@
+//! One turn of a worker: every link is polled, what came is handled, what was sent is pushed out.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use plexus_base::clock;
+use plexus_fabric::{Lost, RailKind};
+
+use super::{Control, Shared, lock};
+use crate::{Net, Service, inbox::Inbox, link::Link};
+
+/// Tasks handled before the links get their turn.
+const TASKS_PER_TURN: usize = 64;
+
+/// What the token stands for: all that one thread at a time uses.
+pub(super) struct Core<S> {
+    pub(super) service: S,
+    pub(super) net: Net,
+    inbox: Inbox,
+    /// Some rail has descriptors, which announce what comes even to those who poll.
+    pub(super) sockets: bool,
+}
+
+impl<S: Service> Core<S> {
+    pub(super) fn new(service: S, net: Net) -> Self {
+        Self { service, net, inbox: Inbox::default(), sockets: false }
+    }
+
+    /// One look at everything; how many messages and tasks were handled.
+    #[inline]
+    pub(super) fn turn(&mut self, shared: &Shared<S>) -> usize {
+        let mut done = 0;
+        if shared.controlled.load(Relaxed) {
+            done += self.obey(shared);
+        }
+        let Self { service, net, inbox, .. } = self;
+        for peer in 0..net.links.len() {
+            let Some(link) = &mut net.links[peer] else { continue };
+            link.poll(inbox);
+            if inbox.len() > 0 {
+                done += inbox.len();
+                for index in 0..inbox.len() {
+                    let message = inbox.message(index);
+                    let (from, kind) = (message.from, message.kind);
+                    match net.take_reply(&message) {
+                        Some(token) => service.reply(net, from, token, message.payload),
+                        None => service.message(net, message),
+                    }
+                    if let Some(link) = &mut net.links[peer] {
+                        link.handled(kind);
+                    }
+                }
+                inbox.clear();
+            }
+        }
+        for _ in 0..TASKS_PER_TURN {
+            let Some(task) = shared.tasks.pop() else { break };
+            service.task(net, task);
+            done += 1;
+        }
+        done += service.turn(net);
+        if shared.tick_due.load(Relaxed) {
+            self.tick(shared);
+        }
+        for peer in 0..self.net.links.len() {
+            let Some(link) = &mut self.net.links[peer] else { continue };
+            link.flush();
+            if link.lost().is_some() {
+                self.lose(peer);
+                done += 1;
+            }
+        }
+        shared.words.look();
+        done
+    }
+
+    /// Tells the links the time.
+    #[cold]
+    fn tick(&mut self, shared: &Shared<S>) {
+        shared.tick_due.store(false, Relaxed);
+        let now = clock::now();
+        self.net.links.iter_mut().flatten().filter(|link| link.wants_ticks()).for_each(|link| link.tick(now));
+        self.note_ticks(shared);
+    }
+
+    /// Whether there are still links that want to know the time.
+    fn note_ticks(&self, shared: &Shared<S>) {
+        let wanted = self.net.links.iter().flatten().any(Link::wants_ticks);
+        if shared.ticking.swap(wanted, Relaxed) != wanted && wanted {
+            // The background thread sleeps without a limit.
+            shared.watch.nudge();
+        }
+    }
+
+    #[cold]
+    fn obey(&mut self, shared: &Shared<S>) -> usize {
+        shared.controlled.store(false, Relaxed);
+        let controls = std::mem::take(&mut *lock(&shared.controls));
+        let done = controls.len();
+        for control in controls {
+            match control {
+                Control::Link(peer, rail, counters) => {
+                    self.sockets |= rail.kind() != RailKind::Shm;
+                    let mut link = Link::new(peer, rail, counters);
+                    if let Err(error) = link.rail().register(shared.watch.arrivals(), u64::from(peer.0)) {
+                        link.fail(Lost::Closed(format!("its events cannot be waited for: {error}")));
+                    }
+                    self.net.links[peer.index()] = Some(link);
+                    self.service.peer_up(&mut self.net, peer);
+                }
+                Control::Drop(peer) => {
+                    if self.net.links[peer.index()].is_some() {
+                        self.lose(peer.index());
+                    }
+                }
+            }
+        }
+        self.note_ticks(shared);
+        done
+    }
+
+    #[cold]
+    fn lose(&mut self, peer: usize) {
+        let Some(link) = self.net.links[peer].take() else { return };
+        let why = link.lost().cloned().unwrap_or_else(|| Lost::Closed("given up here".into()));
+        let peer = link.peer;
+        drop(link);
+        for token in self.net.fail_calls(peer) {
+            self.service.call_failed(&mut self.net, peer, token);
+        }
+        self.service.peer_gone(&mut self.net, peer, &why);
+    }
+
+    /// Whether a turn would get something done. Looked at after the bell was armed.
+    pub(super) fn pending(&mut self, shared: &Shared<S>) -> bool {
+        shared.words.look();
+        !shared.tasks.is_empty()
+            || shared.controlled.load(Acquire)
+            || shared.tick_due.load(Relaxed)
+            || self.service.pending()
+            || self.net.links.iter_mut().flatten().any(Link::pending)
+    }
+}

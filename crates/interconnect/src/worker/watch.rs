@@ -1,0 +1,215 @@
+//! Where a worker's threads sleep, and which of them what arrives wakes.
+//!
+//! Everything that a worker is woken by (its bell, the sockets of its rails) is in one epoll set, the *arrivals*. Two
+//! sorts of threads sleep on it: the worker's background thread, and a local thread that waits for an answer. If both
+//! slept on it both would be woken, and where only the background thread does, an answer costs two wake-ups one after the
+//! other. So there is a *seat*: a local thread that has it is the only one that arrivals wake. The background thread
+//! sleeps on an outer set that holds the arrivals and a bell of its own (the *nudge*); while the seat is taken the
+//! arrivals are muted there, which is one system call and wakes nobody.
+//!
+//! A thread also takes the seat while it polls rails that have sockets: their events would wake the background thread for
+//! messages that are handled already.
+//!
+//! Rules, on which it rests that nothing is lost:
+//! - The seat is taken with the token only. What has arrived is taken off the set by the one in the seat, or with the token
+//!   while the seat is free; so what wakes one thread is never eaten by another.
+//! - Who took something off the set takes the token and looks at everything, or says that it was turned away
+//!   ([`Token::woken`](super::token::Token::woken)); its own answer being there changes nothing about that.
+//! - The seat is given back by unmuting: what has arrived since then wakes the background thread.
+//!
+//! All events are edges, so nothing needs to be read from the bell. An edge on the arrivals is an edge on the outer set too,
+//! even when the one before it was not taken off.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::atomic::{
+        AtomicBool,
+        Ordering::{AcqRel, Acquire, Relaxed, Release},
+    },
+};
+
+use plexus_base::Nanos;
+use plexus_fabric::Bell;
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd},
+    fs::Timespec,
+    io::Errno,
+};
+
+/// Marks in the sets; links mark their sockets by their peer.
+const BELL: u64 = u64::MAX;
+const NUDGE: u64 = 1;
+const ARRIVALS: u64 = 2;
+
+/// Most events taken off at once: of more, the rest comes with the next look.
+const EVENTS: usize = 32;
+
+/// See the module.
+pub(super) struct Watch {
+    arrivals: OwnedFd,
+    outer: OwnedFd,
+    nudge: OwnedFd,
+    seated: AtomicBool,
+}
+
+/// The seat of a worker; given back when dropped.
+pub(super) struct Seat<'a>(&'a Watch);
+
+impl Watch {
+    pub(super) fn new(bell: &Bell) -> io::Result<Self> {
+        let set = || epoll::create(epoll::CreateFlags::CLOEXEC);
+        let (arrivals, outer) = (set()?, set()?);
+        let nudge = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&arrivals, bell.fd(), epoll::EventData::new_u64(BELL), EDGE)?;
+        epoll::add(&outer, &nudge, epoll::EventData::new_u64(NUDGE), epoll::EventFlags::IN)?;
+        epoll::add(&outer, &arrivals, epoll::EventData::new_u64(ARRIVALS), EDGE)?;
+        Ok(Self { arrivals, outer, nudge, seated: AtomicBool::new(false) })
+    }
+
+    /// The set that rails add their sockets to.
+    pub(super) fn arrivals(&self) -> BorrowedFd<'_> {
+        self.arrivals.as_fd()
+    }
+
+    /// Takes the seat if it is free. With the token only.
+    pub(super) fn sit(&self) -> Option<Seat<'_>> {
+        let taken =
+            self.seated.load(Relaxed) || self.seated.compare_exchange(false, true, AcqRel, Relaxed).is_err();
+        if taken {
+            return None;
+        }
+        self.mute(true);
+        Some(Seat(self))
+    }
+
+    /// Takes off the set what has arrived, unless somebody has the seat; whether there was anything. With the token
+    /// only; everything must be looked at afterwards.
+    pub(super) fn harvest(&self) -> bool {
+        !self.seated.load(Acquire) && self.take_off(Some(Nanos(0)))
+    }
+
+    /// The background thread's sleep, until something arrives, a nudge, or `limit`.
+    pub(super) fn sleep(&self, limit: Option<Nanos>) -> io::Result<()> {
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; 2];
+        let timeout = limit.map(timespec);
+        let nudged = match epoll::wait(&self.outer, &mut events, timeout.as_ref()) {
+            Ok((events, _)) => events.iter().any(|event| event.data.u64() == NUDGE),
+            Err(Errno::INTR) => false,
+            Err(error) => return Err(error.into()),
+        };
+        if nudged {
+            self.drain();
+        }
+        Ok(())
+    }
+
+    /// The same, woken by nudges alone: somebody polls everything else.
+    pub(super) fn sleep_until_nudged(&self, limit: Option<Nanos>) -> io::Result<()> {
+        let mut nudge = [PollFd::new(&self.nudge, PollFlags::IN)];
+        match rustix::event::poll(&mut nudge, limit.map(timespec).as_ref()) {
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => self.drain(),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Wakes the background thread.
+    pub(super) fn nudge(&self) {
+        // The only way to fail is a counter that is full: then it will wake.
+        let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
+    }
+
+    fn drain(&self) {
+        let _ = rustix::io::read(&self.nudge, &mut [0u8; 8]);
+    }
+
+    fn mute(&self, mute: bool) {
+        let flags = if mute { epoll::EventFlags::empty() } else { EDGE };
+        // It names two descriptors of ours, so it does not fail; and were it to, a thread more would wake.
+        let changed = epoll::modify(&self.outer, &self.arrivals, epoll::EventData::new_u64(ARRIVALS), flags);
+        debug_assert!(changed.is_ok(), "{changed:?}");
+    }
+
+    /// Waits for arrivals and takes them off; whether there were any.
+    fn take_off(&self, limit: Option<Nanos>) -> bool {
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; EVENTS];
+        let timeout = limit.map(timespec);
+        epoll::wait(&self.arrivals, &mut events, timeout.as_ref()).is_ok_and(|(events, _)| !events.is_empty())
+    }
+}
+
+const EDGE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
+
+impl Seat<'_> {
+    /// Sleeps until something arrives, or `limit`. Everything must be looked at afterwards.
+    pub(super) fn sleep(&self, limit: Option<Nanos>) {
+        self.0.take_off(limit);
+    }
+
+    /// Takes off the set what has arrived; whether there was anything. As [`Watch::harvest`].
+    pub(super) fn harvest(&self) -> bool {
+        self.0.take_off(Some(Nanos(0)))
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        // In this order: the next one in the seat must not find the arrivals unmuted.
+        self.0.mute(false);
+        self.0.seated.store(false, Release);
+    }
+}
+
+fn timespec(limit: Nanos) -> Timespec {
+    Timespec { tv_sec: (limit.0 / 1_000_000_000) as i64, tv_nsec: (limit.0 % 1_000_000_000) as i64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watch() -> (Watch, Bell) {
+        let bell = Bell::create().unwrap();
+        (Watch::new(&bell).unwrap(), bell)
+    }
+
+    /// Whether the background thread would be woken now.
+    fn wakes(watch: &Watch) -> bool {
+        let mut outer = [PollFd::new(&watch.outer, PollFlags::IN)];
+        let woken = rustix::event::poll(&mut outer, Some(&Timespec::default())).unwrap() == 1;
+        watch.sleep(Some(Nanos(0))).unwrap();
+        woken
+    }
+
+    #[test]
+    fn what_arrives_wakes_the_one_in_the_seat_and_nobody_else() {
+        let (watch, bell) = watch();
+        bell.wake();
+        assert!(wakes(&watch) && !wakes(&watch), "once");
+        bell.wake();
+        assert!(wakes(&watch), "though the first was not taken off");
+        assert!(watch.harvest() && !watch.harvest());
+
+        let seat = watch.sit().unwrap();
+        assert!(watch.sit().is_none(), "one seat");
+        bell.wake();
+        assert!(!wakes(&watch) && !watch.harvest());
+        seat.sleep(None);
+        assert!(!seat.harvest(), "taken off by the sleep");
+        watch.nudge();
+        assert!(wakes(&watch), "a nudge comes through");
+    }
+
+    #[test]
+    fn what_arrived_before_the_seat_is_given_back_wakes_the_background_thread() {
+        let (watch, bell) = watch();
+        let seat = watch.sit().unwrap();
+        bell.wake();
+        drop(seat);
+        assert!(wakes(&watch) && watch.harvest());
+        drop(watch.sit().unwrap());
+        assert!(!wakes(&watch));
+    }
+}
