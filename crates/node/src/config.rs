@@ -82,6 +82,9 @@ pub struct NodeConfig {
     /// The cores that it is pinned to; empty: any.
     #[serde(default)]
     pub cores: Vec<usize>,
+    /// Where it answers to who scrapes its counts; nowhere if it is not given.
+    #[serde(default)]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// What is in the file, before it is checked.

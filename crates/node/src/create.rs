@@ -148,6 +148,7 @@ mod tests {
                 address: "127.0.0.1:7400".parse().unwrap(),
                 rails: vec![RailKind::Shm],
                 cores: vec![],
+                metrics: None,
             }],
             dir,
         }

@@ -244,6 +244,7 @@ fn node_configs(nodes: &[NodeParameters], id: ClusterId) -> Vec<NodeConfig> {
         address: node.address.unwrap_or_else(|| address(index)),
         rails: node.rails.clone(),
         cores: node.cores.clone(),
+        metrics: None,
     };
     nodes.iter().enumerate().map(config).collect()
 }

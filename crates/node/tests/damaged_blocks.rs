@@ -27,6 +27,7 @@ fn config(root: &std::path::Path) -> Config {
         address: ([127, (process >> 8) as u8, process as u8, 250], 7400).into(),
         rails: vec![RailKind::Shm],
         cores: Vec::new(),
+        metrics: None,
     };
     Config {
         name: "c".into(),

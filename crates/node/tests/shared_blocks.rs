@@ -44,6 +44,7 @@ fn start(dir: &std::path::Path, shape: &Shape) -> Vec<Node> {
         address: address(),
         rails: vec![shape.rail],
         cores: Vec::new(),
+        metrics: None,
     };
     let config = Config {
         name: "c".into(),

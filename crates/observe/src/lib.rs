@@ -6,6 +6,7 @@
 
 pub mod cluster;
 mod command;
+pub mod metrics;
 pub mod rails;
 pub mod show;
 pub mod snapshot;

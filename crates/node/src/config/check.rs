@@ -122,6 +122,18 @@ fn check_nodes(nodes: &[NodeConfig]) -> Result<(), String> {
                 return Err(format!("node {name} lists the rail {rail} twice; list each once"));
             }
         }
+        if let Some(metrics) = node.metrics {
+            if metrics.port() == 0 {
+                return Err(format!(
+                    "node {name} has metrics = \"{metrics}\"; give the port that is to be scraped"
+                ));
+            }
+            if metrics == node.address {
+                return Err(format!(
+                    "node {name} has one address for its peers and its metrics; give them two"
+                ));
+            }
+        }
         for earlier in &nodes[..index] {
             check_pair(earlier, node)?;
         }
@@ -136,6 +148,10 @@ fn check_pair(one: &NodeConfig, other: &NodeConfig) -> Result<(), String> {
     if one.address == other.address {
         let (a, b) = (&one.name, &other.name);
         return Err(format!("nodes {a} and {b} have the same address {}; give each its own", one.address));
+    }
+    if one.host == other.host && one.metrics.is_some() && one.metrics == other.metrics {
+        let (a, b) = (&one.name, &other.name);
+        return Err(format!("nodes {a} and {b} have the same metrics on one host; give each its own port"));
     }
     let common: Vec<_> = one.rails.iter().filter(|rail| other.rails.contains(rail)).collect();
     let (a, b) = (&one.name, &other.name);

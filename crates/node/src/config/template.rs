@@ -56,6 +56,13 @@ disks = [{disks}]
         } else {
             let _ = writeln!(text, "cores = {:?}", node.cores);
         }
+        match node.metrics {
+            None => text
+                .push_str("# metrics = \"127.0.0.1:9100\"   # answer to GET /metrics (OpenMetrics) there\n"),
+            Some(address) => {
+                let _ = writeln!(text, "metrics = \"{address}\"");
+            }
+        }
     }
     text
 }

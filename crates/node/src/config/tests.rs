@@ -51,6 +51,7 @@ fn a_good_file_is_taken_as_it_is() {
 fn what_is_written_is_read_back() {
     let mut config = parse(GOOD).unwrap();
     config.nodes[2].host = "quoted \" host".into();
+    config.nodes[1].metrics = Some("[::1]:9100".parse().unwrap());
     assert_eq!(parse(&config.to_text()).unwrap(), config);
 }
 
@@ -101,6 +102,21 @@ fn each_mistake_has_its_line() {
             "nodes n1 and n3 have only shm between them but are on different hosts (a and b)",
         ),
         ("[\"tcp\"]", "[\"tcp\", \"tcp\"]", "lists the rail tcp twice"),
+        (
+            "cores = [0, 1]",
+            "metrics = \"127.0.0.1:0\"",
+            "node n2 has metrics = \"127.0.0.1:0\"; give the port",
+        ),
+        (
+            "cores = [0, 1]",
+            "metrics = \"127.0.0.1:7401\"",
+            "node n2 has one address for its peers and its metrics",
+        ),
+        (
+            "cores = [0, 1]",
+            "metrics = \"127.0.0.1:7410\"\n[[node]]\nname = \"n5\"\nhost = \"a\"\naddress = \"127.0.0.1:7405\"\nrails = [\"tcp\"]\nmetrics = \"127.0.0.1:7410\"",
+            "nodes n2 and n5 have the same metrics on one host",
+        ),
         ("cores = [0, 1]", "cores = [5000]", "node n2 is pinned to core 5000"),
         (
             "[[node]]\nname = \"n1\"",

@@ -83,6 +83,7 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
         address: ([127, 0, 0, 1], args.port + u16::from(index)).into(),
         rails: rails.clone(),
         cores: Vec::new(),
+        metrics: None,
     };
     let dir = ClusterDir::new(&args.dir);
     Ok(Config {

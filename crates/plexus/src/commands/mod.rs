@@ -8,6 +8,7 @@ mod init;
 mod interrupt;
 mod janitor;
 pub(crate) mod measured;
+mod metrics;
 mod node;
 mod pace;
 mod perf;
@@ -35,6 +36,8 @@ pub(crate) enum Command {
     Rails(rails::Args),
     /// Show the traffic of the interconnect: by channel and message size, once, as a log or live.
     Stat(stat::Args),
+    /// Print what the nodes count as OpenMetrics text.
+    Metrics(metrics::Args),
     /// Show what all of it is worth: three nodes, two interconnects, in under a minute.
     Demo(demo::Args),
     /// Run a workload and check that nothing was lost.
@@ -57,6 +60,7 @@ impl Command {
             Self::Down(args) => down::run(args),
             Self::Rails(args) => rails::run(args),
             Self::Stat(args) => stat::run(args),
+            Self::Metrics(args) => metrics::run(args),
             Self::Demo(args) => demo::run(args),
             Self::Bench(args) => bench::run(args),
             Self::Perf(args) => perf::run(args),

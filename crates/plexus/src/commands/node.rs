@@ -1,9 +1,13 @@
 //! `plexus node`: one node, in the foreground.
 
-use std::{fs::File, os::fd::AsFd, path::PathBuf};
+use std::{fs::File, os::fd::AsFd, path::PathBuf, sync::Arc};
 
 use anyhow::Context;
-use plexus_node::{Node, lifeline};
+use plexus_node::{Node, body::Body, lifeline};
+use plexus_observe::{
+    Snapshot,
+    metrics::{self, Server},
+};
 use rustix::thread::LinkNameSpaceType;
 
 use super::cluster;
@@ -49,14 +53,32 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false).init();
     end_on_panic();
     let config = cluster::load(&args.dir)?;
+    let reserved = config.node(&args.name)?.1.metrics.map(|address| {
+        Server::reserve(address).with_context(|| {
+            format!("{}: cannot answer at {address}; change its `metrics` in cluster.toml", args.name)
+        })
+    });
+    let reserved = reserved.transpose()?;
     let node = Node::start(config, &args.name, |body| {
         [plexus_observe::commands(body), plexus_bench::commands(body)].concat()
     })?;
+    // Holds the body only while it is asked: the end of the node is never that of a scraper.
+    let _metrics =
+        reserved.map(|reserved| reserved.serve(source(node.body()))).transpose().context("metrics")?;
     node.run_until_stopped()?;
     if args.json {
         crate::output::json(&serde_json::json!({ "name": args.name, "ended": true }))?;
     }
     Ok(())
+}
+
+/// What the node counts, as text; nothing any more when its body is gone.
+fn source(body: &Arc<Body>) -> impl Fn() -> String + Send + Sync + 'static {
+    let body = Arc::downgrade(body);
+    move || {
+        let snapshots = body.upgrade().iter().map(|body| Snapshot::of(body)).collect();
+        metrics::text(snapshots).unwrap_or_default()
+    }
 }
 
 /// A node that has met a defect of its own ends at once, so that its peers see it go: a part of it that went on would keep

@@ -1,0 +1,334 @@
+//! Answers `GET /metrics` and nothing else.
+//!
+//! Written by hand because the limits are the point: whoever can reach the port must not be able to hold the node. A connection gets
+//! one request of at most [`MAX_HEAD`] bytes, one answer, and [`WITHIN`] for both together; [`CONNECTIONS`] are served at a time
+//! and more are closed at once; and however many ask, the node is looked at no more often than every [`FRESH`]. What is
+//! served is counts: nothing that a request says is used for more than the choice between a few fixed answers.
+
+use std::{
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::fd::OwnedFd,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use super::CONTENT_TYPE;
+
+/// Connections served at a time: a scraper or two, and somebody who looks.
+const CONNECTIONS: usize = 4;
+
+/// How long a connection may take from its first byte to its last.
+const WITHIN: Duration = Duration::from_secs(2);
+
+/// Longest head of a request; scrapers send a few hundred bytes.
+const MAX_HEAD: usize = 4096;
+
+/// How long an answer is given again before the node is looked at anew.
+const FRESH: Duration = Duration::from_millis(100);
+
+/// After a connection that could not be accepted, for want of descriptors perhaps: looking again at once would burn a core.
+const PAUSE: Duration = Duration::from_millis(50);
+
+type Source = dyn Fn() -> String + Send + Sync;
+
+/// Serves until dropped.
+pub struct Server {
+    address: SocketAddr,
+    stop: Arc<OwnedFd>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+/// A port that is taken, to be served later: a node finds out that it cannot have it before it bothers its peers.
+pub struct Reserved(TcpListener);
+
+struct Shared {
+    source: Box<Source>,
+    last: Mutex<Option<(Instant, Arc<str>)>>,
+    open: AtomicUsize,
+}
+
+impl Server {
+    /// Takes the port.
+    ///
+    /// # Errors
+    /// Somebody else has it, or the address is not one of this machine's.
+    pub fn reserve(address: SocketAddr) -> io::Result<Reserved> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(Reserved(listener))
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Reserved {
+    /// Begins to serve what `source` says.
+    ///
+    /// # Errors
+    /// No descriptor or thread.
+    pub fn serve(self, source: impl Fn() -> String + Send + Sync + 'static) -> io::Result<Server> {
+        let address = self.0.local_addr()?;
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let stopped = Arc::clone(&stop);
+        let shared =
+            Arc::new(Shared { source: Box::new(source), last: Mutex::default(), open: AtomicUsize::new(0) });
+        let acceptor = thread::Builder::new()
+            .name("metrics".into())
+            .spawn(move || accept(&self.0, &stopped, &shared))?;
+        Ok(Server { address, stop, acceptor: Some(acceptor) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // An eventfd that was never full takes one more.
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+    }
+}
+
+fn accept(listener: &TcpListener, stop: &OwnedFd, shared: &Arc<Shared>) {
+    loop {
+        let mut events = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        if poll(&mut events, None).is_err() {
+            continue; // Interrupted; nothing else can happen to these two.
+        }
+        if !events[1].revents().is_empty() {
+            return;
+        }
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(_) => {
+                thread::sleep(PAUSE);
+                continue;
+            }
+        };
+        if shared.open.fetch_add(1, Relaxed) >= CONNECTIONS {
+            shared.open.fetch_sub(1, Relaxed);
+            continue; // Closed: the scraper tries again, a flood gets nothing.
+        }
+        let open = Open(Arc::clone(shared));
+        // Without a thread the connection is closed, like one too many.
+        let _ = thread::Builder::new().name("metrics-client".into()).spawn(move || {
+            // Whoever went away or was too slow is not waiting for an explanation.
+            let _ = answer(&stream, &open.0);
+        });
+    }
+}
+
+/// One of the [`CONNECTIONS`]; given back also when the source panics.
+struct Open(Arc<Shared>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Relaxed);
+    }
+}
+
+fn answer(mut stream: &TcpStream, shared: &Shared) -> io::Result<()> {
+    let end = Instant::now() + WITHIN;
+    stream.set_nonblocking(false)?;
+    let (status, body) = match head(stream, end)? {
+        None => ("431 Request Header Fields Too Large", Arc::from("too long\n")),
+        Some(head) => respond(&head, shared),
+    };
+    let kind = if status == OK { CONTENT_TYPE } else { "text/plain; charset=utf-8" };
+    let text = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nAllow: GET\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        stream.set_write_timeout(Some(left(end)?))?;
+        let sent = stream.write(rest)?;
+        rest = &rest[sent..];
+    }
+    stream.shutdown(std::net::Shutdown::Write)
+}
+
+const OK: &str = "200 OK";
+
+/// The status and body that a request gets.
+fn respond(head: &[u8], shared: &Shared) -> (&'static str, Arc<str>) {
+    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let mut words = line.split(|byte| *byte == b' ');
+    let (method, target, version) = (words.next(), words.next(), words.next());
+    let path = target.unwrap_or_default().split(|byte| *byte == b'?').next();
+    if !version.is_some_and(|version| version.starts_with(b"HTTP/1.")) || words.next().is_some() {
+        return ("400 Bad Request", Arc::from("not a request\n"));
+    }
+    match (method, path) {
+        (Some(b"GET"), Some(b"/metrics")) => (OK, shared.text()),
+        (Some(b"GET"), _) => ("404 Not Found", Arc::from("look at /metrics\n")),
+        _ => ("405 Method Not Allowed", Arc::from("only GET\n")),
+    }
+}
+
+impl Shared {
+    /// What the source says, or said a moment ago. Who comes while it is asked waits for that answer.
+    fn text(&self) -> Arc<str> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, text)) = last.as_ref().filter(|(when, _)| when.elapsed() < FRESH) {
+            return Arc::clone(text);
+        }
+        let text: Arc<str> = (self.source)().into();
+        *last = Some((Instant::now(), Arc::clone(&text)));
+        text
+    }
+}
+
+/// Everything up to the empty line; nothing if that is too long.
+fn head(mut stream: &TcpStream, end: Instant) -> io::Result<Option<Vec<u8>>> {
+    let (mut head, mut piece) = (Vec::new(), [0; 1024]);
+    loop {
+        stream.set_read_timeout(Some(left(end)?))?;
+        let length = stream.read(&mut piece)?;
+        if length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        head.extend_from_slice(&piece[..length]);
+        if head.windows(4).any(|four| four == b"\r\n\r\n") {
+            return Ok(Some(head));
+        }
+        if head.len() > MAX_HEAD {
+            return Ok(None);
+        }
+    }
+}
+
+/// What is left until `end`; an error when nothing is.
+fn left(end: Instant) -> io::Result<Duration> {
+    match end.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+        left => Ok(left),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32};
+
+    use super::*;
+
+    /// A server whose text is the number of times that it was asked, and that number.
+    fn server() -> (Server, Arc<AtomicU32>) {
+        let asked = Arc::new(AtomicU32::new(0));
+        let counting = Arc::clone(&asked);
+        let reserved = Server::reserve("127.0.0.1:0".parse().unwrap()).unwrap();
+        (reserved.serve(move || format!("{}", counting.fetch_add(1, Relaxed) + 1)).unwrap(), asked)
+    }
+
+    fn connect(server: &Server) -> TcpStream {
+        let stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream
+    }
+
+    /// All that comes back; what came until then where the connection is reset.
+    fn rest(mut stream: &TcpStream) -> String {
+        let mut text = Vec::new();
+        let _ = stream.read_to_end(&mut text);
+        String::from_utf8(text).unwrap()
+    }
+
+    /// The answer to a request; asks again while every place is taken.
+    fn ask(server: &Server, request: &str) -> String {
+        let start = Instant::now();
+        loop {
+            let mut stream = connect(server);
+            // It may be closed in the middle.
+            let _ = stream.write_all(request.as_bytes());
+            let answer = rest(&stream);
+            if !answer.is_empty() {
+                return answer;
+            }
+            assert!(start.elapsed() < 10 * WITHIN, "no place is ever free");
+        }
+    }
+
+    #[test]
+    fn requests_get_the_answers_they_deserve() {
+        let (server, _) = server();
+        let long = format!("GET /metrics HTTP/1.1\r\nX: {}", "x".repeat(MAX_HEAD));
+        let cases = [
+            ("GET /metrics HTTP/1.1\r\nHost: n1\r\n\r\n", OK),
+            ("GET /metrics?x=y HTTP/1.0\r\n\r\n", OK),
+            ("GET / HTTP/1.1\r\n\r\n", "404 "),
+            ("GET /metrics/../x HTTP/1.1\r\n\r\n", "404 "),
+            ("POST /metrics HTTP/1.1\r\n\r\n", "405 "),
+            ("GET /metrics\r\n\r\n", "400 "),
+            ("GET /metrics HTTP/1.1 x\r\n\r\n", "400 "),
+            ("\0\u{7f} / / / \r\n\r\n", "400 "),
+            ("\r\n\r\n", "400 "),
+            (&long, "431 "),
+        ];
+        for (request, status) in cases {
+            let answer = ask(&server, request);
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request:?}: {answer}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_whole_and_a_flood_asks_the_node_once_in_a_while() {
+        let (server, asked) = server();
+        let start = Instant::now();
+        for _ in 0..200 {
+            let answer = ask(&server, "GET /metrics HTTP/1.1\r\n\r\n");
+            let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+            assert!(head.contains(&format!("Content-Length: {}", body.len())), "{answer}");
+            assert!(head.contains(&format!("Content-Type: {CONTENT_TYPE}")) && !body.is_empty(), "{answer}");
+        }
+        let most = 1 + (start.elapsed().as_millis() / FRESH.as_millis()) as u32;
+        assert!(asked.load(Relaxed) <= most, "{asked:?} of {most}");
+    }
+
+    #[test]
+    fn silent_clients_hold_their_places_for_a_while_and_nobody_elses_for_ever() {
+        let (server, _) = server();
+        // They fill every place: the first say nothing, the last one says a little now and then.
+        let silent: Vec<_> = (0..CONNECTIONS - 1).map(|_| connect(&server)).collect();
+        let mut slow = connect(&server);
+        slow.write_all(b"GET /metr").unwrap();
+        let crowd: Vec<_> = (0..100).map(|_| connect(&server)).collect();
+        assert!(crowd.iter().all(|stream| rest(stream).is_empty()), "one too many is closed at once");
+        // Served again as soon as the places are free, however the slow one tries to keep its own.
+        let answer = thread::scope(|scope| {
+            let (asked, keeps) = (AtomicBool::new(false), &mut slow);
+            scope.spawn(|| {
+                // So slowly that the limit on the head is far away when the time is over.
+                while keeps.write_all(b"x").is_ok() && !asked.load(Relaxed) {
+                    thread::sleep(WITHIN / 100);
+                }
+            });
+            let answer = ask(&server, "GET /metrics HTTP/1.1\r\n\r\n");
+            asked.store(true, Relaxed);
+            answer
+        });
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(silent.iter().all(|stream| rest(stream).is_empty()));
+    }
+
+    #[test]
+    fn a_server_that_is_dropped_gives_its_port_back() {
+        let (server, _) = server();
+        let address = server.address();
+        let refused = Server::reserve(address).err().map(|error| error.kind());
+        assert_eq!(refused, Some(io::ErrorKind::AddrInUse));
+        drop(server);
+        assert!(Server::reserve(address).is_ok());
+    }
+}

@@ -1,0 +1,29 @@
+//! `plexus metrics`: what the nodes count, once, as OpenMetrics text.
+
+use std::io::{self, Write};
+
+use plexus_observe::metrics;
+
+use super::{cluster::Cluster, stat};
+
+/// Of which nodes.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    cluster: Cluster,
+    /// Only this node [default: all that run].
+    #[arg(long)]
+    node: Option<String>,
+}
+
+/// Prints it.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let config = args.cluster.load()?;
+    let reading = stat::take(&config, args.node.as_deref())?;
+    reading.missing().for_each(|missing| crate::output::progress(&missing));
+    let text = metrics::text(reading.alive().cloned().collect())?;
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
