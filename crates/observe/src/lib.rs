@@ -8,6 +8,7 @@ pub mod cluster;
 mod command;
 pub mod metrics;
 pub mod rails;
+pub mod recording;
 pub mod show;
 pub mod snapshot;
 pub mod stat;

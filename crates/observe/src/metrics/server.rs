@@ -306,8 +306,8 @@ mod tests {
         let crowd: Vec<_> = (0..100).map(|_| connect(&server)).collect();
         assert!(crowd.iter().all(|stream| rest(stream).is_empty()), "one too many is closed at once");
         // Served again as soon as the places are free, however the slow one tries to keep its own.
+        let (asked, keeps) = (AtomicBool::new(false), &mut slow);
         let answer = thread::scope(|scope| {
-            let (asked, keeps) = (AtomicBool::new(false), &mut slow);
             scope.spawn(|| {
                 // So slowly that the limit on the head is far away when the time is over.
                 while keeps.write_all(b"x").is_ok() && !asked.load(Relaxed) {
