@@ -1,0 +1,275 @@
+//! The bytes of a recording.
+//!
+//! | byte | size | field |
+//! |---|---|---|
+//! | 0 | 8 | magic, `PLEXSTAT` |
+//! | 8 | 4 | format, 1 |
+//! | 12 | 4 | length of the text |
+//! | 16 | 4 | CRC-32C of the text |
+//! | 20 | | the text: JSON with `cluster`, `id`, `nodes`, `channels`, `directions`, `size_bounds`, `interval_ms` |
+//! | | | records, one behind the other: |
+//! | 0 | 4 | length of the body |
+//! | 4 | 4 | CRC-32C of the body |
+//! | 8 | | the body: varints (LEB128): time in ms since 1970, length of the interval in ms, nodes; for each its place in `nodes`, its state (0 alive, 1 silent, 2 down), entries; for each peer, worker, channel, direction, size class, messages, bytes |
+//!
+//! Numbers of nodes, peers, channels, directions and classes are places in the lists of the text, so a file says itself what it
+//! holds. An entry is there only if something was counted.
+
+use plexus_base::counters::{SIZE_BOUNDS, SIZES};
+use plexus_interconnect::Channel;
+use serde::{Deserialize, Serialize};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, little_endian::U32};
+
+use super::varint::{put, take};
+use crate::{
+    cluster::{Reading, Seen},
+    stat::DIRECTIONS,
+};
+
+const MAGIC: [u8; 8] = *b"PLEXSTAT";
+
+const FORMAT: u32 = 1;
+
+/// Longest text and longest body that is read: far above what sixteen nodes could fill.
+const MAX_LENGTH: usize = 16 << 20;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct HeadBytes {
+    magic: [u8; 8],
+    format: U32,
+    length: U32,
+    crc: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RecordBytes {
+    length: U32,
+    crc: U32,
+}
+
+/// What the numbers of a recording mean.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Head {
+    /// The cluster's name.
+    pub cluster: String,
+    /// The cluster's identity.
+    pub id: String,
+    /// Its nodes.
+    pub nodes: Vec<String>,
+    /// The channels.
+    pub channels: Vec<String>,
+    /// The directions.
+    pub directions: Vec<String>,
+    /// Longest message of each size class but the last, which has no bound.
+    pub size_bounds: Vec<u64>,
+    /// How long intervals were meant to be.
+    pub interval_ms: u64,
+}
+
+/// An interval.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Its end, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// How long it was.
+    pub interval_ms: u64,
+    /// The nodes that were asked.
+    pub nodes: Vec<NodeRecord>,
+}
+
+/// What is known of a node in an interval.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeRecord {
+    /// Its place among the nodes.
+    pub node: usize,
+    /// Whether it answered.
+    pub state: NodeState,
+    /// What it counted.
+    pub entries: Vec<Entry>,
+}
+
+/// Whether a node answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NodeState {
+    /// It did.
+    Alive,
+    /// It runs and did not.
+    Silent,
+    /// It did not run.
+    Down,
+}
+
+/// One count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The node at the other end, by its place.
+    pub peer: usize,
+    /// The worker.
+    pub worker: u8,
+    /// The channel, by its place.
+    pub channel: usize,
+    /// The direction, by its place.
+    pub direction: usize,
+    /// The size class.
+    pub class: usize,
+    /// Messages.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Head {
+    /// That of a recording of this cluster by this program.
+    #[must_use]
+    pub fn new(cluster: &str, id: &str, nodes: &[String], interval_ms: u64) -> Self {
+        Self {
+            cluster: cluster.into(),
+            id: id.into(),
+            nodes: nodes.into(),
+            channels: Channel::ALL.iter().map(|channel| channel.name().into()).collect(),
+            directions: DIRECTIONS.map(str::to_owned).into(),
+            size_bounds: SIZE_BOUNDS.into(),
+            interval_ms,
+        }
+    }
+
+    /// Whether records under `other` can follow those under this one: only intervals may differ.
+    pub(super) fn goes_on_with(&self, other: &Self) -> bool {
+        Self { interval_ms: other.interval_ms, ..self.clone() } == *other
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let text = serde_json::to_vec(self).expect("strings and numbers are JSON");
+        let head = HeadBytes {
+            magic: MAGIC,
+            format: FORMAT.into(),
+            length: (text.len() as u32).into(),
+            crc: crc32c::crc32c(&text).into(),
+        };
+        [head.as_bytes(), &text].concat()
+    }
+
+    /// The head and its length in bytes, or what the file is instead.
+    pub(super) fn decode(bytes: &[u8]) -> Result<(Self, usize), &'static str> {
+        let none = "it is not a recording";
+        let (head, rest) = HeadBytes::read_from_prefix(bytes).map_err(|_| none)?;
+        if head.magic != MAGIC {
+            return Err(none);
+        }
+        if head.format.get() != FORMAT {
+            return Err("it was recorded by a newer plexus, in a format that this one does not know");
+        }
+        let text = rest.get(..head.length.get() as usize).filter(|text| text.len() <= MAX_LENGTH);
+        let text = text.filter(|text| crc32c::crc32c(text) == head.crc.get());
+        let parsed: Self =
+            text.and_then(|text| serde_json::from_slice(text).ok()).ok_or("its head is damaged")?;
+        if parsed.size_bounds.len() + 1 != SIZES || parsed.directions.len() != DIRECTIONS.len() {
+            return Err("its size classes or directions are others than those of this plexus");
+        }
+        Ok((parsed, size_of::<HeadBytes>() + head.length.get() as usize))
+    }
+}
+
+impl Record {
+    /// An interval under `head`. Names that it does not know are left out: nodes have not changed while it is written.
+    pub(super) fn of(interval: &Reading, head: &Head) -> Self {
+        let place = |names: &[String], name: &str| names.iter().position(|known| known == name);
+        let nodes = interval.nodes.iter().filter_map(|(name, seen)| {
+            let node = place(&head.nodes, name)?;
+            let (state, snapshot) = match seen {
+                Seen::Alive(snapshot) => (NodeState::Alive, Some(snapshot)),
+                Seen::Silent(_) => (NodeState::Silent, None),
+                Seen::Down => (NodeState::Down, None),
+            };
+            let mut entries = Vec::new();
+            for link in snapshot.iter().flat_map(|snapshot| &snapshot.links) {
+                let Some(peer) = place(&head.nodes, &link.peer) else { continue };
+                for (name, traffic) in &link.traffic.0 {
+                    let Some(channel) = place(&head.channels, name) else { continue };
+                    for (direction, sizes) in traffic.directions().into_iter().enumerate() {
+                        for class in (0..SIZES).filter(|class| sizes.messages[*class] > 0) {
+                            let (messages, bytes) = (sizes.messages[class], sizes.bytes[class]);
+                            let worker = link.worker;
+                            entries.push(Entry { peer, worker, channel, direction, class, messages, bytes });
+                        }
+                    }
+                }
+            }
+            Some(NodeRecord { node, state, entries })
+        });
+        let interval_ms = (interval.seconds.unwrap_or_default() * 1e3).round() as u64;
+        Self { unix_ms: interval.unix_ms, interval_ms, nodes: nodes.collect() }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        for number in [self.unix_ms, self.interval_ms, self.nodes.len() as u64] {
+            put(&mut body, number);
+        }
+        for node in &self.nodes {
+            let state = match node.state {
+                NodeState::Alive => 0,
+                NodeState::Silent => 1,
+                NodeState::Down => 2,
+            };
+            for number in [node.node as u64, state, node.entries.len() as u64] {
+                put(&mut body, number);
+            }
+            for entry in &node.entries {
+                let Entry { peer, worker, channel, direction, class, messages, bytes } = *entry;
+                let places = [peer, worker.into(), channel, direction, class].map(|place| place as u64);
+                places.into_iter().chain([messages, bytes]).for_each(|number| put(&mut body, number));
+            }
+        }
+        sealed(&body)
+    }
+
+    /// The record at the front and its length in bytes; nothing if it is not whole or not what is written.
+    pub(super) fn decode(bytes: &[u8], head: &Head) -> Option<(Self, usize)> {
+        let (front, rest) = RecordBytes::read_from_prefix(bytes).ok()?;
+        let length = front.length.get() as usize;
+        let mut body = rest.get(..length).filter(|_| length <= MAX_LENGTH)?;
+        if crc32c::crc32c(body) != front.crc.get() {
+            return None;
+        }
+        let body = &mut body;
+        let (unix_ms, interval_ms, count) = (take(body)?, take(body)?, take(body)?);
+        // Nothing is allocated on the word of a count: each element is read before there is room for it.
+        let mut nodes = Vec::new();
+        for _ in 0..count {
+            let node = below(take(body)?, head.nodes.len())?;
+            let state = match take(body)? {
+                0 => NodeState::Alive,
+                1 => NodeState::Silent,
+                2 => NodeState::Down,
+                _ => return None,
+            };
+            let mut entries = Vec::new();
+            for _ in 0..take(body)? {
+                entries.push(Entry {
+                    peer: below(take(body)?, head.nodes.len())?,
+                    worker: u8::try_from(take(body)?).ok()?,
+                    channel: below(take(body)?, head.channels.len())?,
+                    direction: below(take(body)?, head.directions.len())?,
+                    class: below(take(body)?, SIZES)?,
+                    messages: take(body)?,
+                    bytes: take(body)?,
+                });
+            }
+            nodes.push(NodeRecord { node, state, entries });
+        }
+        body.is_empty().then_some((Self { unix_ms, interval_ms, nodes }, size_of::<RecordBytes>() + length))
+    }
+}
+
+fn below(place: u64, length: usize) -> Option<usize> {
+    usize::try_from(place).ok().filter(|place| *place < length)
+}
+
+/// A body behind its length and checksum.
+pub(super) fn sealed(body: &[u8]) -> Vec<u8> {
+    let front = RecordBytes { length: (body.len() as u32).into(), crc: crc32c::crc32c(body).into() };
+    [front.as_bytes(), body].concat()
+}
