@@ -12,6 +12,7 @@ pub mod recording;
 pub mod show;
 pub mod snapshot;
 pub mod stat;
+pub mod study;
 pub mod traffic;
 
 pub use command::commands;

@@ -84,6 +84,11 @@ impl Row {
 }
 
 impl Flow {
+    /// Adds another.
+    pub(crate) fn add(&mut self, other: Self) {
+        *self = self.plus(other);
+    }
+
     fn plus(self, other: Self) -> Self {
         Self { messages: self.messages + other.messages, bytes: self.bytes + other.bytes }
     }

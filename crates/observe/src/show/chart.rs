@@ -15,16 +15,19 @@ use plotters::{
 const SIZE: (u32, u32) = (1240, 520);
 
 /// Colours that stay apart for people who see few of them (Okabe and Ito, 2008).
-const COLOURS: [RGBColor; 5] = [
+pub(super) const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(86, 80, 66),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(240, 228, 66),
 ];
 
-const INK: RGBColor = RGBColor(40, 40, 40);
-const FAINT: RGBColor = RGBColor(222, 222, 222);
+pub(super) const INK: RGBColor = RGBColor(40, 40, 40);
+pub(super) const FAINT: RGBColor = RGBColor(222, 222, 222);
 const FONT: &str = "sans-serif";
 
 /// A line of a chart.
@@ -52,7 +55,7 @@ pub struct Chart {
 #[error("the chart cannot be drawn: {0}")]
 pub struct DrawError(String);
 
-fn wrong(error: impl Display) -> DrawError {
+pub(super) fn wrong(error: impl Display) -> DrawError {
     DrawError(error.to_string())
 }
 
@@ -90,7 +93,7 @@ pub fn pair(title: &str, note: &str, horizontal: &str, charts: &[Chart; 2]) -> R
     Ok(svg)
 }
 
-fn text(size: u32, colour: RGBColor) -> TextStyle<'static> {
+pub(super) fn text(size: u32, colour: RGBColor) -> TextStyle<'static> {
     (FONT, size).into_font().color(&colour)
 }
 
@@ -182,7 +185,7 @@ fn root_text(
 }
 
 /// The end of an axis that holds `most`, and the distance of its ticks: 1, 2 or 5 times a power of ten.
-fn scale(most: f64) -> (f64, f64) {
+pub(super) fn scale(most: f64) -> (f64, f64) {
     if !most.is_finite() || most <= 0.0 {
         return (1.0, 0.5);
     }
@@ -195,7 +198,7 @@ fn scale(most: f64) -> (f64, f64) {
     (ticks * step, step)
 }
 
-fn label(value: f64, step: f64) -> String {
+pub(super) fn label(value: f64, step: f64) -> String {
     match step {
         step if step >= 1.0 => super::count(value.round() as u64),
         step if step >= 0.1 => format!("{value:.1}"),

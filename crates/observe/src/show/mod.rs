@@ -1,10 +1,15 @@
 //! How results are shown: tables in text, charts in SVG, numbers that people can read.
 
+mod bars;
 pub mod chart;
 mod moment;
 mod numbers;
+mod plane;
+mod stack;
 mod table;
 
+pub use bars::Bars;
 pub use moment::{date, duration, time};
 pub use numbers::{bytes, count, rate, ratio, us};
+pub use stack::Stack;
 pub use table::Table;

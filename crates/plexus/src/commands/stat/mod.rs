@@ -1,5 +1,7 @@
 //! `plexus stat`: the traffic of the interconnect, now, in a log or on a live screen.
 
+mod record;
+
 use anyhow::bail;
 use plexus_interconnect::Channel;
 use plexus_node::config::Config;
@@ -19,6 +21,8 @@ const LINES_UNDER_HEADS: u64 = 20;
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
     #[command(flatten)]
     cluster: Cluster,
     /// Only this node [default: all that run].
@@ -42,6 +46,15 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// What else can be done with it than to show it now.
+#[derive(clap::Subcommand)]
+enum Action {
+    /// Write what each interval brings into a file, for as long as wanted.
+    Record(record::Args),
+    /// Show a recording: message sizes and channel shares over time, as text, pictures and a page.
+    Report(record::ReportArgs),
+}
+
 fn by(name: &str) -> Result<By, String> {
     By::ALL
         .into_iter()
@@ -58,6 +71,11 @@ fn channel(name: &str) -> Result<Channel, String> {
 
 /// Shows it.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    match &args.action {
+        Some(Action::Record(args)) => return record::record(args),
+        Some(Action::Report(args)) => return record::report(args),
+        None => {}
+    }
     let config = args.cluster.load()?;
     let first = take(&config, args.node.as_deref())?;
     match args.interval {

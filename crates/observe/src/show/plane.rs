@@ -1,0 +1,109 @@
+//! What every hand-drawn picture has: a frame with a scale on the left, grid lines, a title, a legend on the right.
+
+use plotters::{
+    coord::Shift,
+    prelude::*,
+    style::text_anchor::{HPos, Pos, VPos},
+};
+
+use super::chart::{DrawError, FAINT, INK, label, text, wrong};
+
+/// Size of a picture in pixels.
+pub(super) const SIZE: (u32, u32) = (1240, 520);
+
+/// Where a picture is drawn.
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// The part of a picture where values stand, in pixels, and what its upper end is worth.
+pub(super) struct Plane {
+    pub(super) left: i32,
+    pub(super) right: i32,
+    pub(super) top: i32,
+    pub(super) bottom: i32,
+    pub(super) most: f64,
+}
+
+/// A name in the legend, its colour, and what stands behind it.
+pub(super) struct Key {
+    pub(super) name: String,
+    pub(super) colour: RGBColor,
+    pub(super) value: String,
+}
+
+impl Plane {
+    /// The plane between title and axis, with room for a legend.
+    pub(super) fn new(most: f64) -> Self {
+        Self { left: 96, right: SIZE.0 as i32 - 260, top: 92, bottom: SIZE.1 as i32 - 72, most }
+    }
+
+    /// The height of a value.
+    pub(super) fn y(&self, value: f64) -> i32 {
+        self.bottom - (value / self.most * f64::from(self.bottom - self.top)).round() as i32
+    }
+
+    /// The place of a part of the width, 0 to 1.
+    pub(super) fn x(&self, part: f64) -> i32 {
+        self.left + (part * f64::from(self.right - self.left)).round() as i32
+    }
+
+    /// Title, note and scale: lines at multiples of `step`, their values shown as `show` says.
+    pub(super) fn scale(
+        &self,
+        area: &Area<'_>,
+        [title, note, vertical]: [&str; 3],
+        step: f64,
+        show: impl Fn(f64) -> String,
+    ) -> Result<(), DrawError> {
+        area.fill(&WHITE).map_err(wrong)?;
+        let centre = (self.left + self.right) / 2;
+        words(area, title, 22, (HPos::Center, VPos::Top), (centre, 14))?;
+        words(area, note, 14, (HPos::Center, VPos::Top), (centre, 46))?;
+        words(area, vertical, 14, (HPos::Left, VPos::Bottom), (self.left - 60, self.top - 10))?;
+        for tick in 0..=(self.most / step).round() as u32 {
+            let value = f64::from(tick) * step;
+            let y = self.y(value);
+            let colour = if tick == 0 { INK } else { FAINT };
+            line(area, (self.left, y), (self.right, y), colour)?;
+            words(area, &show(value), 14, (HPos::Right, VPos::Center), (self.left - 8, y))?;
+        }
+        Ok(())
+    }
+
+    /// The names beside the plane, the first on top.
+    pub(super) fn legend(&self, area: &Area<'_>, keys: &[Key]) -> Result<(), DrawError> {
+        for (row, key) in keys.iter().enumerate() {
+            let y = self.top + 6 + row as i32 * 26;
+            let x = self.right + 22;
+            area.draw(&Rectangle::new([(x, y), (x + 16, y + 14)], key.colour.filled())).map_err(wrong)?;
+            words(area, &key.name, 14, (HPos::Left, VPos::Center), (x + 24, y + 7))?;
+            words(area, &key.value, 14, (HPos::Right, VPos::Center), (SIZE.0 as i32 - 12, y + 7))?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes.
+pub(super) fn words(
+    area: &Area<'_>,
+    what: &str,
+    size: u32,
+    (h, v): (HPos, VPos),
+    at: (i32, i32),
+) -> Result<(), DrawError> {
+    area.draw_text(what, &text(size, INK).pos(Pos::new(h, v)), at).map_err(wrong)
+}
+
+/// A thin line.
+pub(super) fn line(
+    area: &Area<'_>,
+    from: (i32, i32),
+    to: (i32, i32),
+    colour: RGBColor,
+) -> Result<(), DrawError> {
+    area.draw(&PathElement::new([from, to], colour)).map_err(wrong)
+}
+
+/// A value beside its line, as precise as the distance of the lines needs.
+pub(super) fn plain(step: f64) -> impl Fn(f64) -> String {
+    move |value| label(value, step)
+}

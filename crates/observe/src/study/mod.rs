@@ -1,0 +1,456 @@
+//! What a recording shows: how packets are spread over sizes, which channels carry them, and how that changed over time.
+//!
+//! Every message is counted once, where it was sent. A place on the time axis holds what nodes said in it; a place in
+//! which none spoke stays empty rather than idle.
+
+mod page;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use plexus_base::counters::SIZES;
+
+use crate::{
+    recording::{Head, NodeState, Record, Recording},
+    show::{Bars, Stack, Table, bytes, chart::DrawError, count, date, duration, rate, time},
+    stat::{DIRECTIONS, Flow, share},
+    traffic::size_name,
+};
+
+/// Places on the time axis: as many as a picture has room for.
+const PLACES: u64 = 240;
+
+/// Layers of a picture over time; what is left over is one more.
+const LAYERS: usize = 7;
+
+/// What a recording shows.
+pub struct Study {
+    head: Head,
+    from_ms: u64,
+    to_ms: u64,
+    records: u64,
+    torn: usize,
+    /// Time in which at least one node answered.
+    watched: Duration,
+    sizes: [Flow; SIZES],
+    channels: BTreeMap<usize, Channel>,
+    places: Vec<Place>,
+    nodes: Vec<Node>,
+}
+
+/// A channel over the whole time.
+#[derive(Clone, Copy, Default)]
+struct Channel {
+    sent: Flow,
+    /// Most bytes per second in one interval.
+    peak: f64,
+}
+
+/// A node over the whole time.
+#[derive(Clone, Default)]
+struct Node {
+    sent: Flow,
+    requests: u64,
+    /// Intervals in which it answered, did not, did not run.
+    states: [u64; 3],
+}
+
+/// A piece of the time axis.
+#[derive(Clone, Default)]
+struct Place {
+    seconds: f64,
+    bytes: BTreeMap<usize, u64>,
+}
+
+/// Pictures and a page that holds them.
+pub struct Files {
+    /// How packets are spread over sizes.
+    pub sizes_svg: String,
+    /// Each channel's share over time.
+    pub shares_svg: String,
+    /// Bytes per second over time.
+    pub rates_svg: String,
+    /// All of it.
+    pub html: String,
+}
+
+impl Study {
+    /// Looks at a recording, or at its last part only. Nothing if it holds no interval.
+    #[must_use]
+    pub fn of(recording: &Recording, last: Option<Duration>) -> Option<Self> {
+        let to_ms = recording.records().map(|record| record.unix_ms).max()?;
+        let earliest = last.map_or(0, |last| to_ms.saturating_sub(last.as_millis() as u64));
+        let begins = |record: &Record| record.unix_ms.saturating_sub(record.interval_ms);
+        let taken = || recording.records().filter(|record| record.unix_ms > earliest);
+        let from_ms = taken().map(|record| begins(&record)).min()?.max(earliest);
+        let span = (to_ms - from_ms).max(1);
+        // No more places than intervals fit, or every other one would be empty.
+        let longest = taken().map(|record| record.interval_ms).max()?.max(recording.head.interval_ms).max(1);
+        let count = (span / longest).clamp(1, PLACES);
+        let mut study = Self {
+            head: recording.head.clone(),
+            from_ms,
+            to_ms,
+            records: 0,
+            torn: recording.torn(),
+            watched: Duration::ZERO,
+            sizes: [Flow::default(); SIZES],
+            channels: BTreeMap::new(),
+            places: vec![Place::default(); count as usize],
+            nodes: vec![Node::default(); recording.head.nodes.len()],
+        };
+        for record in taken() {
+            // The middle of an interval says where it belongs.
+            let middle = record.unix_ms - record.interval_ms.min(record.unix_ms - from_ms) / 2;
+            let place = ((middle - from_ms) * count / span).min(count - 1);
+            study.add(&record, place as usize);
+        }
+        Some(study)
+    }
+
+    fn add(&mut self, record: &Record, place: usize) {
+        self.records += 1;
+        let seconds = record.interval_ms as f64 / 1e3;
+        let place = &mut self.places[place];
+        if record.nodes.iter().any(|node| node.state == NodeState::Alive) {
+            self.watched += Duration::from_millis(record.interval_ms);
+            place.seconds += seconds;
+        }
+        let mut bytes: BTreeMap<usize, u64> = BTreeMap::new();
+        for node in &record.nodes {
+            let about = &mut self.nodes[node.node];
+            about.states[node.state as usize] += 1;
+            for entry in node.entries.iter().filter(|entry| is_sent(entry.direction)) {
+                let flow = Flow { messages: entry.messages, bytes: entry.bytes };
+                about.sent.add(flow);
+                about.requests += if entry.direction == 0 { entry.messages } else { 0 };
+                self.sizes[entry.class].add(flow);
+                self.channels.entry(entry.channel).or_default().sent.add(flow);
+                *bytes.entry(entry.channel).or_default() += entry.bytes;
+            }
+        }
+        for (channel, bytes) in bytes {
+            *place.bytes.entry(channel).or_default() += bytes;
+            let about = self.channels.entry(channel).or_default();
+            about.peak = about.peak.max(bytes as f64 / seconds.max(1e-3));
+        }
+    }
+
+    fn sent(&self) -> Flow {
+        let mut all = Flow::default();
+        self.sizes.iter().for_each(|flow| all.add(*flow));
+        all
+    }
+
+    fn seconds(&self) -> f64 {
+        self.watched.as_secs_f64().max(1e-3)
+    }
+
+    /// Channels, those with most bytes first.
+    fn by_bytes(&self) -> Vec<(usize, Channel)> {
+        let mut channels: Vec<_> = self.channels.iter().map(|(place, channel)| (*place, *channel)).collect();
+        channels.sort_by_key(|(place, channel)| (std::cmp::Reverse(channel.sent.bytes), *place));
+        channels
+    }
+
+    /// From when to when, and of what.
+    fn title(&self) -> String {
+        let (from, to) = (self.from_ms, self.to_ms);
+        format!(
+            "{}: {} {} to {} {} UTC, {}, {} intervals of about {}",
+            self.head.cluster,
+            date(from),
+            time(from),
+            date(to),
+            time(to),
+            duration((to - from) as f64 / 1e3),
+            count(self.records),
+            duration(self.head.interval_ms as f64 / 1e3),
+        )
+    }
+
+    /// What a reader should take from it, a line each.
+    fn findings(&self) -> Vec<String> {
+        let all = self.sent();
+        if all.messages == 0 {
+            return vec!["Nothing was sent.".into()];
+        }
+        let mut findings = vec![format!(
+            "{} messages with {} were sent, {} and {} a second; {} a message.",
+            count(all.messages),
+            bytes(all.bytes),
+            rate(all.messages as f64 / self.seconds()),
+            bytes((all.bytes as f64 / self.seconds()) as u64),
+            bytes(all.bytes / all.messages),
+        )];
+        let most = |of: fn(&Flow) -> u64| (0..SIZES).max_by_key(|class| of(&self.sizes[*class])).unwrap_or(0);
+        let (class, heavy) = (most(|flow| flow.messages), most(|flow| flow.bytes));
+        findings.push(format!(
+            "{:.0} % of the messages are {} long; {:.0} % of the bytes are in messages {}.",
+            share(self.sizes[class].messages, all.messages),
+            size_name(class).replacen("to", "up to", 1),
+            share(self.sizes[heavy].bytes, all.bytes),
+            size_name(heavy).replacen("to", "up to", 1),
+        ));
+        if let Some((channel, about)) = self.by_bytes().first() {
+            findings.push(format!(
+                "{} carries {:.0} % of the bytes and {:.0} % of the messages.",
+                self.head.channels[*channel],
+                share(about.sent.bytes, all.bytes),
+                share(about.sent.messages, all.messages),
+            ));
+        }
+        for (name, node) in self.head.nodes.iter().zip(&self.nodes) {
+            let [_, silent, down] = node.states;
+            if silent + down > 0 {
+                findings.push(format!(
+                    "{name} did not answer in {} of {} intervals and was down in {}.",
+                    count(silent),
+                    count(self.records),
+                    count(down)
+                ));
+            }
+        }
+        if self.torn > 0 {
+            findings.push(format!(
+                "{} at the end of the file are no whole record and were left out.",
+                bytes(self.torn as u64)
+            ));
+        }
+        findings
+    }
+
+    /// Channels, sizes and nodes.
+    fn tables(&self) -> [(&'static str, Vec<Vec<String>>); 3] {
+        let all = self.sent();
+        let percent = |part, whole| format!("{:.1} %", share(part, whole));
+        let heads = |heads: &[&str]| heads.iter().map(|head| (*head).to_owned()).collect::<Vec<_>>();
+        let flow = |flow: Flow| {
+            let messages = [count(flow.messages), percent(flow.messages, all.messages)];
+            messages.into_iter().chain([bytes(flow.bytes), percent(flow.bytes, all.bytes)])
+        };
+        let per_second = |value: u64| bytes((value as f64 / self.seconds()) as u64);
+        let mut channels = vec![heads(&[
+            "channel",
+            "messages",
+            "share",
+            "bytes",
+            "share",
+            "mean size",
+            "bytes/s",
+            "peak/s",
+        ])];
+        for (place, channel) in self.by_bytes() {
+            let sent = channel.sent;
+            let more = [
+                bytes(sent.bytes / sent.messages.max(1)),
+                per_second(sent.bytes),
+                bytes(channel.peak as u64),
+            ];
+            channels.push(
+                [self.head.channels[place].clone()].into_iter().chain(flow(sent)).chain(more).collect(),
+            );
+        }
+        let mut sizes = vec![heads(&["size", "messages", "share", "bytes", "share"])];
+        for (class, sent) in self.sizes.iter().enumerate().filter(|(_, sent)| sent.messages > 0) {
+            sizes.push([size_name(class)].into_iter().chain(flow(*sent)).collect());
+        }
+        let mut nodes =
+            vec![heads(&["node", "messages", "share", "bytes", "share", "requests/s", "answered"])];
+        for (name, node) in self.head.nodes.iter().zip(&self.nodes) {
+            let more = [
+                rate(node.requests as f64 / self.seconds()),
+                percent(node.states[0], node.states.iter().sum()),
+            ];
+            nodes.push([name.clone()].into_iter().chain(flow(node.sent)).chain(more).collect());
+        }
+        [("Channels", channels), ("Sizes", sizes), ("Nodes", nodes)]
+    }
+
+    /// The whole as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = self.title() + "\n";
+        self.findings().iter().for_each(|finding| text += &format!("{finding}\n"));
+        for (_, rows) in self.tables().iter().filter(|(_, rows)| rows.len() > 1) {
+            let mut table = Table::new(rows[0].iter().map(String::as_str));
+            rows[1..].iter().for_each(|row| table.row(row.iter().cloned()));
+            text += &format!("\n{table}");
+        }
+        text
+    }
+
+    /// The pictures and their page.
+    ///
+    /// # Errors
+    /// A picture cannot be drawn.
+    pub fn files(&self) -> Result<Files, DrawError> {
+        let [sizes_svg, shares_svg, rates_svg] = [self.sizes()?, self.shares()?, self.rates()?];
+        let html = page::html(
+            &self.title(),
+            &self.findings(),
+            &[&*sizes_svg, &*shares_svg, &*rates_svg],
+            &self.tables(),
+        );
+        Ok(Files { sizes_svg, shares_svg, rates_svg, html })
+    }
+
+    fn sizes(&self) -> Result<String, DrawError> {
+        let all = self.sent();
+        let part = |of: fn(&Flow) -> u64| self.sizes.iter().map(|flow| share(of(flow), of(&all))).collect();
+        // Short, or sixteen of them would not stand beside each other; the axis says what they mean.
+        let name = |class| size_name(class).replace("to ", "").replace("over ", ">").replace("iB", "");
+        Bars {
+            title: "How messages are spread over sizes".into(),
+            note: format!("{}; {} messages, {}", self.head.cluster, count(all.messages), bytes(all.bytes)),
+            horizontal: "message size: up to so many bytes, K is 1024".into(),
+            classes: (0..SIZES).map(name).map(|name| name.replace(" B", "").replace(' ', "")).collect(),
+            series: [
+                ("of the messages".into(), part(|flow| flow.messages)),
+                ("of the bytes".into(), part(|flow| flow.bytes)),
+            ],
+        }
+        .draw()
+    }
+
+    fn shares(&self) -> Result<String, DrawError> {
+        let all = self.sent();
+        let of = |place: &Place, bytes: Vec<u64>| {
+            let sum: u64 = bytes.iter().sum();
+            (place.seconds > 0.0 && sum > 0).then(|| bytes.iter().map(|bytes| share(*bytes, sum)).collect())
+        };
+        let legend = |bytes: u64| format!("{:.1} %", share(bytes, all.bytes));
+        let title = "What share of the bytes each channel has";
+        self.stack(title, "percent of the bytes sent; white: none were", of, legend, Some(100.0))
+    }
+
+    fn rates(&self) -> Result<String, DrawError> {
+        const MIB: f64 = 1024.0 * 1024.0;
+        let of = |place: &Place, bytes: Vec<u64>| {
+            (place.seconds > 0.0).then(|| bytes.iter().map(|b| *b as f64 / place.seconds / MIB).collect())
+        };
+        let legend = |sent: u64| format!("{}/s", bytes((sent as f64 / self.seconds()) as u64));
+        self.stack("How much each channel carries", "MiB sent in a second, all nodes", of, legend, None)
+    }
+
+    fn stack(
+        &self,
+        title: &str,
+        vertical: &str,
+        of: impl Fn(&Place, Vec<u64>) -> Option<Vec<f64>>,
+        legend: impl Fn(u64) -> String,
+        most: Option<f64>,
+    ) -> Result<String, DrawError> {
+        let by_bytes = self.by_bytes();
+        let (shown, rest) = by_bytes.split_at(by_bytes.len().min(LAYERS));
+        let layers = |place: &Place| {
+            let bytes = |channel: usize| place.bytes.get(&channel).copied().unwrap_or(0);
+            let mut layers: Vec<u64> = shown.iter().map(|(channel, _)| bytes(*channel)).collect();
+            layers.extend(
+                (!rest.is_empty()).then(|| rest.iter().map(|(channel, _)| bytes(*channel)).sum::<u64>()),
+            );
+            layers
+        };
+        let mut names: Vec<_> = shown
+            .iter()
+            .map(|(channel, about)| (self.head.channels[*channel].clone(), legend(about.sent.bytes)))
+            .collect();
+        if !rest.is_empty() {
+            names.push(("others".into(), legend(rest.iter().map(|(_, about)| about.sent.bytes).sum())));
+        }
+        let each = duration((self.to_ms - self.from_ms) as f64 / 1e3 / self.places.len() as f64);
+        Stack {
+            title: title.into(),
+            note: format!("{}, {} nodes, means over {each}", self.head.cluster, self.head.nodes.len()),
+            vertical: vertical.into(),
+            from_ms: self.from_ms,
+            to_ms: self.to_ms.max(self.from_ms + 1),
+            places: self.places.iter().map(|place| of(place, layers(place))).collect(),
+            layers: names,
+            most,
+        }
+        .draw()
+    }
+}
+
+/// Whether a direction is one that sends.
+fn is_sent(direction: usize) -> bool {
+    DIRECTIONS[direction].ends_with("out")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cluster::{
+            Seen,
+            tests::{alive, reading},
+        },
+        recording::Recorder,
+        snapshot::tests::snapshot,
+    };
+
+    /// Ten intervals of a second; in the second half the locks are busy, in the fourth one n2 is away.
+    fn recording(directory: &std::path::Path) -> Recording {
+        let path = directory.join("r");
+        let nodes = ["n1".to_owned(), "n2".to_owned()];
+        let mut recorder = Recorder::open(&path, Head::new("c1", "00", &nodes, 1000)).unwrap();
+        for second in 0..10u64 {
+            let locks = vec![250; if second < 5 { 1 } else { 100 }];
+            let n1 = snapshot("n1", 1, &[("n2", "cache-blocks", &[16384; 4]), ("n2", "locks", &locks)]);
+            let n2 = if second == 3 { Seen::Down } else { alive(snapshot("n2", 1, &[])) };
+            let mut interval =
+                reading(1_795_266_480_000 + second * 1000, vec![("n1", alive(n1)), ("n2", n2)]);
+            interval.seconds = Some(1.0);
+            recorder.append(&interval).unwrap();
+        }
+        Recording::read(&path).unwrap()
+    }
+
+    #[test]
+    fn a_study_counts_what_was_sent_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let recording = recording(directory.path());
+        let study = Study::of(&recording, None).unwrap();
+        let sent = study.sent();
+        assert_eq!((sent.messages, sent.bytes), (40 + 505, 40 * 16384 + 505 * 250));
+        assert_eq!(study.places.len(), 10);
+        let text = study.text();
+        assert!(
+            text.contains(
+                "93 % of the messages are up to 256 B long; 84 % of the bytes are in messages up to 16 KiB."
+            ),
+            "{text}"
+        );
+        assert!(text.contains("cache-blocks carries 84 % of the bytes and 7 % of the messages."), "{text}");
+        assert!(text.contains("n2 did not answer in 0 of 10 intervals and was down in 1."), "{text}");
+        let last = Study::of(&recording, Some(Duration::from_secs(5))).unwrap();
+        assert_eq!((last.records, last.sent().messages), (5, 20 + 500));
+    }
+
+    #[test]
+    fn the_pictures_and_the_page_have_what_was_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = Study::of(&recording(directory.path()), None).unwrap().files().unwrap();
+        for svg in [&files.shares_svg, &files.rates_svg] {
+            assert!(svg.contains("cache-blocks") && svg.contains("locks"), "{svg}");
+        }
+        assert_eq!(files.html.matches("<svg").count(), 3);
+        assert!(files.html.contains("93 % of the messages") && files.html.contains("<td>cache-blocks</td>"));
+        if let Ok(keep) = std::env::var("PLEXUS_KEEP_PICTURES") {
+            let keep = std::path::Path::new(&keep);
+            let pictures =
+                [("sizes", &files.sizes_svg), ("shares", &files.shares_svg), ("rates", &files.rates_svg)];
+            for (name, svg) in pictures {
+                std::fs::write(keep.join(name).with_extension("svg"), svg).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_recording_without_intervals_shows_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("r");
+        drop(Recorder::open(&path, Head::new("c1", "00", &["n1".into()], 1000)).unwrap());
+        assert!(Study::of(&Recording::read(&path).unwrap(), None).is_none());
+    }
+}

@@ -1,0 +1,150 @@
+//! `plexus stat record`: intervals into a file, `plexus stat report`: what they show.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use plexus_observe::{
+    cluster::Reading,
+    recording::{Head, Recorder, Recording},
+    show,
+    study::Study,
+};
+
+use crate::{
+    commands::{cluster::Cluster, measured::prepare, pace, pace::Pace},
+    output,
+};
+
+/// What to record, and where.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The file: begun, or written on if it is of the same cluster.
+    file: PathBuf,
+    #[command(flatten)]
+    cluster: Cluster,
+    /// Length of an interval.
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = pace::seconds)]
+    interval: f64,
+    /// End after this long: `60s`, `10m`, `48h` [default: at Ctrl-C].
+    #[arg(long = "for", value_name = "TIME", value_parser = span)]
+    how_long: Option<Duration>,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to show, and where.
+#[derive(clap::Args)]
+pub(crate) struct ReportArgs {
+    /// The recording.
+    file: PathBuf,
+    /// The directory for pictures and page.
+    #[arg(short, long, value_name = "DIR", default_value = "plexus-out")]
+    output: PathBuf,
+    /// Only the last part: `10m`, `48h`.
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    last: Option<Duration>,
+    /// Print what was written as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A time like `90s`, `10m`, `48h` or `2d`; a bare number is seconds.
+fn span(text: &str) -> Result<Duration, String> {
+    let unit = text.chars().last().filter(char::is_ascii_alphabetic);
+    let number = &text[..text.len() - unit.map_or(0, char::len_utf8)];
+    let factor = match unit {
+        None | Some('s') => 1.0,
+        Some('m') => 60.0,
+        Some('h') => 3600.0,
+        Some('d') => 86_400.0,
+        Some(_) => return Err("use s, m, h or d".into()),
+    };
+    let seconds = number.parse::<f64>().map_err(|_| "use a number and s, m, h or d".to_owned())? * factor;
+    match seconds.is_finite() && (0.1..=1e9).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err("use 0.1 s to 10000 days".into()),
+    }
+}
+
+/// Records.
+pub(crate) fn record(args: &Args) -> anyhow::Result<()> {
+    let config = args.cluster.load()?;
+    prepare(&args.file)?;
+    let names: Vec<String> = config.nodes.iter().map(|node| node.name.clone()).collect();
+    let head = Head::new(&config.name, &config.id.to_string(), &names, (args.interval * 1e3) as u64);
+    let mut before = super::take(&config, None)?;
+    let mut recorder = Recorder::open(&args.file, head)?;
+    let had = recorder.records();
+    let times =
+        args.how_long.map(|how_long| (how_long.as_secs_f64() / args.interval).round().max(1.0) as u64);
+    let until = args.how_long.map_or_else(
+        || "until Ctrl-C".to_owned(),
+        |how_long| format!("for {}", show::duration(how_long.as_secs_f64())),
+    );
+    output::progress(&format!(
+        "{}: recording every {} {until}",
+        args.file.display(),
+        show::duration(args.interval)
+    ));
+    let mut pace = Pace::new(args.interval, times)?;
+    while pace.next() {
+        let now = Reading::take(&config, None)?;
+        recorder.append(&now.since(&before))?;
+        before = now;
+    }
+    let (file, new) = (args.file.display(), recorder.records() - had);
+    if args.json {
+        return output::json(&serde_json::json!({ "file": args.file, "intervals": new, "before": had }));
+    }
+    let kept = if had > 0 { format!(" behind {} that were there", show::count(had)) } else { String::new() };
+    output::line(&format!(
+        "{file}: {} intervals{kept}; look at them with `plexus stat report {file}`",
+        show::count(new)
+    ))
+}
+
+/// Shows a recording.
+pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
+    let recording = Recording::read(&args.file)?;
+    let Some(study) = Study::of(&recording, args.last) else {
+        bail!("{}: holds no interval yet; record for longer", args.file.display());
+    };
+    let files = study.files()?;
+    std::fs::create_dir_all(&args.output).with_context(|| format!("{}", args.output.display()))?;
+    let contents = [
+        ("index.html", &files.html),
+        ("sizes.svg", &files.sizes_svg),
+        ("shares.svg", &files.shares_svg),
+        ("rates.svg", &files.rates_svg),
+    ];
+    let written = contents.map(|(name, text)| write(&args.output.join(name), text));
+    let written = written.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    if args.json {
+        return output::json(&serde_json::json!({ "text": study.text(), "files": written }));
+    }
+    output::line(study.text().trim_end())?;
+    output::line(&format!("\npage: {}", written[0].display()))
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<PathBuf> {
+    std::fs::write(path, text).with_context(|| format!("{}", path.display()))?;
+    Ok(path.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        let seconds = |text| span(text).map(|span| span.as_secs_f64());
+        let good = [("60", 60.0), ("0.5s", 0.5), ("10m", 600.0), ("48h", 172_800.0), ("2d", 172_800.0)];
+        good.map(|(text, value)| assert_eq!(seconds(text), Ok(value)));
+        ["", "m", "5w", "-1s", "0s", "nan", "inf", "1e30d", "5µ"]
+            .map(|text| assert!(span(text).is_err(), "{text}"));
+    }
+}
