@@ -156,9 +156,34 @@ impl Label {
     }
 }
 
+/// Reads a label from any bytes, as a fuzz target would: as they are, and with the checksum made right, as somebody who means harm
+/// would. How many were taken for a label.
+#[doc(hidden)]
+#[must_use]
+pub fn label_any(bytes: &[u8]) -> usize {
+    let mut whole = bytes.to_vec();
+    whole.resize(LABEL, 0);
+    let mut mended = whole.clone();
+    if let Ok(layout) = Layout::mut_from_bytes(&mut mended) {
+        layout.crc = U32::ZERO;
+        layout.crc = U32::new(crc32c(layout.as_bytes()));
+    }
+    [bytes, &whole, &mended].into_iter().filter(|bytes| Label::decode(bytes).is_ok()).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hostile_bytes_do_no_harm() {
+        let label =
+            Label { group: GroupId(5), disk: 1, disks: 2, block_size: 4096, unit: 1 << 20, blocks: 1000 };
+        let mut good = vec![0; LABEL];
+        label.encode(&mut good);
+        assert_eq!(label_any(&good), 3);
+        plexus_sim::hostile(&[good], |bytes| assert!(label_any(bytes) <= 3));
+    }
 
     #[test]
     fn a_label_says_what_was_written_and_nothing_else_passes() {

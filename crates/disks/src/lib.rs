@@ -15,5 +15,9 @@ pub use aligned::{ALIGN, Buffer};
 pub use error::DiskError;
 pub use group::{DATA_START, Group, UNIT};
 pub use io::{Completion, FrameMemory, Job, Op, Pool};
+#[doc(hidden)]
+pub use label::label_any;
 pub use label::{BlockSize, GroupId, Shape};
+#[doc(hidden)]
+pub use page::page_any;
 pub use page::{HEADER, Page, PageError, PageType, TRAILER, Version, Writer};

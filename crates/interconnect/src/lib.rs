@@ -19,6 +19,8 @@ mod worker;
 
 pub use channel::{CHANNELS, Channel, ChannelCounters, ChannelCounts, Class};
 pub use link::{LinkCounters, MAX_MESSAGE};
+#[doc(hidden)]
+pub use message::header_any;
 pub use message::{KINDS, Kind, Message};
 pub use report::{RailReport, RailState, Reason};
 pub use service::{LinkInfo, Net, NoLink, Service};

@@ -108,9 +108,24 @@ impl Header {
     }
 }
 
+/// Reads a header from any bytes, as a fuzz target would; whether there is one.
+#[doc(hidden)]
+#[must_use]
+pub fn header_any(bytes: &[u8]) -> bool {
+    Header::read_from_prefix(bytes).is_ok_and(|(header, _)| header.form().is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hostile_headers_do_no_harm() {
+        let header = Header::message(Kind::Reply, false, Channel::CacheRequests, Epoch(1), 2);
+        let good = [header.as_bytes().to_vec(), Header::note().as_bytes().to_vec()];
+        assert!(good.iter().all(|bytes| header_any(bytes)));
+        plexus_sim::hostile(&good, |bytes| assert!(!header_any(bytes) || bytes.len() >= HEADER));
+    }
 
     #[test]
     fn every_header_decodes_to_what_it_says_or_is_refused() {

@@ -5,6 +5,8 @@ use std::{fmt, ops::RangeInclusive};
 use plexus_base::BlockId;
 use serde::{Deserialize, Serialize};
 
+use crate::config::MAX_BLOCKS;
+
 /// How many ranges are named before the rest is left out.
 const NAMED: usize = 8;
 
@@ -93,9 +95,11 @@ impl TryFrom<Vec<(u64, u64)>> for Blocks {
     fn try_from(ranges: Vec<(u64, u64)>) -> Result<Self, Self::Error> {
         let ordered = ranges.iter().all(|(first, last)| first <= last);
         let disjoint = ranges.windows(2).all(|pair| pair[0].1 < pair[1].0);
-        match ordered && disjoint {
-            true => Ok(Self(ranges)),
-            false => Err("ranges of blocks that are not in order"),
+        let exist = ranges.iter().all(|(_, last)| *last < MAX_BLOCKS);
+        match (ordered && disjoint, exist) {
+            (true, true) => Ok(Self(ranges)),
+            (true, false) => Err("blocks that no group has"),
+            (false, _) => Err("ranges of blocks that are not in order"),
         }
     }
 }
@@ -178,5 +182,6 @@ mod tests {
         assert_eq!(serde_json::from_str::<Blocks>(&text).unwrap(), set);
         assert!(serde_json::from_str::<Blocks>("[[9,5]]").is_err());
         assert!(serde_json::from_str::<Blocks>("[[5,9],[9,10]]").is_err());
+        assert!(serde_json::from_str::<Blocks>("[[0,18446744073709551615]]").is_err(), "cannot be counted");
     }
 }

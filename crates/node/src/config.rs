@@ -230,6 +230,25 @@ impl Config {
     }
 }
 
+/// Reads any bytes as a `cluster.toml`, as a fuzz target would; whether it is one. What is taken is written and read again, and
+/// what is refused is refused in one line.
+#[doc(hidden)]
+#[must_use]
+pub fn config_any(bytes: &[u8]) -> bool {
+    let dir = ClusterDir::new("/c1");
+    match Config::parse(&dir, &String::from_utf8_lossy(bytes)) {
+        Ok(config) => {
+            let again = Config::parse(&dir, &config.to_text());
+            assert_eq!(again.expect("what is written is taken"), config);
+            true
+        }
+        Err(error) => {
+            assert!(!error.to_string().contains('\n'), "{error}");
+            false
+        }
+    }
+}
+
 /// The identity of this machine, to be compared with `host` of a node: `PLEXUS_HOST`, or the host name.
 #[must_use]
 pub fn this_host() -> String {

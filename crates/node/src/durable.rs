@@ -10,6 +10,8 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::{settle::Settled, state::Record};
+
 /// Replaces `path` by `value` as JSON; durable when this returns.
 ///
 /// # Errors
@@ -38,6 +40,21 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T
     }
 }
 
+/// Reads any bytes as each of the files that a node finds when it starts, as a fuzz target would; how many it takes them for.
+#[doc(hidden)]
+#[must_use]
+pub fn files_any(bytes: &[u8]) -> usize {
+    let record = serde_json::from_slice::<Record>(bytes).is_ok_and(|record| {
+        let again = serde_json::to_vec(&record).and_then(|text| serde_json::from_slice(&text));
+        again.is_ok_and(|again: Record| again == record)
+    });
+    // What is read is counted and shown to the user.
+    let settled = serde_json::from_slice::<Settled>(bytes);
+    let settled = settled.is_ok_and(|settled| !settled.lost.to_string().is_empty());
+    let holder = std::str::from_utf8(bytes).is_ok_and(|text| signature(text).is_some());
+    [record, settled, holder].into_iter().filter(|taken| *taken).count()
+}
+
 /// A lock on a file, held until dropped or until the process ends in whatever way.
 #[derive(Debug)]
 pub(crate) struct Lock(#[expect(dead_code, reason = "held, not used")] File);
@@ -62,7 +79,7 @@ impl Lock {
                 writeln!(file, "{} {incarnation}", std::process::id())?;
                 Ok(Ok(Self(file)))
             }
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(Err(signature(&mut file)?)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(Err(signed(&mut file)?)),
             Err(error) => Err(error.into()),
         }
     }
@@ -89,21 +106,21 @@ impl Lock {
         };
         match flock(&file, FlockOperation::NonBlockingLockShared) {
             Ok(()) => Ok(None),
-            Err(rustix::io::Errno::WOULDBLOCK) => signature(&mut file),
+            Err(rustix::io::Errno::WOULDBLOCK) => signed(&mut file),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-fn signature(file: &mut File) -> io::Result<Option<Holder>> {
+fn signed(file: &mut File) -> io::Result<Option<Holder>> {
     let mut text = String::new();
     file.read_to_string(&mut text)?;
+    Ok(signature(&text))
+}
+
+fn signature(text: &str) -> Option<Holder> {
     let mut words = text.split_whitespace();
-    let (pid, incarnation) = (words.next().map(str::parse), words.next().map(str::parse));
-    Ok(match (pid, incarnation) {
-        (Some(Ok(pid)), Some(Ok(incarnation))) => Some(Holder { pid, incarnation }),
-        _ => None,
-    })
+    Some(Holder { pid: words.next()?.parse().ok()?, incarnation: words.next()?.parse().ok()? })
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -126,6 +143,19 @@ mod tests {
         drop(lock);
         assert_eq!(Lock::holder(&path).unwrap(), None);
         assert!(Lock::try_take(&path, 9).unwrap().is_ok());
+    }
+
+    #[test]
+    fn hostile_files_do_no_harm() {
+        let good = [
+            r#"{"run":3,"incarnation":9,"phase":"running"}"#,
+            r#"{"run":3,"incarnation":9,"phase":{"stopped":{"held":[[0,7],[9,9]],"gone":[1],"lost":[[8,8]]}}}"#,
+            r#"{"run":3,"lost":[[0,7],[9,4294967295]]}"#,
+            "1234 5678\n",
+        ];
+        let good = good.map(|text| text.as_bytes().to_vec());
+        assert!(good.iter().all(|bytes| files_any(bytes) == 1));
+        plexus_sim::hostile(&good, |bytes| assert!(files_any(bytes) <= 1));
     }
 
     #[test]

@@ -27,5 +27,7 @@ pub mod state;
 pub mod temporary;
 mod watcher;
 
+#[doc(hidden)]
+pub use durable::files_any;
 pub use node::{Node, NodeError};
 pub use temporary::{Parameters, TemporaryCluster};

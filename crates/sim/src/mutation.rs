@@ -11,6 +11,18 @@ const CHANGES: u64 = 4;
 /// Values that lengths and counts go wrong at.
 const EDGES: [u64; 8] = [0, 1, 0x7f, 0xff, 0x7fff_ffff, 0xffff_ffff, i64::MAX as u64, u64::MAX];
 
+/// Inputs that [`hostile`] makes of each good one.
+const INPUTS: usize = 3000;
+
+/// Hands `decode` every input of `good`, and some thousands made from them. It must come back from all of them.
+pub fn hostile(good: &[Vec<u8>], mut decode: impl FnMut(&[u8])) {
+    let mut random = Random::new(good.len() as u64);
+    for good in good {
+        decode(good);
+        (0..INPUTS).for_each(|_| decode(&mutated(&mut random, good)));
+    }
+}
+
 /// Another input from `good`: one of five is noise of any length, the others have a few changes.
 #[must_use]
 pub fn mutated(random: &mut Random, good: &[u8]) -> Vec<u8> {

@@ -355,6 +355,16 @@ mod tests {
     }
 
     #[test]
+    fn hostile_bytes_do_no_harm_and_have_one_reading() {
+        let good: Vec<_> = every_shape().iter().map(|message| message.encode().to_vec()).collect();
+        plexus_sim::hostile(&good, |bytes| {
+            if let Ok(read) = Message::decode(bytes) {
+                assert_eq!(read.encode()[..], *bytes);
+            }
+        });
+    }
+
+    #[test]
     fn flipped_and_short_bytes_never_panic_and_never_have_two_readings() {
         for message in every_shape() {
             let bytes = message.encode();

@@ -36,6 +36,8 @@ use crate::{
     WindowId,
     memory::{Memory, SetupError},
 };
+#[doc(hidden)]
+pub use ring::ring_any;
 use ring::{Broken, LINE, MAX_LINES, Place, Reader, Room, Writer};
 pub use watch::{PeerProcess, PeerWatch};
 

@@ -375,6 +375,53 @@ impl Reader {
     }
 }
 
+/// Both ends of small rings whose memory a peer has filled with any bytes, as a fuzz target would: two control words, where we
+/// stand, then lines. How many frames were found.
+#[doc(hidden)]
+#[must_use]
+pub fn ring_any(bytes: &[u8]) -> usize {
+    const LINES: usize = 1024;
+    let (words, rest) = bytes.as_chunks::<8>();
+    let word = |at: usize| words.get(at).map_or(0, |word| u64::from_le_bytes(*word));
+    let mut memory = vec![[0u64; LINE / 8]; LINES].into_boxed_slice();
+    let lines = words.iter().skip(3).map(|word| u64::from_le_bytes(*word));
+    memory.as_flattened_mut().iter_mut().zip(lines).for_each(|(place, word)| *place = word);
+    if let (Some(last), [first, ..]) = (memory.as_flattened_mut().last_mut(), rest) {
+        *last = (*first).into();
+    }
+    let control = [AtomicU64::new(word(0)), AtomicU64::new(word(1))];
+    let place = Place {
+        data: NonNull::from(&mut memory[0]).cast(),
+        lines: LINES as u64,
+        read: NonNull::from(&control[0]),
+        starved: NonNull::from(&control[1]),
+    };
+
+    let mut reader = Reader::new(place);
+    (reader.next, reader.published) = (word(2) % (1 << 40), word(2) % (1 << 40));
+    let (mut frames, mut bytes) = (0, vec![0; MAX_FRAME]);
+    // More than fit cannot be found: what was read stays where it is, and the end of the ring comes round only once.
+    while frames <= LINES {
+        let (count, result) = reader.poll(16, |frame| frame.copy(0, &mut bytes[..frame.len()]));
+        frames += count;
+        let _ = reader.feeds_starved();
+        if result.is_err() || count == 0 && !reader.has_arrived() {
+            break;
+        }
+    }
+
+    control[0].store(word(0), Relaxed);
+    let mut writer = Writer::new(place);
+    for len in [0, 56, 57, 4000, MAX_FRAME].into_iter().cycle().take(LINES) {
+        match writer.room(len) {
+            Ok(Some(room)) => writer.publish(&room, &bytes[..len / 3], &bytes[len / 3..len]),
+            Ok(None) if writer.may_have_room() => {}
+            Ok(None) | Err(Broken(_)) => break,
+        }
+    }
+    frames
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -522,5 +569,20 @@ mod tests {
             ring.reader.place.read().store(position, Relaxed);
             assert!(ring.writer.room(56).is_err());
         }
+    }
+
+    #[test]
+    fn any_memory_of_a_peer_does_no_harm() {
+        let mut ring = Bench::new(1024);
+        for len in [0, 8, 56, 57, 300, MAX_FRAME, 1] {
+            assert!(ring.send(&vec![7; len]));
+        }
+        let lines = ring.lines.as_flattened().iter().take(3000).copied();
+        let good = |control: [u64; 3]| -> Vec<u8> {
+            control.into_iter().chain(lines.clone()).flat_map(u64::to_le_bytes).collect()
+        };
+        let good = [good([0; 3]), good([64, 65, 1 << 30])];
+        assert_eq!(good.each_ref().map(|bytes| ring_any(bytes)), [7, 7]);
+        plexus_sim::hostile(&good, |bytes| assert!(ring_any(bytes) <= 1024 + 16));
     }
 }

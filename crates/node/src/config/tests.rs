@@ -48,6 +48,15 @@ fn a_good_file_is_taken_as_it_is() {
 }
 
 #[test]
+fn hostile_files_do_no_harm() {
+    let good = [GOOD.as_bytes().to_vec(), parse(GOOD).unwrap().to_text().into_bytes()];
+    assert!(good.iter().all(|text| config_any(text)));
+    let mut taken = 0;
+    plexus_sim::hostile(&good, |text| taken += u32::from(config_any(text)));
+    assert!(taken > 2, "some of what was changed still is a configuration");
+}
+
+#[test]
 fn what_is_written_is_read_back() {
     let mut config = parse(GOOD).unwrap();
     config.nodes[2].host = "quoted \" host".into();

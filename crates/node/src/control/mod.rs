@@ -84,6 +84,16 @@ enum Response {
     Error(String),
 }
 
+/// Reads any bytes as a line of either side, as a fuzz target would; whether one of them would take it.
+#[doc(hidden)]
+#[must_use]
+pub fn line_any(bytes: &[u8]) -> bool {
+    let request = serde_json::from_slice::<Request>(bytes);
+    // Whoever asked is answered, be it that there is no such command.
+    let asked = request.is_ok_and(|request| Commands::new().find(&request.command).is_err());
+    asked || serde_json::from_slice::<Response>(bytes).is_ok()
+}
+
 /// A socket's address that does not depend on how long its path is: Unix addresses hold about a hundred bytes,
 /// cluster directories may be deeper.
 struct ShortPath {

@@ -121,3 +121,18 @@ fn a_dead_nodes_socket_is_replaced_and_depth_does_not_matter() {
     let mut control = Control::connect(&dir, "n1").unwrap();
     assert!(control.call("count", json!({ "to": 1 }), |_| {}).is_ok());
 }
+
+#[test]
+fn hostile_lines_do_no_harm() {
+    let good = [
+        r#"{"command":"bench.blocks","args":{"clients":4,"hot":[1,2.5,null]}}"#,
+        r#"{"command":"status"}"#,
+        r#"{"progress":{"done":0.5}}"#,
+        r#"{"error":"one line"}"#,
+    ];
+    let good = good.map(|line| line.as_bytes().to_vec());
+    assert!(good.iter().all(|line| line_any(line)));
+    let nested = b"[".repeat(100_000);
+    assert!(!line_any(&nested), "nor is the stack used up");
+    plexus_sim::hostile(&good, |line| assert!(!line_any(line) || line.contains(&b'"')));
+}

@@ -1,0 +1,6 @@
+//! `cluster.toml`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _ = plexus_node::config::config_any(bytes);
+});

@@ -1,0 +1,6 @@
+//! A block as it comes from a disk.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _ = plexus_disks::page_any(bytes);
+});
