@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use plexus_base::NodeId;
 use plexus_cache::{Cache, protocol::Counts};
-use plexus_node::{body::Body, control::Command};
+use plexus_interconnect::Worker;
+use plexus_node::{body::Body, control::Command, service::NodeService};
 use plexus_observe::Traffic;
 
 use crate::{
@@ -39,6 +40,10 @@ impl Host for Body {
 pub fn commands(body: &Arc<Body>) -> Vec<Arc<dyn Command>> {
     let mut commands = blocks::command::commands(Arc::clone(body) as Arc<dyn Host>, body.config().block_size);
     // A measurement is of one path: that of the first worker to the first worker of the peer.
-    commands.extend(body.workers().first().map(perf::command::commands).into_iter().flatten());
+    let place = |worker: &Worker<NodeService>| perf::Place {
+        worker: worker.clone(),
+        window: body.benchmark_window(),
+    };
+    commands.extend(body.workers().first().map(place).iter().flat_map(perf::command::commands));
     commands
 }

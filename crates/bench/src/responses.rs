@@ -45,9 +45,34 @@ impl Responses {
         self.histogram.len()
     }
 
-    /// Forgets all, keeping the memory.
-    pub fn clear(&mut self) {
-        self.histogram.reset();
+    /// That part of them (`quantile`, 0 to 1) took at most so many nanoseconds; 0 where there is nothing.
+    #[must_use]
+    pub fn at(&self, quantile: f64) -> u64 {
+        self.histogram.value_at_quantile(quantile)
+    }
+
+    /// The shortest, in nanoseconds.
+    #[must_use]
+    pub fn min(&self) -> u64 {
+        self.histogram.min()
+    }
+
+    /// The longest, in nanoseconds.
+    #[must_use]
+    pub fn max(&self) -> u64 {
+        self.histogram.max()
+    }
+
+    /// The mean, in nanoseconds.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        self.histogram.mean()
+    }
+
+    /// The standard deviation, in nanoseconds.
+    #[must_use]
+    pub fn deviation(&self) -> f64 {
+        self.histogram.stdev()
     }
 
     /// The percentiles; all zero where there is nothing.

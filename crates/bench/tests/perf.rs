@@ -3,12 +3,17 @@
 use std::{
     net::{TcpListener, TcpStream},
     os::fd::AsFd,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::{self, JoinHandle},
 };
 
 use plexus_base::{Epoch, NodeId, Waiting, WorkerId};
-use plexus_bench::perf::{self, Driving, Method, Pattern, PerfError, Plan, Serve, Trial};
+use plexus_bench::perf::{
+    self, Driving, Grid, LaneChoice, Load, Measured, Op, PerfError, Place, Plan, Serve, Test, Trial, Until,
+};
 use plexus_fabric::{
     Bell, Lost, PeerBell, PeerWindow, Rail, RailKind, ShmRail, TcpRail, Window, Windows,
     shm::{RxRings, ShmParts, TxRings},
@@ -16,6 +21,9 @@ use plexus_fabric::{
 };
 use plexus_interconnect::{Channel, LinkInfo, Message, Net, Service, Worker};
 use plexus_node::port::Ports;
+
+/// Few: where cores are missing, two threads that poll take turns.
+const COUNT: u64 = 8;
 
 /// A service of nothing but ports.
 #[derive(Default)]
@@ -41,7 +49,7 @@ impl Service for Bare {
 
 /// Two workers with a link, each with its background thread.
 struct Pair {
-    workers: [Worker<Bare>; 2],
+    places: [Place<Bare>; 2],
     links: Vec<LinkInfo>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -49,7 +57,7 @@ struct Pair {
 impl Pair {
     fn new(kind: RailKind) -> Self {
         let own = [(); 2].map(|()| {
-            let window = Arc::new(Window::create(perf::WINDOW, perf::WINDOW_BYTES as usize, 0).unwrap());
+            let window = Arc::new(Window::create(perf::WINDOW, perf::WINDOW_BYTES, 0).unwrap());
             (Arc::new(Bell::create().unwrap()), window.clone(), Arc::new(Windows::new([window])))
         });
         let span = own[0].1.span();
@@ -84,6 +92,7 @@ impl Pair {
             }
             RailKind::Ofi => unreachable!("the trials are the same over every rail; two are enough"),
         };
+        let windows = own.each_ref().map(|own| own.1.clone());
         let mut bells = own.into_iter().map(|own| own.0);
         let workers = [0, 1].map(|me| {
             let bell = bells.next().unwrap();
@@ -92,15 +101,22 @@ impl Pair {
         let links = rails.into_iter().enumerate();
         let links = links.map(|(me, rail)| workers[me].add_link(NodeId(1 - me as u8), rail)).collect();
         let threads = workers.clone().map(|worker| thread::spawn(move || worker.run().unwrap()));
-        Self { workers, links, threads: threads.into() }
+        let mut windows = windows.into_iter();
+        let places = workers.map(|worker| Place { worker, window: windows.next().unwrap() });
+        Self { places, links, threads: threads.into() }
     }
 
-    fn measure(&self, driving: Driving, trials: Vec<Trial>) -> Result<Vec<perf::Measured>, PerfError> {
-        let plan = Plan { peer: 1, driving, trials, trial_ms: 20 };
+    fn measure(
+        &self,
+        driving: Driving,
+        trials: Vec<Trial>,
+        until: Until,
+    ) -> Result<Vec<Measured>, PerfError> {
+        let plan = Plan { peer: 1, driving, trials, until };
         thread::scope(|scope| {
-            let patience_ms = plan.total_ms();
-            let serving = scope.spawn(move || perf::serve(&self.workers[1], &Serve { driving, patience_ms }));
-            let measured = perf::run(&self.workers[0], &plan)?;
+            let serve = Serve { driving, patience_ms: plan.total_ms() };
+            let serving = scope.spawn(move || perf::serve(&self.places[1], &serve, &mut || true));
+            let measured = perf::run(&self.places[0], &plan, &mut |_| true)?;
             assert_eq!(serving.join().unwrap(), Ok(()));
             Ok(measured)
         })
@@ -109,7 +125,7 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        self.workers.iter().for_each(Worker::stop);
+        self.places.iter().for_each(|place| place.worker.stop());
         self.threads.drain(..).for_each(|thread| thread.join().unwrap());
     }
 }
@@ -120,101 +136,159 @@ fn sockets() -> (TcpStream, TcpStream) {
     (one, listener.accept().unwrap().0)
 }
 
-fn every_trial_ends(kind: RailKind, driving: Driving) {
-    let mut trials = Vec::new();
-    for method in [Method::Send, Method::Put] {
-        for pattern in [Pattern::Latency, Pattern::Stream] {
-            trials.extend([8, 4096, 16384, 1 << 20, perf::WINDOW_BYTES].map(|bytes| Trial {
-                method,
-                pattern,
-                bytes,
-            }));
-        }
+fn every_operation() -> Grid {
+    Grid {
+        tests: Test::ALL.into(),
+        ops: Op::ALL.into(),
+        sizes: vec![8, 4096, 1 << 20, perf::LONGEST],
+        streams: vec![1],
+        depths: vec![16],
+        bidirectional: false,
+        load: None,
+        lane: LaneChoice::Auto,
     }
-    let measured = Pair::new(kind).measure(driving, trials.clone()).unwrap();
+}
+
+fn every_trial_ends(kind: RailKind, driving: Driving, grid: &Grid) -> Vec<Measured> {
+    let trials = grid.trials().unwrap();
+    let measured = Pair::new(kind).measure(driving, trials.clone(), Until::Count(COUNT)).unwrap();
     assert_eq!(measured.len(), trials.len());
     for (trial, measured) in trials.iter().zip(&measured) {
         let line = format!("{kind} {driving} {measured:?}");
-        if std::env::var_os("PLEXUS_SHOW").is_some() {
-            eprintln!("{line}");
-        }
-        assert_eq!(
-            (trial.method, trial.pattern, trial.bytes),
-            (measured.method, measured.pattern, measured.bytes)
-        );
-        assert!(measured.messages > 0 && measured.messages_per_s > 0.0 && measured.mb_per_s > 0.0, "{line}");
-        assert!(
-            measured.cpu_client.us_per_message > 0.0 && measured.cpu_server.us_per_message > 0.0,
-            "{line}"
-        );
-        match (measured.response_us, measured.one_way_us) {
-            (Some(us), Some(one_way)) => {
-                assert_eq!(trial.pattern, Pattern::Latency);
-                assert!(0.0 < one_way && one_way < us.p50 && us.p50 <= us.p99 && us.p99 <= us.p999, "{line}");
+        assert_eq!(*trial, measured.trial);
+        let flows = std::iter::once(&measured.flow).chain(&measured.reverse);
+        assert_eq!(flows.clone().count(), 1 + usize::from(trial.bidirectional));
+        for (index, flow) in flows.enumerate() {
+            // The other direction is where it happens to be when this one has its count.
+            assert!(flow.messages >= COUNT || index == 1, "{line}");
+            assert_eq!(flow.latency_us.is_some(), trial.test == Test::Latency, "{line}");
+            assert_eq!(flow.streams.is_some(), trial.streams > 1, "{line}");
+            if let (Some(latency), Some(round)) = (flow.latency_us, flow.round_trip_us) {
+                assert_eq!(latency.count, flow.messages, "{line}");
+                assert!(latency.min <= latency.max && latency.max <= round.max, "{line}");
             }
-            other => assert_eq!((trial.pattern, other), (Pattern::Stream, (None, None))),
+            if let Some(streams) = &flow.streams {
+                assert_eq!(streams.each.len(), trial.streams as usize);
+            }
         }
+        assert_eq!(measured.load_mb_per_s.is_some(), trial.load.is_some(), "{line}");
+        assert!(measured.client.ns_per_message > 0.0 && measured.server.ns_per_message > 0.0, "{line}");
     }
+    measured
 }
 
 #[test]
 fn over_shared_memory_polling() {
-    every_trial_ends(RailKind::Shm, Driving::Polling);
+    every_trial_ends(RailKind::Shm, Driving::Polling, &every_operation());
 }
 
 #[test]
 fn over_shared_memory_waiting() {
-    every_trial_ends(RailKind::Shm, Driving::Waiting);
+    every_trial_ends(RailKind::Shm, Driving::Waiting, &every_operation());
 }
 
 #[test]
 fn over_tcp_polling() {
-    every_trial_ends(RailKind::Tcp, Driving::Polling);
+    every_trial_ends(RailKind::Tcp, Driving::Polling, &every_operation());
 }
 
 #[test]
 fn over_tcp_waiting() {
-    every_trial_ends(RailKind::Tcp, Driving::Waiting);
+    every_trial_ends(RailKind::Tcp, Driving::Waiting, &every_operation());
+}
+
+#[test]
+fn streams_both_ways_under_load_on_every_lane() {
+    for (kind, driving) in [(RailKind::Shm, Driving::Polling), (RailKind::Tcp, Driving::Waiting)] {
+        for lane in LaneChoice::ALL {
+            let grid = Grid {
+                sizes: vec![1, 4096],
+                streams: vec![3],
+                depths: vec![1, 64],
+                bidirectional: true,
+                load: Some(Load { mb_per_s: None, bytes: 16 << 10 }),
+                lane: *lane,
+                ..every_operation()
+            };
+            every_trial_ends(kind, driving, &grid);
+        }
+    }
+}
+
+#[test]
+fn a_load_with_a_rate_keeps_to_it() {
+    for driving in [Driving::Polling, Driving::Waiting] {
+        let load = Some(Load { mb_per_s: Some(2.0), bytes: 1000 });
+        let trial = Trial { load, ..Trial::new(Test::Latency, Op::Send, 64) };
+        let measured = Pair::new(RailKind::Shm).measure(driving, vec![trial], Until::Ms(200)).unwrap();
+        let reached = measured[0].load_mb_per_s.unwrap();
+        assert!(reached > 0.0 && reached < 2.0 * 1.5, "{reached} MB/s at a rate of 2");
+    }
 }
 
 #[test]
 fn what_cannot_be_measured_is_refused_and_the_next_run_is_fine() {
     let pair = Pair::new(RailKind::Shm);
-    let trial = Trial { method: Method::Send, pattern: Pattern::Latency, bytes: 8 };
-    let plan = |peer, bytes, trial_ms| Plan {
+    let trial = Trial::new(Test::Latency, Op::Send, 8);
+    let plan = |peer, bytes, until| Plan {
         peer,
         driving: Driving::Waiting,
         trials: vec![Trial { bytes, ..trial }],
-        trial_ms,
+        until,
     };
     for (plan, part) in [
-        (plan(1, 7, 20), "messages of 7 bytes"),
-        (plan(1, perf::WINDOW_BYTES + 1, 20), "messages of 4194305 bytes"),
-        (plan(1, 8, 1), "1 ms for each trial"),
-        (plan(0, 8, 20), "no link to node 0"),
-        (plan(9, 8, 20), "no link to node 9"),
+        (plan(1, 0, Until::Ms(20)), "send of 0 bytes"),
+        (plan(1, perf::LONGEST + 1, Until::Ms(20)), "send of 4194305 bytes"),
+        (plan(1, 8, Until::Ms(1)), "1 ms for each trial"),
+        (plan(0, 8, Until::Ms(20)), "no link to node 0"),
+        (plan(9, 8, Until::Ms(20)), "no link to node 9"),
     ] {
-        let error = perf::run(&pair.workers[0], &plan).unwrap_err().to_string();
+        let error = perf::run(&pair.places[0], &plan, &mut |_| true).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
-    assert_eq!(pair.measure(Driving::Waiting, vec![trial]).unwrap().len(), 1);
+    assert_eq!(pair.measure(Driving::Waiting, vec![trial], Until::Count(9)).unwrap().len(), 1);
+}
+
+#[test]
+fn a_run_that_nobody_wants_ends() {
+    let pair = Pair::new(RailKind::Shm);
+    for driving in [Driving::Polling, Driving::Waiting] {
+        let trials = vec![Trial::new(Test::Bandwidth, Op::Put, 4096)];
+        let plan = Plan { peer: 1, driving, trials, until: Until::Ms(600_000) };
+        let serve = Serve { driving, patience_ms: plan.total_ms() };
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let serving =
+                scope.spawn(|| perf::serve(&pair.places[1], &serve, &mut || !over.load(Ordering::Relaxed)));
+            let mut told = Vec::new();
+            let ended = perf::run(&pair.places[0], &plan, &mut |live| {
+                told.push(live.messages);
+                // As soon as messages flow.
+                live.messages == 0
+            });
+            assert_eq!(ended, Err(PerfError::Unwanted));
+            assert!(told.last() > Some(&0), "{told:?}");
+            over.store(true, Ordering::Relaxed);
+            assert_eq!(serving.join().unwrap(), Err(PerfError::Unwanted));
+        });
+    }
 }
 
 #[test]
 fn a_peer_that_goes_ends_both_sides() {
     let pair = Pair::new(RailKind::Tcp);
-    let trial = Trial { method: Method::Send, pattern: Pattern::Latency, bytes: 8 };
-    let plan = Plan { peer: 1, driving: Driving::Waiting, trials: vec![trial], trial_ms: 60_000 };
+    let trials = vec![Trial::new(Test::Latency, Op::Send, 8)];
+    let plan = Plan { peer: 1, driving: Driving::Waiting, trials, until: Until::Ms(60_000) };
     let serve = Serve { driving: Driving::Waiting, patience_ms: plan.total_ms() };
     thread::scope(|scope| {
-        let serving = scope.spawn(|| perf::serve(&pair.workers[1], &serve));
-        let running = scope.spawn(|| perf::run(&pair.workers[0], &plan));
+        let serving = scope.spawn(|| perf::serve(&pair.places[1], &serve, &mut || true));
+        let running = scope.spawn(|| perf::run(&pair.places[0], &plan, &mut |_| true));
         // As soon as messages flow.
         let counters = &pair.links[1].counters[Channel::Benchmark.index()];
         while counters.server_in.snapshot().total_messages() < 100 {
             thread::yield_now();
         }
-        pair.workers[1].drop_link(NodeId(0));
+        pair.places[1].worker.drop_link(NodeId(0));
         assert_eq!(running.join().unwrap(), Err(PerfError::PeerGone(NodeId(1))));
         assert_eq!(serving.join().unwrap(), Err(PerfError::PeerGone(NodeId(0))));
     });

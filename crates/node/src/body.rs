@@ -39,8 +39,8 @@ const IO_THREADS: usize = 2;
 /// The window that benchmarks put into: no granules, so no generation is asked for.
 pub const BENCHMARK_WINDOW: WindowId = WindowId(0x100);
 
-/// Its length: the longest message that `plexus perf` measures.
-pub const BENCHMARK_WINDOW_BYTES: usize = 4 << 20;
+/// Its length: the longest message that `plexus perf` measures, and a page of words that announce what was written.
+pub const BENCHMARK_WINDOW_BYTES: usize = (4 << 20) + (64 << 10);
 
 /// How long a hand-back may take: as long as the disks need for a large cache.
 const HAND_BACK_WITHIN: Duration = Duration::from_secs(600);
@@ -71,6 +71,7 @@ pub struct Body {
     cache: Cache,
     workers: Arc<Workers>,
     mesh: Arc<Mesh<NodeService>>,
+    benchmark: Arc<Window>,
     threads: Mutex<Threads>,
 }
 
@@ -147,8 +148,9 @@ impl Body {
         };
         let wiring = Wiring::new(settings, &group).map_err(|error| error.to_string())?;
         let benchmark = Window::create(BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, 0);
+        let benchmark = Arc::new(benchmark.map_err(|error| error.to_string())?);
         let mut windows = wiring.windows();
-        windows.push(Arc::new(benchmark.map_err(|error| error.to_string())?));
+        windows.push(benchmark.clone());
 
         let workers = Arc::<Workers>::default();
         let (tell, news) = mpsc::channel();
@@ -166,7 +168,8 @@ impl Body {
         let mesh =
             Mesh::start(mesh_config, services, |_| ()).map_err(|error| abandon(&life, error.to_string()))?;
         Workers::start(mesh.workers().to_vec(), &workers);
-        let body = Self { config, me, life, group, cache, workers, mesh, threads: Mutex::default() };
+        let body =
+            Self { config, me, life, group, cache, workers, mesh, benchmark, threads: Mutex::default() };
         if let Err(why) = body.wait_for_peers().and_then(|()| body.start_threads(tell, news)) {
             // Peers that were connected may have been served as master already.
             let left = body.freeze()?;
@@ -254,6 +257,12 @@ impl Body {
     #[must_use]
     pub fn workers(&self) -> &[Worker<NodeService>] {
         self.workers.all()
+    }
+
+    /// The window that benchmarks of peers reach into.
+    #[must_use]
+    pub fn benchmark_window(&self) -> Arc<Window> {
+        self.benchmark.clone()
     }
 
     /// What all shards of the cache counted, summed.

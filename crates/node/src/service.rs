@@ -73,6 +73,11 @@ impl Service for NodeService {
         self.cache.task(net, task);
     }
 
+    fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {
+        // The cache makes no calls.
+        self.ports.reply(net, from, token, payload);
+    }
+
     fn peer_gone(&mut self, net: &mut Net, peer: NodeId, why: &Lost) {
         self.cache.peer_gone(net, peer);
         self.told = true;

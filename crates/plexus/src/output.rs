@@ -38,6 +38,12 @@ pub(crate) fn progress(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+/// Says on a terminal how far something is, over what was said so last; nothing takes that away.
+pub(crate) fn over(text: &str) {
+    let _ = write!(io::stderr(), "\r\x1b[K{text}");
+    let _ = io::stderr().flush();
+}
+
 /// A table with its columns aligned: the first row is the header.
 pub(crate) fn table(rows: &[Vec<String>]) -> anyhow::Result<()> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

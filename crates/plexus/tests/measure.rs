@@ -86,7 +86,7 @@ fn a_running_cluster_is_measured_again_and_again() {
         assert_eq!(blocks(&said)[0]["changes_found"], blocks(&said)[0]["changes_acknowledged"]);
         assert_eq!(blocks(&said)[0]["rail"], "shm");
     }
-    let perf = ["perf", &dir, "n2", "n1", "--sizes", "8,16384", "--seconds", "0.02", "--json"];
+    let perf = ["perf", &dir, "n2", "n1", "--sizes", "8,16K", "--count", "20", "--json"];
     let said = common::run(perf).said().json();
     assert_eq!(said["perf"].as_array().unwrap().len(), 16);
 
@@ -96,8 +96,11 @@ fn a_running_cluster_is_measured_again_and_again() {
         (&["bench", "blocks", &dir, "--clients", "9999"], "9999 clients on each node"),
         (&["perf", &dir, "n1", "n1"], "a measurement needs two nodes"),
         (&["perf", &dir, "n1", "n9"], "n9"),
-        (&["perf", &dir, "--sizes", "7"], "messages of 7 bytes"),
-    ] as [(&[&str], &str); 5]
+        (&["perf", &dir, "--sizes", "0"], "send of 0 bytes"),
+        (&["perf", &dir, "--wait", "event"], "the nodes wait as cluster.toml says"),
+        (&["perf", &dir, "--rail", "tcp"], "nodes use the `rails` of cluster.toml"),
+        (&["perf", &dir, "--cores", "0,1"], "nodes stay on the `cores` of cluster.toml"),
+    ] as [(&[&str], &str); 8]
     {
         let refusal = common::run(args.iter().copied()).said().refusal();
         assert!(refusal.contains(part), "{refusal}");
@@ -106,18 +109,6 @@ fn a_running_cluster_is_measured_again_and_again() {
     cluster.run("down").said().ok();
     let refusal = common::run(bench).said().refusal();
     assert!(refusal.contains("n1 is not running; start it with"), "{refusal}");
-}
-
-#[test]
-fn the_interconnect_of_temporary_pairs() {
-    let said = common::run(["perf", "--sizes", "64,16384", "--seconds", "0.02", "--json"]).said().json();
-    let rows = said["perf"].as_array().unwrap();
-    assert_eq!(rows.len(), 2 * 2 * 2 * 2 * 2, "rails, ways of waiting, patterns, methods, sizes");
-    for row in rows {
-        assert!(row["messages_per_s"].as_f64().unwrap() > 0.0, "{row}");
-        assert!(row["cpu_client"]["us_per_message"].as_f64().unwrap() > 0.0, "{row}");
-        assert_eq!(row["response_us"]["p999"].is_f64(), row["pattern"] == "latency", "{row}");
-    }
 }
 
 #[test]

@@ -13,11 +13,9 @@ use plexus_node::{
     config::Config,
     control::{Control, ControlError},
 };
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{Measured, Plan, Serve};
-use crate::report::{Table, bytes, rate, us};
+use super::{Live, Measured, Plan, Serve};
 
 /// What a node may take longer than the trials need.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -42,7 +40,14 @@ pub enum BetweenError {
     Interrupted,
 }
 
-/// Has the node in place `client` carry out the plan, and the node in place [`Plan::peer`] serve.
+/// What a node says over its control socket.
+enum Said {
+    Progress(Live),
+    End(&'static str, Result<Value, ControlError>),
+}
+
+/// Has the node in place `client` carry out the plan, and the node in place [`Plan::peer`] serve. `tell` hears how far
+/// it is.
 ///
 /// # Errors
 /// See [`BetweenError`].
@@ -51,6 +56,7 @@ pub fn between(
     client: usize,
     plan: &Plan,
     interrupted: &AtomicBool,
+    tell: &mut dyn FnMut(Live),
 ) -> Result<Vec<Measured>, BetweenError> {
     let patience = Duration::from_millis(plan.total_ms()) + PATIENCE;
     let (sender, answers) = mpsc::channel();
@@ -60,7 +66,13 @@ pub fn between(
         let sender = sender.clone();
         // Not joined: it ends with its node, and nobody waits for one that hangs.
         thread::spawn(move || {
-            let _ = sender.send((command, control.call(command, args, |_| {})));
+            let progress = |value| {
+                if let Ok(live) = serde_json::from_value(value) {
+                    let _ = sender.send(Said::Progress(live));
+                }
+            };
+            let end = control.call(command, args, progress);
+            let _ = sender.send(Said::End(command, end));
         });
         Ok(())
     };
@@ -74,13 +86,14 @@ pub fn between(
             return Err(BetweenError::Interrupted);
         }
         match answers.recv_timeout(LOOK_EVERY) {
-            Ok((command, Ok(value))) => {
+            Ok(Said::Progress(live)) => tell(live),
+            Ok(Said::End(command, Ok(value))) => {
                 left -= 1;
                 if command == "perf.run" {
                     result = Some(value);
                 }
             }
-            Ok((_, Err(error))) => {
+            Ok(Said::End(_, Err(error))) => {
                 left -= 1;
                 deadline = deadline.min(Instant::now() + LAST_WORDS);
                 // A node that is gone is why the other one complains.
@@ -99,65 +112,4 @@ pub fn between(
             Err(ControlError::Silent { name, command: "perf.run".into() }.into())
         }
     }
-}
-
-/// A measurement with what it was made over.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    /// What joined the two nodes.
-    pub rail: String,
-    /// Who drove their workers.
-    pub waiting: String,
-    /// What came out.
-    #[serde(flatten)]
-    pub measured: Measured,
-}
-
-/// The tables of latency and of throughput.
-#[must_use]
-pub fn tables(rows: &[Row]) -> [Table; 2] {
-    let heads = ["rail", "waiting", "method", "size"];
-    let mut latency = Table::new(heads.into_iter().chain([
-        "one way us",
-        "rtt p50",
-        "p99",
-        "p99.9",
-        "CPU us",
-        "peer CPU us",
-    ]));
-    let mut stream = Table::new(heads.into_iter().chain([
-        "messages/s",
-        "MB/s",
-        "CPU us",
-        "of a core",
-        "peer CPU us",
-        "of a core",
-    ]));
-    for Row { rail, waiting, measured } in rows {
-        let size = bytes(u64::from(measured.bytes));
-        let mut cells = vec![rail.clone(), waiting.clone(), measured.method.to_string(), size];
-        let (client, server) = (measured.cpu_client, measured.cpu_server);
-        match measured.response_us {
-            Some(response) => {
-                cells.push(us(measured.one_way_us.unwrap_or(0.0)));
-                cells.extend([response.p50, response.p99, response.p999].map(us));
-                cells.extend([client, server].map(|cpu| us(cpu.us_per_message)));
-                latency.row(cells);
-            }
-            None => {
-                cells.extend([rate(measured.messages_per_s), rate(measured.mb_per_s)]);
-                for cpu in [client, server] {
-                    cells.extend([us(cpu.us_per_message), format!("{:.0} %", cpu.percent_of_core)]);
-                }
-                stream.row(cells);
-            }
-        }
-    }
-    [latency, stream]
-}
-
-/// The rows as JSON.
-#[must_use]
-pub fn to_json(rows: &[Row]) -> Value {
-    json!({ "perf": rows })
 }

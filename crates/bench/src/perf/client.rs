@@ -1,17 +1,25 @@
-//! The measuring side: goes through the trials, one after the other, driven by the answers alone.
+//! The measuring side: goes through the trials, one after the other.
 
 use std::sync::Arc;
 
 use plexus_base::{Nanos, NodeId, clock};
-use plexus_fabric::Put;
-use plexus_interconnect::{Channel, Kind, Message, Net};
+use plexus_fabric::Window;
+use plexus_interconnect::{Kind, Message, Net};
 use plexus_node::port::Port;
 
 use super::{
-    Cpu, IN_FLIGHT, Measured, Method, Pattern, PerfError, Plan, Trial, WINDOW, WINDOW_BYTES,
-    progress::Progress, wire,
+    Measured, PerfError, Plan, Trial, Until,
+    parameters::PROMPT,
+    progress::Progress,
+    result::{Demand, Flow, ServerReport},
+    side::Side,
+    wire::{Tag, What},
 };
-use crate::{Responses, Usage, responses::thousandths};
+use crate::{Usage, responses::thousandths};
+
+/// Messages that flow before any counts: a quarter of what is measured, at most so many milliseconds or messages.
+const WARM_MS: u64 = 200;
+const WARM_COUNT: u64 = 10_000;
 
 /// What a [`Client`] leaves behind.
 pub(super) type Outcome = Result<Vec<Measured>, PerfError>;
@@ -25,179 +33,128 @@ enum Phase {
     /// Messages flow, and are not counted.
     Warming,
     Measuring,
-    /// The server has been asked for its CPU time.
+    /// The server has been asked what it saw.
     Ending,
 }
 
 pub(super) struct Client {
     peer: NodeId,
+    window: Arc<Window>,
     trials: Vec<Trial>,
+    until: Until,
     trial: usize,
     phase: Phase,
-    measure: Nanos,
-    warm: Nanos,
-    data: Box<[u8]>,
-    sent: u64,
-    answered: u64,
-    /// When the phase began, and how many had been answered then.
+    side: Option<Side>,
     began: Nanos,
-    answered_before: u64,
-    last: Nanos,
+    elapsed: Nanos,
     cpu_before_ns: u64,
     cpu_ns: u64,
-    elapsed: Nanos,
-    responses: Responses,
     measured: Vec<Measured>,
     progress: Arc<Progress<Outcome>>,
 }
 
 impl Client {
-    pub(super) fn new(plan: &Plan, progress: Arc<Progress<Outcome>>) -> Self {
-        let measure = Nanos::from_ms(u64::from(plan.trial_ms));
+    pub(super) fn new(plan: &Plan, window: Arc<Window>, progress: Arc<Progress<Outcome>>) -> Self {
         Self {
             peer: NodeId(plan.peer),
+            window,
             trials: plan.trials.clone(),
+            until: plan.until,
             trial: 0,
             phase: Phase::Alone,
-            measure,
-            warm: Nanos(measure.0 / 4),
-            data: vec![0xa5; WINDOW_BYTES as usize].into_boxed_slice(),
-            sent: 0,
-            answered: 0,
-            began: Nanos(0),
-            answered_before: 0,
-            last: Nanos(0),
+            side: None,
+            began: Nanos::default(),
+            elapsed: Nanos::default(),
             cpu_before_ns: 0,
             cpu_ns: 0,
-            elapsed: Nanos(0),
-            responses: Responses::new(),
             measured: Vec::with_capacity(plan.trials.len()),
             progress,
         }
     }
 
-    fn say(&self, net: &mut Net, tag: u32, payload: &[u8]) {
+    fn say(&self, net: &mut Net, what: What, payload: &[u8]) {
         // No link: the port is told of that apart.
-        let _ = net.send(self.peer, Channel::Benchmark, Kind::Request, tag, payload);
-    }
-
-    #[inline]
-    fn send(&mut self, net: &mut Net) {
-        self.sent += 1;
-        let Trial { method, bytes, .. } = self.trials[self.trial];
-        let len = bytes as usize;
-        match method {
-            Method::Send => {
-                // Each message says which it is, so that an answer to another one is noticed.
-                self.data[..8].copy_from_slice(&self.sent.to_le_bytes());
-                let _ = net.send(self.peer, Channel::Benchmark, Kind::Request, wire::DATA, &self.data[..len]);
-            }
-            Method::Put => {
-                let places = (u64::from(WINDOW_BYTES / bytes)).min(IN_FLIGHT);
-                let offset = self.sent % places * u64::from(bytes);
-                let put = Put { window: WINDOW, offset, generation: 0, data: &self.data[..len] };
-                let number = self.sent.to_le_bytes();
-                let _ = net.put(self.peer, Channel::Benchmark, Kind::Request, wire::DATA, put, &number);
-            }
-        }
+        let _ = net.send(self.peer, PROMPT, Kind::Request, Tag::plain(what), payload);
     }
 
     fn begin(&mut self, net: &mut Net) {
+        let trial = self.trials[self.trial];
         self.phase = Phase::Beginning;
-        (self.sent, self.answered) = (0, 0);
-        self.responses.clear();
-        self.say(net, wire::BEGIN, &self.trials[self.trial].to_wire());
+        let number = Tag::next_trial();
+        self.side = Some(Side::client(trial, number, self.peer, self.window.clone()));
+        self.progress.reach(self.trial, 0);
+        let trial = serde_json::to_vec(&trial).expect("a trial has no map and no failing part");
+        // No link: the port is told of that apart.
+        let _ = net.send(self.peer, PROMPT, Kind::Request, Tag::of(What::Begin, 0, number, 0), &trial);
     }
 
     fn warm(&mut self, net: &mut Net) {
         self.phase = Phase::Warming;
         self.began = clock::now();
-        self.last = self.began;
-        let first = if self.trials[self.trial].pattern == Pattern::Latency { 1 } else { IN_FLIGHT };
-        (0..first).for_each(|_| self.send(net));
-    }
-
-    #[inline]
-    fn answer(&mut self, net: &mut Net, payload: &[u8]) {
-        if !matches!(self.phase, Phase::Warming | Phase::Measuring) {
-            return;
-        }
-        let now = clock::now();
-        // The round that is under way when measuring begins does not count.
-        let counts = self.phase == Phase::Measuring;
-        match self.trials[self.trial].pattern {
-            Pattern::Latency => {
-                self.answered += 1;
-                if wire::number(payload) != self.sent {
-                    let bytes = self.trials[self.trial].bytes;
-                    return self.progress.finish(Err(PerfError::Changed { bytes }));
-                }
-                let round = now.since(self.last);
-                if !self.over(net, now) {
-                    self.last = now;
-                    self.send(net);
-                }
-                // After the next message left: what the harness does hides behind its way.
-                if counts {
-                    self.responses.record(round.0);
-                }
-            }
-            Pattern::Stream => {
-                self.answered = wire::number(payload).clamp(self.answered, self.sent);
-                if !self.over(net, now) {
-                    while self.sent - self.answered < IN_FLIGHT {
-                        self.send(net);
-                    }
-                }
-            }
+        if let Some(side) = &mut self.side {
+            side.start(net);
         }
     }
 
-    /// Moves to the next phase when this one has lasted long enough; whether messages are to stop.
+    /// Moves to the next phase when this one has lasted long enough.
     #[inline]
-    fn over(&mut self, net: &mut Net, now: Nanos) -> bool {
+    fn after_answer(&mut self, net: &mut Net, now: Nanos) {
+        let Some(side) = &mut self.side else { return };
+        let answered = side.active.as_ref().map_or(0, |active| active.answered());
         let spent = now.since(self.began);
-        if self.phase == Phase::Warming && spent >= self.warm {
-            self.phase = Phase::Measuring;
-            self.say(net, wire::MARK, &[]);
-            self.cpu_before_ns = Usage::cpu_ns();
-            self.answered_before = self.answered;
-            self.began = now;
-            return false;
+        let warm = || match self.until {
+            Until::Ms(ms) => spent.0 >= u64::from(ms / 4).min(WARM_MS) * 1_000_000,
+            Until::Count(count) => answered >= (count / 4).min(WARM_COUNT),
+        };
+        let over = || match self.until {
+            Until::Ms(ms) => spent.0 >= u64::from(ms) * 1_000_000,
+            Until::Count(count) => answered >= count,
+        };
+        match self.phase {
+            Phase::Warming if warm() => {
+                self.phase = Phase::Measuring;
+                side.mark(now);
+                self.began = now;
+                self.say(net, What::Mark, &[]);
+                self.cpu_before_ns = Usage::cpu_ns();
+            }
+            Phase::Measuring => {
+                if over() {
+                    self.phase = Phase::Ending;
+                    self.cpu_ns = Usage::cpu_ns() - self.cpu_before_ns;
+                    self.elapsed = spent;
+                    side.stop();
+                    self.say(net, What::End, &[]);
+                }
+                self.progress.reach(self.trial, answered);
+            }
+            _ => {}
         }
-        if self.phase == Phase::Measuring && spent >= self.measure {
-            self.phase = Phase::Ending;
-            self.cpu_ns = Usage::cpu_ns() - self.cpu_before_ns;
-            self.elapsed = spent;
-            self.say(net, wire::END, &[]);
-            return true;
-        }
-        false
     }
 
-    fn ended(&mut self, net: &mut Net, server_cpu_ns: u64) {
-        let trial = self.trials[self.trial];
-        let messages = self.answered - self.answered_before;
-        let seconds = self.elapsed.0 as f64 / 1e9;
-        let per_second = messages as f64 / seconds;
-        let response_us = (trial.pattern == Pattern::Latency).then(|| self.responses.summary());
+    fn ended(&mut self, net: &mut Net, report: ServerReport) {
+        let Some(Side { trial, active: Some(active), load, .. }) = self.side.take() else { return };
+        let elapsed = self.elapsed.0.max(1);
+        let flow = Flow::of(&trial, &active.answered_each(), elapsed, active.responses());
+        let messages = flow.messages + report.reverse.as_ref().map_or(0, |reverse| reverse.messages);
+        let bytes = messages * u64::from(trial.bytes);
+        let load_mb = |load: &super::active::Active| {
+            load.answered() as f64 * f64::from(load.bytes()) * 1e3 / elapsed as f64
+        };
         self.measured.push(Measured {
-            method: trial.method,
-            pattern: trial.pattern,
-            bytes: trial.bytes,
-            messages,
-            messages_per_s: thousandths(per_second),
-            mb_per_s: thousandths(per_second * f64::from(trial.bytes) / 1e6),
-            response_us,
-            one_way_us: response_us.map(|us| thousandths(us.p50 / 2.0)),
-            cpu_client: Cpu::of(self.cpu_ns, messages, self.elapsed.0),
-            cpu_server: Cpu::of(server_cpu_ns, messages, self.elapsed.0),
+            trial,
+            flow,
+            reverse: report.reverse,
+            load_mb_per_s: load.as_ref().map(|load| thousandths(load_mb(load))),
+            seconds: thousandths(elapsed as f64 / 1e9),
+            client: Demand::of(self.cpu_ns, messages, bytes, elapsed),
+            server: Demand::of(report.cpu_ns, messages, bytes, elapsed),
         });
         self.trial += 1;
         if self.trial < self.trials.len() {
             self.begin(net);
         } else {
-            self.say(net, wire::BYE, &[]);
+            self.say(net, What::Bye, &[]);
             self.progress.finish(Ok(std::mem::take(&mut self.measured)));
         }
     }
@@ -206,18 +163,38 @@ impl Client {
 impl Port for Client {
     #[inline]
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
+        let Some(tag) = Tag::read(message.tag) else { return };
         if message.from != self.peer || self.progress.is_done() {
             return;
         }
-        match (message.tag, self.phase) {
-            (wire::ACK, _) => self.answer(net, message.payload),
-            (wire::WELCOME, Phase::Alone) => {
+        match (tag.what, self.phase) {
+            (What::Welcome, Phase::Alone) => {
                 self.progress.begin();
                 self.begin(net);
             }
-            (wire::READY, Phase::Beginning) => self.warm(net),
-            (wire::ENDED, Phase::Ending) => self.ended(net, wire::number(message.payload)),
-            _ => {}
+            (What::Ready, Phase::Beginning) if message.payload.is_empty() => self.warm(net),
+            (What::Ready, Phase::Beginning) => {
+                let why = String::from_utf8_lossy(message.payload).into_owned();
+                self.progress.finish(Err(PerfError::Refused(why)));
+            }
+            (What::Ended, Phase::Ending) => match serde_json::from_slice(message.payload) {
+                Ok(report) => self.ended(net, report),
+                Err(error) => self.progress.finish(Err(PerfError::Nonsense(error.to_string()))),
+            },
+            _ => {
+                let Some(side) = &mut self.side else { return };
+                match side.message(net, tag, &message) {
+                    Ok(Some(now)) => self.after_answer(net, now),
+                    Ok(None) => {}
+                    Err(error) => self.progress.finish(Err(error)),
+                }
+            }
+        }
+    }
+
+    fn tick(&mut self, net: &mut Net) {
+        if let (Phase::Warming | Phase::Measuring, Some(side)) = (self.phase, &mut self.side) {
+            side.tick(net);
         }
     }
 

@@ -2,42 +2,43 @@
 
 use std::sync::Arc;
 
-use plexus_interconnect::{Service, Worker};
+use plexus_interconnect::Service;
 use plexus_node::{control::Command, port::Ports};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{Plan, Serve, run, serve};
+use super::{Place, Plan, Serve, run, serve};
 
-/// The commands, over this worker.
+/// The commands, at this place.
 #[must_use]
-pub fn commands<S: Service + AsMut<Ports>>(worker: &Worker<S>) -> Vec<Arc<dyn Command>> {
-    vec![Arc::new(RunPerf(worker.clone())), Arc::new(ServePerf(worker.clone()))]
+pub fn commands<S: Service + AsMut<Ports>>(place: &Place<S>) -> Vec<Arc<dyn Command>> {
+    vec![Arc::new(RunPerf(place.clone())), Arc::new(ServePerf(place.clone()))]
 }
 
-struct RunPerf<S: Service>(Worker<S>);
+struct RunPerf<S: Service>(Place<S>);
 
 impl<S: Service + AsMut<Ports>> Command for RunPerf<S> {
     fn name(&self) -> &'static str {
         "perf.run"
     }
 
-    fn run(&self, args: Value, _: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
+    fn run(&self, args: Value, progress: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
         let plan: Plan = serde_json::from_value(args).map_err(|error| format!("not a plan: {error}"))?;
-        let measured = run(&self.0, &plan).map_err(|error| error.to_string())?;
+        let measured =
+            run(&self.0, &plan, &mut |live| progress(json!(live))).map_err(|error| error.to_string())?;
         serde_json::to_value(measured).map_err(|error| error.to_string())
     }
 }
 
-struct ServePerf<S: Service>(Worker<S>);
+struct ServePerf<S: Service>(Place<S>);
 
 impl<S: Service + AsMut<Ports>> Command for ServePerf<S> {
     fn name(&self) -> &'static str {
         "perf.serve"
     }
 
-    fn run(&self, args: Value, _: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
+    fn run(&self, args: Value, progress: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
         let order: Serve = serde_json::from_value(args).map_err(|error| format!("not an order: {error}"))?;
-        serve(&self.0, &order).map_err(|error| error.to_string())?;
+        serve(&self.0, &order, &mut || progress(Value::Null)).map_err(|error| error.to_string())?;
         Ok(Value::Null)
     }
 }

@@ -1,90 +1,105 @@
-//! The serving side: answers what it is sent, and counts its CPU time.
+//! The serving side: takes part in what the client begins, and reports its own CPU time.
 
 use std::sync::Arc;
 
-use plexus_base::NodeId;
-use plexus_fabric::Put;
-use plexus_interconnect::{Channel, Kind, Message, Net};
+use plexus_base::{NodeId, clock};
+use plexus_fabric::Window;
+use plexus_interconnect::{Kind, Message, Net};
 use plexus_node::port::Port;
 
-use super::{Method, Pattern, PerfError, Trial, WINDOW, progress::Progress, wire};
+use super::{
+    PerfError, Trial,
+    parameters::PROMPT,
+    progress::Progress,
+    result::{Flow, ServerReport},
+    side::Side,
+    wire::{Tag, What},
+};
 use crate::Usage;
-
-/// Streams are acknowledged every so many messages: often enough that the client never runs dry.
-const ACKNOWLEDGE_EVERY: u64 = 4;
 
 pub(super) struct Server {
     client: Option<NodeId>,
-    trial: Option<Trial>,
-    /// What is put back.
-    data: Box<[u8]>,
-    arrived: u64,
+    window: Arc<Window>,
+    side: Option<Side>,
     cpu_at_mark_ns: u64,
     progress: Arc<Progress<Result<(), PerfError>>>,
 }
 
 impl Server {
-    pub(super) fn new(progress: Arc<Progress<Result<(), PerfError>>>) -> Self {
-        let data = vec![0x5a; super::WINDOW_BYTES as usize].into_boxed_slice();
-        Self { client: None, trial: None, data, arrived: 0, cpu_at_mark_ns: 0, progress }
+    pub(super) fn new(window: Arc<Window>, progress: Arc<Progress<Result<(), PerfError>>>) -> Self {
+        Self { client: None, window, side: None, cpu_at_mark_ns: 0, progress }
     }
 
-    #[inline]
-    fn data(&mut self, net: &mut Net, message: Message<'_>) {
-        let Some(trial) = self.trial else { return };
-        self.arrived += 1;
-        match (trial.pattern, trial.method) {
-            (Pattern::Latency, Method::Send) => reply(net, message.from, wire::ACK, message.payload),
-            (Pattern::Latency, Method::Put) => {
-                let put = Put {
-                    window: WINDOW,
-                    offset: 0,
-                    generation: 0,
-                    data: &self.data[..trial.bytes as usize],
-                };
-                // No link: the port is told of that apart.
-                let _ =
-                    net.put(message.from, Channel::Benchmark, Kind::Reply, wire::ACK, put, message.payload);
+    fn begin(&mut self, net: &mut Net, from: NodeId, number: u32, payload: &[u8]) {
+        let trial = serde_json::from_slice::<Trial>(payload).map_err(|error| error.to_string());
+        let checked =
+            trial.and_then(|trial| trial.check().map(|()| trial).map_err(|error| error.to_string()));
+        match checked {
+            Ok(trial) => {
+                let side = self.side.insert(Side::server(trial, number, from, self.window.clone()));
+                reply(net, from, What::Ready, &[]);
+                side.start(net);
             }
-            (Pattern::Stream, _) => {
-                if self.arrived.is_multiple_of(ACKNOWLEDGE_EVERY) {
-                    reply(net, message.from, wire::ACK, &self.arrived.to_le_bytes());
-                }
-            }
+            Err(why) => reply(net, from, What::Ready, format!("the other side cannot: {why}").as_bytes()),
         }
+    }
+
+    fn report(&mut self) -> ServerReport {
+        let cpu_ns = Usage::cpu_ns() - self.cpu_at_mark_ns;
+        let now = clock::now();
+        let Some(side) = &mut self.side else { return ServerReport { cpu_ns, reverse: None } };
+        side.stop();
+        let reverse = side.active.as_ref().map(|active| {
+            let elapsed = now.since(active.marked_at()).0;
+            Flow::of(&side.trial, &active.answered_each(), elapsed, active.responses())
+        });
+        ServerReport { cpu_ns, reverse }
     }
 }
 
-#[inline]
-fn reply(net: &mut Net, to: NodeId, tag: u32, payload: &[u8]) {
+fn reply(net: &mut Net, to: NodeId, what: What, payload: &[u8]) {
     // No link: the port is told of that apart.
-    let _ = net.send(to, Channel::Benchmark, Kind::Reply, tag, payload);
+    let _ = net.send(to, PROMPT, Kind::Reply, Tag::plain(what), payload);
 }
 
 impl Port for Server {
     #[inline]
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
+        let Some(tag) = Tag::read(message.tag) else { return };
         if self.client.is_some_and(|client| client != message.from) {
             return;
         }
-        match message.tag {
-            wire::DATA => self.data(net, message),
-            wire::HELLO => {
-                self.client = Some(message.from);
-                reply(net, message.from, wire::WELCOME, &[]);
+        let from = message.from;
+        match tag.what {
+            What::Hello => {
+                self.client = Some(from);
+                reply(net, from, What::Welcome, &[]);
             }
-            wire::BEGIN => {
-                self.trial = Trial::from_wire(message.payload);
-                self.arrived = 0;
-                reply(net, message.from, wire::READY, &[]);
+            What::Begin => self.begin(net, from, tag.trial, message.payload),
+            What::Mark => {
+                self.cpu_at_mark_ns = Usage::cpu_ns();
+                if let Some(side) = &mut self.side {
+                    side.mark(clock::now());
+                }
             }
-            wire::MARK => self.cpu_at_mark_ns = Usage::cpu_ns(),
-            wire::END => {
-                let used = Usage::cpu_ns() - self.cpu_at_mark_ns;
-                reply(net, message.from, wire::ENDED, &used.to_le_bytes());
+            What::End => {
+                let report = self.report();
+                let report = serde_json::to_vec(&report).expect("a report has no map and no failing part");
+                reply(net, from, What::Ended, &report);
             }
-            wire::BYE => self.progress.finish(Ok(())),
-            _ => {}
+            What::Bye => self.progress.finish(Ok(())),
+            _ => {
+                let Some(side) = &mut self.side else { return };
+                if let Err(error) = side.message(net, tag, &message) {
+                    self.progress.finish(Err(error));
+                }
+            }
+        }
+    }
+
+    fn tick(&mut self, net: &mut Net) {
+        if let Some(side) = &mut self.side {
+            side.tick(net);
         }
     }
 

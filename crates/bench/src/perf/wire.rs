@@ -1,45 +1,113 @@
 //! What the two sides of a measurement say to each other: the meaning of a message is in its tag.
+//!
+//! | bits of the tag | meaning |
+//! |---|---|
+//! | 0..4 | what it is, see [`What`] |
+//! | 4..10 | the stream |
+//! | 10..16 | the trial: what comes late of another one is passed over, for lanes are not in order with each other |
+//! | 16..32 | the low bits of the message's number within its stream |
+//!
+//! Acknowledgements carry, in 8 bytes little endian, how many messages of their stream have come. What is said once
+//! for each trial is JSON: a [`Trial`](super::Trial) to begin it, a [`ServerReport`](super::result::ServerReport) at
+//! its end. Whatever is not well formed is passed over.
 
-use super::{Method, Pattern, Trial};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Client: is anybody there?
-pub(super) const HELLO: u32 = 1;
-/// Server: yes.
-pub(super) const WELCOME: u32 = 2;
-/// Client: the next trial, in 12 bytes.
-pub(super) const BEGIN: u32 = 3;
-/// Server: ready for it.
-pub(super) const READY: u32 = 4;
-/// A message that is measured.
-pub(super) const DATA: u32 = 5;
-/// Server: the answer to it, or how many have come, in 8 bytes.
-pub(super) const ACK: u32 = 6;
-/// Client: what follows counts.
-pub(super) const MARK: u32 = 7;
-/// Client: no more counts.
-pub(super) const END: u32 = 8;
-/// Server: the CPU time since the mark, in 8 bytes.
-pub(super) const ENDED: u32 = 9;
-/// Client: that was the last trial.
-pub(super) const BYE: u32 = 10;
+/// What a message is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum What {
+    /// Client: is anybody there?
+    Hello = 1,
+    /// Server: yes.
+    Welcome,
+    /// Client: the next trial, as JSON.
+    Begin,
+    /// Server: ready for it; or, with a line in it, why it cannot.
+    Ready,
+    /// A message that is measured, from either side.
+    Data,
+    /// The answer to it, or how many have come.
+    Ack,
+    /// A message of the load beside it.
+    Load,
+    /// How many of those have come.
+    LoadAck,
+    /// Client: what follows counts.
+    Mark,
+    /// Client: no more counts.
+    End,
+    /// Server: what it saw since the mark, as JSON.
+    Ended,
+    /// Client: that was the last trial.
+    Bye,
+}
 
-impl Trial {
-    pub(super) fn to_wire(self) -> [u8; 12] {
-        let mut wire = [0; 12];
-        wire[..4].copy_from_slice(&self.bytes.to_le_bytes());
-        wire[4] = self.method as u8;
-        wire[5] = self.pattern as u8;
-        wire
+impl What {
+    const ALL: [Self; 12] = [
+        Self::Hello,
+        Self::Welcome,
+        Self::Begin,
+        Self::Ready,
+        Self::Data,
+        Self::Ack,
+        Self::Load,
+        Self::LoadAck,
+        Self::Mark,
+        Self::End,
+        Self::Ended,
+        Self::Bye,
+    ];
+}
+
+/// How many low bits of a message's number its tag has.
+const NUMBER_BITS: u32 = 16;
+
+const WHAT_MASK: u32 = 0xf;
+const STREAM_SHIFT: u32 = 4;
+const STREAM_MASK: u32 = 0x3f;
+const TRIAL_SHIFT: u32 = 10;
+const TRIAL_MASK: u32 = 0x3f;
+const NUMBER_SHIFT: u32 = 16;
+
+/// A tag, taken apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Tag {
+    pub(super) what: What,
+    pub(super) stream: u32,
+    pub(super) trial: u32,
+    pub(super) number: u32,
+}
+
+impl Tag {
+    /// A tag of something that belongs to no stream.
+    pub(super) fn plain(what: What) -> u32 {
+        what as u32
     }
 
-    /// `None` for what no client sends.
-    pub(super) fn from_wire(wire: &[u8]) -> Option<Self> {
-        let wire: &[u8; 12] = wire.try_into().ok()?;
-        let method = [Method::Send, Method::Put].into_iter().find(|method| *method as u8 == wire[4])?;
-        let pattern =
-            [Pattern::Latency, Pattern::Stream].into_iter().find(|pattern| *pattern as u8 == wire[5])?;
-        let bytes = u32::from_le_bytes([wire[0], wire[1], wire[2], wire[3]]);
-        (8..=super::WINDOW_BYTES).contains(&bytes).then_some(Self { method, pattern, bytes })
+    #[inline]
+    pub(super) fn of(what: What, stream: u32, trial: u32, number: u64) -> u32 {
+        what as u32 | stream << STREAM_SHIFT | trial << TRIAL_SHIFT | Self::low(number) << NUMBER_SHIFT
+    }
+
+    /// The next trial of this process: another one than all that may still be under way.
+    pub(super) fn next_trial() -> u32 {
+        static TRIALS: AtomicU32 = AtomicU32::new(0);
+        TRIALS.fetch_add(1, Ordering::Relaxed) & TRIAL_MASK
+    }
+
+    /// What of a number stands in a tag.
+    #[inline]
+    pub(super) fn low(number: u64) -> u32 {
+        number as u32 & ((1 << NUMBER_BITS) - 1)
+    }
+
+    /// Nothing where it is none of ours.
+    #[inline]
+    pub(super) fn read(tag: u32) -> Option<Self> {
+        let what = *What::ALL.get(((tag & WHAT_MASK) as usize).checked_sub(1)?)?;
+        let (stream, trial) = (tag >> STREAM_SHIFT & STREAM_MASK, tag >> TRIAL_SHIFT & TRIAL_MASK);
+        Some(Self { what, stream, trial, number: tag >> NUMBER_SHIFT })
     }
 }
 
@@ -54,20 +122,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trials_survive_and_nonsense_is_refused() {
-        for method in [Method::Send, Method::Put] {
-            for pattern in [Pattern::Latency, Pattern::Stream] {
-                let trial = Trial { method, pattern, bytes: 4096 };
-                assert_eq!(Trial::from_wire(&trial.to_wire()), Some(trial));
-            }
+    fn tags_survive_and_nonsense_is_nothing() {
+        for what in What::ALL {
+            let tag = Tag { what, stream: 63, trial: 62, number: 0x6789 };
+            assert_eq!(Tag::read(Tag::of(what, 63, 62, 0x1_2345_6789)), Some(tag));
+            assert_eq!(Tag::read(Tag::plain(what)), Some(Tag { what, stream: 0, trial: 0, number: 0 }));
         }
-        let good = Trial { method: Method::Put, pattern: Pattern::Stream, bytes: 8 }.to_wire();
-        for (at, byte) in [(0, 7), (3, 1), (4, 2), (5, 9)] {
-            let mut bad = good;
-            bad[at] = byte;
-            assert_eq!(Trial::from_wire(&bad), None);
-        }
-        assert_eq!(Trial::from_wire(&good[..11]), None);
-        assert_eq!(number(&[1, 2]), 0);
+        assert_eq!((Tag::read(0), Tag::read(13), Tag::read(15)), (None, None, None));
+        assert_eq!((number(&[1, 2]), number(&[1, 0, 0, 0, 0, 0, 0, 0, 9])), (0, 1));
     }
 }

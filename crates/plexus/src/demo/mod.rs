@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use plexus_base::Waiting;
 use plexus_bench::{
     blocks::{self, Order, Report, Workload},
-    perf::{self, Driving, Method, Pattern, Plan, Row, Trial},
+    perf::{self, Driving, Op, Plan, Row, Test, Trial, Until},
 };
 use plexus_node::{Parameters, TemporaryCluster, config::Config};
 use serde::Serialize;
@@ -106,13 +106,10 @@ impl Demo {
         let (mut pair, mut perf) = (Vec::new(), Vec::new());
         for joined in two_nodes(Waiting::Polling, gigabit.as_ref())? {
             let bare = |config: &Config| -> anyhow::Result<()> {
-                let measured = perf::between(config, 0, &one_way(), interrupted)?;
-                let row = |measured| Row {
-                    rail: joined.rail.into(),
-                    waiting: Driving::Polling.to_string(),
-                    measured,
-                };
-                perf.extend(measured.into_iter().map(row));
+                let measured = perf::between(config, 0, &one_way(), interrupted, &mut |_| {})?;
+                let why = "what joins this pair";
+                let row = |measured| Row::of(joined.rail, why, Driving::Polling.name(), vec![measured]);
+                perf.extend(measured.into_iter().filter_map(row));
                 Ok(())
             };
             pair.extend(self.on(&joined, &[self.passing()], bare, teller, interrupted)?);
@@ -237,9 +234,9 @@ impl Demo {
 
 /// What the interconnect itself takes: a small message, and a block put into the other's memory.
 fn one_way() -> Plan {
-    let trial = |method, bytes| Trial { method, pattern: Pattern::Latency, bytes };
-    let trials = vec![trial(Method::Send, 64), trial(Method::Put, 16 << 10)];
-    Plan { peer: 1, driving: Driving::Polling, trials, trial_ms: 150 }
+    let trial = |op, bytes| Trial::new(Test::Latency, op, bytes);
+    let trials = vec![trial(Op::Send, 64), trial(Op::Put, 16 << 10)];
+    Plan { peer: 1, driving: Driving::Polling, trials, until: Until::Ms(150) }
 }
 
 /// Two nodes with a core each, over every network there is.

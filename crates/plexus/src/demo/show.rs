@@ -65,7 +65,7 @@ impl Teller {
         let mut table = Table::new(["one way, microseconds", "64 B message", "16 KiB put"]).indent(3);
         for report in reports {
             let of_rail = perf.iter().filter(|row| row.rail == report.rail);
-            let times = of_rail.map(|row| us(row.measured.one_way_us.unwrap_or_default()));
+            let times = of_rail.map(|row| us(row.measured.latency_us("p50").unwrap_or_default()));
             table.row(std::iter::once(report.rail.clone()).chain(times));
         }
         self.line(table.to_string().trim_end())?;

@@ -1,0 +1,105 @@
+//! The client's side: a session with a listener, in which plans are carried out one after the other.
+
+use std::{
+    net::{SocketAddr, TcpStream, ToSocketAddrs},
+    time::Duration,
+};
+
+use super::{
+    AloneError, Ask, PORT, RailChoice,
+    machine::identity,
+    meet::{Answer, AskWire, hear, say},
+    mesh::{End, LISTENER, Pair},
+};
+use crate::perf::{Driving, Live, Measured, Plan, Trial, Until, run};
+
+/// How long an address may take to be reached.
+const REACHED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long a listener may take to answer: it may be busy with somebody else.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
+
+/// A session. Its end is the end of everything that it started, on both sides.
+pub struct Session {
+    end: End,
+    driving: Driving,
+    rail: String,
+    why: String,
+    // Last: its end tells the listener that the session is over.
+    _control: TcpStream,
+}
+
+impl Session {
+    /// Meets the listener at `target`, a host or `HOST:PORT`.
+    ///
+    /// # Errors
+    /// Nobody listens there, or it refuses.
+    pub fn open(target: &str, ask: &Ask) -> Result<Self, AloneError> {
+        let mut control = reach(target)?;
+        let talk = |what| move |error| AloneError::Talk { what, error };
+        say(&mut control, &AskWire::of(ask, identity())).map_err(talk("asking the listener"))?;
+        let answer: Result<Answer, String> =
+            hear(&mut control, ANSWERED_WITHIN).map_err(talk("waiting for the listener's answer"))?;
+        let answer = answer.map_err(AloneError::Refused)?;
+        let rail = match answer.rail.parse().map_err(AloneError::Refused)? {
+            RailChoice::Only(kind) => kind,
+            RailChoice::Auto => return Err(AloneError::Refused("it names no rail".into())),
+        };
+        let addresses = control.local_addr().and_then(|here| Ok((here, control.peer_addr()?)));
+        let (here, there) = addresses.map_err(talk("looking at the connection"))?;
+        let pair = Pair { cluster: answer.cluster, rail, waiting: ask.waiting };
+        let end = End::connect(&pair, here.ip(), SocketAddr::new(there.ip(), answer.port))?;
+        end.wait()?;
+        Ok(Self { end, driving: ask.driving, rail: answer.rail, why: answer.why, _control: control })
+    }
+
+    /// What joins the two sides.
+    #[must_use]
+    pub fn rail(&self) -> &str {
+        &self.rail
+    }
+
+    /// Why it is that rail.
+    #[must_use]
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+
+    /// Measures; `tell` hears how far it is, and ends it by saying that nobody wants it any more.
+    ///
+    /// # Errors
+    /// See [`PerfError`](crate::perf::PerfError).
+    pub fn measure(
+        &self,
+        trials: Vec<Trial>,
+        until: Until,
+        tell: &mut dyn FnMut(Live) -> bool,
+    ) -> Result<Vec<Measured>, AloneError> {
+        let plan = Plan { peer: LISTENER.0, driving: self.driving, trials, until };
+        Ok(run(&self.end.place, &plan, tell)?)
+    }
+}
+
+/// Connects to the first address of `target` that answers.
+fn reach(target: &str) -> Result<TcpStream, AloneError> {
+    let wrong = |error| AloneError::Reach { address: target.into(), error };
+    // An IPv6 address alone is full of colons.
+    let with_port = match target.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
+            port.parse::<u16>().map_err(|_| {
+                wrong(std::io::Error::new(std::io::ErrorKind::InvalidInput, format!("`{port}` is no port")))
+            })?;
+            target.to_owned()
+        }
+        Some(_) => format!("[{}]:{PORT}", target.trim_matches(['[', ']'])),
+        None => format!("{target}:{PORT}"),
+    };
+    let mut refusal = std::io::Error::from(std::io::ErrorKind::NotFound);
+    for address in with_port.to_socket_addrs().map_err(wrong)? {
+        match TcpStream::connect_timeout(&address, REACHED_WITHIN) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => refusal = error,
+        }
+    }
+    Err(wrong(refusal))
+}

@@ -1,0 +1,137 @@
+//! A mesh of two nodes that carries nothing but a measurement.
+
+use std::{
+    net::{IpAddr, SocketAddr, TcpListener},
+    sync::Arc,
+    time::Duration,
+};
+
+use plexus_base::{Epoch, Incarnation, NodeId, Waiting};
+use plexus_fabric::{Lost, RailKind, Window};
+use plexus_interconnect::{
+    Message, Net, Service,
+    mesh::{self, Mesh, MeshError},
+};
+use plexus_node::port::Ports;
+
+use super::{AloneError, meet::VERSION};
+use crate::perf::{Place, WINDOW, WINDOW_BYTES};
+
+/// The listener's node and the client's: the higher one connects.
+pub(super) const LISTENER: NodeId = NodeId(0);
+pub(super) const CLIENT: NodeId = NodeId(1);
+
+/// How long the two may take to connect everything.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Other programs may take a free port before it is used.
+const ATTEMPTS: usize = 8;
+
+/// A service of nothing but ports.
+#[derive(Default)]
+pub(super) struct Bare(Ports);
+
+impl AsMut<Ports> for Bare {
+    fn as_mut(&mut self) -> &mut Ports {
+        &mut self.0
+    }
+}
+
+impl Service for Bare {
+    type Task = ();
+
+    #[inline]
+    fn message(&mut self, net: &mut Net, message: Message<'_>) {
+        self.0.message(net, message);
+    }
+
+    fn task(&mut self, _: &mut Net, (): ()) {}
+
+    fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {
+        self.0.reply(net, from, token, payload);
+    }
+
+    fn peer_gone(&mut self, net: &mut Net, peer: NodeId, _: &Lost) {
+        self.0.peer_gone(net, peer);
+    }
+}
+
+/// What both ends of a session agree on.
+pub(super) struct Pair {
+    pub(super) cluster: [u8; 16],
+    pub(super) rail: RailKind,
+    pub(super) waiting: Waiting,
+}
+
+/// One end of it. Ends everything when it is dropped.
+pub(super) struct End {
+    mesh: Arc<Mesh<Bare>>,
+    pub(super) place: Place<Bare>,
+    peer: NodeId,
+}
+
+impl End {
+    /// The listener's end, somewhere on `ip`; where.
+    pub(super) fn listen(pair: &Pair, ip: IpAddr) -> Result<(Self, u16), AloneError> {
+        let mut refusal = None;
+        for _ in 0..ATTEMPTS {
+            let free = TcpListener::bind((ip, 0)).and_then(|listener| listener.local_addr());
+            let address = free.map_err(|error| AloneError::Listen { address: ip.to_string(), error })?;
+            // The client's address is not needed: it is the one that connects.
+            match Self::start(pair, LISTENER, address, CLIENT, address) {
+                Err(MeshError::Listen { address, error }) => {
+                    refusal = Some(AloneError::Mesh(format!("cannot listen at {address}: {error}")));
+                }
+                started => return Ok((started.map_err(wrong)?, address.port())),
+            }
+        }
+        Err(refusal.unwrap_or_else(|| AloneError::Mesh("no port is free".into())))
+    }
+
+    /// The client's end, towards the listener's.
+    pub(super) fn connect(pair: &Pair, ip: IpAddr, listener: SocketAddr) -> Result<Self, AloneError> {
+        Self::start(pair, CLIENT, SocketAddr::new(ip, 0), LISTENER, listener).map_err(wrong)
+    }
+
+    fn start(
+        pair: &Pair,
+        me: NodeId,
+        listen: SocketAddr,
+        peer: NodeId,
+        address: SocketAddr,
+    ) -> Result<Self, MeshError> {
+        let window = Arc::new(Window::create(WINDOW, WINDOW_BYTES, 0)?);
+        let config = mesh::Config {
+            me,
+            incarnation: Incarnation(1),
+            cluster: pair.cluster,
+            epoch: Epoch(1),
+            fingerprint: u64::from(VERSION),
+            listen,
+            peers: vec![mesh::Peer { id: peer, address, rail: pair.rail }],
+            windows: vec![window.clone()],
+            waiting: pair.waiting,
+        };
+        let mesh = Mesh::start(config, vec![Bare::default()], |_| ())?;
+        let worker = mesh.workers()[0].clone();
+        Ok(Self { mesh, place: Place { worker, window }, peer })
+    }
+
+    /// Waits for the link.
+    pub(super) fn wait(&self) -> Result<(), AloneError> {
+        self.mesh.wait_connected(CONNECTED_WITHIN).map_err(|missing| {
+            let why = missing.get(&self.peer).cloned().unwrap_or_default();
+            AloneError::Mesh(format!("the two sides did not connect: {why}"))
+        })
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.mesh.stop();
+    }
+}
+
+fn wrong(error: MeshError) -> AloneError {
+    AloneError::Mesh(error.to_string())
+}

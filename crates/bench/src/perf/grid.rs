@@ -1,0 +1,168 @@
+//! Lists of values as people write them, and the trials that they make: every combination, in a fixed order.
+
+use super::{LaneChoice, Load, Op, PerfError, SIZES, Test, Trial};
+
+/// What is to be measured, each combination once.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Grid {
+    /// What is measured.
+    pub tests: Vec<Test>,
+    /// How bytes get there.
+    pub ops: Vec<Op>,
+    /// Bytes of a message; none: [`SIZES`], as far as an operation has them.
+    pub sizes: Vec<u32>,
+    /// Streams side by side.
+    pub streams: Vec<u32>,
+    /// Messages of a stream under way when bandwidth is measured.
+    pub depths: Vec<u32>,
+    /// Both directions at once.
+    pub bidirectional: bool,
+    /// What travels beside it.
+    pub load: Option<Load>,
+    /// The lane.
+    pub lane: LaneChoice,
+}
+
+impl Grid {
+    /// The trials: by test, operation, streams, depth, then size.
+    ///
+    /// # Errors
+    /// What cannot be measured, or that nothing is left.
+    pub fn trials(&self) -> Result<Vec<Trial>, PerfError> {
+        let mut trials = Vec::new();
+        for test in self.tests.iter().copied() {
+            for op in self.ops.iter().copied() {
+                for streams in self.streams.iter().copied() {
+                    let depths = if test == Test::Latency { &[1][..] } else { &self.depths };
+                    for depth in depths.iter().copied() {
+                        let (bidirectional, load, lane) = (self.bidirectional, self.load, self.lane);
+                        trials.extend(self.sizes_of(op).into_iter().map(|bytes| Trial {
+                            test,
+                            op,
+                            bytes,
+                            streams,
+                            depth,
+                            bidirectional,
+                            load,
+                            lane,
+                        }));
+                    }
+                }
+            }
+        }
+        trials.iter().try_for_each(Trial::check)?;
+        Ok(trials)
+    }
+
+    /// The sizes asked for; where none were, those of the usual ones that the operation has.
+    fn sizes_of(&self, op: Op) -> Vec<u32> {
+        let (least, most) = op.sizes();
+        match self.sizes.is_empty() {
+            true if least == most => vec![least],
+            true => SIZES.into_iter().filter(|size| (least..=most).contains(size)).collect(),
+            false if least == most => vec![least],
+            false => self.sizes.clone(),
+        }
+    }
+}
+
+/// A number of bytes: digits, and K, M or G for units of 1024.
+///
+/// # Errors
+/// Why it is none.
+pub fn size(text: &str) -> Result<u32, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        _ => return Err(format!("`{text}` is no size: write 64, 16K or 4M")),
+    };
+    let number = digits.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    number.ok_or_else(|| format!("`{text}` is no size: write 64, 16K or 4M"))
+}
+
+/// Sizes: one (`64`), a list (`8,4K`) or a sweep by powers of two (`8..4M`), also mixed.
+///
+/// # Errors
+/// Why it is not such a thing.
+pub fn sizes(text: &str) -> Result<Vec<u32>, String> {
+    let mut sizes = Vec::new();
+    for part in text.split(',') {
+        let Some((from, to)) = part.split_once("..") else {
+            sizes.push(size(part)?);
+            continue;
+        };
+        let (from, to) = (size(from)?, size(to.trim_start_matches('='))?);
+        if from == 0 || from > to {
+            return Err(format!("`{part}` is no sweep: write the smaller size first, as in 8..4M"));
+        }
+        sizes.extend(
+            std::iter::successors(Some(from), |size| size.checked_mul(2)).take_while(|size| *size <= to),
+        );
+    }
+    Ok(sizes)
+}
+
+/// A load: `max`, or a rate in 10^6 bytes a second. `bytes` is how long its messages are.
+///
+/// # Errors
+/// Why it is none.
+pub fn load(text: &str, bytes: u32) -> Result<Load, String> {
+    if text == "max" {
+        return Ok(Load { mb_per_s: None, bytes });
+    }
+    let rate = text.parse::<f64>().ok().filter(|rate| rate.is_finite() && *rate > 0.0);
+    let rate = rate.ok_or_else(|| format!("`{text}` is no load: write max, or MB/s as in 500"))?;
+    Ok(Load { mb_per_s: Some(rate), bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_as_people_write_them() {
+        for (text, right) in [
+            ("64", Ok(vec![64])),
+            ("8,4K,4M", Ok(vec![8, 4096, 4 << 20])),
+            ("8..64", Ok(vec![8, 16, 32, 64])),
+            ("1,16k..64KiB", Ok(vec![1, 16 << 10, 32 << 10, 64 << 10])),
+            ("3..20", Ok(vec![3, 6, 12])),
+            ("64..8", Err(())),
+            ("0..8", Err(())),
+            ("", Err(())),
+            ("8,", Err(())),
+            ("4X", Err(())),
+            ("-1", Err(())),
+            ("4096G", Err(())),
+        ] {
+            assert_eq!(sizes(text).map_err(drop), right, "{text}");
+        }
+        assert_eq!(load("max", 8), Ok(Load { mb_per_s: None, bytes: 8 }));
+        assert_eq!(load("2.5", 8), Ok(Load { mb_per_s: Some(2.5), bytes: 8 }));
+        assert!(load("0", 8).is_err() && load("NaN", 8).is_err() && load("fast", 8).is_err());
+    }
+
+    #[test]
+    fn every_combination_once_and_latency_has_no_depth() {
+        let grid = Grid {
+            tests: vec![Test::Latency, Test::Bandwidth],
+            ops: vec![Op::Send, Op::Put],
+            sizes: vec![8, 64],
+            streams: vec![1, 4],
+            depths: vec![4, 16],
+            bidirectional: true,
+            load: None,
+            lane: LaneChoice::Auto,
+        };
+        let trials = grid.trials().unwrap();
+        assert_eq!(trials.len(), 2 * 2 * 2 + 2 * 2 * 2 * 2);
+        assert!(trials.iter().all(|trial| trial.bidirectional));
+        assert!(trials.iter().all(|trial| (trial.test == Test::Latency) == (trial.depth == 1)));
+        let usual = Grid { sizes: Vec::new(), ..grid.clone() };
+        assert_eq!(usual.trials().unwrap().len(), trials.len() / 2 * SIZES.len());
+        assert!(Grid { sizes: vec![5 << 20], ..grid }.trials().is_err());
+    }
+}

@@ -1,0 +1,336 @@
+//! What can be measured: the one definition of every parameter, its limits, and which of them go together.
+
+use std::{fmt, str::FromStr};
+
+use plexus_fabric::WindowId;
+use plexus_interconnect::Channel;
+use plexus_node::body::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES};
+use serde::{Deserialize, Serialize};
+
+use super::PerfError;
+
+/// The window of every node that remote accesses of a benchmark go to.
+pub const WINDOW: WindowId = BENCHMARK_WINDOW;
+
+/// Length of [`WINDOW`]: the longest message, and behind it the words that announce writes.
+pub const WINDOW_BYTES: usize = BENCHMARK_WINDOW_BYTES;
+
+/// Longest message that is measured.
+pub const LONGEST: u32 = 4 << 20;
+
+/// Most streams at once.
+pub const STREAMS: u32 = 64;
+
+/// Most messages of one stream under way.
+pub const DEPTH: u32 = 1024;
+
+/// Messages under way when bandwidth is measured and nothing else is said (as HP's itperf has it).
+pub const USUAL_DEPTH: u32 = 16;
+
+/// Message sizes measured unless others are asked for: powers of four, with 8 in front.
+pub const SIZES: [u32; 11] = [8, 16, 64, 256, 1024, 4096, 16384, 65536, 262_144, 1_048_576, LONGEST];
+
+/// From this size on bandwidth is measured on the bulk lane: what is longer is sent as blocks and streams.
+const BULK_FROM: u32 = 4096;
+
+/// The channels that a measurement uses, one for each lane.
+pub(crate) const PROMPT: Channel = Channel::Benchmark;
+pub(crate) const BULK: Channel = Channel::PrivateNetwork;
+
+/// Declares an enum whose values have a name on the command line and in results.
+macro_rules! named {
+    ($(#[$meta:meta])* $type:ident, $what:literal { $($(#[$doc:meta])* $variant:ident $name:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        pub enum $type { $($(#[$doc])* $variant),+ }
+
+        impl $type {
+            /// Every value.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The name on the command line and in results.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+        }
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+        impl FromStr for $type {
+            type Err = String;
+            fn from_str(text: &str) -> Result<Self, String> {
+                Self::ALL.iter().copied().find(|value| value.name() == text).ok_or_else(|| {
+                    let known: Vec<_> = Self::ALL.iter().map(|value| value.name()).collect();
+                    format!(concat!("unknown ", $what, " `{}`: use one of {}"), text, known.join(", "))
+                })
+            }
+        }
+    };
+}
+
+named! {
+    /// What is measured.
+    Test, "test" {
+        /// One message of each stream under way: response times.
+        Latency "latency",
+        /// As many under way as the depth says: throughput.
+        Bandwidth "bandwidth",
+    }
+}
+
+named! {
+    /// How bytes get to the peer or from it.
+    Op, "operation" {
+        /// In a message that the peer is handed.
+        Send "send",
+        /// Into the peer's window, with an empty message behind them.
+        Put "put",
+    }
+}
+
+named! {
+    /// The lane of a link that messages travel on.
+    LaneChoice, "lane" {
+        /// Bandwidth of long messages on the bulk lane, all else on the prompt one.
+        Auto "auto",
+        /// Never behind bulk.
+        Prompt "prompt",
+        /// With blocks and streams.
+        Bulk "bulk",
+    }
+}
+
+named! {
+    /// Who drives the workers, and so how messages are waited for.
+    Driving, "way of driving" {
+        /// A thread that never sleeps.
+        Polling "polling",
+        /// The worker's own thread, in the waiting mode of the node.
+        Waiting "waiting",
+    }
+}
+
+impl Op {
+    /// Whether one round trip carries the bytes one way only, so that half of it is no latency of anything.
+    #[must_use]
+    pub fn fetches(self) -> bool {
+        match self {
+            Self::Send | Self::Put => false,
+        }
+    }
+
+    /// The least and the most bytes of one.
+    #[must_use]
+    pub fn sizes(self) -> (u32, u32) {
+        match self {
+            Self::Send | Self::Put => (1, LONGEST),
+        }
+    }
+}
+
+/// Bulk in the background while something else is measured.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Load {
+    /// 10^6 bytes a second; nothing: as much as goes.
+    pub mb_per_s: Option<f64>,
+    /// Bytes of its messages.
+    pub bytes: u32,
+}
+
+/// One thing to measure.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Trial {
+    /// What is measured.
+    pub test: Test,
+    /// How bytes get there.
+    pub op: Op,
+    /// Bytes of a message.
+    pub bytes: u32,
+    /// Streams side by side.
+    pub streams: u32,
+    /// Messages of each stream under way; 1 for latency.
+    pub depth: u32,
+    /// Both sides measure the same towards each other at once.
+    pub bidirectional: bool,
+    /// What travels beside it, from the measuring side to the serving one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub load: Option<Load>,
+    /// The lane.
+    pub lane: LaneChoice,
+}
+
+impl Trial {
+    /// One stream, one direction, nothing beside it.
+    #[must_use]
+    pub fn new(test: Test, op: Op, bytes: u32) -> Self {
+        let depth = if test == Test::Latency { 1 } else { USUAL_DEPTH };
+        Self { test, op, bytes, streams: 1, depth, bidirectional: false, load: None, lane: LaneChoice::Auto }
+    }
+
+    /// The channel that it is measured on.
+    pub(crate) fn channel(&self) -> Channel {
+        match self.lane {
+            LaneChoice::Prompt => PROMPT,
+            LaneChoice::Bulk => BULK,
+            LaneChoice::Auto if self.test == Test::Bandwidth && self.bytes >= BULK_FROM => BULK,
+            LaneChoice::Auto => PROMPT,
+        }
+    }
+
+    /// Where in the window of the peer message `number` of `stream` goes: no two under way share a place
+    /// while there are places.
+    pub(crate) fn place(&self, stream: u32, number: u64) -> u64 {
+        let places = u64::from(LONGEST / self.bytes);
+        let place = u64::from(stream) * u64::from(self.depth) + number % u64::from(self.depth);
+        place % places * u64::from(self.bytes)
+    }
+
+    /// Refuses what cannot be measured.
+    ///
+    /// # Errors
+    /// What is wrong and what can be used.
+    pub fn check(&self) -> Result<(), PerfError> {
+        let wrong = |what: String| Err(PerfError::Plan(what));
+        let (least, most) = self.op.sizes();
+        if !(least..=most).contains(&self.bytes) {
+            let Self { op, bytes, .. } = self;
+            return wrong(match least == most {
+                true => format!("{op} of {bytes} bytes: it always has {least}"),
+                false => format!("{op} of {bytes} bytes: use {least} to {most}"),
+            });
+        }
+        if !(1..=STREAMS).contains(&self.streams) {
+            return wrong(format!("{} streams: use 1 to {STREAMS}", self.streams));
+        }
+        if !(1..=DEPTH).contains(&self.depth) {
+            return wrong(format!("a depth of {}: use 1 to {DEPTH}", self.depth));
+        }
+        match self.load {
+            Some(Load { bytes, .. }) if !(1..=LONGEST).contains(&bytes) => {
+                wrong(format!("a load of {bytes} bytes a message: use 1 to {LONGEST}"))
+            }
+            Some(Load { mb_per_s: Some(rate), .. }) if !(rate.is_finite() && rate > 0.0) => {
+                wrong(format!("a load of {rate} MB/s: use more than 0, or `max`"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// When a trial has lasted long enough.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Until {
+    /// After so many milliseconds.
+    Ms(u32),
+    /// After so many messages (for latency, round trips) of all streams together.
+    Count(u64),
+}
+
+/// The longest that a trial may last which ends by count, in milliseconds.
+const COUNT_WITHIN_MS: u64 = 60_000;
+
+/// What to measure, in order.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    /// The node at the other end.
+    pub peer: u8,
+    /// Who drives the workers of both sides.
+    pub driving: Driving,
+    /// The trials.
+    pub trials: Vec<Trial>,
+    /// How long each lasts.
+    pub until: Until,
+}
+
+impl Plan {
+    /// Refuses what cannot be measured.
+    ///
+    /// # Errors
+    /// A size, number or time out of bounds.
+    pub fn check(&self) -> Result<(), PerfError> {
+        let wrong = |what: String| Err(PerfError::Plan(what));
+        match self.until {
+            Until::Ms(ms) if !(10..=600_000).contains(&ms) => {
+                return wrong(format!("{ms} ms for each trial: use 10 ms to 10 minutes"));
+            }
+            Until::Count(0) => return wrong("0 messages: use 1 or more".into()),
+            _ => {}
+        }
+        if self.trials.is_empty() || self.trials.len() > 4096 {
+            return wrong(format!("{} trials: use 1 to 4096", self.trials.len()));
+        }
+        self.trials.iter().try_for_each(Trial::check)
+    }
+
+    /// The longest that all trials take together, in milliseconds, with their warm-up.
+    #[must_use]
+    pub fn total_ms(&self) -> u64 {
+        let each = match self.until {
+            Until::Ms(ms) => u64::from(ms + ms / 4 + 20),
+            Until::Count(_) => COUNT_WITHIN_MS,
+        };
+        self.trials.len() as u64 * each
+    }
+}
+
+/// What the serving node is told.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Serve {
+    /// Who drives its worker.
+    pub driving: Driving,
+    /// Gives up after this many milliseconds.
+    pub patience_ms: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for op in Op::ALL {
+            assert_eq!(op.name().parse(), Ok(*op));
+            assert_eq!(serde_json::to_value(op).unwrap(), op.name());
+        }
+        let said = "ipx".parse::<Op>().unwrap_err();
+        assert!(said.starts_with("unknown operation `ipx`: use one of send, put"), "{said}");
+    }
+
+    #[test]
+    fn what_is_under_way_has_places_of_its_own_inside_the_window() {
+        let trial = Trial { streams: 4, depth: 16, ..Trial::new(Test::Bandwidth, Op::Put, 4096) };
+        let mut places: Vec<u64> =
+            (0..4).flat_map(|stream| (100..116).map(move |n| trial.place(stream, n))).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), 64);
+        let long = Trial { bytes: LONGEST, ..trial };
+        assert!((0..40).all(|n| long.place(3, n) == 0), "there is one place for the longest");
+    }
+
+    #[test]
+    fn what_cannot_be_measured_is_refused_with_what_can() {
+        let good = Trial::new(Test::Bandwidth, Op::Send, 64);
+        let plan = |trial, until| Plan { peer: 1, driving: Driving::Polling, trials: vec![trial], until };
+        assert_eq!(plan(good, Until::Ms(10)).check(), Ok(()));
+        let load = |mb_per_s, bytes| Some(Load { mb_per_s, bytes });
+        for (bad, part) in [
+            (plan(Trial { bytes: 0, ..good }, Until::Ms(10)), "send of 0 bytes: use 1 to 4194304"),
+            (plan(Trial { streams: 65, ..good }, Until::Ms(10)), "65 streams: use 1 to 64"),
+            (plan(Trial { depth: 0, ..good }, Until::Ms(10)), "a depth of 0"),
+            (plan(Trial { load: load(None, 0), ..good }, Until::Ms(10)), "a load of 0 bytes a message"),
+            (plan(Trial { load: load(Some(-1.0), 8), ..good }, Until::Ms(10)), "a load of -1 MB/s"),
+            (plan(good, Until::Ms(9)), "9 ms for each trial"),
+            (plan(good, Until::Count(0)), "0 messages"),
+            (Plan { trials: Vec::new(), ..plan(good, Until::Ms(10)) }, "0 trials"),
+        ] {
+            let said = bad.check().unwrap_err().to_string();
+            assert!(said.contains(part), "{said}");
+        }
+    }
+}

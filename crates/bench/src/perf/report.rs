@@ -1,0 +1,366 @@
+//! How measurements are shown: tables for people, one line each for spreadsheets, JSON for programs.
+//!
+//! What all rows of a table have in common stands once above it; a column is there only where rows differ in it.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{LaneChoice, Measured, PERCENTILES, Test};
+use crate::report::{Table, bytes, count, rate, us};
+
+/// A measurement with what it was made over.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// What joined the two sides.
+    pub rail: String,
+    /// Why it was that rail.
+    pub why: String,
+    /// How both sides waited.
+    pub waiting: String,
+    /// What came out: of several repetitions, the one in the middle.
+    #[serde(flatten)]
+    pub measured: Measured,
+    /// How far repetitions lay apart, where there were any.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub repeats: Option<Repeats>,
+}
+
+/// Repetitions of one measurement: of latency the medians in microseconds, of bandwidth 10^6 bytes a second.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Repeats {
+    pub least: f64,
+    pub most: f64,
+    pub each: Vec<f64>,
+}
+
+impl Row {
+    /// One row for one measurement made several times, `runs` at least once.
+    #[must_use]
+    pub fn of(rail: &str, why: &str, waiting: &str, mut runs: Vec<Measured>) -> Option<Self> {
+        let each: Vec<f64> = runs.iter().map(key).collect();
+        runs.sort_by(|one, other| key(one).total_cmp(&key(other)));
+        let (least, most) = (key(runs.first()?), key(runs.last()?));
+        let measured = runs.swap_remove(runs.len() / 2);
+        let repeats = (each.len() > 1).then_some(Repeats { least, most, each });
+        Some(Self { rail: rail.into(), why: why.into(), waiting: waiting.into(), measured, repeats })
+    }
+}
+
+/// The figure that a measurement is about.
+fn key(measured: &Measured) -> f64 {
+    match measured.trial.test {
+        Test::Latency => measured.latency_us("p50").unwrap_or(0.0),
+        Test::Bandwidth => measured.mb_per_s(),
+    }
+}
+
+/// A column: its head and what a row has there; empty for nothing.
+type Column = (&'static str, Box<dyn Fn(&Row) -> String>);
+
+fn column(head: &'static str, cell: impl Fn(&Row) -> String + 'static) -> Column {
+    (head, Box::new(cell))
+}
+
+/// What rows may differ in, and all have in common otherwise.
+fn settings() -> Vec<Column> {
+    vec![
+        column("rail", |row| row.rail.clone()),
+        column("wait", |row| row.waiting.clone()),
+        column("op", |row| row.measured.trial.op.to_string()),
+        column("streams", |row| row.measured.trial.streams.to_string()),
+        column("depth", |row| row.measured.trial.depth.to_string()),
+        column("lane", |row| lane(row).into()),
+    ]
+}
+
+fn lane(row: &Row) -> &'static str {
+    match row.measured.trial.lane {
+        LaneChoice::Auto => "",
+        lane => lane.name(),
+    }
+}
+
+fn spread(row: &Row) -> String {
+    row.repeats.as_ref().map_or_else(String::new, |repeats| {
+        let middle = key(&row.measured).max(f64::MIN_POSITIVE);
+        format!("{:.0} %", (repeats.most - repeats.least) / middle * 100.0)
+    })
+}
+
+fn load(row: &Row) -> String {
+    row.measured.load_mb_per_s.map_or_else(String::new, rate)
+}
+
+/// Microseconds of CPU time.
+fn cpu_us(ns: f64) -> String {
+    us(ns / 1000.0)
+}
+
+fn latency_columns() -> Vec<Column> {
+    let mut columns = vec![column("size", size)];
+    for (name, _) in PERCENTILES {
+        columns.push(column(name, move |row| {
+            let latency = row.measured.flow.latency_us.as_ref();
+            let told = latency.is_some_and(|latency| told(latency, name));
+            if told { row.measured.latency_us(name).map_or_else(String::new, us) } else { "-".into() }
+        }));
+    }
+    columns.extend([
+        column("max", |row| row.measured.latency_us("max").map_or_else(String::new, us)),
+        column("mean", |row| row.measured.latency_us("mean").map_or_else(String::new, us)),
+        column("spread", spread),
+        column("load MB/s", load),
+        column("CPU us", |row| cpu_us(row.measured.client.ns_per_message)),
+        column("peer", |row| cpu_us(row.measured.server.ns_per_message)),
+    ]);
+    columns
+}
+
+/// Whether there were enough responses for this percentile.
+fn told(latency: &super::Percentiles, name: &str) -> bool {
+    match name {
+        "p50" => latency.p50,
+        "p90" => latency.p90,
+        "p99" => latency.p99,
+        "p99.9" => latency.p99_9,
+        "p99.99" => latency.p99_99,
+        _ => latency.p99_999,
+    }
+    .is_some()
+}
+
+fn bandwidth_columns() -> Vec<Column> {
+    let both = |row: &Row, of: fn(&super::Flow) -> f64| {
+        row.measured.reverse.as_ref().map_or_else(String::new, |reverse| rate(of(reverse)))
+    };
+    let streams = |row: &Row| row.measured.flow.streams.clone();
+    vec![
+        column("size", size),
+        column("messages/s", |row| rate(row.measured.flow.messages_per_s)),
+        column("MB/s", |row| megabytes(row.measured.flow.mb_per_s)),
+        column("back MB/s", move |row| both(row, |flow| flow.mb_per_s)),
+        column("sum MB/s", |row| match row.measured.reverse {
+            Some(_) => megabytes(row.measured.mb_per_s()),
+            None => String::new(),
+        }),
+        column("a stream", move |row| {
+            streams(row).map_or_else(String::new, |streams| megabytes(streams.mean))
+        }),
+        column("deviation", move |row| {
+            row.measured.flow.streams.as_ref().map_or_else(String::new, |streams| us(streams.deviation))
+        }),
+        column("spread", spread),
+        column("load MB/s", load),
+        column("CPU us", |row| cpu_us(row.measured.client.ns_per_message)),
+        column("ns/KiB", |row| us(row.measured.client.ns_per_byte * 1024.0)),
+        column("of a core", |row| format!("{:.0} %", row.measured.client.percent_of_core)),
+        column("peer us", |row| cpu_us(row.measured.server.ns_per_message)),
+        column("ns/KiB", |row| us(row.measured.server.ns_per_byte * 1024.0)),
+        column("of a core", |row| format!("{:.0} %", row.measured.server.percent_of_core)),
+    ]
+}
+
+fn size(row: &Row) -> String {
+    bytes(u64::from(row.measured.trial.bytes))
+}
+
+/// 10^6 bytes a second, to about three digits.
+fn megabytes(value: f64) -> String {
+    if value < 100.0 { us(value) } else { rate(value) }
+}
+
+/// The report for people: a heading and a table for each test, and which rail was used and why.
+#[must_use]
+pub fn text(rows: &[Row]) -> String {
+    let mut out = String::new();
+    for test in Test::ALL {
+        let rows: Vec<&Row> = rows.iter().filter(|row| row.measured.trial.test == *test).collect();
+        let Some(first) = rows.first() else { continue };
+        let fetches = rows.iter().all(|row| row.measured.trial.op.fetches());
+        let none = rows.iter().all(|row| !row.measured.trial.op.fetches());
+        let title = match test {
+            Test::Latency if none => "Latency, half a round trip, in microseconds".to_owned(),
+            Test::Latency if fetches => "Latency, until the answer is here, in microseconds".to_owned(),
+            Test::Latency => {
+                "Latency in microseconds: half a round trip, for what fetches all of it".to_owned()
+            }
+            Test::Bandwidth => "Bandwidth".to_owned(),
+        };
+        let mut common = Vec::new();
+        let mut columns = Vec::new();
+        for (head, cell) in settings() {
+            let value = cell(first);
+            if rows.iter().any(|row| cell(row) != value) {
+                columns.push((head, cell));
+            } else if let Some(words) = in_common(*test, head, &value) {
+                common.push(words);
+            }
+        }
+        if first.measured.trial.bidirectional {
+            common.push("both directions at once".into());
+        }
+        let measures = if *test == Test::Latency { latency_columns() } else { bandwidth_columns() };
+        columns.extend(measures.into_iter().filter(|(_, cell)| rows.iter().any(|row| !cell(row).is_empty())));
+        out += &format!("\n{title}: {}\n", common.join(", "));
+        let mut table = Table::new(columns.iter().map(|column| column.0)).indent(2);
+        rows.iter().for_each(|row| table.row(columns.iter().map(|(_, cell)| cell(row))));
+        out += &table.to_string();
+    }
+    let few = |row: &Row| row.measured.flow.latency_us.as_ref().is_some_and(|us| us.p99_999.is_none());
+    if rows.iter().any(few) {
+        out += "\n-: too few rounds to tell this percentile; measure longer with --seconds\n";
+    }
+    out += &rails(rows);
+    out
+}
+
+/// What a value that all rows have in common says in a heading, where it says anything.
+fn in_common(test: Test, head: &str, value: &str) -> Option<String> {
+    match (head, test) {
+        ("streams", _) if value == "1" => None,
+        ("depth", Test::Latency) => None,
+        ("depth", Test::Bandwidth) => Some(format!("{value} under way")),
+        ("lane", _) => None,
+        ("streams", _) => Some(format!("{value} streams")),
+        ("rail", _) => Some(format!("over {value}")),
+        _ => Some(value.to_owned()),
+    }
+}
+
+fn rails(rows: &[Row]) -> String {
+    let mut out = String::new();
+    let mut seen: Vec<(&str, &str)> = Vec::new();
+    for row in rows {
+        let pair = (row.rail.as_str(), row.why.as_str());
+        if !seen.contains(&pair) {
+            seen.push(pair);
+            out += &format!("\n{}: {}", row.rail, row.why);
+        }
+    }
+    if !out.is_empty() {
+        out += "\n";
+    }
+    out
+}
+
+/// The rows as JSON.
+#[must_use]
+pub fn to_json(rows: &[Row]) -> Value {
+    json!({ "perf": rows })
+}
+
+/// The rows as comma-separated values with a head, the same columns whatever was measured.
+#[must_use]
+pub fn to_csv(rows: &[Row]) -> String {
+    let columns = csv_columns();
+    let quoted = |cell: String| match cell.contains([',', '"', '\n']) {
+        true => format!("\"{}\"", cell.replace('"', "\"\"")),
+        false => cell,
+    };
+    let mut out = columns.iter().map(|column| column.0).collect::<Vec<_>>().join(",") + "\n";
+    for row in rows {
+        let cells: Vec<String> = columns.iter().map(|(_, cell)| quoted(cell(row))).collect();
+        out += &(cells.join(",") + "\n");
+    }
+    out
+}
+
+fn csv_columns() -> Vec<Column> {
+    let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
+    let mut columns = vec![
+        column("rail", |row| row.rail.clone()),
+        column("wait", |row| row.waiting.clone()),
+        column("test", |row| row.measured.trial.test.to_string()),
+        column("op", |row| row.measured.trial.op.to_string()),
+        column("bytes", |row| row.measured.trial.bytes.to_string()),
+        column("streams", |row| row.measured.trial.streams.to_string()),
+        column("depth", |row| row.measured.trial.depth.to_string()),
+        column("bidirectional", |row| row.measured.trial.bidirectional.to_string()),
+        column("load_mb_per_s", move |row| number(row.measured.load_mb_per_s)),
+        column("messages", |row| row.measured.flow.messages.to_string()),
+        column("messages_per_s", |row| row.measured.flow.messages_per_s.to_string()),
+        column("mb_per_s", |row| row.measured.flow.mb_per_s.to_string()),
+        column("back_mb_per_s", move |row| number(row.measured.reverse.as_ref().map(|flow| flow.mb_per_s))),
+        column("stream_mean_mb_per_s", move |row| {
+            number(row.measured.flow.streams.as_ref().map(|streams| streams.mean))
+        }),
+        column("stream_deviation_mb_per_s", move |row| {
+            number(row.measured.flow.streams.as_ref().map(|streams| streams.deviation))
+        }),
+    ];
+    for (head, name) in [
+        ("latency_min_us", "min"),
+        ("latency_p50_us", "p50"),
+        ("latency_p90_us", "p90"),
+        ("latency_p99_us", "p99"),
+        ("latency_p99.9_us", "p99.9"),
+        ("latency_p99.99_us", "p99.99"),
+        ("latency_p99.999_us", "p99.999"),
+        ("latency_max_us", "max"),
+        ("latency_mean_us", "mean"),
+    ] {
+        columns.push(column(head, move |row| {
+            let latency = row.measured.flow.latency_us.as_ref();
+            let known = latency.is_some_and(|latency| !name.starts_with('p') || told(latency, name));
+            number(if known { row.measured.latency_us(name) } else { None })
+        }));
+    }
+    columns.extend([
+        column("client_cpu_ns_per_message", |row| row.measured.client.ns_per_message.to_string()),
+        column("client_cpu_ns_per_byte", |row| row.measured.client.ns_per_byte.to_string()),
+        column("client_percent_of_core", |row| row.measured.client.percent_of_core.to_string()),
+        column("server_cpu_ns_per_message", |row| row.measured.server.ns_per_message.to_string()),
+        column("server_cpu_ns_per_byte", |row| row.measured.server.ns_per_byte.to_string()),
+        column("server_percent_of_core", |row| row.measured.server.percent_of_core.to_string()),
+        column("why", |row| row.why.clone()),
+    ]);
+    columns
+}
+
+/// What a run must not exceed or fall below.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Thresholds {
+    /// Microseconds of latency at most, and of which percentile (see [`PERCENTILES`]).
+    pub max_latency_us: Option<(f64, String)>,
+    /// 10^6 bytes a second at least, both directions together.
+    pub min_mb_per_s: Option<f64>,
+}
+
+impl Thresholds {
+    /// The rows that miss a threshold, a line each.
+    #[must_use]
+    pub fn missed(&self, rows: &[Row]) -> Vec<String> {
+        let mut missed = Vec::new();
+        for row in rows {
+            let trial = &row.measured.trial;
+            let what = format!("{} of {} over {} ({})", trial.op, size(row), row.rail, row.waiting);
+            if let (Some((most, name)), Some(latency)) = (
+                &self.max_latency_us,
+                self.max_latency_us.as_ref().and_then(|(_, name)| row.measured.latency_us(name)),
+            ) && latency > *most
+            {
+                missed.push(format!("{what}: {name} {} us, at most {} allowed", us(latency), us(*most)));
+            }
+            let mb = row.measured.mb_per_s();
+            if trial.test == Test::Bandwidth
+                && let Some(least) = self.min_mb_per_s
+                && mb < least
+            {
+                missed.push(format!(
+                    "{what}: {} MB/s, at least {} asked for",
+                    megabytes(mb),
+                    megabytes(least)
+                ));
+            }
+        }
+        missed
+    }
+}
+
+/// A line about how far a run is: which trial of how many, and what came so far.
+#[must_use]
+pub fn live(trial: &super::Trial, number: usize, of: usize, messages: u64) -> String {
+    let what = format!("{} {} {}", trial.test, trial.op, bytes(u64::from(trial.bytes)));
+    format!("{}/{of} {what}: {} messages", number + 1, count(messages))
+}

@@ -1,0 +1,294 @@
+//! What comes out of a measurement.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Test, Trial};
+use crate::{Responses, responses::thousandths};
+
+/// The percentiles that are reported, by name.
+pub const PERCENTILES: [(&str, f64); 6] =
+    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("p99.999", 0.999_99)];
+
+/// Response times in microseconds. A percentile is missing where there were too few responses to tell it from the
+/// longest.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Percentiles {
+    /// How many there were.
+    pub count: u64,
+    /// The shortest.
+    pub min: f64,
+    /// Half of them took at most this long; and so on.
+    pub p50: Option<f64>,
+    #[allow(missing_docs, reason = "the names say it")]
+    pub p90: Option<f64>,
+    #[allow(missing_docs, reason = "the names say it")]
+    pub p99: Option<f64>,
+    /// 99.9 of a hundred.
+    #[serde(rename = "p99.9")]
+    pub p99_9: Option<f64>,
+    /// 99.99 of a hundred.
+    #[serde(rename = "p99.99")]
+    pub p99_99: Option<f64>,
+    /// 99.999 of a hundred.
+    #[serde(rename = "p99.999")]
+    pub p99_999: Option<f64>,
+    /// The longest.
+    pub max: f64,
+    /// The mean.
+    pub mean: f64,
+    /// The standard deviation.
+    pub deviation: f64,
+}
+
+impl Percentiles {
+    /// Of response times, each divided by `parts`.
+    #[must_use]
+    pub fn of(responses: &Responses, parts: u32) -> Self {
+        let us = |ns: f64| thousandths(ns / 1000.0 / f64::from(parts));
+        let count = responses.count();
+        if count == 0 {
+            return Self::default();
+        }
+        let at = |quantile: f64| {
+            let beyond = (1.0 - quantile) * count as f64;
+            (quantile <= 0.5 || beyond >= 0.999_999).then(|| us(responses.at(quantile) as f64))
+        };
+        let [p50, p90, p99, p99_9, p99_99, p99_999] = PERCENTILES.map(|(_, quantile)| at(quantile));
+        Self {
+            count,
+            min: us(responses.min() as f64),
+            p50,
+            p90,
+            p99,
+            p99_9,
+            p99_99,
+            p99_999,
+            max: us(responses.max() as f64),
+            mean: us(responses.mean()),
+            deviation: us(responses.deviation()),
+        }
+    }
+
+    /// The one called `name`: one of [`PERCENTILES`], `min`, `mean` or `max`. Of a percentile that there were too few
+    /// responses for, the longest.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<f64> {
+        let percentile = |value: Option<f64>| value.unwrap_or(self.max);
+        Some(match name {
+            "min" => self.min,
+            "mean" => self.mean,
+            "max" => self.max,
+            "p50" => percentile(self.p50),
+            "p90" => percentile(self.p90),
+            "p99" => percentile(self.p99),
+            "p99.9" => percentile(self.p99_9),
+            "p99.99" => percentile(self.p99_99),
+            "p99.999" => percentile(self.p99_999),
+            _ => return None,
+        })
+    }
+}
+
+/// Service demand: the CPU time that one side spent.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Demand {
+    /// Nanoseconds for each message; for latency, for each round trip.
+    pub ns_per_message: f64,
+    /// Nanoseconds for each byte of them.
+    pub ns_per_byte: f64,
+    /// Percent of one core.
+    pub percent_of_core: f64,
+}
+
+impl Demand {
+    pub(super) fn of(cpu_ns: u64, messages: u64, bytes: u64, elapsed_ns: u64) -> Self {
+        let part = |by: u64, digits: f64| (cpu_ns as f64 / by.max(1) as f64 * digits).round() / digits;
+        Self {
+            ns_per_message: part(messages, 10.0),
+            ns_per_byte: part(bytes, 1e6),
+            percent_of_core: thousandths(cpu_ns as f64 * 100.0 / elapsed_ns.max(1) as f64),
+        }
+    }
+}
+
+/// One direction's messages in the measured time.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Flow {
+    /// Messages of all streams; for latency, round trips.
+    pub messages: u64,
+    /// The same for each second.
+    pub messages_per_s: f64,
+    /// 10^6 bytes a second.
+    pub mb_per_s: f64,
+    /// Where there are several streams: 10^6 bytes a second of each.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub streams: Option<Streams>,
+    /// The round trip, where latency was measured.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub round_trip_us: Option<Percentiles>,
+    /// How long bytes took to get where they were wanted: half the round trip of an operation that brings them there
+    /// and back, all of one that fetches them.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub latency_us: Option<Percentiles>,
+}
+
+/// Streams beside each other, in 10^6 bytes a second.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Streams {
+    /// The mean of all.
+    pub mean: f64,
+    /// Their standard deviation.
+    pub deviation: f64,
+    /// Each.
+    pub each: Vec<f64>,
+}
+
+impl Streams {
+    fn of(each: Vec<f64>) -> Self {
+        let number = each.len().max(1) as f64;
+        let mean = each.iter().sum::<f64>() / number;
+        let squares: f64 = each.iter().map(|one| (one - mean).powi(2)).sum();
+        Self {
+            mean: thousandths(mean),
+            deviation: thousandths((squares / number).sqrt()),
+            each: each.into_iter().map(thousandths).collect(),
+        }
+    }
+}
+
+impl Flow {
+    /// What `messages` of each stream in `elapsed_ns` come to.
+    pub(super) fn of(trial: &Trial, messages: &[u64], elapsed_ns: u64, responses: &Responses) -> Self {
+        let seconds = elapsed_ns.max(1) as f64 / 1e9;
+        let mb = |messages: u64| messages as f64 / seconds * f64::from(trial.bytes) / 1e6;
+        let all: u64 = messages.iter().sum();
+        let latency = trial.test == Test::Latency;
+        let parts = if trial.op.fetches() { 1 } else { 2 };
+        Self {
+            messages: all,
+            messages_per_s: thousandths(all as f64 / seconds),
+            mb_per_s: thousandths(mb(all)),
+            streams: (messages.len() > 1).then(|| Streams::of(messages.iter().map(|n| mb(*n)).collect())),
+            round_trip_us: latency.then(|| Percentiles::of(responses, 1)),
+            latency_us: latency.then(|| Percentiles::of(responses, parts)),
+        }
+    }
+}
+
+/// What came out of one [`Trial`].
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Measured {
+    /// What was measured.
+    #[serde(flatten)]
+    pub trial: Trial,
+    /// From the measuring side to the serving one.
+    #[serde(flatten)]
+    pub flow: Flow,
+    /// Where both directions were measured at once, the other one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reverse: Option<Flow>,
+    /// How much of the load beside it went through, in 10^6 bytes a second.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub load_mb_per_s: Option<f64>,
+    /// How long it was measured.
+    pub seconds: f64,
+    /// CPU time of the side that measures.
+    pub client: Demand,
+    /// CPU time of the side that serves.
+    pub server: Demand,
+}
+
+impl Measured {
+    /// Messages a second, both directions together.
+    #[must_use]
+    pub fn messages_per_s(&self) -> f64 {
+        self.flow.messages_per_s + self.reverse.as_ref().map_or(0.0, |flow| flow.messages_per_s)
+    }
+
+    /// 10^6 bytes a second, both directions together.
+    #[must_use]
+    pub fn mb_per_s(&self) -> f64 {
+        self.flow.mb_per_s + self.reverse.as_ref().map_or(0.0, |flow| flow.mb_per_s)
+    }
+
+    /// The latency called `name`, of the slower direction.
+    #[must_use]
+    pub fn latency_us(&self, name: &str) -> Option<f64> {
+        let of = |flow: &Flow| flow.latency_us.as_ref()?.named(name);
+        let both = [of(&self.flow), self.reverse.as_ref().and_then(of)];
+        both.into_iter().flatten().max_by(f64::total_cmp)
+    }
+}
+
+/// What the serving side saw between mark and end.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub(super) struct ServerReport {
+    /// CPU time of its process.
+    pub(super) cpu_ns: u64,
+    /// What it measured itself, where both directions were.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) reverse: Option<Flow>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::Op;
+
+    #[test]
+    fn percentiles_of_a_known_distribution() {
+        let mut responses = Responses::new();
+        (1..=1_000_000_u64).for_each(|ns| responses.record(ns));
+        let us = Percentiles::of(&responses, 1);
+        assert_eq!(us.count, 1_000_000);
+        let near = |value: Option<f64>, right: f64| {
+            let value = value.unwrap();
+            assert!((value - right).abs() <= right / 500.0, "{value} is not {right}");
+        };
+        near(us.p50, 500.0);
+        near(us.p90, 900.0);
+        near(us.p99, 990.0);
+        near(us.p99_9, 999.0);
+        near(us.p99_99, 999.9);
+        near(us.p99_999, 999.99);
+        near(Some(us.max), 1000.0);
+        near(Some(us.mean), 500.0);
+        near(Some(us.deviation), 288.7);
+        near(Percentiles::of(&responses, 2).p99, 495.0);
+        for (name, _) in PERCENTILES {
+            assert!(us.named(name).is_some(), "{name}");
+        }
+        assert_eq!(us.named("p98"), None);
+    }
+
+    #[test]
+    fn what_few_responses_cannot_tell_is_not_said() {
+        let mut responses = Responses::new();
+        (1..=1000_u64).for_each(|us| responses.record(us * 1000));
+        let us = Percentiles::of(&responses, 1);
+        assert!(us.p99_9.is_some() && us.p99_99.is_none() && us.p99_999.is_none(), "{us:?}");
+        assert_eq!(us.named("p99.99"), Some(us.max));
+        assert_eq!(Percentiles::of(&Responses::new(), 1), Percentiles::default());
+    }
+
+    #[test]
+    fn streams_have_a_mean_and_a_deviation() {
+        let trial = Trial { streams: 4, ..Trial::new(Test::Bandwidth, Op::Send, 1000) };
+        let flow = Flow::of(&trial, &[2000, 4000, 4000, 6000], 1_000_000_000, &Responses::new());
+        assert_eq!((flow.messages, flow.mb_per_s), (16000, 16.0));
+        let streams = flow.streams.unwrap();
+        assert_eq!((streams.mean, streams.deviation), (4.0, 1.414));
+        assert_eq!(streams.each, [2.0, 4.0, 4.0, 6.0]);
+        assert!(flow.latency_us.is_none());
+        let alone = Flow::of(&Trial::new(Test::Latency, Op::Send, 8), &[9], 1_000, &Responses::new());
+        assert!(alone.streams.is_none() && alone.latency_us.is_some());
+    }
+
+    #[test]
+    fn service_demand_is_cpu_time_by_messages_bytes_and_time() {
+        let demand = Demand::of(500_000, 1000, 16_384_000, 1_000_000);
+        assert_eq!((demand.ns_per_message, demand.percent_of_core), (500.0, 50.0));
+        assert_eq!(demand.ns_per_byte, 0.030_518);
+        assert_eq!(Demand::of(7, 0, 0, 0).ns_per_message, 7.0);
+    }
+}

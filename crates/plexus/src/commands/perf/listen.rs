@@ -1,0 +1,65 @@
+//! `plexus perf --listen`: serves those who measure from elsewhere.
+
+use std::{
+    io::Read,
+    net::{IpAddr, SocketAddr},
+    thread,
+};
+
+use anyhow::{Context, bail};
+use plexus_bench::perf::alone::{Listener, PORT, Served};
+use serde_json::json;
+
+use crate::output;
+
+/// Serves at `address` (an IP address, with a port or without).
+pub(super) fn run(address: &str, once: bool, core: Option<usize>, json: bool) -> anyhow::Result<()> {
+    let listener = Listener::bind(parse(address)?, core)?;
+    let at = listener.address().context("where it listens")?;
+    match json {
+        true => output::json(&json!({ "listening": at }))?,
+        false => output::line(&format!("listening at {at}; measure with `plexus perf {}`", called(at)))?,
+    }
+    loop {
+        match listener.serve_one().context("cannot accept connections")? {
+            Served::Session { client, rail } => {
+                output::progress(&format!("{client} has measured over {rail}"));
+                if once {
+                    return Ok(());
+                }
+            }
+            Served::Refused { client, why } if once => bail!("{client}: {why}"),
+            Served::Refused { client, why } => output::progress(&format!("{client}: {why}")),
+        }
+    }
+}
+
+/// Ends this process when its standard input ends: whoever started it is gone then, however it went.
+pub(super) fn end_with_input() -> anyhow::Result<()> {
+    let watch = || {
+        let mut input = std::io::stdin().lock();
+        let mut sink = [0; 64];
+        while !matches!(input.read(&mut sink), Ok(0) | Err(_)) {}
+        std::process::exit(0);
+    };
+    thread::Builder::new().name("lifeline".into()).spawn(watch).context("start a thread")?;
+    Ok(())
+}
+
+fn parse(text: &str) -> anyhow::Result<SocketAddr> {
+    let address = text.parse::<SocketAddr>();
+    let address = address.or_else(|_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, PORT)));
+    address.with_context(|| {
+        format!("--listen {text}: use an address of this machine as in 0.0.0.0 or 10.0.0.1:{PORT}")
+    })
+}
+
+/// How others may call it.
+fn called(at: SocketAddr) -> String {
+    let name = if at.ip().is_unspecified() {
+        rustix::system::uname().nodename().to_string_lossy().into_owned()
+    } else {
+        at.ip().to_string()
+    };
+    if at.port() == PORT { name } else { format!("{name}:{}", at.port()) }
+}

@@ -1,0 +1,371 @@
+//! `plexus perf`: the interconnect, between two processes of this machine, two machines, or two nodes of a cluster.
+
+mod between;
+mod listen;
+mod pair;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use plexus_base::Waiting;
+use plexus_bench::perf::{
+    self, Driving, Grid, LaneChoice, Op, Row, Test, Thresholds, Trial, Until,
+    alone::{self, RailChoice},
+};
+
+use super::measured;
+use crate::output;
+
+const EXAMPLES: &str = "\
+Examples:
+  plexus perf                                        this machine: memory and TCP side by side
+  plexus perf --listen                               on one machine, and on the other:
+  plexus perf HOST --sizes 8..4M --plot charts
+  plexus perf c1 n1 n2 --test latency --sizes 64     two nodes of a running cluster
+  plexus perf --rail tcp --sizes 64 --test latency --load max
+  plexus perf --test bandwidth --sizes 64K --streams 1,4,16 --bidirectional
+  plexus perf HOST --sizes 8 --test latency --max-latency-us 20 --percentile p99";
+
+/// Between whom, and what.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// A machine where `plexus perf --listen` runs (HOST or HOST:PORT), or a running cluster and two of its nodes ([DIR]
+    /// [NODE NODE]) [default: two processes of this machine].
+    #[arg(value_name = "HOST | DIR | NODE", num_args = 0..=3)]
+    target: Vec<String>,
+
+    /// What to measure: latency (one message under way in each stream), bandwidth.
+    #[arg(long, value_delimiter = ',', default_value = "latency,bandwidth", value_name = "TEST,...")]
+    #[arg(help_heading = "What")]
+    test: Vec<Test>,
+    /// How bytes get there: send (a message that the peer is handed), put (into the peer's memory, with a message behind).
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "send,put",
+        value_name = "OP,...",
+        help_heading = "What"
+    )]
+    op: Vec<Op>,
+    /// Message sizes: 64, a list 8,4K, or a sweep by powers of two 8..4M [default: 8 to 4M by powers of four].
+    #[arg(long, value_parser = SizesParser, value_name = "BYTES", help_heading = "What")]
+    sizes: Option<Sizes>,
+    /// Streams side by side, each with messages of its own under way.
+    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,...", help_heading = "What")]
+    streams: Vec<u32>,
+    /// Messages of a stream under way when bandwidth is measured.
+    #[arg(long, value_delimiter = ',', default_value = "16", value_name = "N,...", help_heading = "What")]
+    depth: Vec<u32>,
+    /// Both sides measure towards each other at once.
+    #[arg(long, help_heading = "What")]
+    bidirectional: bool,
+    /// Bulk in the background: MB/s, or max.
+    #[arg(long, value_name = "MB/s | max", help_heading = "What")]
+    load: Option<String>,
+    /// Bytes of a message of the load.
+    #[arg(long, default_value = "64K", value_parser = perf::size, value_name = "BYTES", help_heading = "What")]
+    load_size: u32,
+    /// Lane of a link: auto (bandwidth of long messages on bulk), prompt, bulk.
+    #[arg(long, default_value = "auto", value_name = "LANE", help_heading = "What")]
+    lane: LaneChoice,
+
+    /// What joins the two sides: auto, shm, tcp, ... [default: on this machine shm,tcp; else auto].
+    #[arg(long, value_delimiter = ',', value_name = "RAIL,...", help_heading = "How")]
+    rail: Vec<RailChoice>,
+    /// How both sides wait: polling (never sleep), event (sleep at once), adaptive (look a while, then sleep)
+    /// [default: polling,adaptive; of a cluster: polling and as it is configured].
+    #[arg(long, value_delimiter = ',', value_name = "HOW,...", help_heading = "How")]
+    wait: Vec<Waiting>,
+    /// Seconds for each measurement.
+    #[arg(long, default_value_t = 0.1, value_name = "S", help_heading = "How")]
+    seconds: f64,
+    /// Measure so many messages instead.
+    #[arg(long, conflicts_with = "seconds", value_name = "N", help_heading = "How")]
+    count: Option<u64>,
+    /// Measure everything so often; the one in the middle is shown, and how far they lay apart.
+    #[arg(long, default_value_t = 1, value_name = "N", help_heading = "How")]
+    repeat: u32,
+    /// Cores of the two sides, as in 0,1; `any` for none [default on one machine: its first two].
+    #[arg(long, value_name = "A,B | any", help_heading = "How")]
+    cores: Option<String>,
+
+    /// Serve those who measure from another machine [default address: 0.0.0.0:7490].
+    #[arg(long, num_args = 0..=1, default_missing_value = "0.0.0.0", value_name = "ADDR", help_heading = "Listening")]
+    #[arg(conflicts_with_all = ["target", "test", "op", "sizes", "load", "rail", "wait", "count", "repeat"])]
+    listen: Option<String>,
+    /// End after one client.
+    #[arg(long, requires = "listen", help_heading = "Listening")]
+    once: bool,
+    /// End when standard input does.
+    #[arg(long, hide = true)]
+    lifeline: bool,
+
+    /// Print the result as JSON.
+    #[arg(long, help_heading = "Result")]
+    json: bool,
+    /// Print the result as comma-separated values.
+    #[arg(long, conflicts_with = "json", help_heading = "Result")]
+    csv: bool,
+    /// Fail (exit code 1) where latency is above this.
+    #[arg(long, value_name = "US", help_heading = "Result")]
+    max_latency_us: Option<f64>,
+    /// Which latency --max-latency-us is about: p50, p90, p99, p99.9, p99.99, p99.999, min, mean or max.
+    #[arg(
+        long,
+        default_value = "p50",
+        requires = "max_latency_us",
+        value_name = "WHICH",
+        help_heading = "Result"
+    )]
+    #[arg(value_parser = ["min", "mean", "p50", "p90", "p99", "p99.9", "p99.99", "p99.999", "max"])]
+    percentile: String,
+    /// Fail (exit code 1) where bandwidth is below this, in 10^6 bytes a second.
+    #[arg(long, value_name = "MB/s", help_heading = "Result")]
+    min_mb_s: Option<f64>,
+}
+
+/// A list of sizes as one argument.
+#[derive(Clone, Debug)]
+struct Sizes(Vec<u32>);
+
+#[derive(Clone)]
+struct SizesParser;
+
+impl clap::builder::TypedValueParser for SizesParser {
+    type Value = Sizes;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<Sizes, clap::Error> {
+        let parser = |text: &str| perf::sizes(text).map(Sizes);
+        parser.parse_ref(command, arg, value)
+    }
+}
+
+/// Everything that is to be done, checked.
+struct Wish {
+    trials: Vec<Trial>,
+    until: Until,
+    repeat: u32,
+    rails: Vec<RailChoice>,
+    waits: Vec<Waiting>,
+    cores: Cores,
+}
+
+/// Where the two sides run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cores {
+    Usual,
+    Any,
+    These(usize, usize),
+}
+
+/// Between whom.
+enum Target {
+    Here,
+    Host(String),
+    Cluster(PathBuf, Option<[String; 2]>),
+}
+
+/// Measures, or serves.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    if args.lifeline {
+        listen::end_with_input()?;
+    }
+    let cores = cores(args.cores.as_deref())?;
+    if let Some(address) = &args.listen {
+        let core = match cores {
+            Cores::These(_, core) => Some(core),
+            Cores::Usual | Cores::Any => None,
+        };
+        return listen::run(address, args.once, core, args.json);
+    }
+    let wish = args.wish(cores)?;
+    let rows = match target(&args.target)? {
+        Target::Here => pair::measure(&wish)?,
+        Target::Host(host) => pair::measure_with(&wish, &host)?,
+        Target::Cluster(dir, names) => between::measure(&wish, &dir, names.as_ref())?,
+    };
+    args.show(&rows)
+}
+
+impl Args {
+    fn wish(&self, cores: Cores) -> anyhow::Result<Wish> {
+        let load = self.load.as_deref().map(|load| perf::load(load, self.load_size)).transpose();
+        let grid = Grid {
+            tests: self.test.clone(),
+            ops: self.op.clone(),
+            sizes: self.sizes.clone().map_or_else(Vec::new, |sizes| sizes.0),
+            streams: self.streams.clone(),
+            depths: self.depth.clone(),
+            bidirectional: self.bidirectional,
+            load: load.map_err(|why| anyhow::anyhow!("--load: {why}"))?,
+            lane: self.lane,
+        };
+        if !(0.01..=600.0).contains(&self.seconds) {
+            bail!("--seconds {}: use 0.01 to 600", self.seconds);
+        }
+        if !(1..=100).contains(&self.repeat) {
+            bail!("--repeat {}: use 1 to 100", self.repeat);
+        }
+        if self.max_latency_us.is_some() && !self.test.contains(&Test::Latency) {
+            bail!("--max-latency-us needs --test latency");
+        }
+        if self.min_mb_s.is_some() && !self.test.contains(&Test::Bandwidth) {
+            bail!("--min-mb-s needs --test bandwidth");
+        }
+        let until = match self.count {
+            Some(count) => Until::Count(count),
+            None => Until::Ms((self.seconds * 1000.0) as u32),
+        };
+        Ok(Wish {
+            trials: grid.trials()?,
+            until,
+            repeat: self.repeat,
+            rails: self.rail.clone(),
+            waits: self.wait.clone(),
+            cores,
+        })
+    }
+
+    /// Prints the result, then fails where a threshold is missed.
+    fn show(&self, rows: &[Row]) -> anyhow::Result<()> {
+        if self.json {
+            output::json(&perf::to_json(rows))?;
+        } else if self.csv {
+            output::line(perf::to_csv(rows).trim_end())?;
+        } else {
+            output::line(perf::text(rows).trim_end())?;
+        }
+        let thresholds = Thresholds {
+            max_latency_us: self.max_latency_us.map(|most| (most, self.percentile.clone())),
+            min_mb_per_s: self.min_mb_s,
+        };
+        let missed = thresholds.missed(rows);
+        let Some(first) = missed.first() else { return Ok(()) };
+        match missed.len() {
+            1 => bail!("{first}"),
+            more => bail!("{first}; and {} more of {} missed", more - 1, rows.len()),
+        }
+    }
+}
+
+impl Wish {
+    /// Does `measure` as often as asked, and makes rows of what it returns.
+    fn rows(
+        &self,
+        waiting: Waiting,
+        mut measure: impl FnMut(u32) -> anyhow::Result<Vec<perf::Measured>>,
+        (rail, why): (&str, &str),
+    ) -> anyhow::Result<Vec<Row>> {
+        let mut runs: Vec<Vec<perf::Measured>> = self.trials.iter().map(|_| Vec::new()).collect();
+        for number in 0..self.repeat {
+            let measured = measure(number)?;
+            runs.iter_mut().zip(measured).for_each(|(runs, measured)| runs.push(measured));
+        }
+        Ok(runs.into_iter().filter_map(|runs| Row::of(rail, why, waiting.name(), runs)).collect())
+    }
+}
+
+/// Who drives the workers, and in which mode those wait that nobody drives.
+fn driving(wait: Waiting) -> (Driving, Waiting) {
+    match wait {
+        // Before and after a measurement nothing needs to poll.
+        Waiting::Polling => (Driving::Polling, Waiting::Event),
+        other => (Driving::Waiting, other),
+    }
+}
+
+fn cores(text: Option<&str>) -> anyhow::Result<Cores> {
+    let Some(text) = text else { return Ok(Cores::Usual) };
+    if text == "any" {
+        return Ok(Cores::Any);
+    }
+    let pair = text.split_once(',').and_then(|(one, other)| Some((one.parse().ok()?, other.parse().ok()?)));
+    let (one, other) =
+        pair.with_context(|| format!("--cores {text}: write two numbers as in 0,1, or any"))?;
+    Ok(Cores::These(one, other))
+}
+
+/// Keeps this process, and all threads it starts from now on, where it is to run; the core of the other side.
+fn place(cores: Cores, here: bool) -> anyhow::Result<Option<usize>> {
+    let (one, other) = match cores {
+        Cores::These(one, other) => (one, other),
+        Cores::Usual if here => match alone::cores()?[..] {
+            [one, other, ..] => (one, other),
+            _ => return Ok(None),
+        },
+        Cores::Usual | Cores::Any => return Ok(None),
+    };
+    alone::pin(one)?;
+    Ok(Some(other))
+}
+
+/// Takes what stands in front of the options apart.
+fn target(words: &[String]) -> anyhow::Result<Target> {
+    let cluster = |dir: &str| PathBuf::from(dir);
+    Ok(match words {
+        [] => Target::Here,
+        [one] if cluster(one).join("cluster.toml").exists() => Target::Cluster(cluster(one), None),
+        [one] if one.contains('/') => {
+            bail!("{one}: there is no cluster (no cluster.toml); a machine is named without `/`")
+        }
+        [one] => Target::Host(one.clone()),
+        [one, other] => {
+            let set = std::env::var_os("PLEXUS_DIR").map(PathBuf::from);
+            let here = || PathBuf::from("cluster.toml").exists().then(|| PathBuf::from("."));
+            let dir = set.or_else(here).with_context(|| {
+                format!(
+                    "of which cluster are {one} and {other}? name its directory in front, or set PLEXUS_DIR"
+                )
+            })?;
+            Target::Cluster(dir, Some([one.clone(), other.clone()]))
+        }
+        [dir, one, other] => Target::Cluster(cluster(dir), Some([one.clone(), other.clone()])),
+        _ => bail!("name at most a directory and two nodes"),
+    })
+}
+
+/// Says on standard error how far a run is: on a terminal in one line that is written over, else once for each rail and
+/// way of waiting.
+struct Teller<'a> {
+    trials: &'a [Trial],
+    what: String,
+    terminal: bool,
+}
+
+impl<'a> Teller<'a> {
+    fn new(wish: &'a Wish, what: String, number: u32) -> Self {
+        use std::io::IsTerminal;
+        let what = if wish.repeat > 1 { format!("{what}, {} of {}", number + 1, wish.repeat) } else { what };
+        let terminal = std::io::stderr().is_terminal();
+        if !terminal {
+            output::progress(&what);
+        }
+        Self { trials: &wish.trials, what, terminal }
+    }
+
+    fn tell(&self, live: perf::Live) {
+        if let (true, Some(trial)) = (self.terminal, self.trials.get(live.trial)) {
+            let line = perf::live(trial, live.trial, self.trials.len(), live.messages);
+            output::over(&format!("{}: {line}", self.what));
+        }
+    }
+}
+
+impl Drop for Teller<'_> {
+    fn drop(&mut self) {
+        if self.terminal {
+            output::over("");
+        }
+    }
+}
+
+/// See [`measured::explained`].
+fn explained(error: perf::BetweenError) -> anyhow::Error {
+    measured::explained(error)
+}

@@ -1,0 +1,209 @@
+//! `plexus perf` without a cluster: between two processes, every option once, what it prints and when it fails.
+
+mod common;
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Stdio},
+};
+
+use serde_json::Value;
+
+/// Two processes over memory, few messages.
+fn brief<'a>(more: impl IntoIterator<Item = &'a str>) -> common::Run {
+    common::run(["perf", "--rail", "shm", "--wait", "event", "--count", "20", "--sizes", "64"]).args(more)
+}
+
+fn rows(said: &Value) -> &Vec<Value> {
+    said["perf"].as_array().unwrap()
+}
+
+/// `plexus perf --listen`, ended with the test.
+struct Listener {
+    child: Child,
+    address: String,
+}
+
+impl Listener {
+    fn start(more: &[&str]) -> Self {
+        let mut run = common::run(["perf", "--listen", "127.0.0.1:0", "--json", "--lifeline"]);
+        let command = run.0.args(more).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let said: Value = serde_json::from_str(&line).unwrap();
+        Self { child, address: said["listening"].as_str().unwrap().to_owned() }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn every_rail_and_way_of_waiting_side_by_side() {
+    let said = common::run(["perf", "--sizes", "8,16K", "--count", "8", "--json"]).said().json();
+    let rows = rows(&said);
+    assert_eq!(rows.len(), 2 * 2 * 2 * 2 * 2, "rails, ways of waiting, tests, operations, sizes");
+    for row in rows {
+        assert!(
+            row["messages_per_s"].as_f64().unwrap() > 0.0 && row["messages"].as_u64() >= Some(8),
+            "{row}"
+        );
+        for side in ["client", "server"] {
+            for figure in ["ns_per_message", "ns_per_byte", "percent_of_core"] {
+                assert!(row[side][figure].as_f64().unwrap() > 0.0, "{row}");
+            }
+        }
+        let latency = row["test"] == "latency";
+        assert_eq!(row["latency_us"]["max"].is_f64(), latency, "{row}");
+        assert_eq!(row["round_trip_us"]["p50"].is_f64(), latency, "{row}");
+        assert!(row["why"].as_str().unwrap().contains("--rail"), "{row}");
+    }
+    let has = |key: &str, value: &str| rows.iter().any(|row| row[key] == value);
+    for (key, values) in
+        [("rail", ["shm", "tcp"]), ("waiting", ["polling", "adaptive"]), ("op", ["send", "put"])]
+    {
+        values.iter().for_each(|value| assert!(has(key, value), "{key} {value}"));
+    }
+}
+
+#[test]
+fn every_option_once() {
+    let said = brief([
+        "--streams",
+        "1,3",
+        "--depth",
+        "4,8",
+        "--bidirectional",
+        "--load",
+        "max",
+        "--load-size",
+        "4K",
+    ])
+    .args(["--lane", "bulk", "--repeat", "2", "--cores", "any", "--json"])
+    .said()
+    .json();
+    let rows = rows(&said);
+    // Latency has no depth.
+    assert_eq!(rows.len(), 2 * 2 + 2 * 2 * 2);
+    for row in rows {
+        assert!(row["reverse"]["mb_per_s"].is_f64() && row["load_mb_per_s"].is_f64(), "{row}");
+        assert_eq!(row["repeats"]["each"].as_array().unwrap().len(), 2);
+        assert_eq!(row["lane"], "bulk");
+        match row["streams"].as_object() {
+            Some(streams) => assert_eq!(streams["each"].as_array().unwrap().len(), 3, "{row}"),
+            None => assert_eq!(row["streams"], 1, "{row}"),
+        }
+    }
+}
+
+#[test]
+fn people_and_spreadsheets_get_theirs() {
+    let text = brief([]).said().ok();
+    for part in [
+        "Latency, half a round trip, in microseconds: over shm, event",
+        "p99.999",
+        "Bandwidth: ",
+        "MB/s",
+        "send",
+        "put",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let csv = brief(["--csv"]).said().ok();
+    let mut lines = csv.lines();
+    let heads: Vec<&str> = lines.next().unwrap().split(',').collect();
+    assert!(heads.contains(&"latency_p99.99_us") && heads.contains(&"server_cpu_ns_per_byte"));
+    assert_eq!(lines.clone().count(), 4);
+    assert!(lines.all(|line| line.split(',').count() >= heads.len()));
+}
+
+#[test]
+fn thresholds_decide_the_exit_code() {
+    brief(["--test", "latency", "--max-latency-us", "1e9", "--percentile", "max"]).said().ok();
+    let missed = brief(["--op", "put", "--test", "latency", "--max-latency-us", "0.0001"]).said().refusal();
+    assert!(
+        missed.contains("put of 64 B over shm (event): p50 ") && missed.contains("at most 0.00"),
+        "{missed}"
+    );
+    brief(["--min-mb-s", "0.000001"]).said().ok();
+    let missed = brief(["--test", "bandwidth", "--min-mb-s", "1e12"]).said().refusal();
+    assert!(missed.contains("MB/s, at least ") && missed.contains("and 1 more of 2 missed"), "{missed}");
+}
+
+#[test]
+fn a_listener_serves_one_client_after_another() {
+    let listener = Listener::start(&[]);
+    for rail in ["auto", "tcp"] {
+        let args = ["perf", &listener.address, "--rail", rail, "--wait", "adaptive", "--count", "20"];
+        let said = common::run(args).args(["--sizes", "64", "--op", "send", "--json"]).said().json();
+        let right = if rail == "auto" { "shm" } else { "tcp" };
+        assert!(rows(&said).len() == 2 && rows(&said).iter().all(|row| row["rail"] == right), "{said}");
+        if rail == "auto" {
+            assert!(rows(&said)[0]["why"].as_str().unwrap().contains("both are on one machine"));
+        }
+    }
+    // Strangers are turned away, and it goes on.
+    for bytes in [&b"GET / HTTP/1.0\r\n\r\n"[..], b"", b"{}\n"] {
+        let mut stranger = std::net::TcpStream::connect(&listener.address).unwrap();
+        std::io::Write::write_all(&mut stranger, bytes).unwrap();
+    }
+    let args = ["perf", &listener.address, "--cores", "0,9999", "--sizes", "8", "--count", "8"];
+    let refusal = common::run(args).said().refusal();
+    assert!(refusal.contains("the listener refuses: core 9999"), "{refusal}");
+    let args = ["perf", &listener.address, "--wait", "event", "--sizes", "8", "--count", "8"];
+    common::run(args).said().ok();
+}
+
+#[test]
+fn a_listener_that_is_to_serve_one_client_ends_after_it() {
+    let mut listener = Listener::start(&["--once"]);
+    let args = ["perf", &listener.address, "--wait", "event", "--sizes", "8", "--count", "8"];
+    common::run(args).said().ok();
+    assert!(listener.child.wait().unwrap().success());
+    let refusal = common::run(args).said().refusal();
+    assert!(refusal.contains("start `plexus perf --listen` there first"), "{refusal}");
+}
+
+#[test]
+fn wrong_usage_is_refused_with_what_to_do() {
+    for (args, part) in [
+        (&["--max-latency-us", "5", "--test", "bandwidth"][..], "--max-latency-us needs --test latency"),
+        (&["--min-mb-s", "5", "--test", "latency"], "--min-mb-s needs --test bandwidth"),
+        (&["--load", "fast"], "--load: `fast` is no load"),
+        (&["--streams", "65"], "65 streams: use 1 to 64"),
+        (&["--depth", "0"], "a depth of 0"),
+        (&["--sizes", "5M"], "of 5242880 bytes: use 1 to 4194304"),
+        (&["--seconds", "0"], "--seconds 0: use 0.01 to 600"),
+        (&["--repeat", "0"], "--repeat 0: use 1 to 100"),
+        (&["--cores", "1"], "write two numbers as in 0,1"),
+        (&["--cores", "9999,0"], "core 9999"),
+        (&["no/such/cluster"], "there is no cluster"),
+        (&["n1", "n2"], "of which cluster are n1 and n2?"),
+        (&["--listen", "nowhere"], "use an address of this machine"),
+        (&["127.0.0.1:1"], "start `plexus perf --listen` there first"),
+        (&["127.0.0.1:x"], "`x` is no port"),
+    ] {
+        let refusal = common::run(["perf"]).args(args.iter().copied()).said().refusal();
+        assert!(refusal.contains(part), "{args:?}: {refusal}");
+    }
+    for (args, part) in [
+        (&["--op", "teleport"][..], "unknown operation `teleport`: use one of send, put"),
+        (&["--sizes", "64..8"], "write the smaller size first"),
+        (&["--rail", "ipx"], "unknown rail `ipx`"),
+        (&["--wait", "dozing"], "use polling, event or adaptive"),
+        (&["--json", "--csv"], "cannot be used with"),
+        (&["--listen", "--rail", "tcp"], "cannot be used with"),
+        (&["--once"], "--listen"),
+        (&["--percentile", "p98"], "p99.99"),
+        (&["--count", "5", "--seconds", "1"], "cannot be used with"),
+    ] {
+        let said = common::run(["perf"]).args(args.iter().copied()).said();
+        assert_eq!(said.code, Some(2), "{args:?}: {}", said.err);
+        assert!(said.err.contains(part), "{args:?}: {}", said.err);
+    }
+}
