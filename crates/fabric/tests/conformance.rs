@@ -16,6 +16,14 @@ mod suite;
 #[path = "conformance/words.rs"]
 mod words;
 
+/// Where there is no libfabric, the test says so.
+fn over_libfabric(provider: &'static str, property: impl Fn(pairs::Kind)) {
+    let over = pairs::Kind::Ofi(provider);
+    if over.is_here() {
+        property(over);
+    }
+}
+
 macro_rules! over_every_rail {
     ($($module:ident { $($property:ident)* })*) => {
         mod shm {
@@ -26,6 +34,12 @@ macro_rules! over_every_rail {
         }
         mod tcp {
             $($(#[test] fn $property() { crate::$module::$property(crate::pairs::Kind::Tcp); })*)*
+        }
+        mod ofi_tcp {
+            $($(#[test] fn $property() { crate::over_libfabric("tcp", crate::$module::$property); })*)*
+        }
+        mod ofi_shm {
+            $($(#[test] fn $property() { crate::over_libfabric("shm", crate::$module::$property); })*)*
         }
     };
 }

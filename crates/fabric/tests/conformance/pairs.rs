@@ -1,7 +1,7 @@
 //! Connected pairs of rails, and the small things that every test does with them.
 
 use std::{
-    net::{TcpListener, TcpStream},
+    net::{IpAddr, Ipv4Addr, TcpListener, TcpStream},
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, atomic::AtomicBool},
 };
@@ -9,6 +9,7 @@ use std::{
 use plexus_fabric::{
     Bell, Frame, LANES, Lane, Lost, PeerBell, PeerWindow, Rail, RailKind, SendError, Window, WindowId,
     WindowSpan, Windows,
+    ofi::{Offer, OfiEndpoint, OfiError, OfiRail},
     shm::{RxRings, ShmParts, ShmRail, TxRings},
     tcp::{KEY_LEN, Seal, TcpParts, TcpRail},
 };
@@ -28,6 +29,8 @@ pub(crate) enum Kind {
     Shm,
     Tcp,
     SealedTcp,
+    /// A provider of libfabric.
+    Ofi(&'static str),
 }
 
 impl Kind {
@@ -35,9 +38,30 @@ impl Kind {
         match self {
             Self::Shm => RailKind::Shm,
             Self::Tcp | Self::SealedTcp => RailKind::Tcp,
+            Self::Ofi(_) => RailKind::Ofi,
+        }
+    }
+
+    /// Whether a worker can sleep until something arrives.
+    pub(crate) fn sleeps(self) -> bool {
+        self != Self::Ofi("shm")
+    }
+
+    /// Whether this machine has it; says so where not.
+    pub(crate) fn is_here(self) -> bool {
+        let Self::Ofi(provider) = self else { return true };
+        match OfiEndpoint::open(provider, Some(LOOPBACK), Arc::default()) {
+            Ok(_) => true,
+            Err(why @ OfiError::Absent { .. }) => {
+                println!("skipped: {why}");
+                false
+            }
+            Err(why) => panic!("{why}"),
         }
     }
 }
+
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// One end of a pair, with all that a worker has around it.
 pub(crate) struct End {
@@ -100,6 +124,17 @@ impl Own {
         let gone = Arc::new(AtomicBool::new(false));
         End { rail: Box::new(rail), bell: self.bell, windows: self.windows, gone }
     }
+
+    pub(crate) fn ofi_end(&self, provider: &str) -> OfiEndpoint {
+        OfiEndpoint::open(provider, Some(LOOPBACK), Arc::clone(&self.windows)).unwrap()
+    }
+
+    /// With the offer of the peer. Poll both ends until they are connected.
+    pub(crate) fn ofi(self, end: OfiEndpoint, offer: &[u8]) -> (OfiRail, impl FnOnce(OfiRail) -> End) {
+        let gone = Arc::new(AtomicBool::new(false));
+        let rail = end.connect(Offer::decode(offer).unwrap(), Arc::clone(&gone)).unwrap();
+        (rail, move |rail| End { rail: Box::new(rail), bell: self.bell, windows: self.windows, gone })
+    }
 }
 
 fn spans() -> [WindowSpan; 2] {
@@ -132,6 +167,16 @@ pub(crate) fn pair_of(kind: Kind, a: Own, b: Own) -> (End, End) {
             let (prompt, bulk) = (sockets(), sockets());
             let (seals_a, seals_b) = (kind == Kind::SealedTcp).then(seals).unzip();
             (a.tcp([prompt.0, bulk.0], seals_a), b.tcp([prompt.1, bulk.1], seals_b))
+        }
+        Kind::Ofi(provider) => {
+            let (end_a, end_b) = (a.ofi_end(provider), b.ofi_end(provider));
+            let (offer_a, offer_b) = (end_a.offer().encode(), end_b.offer().encode());
+            let ((mut rail_a, a), (mut rail_b, b)) = (a.ofi(end_a, &offer_b), b.ofi(end_b, &offer_a));
+            while !(rail_a.is_connected() && rail_b.is_connected()) {
+                rail_a.flush().unwrap();
+                rail_b.flush().unwrap();
+            }
+            (a(rail_a), b(rail_b))
         }
     }
 }
@@ -177,6 +222,16 @@ impl End {
     pub(crate) fn take(&mut self, count: usize) -> Vec<(Lane, Vec<u8>)> {
         let mut frames = Vec::new();
         while frames.len() < count {
+            self.rail.poll(64, &mut |lane, frame| frames.push((lane, bytes(&frame)))).unwrap();
+        }
+        frames
+    }
+
+    /// The same while `peer`, who sent them, goes on pushing out what it has.
+    pub(crate) fn take_from(&mut self, peer: &mut Self, count: usize) -> Vec<(Lane, Vec<u8>)> {
+        let mut frames = Vec::new();
+        while frames.len() < count {
+            peer.rail.flush().unwrap();
             self.rail.poll(64, &mut |lane, frame| frames.push((lane, bytes(&frame)))).unwrap();
         }
         frames

@@ -101,7 +101,7 @@ pub(crate) fn frames_of_every_size_arrive_whole(kind: Kind) {
             let cut = len.min(16) * (len % 3) / 2;
             a.rail.send(lane, &sent[..cut.min(len)], &sent[cut.min(len)..]).unwrap();
             a.rail.flush().unwrap();
-            assert_eq!(b.take(1), [(lane, sent.to_vec())]);
+            assert_eq!(b.take_from(&mut a, 1), [(lane, sent.to_vec())]);
         }
     }
 }
@@ -114,7 +114,7 @@ pub(crate) fn a_frame_that_is_too_long_is_refused_and_does_no_harm(kind: Kind) {
     assert_eq!(a.rail.put(Lane::Bulk, put, &[1], &long), Err(SendError::TooLarge));
     a.rail.send(Lane::Bulk, &[], &long).unwrap();
     a.rail.flush().unwrap();
-    assert_eq!(b.take(1), [(Lane::Bulk, long)]);
+    assert_eq!(b.take_from(&mut a, 1), [(Lane::Bulk, long)]);
     assert!(!b.rail.pending() || b.rail.poll(1, &mut |_, _| panic!("one frame was sent")).is_ok());
 }
 
@@ -185,7 +185,7 @@ pub(crate) fn the_data_of_a_put_are_there_when_its_frame_is(kind: Kind) {
         let put = Put { window: DIVIDED, offset: place as u64, generation, data: &data };
         a.rail.put(lane, put, &(round as u64).to_le_bytes(), &[1; 40]).unwrap();
         a.rail.flush().unwrap();
-        let came = b.take(1);
+        let came = b.take_from(&mut a, 1);
         assert_eq!(came[0].0, lane);
         assert_eq!(came[0].1[..8], (round as u64).to_le_bytes());
         let mut landed = vec![0; data.len()];
@@ -325,7 +325,7 @@ pub(crate) fn no_wake_up_is_lost_between_two_sleepers(kind: Kind) {
         }
         assert_eq!(came, batch);
     }
-    assert!(slept > 0, "never asleep: nothing was shown");
+    assert!(slept > 0 || !kind.sleeps(), "never asleep: nothing was shown");
     drop(a);
     echo.join().unwrap();
 }

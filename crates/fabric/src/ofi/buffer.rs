@@ -1,0 +1,188 @@
+//! Memory that a provider reads and writes behind our back, and a ring of bytes in it.
+//!
+//! It is reached by pointer only: what was handed to the provider may change until that says it is done. Pages
+//! that were never used take no room, except under providers that pin what is registered.
+#![allow(unsafe_code, reason = "memory that a provider reads and writes")]
+
+use std::{
+    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
+    ptr::NonNull,
+};
+
+const PAGE: usize = 4096;
+
+/// Zeroed memory, aligned to pages.
+pub(super) struct Buffer {
+    start: NonNull<u8>,
+    len: usize,
+    /// A provider may still use it: it is never given back.
+    kept: bool,
+}
+
+impl Buffer {
+    pub(super) fn new(len: usize) -> Self {
+        assert!(len > 0);
+        let layout = Self::layout(len);
+        // SAFETY: the layout has a size.
+        let start = unsafe { alloc_zeroed(layout) };
+        Self { start: NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout)), len, kept: false }
+    }
+
+    fn layout(len: usize) -> Layout {
+        Layout::from_size_align(len, PAGE).expect("a length that memory can have")
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never gives the memory back.
+    pub(super) fn keep(&mut self) {
+        self.kept = true;
+    }
+
+    /// The byte at `at`.
+    pub(super) fn at(&self, at: usize) -> NonNull<u8> {
+        assert!(at < self.len, "outside a buffer");
+        // SAFETY: inside the allocation.
+        unsafe { self.start.add(at) }
+    }
+
+    /// Copies `bytes` to `at`; where the provider does not look now.
+    #[inline]
+    pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
+        assert!(at <= self.len && bytes.len() <= self.len - at, "write past the end of a buffer");
+        // SAFETY: checked above; `bytes` is a slice, so it is no part of memory that is reached by pointer only.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len());
+        }
+    }
+
+    /// `len` bytes from `at` on.
+    ///
+    /// # Safety
+    /// No provider writes there while the slice lives.
+    #[inline]
+    pub(super) unsafe fn slice(&self, at: usize, len: usize) -> &[u8] {
+        assert!(at <= self.len && len <= self.len - at, "read past the end of a buffer");
+        // SAFETY: inside the allocation, which was initialized with zeros; the caller vouches for the rest.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at), len) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if !self.kept {
+            // SAFETY: allocated with this layout.
+            unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
+        }
+    }
+}
+
+/// Which bytes of a ring are taken: pieces are given out in one block each and given back in the same order.
+///
+/// Positions count on for ever; a position modulo the length is the place.
+#[derive(Clone, Debug)]
+pub(super) struct Staging {
+    len: u64,
+    taken: u64,
+    released: u64,
+}
+
+/// A piece of a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Piece {
+    /// Where it begins.
+    pub(super) at: usize,
+    /// To be given back with [`Staging::release`].
+    pub(super) upto: u64,
+}
+
+impl Staging {
+    pub(super) fn new(len: usize) -> Self {
+        Self { len: len as u64, taken: 0, released: 0 }
+    }
+
+    /// `len` bytes in one block, if there is room.
+    pub(super) fn take(&mut self, len: usize) -> Option<Piece> {
+        let len = len as u64;
+        let at = self.taken % self.len;
+        let skipped = if at + len > self.len { self.len - at } else { 0 };
+        let upto = self.taken + skipped + len;
+        if len > self.len || upto - self.released > self.len {
+            return None;
+        }
+        self.taken = upto;
+        Some(Piece { at: ((at + skipped) % self.len) as usize, upto })
+    }
+
+    /// How far it is taken: what to release with something that needs no piece and comes next.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Gives back everything up to the end of a piece.
+    pub(super) fn release(&mut self, upto: u64) {
+        debug_assert!(self.released <= upto && upto <= self.taken);
+        self.released = upto;
+        if self.released == self.taken {
+            // Empty: the longest piece fits wherever the last one ended.
+            (self.taken, self.released) = (0, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    #[test]
+    fn pieces_never_overlap_and_every_byte_comes_back() {
+        let mut ring = Staging::new(1000);
+        let mut out: VecDeque<(usize, usize, u64)> = VecDeque::new();
+        let mut refused = 0;
+        for round in 0..10_000usize {
+            let len = round * 37 % 420;
+            match ring.take(len) {
+                Some(piece) => {
+                    assert!(piece.at + len <= 1000);
+                    let apart = |(at, other, _): &(usize, usize, u64)| {
+                        len == 0 || *other == 0 || piece.at + len <= *at || at + other <= piece.at
+                    };
+                    assert!(out.iter().all(apart), "{piece:?}");
+                    out.push_back((piece.at, len, piece.upto));
+                }
+                None => {
+                    refused += 1;
+                    let (.., upto) = out.pop_front().expect("a ring that is empty has room");
+                    ring.release(upto);
+                    if out.is_empty() {
+                        assert_eq!(ring.taken(), 0, "an empty ring begins anew");
+                    }
+                }
+            }
+        }
+        assert!(refused > 100);
+        assert!(ring.take(1001).is_none());
+    }
+
+    #[test]
+    fn an_empty_ring_takes_the_longest_piece() {
+        let mut ring = Staging::new(100);
+        for len in [60, 100, 1, 100] {
+            let piece = ring.take(len).unwrap();
+            ring.release(piece.upto);
+        }
+    }
+
+    #[test]
+    fn a_buffer_gives_back_what_was_written() {
+        let mut buffer = Buffer::new(5000);
+        buffer.write(4990, &[7; 10]);
+        // SAFETY: no provider knows of it.
+        assert_eq!(unsafe { buffer.slice(4989, 11) }, [0, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7]);
+        assert_eq!(buffer.at(0).as_ptr().align_offset(PAGE), 0);
+    }
+}

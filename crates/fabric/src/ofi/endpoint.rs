@@ -1,0 +1,752 @@
+//! One lane of a rail: an endpoint, the buffers that wait for messages, and the queue of what goes out.
+//!
+//! **Receiving.** [`SLOTS`] buffers are posted at all times but for the few whose message is being handed over.
+//! [`WINDOW`] of them are the peer's credit: it sends a counted message only while fewer than that are not taken off yet; the rest is
+//! for the messages that say so. Nothing is ever dropped or refused by the provider for want of a buffer.
+//!
+//! **Sending.** What is taken from the caller is copied into a ring that the provider may read, so the caller's memory is
+//! free at once. Operations go out in the order in which they were taken. A message that belongs to a write goes out behind
+//! it where the provider keeps that order, else when the write is complete at the peer.
+//!
+//! **Writes that meet.** Data that travel in a message are put in place by the peer's processor when it gets there; a
+//! write of the adapter might be faster. So a write that touches bytes of an earlier put waits until the peer has
+//! said that it took that one.
+//!
+//! This module must not know what a window is on this side, or when anybody sleeps.
+#![allow(unsafe_code, reason = "hands memory to a C library")]
+
+use std::{collections::VecDeque, ffi::c_int, ffi::c_void, ptr};
+
+use super::{
+    OfiError,
+    buffer::{Buffer, Staging},
+    device::{Device, Facts, Object, Region},
+    offer::RemoteWindow,
+    sys,
+    wire::{self, Decoded, Kind, MAX_MESSAGE, Message, Stamp},
+};
+use crate::{Lane, Put, SendError};
+
+/// Counted messages that may be on their way to one side of a lane. A link's credits let about as many small ones be.
+const WINDOW: u32 = 128;
+
+/// Buffers for messages that are not counted. Two credits may be on their way (one for each half window, and the
+/// peer sends no further half before it read one), two more that ask or answer, the one at the beginning and the one at the end.
+const SPARE: usize = 8;
+
+/// Buffers that wait for messages in each lane.
+pub(super) const SLOTS: usize = WINDOW as usize + SPARE;
+
+/// A line more than the longest message, rounded to lines, so that no two buffers share one.
+const SLOT_LEN: usize = MAX_MESSAGE.next_multiple_of(64);
+
+/// Operations that may wait or be on their way in each lane.
+pub(super) const OPERATIONS: usize = 512;
+
+/// Bytes that may wait or be on their way, by lane.
+const STAGED: [usize; 2] = [512 << 10, 2 << 20];
+
+/// Where a message without a frame lies while it is sent, behind the ring.
+const CONTROL_LEN: usize = 64;
+
+/// Puts up to this many bytes travel in the message: copying them costs less than another operation, and the peer's
+/// processor can check before it lets them in.
+const INLINE: usize = 4096;
+
+/// Longer puts get memory of their own for the time being, one at once.
+const LONG: usize = 256 << 10;
+
+const _: () = {
+    assert!(INLINE + MAX_MESSAGE <= 2 * SLOT_LEN && LONG + 2 * MAX_MESSAGE <= STAGED[0]);
+    assert!(wire::BASE_LEN <= CONTROL_LEN);
+};
+
+/// What a completion points to: room for the provider, then whose it is.
+#[repr(C)]
+struct Context {
+    provider: sys::Context2,
+    lane: u32,
+    /// A buffer below [`SLOTS`], an operation from there on, or the control message behind them all.
+    index: u32,
+}
+
+const CONTROL: usize = SLOTS + OPERATIONS;
+const CONTEXTS: usize = CONTROL + 1;
+
+/// What has come to an end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Completed {
+    pub(super) lane: usize,
+    index: usize,
+}
+
+impl Completed {
+    /// Of a completion of any endpoint of this module.
+    ///
+    /// # Safety
+    /// `context` was given to the provider by an [`Endpoint`] that still lives.
+    pub(super) unsafe fn of(context: *mut c_void) -> Self {
+        let context = context.cast::<Context>();
+        // SAFETY: the caller's promise; the provider writes to its own part only.
+        let (lane, index) = unsafe { ((*context).lane, (*context).index) };
+        Self { lane: lane as usize, index: index as usize }
+    }
+
+    /// Whether a buffer received something.
+    pub(super) fn is_arrival(self) -> bool {
+        self.index < SLOTS
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Waits,
+    Posted,
+    Done,
+}
+
+/// Memory for one long put.
+struct Long {
+    region: Option<Region>,
+    buffer: Buffer,
+}
+
+enum What {
+    /// With the news that so many were taken here.
+    Message { taken: u32 },
+    /// To an address and key of the peer, once no earlier put is under way whose bytes it touches.
+    Write { address: u64, key: u64, touches: Touched, long: Option<Box<Long>> },
+}
+
+struct Operation {
+    what: What,
+    state: State,
+    at: usize,
+    len: usize,
+    /// End of its piece of the ring.
+    upto: u64,
+}
+
+/// Bytes of the peer that the put of message `number` changes.
+#[derive(Clone, Copy)]
+struct Touched {
+    number: u32,
+    window: u16,
+    start: u64,
+    end: u64,
+}
+
+impl Touched {
+    fn meets(&self, other: &Self) -> bool {
+        self.window == other.window && self.start < other.end && other.start < self.end
+    }
+}
+
+/// A message that has arrived.
+pub(super) struct Arrival {
+    slot: usize,
+    pub(super) message: Message,
+}
+
+/// What goes out in one call of the rail.
+#[derive(Clone, Copy)]
+pub(super) struct Outgoing<'a> {
+    pub(super) head: &'a [u8],
+    pub(super) body: &'a [u8],
+    pub(super) put: Option<(Put<'a>, RemoteWindow)>,
+    /// The put has no frame.
+    pub(super) silent: bool,
+}
+
+/// See the [module documentation](self). Fields are closed and freed from the top.
+pub(super) struct Endpoint {
+    endpoint: Object<sys::Ep>,
+    slots_region: Option<Region>,
+    staged_region: Option<Region>,
+    slots: Buffer,
+    staged: Buffer,
+    contexts: Buffer,
+    lane: Lane,
+    /// What arrivals must carry.
+    session: u64,
+    /// Of the peer: what departures carry, and where they go.
+    peer_session: u64,
+    peer: u64,
+
+    /// From number `next` on, in the order sent: a long message may be complete after a short one that was sent later.
+    arrived: VecDeque<Option<Arrival>>,
+    next: u32,
+    /// How many the peer says it has sent in all.
+    end: Option<u32>,
+    unposted: Vec<usize>,
+    /// Counted messages whose buffer was posted again, and how many of them the peer knows of.
+    taken: u32,
+    said: u32,
+    /// The peer waits to hear of so many.
+    asked: Option<u32>,
+
+    staging: Staging,
+    operations: VecDeque<Operation>,
+    /// Number of the first of them; its context is that modulo [`OPERATIONS`].
+    first: u64,
+    waiting: usize,
+    long: bool,
+    /// Counted messages: staged, posted, and known to be taken.
+    sequence: u32,
+    posted: u32,
+    acknowledged: u32,
+    touched: VecDeque<Touched>,
+    /// How many were posted when the peer was last asked what it took.
+    asks: Option<u32>,
+    ask_due: bool,
+    control_posted: bool,
+    /// The first message to the peer was sent, and something of it came.
+    greeted: bool,
+    pub(super) heard: bool,
+    /// The provider had no room for an operation when it was last asked.
+    refused: bool,
+}
+
+impl Endpoint {
+    /// An endpoint that receives.
+    pub(super) fn open(
+        device: &Device,
+        lane: Lane,
+        session: u64,
+        mut key: impl FnMut() -> u64,
+    ) -> Result<Self, OfiError> {
+        let endpoint = device.endpoint()?;
+        let slots = Buffer::new(SLOTS * SLOT_LEN);
+        let staged = Buffer::new(STAGED[lane.index()] + CONTROL_LEN);
+        let mut contexts = Buffer::new(CONTEXTS * size_of::<Context>());
+        for index in 0..CONTEXTS {
+            let at = index * size_of::<Context>() + std::mem::offset_of!(Context, lane);
+            contexts.write(at, &(lane.index() as u32).to_ne_bytes());
+            contexts.write(at + 4, &(index as u32).to_ne_bytes());
+        }
+        // SAFETY: the buffers are freed after the endpoint and the regions are closed, or never.
+        let [slots_region, staged_region] = unsafe {
+            let [a, b] = [&slots, &staged]
+                .map(|buffer| device.register_local(&endpoint, buffer.at(0), buffer.len(), key()));
+            [a?, b?]
+        };
+        let mut made = Self {
+            endpoint,
+            slots_region,
+            staged_region,
+            slots,
+            staged,
+            contexts,
+            lane,
+            session,
+            peer_session: 0,
+            peer: sys::FI_ADDR_UNSPEC,
+            arrived: VecDeque::with_capacity(SLOTS),
+            next: 0,
+            end: None,
+            unposted: (0..SLOTS).collect(),
+            taken: 0,
+            said: 0,
+            asked: None,
+            staging: Staging::new(STAGED[lane.index()]),
+            operations: VecDeque::with_capacity(OPERATIONS),
+            first: 0,
+            waiting: 0,
+            long: false,
+            sequence: 0,
+            posted: 0,
+            acknowledged: 0,
+            touched: VecDeque::new(),
+            asks: None,
+            ask_due: false,
+            control_posted: false,
+            greeted: false,
+            heard: false,
+            refused: false,
+        };
+        made.post_buffers()
+            .map_err(|code| OfiError::Call { what: "post a buffer", why: device.explain(code) })?;
+        Ok(made)
+    }
+
+    pub(super) fn object(&self) -> &Object<sys::Ep> {
+        &self.endpoint
+    }
+
+    /// From now on it sends to `peer`, in its `session`.
+    pub(super) fn connect(&mut self, peer: u64, session: u64) {
+        (self.peer, self.peer_session) = (peer, session);
+    }
+
+    fn context(&self, index: usize) -> *mut c_void {
+        self.contexts.at(index * size_of::<Context>()).as_ptr().cast()
+    }
+
+    fn ops(&self) -> (*mut sys::Ep, &sys::MsgOps, &sys::RmaOps) {
+        let endpoint = self.endpoint.as_ptr();
+        // SAFETY: open; an endpoint that was asked for messages and writes has both tables.
+        unsafe { (endpoint, &*(*endpoint).msg, &*(*endpoint).rma) }
+    }
+
+    /// Posts the buffers that are free.
+    fn post_buffers(&mut self) -> Result<(), c_int> {
+        while let Some(slot) = self.unposted.last().copied() {
+            let (endpoint, ops, _) = self.ops();
+            let descriptor = descriptor(self.slots_region.as_ref());
+            let buffer = self.slots.at(slot * SLOT_LEN).as_ptr().cast();
+            // SAFETY: an enabled endpoint; buffer and context are nobody else's until the completion.
+            let code = unsafe {
+                (ops.recv)(endpoint, buffer, SLOT_LEN, descriptor, sys::FI_ADDR_UNSPEC, self.context(slot))
+            };
+            match -code as c_int {
+                0 => drop(self.unposted.pop()),
+                sys::FI_EAGAIN => return Ok(()),
+                error => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a message of `len` bytes that has arrived in a buffer.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn arrive(&mut self, completed: Completed, len: usize) -> Result<(), &'static str> {
+        let slot = completed.index;
+        if len > SLOT_LEN {
+            return Err("a message that is longer than its buffer");
+        }
+        // SAFETY: the completion says that the provider is through with this buffer.
+        let bytes = unsafe { self.slots.slice(slot * SLOT_LEN, len) };
+        let message = match wire::decode(bytes, self.session, self.lane)? {
+            Decoded::Stranger => {
+                self.unposted.push(slot);
+                return Ok(());
+            }
+            Decoded::Message(message) => message,
+        };
+        self.heard = true;
+        self.acknowledge(message.taken)?;
+        let ahead = message.sequence.wrapping_sub(self.next) as usize;
+        match message.kind {
+            Kind::Credit => {
+                if message.asks {
+                    self.asked = Some(message.sequence);
+                }
+                self.unposted.push(slot);
+            }
+            Kind::End => {
+                self.end = Some(message.sequence);
+                self.unposted.push(slot);
+            }
+            _ if ahead >= WINDOW as usize => return Err("a message out of turn or without credit"),
+            _ => {
+                if self.arrived.len() <= ahead {
+                    self.arrived.resize_with(ahead + 1, || None);
+                }
+                let place = &mut self.arrived[ahead];
+                if place.is_some() {
+                    return Err("a message that came before");
+                }
+                *place = Some(Arrival { slot, message });
+            }
+        }
+        Ok(())
+    }
+
+    /// A buffer got what did not fit: no message of the peer's is that long.
+    pub(super) fn overlong(&mut self, completed: Completed) {
+        self.unposted.push(completed.index);
+    }
+
+    fn acknowledge(&mut self, taken: u32) -> Result<(), &'static str> {
+        let news = taken.wrapping_sub(self.acknowledged);
+        if news <= self.posted.wrapping_sub(self.acknowledged) {
+            self.acknowledged = taken;
+            let known = |touched: &Touched| (touched.number.wrapping_sub(self.acknowledged) as i32) < 0;
+            while self.touched.front().is_some_and(known) {
+                self.touched.pop_front();
+            }
+            Ok(())
+        } else if (news as i32) < 0 {
+            // Staged before one that overtook it.
+            Ok(())
+        } else {
+            Err("a message that takes what was never sent")
+        }
+    }
+
+    /// The next message in the order sent, if it is here; [`Endpoint::done`] gives its buffer back.
+    pub(super) fn next(&mut self) -> Option<Arrival> {
+        let arrival = self.arrived.front_mut()?.take()?;
+        self.arrived.pop_front();
+        self.next = self.next.wrapping_add(1);
+        Some(arrival)
+    }
+
+    /// Where in the buffer of `arrival` something lies.
+    pub(super) fn bytes(&self, arrival: &Arrival, range: std::ops::Range<usize>) -> &[u8] {
+        // SAFETY: the buffer is ours until it is posted again, which `done` does.
+        unsafe { self.slots.slice(arrival.slot * SLOT_LEN + range.start, range.len()) }
+    }
+
+    /// The arrival was handed over.
+    pub(super) fn done(&mut self, arrival: &Arrival) {
+        self.unposted.push(arrival.slot);
+        self.taken = self.taken.wrapping_add(1);
+    }
+
+    /// Takes what the caller wants to send, whole or not at all.
+    pub(super) fn stage(&mut self, device: &Device, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
+        let Outgoing { head, body, put, silent } = *outgoing;
+        let frame = head.len() + body.len();
+        let data = put.map_or(&[][..], |(put, _)| put.data);
+        let kind = match put {
+            None => Kind::Frame,
+            Some(_) if data.len() <= INLINE && wire::MAX_HEADER + frame + data.len() <= MAX_MESSAGE => {
+                Kind::Inline
+            }
+            Some(_) => Kind::Behind,
+        };
+        let inline = if kind == Kind::Inline { data } else { &[] };
+        let header = wire::header_len(kind);
+        let len = header + frame + inline.len();
+        if self.operations.len() + 2 > OPERATIONS {
+            return Err(SendError::Full);
+        }
+        // Both pieces or none.
+        let mut staging = self.staging.clone();
+        let written = match (kind, data.len()) {
+            (Kind::Behind, ..=LONG) => Some(staging.take(data.len()).ok_or(SendError::Full)?),
+            _ => None,
+        };
+        let piece = staging.take(len).ok_or(SendError::Full)?;
+        if let (Kind::Behind, Some((put, window))) = (kind, put) {
+            let long = match written {
+                Some(piece) => {
+                    self.staged.write(piece.at, put.data);
+                    None
+                }
+                None => Some(self.long(device, put.data)?),
+            };
+            let what = What::Write {
+                address: window.base + put.offset,
+                key: window.keys[self.lane.index()],
+                touches: touched(self.sequence, &put),
+                long,
+            };
+            let (at, upto) = written.map_or((0, self.staging.taken()), |piece| (piece.at, piece.upto));
+            self.push(what, at, put.data.len(), upto);
+        }
+        self.staging = staging;
+        let stamp = Stamp { silent, ..self.stamp() };
+        let put = put.map(|(put, _)| put);
+        let encoded = wire::encode(stamp, kind, head, body, put.as_ref());
+        let mut at = piece.at;
+        for part in [&encoded[..header], head, body, inline] {
+            self.staged.write(at, part);
+            at += part.len();
+        }
+        // Data that the peer's processor puts in place or looks at: nothing may overtake that.
+        if let Some(put) = put.filter(|_| !silent || kind == Kind::Inline) {
+            self.touched.push_back(touched(self.sequence, &put));
+        }
+        self.sequence = self.sequence.wrapping_add(1);
+        self.push(What::Message { taken: stamp.taken }, piece.at, len, piece.upto);
+        Ok(())
+    }
+
+    /// Memory of its own for `data`.
+    fn long(&mut self, device: &Device, data: &[u8]) -> Result<Box<Long>, SendError> {
+        if self.long {
+            return Err(SendError::Full);
+        }
+        let mut buffer = Buffer::new(data.len());
+        buffer.write(0, data);
+        // SAFETY: freed after the region is closed, or after the endpoint, or never.
+        let region =
+            unsafe { device.register_local(&self.endpoint, buffer.at(0), buffer.len(), self.session) };
+        // Memory that cannot be pinned now may be later.
+        let region = region.map_err(|_| SendError::Full)?;
+        self.long = true;
+        Ok(Box::new(Long { region, buffer }))
+    }
+
+    /// What stands in front of the next message.
+    fn stamp(&self) -> Stamp {
+        let Self { peer_session: session, lane, sequence, taken, .. } = *self;
+        Stamp { session, lane, sequence, taken, silent: false, asks: false }
+    }
+
+    /// The peer will hear that so many were taken.
+    fn say(&mut self, taken: u32) {
+        if (taken.wrapping_sub(self.said) as i32) > 0 {
+            self.said = taken;
+        }
+    }
+
+    fn push(&mut self, what: What, at: usize, len: usize, upto: u64) {
+        self.waiting += 1;
+        self.operations.push_back(Operation { what, state: State::Waits, at, len, upto });
+    }
+
+    /// Hands the provider what may go out now.
+    ///
+    /// # Errors
+    /// libfabric's.
+    pub(super) fn post(&mut self, facts: &Facts) -> Result<(), c_int> {
+        self.refused = false;
+        self.post_buffers()?;
+        self.post_control(facts)?;
+        if self.waiting > 0 {
+            let result = self.post_operations(facts);
+            self.retire();
+            result?;
+        }
+        Ok(())
+    }
+
+    fn post_operations(&mut self, facts: &Facts) -> Result<(), c_int> {
+        // Behind a message that has to wait, or a write that is under way where order is not kept, writes may
+        // still go, messages not.
+        let (mut held, mut writes) = (false, false);
+        for index in 0..self.operations.len() {
+            let operation = &self.operations[index];
+            let code = match (&operation.what, operation.state) {
+                (_, State::Done) | (What::Message { .. }, State::Posted) => continue,
+                (What::Write { .. }, State::Posted) => {
+                    writes |= !facts.orders_sends_after_writes;
+                    continue;
+                }
+                (What::Message { taken }, State::Waits) => {
+                    let taken = *taken;
+                    held |= writes || self.posted.wrapping_sub(self.acknowledged) >= WINDOW;
+                    if held && facts.orders_sends_after_writes {
+                        return Ok(());
+                    } else if held {
+                        continue;
+                    }
+                    let code = self.post_message(index, facts);
+                    if code == 0 {
+                        self.say(taken);
+                    }
+                    code
+                }
+                (What::Write { touches, .. }, State::Waits) => {
+                    let touches = *touches;
+                    if let Some(number) = self.overlapped(&touches) {
+                        // Only what was sent can be asked for.
+                        self.ask_due |= (number.wrapping_sub(self.posted) as i32) < 0
+                            && self.asks.is_none_or(|asked| (number.wrapping_sub(asked) as i32) >= 0);
+                        return self.post_control(facts);
+                    }
+                    writes |= !facts.orders_sends_after_writes;
+                    self.post_write(index, facts)
+                }
+            };
+            match code {
+                0 => self.waiting -= 1,
+                sys::FI_EAGAIN => {
+                    self.refused = true;
+                    return Ok(());
+                }
+                error => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The last message before that of `touches` whose bytes it would meet and that the peer may not have taken.
+    fn overlapped(&self, touches: &Touched) -> Option<u32> {
+        let earlier = |other: &&Touched| (other.number.wrapping_sub(touches.number) as i32) < 0;
+        self.touched.iter().rev().filter(earlier).find(|other| other.meets(touches)).map(|other| other.number)
+    }
+
+    fn post_message(&mut self, index: usize, facts: &Facts) -> c_int {
+        let Operation { at, len, .. } = self.operations[index];
+        let (endpoint, ops, _) = self.ops();
+        let buffer = self.staged.at(at).as_ptr().cast_const().cast();
+        let injects = len <= facts.inject_len;
+        // SAFETY: an enabled endpoint; the piece is not written to before the completion, or is free after the
+        // call where it is injected.
+        let code = unsafe {
+            if injects {
+                (ops.inject)(endpoint, buffer, len, self.peer)
+            } else {
+                let context = self.context(self.context_of(index));
+                (ops.send)(endpoint, buffer, len, descriptor(self.staged_region.as_ref()), self.peer, context)
+            }
+        };
+        if code == 0 {
+            self.posted = self.posted.wrapping_add(1);
+            self.operations[index].state = if injects { State::Done } else { State::Posted };
+        }
+        -code as c_int
+    }
+
+    fn post_write(&mut self, index: usize, facts: &Facts) -> c_int {
+        let operation = &self.operations[index];
+        let What::Write { address, key, long, .. } = &operation.what else { unreachable!("a write") };
+        let (buffer, region) = match long {
+            Some(long) => (long.buffer.at(0), long.region.as_ref()),
+            None => (self.staged.at(operation.at), self.staged_region.as_ref()),
+        };
+        let local = sys::IoVec { iov_base: buffer.as_ptr().cast(), iov_len: operation.len };
+        let remote = sys::RmaIov { addr: *address, len: operation.len, key: *key };
+        let mut descriptor = descriptor(region);
+        let message = sys::MsgRma {
+            msg_iov: &raw const local,
+            desc: &raw mut descriptor,
+            iov_count: 1,
+            addr: self.peer,
+            rma_iov: &raw const remote,
+            rma_iov_count: 1,
+            context: self.context(self.context_of(index)),
+            data: 0,
+        };
+        let delivery = if facts.orders_sends_after_writes { 0 } else { sys::FI_DELIVERY_COMPLETE };
+        let flags = sys::FI_COMPLETION | delivery;
+        let (endpoint, _, ops) = self.ops();
+        // SAFETY: an enabled endpoint; the vectors live through the call, the bytes are not written to before
+        // the completion.
+        let code = unsafe { (ops.writemsg)(endpoint, &raw const message, flags) };
+        if code == 0 {
+            self.operations[index].state = State::Posted;
+        }
+        -code as c_int
+    }
+
+    fn context_of(&self, index: usize) -> usize {
+        SLOTS + ((self.first + index as u64) % OPERATIONS as u64) as usize
+    }
+
+    /// Says what was taken when that is due, and asks when that is.
+    fn post_control(&mut self, facts: &Facts) -> Result<(), c_int> {
+        let unsaid = self.taken.wrapping_sub(self.said);
+        let heard_of = |asked: u32| {
+            (self.taken.wrapping_sub(asked) as i32) >= 0 && (self.said.wrapping_sub(asked) as i32) < 0
+        };
+        let due = !self.greeted || unsaid >= WINDOW / 2 || self.asked.is_some_and(heard_of) || self.ask_due;
+        if !due || self.control_posted {
+            return Ok(());
+        }
+        match self.send_control(facts, Kind::Credit, self.ask_due) {
+            0 => {
+                self.greeted = true;
+                self.say(self.taken);
+                self.asked = self.asked.filter(|asked| (self.taken.wrapping_sub(*asked) as i32) < 0);
+                if self.ask_due {
+                    (self.ask_due, self.asks) = (false, Some(self.posted));
+                }
+                Ok(())
+            }
+            code => {
+                self.refused = code == sys::FI_EAGAIN;
+                if self.refused { Ok(()) } else { Err(code) }
+            }
+        }
+    }
+
+    fn send_control(&mut self, facts: &Facts, kind: Kind, asks: bool) -> c_int {
+        let stamp = Stamp { sequence: self.posted, asks, ..self.stamp() };
+        let at = self.staged.len() - CONTROL_LEN;
+        self.staged.write(at, &wire::encode(stamp, kind, &[], &[], None)[..wire::BASE_LEN]);
+        let (endpoint, ops, _) = self.ops();
+        let buffer = self.staged.at(at).as_ptr().cast_const().cast();
+        let injects = wire::BASE_LEN <= facts.inject_len;
+        // SAFETY: as for a message; this place is written to only while nothing is posted from it.
+        let code = unsafe {
+            if injects {
+                (ops.inject)(endpoint, buffer, wire::BASE_LEN, self.peer)
+            } else {
+                let (descriptor, context) = (descriptor(self.staged_region.as_ref()), self.context(CONTROL));
+                (ops.send)(endpoint, buffer, wire::BASE_LEN, descriptor, self.peer, context)
+            }
+        };
+        self.control_posted = code == 0 && !injects;
+        -code as c_int
+    }
+
+    /// Says that nothing comes after what was sent; whether the provider took that.
+    pub(super) fn end(&mut self, facts: &Facts) -> bool {
+        !self.control_posted && self.send_control(facts, Kind::End, false) == 0
+    }
+
+    /// The provider is through with an operation.
+    pub(super) fn complete(&mut self, completed: Completed) {
+        if completed.index == CONTROL {
+            self.control_posted = false;
+            return;
+        }
+        let number = (completed.index - SLOTS) as u64;
+        let ahead = (number + OPERATIONS as u64 - self.first % OPERATIONS as u64) % OPERATIONS as u64;
+        if let Some(operation) = self.operations.get_mut(ahead as usize) {
+            operation.state = State::Done;
+        }
+        self.retire();
+    }
+
+    fn retire(&mut self) {
+        while let Some(Operation { state: State::Done, upto, what, .. }) = self.operations.front() {
+            self.staging.release(*upto);
+            if let What::Write { long: Some(_), .. } = what {
+                self.long = false;
+            }
+            self.operations.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// What has arrived is not to be handed over.
+    pub(super) fn forget_arrivals(&mut self) {
+        self.arrived.clear();
+    }
+
+    /// Whether something waits to be handed over.
+    pub(super) fn has_arrivals(&self) -> bool {
+        self.arrived.front().is_some_and(Option::is_some)
+    }
+
+    /// Whether all is here that the peer has ever sent.
+    pub(super) fn has_ended(&self) -> bool {
+        self.end == Some(self.next)
+    }
+
+    /// Whether nothing is on its way to the provider or in its hands.
+    pub(super) fn is_idle(&self) -> bool {
+        self.operations.is_empty() && !self.control_posted
+    }
+
+    /// Whether something waits that no completion will announce.
+    pub(super) fn wants_another_look(&self) -> bool {
+        self.has_arrivals() || !self.heard || !self.greeted || self.refused || !self.unposted.is_empty()
+    }
+
+    /// Bytes that wait here.
+    pub(super) fn unsent(&self) -> u64 {
+        self.operations.iter().filter(|operation| operation.state != State::Done).map(|o| o.len as u64).sum()
+    }
+}
+
+fn descriptor(region: Option<&Region>) -> *mut c_void {
+    region.map_or(ptr::null_mut(), Region::descriptor)
+}
+
+fn touched(number: u32, put: &Put<'_>) -> Touched {
+    let end = put.offset + put.data.len() as u64;
+    Touched { number, window: put.window.0, start: put.offset, end }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        if !self.endpoint.close() {
+            // The provider may still use the memory.
+            [&mut self.slots, &mut self.staged, &mut self.contexts].into_iter().for_each(Buffer::keep);
+            for operation in &mut self.operations {
+                if let What::Write { long: Some(long), .. } = &mut operation.what {
+                    long.buffer.keep();
+                }
+            }
+        }
+    }
+}

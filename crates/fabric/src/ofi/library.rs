@@ -1,0 +1,87 @@
+//! libfabric, loaded when somebody wants a rail over it.
+//!
+//! The library is looked for once, by the name that every 1.x and 2.x release carries, and stays loaded: its
+//! providers keep threads and handlers that outlive any rail. A machine without it can do everything else.
+//!
+//! Loading it runs its providers' start-up code, which reads the `FI_*` variables of the environment. Nothing is
+//! printed unless `FI_LOG_LEVEL` asks for it.
+#![allow(unsafe_code, reason = "loads a C library and calls its symbols")]
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_void},
+    sync::OnceLock,
+};
+
+use libloading::os::unix::{Library as Loaded, Symbol};
+
+use super::{OfiError, sys};
+
+const SONAME: &str = "libfabric.so.1";
+
+/// The symbols that libfabric exports and this rail uses.
+pub(super) struct Library {
+    pub(super) getinfo: Symbol<
+        unsafe extern "C" fn(
+            u32,
+            *const c_char,
+            *const c_char,
+            u64,
+            *const sys::Info,
+            *mut *mut sys::Info,
+        ) -> c_int,
+    >,
+    pub(super) freeinfo: Symbol<unsafe extern "C" fn(*mut sys::Info)>,
+    pub(super) dupinfo: Symbol<unsafe extern "C" fn(*const sys::Info) -> *mut sys::Info>,
+    pub(super) fabric:
+        Symbol<unsafe extern "C" fn(*mut sys::FabricAttr, *mut *mut sys::Fabric, *mut c_void) -> c_int>,
+    strerror: Symbol<unsafe extern "C" fn(c_int) -> *const c_char>,
+    /// What the symbols lie in.
+    _loaded: Loaded,
+}
+
+impl Library {
+    /// The library of this process.
+    ///
+    /// # Errors
+    /// There is none, it is too old, or it lacks a symbol.
+    pub(super) fn load() -> Result<&'static Self, OfiError> {
+        static LIBRARY: OnceLock<Result<Library, OfiError>> = OnceLock::new();
+        LIBRARY.get_or_init(Self::open).as_ref().map_err(Clone::clone)
+    }
+
+    fn open() -> Result<Self, OfiError> {
+        // SAFETY: runs the library's initializers, which is what loading it is for; it is the one of the system.
+        let loaded =
+            unsafe { Loaded::new(SONAME) }.map_err(|error| OfiError::Absent { why: error.to_string() })?;
+        // SAFETY: the types are those of the headers, see `sys`, for every library of this name.
+        unsafe {
+            let version: Symbol<unsafe extern "C" fn() -> u32> = symbol(&loaded, "fi_version")?;
+            let found = version();
+            if found < sys::API {
+                return Err(OfiError::Version { found });
+            }
+            Ok(Self {
+                getinfo: symbol(&loaded, "fi_getinfo")?,
+                freeinfo: symbol(&loaded, "fi_freeinfo")?,
+                dupinfo: symbol(&loaded, "fi_dupinfo")?,
+                fabric: symbol(&loaded, "fi_fabric")?,
+                strerror: symbol(&loaded, "fi_strerror")?,
+                _loaded: loaded,
+            })
+        }
+    }
+
+    /// What libfabric calls error `code`, of either sign.
+    pub(super) fn explain(&self, code: c_int) -> String {
+        // SAFETY: returns a string constant for any number.
+        let text = unsafe { CStr::from_ptr((self.strerror)(code.abs())) };
+        text.to_string_lossy().into_owned()
+    }
+}
+
+/// # Safety
+/// `T` is the type of what is called `name`.
+unsafe fn symbol<T>(loaded: &Loaded, name: &'static str) -> Result<Symbol<T>, OfiError> {
+    // SAFETY: the caller's promise.
+    unsafe { loaded.get(name) }.map_err(|error| OfiError::Absent { why: error.to_string() })
+}

@@ -1,0 +1,492 @@
+//! The rail itself: two endpoints, one queue of completions, and what the interconnect sees of them.
+
+use std::{
+    ffi::c_int,
+    io,
+    mem::{ManuallyDrop, MaybeUninit},
+    net::IpAddr,
+    os::fd::BorrowedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Acquire},
+    },
+    time::{Duration, Instant},
+};
+
+use plexus_base::crc32c_append;
+use rustix::event::epoll;
+
+use super::{
+    OfiError,
+    device::{Device, Region},
+    endpoint::{Arrival, Completed, Endpoint, OPERATIONS, Outgoing, SLOTS},
+    offer::{MAX_WINDOWS, Offer, RemoteWindow},
+    sys, twins,
+    wire::{Kind, MAX_MESSAGE, Target},
+};
+use crate::{Frame, Health, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, Window, Windows};
+
+/// Completions that are read in one call.
+const BATCH: usize = 32;
+
+/// Looks at the queue after the peer is known to be gone: what it sent before lies in this host's memory, and each look
+/// takes some of it.
+const LAST_LOOKS: usize = 16;
+
+/// How long the end of a rail may wait for the provider to take what was sent before.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// One end of a rail to be: everything is open and receives, and the peer is not known yet.
+pub struct OfiEndpoint {
+    parts: Parts,
+    offer: Offer,
+}
+
+/// What is closed when a rail ends, from the top: first of all the windows, so that nothing is written any more.
+pub(super) struct Parts {
+    window_regions: Vec<Region>,
+    endpoints: [Endpoint; LANES],
+    device: Device,
+    windows: Arc<Windows>,
+}
+
+// SAFETY: the pointers in it lead to memory and to objects of libfabric that belong to this rail alone, in a domain of
+// its own; libfabric binds none of them to a thread, and `&Parts` gives no access from a second one.
+#[allow(unsafe_code, reason = "the objects of a C library move with the rail")]
+unsafe impl Send for Parts {}
+
+impl OfiEndpoint {
+    /// Opens an end over `provider` (`tcp`, `verbs`, `efa`, `shm`), at `address` of this host where the provider is
+    /// named by one, and registers `windows` for the peer to write into.
+    ///
+    /// # Errors
+    /// See [`OfiError`]: there is no libfabric, no such provider, no memory that it could pin.
+    pub fn open(provider: &str, address: Option<IpAddr>, windows: Arc<Windows>) -> Result<Self, OfiError> {
+        let device = Device::open(provider, address, LANES * (SLOTS + OPERATIONS + 1))?;
+        let facts = &device.facts;
+        let unfit = |why: &str| OfiError::Provider { wanted: provider.into(), why: why.into() };
+        if facts.max_len < MAX_MESSAGE {
+            return Err(unfit("its longest message is shorter than a frame"));
+        }
+        if !Offer::names(&facts.provider) {
+            return Err(unfit("its name is too long"));
+        }
+        let count = windows.spans().count();
+        if count > MAX_WINDOWS {
+            return Err(OfiError::Windows { windows: count });
+        }
+        let session = random()?;
+        // Keys that are not to be guessed, and that differ.
+        let (first_key, mut keys) = (random()?, 0u64);
+        let mut key = || {
+            keys += 1;
+            first_key.wrapping_add(keys)
+        };
+        let [prompt, bulk] = Lane::ALL.map(|lane| Endpoint::open(&device, lane, session, &mut key));
+        let endpoints = [prompt?, bulk?];
+        let mut parts = Parts { window_regions: Vec::new(), endpoints, device, windows };
+        let remote = parts.register(&mut key)?;
+        let [prompt, bulk] = parts.endpoints.each_ref().map(|end| parts.device.name(end.object()));
+        let offer = Offer {
+            session,
+            provider: parts.device.facts.provider.clone(),
+            address_format: parts.device.facts.address_format,
+            addresses: [prompt?, bulk?],
+            windows: remote,
+        };
+        Ok(Self { parts, offer })
+    }
+
+    /// What to send to the peer.
+    #[must_use]
+    pub fn offer(&self) -> &Offer {
+        &self.offer
+    }
+
+    /// The rail to the peer that sent `offer`. Whoever calls this sets `gone` when it learns that the peer is gone, and
+    /// rings the worker's bell.
+    ///
+    /// # Errors
+    /// The peer uses another provider, or its addresses are refused.
+    pub fn connect(self, offer: Offer, gone: Arc<AtomicBool>) -> Result<OfiRail, OfiError> {
+        let Self { mut parts, offer: ours } = self;
+        if (&offer.provider, offer.address_format) != (&ours.provider, ours.address_format) {
+            return Err(OfiError::Differs { ours: ours.provider, theirs: offer.provider });
+        }
+        for (endpoint, address) in parts.endpoints.iter_mut().zip(&offer.addresses) {
+            endpoint.connect(parts.device.insert(address)?, offer.session);
+        }
+        twins::begin(&ours.provider, ours.session);
+        let mut rail = OfiRail {
+            parts: ManuallyDrop::new(parts),
+            sessions: (ours.session, offer.session),
+            peer_windows: offer.windows,
+            gone,
+            ending: None,
+            lost: None,
+            said: false,
+        };
+        rail.progress();
+        Ok(rail)
+    }
+}
+
+fn random() -> Result<u64, OfiError> {
+    getrandom::u64().map_err(|error| OfiError::Call { what: "get random numbers", why: error.to_string() })
+}
+
+impl Parts {
+    /// Registers all windows; what the peer must know of them.
+    #[allow(unsafe_code, reason = "hands memory to a C library")]
+    fn register(&mut self, key: &mut impl FnMut() -> u64) -> Result<Vec<RemoteWindow>, OfiError> {
+        let mut remote = Vec::new();
+        for span in self.windows.spans() {
+            let window = self.windows.find(span.id).expect("a window of the table");
+            let base =
+                if self.device.facts.virtual_addresses() { window.ptr().addr().get() as u64 } else { 0 };
+            let mut keys = [0; LANES];
+            for (place, endpoint) in keys.iter_mut().zip(&self.endpoints) {
+                // SAFETY: the table keeps the window mapped, and it is dropped after the regions and endpoints.
+                let region = unsafe {
+                    let access = sys::FI_REMOTE_WRITE;
+                    self.device.register(endpoint.object(), window.ptr(), window.len(), access, key())?
+                };
+                *place = region.key();
+                self.window_regions.push(region);
+            }
+            remote.push(RemoteWindow { span, base, keys });
+        }
+        Ok(remote)
+    }
+}
+
+/// A rail over libfabric. See the [module documentation](super).
+pub struct OfiRail {
+    parts: ManuallyDrop<Parts>,
+    /// Of this end and of the other.
+    sessions: (u64, u64),
+    peer_windows: Vec<RemoteWindow>,
+    gone: Arc<AtomicBool>,
+    /// Why nothing more can be sent; what has arrived is still to be delivered.
+    ending: Option<Lost>,
+    lost: Option<Lost>,
+    /// Whether [`Rail::poll`] has said why it is lost.
+    said: bool,
+}
+
+impl OfiRail {
+    /// Whether the peer was heard on both lanes. Until then someone must go on polling; [`Rail::pending`] says so.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.parts.endpoints.iter().all(|endpoint| endpoint.heard)
+    }
+
+    /// The provider's full name.
+    #[must_use]
+    pub fn provider(&self) -> &str {
+        &self.parts.device.facts.provider
+    }
+
+    /// Reads all completions and sends what may be sent now.
+    fn progress(&mut self) {
+        if matches!(self.ending, Some(Lost::Corrupt(_))) {
+            return;
+        }
+        self.read();
+        if self.ending.is_none() {
+            self.post();
+        }
+    }
+
+    fn post(&mut self) {
+        let Parts { endpoints, device, .. } = &mut *self.parts;
+        for endpoint in endpoints {
+            if let Err(code) = endpoint.post(&device.facts) {
+                self.ending = Some(Lost::Closed(device.explain(code)));
+                return;
+            }
+        }
+    }
+
+    #[allow(unsafe_code, reason = "reads what a C library wrote")]
+    fn read(&mut self) {
+        let mut entries = [const { MaybeUninit::<sys::CqMsgEntry>::uninit() }; BATCH];
+        loop {
+            let Parts { endpoints, device, .. } = &mut *self.parts;
+            let count = match device.read(&mut entries) {
+                Ok(count) => count,
+                Err(sys::FI_EAGAIN) => return,
+                Err(sys::FI_EAVAIL) => {
+                    self.read_error();
+                    continue;
+                }
+                Err(code) => return self.fail(code),
+            };
+            for entry in &entries[..count] {
+                // SAFETY: the queue wrote so many entries; their contexts are those of the endpoints, which live.
+                let (completed, len) = unsafe {
+                    let entry = entry.assume_init_ref();
+                    (Completed::of(entry.op_context), entry.len)
+                };
+                let endpoint = &mut endpoints[completed.lane];
+                if !completed.is_arrival() {
+                    endpoint.complete(completed);
+                } else if let Err(what) = endpoint.arrive(completed, len) {
+                    self.ending = Some(Lost::Corrupt(what));
+                    return;
+                }
+            }
+            if count < BATCH {
+                return;
+            }
+        }
+    }
+
+    #[allow(unsafe_code, reason = "reads what a C library wrote")]
+    fn read_error(&mut self) {
+        let Some((context, code)) = self.parts.device.read_error() else { return };
+        if context.is_null() {
+            return self.fail(code);
+        }
+        // SAFETY: the context of an operation of an endpoint that lives.
+        let completed = unsafe { Completed::of(context) };
+        if completed.is_arrival() && code == sys::FI_ETRUNC {
+            self.parts.endpoints[completed.lane].overlong(completed);
+        } else {
+            self.fail(code);
+        }
+    }
+
+    fn fail(&mut self, code: c_int) {
+        let why = self.parts.device.explain(code);
+        self.ending.get_or_insert(Lost::Closed(why));
+    }
+
+    /// Hands over what has arrived.
+    fn deliver(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> usize {
+        let mut delivered = 0;
+        let Parts { endpoints, windows, .. } = &mut *self.parts;
+        for (lane, endpoint) in Lane::ALL.into_iter().zip(endpoints) {
+            for _ in 0..limit {
+                let Some(arrival) = endpoint.next() else { break };
+                if let Err(what) = settle(endpoint, &arrival, windows) {
+                    // Nothing of what stands behind it is to be seen either.
+                    self.parts.endpoints.iter_mut().for_each(Endpoint::forget_arrivals);
+                    self.ending = Some(Lost::Corrupt(what));
+                    return delivered;
+                }
+                if !arrival.message.silent {
+                    deliver(lane, Frame::of(endpoint.bytes(&arrival, arrival.message.frame.clone())));
+                    delivered += 1;
+                }
+                endpoint.done(&arrival);
+            }
+        }
+        delivered
+    }
+
+    /// Why nothing more will come, if that is so.
+    fn end(&self) -> Option<Lost> {
+        if let Some(ending) = &self.ending {
+            Some(ending.clone())
+        } else if self.parts.endpoints.iter().all(Endpoint::has_ended) {
+            Some(Lost::Closed("the peer ended the rail".into()))
+        } else {
+            self.gone.load(Acquire).then_some(Lost::PeerDied)
+        }
+    }
+
+    fn take(&mut self, lane: Lane, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
+        if outgoing.head.len() + outgoing.body.len() > MAX_FRAME {
+            return Err(SendError::TooLarge);
+        }
+        if self.ending.is_some() || self.lost.is_some() {
+            return Err(SendError::Lost);
+        }
+        let stage = |rail: &mut Self| {
+            let Parts { endpoints, device, .. } = &mut *rail.parts;
+            endpoints[lane.index()].stage(device, outgoing)
+        };
+        if stage(self) == Err(SendError::Full) {
+            // What was sent before may be through by now, or may go out.
+            self.progress();
+            if self.ending.is_some() {
+                return Err(SendError::Lost);
+            }
+            stage(self)?;
+        }
+        let Parts { endpoints, device, .. } = &mut *self.parts;
+        if let Err(code) = endpoints[lane.index()].post(&device.facts) {
+            self.fail(code);
+        }
+        Ok(())
+    }
+
+    /// The peer's window that takes `put`.
+    fn window(&self, put: &Put<'_>) -> Result<RemoteWindow, SendError> {
+        let len = put.data.len() as u64;
+        let most = (self.parts.device.facts.max_len as u64).min(u64::from(u32::MAX));
+        let window = self.peer_windows.iter().find(|window| window.span.id == put.window);
+        let fits = |window: &&RemoteWindow| window.span.holds(put.offset, len) && len <= most;
+        window.filter(fits).copied().ok_or(SendError::TooLarge)
+    }
+}
+
+/// Before a message is handed over: puts the data that came with it in place, or compares what was written before it.
+fn settle(endpoint: &Endpoint, arrival: &Arrival, windows: &Windows) -> Result<(), &'static str> {
+    const LATE: &str = "a put that is not expected";
+    let Some(target) = &arrival.message.target else { return Ok(()) };
+    let window = windows.find(target.window).ok_or("a put into a window that does not exist")?;
+    let Target { offset, len, generation, crc, .. } = *target;
+    if !window.span().holds(offset, u64::from(len)) {
+        return Err("a put outside its window");
+    }
+    let expected = window.accepts(offset, u64::from(len), generation);
+    let sum = match arrival.message.kind {
+        Kind::Inline => {
+            let from = arrival.message.frame.end;
+            let data = endpoint.bytes(arrival, from..from + len as usize);
+            let sum = plexus_base::crc32c(data);
+            if expected && sum == crc {
+                window.write(offset, data);
+            }
+            sum
+        }
+        // Whoever writes without a frame may write there again at any time.
+        _ if arrival.message.silent => crc,
+        _ => checksum(window, offset as usize, len as usize),
+    };
+    match (expected, sum == crc) {
+        (true, true) => Ok(()),
+        (false, _) => Err(LATE),
+        (true, false) => Err("data of a put whose checksum does not match"),
+    }
+}
+
+/// Over bytes of a window, copied out piece by piece.
+fn checksum(window: &Window, offset: usize, len: usize) -> u32 {
+    let mut piece = [0; 4096];
+    (0..len).step_by(piece.len()).fold(0, |crc, at| {
+        let piece = &mut piece[..(len - at).min(4096)];
+        window.read(offset + at, piece);
+        crc32c_append(crc, piece)
+    })
+}
+
+impl Rail for OfiRail {
+    fn kind(&self) -> RailKind {
+        RailKind::Ofi
+    }
+
+    fn send(&mut self, lane: Lane, head: &[u8], body: &[u8]) -> Result<(), SendError> {
+        self.take(lane, &Outgoing { head, body, put: None, silent: false })
+    }
+
+    fn put(&mut self, lane: Lane, put: Put<'_>, head: &[u8], body: &[u8]) -> Result<(), SendError> {
+        let window = self.window(&put)?;
+        self.take(lane, &Outgoing { head, body, put: Some((put, window)), silent: false })
+    }
+
+    fn write(&mut self, lane: Lane, put: Put<'_>) -> Result<(), SendError> {
+        let window = self.window(&put)?;
+        self.take(lane, &Outgoing { head: &[], body: &[], put: Some((put, window)), silent: true })
+    }
+
+    fn health(&mut self) -> Health {
+        let unsent = self.parts.endpoints.iter().map(Endpoint::unsent).sum();
+        Health { unsent, ..Health::default() }
+    }
+
+    fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost> {
+        if let Some(lost) = &self.lost {
+            self.said = true;
+            return Err(lost.clone());
+        }
+        self.progress();
+        let mut delivered = self.deliver(limit, deliver);
+        if let Some(lost) = self.end() {
+            for _ in 0..LAST_LOOKS {
+                if delivered > 0 || limit == 0 || self.parts.endpoints.iter().any(Endpoint::has_arrivals) {
+                    break;
+                }
+                self.progress();
+                delivered = self.deliver(limit, deliver);
+            }
+            if delivered == 0 && limit > 0 && !self.parts.endpoints.iter().any(Endpoint::has_arrivals) {
+                self.said = true;
+                self.lost = Some(lost.clone());
+                return Err(lost);
+            }
+        } else if delivered > 0 {
+            // The buffers go back at once, and the peer hears of it when that is due.
+            self.post();
+        }
+        Ok(delivered)
+    }
+
+    fn flush(&mut self) -> Result<(), Lost> {
+        if let Some(lost) = &self.lost {
+            return Err(lost.clone());
+        }
+        self.progress();
+        Ok(())
+    }
+
+    fn pending(&mut self) -> bool {
+        if self.lost.is_some() {
+            return !self.said;
+        }
+        self.end().is_some()
+            || self.parts.endpoints.iter().any(Endpoint::wants_another_look)
+            || self.parts.device.fd.is_none()
+            || !self.parts.device.may_sleep()
+    }
+
+    #[allow(unsafe_code, reason = "the descriptor is the library's")]
+    fn register(&self, epoll: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        let Some(fd) = self.parts.device.fd else { return Ok(()) };
+        // SAFETY: the queue that it belongs to lives as long as the rail.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(token), flags)?)
+    }
+}
+
+impl OfiRail {
+    /// Says that it ends and gives the provider a moment to take what was sent.
+    fn say_goodbye(&mut self) {
+        let end = Instant::now() + LINGER;
+        let mut said = [false; LANES];
+        loop {
+            self.progress();
+            // To a peer that is gone nothing is sent: some providers touch its memory.
+            if self.end().is_some() {
+                return;
+            }
+            let Parts { endpoints, device, .. } = &mut *self.parts;
+            for (said, endpoint) in said.iter_mut().zip(endpoints.iter_mut()) {
+                *said = *said || endpoint.is_idle() && endpoint.end(&device.facts);
+            }
+            let done = said == [true; LANES] && endpoints.iter().all(Endpoint::is_idle);
+            if done || Instant::now() > end {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for OfiRail {
+    #[allow(unsafe_code, reason = "takes the parts out of what is dropped")]
+    fn drop(&mut self) {
+        // Nothing lands any more, whatever happens below.
+        self.parts.window_regions.iter_mut().for_each(|region| {
+            region.close();
+        });
+        self.say_goodbye();
+        let provider = self.parts.device.facts.provider.clone();
+        let (session, twin) = self.sessions;
+        // SAFETY: taken once, and the rail is not used afterwards.
+        let parts = unsafe { ManuallyDrop::take(&mut self.parts) };
+        twins::end(&provider, session, twin, parts);
+    }
+}

@@ -1,0 +1,356 @@
+//! What a rail over libfabric sends in its messages, and the pure decoder of it.
+//!
+//! Little endian; one message for each frame:
+//!
+//! ```text
+//! 0   u64  session: the number that the receiver gave in its offer
+//! 8   u8   version, 1
+//! 9   u8   kind: 0 frame, 1 frame behind a put, 2 frame with the data of a put, 3 credit, 4 end
+//! 10  u8   lane, as its index
+//! 11  u8   flags: 1 = a put without a frame, nothing is delivered; 2 = in a credit: answer with one
+//! 12  u32  sequence: how many frames were sent in this lane before
+//! 16  u32  taken: how many frames of this lane the sender has taken off its receive buffers, modulo 2^32
+//! 20  u32  length of the frame in bytes, at most MAX_FRAME; 0 in credit and end
+//! 24  u32  CRC-32C over all before, the put fields if there are any, and the frame
+//! 28  u32  0
+//!          -- kinds 1 and 2:
+//! 32  u64  offset in the window
+//! 40  u32  length of the data in bytes
+//! 44  u32  CRC-32C over the data
+//! 48  u32  generation
+//! 52  u16  window
+//! 54  u16  0
+//!          -- then the frame, then with kind 2 the data
+//! ```
+//!
+//! Anybody on the network may send to an endpoint. What does not begin with the session of this rail is from a
+//! stranger or from an earlier rail and means nothing; what does and is wrong ends the rail. The decoder takes
+//! any bytes and never believes a length that it has not checked.
+
+use std::ops::Range;
+
+use plexus_base::{crc32c, crc32c_append};
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U16, U32, U64},
+};
+
+use crate::{Lane, MAX_FRAME, Put, WindowId};
+
+const VERSION: u8 = 1;
+const FLAG_SILENT: u8 = 1;
+const FLAG_ASKS: u8 = 2;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Base {
+    session: U64,
+    version: u8,
+    kind: u8,
+    lane: u8,
+    flags: u8,
+    sequence: U32,
+    taken: U32,
+    len: U32,
+    crc: U32,
+    zeros: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct PutFields {
+    offset: U64,
+    len: U32,
+    crc: U32,
+    generation: U32,
+    window: U16,
+    zero: U16,
+}
+
+pub(super) const BASE_LEN: usize = size_of::<Base>();
+const PUT_LEN: usize = size_of::<PutFields>();
+/// Bytes of `Base` that its own checksum covers.
+const COVERED: usize = 24;
+
+/// Longest header.
+pub(super) const MAX_HEADER: usize = BASE_LEN + PUT_LEN;
+
+/// Longest message.
+pub(super) const MAX_MESSAGE: usize = MAX_HEADER + MAX_FRAME;
+
+const _: () = assert!(BASE_LEN == 32 && PUT_LEN == 24);
+
+/// What a message is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Frame = 0,
+    /// Of a put whose data were written before.
+    Behind = 1,
+    /// Of a put whose data come with it.
+    Inline = 2,
+    Credit = 3,
+    End = 4,
+}
+
+impl Kind {
+    const ALL: [Self; 5] = [Self::Frame, Self::Behind, Self::Inline, Self::Credit, Self::End];
+
+    fn has_put(self) -> bool {
+        matches!(self, Self::Behind | Self::Inline)
+    }
+}
+
+/// Where the data of a put are or go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Target {
+    pub(super) window: WindowId,
+    pub(super) offset: u64,
+    pub(super) len: u32,
+    pub(super) generation: u32,
+    /// Of the data.
+    pub(super) crc: u32,
+}
+
+/// A message, verified.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Message {
+    pub(super) kind: Kind,
+    /// There is no frame to deliver.
+    pub(super) silent: bool,
+    /// The peer waits to hear what was taken.
+    pub(super) asks: bool,
+    pub(super) sequence: u32,
+    pub(super) taken: u32,
+    /// Where in it the frame stands.
+    pub(super) frame: Range<usize>,
+    /// With [`Kind::Behind`] and [`Kind::Inline`]; data that come with it stand behind the frame.
+    pub(super) target: Option<Target>,
+}
+
+/// What some bytes are.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Decoded {
+    /// Not from the peer.
+    Stranger,
+    Message(Message),
+}
+
+/// What stands in front of every message of a lane, for the sender.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stamp {
+    pub(super) session: u64,
+    pub(super) lane: Lane,
+    pub(super) sequence: u32,
+    pub(super) taken: u32,
+    pub(super) silent: bool,
+    pub(super) asks: bool,
+}
+
+/// How long the header of a message is.
+pub(super) fn header_len(kind: Kind) -> usize {
+    if kind.has_put() { MAX_HEADER } else { BASE_LEN }
+}
+
+/// The header for the frame `head` + `body`, which the caller has found to be no longer than [`MAX_FRAME`], and a put whose data are no
+/// longer than a `u32` says; as many bytes of it as [`header_len`] says.
+pub(super) fn encode(
+    stamp: Stamp,
+    kind: Kind,
+    head: &[u8],
+    body: &[u8],
+    put: Option<&Put<'_>>,
+) -> [u8; MAX_HEADER] {
+    debug_assert_eq!(kind.has_put(), put.is_some());
+    let mut base = Base {
+        session: U64::new(stamp.session),
+        version: VERSION,
+        kind: kind as u8,
+        lane: stamp.lane.index() as u8,
+        flags: u8::from(stamp.silent) * FLAG_SILENT + u8::from(stamp.asks) * FLAG_ASKS,
+        sequence: U32::new(stamp.sequence),
+        taken: U32::new(stamp.taken),
+        len: U32::new((head.len() + body.len()) as u32),
+        crc: U32::new(0),
+        zeros: U32::new(0),
+    };
+    let mut header = [0; MAX_HEADER];
+    let mut crc = crc32c(&base.as_bytes()[..COVERED]);
+    if let Some(put) = put {
+        let fields = PutFields {
+            offset: U64::new(put.offset),
+            len: U32::new(put.data.len() as u32),
+            crc: U32::new(crc32c(put.data)),
+            generation: U32::new(put.generation),
+            window: U16::new(put.window.0),
+            zero: U16::new(0),
+        };
+        header[BASE_LEN..].copy_from_slice(fields.as_bytes());
+        crc = crc32c_append(crc, fields.as_bytes());
+    }
+    base.crc = U32::new(crc32c_append(crc32c_append(crc, head), body));
+    header[..BASE_LEN].copy_from_slice(base.as_bytes());
+    header
+}
+
+/// Reads a whole message that arrived in `lane` of the rail with this session.
+///
+/// # Errors
+/// What is wrong: it has the session of this rail, but no peer of ours sends such a thing.
+pub(super) fn decode(bytes: &[u8], session: u64, lane: Lane) -> Result<Decoded, &'static str> {
+    let Ok((base, rest)) = Base::ref_from_prefix(bytes) else { return Ok(Decoded::Stranger) };
+    if base.session.get() != session {
+        return Ok(Decoded::Stranger);
+    }
+    if base.version != VERSION {
+        return Err("a message of another version");
+    }
+    let kind = *Kind::ALL.get(usize::from(base.kind)).ok_or("a message of no known kind")?;
+    if base.lane as usize != lane.index() || base.flags > FLAG_SILENT + FLAG_ASKS || base.zeros.get() != 0 {
+        return Err("a message with a broken header");
+    }
+    let mut crc = crc32c(&bytes[..COVERED]);
+    let mut target = None;
+    let mut rest = rest;
+    if kind.has_put() {
+        let (fields, behind) = PutFields::ref_from_prefix(rest).map_err(|_| "a put that is cut off")?;
+        crc = crc32c_append(crc, fields.as_bytes());
+        target = Some(Target {
+            window: WindowId(fields.window.get()),
+            offset: fields.offset.get(),
+            len: fields.len.get(),
+            generation: fields.generation.get(),
+            crc: fields.crc.get(),
+        });
+        rest = behind;
+    }
+    let len = base.len.get() as usize;
+    let (silent, asks) = (base.flags & FLAG_SILENT != 0, base.flags & FLAG_ASKS != 0);
+    if silent && (!kind.has_put() || len > 0) || asks && kind != Kind::Credit {
+        return Err("a message with flags that it cannot have");
+    }
+    if len > MAX_FRAME || len > rest.len() {
+        return Err("a frame that is cut off or too long");
+    }
+    if crc32c_append(crc, &rest[..len]) != base.crc.get() {
+        return Err("a frame whose checksum does not match");
+    }
+    let behind = match (kind, &target) {
+        (Kind::Inline, Some(target)) => target.len as usize,
+        (Kind::Credit | Kind::End, _) if len > 0 => return Err("a frame where none belongs"),
+        _ => 0,
+    };
+    if rest.len() - len != behind {
+        return Err("a message that is not as long as it says");
+    }
+    let start = header_len(kind);
+    Ok(Decoded::Message(Message {
+        kind,
+        silent,
+        asks,
+        sequence: base.sequence.get(),
+        taken: base.taken.get(),
+        frame: start..start + len,
+        target,
+    }))
+}
+
+/// For fuzzing and tests: decodes any bytes as a message of session 0.
+#[doc(hidden)]
+pub fn decode_any(bytes: &[u8]) {
+    for lane in Lane::ALL {
+        let _ = decode(bytes, 0, lane);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SESSION: u64 = 0x0123_4567_89ab_cdef;
+
+    fn stamp(lane: Lane) -> Stamp {
+        Stamp { session: SESSION, lane, sequence: 7, taken: u32::MAX, silent: false, asks: false }
+    }
+
+    fn message(kind: Kind, frame: &[u8], data: &[u8]) -> Vec<u8> {
+        let put = Put { window: WindowId(3), offset: 1 << 40, generation: 5, data };
+        let (head, body) = frame.split_at(frame.len() / 3);
+        let put = kind.has_put().then_some(&put);
+        let mut bytes = encode(stamp(Lane::Bulk), kind, head, body, put)[..header_len(kind)].to_vec();
+        bytes.extend_from_slice(frame);
+        if kind == Kind::Inline {
+            bytes.extend_from_slice(data);
+        }
+        bytes
+    }
+
+    fn all() -> Vec<(Kind, Vec<u8>)> {
+        let frame = |kind| if matches!(kind, Kind::Credit | Kind::End) { &[][..] } else { &[9; 100] };
+        Kind::ALL.map(|kind| (kind, message(kind, frame(kind), &[4; 33]))).into()
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        for (kind, bytes) in all() {
+            let Ok(Decoded::Message(decoded)) = decode(&bytes, SESSION, Lane::Bulk) else {
+                panic!("{kind:?}");
+            };
+            assert_eq!((decoded.kind, decoded.sequence, decoded.taken), (kind, 7, u32::MAX));
+            assert!(bytes[decoded.frame.clone()].iter().all(|byte| *byte == 9));
+            assert_eq!(decoded.target.is_some(), kind.has_put());
+            if let Some(target) = decoded.target {
+                let crc = crc32c(&[4; 33]);
+                let expected = Target { window: WindowId(3), offset: 1 << 40, len: 33, generation: 5, crc };
+                assert_eq!(target, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_for_this_rail_is_a_strangers() {
+        for (_, bytes) in all() {
+            assert_eq!(decode(&bytes, SESSION + 1, Lane::Bulk), Ok(Decoded::Stranger));
+            assert_eq!(decode(&bytes[..BASE_LEN - 1], SESSION, Lane::Bulk), Ok(Decoded::Stranger));
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_noticed() {
+        for (kind, bytes) in all() {
+            assert!(decode(&bytes, SESSION, Lane::Prompt).is_err(), "another lane");
+            for len in BASE_LEN..bytes.len() {
+                assert!(decode(&bytes[..len], SESSION, Lane::Bulk).is_err(), "{kind:?} cut at {len}");
+            }
+            // Inline data have a checksum of their own, which the rail compares when they are in place.
+            let covered = bytes.len() - if kind == Kind::Inline { 33 } else { 0 };
+            for bit in 0..covered * 8 {
+                let mut flipped = bytes.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                let expected = if bit < 64 { Ok(Decoded::Stranger) } else { Err(()) };
+                assert_eq!(
+                    decode(&flipped, SESSION, Lane::Bulk).map_err(|_| ()),
+                    expected,
+                    "{kind:?} bit {bit}"
+                );
+            }
+            let mut longer = bytes.clone();
+            longer.push(0);
+            assert!(decode(&longer, SESSION, Lane::Bulk).is_err());
+        }
+    }
+
+    #[test]
+    fn random_bytes_behind_a_right_session_do_no_harm() {
+        let mut random = 3u64;
+        for round in 0..20_000usize {
+            let mut bytes = SESSION.to_le_bytes().to_vec();
+            bytes.extend([VERSION, round as u8 % 7, 1, 0]);
+            bytes.extend((0..round % 150).map(|_| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (random >> 60) as u8
+            }));
+            assert!(!matches!(decode(&bytes, SESSION, Lane::Bulk), Ok(Decoded::Message(_))));
+        }
+    }
+}
