@@ -15,7 +15,7 @@ use plexus_base::{Epoch, Incarnation, NodeId, Waiting, WorkerId};
 use plexus_fabric::{Lost, Put, RailKind, Window, WindowId};
 use plexus_interconnect::{
     Channel, Kind, Message, Net, Service, Signal,
-    mesh::{Config, Mesh, Peer},
+    mesh::{Config, Key, Mesh, Peer},
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -86,7 +86,12 @@ struct Node {
     address: SocketAddr,
 }
 
-fn cluster(nodes: u8, workers: u8, rail: RailKind, waiting: Waiting) -> Vec<Node> {
+/// What nodes are joined by, and whether it is encrypted.
+type Way = (RailKind, bool);
+
+const WAYS: [Way; 3] = [(RailKind::Shm, false), (RailKind::Tcp, false), (RailKind::Tcp, true)];
+
+fn cluster(nodes: u8, workers: u8, (rail, encrypt): Way, waiting: Waiting) -> Vec<Node> {
     // Bound and let go: nobody else is given the same port so soon.
     let addresses: Vec<SocketAddr> = (0..nodes)
         .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
@@ -106,7 +111,12 @@ fn cluster(nodes: u8, workers: u8, rail: RailKind, waiting: Waiting) -> Vec<Node
                 .collect();
             let peers = (0..nodes)
                 .filter(|peer| *peer != me)
-                .map(|peer| Peer { id: NodeId(peer), address: addresses[usize::from(peer)], rail })
+                .map(|peer| Peer {
+                    id: NodeId(peer),
+                    addresses: vec![addresses[usize::from(peer)]],
+                    rails: vec![rail],
+                    encrypt,
+                })
                 .collect();
             let config = Config {
                 me: NodeId(me),
@@ -114,10 +124,13 @@ fn cluster(nodes: u8, workers: u8, rail: RailKind, waiting: Waiting) -> Vec<Node
                 cluster: name,
                 epoch: Epoch(1),
                 fingerprint: 5,
-                listen: addresses[usize::from(me)],
+                keys: Arc::new(vec![Key::new([9; 32])]),
+                listen: vec![addresses[usize::from(me)]],
                 peers,
                 windows: vec![window.clone()],
                 waiting,
+                patience: Duration::from_secs(1),
+                probe: Duration::from_millis(20),
             };
             let mesh = Mesh::start(config, services, |_| ()).unwrap();
             Node { mesh, seen, gone, window, address: addresses[usize::from(me)] }
@@ -143,18 +156,18 @@ fn call(node: &Node, worker: u8, to: u8, payload: Vec<u8>, signal: &Arc<Signal>)
     worker.wait(signal)
 }
 
-fn every_way(test: impl Fn(RailKind, Waiting)) {
-    for rail in RailKind::BUILT_IN {
+fn every_way(test: impl Fn(Way, Waiting)) {
+    for way in WAYS {
         for waiting in Waiting::ALL {
-            test(rail, waiting);
+            test(way, waiting);
         }
     }
 }
 
 #[test]
 fn calls_of_any_length_are_answered() {
-    every_way(|rail, waiting| {
-        let nodes = cluster(3, 2, rail, waiting);
+    every_way(|way, waiting| {
+        let nodes = cluster(3, 2, way, waiting);
         let signal = Arc::new(Signal::new());
         for round in 0..50usize {
             for length in [0, 1, 40, 41, 16_000, 20_000, 300_000] {
@@ -169,8 +182,8 @@ fn calls_of_any_length_are_answered() {
 
 #[test]
 fn many_threads_call_through_one_worker() {
-    every_way(|rail, waiting| {
-        let nodes = cluster(2, 1, rail, waiting);
+    every_way(|way, waiting| {
+        let nodes = cluster(2, 1, way, waiting);
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let nodes = &nodes;
@@ -196,8 +209,8 @@ fn many_threads_call_through_one_worker() {
 
 #[test]
 fn a_flood_in_one_direction_arrives_in_order_and_memory_stays_bounded() {
-    every_way(|rail, waiting| {
-        let nodes = cluster(2, 1, rail, waiting);
+    every_way(|way, waiting| {
+        let nodes = cluster(2, 1, way, waiting);
         for number in 0..5_000u32 {
             let mut payload = number.to_le_bytes().to_vec();
             payload.resize(4 + (number as usize * 37) % 3000, 1);
@@ -210,8 +223,8 @@ fn a_flood_in_one_direction_arrives_in_order_and_memory_stays_bounded() {
 
 #[test]
 fn puts_are_in_place_when_their_message_comes() {
-    every_way(|rail, waiting| {
-        let nodes = cluster(2, 1, rail, waiting);
+    every_way(|way, waiting| {
+        let nodes = cluster(2, 1, way, waiting);
         for number in 0..200u64 {
             let data = vec![number as u8 + 1; 4096];
             nodes[0].mesh.workers()[0].submit(Task::Put(NodeId(1), number * 4096, data));
@@ -228,8 +241,8 @@ fn puts_are_in_place_when_their_message_comes() {
 
 #[test]
 fn the_end_of_a_peer_ends_its_calls_and_is_told_to_every_worker() {
-    every_way(|rail, waiting| {
-        let mut nodes = cluster(3, 2, rail, waiting);
+    every_way(|way, waiting| {
+        let mut nodes = cluster(3, 2, way, waiting);
         let ended = nodes.pop().unwrap();
         ended.mesh.stop();
         drop(ended);
@@ -243,8 +256,8 @@ fn the_end_of_a_peer_ends_its_calls_and_is_told_to_every_worker() {
 
 #[test]
 fn strangers_are_counted_and_nothing_else() {
-    for rail in RailKind::BUILT_IN {
-        let nodes = cluster(2, 1, rail, Waiting::Adaptive);
+    for way in WAYS {
+        let nodes = cluster(2, 1, way, Waiting::Adaptive);
         let mut random = 88172645463325252u64;
         for number in 0..20 {
             let mut stream = TcpStream::connect(nodes[0].address).unwrap();
@@ -275,10 +288,13 @@ fn an_address_in_use_is_one_clear_line() {
         cluster: [3; 16],
         epoch: Epoch(1),
         fingerprint: 0,
-        listen: taken.local_addr().unwrap(),
+        keys: Arc::new(vec![Key::new([9; 32])]),
+        listen: vec![taken.local_addr().unwrap()],
         peers: Vec::new(),
         windows: Vec::new(),
         waiting: Waiting::Adaptive,
+        patience: Duration::from_secs(1),
+        probe: Duration::from_millis(20),
     };
     let Err(error) = Mesh::start(config, vec![Echo::default()], |_: WorkerId| ()) else {
         panic!("two nodes listen at one address");

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     blocks::Blocks,
     config::Config,
+    keys::KeyFiles,
     life::Life,
     service::{News, NodeService, Workers},
     settle::Settled,
@@ -409,19 +410,24 @@ fn mesh_config(
     windows: Vec<Arc<Window>>,
 ) -> mesh::Config {
     let ids = (0..config.node_count()).map(NodeId).filter(|id| *id != me);
-    let peers = ids.map(|id| {
-        let rail = config.rails(me, id).first().copied().expect("the configuration was checked for that");
-        mesh::Peer { id, address: config.nodes[id.index()].address, rail }
+    let peers = ids.map(|id| mesh::Peer {
+        id,
+        addresses: config.nodes[id.index()].all_addresses().collect(),
+        rails: config.rails(me, id),
+        encrypt: config.encrypts(me, id),
     });
     mesh::Config {
         me,
         incarnation,
         cluster: config.id.0.to_le_bytes(),
+        keys: Arc::new(KeyFiles(config.dir.clone())),
         epoch: EPOCH,
         fingerprint,
-        listen: config.nodes[me.index()].address,
+        listen: config.nodes[me.index()].all_addresses().collect(),
         peers: peers.collect(),
         windows,
         waiting: config.waiting,
+        patience: config.interconnect.patience(),
+        probe: config.interconnect.probe(),
     }
 }

@@ -4,6 +4,7 @@
 //! Whether the machine can do what is asked for (a port that is free, memory, disks) is not known here.
 
 mod check;
+mod interconnect;
 mod template;
 
 use std::{
@@ -17,6 +18,7 @@ use plexus_disks::{BlockSize, GroupId, Shape};
 use plexus_fabric::RailKind;
 use serde::{Deserialize, Deserializer, de::Error as _};
 
+pub use self::interconnect::{Encrypt, Interconnect};
 use crate::layout::ClusterDir;
 
 /// The format of `cluster.toml` that this program reads.
@@ -58,6 +60,8 @@ pub struct Config {
     pub cache_mib: u32,
     /// Seconds between checkpoints.
     pub checkpoint_seconds: u32,
+    /// How the nodes are joined.
+    pub interconnect: Interconnect,
     /// Blocks of the disk group.
     pub blocks: u64,
     /// The disks, in their order, as absolute or cluster-relative paths resolved against the directory.
@@ -76,6 +80,9 @@ pub struct NodeConfig {
     pub host: String,
     /// Where it listens for its peers.
     pub address: SocketAddr,
+    /// Where else: each is a further path, to the address of the same place of each peer.
+    #[serde(default)]
+    pub addresses: Vec<SocketAddr>,
     /// What it can be reached over, the preferred first.
     #[serde(deserialize_with = "rails")]
     pub rails: Vec<RailKind>,
@@ -85,6 +92,13 @@ pub struct NodeConfig {
     /// Where it answers to who scrapes its counts; nowhere if it is not given.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
+}
+
+impl NodeConfig {
+    /// Every address where it listens, in their order.
+    pub fn all_addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        [self.address].into_iter().chain(self.addresses.iter().copied())
+    }
 }
 
 /// What is in the file, before it is checked.
@@ -100,6 +114,8 @@ struct Text {
     block_size_kib: u32,
     cache_mib: u32,
     checkpoint_seconds: u32,
+    #[serde(default)]
+    interconnect: Interconnect,
     group: GroupText,
     node: Vec<NodeConfig>,
 }
@@ -217,6 +233,16 @@ impl Config {
             let what = format!("there is no node `{name}`; the nodes are {}", names.join(", "));
             ConfigError::Value { path: self.dir.config(), what }
         })
+    }
+
+    /// Whether what two different nodes say to each other over a network is encrypted.
+    #[must_use]
+    pub fn encrypts(&self, one: NodeId, other: NodeId) -> bool {
+        match self.interconnect.encrypt {
+            Encrypt::Always => true,
+            Encrypt::Never => false,
+            Encrypt::Auto => self.nodes[one.index()].host != self.nodes[other.index()].host,
+        }
     }
 
     /// The rails between two different nodes, the one to prefer first: those that both list, in the order of

@@ -14,6 +14,7 @@ use plexus_disks::{DiskError, Group};
 
 use crate::{
     config::{ClusterId, Config, ConfigError},
+    keys::{self, KeyError},
     layout::ClusterDir,
 };
 
@@ -29,6 +30,9 @@ pub enum CreateError {
     /// The configuration asked for does not make a cluster.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Its key could not be made.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// The disk group could not be made.
     #[error(transparent)]
     Disk(#[from] DiskError),
@@ -109,6 +113,7 @@ fn fill(config: &Config, text: &str, dir: &ClusterDir) -> Result<(), CreateError
         let made = DirBuilder::new().mode(0o700).create(&directory);
         made.map_err(CreateError::io("making a directory", &directory))?;
     }
+    keys::create(dir)?;
     let moved = |disk: &PathBuf| match disk.strip_prefix(config.dir.root()) {
         Ok(inside) => dir.root().join(inside),
         Err(_) => disk.clone(),
@@ -128,7 +133,10 @@ mod tests {
     use plexus_fabric::RailKind;
 
     use super::*;
-    use crate::config::NodeConfig;
+    use crate::{
+        config::{Interconnect, NodeConfig},
+        keys::KeyFiles,
+    };
 
     fn config(root: &Path) -> Config {
         let dir = ClusterDir::new(root);
@@ -140,12 +148,14 @@ mod tests {
             block_size: BlockSize::from_kib(4).unwrap(),
             cache_mib: 4,
             checkpoint_seconds: 5,
+            interconnect: Interconnect::default(),
             blocks: 600,
             disks: vec![dir.disks().join("0"), dir.disks().join("1")],
             nodes: vec![NodeConfig {
                 name: "n1".into(),
                 host: "h".into(),
                 address: "127.0.0.1:7400".parse().unwrap(),
+                addresses: vec![],
                 rails: vec![RailKind::Shm],
                 cores: vec![],
                 metrics: None,
@@ -168,6 +178,7 @@ mod tests {
         create(&config).unwrap();
         assert_eq!(Config::load(&config.dir).unwrap(), config);
         Group::open(&config.disks, &config.shape()).unwrap();
+        assert_eq!(KeyFiles(config.dir.clone()).read().unwrap().len(), 1);
         assert_eq!(names(directory.path()), ["c1"]);
 
         let line = create(&config).unwrap_err().to_string();

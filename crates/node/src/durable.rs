@@ -17,12 +17,20 @@ use crate::{settle::Settled, state::Record};
 /// # Errors
 /// The system's; the old file is still there.
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
-    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    let temporary = path.with_extension("tmp");
     let mut text = serde_json::to_string(value)?;
     text.push('\n');
+    write(path, text.as_bytes())
+}
+
+/// Replaces `path` by a file of these bytes that only its owner may read; durable when this returns.
+///
+/// # Errors
+/// The system's; the old file is still there.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let temporary = path.with_extension("tmp");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    file.write_all(text.as_bytes())?;
+    file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&temporary, path)?;
     File::open(directory)?.sync_all()

@@ -3,6 +3,8 @@
 //! | path | what |
 //! |---|---|
 //! | `cluster.toml` | the configuration |
+//! | `keys/cluster.key` | the key that every node proves to have |
+//! | `keys/next.key` | the newer of two valid keys, while one replaces the other |
 //! | `disks/` | the disks of the group, unless the configuration puts them elsewhere |
 //! | `run/NAME.lock` | locked while node NAME lives; holds its process id |
 //! | `run/NAME.sock` | its control socket |
@@ -33,6 +35,24 @@ impl ClusterDir {
     #[must_use]
     pub fn config(&self) -> PathBuf {
         self.0.join("cluster.toml")
+    }
+
+    /// The cluster's keys.
+    #[must_use]
+    pub fn keys(&self) -> PathBuf {
+        self.0.join("keys")
+    }
+
+    /// The key.
+    #[must_use]
+    pub fn cluster_key(&self) -> PathBuf {
+        self.keys().join("cluster.key")
+    }
+
+    /// The newer of two keys.
+    #[must_use]
+    pub fn next_key(&self) -> PathBuf {
+        self.keys().join("next.key")
     }
 
     /// Where the disks lie that `init` makes.

@@ -13,6 +13,7 @@ pub mod create;
 pub mod down;
 mod durable;
 pub mod janitor;
+pub mod keys;
 pub mod launch;
 pub mod layout;
 pub mod life;

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     blocks::Blocks,
-    config::Config,
+    config::{Config, NodeConfig},
     durable::{self, Lock},
     state::{self, Phase, Record, StateError},
 };
@@ -43,10 +43,13 @@ impl Settled {
     /// same for all, and the blocks that they refuse. Nodes of machines with records of their own may differ in these.
     #[must_use]
     pub fn fingerprint(&self, config: &Config) -> u64 {
+        let addresses = |node: &NodeConfig| node.all_addresses().collect::<Vec<_>>();
         let nodes: Vec<_> =
-            config.nodes.iter().map(|node| (&node.name, &node.host, node.address, &node.rails)).collect();
-        let settings =
-            format!("{} {} {:?} {} {nodes:?}", config.id, config.workers, config.block_size, config.blocks);
+            config.nodes.iter().map(|node| (&node.name, &node.host, addresses(node), &node.rails)).collect();
+        let settings = format!(
+            "{} {} {:?} {} {:?} {nodes:?}",
+            config.id, config.workers, config.block_size, config.blocks, config.interconnect
+        );
         let refused = format!("{:?}", self.lost);
         u64::from(crc32c(settings.as_bytes())) << 32 | u64::from(crc32c(refused.as_bytes()))
     }

@@ -15,7 +15,7 @@ use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
 
 use crate::{
-    config::{ClusterId, Config, NodeConfig, this_host},
+    config::{ClusterId, Config, Interconnect, NodeConfig, this_host},
     control::{Control, ControlError},
     create::{self, CreateError},
     down::{self, Down},
@@ -45,6 +45,8 @@ pub struct Parameters {
     pub blocks: u64,
     /// Seconds between checkpoints.
     pub checkpoint_seconds: u32,
+    /// How its nodes are joined.
+    pub interconnect: Interconnect,
     /// The `plexus` program.
     pub program: PathBuf,
     /// Where the cluster's directory is made.
@@ -58,6 +60,8 @@ pub struct NodeParameters {
     pub host: String,
     /// Where it listens; `None`: a loopback address of its own.
     pub address: Option<SocketAddr>,
+    /// Further addresses, a path each.
+    pub addresses: Vec<SocketAddr>,
     /// Its rails, the preferred first.
     pub rails: Vec<RailKind>,
     /// The cores that it is pinned to; empty: any.
@@ -75,6 +79,7 @@ impl Parameters {
         let node = NodeParameters {
             host: this_host(),
             address: None,
+            addresses: Vec::new(),
             rails: RailKind::BUILT_IN.into(),
             cores: Vec::new(),
             network_namespace: None,
@@ -87,6 +92,7 @@ impl Parameters {
             cache_mib: 32,
             blocks: 4096,
             checkpoint_seconds: 5,
+            interconnect: Interconnect::default(),
             program: std::env::current_exe()?,
             directory: std::env::temp_dir(),
         })
@@ -151,6 +157,7 @@ impl TemporaryCluster {
             block_size: parameters.block_size,
             cache_mib: parameters.cache_mib,
             checkpoint_seconds: parameters.checkpoint_seconds,
+            interconnect: parameters.interconnect.clone(),
             blocks: parameters.blocks,
             disks: vec![dir.disks().join("0")],
             nodes: node_configs(&parameters.nodes, id),
@@ -242,6 +249,7 @@ fn node_configs(nodes: &[NodeParameters], id: ClusterId) -> Vec<NodeConfig> {
         name: format!("n{}", index + 1),
         host: node.host.clone(),
         address: node.address.unwrap_or_else(|| address(index)),
+        addresses: node.addresses.clone(),
         rails: node.rails.clone(),
         cores: node.cores.clone(),
         metrics: None,

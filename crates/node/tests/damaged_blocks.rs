@@ -9,7 +9,7 @@ use plexus_disks::{BlockSize, DATA_START};
 use plexus_fabric::RailKind;
 use plexus_node::{
     Node,
-    config::{Config, NodeConfig, this_host},
+    config::{Config, Interconnect, NodeConfig, this_host},
     control::Control,
     create,
     layout::ClusterDir,
@@ -25,6 +25,7 @@ fn config(root: &std::path::Path) -> Config {
         name: "n1".into(),
         host: this_host(),
         address: ([127, (process >> 8) as u8, process as u8, 250], 7400).into(),
+        addresses: Vec::new(),
         rails: vec![RailKind::Shm],
         cores: Vec::new(),
         metrics: None,
@@ -37,6 +38,7 @@ fn config(root: &std::path::Path) -> Config {
         block_size: BlockSize::from_kib(4).unwrap(),
         cache_mib: 1,
         checkpoint_seconds: 60,
+        interconnect: Interconnect::default(),
         blocks: 64,
         disks: vec![dir.disks().join("0")],
         nodes: vec![node],

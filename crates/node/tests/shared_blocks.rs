@@ -15,7 +15,7 @@ use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
 use plexus_node::{
     Node,
-    config::{Config, NodeConfig, this_host},
+    config::{Config, Interconnect, NodeConfig, this_host},
     create,
     layout::ClusterDir,
 };
@@ -42,6 +42,7 @@ fn start(dir: &std::path::Path, shape: &Shape) -> Vec<Node> {
         name: format!("n{number}"),
         host: this_host(),
         address: address(),
+        addresses: Vec::new(),
         rails: vec![shape.rail],
         cores: Vec::new(),
         metrics: None,
@@ -54,6 +55,7 @@ fn start(dir: &std::path::Path, shape: &Shape) -> Vec<Node> {
         block_size: BlockSize::from_kib(shape.kib).unwrap(),
         cache_mib: 64 * shape.kib * u32::from(shape.workers) / 1024 + 1,
         checkpoint_seconds: 1,
+        interconnect: Interconnect::default(),
         blocks: 4096,
         disks: vec![dir.disks().join("0"), dir.disks().join("1")],
         nodes: (1..=shape.nodes).map(node).collect(),

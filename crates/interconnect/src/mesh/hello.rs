@@ -1,4 +1,4 @@
-//! The first bytes on every connection between nodes, in both directions, 80 bytes, little endian:
+//! What each end of a new connection says about itself, 80 bytes, little endian, sealed in the first message of its handshake:
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -6,7 +6,7 @@
 //! | 8 | 2 | version of everything that follows |
 //! | 10 | 1 | rail: shm 0, tcp 1, ofi 2 |
 //! | 11 | 1 | lane (tcp) |
-//! | 12 | 1 | worker (tcp) |
+//! | 12 | 1 | worker (tcp, ofi) |
 //! | 13 | 1 | workers of the sender |
 //! | 14 | 1 | sender's node |
 //! | 15 | 1 | node that it means to talk to |
@@ -14,12 +14,14 @@
 //! | 32 | 8 | sender's incarnation |
 //! | 40 | 8 | fingerprint of the settings that must be alike |
 //! | 48 | 4 | epoch |
-//! | 52 | 1 | refusal: 0, or why the receiver closes (see [`Refusal`]) |
-//! | 53 | 23 | zero |
+//! | 52 | 4 | generation of the slot's rail: 1, 2, ... |
+//! | 56 | 1 | slot |
+//! | 57 | 1 | refusal: 0, or why the receiver closes (see [`Refusal`]) |
+//! | 58 | 2 | largest segment that the path takes; 0: not known |
+//! | 60 | 16 | zero |
 //! | 76 | 4 | CRC-32C of the 76 bytes before |
 //!
-//! Until the handshake proves possession of a key, the cluster's random 128-bit name is what a stranger does
-//! not know. Nothing is read from a connection whose hello is not right.
+//! It is read only after its sender has proved that it has the cluster key (`noise.rs`).
 
 use plexus_base::{Epoch, Incarnation, NodeId, crc32c};
 use plexus_fabric::{Lane, RailKind};
@@ -29,7 +31,7 @@ use zerocopy::{
 };
 
 const MAGIC: [u8; 8] = *b"PLEXUS\r\n";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// Length of a hello in bytes.
 pub(super) const HELLO: usize = size_of::<Wire>();
@@ -47,6 +49,9 @@ pub(super) struct Hello {
     pub(super) incarnation: Incarnation,
     pub(super) fingerprint: u64,
     pub(super) epoch: Epoch,
+    pub(super) slot: u8,
+    pub(super) generation: u32,
+    pub(super) clamp: u16,
     pub(super) refusal: Option<Refusal>,
 }
 
@@ -59,8 +64,8 @@ pub enum Refusal {
         "its configuration differs (workers, block size, disk group or nodes): give every node the same cluster.toml"
     )]
     Settings = 1,
-    /// There is a node of that name already, or there was one in this view.
-    #[error("it has a connection from that node already")]
+    /// The slot has this rail already, or a newer one.
+    #[error("it has that connection already")]
     Connected = 2,
     /// The cluster has stopped changing.
     #[error("it has stopped: run `plexus down`, then `plexus up`")]
@@ -98,8 +103,11 @@ struct Wire {
     incarnation: U64,
     fingerprint: U64,
     epoch: U32,
+    generation: U32,
+    slot: u8,
     refusal: u8,
-    zero: [u8; 23],
+    clamp: U16,
+    zero: [u8; 16],
     crc: U32,
 }
 
@@ -118,8 +126,11 @@ impl Hello {
             incarnation: self.incarnation.0.into(),
             fingerprint: self.fingerprint.into(),
             epoch: self.epoch.0.into(),
+            generation: self.generation.into(),
+            slot: self.slot,
             refusal: self.refusal.map_or(0, |refusal| refusal as u8),
-            zero: [0; 23],
+            clamp: self.clamp.into(),
+            zero: [0; 16],
             crc: 0.into(),
         };
         wire.crc = crc32c(&wire.as_bytes()[..HELLO - 4]).into();
@@ -150,6 +161,9 @@ impl Hello {
             incarnation: Incarnation(wire.incarnation.get()),
             fingerprint: wire.fingerprint.get(),
             epoch: Epoch(wire.epoch.get()),
+            slot: wire.slot,
+            generation: wire.generation.get(),
+            clamp: wire.clamp.get(),
             refusal: match wire.refusal {
                 0 => None,
                 1 => Some(Refusal::Settings),
@@ -178,6 +192,9 @@ mod tests {
             incarnation: Incarnation(99),
             fingerprint: 5,
             epoch: Epoch(1),
+            slot: 3,
+            generation: 77,
+            clamp: 1400,
             refusal: Some(Refusal::Settings),
         }
     }

@@ -1,32 +1,31 @@
 //! Shared memory between two nodes of one host: descriptors passed over a local socket.
 //!
-//! The socket has an abstract name, so nothing is left in the file system whatever happens. Each side sends, in one
-//! packet, its hello, what its windows are, and the descriptors of: its windows; then for each worker its receive
-//! rings (one descriptor) and its bell (page, event). Both must run as the same user, which is known before
-//! anything is sent. Who connected says at last, in a packet of one byte, that it has mapped everything: only
-//! then does the link exist.
+//! The socket has an abstract name, so nothing is left in the file system whatever happens. Both must run as the same user, which is known
+//! before anything is sent. Then both prove that they have the cluster key, and say the rest, as over TCP (`noise.rs`), a message being
+//! a packet; only with messages 3 and 4, when each knows that, come the descriptors of: its windows; then for each worker its receive
+//! rings (one descriptor) and its bell (page, event). Who connected says at last that it has mapped everything: only
+//! then do the links exist, one for each worker.
 
 use std::{
-    io::{IoSlice, IoSliceMut},
+    io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    },
+    thread,
+    time::Instant,
 };
 
-use super::{
-    Config, HANDSHAKE, Mesh, MeshError, Peer,
-    hello::HELLO,
-    lock,
-    spans::{self, SPANS, WINDOWS},
-    system,
-};
-use crate::Service;
-use plexus_base::NodeId;
+use plexus_base::{Incarnation, NodeId};
 use plexus_fabric::{
-    Lane, PeerBell, PeerWindow, Rail, RailKind, ShmRail, WindowSpan,
-    shm::{PeerProcess, RxRings, ShmParts, TxRings},
+    Bell, Lane, PeerBell, PeerWindow, Rail, RailKind, ShmRail, WindowSpan,
+    shm::{PeerProcess, PeerWatch, RxRings, ShmParts, TxRings},
 };
 use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
         SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -35,17 +34,27 @@ use rustix::{
     process::getuid,
 };
 
+use super::{
+    Config, HANDSHAKE, MeshError,
+    common::{Common, Made, Place},
+    keys::Key,
+    lock,
+    noise::{self, GREETING, Session},
+    not_accepted,
+    pair::Standing,
+    spans::WINDOWS,
+    system,
+    tcp::{GO, SEALED_GO, SEALED_SPANS, our_spans, their_spans},
+};
+
 /// Most descriptors in one packet; the kernel's own limit is 253.
 const DESCRIPTORS: usize = WINDOWS + PER_WORKER * plexus_base::MAX_WORKERS;
 
 /// Descriptors of one worker: its rings, the bell's page and event.
 const PER_WORKER: usize = 3;
 
-/// The last packet of a handshake.
-const GO: u8 = 0x47;
-
-/// Length of the packet: hello and windows.
-const PACKET: usize = HELLO + SPANS;
+/// Handshakes that may be under way at once; more are turned away.
+const HANDSHAKES: u32 = 64;
 
 fn name(config: &Config, node: NodeId) -> rustix::io::Result<SocketAddrUnix> {
     let cluster: String = config.cluster.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -69,69 +78,215 @@ fn socket() -> Result<OwnedFd, MeshError> {
         .map_err(system("open a local socket"))
 }
 
-impl<S: Service> Mesh<S> {
-    pub(super) fn connect_shm(&self, peer: &Peer) -> Result<(), String> {
-        let address = name(&self.config, peer.id).map_err(|error| error.to_string())?;
-        let socket = socket().map_err(|error| error.to_string())?;
+/// Why a call did not lead to a link.
+enum Failure {
+    /// The other end closed the socket before it had said a word.
+    HungUp,
+    Other(String),
+}
+
+impl<E: ToString> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Other(error.to_string())
+    }
+}
+
+/// Who meets the peers of this host.
+pub(super) struct Local {
+    common: Arc<Common>,
+    bells: Vec<Arc<Bell>>,
+    watch: Mutex<Option<PeerWatch>>,
+    handshakes: AtomicU32,
+}
+
+impl Local {
+    pub(super) fn new(common: Arc<Common>, bells: Vec<Arc<Bell>>) -> Result<Self, MeshError> {
+        let watch =
+            PeerWatch::start().map_err(|error| MeshError::System { what: "watch processes", error })?;
+        Ok(Self { common, bells, watch: Mutex::new(Some(watch)), handshakes: AtomicU32::new(0) })
+    }
+
+    /// Closes the sockets over which peers were met: their sign that this node has ended. Call it when nothing writes to their
+    /// memory any more.
+    pub(super) fn end(&self) {
+        drop(lock(&self.watch).take());
+    }
+
+    /// Connects to `peer` in `slot`, until that has been done or the peer is gone.
+    pub(super) fn connect(&self, peer: NodeId, slot: u8) {
+        loop {
+            if self.common.is_stopping() {
+                return;
+            }
+            let Err(why) = self.call(peer, slot) else { return };
+            self.common.failed(Place { peer, slot, worker: 0 }, why);
+            if !self.pause(peer, slot) {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the next attempt is due; whether there is to be one.
+    fn pause(&self, peer: NodeId, slot: u8) -> bool {
+        let mut pairs = self.common.pairs();
+        loop {
+            let Some(pair) = pairs.get(&peer).filter(|pair| pair.standing != Standing::Gone) else {
+                return false;
+            };
+            let Some((_, due)) = pair.next_attempt(slot) else { return false };
+            let left = due.map_or_else(Default::default, |due| due.saturating_duration_since(Instant::now()));
+            if self.common.is_stopping() || left.is_zero() {
+                return true;
+            }
+            pairs = self
+                .common
+                .changed
+                .wait_timeout(pairs, left)
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    /// One attempt with each of the keys.
+    fn call(&self, peer: NodeId, slot: u8) -> Result<(), String> {
+        for key in self.common.keys()? {
+            match self.call_with(peer, slot, &key) {
+                Ok(()) => return Ok(()),
+                Err(Failure::HungUp) => {}
+                Err(Failure::Other(why)) => return Err(why),
+            }
+        }
+        Err("it hangs up without a word on this host: it does not take this node's key; compare the files in keys/".into())
+    }
+
+    fn call_with(&self, peer: NodeId, slot: u8, key: &Key) -> Result<(), Failure> {
+        let address = name(&self.common.config, peer)?;
+        let socket = socket()?;
         // Also limits how long a full queue of callers holds this one up.
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(HANDSHAKE))
-            .map_err(|error| error.to_string())?;
+        set_limits(&socket)?;
         rustix::net::connect(&socket, &address)
             .map_err(|error| format!("no answer on this host: {error}"))?;
         let process = same_user(&socket)?;
+        let generation = 1;
+        let place = Place { peer, slot, worker: 0 };
+        let hello = self.common.hello(place, RailKind::Shm, Lane::Prompt, generation, 0).encode();
+        let (calling, greeting) = noise::call(key, self.common.config.cluster, &hello);
+        send(&socket, &greeting)?;
+        let answer = match receive::<GREETING>(&socket) {
+            Ok(answer) => answer,
+            Err(Errno::CONNRESET | Errno::NODATA) => return Err(Failure::HungUp),
+            Err(error) => return Err(format!("no answer on this host: {error}").into()),
+        };
+        let (answer, mut session) = calling.answered(&answer)?;
+        let answer = self.common.accepted(&answer, peer)?;
         let rings = self.rings()?;
-        let hello = self.hello(peer.id, RailKind::Shm, Lane::Prompt, 0).encode();
-        self.offer(socket.as_fd(), &hello, &rings)?;
-        let offer = Offer::receive(socket.as_fd())?;
-        self.accepted(&offer.hello, peer)?;
+        self.offer(&socket, &mut session, &rings)?;
+        let offer = Offer::receive(&socket, &mut session)?;
         let (rails, gone) = self.map(rings, offer)?;
-        rustix::net::send(&socket, &[GO], SendFlags::NOSIGNAL)
-            .map_err(|error| format!("handshake: {error}"))?;
+        send(&socket, &session.seal(&GO))?;
         self.watch(process, &socket, &gone)?;
-        self.attach(peer.id, rails);
+        self.attach(peer, slot, generation, answer.incarnation, rails);
         Ok(())
     }
 
-    pub(super) fn accept_shm(&self, socket: &OwnedFd) -> Result<(), String> {
-        let process = same_user(socket)?;
-        let offer = Offer::receive(socket.as_fd())?;
-        let (hello, peer, answer) = self.judge(&offer.hello, RailKind::Shm)?;
-        let Some(peer) = peer else {
-            tracing::warn!("{} was refused: {:?}", hello.from, answer.refusal);
-            return self.offer(socket.as_fd(), &answer.encode(), &[]);
+    /// Takes calls until `stopped` can be read.
+    pub(super) fn accept(self: &Arc<Self>, listener: &OwnedFd, stopped: &OwnedFd) {
+        while !self.common.is_stopping() {
+            let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return tracing::error!(%error, "cannot accept connections on this host"),
+            }
+            if fds[0].revents().is_empty() {
+                continue;
+            }
+            match rustix::net::accept_with(listener.as_fd(), SocketFlags::CLOEXEC) {
+                Ok(socket) => self.welcome(socket),
+                Err(error) => not_accepted(&error.into()),
+            }
+        }
+    }
+
+    /// Runs one handshake on a thread of its own, if not too many are under way.
+    fn welcome(self: &Arc<Self>, socket: OwnedFd) {
+        let turn_away = |local: &Self| {
+            local.handshakes.fetch_sub(1, Relaxed);
+            local.common.stranger();
         };
+        if self.handshakes.fetch_add(1, Relaxed) >= HANDSHAKES {
+            return turn_away(self);
+        }
+        let local = self.clone();
+        let spawned = thread::Builder::new().name("handshake".into()).spawn(move || {
+            if let Err(why) = local.answer(&socket) {
+                local.common.stranger();
+                tracing::debug!("turned a connection of this host away: {why}");
+            }
+            local.handshakes.fetch_sub(1, Relaxed);
+        });
+        if spawned.is_err() {
+            turn_away(self);
+        }
+    }
+
+    fn answer(&self, socket: &OwnedFd) -> Result<(), String> {
+        let process = same_user(socket)?;
+        set_limits(socket).map_err(|error| error.to_string())?;
+        let said = |error: Errno| format!("handshake: {error}");
+        let greeting = receive::<GREETING>(socket).map_err(said)?;
+        let keys = self.common.keys()?;
+        let called = noise::called(&keys, self.common.config.cluster, &greeting);
+        let (called, hello) = called.map_err(|why| why.to_string())?;
+        let (hello, answer) = self.common.judge(&hello, RailKind::Shm)?;
+        let (reply, mut session) = called.answer(&answer.encode());
+        send(socket, &reply).map_err(said)?;
+        if answer.refusal.is_some() {
+            return Ok(());
+        }
+        let offer = Offer::receive(socket, &mut session)?;
         let rings = self.rings()?;
-        self.offer(socket.as_fd(), &answer.encode(), &rings)?;
+        self.offer(socket, &mut session, &rings)?;
         let (rails, gone) = self.map(rings, offer)?;
-        let mut go = [0; 2];
-        let (said, _) = rustix::net::recv(socket, &mut go, RecvFlags::empty())
+        let mut go = receive::<SEALED_GO>(socket)
             .map_err(|error| format!("it does not say that it is ready: {error}"))?;
-        if go[..said] != [GO] {
+        if session.open(&mut go) != Ok(&GO[..]) {
             return Err("it does not say that it is ready".into());
         }
         self.watch(process, socket, &gone)?;
-        self.attach(peer.id, rails);
+        self.attach(hello.from, hello.slot, hello.generation, hello.incarnation, rails);
         Ok(())
     }
 
-    fn rings(&self) -> Result<Vec<RxRings>, String> {
-        (0..self.workers.len()).map(|_| RxRings::create().map_err(|error| error.to_string())).collect()
+    fn attach(
+        &self,
+        peer: NodeId,
+        slot: u8,
+        generation: u32,
+        incarnation: Incarnation,
+        rails: Vec<Box<dyn Rail>>,
+    ) {
+        let Some(path) = self.common.path(peer, slot) else { return };
+        for (worker, rail) in rails.into_iter().enumerate() {
+            let place = Place { peer, slot, worker: worker as u8 };
+            self.common.attach(Made { place, generation, rail, path: path.name() }, incarnation);
+        }
     }
 
-    /// Sends a hello with everything that the peer maps; a refusal has no rings and no windows.
-    fn offer(&self, socket: BorrowedFd<'_>, hello: &[u8; HELLO], rings: &[RxRings]) -> Result<(), String> {
-        let windows = if rings.is_empty() { &[][..] } else { &self.config.windows[..] };
-        let mut packet = hello.to_vec();
-        packet.extend_from_slice(&spans::encode(windows.iter().map(|window| window.span())));
+    fn rings(&self) -> Result<Vec<RxRings>, String> {
+        self.bells.iter().map(|_| RxRings::create().map_err(|error| error.to_string())).collect()
+    }
+
+    /// Sends everything that the peer maps.
+    fn offer(&self, socket: &OwnedFd, session: &mut Session, rings: &[RxRings]) -> Result<(), String> {
+        let packet = session.seal(&our_spans(&self.common));
+        let windows = &self.common.config.windows;
         let mut descriptors: Vec<BorrowedFd<'_>> = windows.iter().map(|window| window.fd()).collect();
         for (rings, bell) in rings.iter().zip(&self.bells) {
             descriptors.extend([rings.fd(), bell.page_fd(), bell.fd()]);
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() {
-            ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-        }
+        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
         rustix::net::sendmsg(socket, &[IoSlice::new(&packet)], &mut ancillary, SendFlags::NOSIGNAL)
             .map_err(|error| format!("handshake: {error}"))?;
         Ok(())
@@ -143,7 +298,7 @@ impl<S: Service> Mesh<S> {
         rings: Vec<RxRings>,
         offer: Offer,
     ) -> Result<(Vec<Box<dyn Rail>>, Arc<AtomicBool>), String> {
-        if offer.descriptors.len() != offer.spans.len() + PER_WORKER * self.workers.len() {
+        if offer.descriptors.len() != offer.spans.len() + PER_WORKER * self.bells.len() {
             return Err("the peer sent another number of descriptors than it has windows and workers".into());
         }
         let mut descriptors = offer.descriptors.into_iter();
@@ -188,18 +343,37 @@ fn same_user(socket: &OwnedFd) -> Result<PeerProcess, String> {
     Ok(process)
 }
 
+/// Limits how long each packet of a handshake may take.
+fn set_limits(socket: &OwnedFd) -> io::Result<()> {
+    for side in [sockopt::Timeout::Send, sockopt::Timeout::Recv] {
+        sockopt::set_socket_timeout(socket, side, Some(HANDSHAKE))?;
+    }
+    Ok(())
+}
+
+fn send(socket: &OwnedFd, packet: &[u8]) -> Result<(), Errno> {
+    rustix::net::send(socket, packet, SendFlags::NOSIGNAL).map(drop)
+}
+
+/// A packet of exactly that length; descriptors that came with it are closed.
+fn receive<const LENGTH: usize>(socket: &OwnedFd) -> Result<[u8; LENGTH], Errno> {
+    let mut packet = [0; LENGTH];
+    match rustix::net::recv(socket, &mut packet, RecvFlags::TRUNC)? {
+        (_, length) if length == LENGTH => Ok(packet),
+        (_, 0) => Err(Errno::NODATA),
+        _ => Err(Errno::MSGSIZE),
+    }
+}
+
 /// What the other side sent.
 struct Offer {
-    hello: [u8; HELLO],
     spans: Vec<WindowSpan>,
     descriptors: Vec<OwnedFd>,
 }
 
 impl Offer {
-    fn receive(socket: BorrowedFd<'_>) -> Result<Self, String> {
-        sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(HANDSHAKE))
-            .map_err(|error| error.to_string())?;
-        let mut packet = [0; PACKET];
+    fn receive(socket: &OwnedFd, session: &mut Session) -> Result<Self, String> {
+        let mut packet = [0; SEALED_SPANS];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let received = rustix::net::recvmsg(
@@ -208,22 +382,22 @@ impl Offer {
             &mut ancillary,
             RecvFlags::CMSG_CLOEXEC,
         )
-        .map_err(|error| format!("no hello: {error}"))?;
-        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-            return Err("the hello is longer than any".into());
-        }
+        .map_err(|error| format!("it does not say what its windows are: {error}"))?;
         let mut descriptors = Vec::new();
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
                 descriptors.extend(rights);
             }
         }
-        let packet = &packet[..received.bytes];
-        let (hello, rest) = packet.split_first_chunk::<HELLO>().ok_or("the hello is too short")?;
-        let spans = spans::decode(rest.try_into().map_err(|_| "the hello is not as long as any")?)?;
+        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+            || received.bytes != packet.len()
+        {
+            return Err("its windows are not as long as any".into());
+        }
+        let spans = their_spans(session.open(&mut packet).map_err(|error| error.to_string())?)?;
         if descriptors.len() < spans.len() {
             return Err("windows without descriptors".into());
         }
-        Ok(Self { hello: *hello, spans, descriptors })
+        Ok(Self { spans, descriptors })
     }
 }

@@ -3,6 +3,7 @@
 use plexus_base::{MAX_NODES, MAX_WORKERS};
 use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
+use plexus_interconnect::mesh::MAX_SLOTS;
 
 use super::{ClusterId, Config, FORMAT, GroupText, MAX_BLOCKS, MIN_FRAMES_PER_WORKER, NodeConfig, Text};
 use crate::layout::ClusterDir;
@@ -38,6 +39,7 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
     if text.checkpoint_seconds == 0 {
         return Err("checkpoint_seconds = 0: use at least 1".into());
     }
+    text.interconnect.check()?;
     let blocks = check_group(&text.group, text.block_size_kib)?;
     check_nodes(&text.node)?;
     Ok(Config {
@@ -49,6 +51,7 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
         block_size,
         cache_mib: text.cache_mib,
         checkpoint_seconds: text.checkpoint_seconds,
+        interconnect: text.interconnect,
         blocks,
         disks: text.group.disks.iter().map(|disk| dir.root().join(disk)).collect(),
         nodes: text.node,
@@ -105,11 +108,20 @@ fn check_nodes(nodes: &[NodeConfig]) -> Result<(), String> {
         if node.host.is_empty() {
             return Err(format!("node {name} has no host; give the name of its machine"));
         }
-        if node.address.port() == 0 || node.address.ip().is_unspecified() {
-            return Err(format!(
-                "node {name} has the address {}; peers need one address and port",
-                node.address
-            ));
+        for address in node.all_addresses() {
+            if address.port() == 0 || address.ip().is_unspecified() {
+                return Err(format!(
+                    "node {name} has the address {address}; peers need one address and port"
+                ));
+            }
+        }
+        if node.all_addresses().count() > MAX_SLOTS {
+            return Err(format!("node {name} has too many addresses; {MAX_SLOTS} paths are the most"));
+        }
+        let mut addresses: Vec<_> = node.all_addresses().collect();
+        addresses.sort_unstable();
+        if let Some(twice) = addresses.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!("node {name} lists the address {} twice; list each once", twice[0]));
         }
         if node.rails.is_empty() {
             return Err(format!("node {name} has no rails; list at least one of shm, tcp"));
@@ -128,7 +140,7 @@ fn check_nodes(nodes: &[NodeConfig]) -> Result<(), String> {
                     "node {name} has metrics = \"{metrics}\"; give the port that is to be scraped"
                 ));
             }
-            if metrics == node.address {
+            if node.all_addresses().any(|address| address == metrics) {
                 return Err(format!(
                     "node {name} has one address for its peers and its metrics; give them two"
                 ));
@@ -145,9 +157,9 @@ fn check_pair(one: &NodeConfig, other: &NodeConfig) -> Result<(), String> {
     if one.name == other.name {
         return Err(format!("two nodes are named {}; give each a name of its own", one.name));
     }
-    if one.address == other.address {
+    if let Some(address) = one.all_addresses().find(|address| other.all_addresses().any(|a| a == *address)) {
         let (a, b) = (&one.name, &other.name);
-        return Err(format!("nodes {a} and {b} have the same address {}; give each its own", one.address));
+        return Err(format!("nodes {a} and {b} have the same address {address}; give each its own"));
     }
     if one.host == other.host && one.metrics.is_some() && one.metrics == other.metrics {
         let (a, b) = (&one.name, &other.name);

@@ -2,10 +2,12 @@
 
 use std::{fmt::Write, path::Path};
 
-use super::{Config, FORMAT, MIN_FRAMES_PER_WORKER};
+use super::{Config, FORMAT, Interconnect, MIN_FRAMES_PER_WORKER};
 
 pub(super) fn text(config: &Config) -> String {
     let Config { name, id, workers, waiting, cache_mib, checkpoint_seconds, blocks, .. } = config;
+    let Interconnect { encrypt, patience_ms, probe_ms } = &config.interconnect;
+    let encrypt = encrypt.name();
     let kib = config.block_size.bytes() / 1024;
     let root = config.dir.root();
     let disks: Vec<_> =
@@ -33,6 +35,14 @@ cache_mib = {cache_mib}
 # How often changed blocks are written to the disks, in seconds.
 checkpoint_seconds = {checkpoint_seconds}
 
+[interconnect]
+# What goes over a network: "auto" encrypts it between different hosts, "always" also between nodes of one host, "never"
+# is for a network of your own. Who has no key of the cluster (keys/cluster.key) is never let in.
+encrypt = "{encrypt}"
+# How long a node that cannot be reached over any path is waited for, and how often a silent path is asked.
+patience_ms = {patience_ms}
+probe_ms = {probe_ms}
+
 [group]
 # Size: `blocks`, or `size_mib`. Fixed for the life of the disk group.
 blocks = {blocks}
@@ -45,12 +55,18 @@ disks = [{disks}]
         let rails: Vec<_> = node.rails.iter().map(|rail| format!("\"{rail}\"")).collect();
         let _ = write!(
             text,
-            "\n[[node]]\nname = \"{}\"\nhost = {}            # the machine; shm joins nodes of one host\naddress = \"{}\"\nrails = [{}]\n",
+            "\n[[node]]\nname = \"{}\"\nhost = {}            # the machine; shm joins nodes of one host\naddress = \"{}\"\n",
             node.name,
             quoted(&node.host),
             node.address,
-            rails.join(", ")
         );
+        if node.addresses.is_empty() {
+            text.push_str("# addresses = [\"10.1.0.1:7400\"]   # further paths: each to the one of the same place of the others\n");
+        } else {
+            let addresses: Vec<_> = node.addresses.iter().map(|address| format!("\"{address}\"")).collect();
+            let _ = writeln!(text, "addresses = [{}]", addresses.join(", "));
+        }
+        let _ = writeln!(text, "rails = [{}]", rails.join(", "));
         if node.cores.is_empty() {
             text.push_str("# cores = [0]           # pin this node\n");
         } else {

@@ -65,6 +65,29 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
+fn what_the_links_may_say_is_encrypted_where_it_leaves_the_host() {
+    let config = parse(GOOD).unwrap();
+    assert_eq!(config.interconnect, Interconnect::default(), "files without the table are read as before");
+    assert!(!config.encrypts(NodeId(0), NodeId(1)) && config.encrypts(NodeId(1), NodeId(2)));
+    for (encrypt, same_host, other_host) in [("always", true, true), ("never", false, false)] {
+        let table = format!("[interconnect]\nencrypt = \"{encrypt}\"\nprobe_ms = 5\n[group]");
+        let config = parse(&GOOD.replacen("[group]", &table, 1)).unwrap();
+        assert_eq!(config.encrypts(NodeId(0), NodeId(1)), same_host);
+        assert_eq!(config.encrypts(NodeId(1), NodeId(2)), other_host);
+        assert_eq!(parse(&config.to_text()).unwrap(), config);
+    }
+}
+
+#[test]
+fn further_addresses_are_further_paths() {
+    let more = "cores = [0, 1]\naddresses = [\"127.0.1.1:7401\", \"127.0.2.1:7401\"]";
+    let config = parse(&GOOD.replacen("cores = [0, 1]", more, 1)).unwrap();
+    let addresses: Vec<String> = config.nodes[1].all_addresses().map(|address| address.to_string()).collect();
+    assert_eq!(addresses, ["127.0.0.1:7401", "127.0.1.1:7401", "127.0.2.1:7401"]);
+    assert_eq!(parse(&config.to_text()).unwrap(), config);
+}
+
+#[test]
 fn each_mistake_has_its_line() {
     let seventeen: String = (0..17)
         .map(|n| {
@@ -125,6 +148,26 @@ fn each_mistake_has_its_line() {
             "cores = [0, 1]",
             "metrics = \"127.0.0.1:7410\"\n[[node]]\nname = \"n5\"\nhost = \"a\"\naddress = \"127.0.0.1:7405\"\nrails = [\"tcp\"]\nmetrics = \"127.0.0.1:7410\"",
             "nodes n2 and n5 have the same metrics on one host",
+        ),
+        (
+            "[group]",
+            "[interconnect]\nencrypt = \"maybe\"\n[group]",
+            "/c1/cluster.toml:11: unknown variant `maybe`, expected one of `auto`, `always`, `never`",
+        ),
+        ("[group]", "[interconnect]\nprobe_ms = 0\n[group]", "probe_ms = 0: use 1 to 1000"),
+        ("[group]", "[interconnect]\npatience_ms = 50\n[group]", "patience_ms = 50: use 60 (three times"),
+        ("[group]", "[interconnect]\npatience = 50\n[group]", "unknown field `patience`"),
+        (
+            "cores = [0, 1]",
+            "addresses = [\"127.0.0.1:7402\"]",
+            "nodes n2 and n3 have the same address 127.0.0.1:7402",
+        ),
+        ("cores = [0, 1]", "addresses = [\"0.0.0.0:1\"]", "node n2 has the address 0.0.0.0:1"),
+        ("cores = [0, 1]", "addresses = [\"127.0.0.1:7401\"]", "lists the address 127.0.0.1:7401 twice"),
+        (
+            "cores = [0, 1]",
+            "addresses = [\"1.1.1.1:1\", \"1.1.1.1:2\", \"1.1.1.1:3\", \"1.1.1.1:4\", \"1.1.1.1:5\", \"1.1.1.1:6\", \"1.1.1.1:7\", \"1.1.1.1:8\"]",
+            "node n2 has too many addresses; 8 paths",
         ),
         ("cores = [0, 1]", "cores = [5000]", "node n2 is pinned to core 5000"),
         (

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use plexus_base::{MAX_NODES, Waiting};
 use plexus_disks::BlockSize;
 use plexus_node::{
-    config::{self, Config, NodeConfig},
+    config::{self, Config, Interconnect, NodeConfig},
     create,
     layout::ClusterDir,
 };
@@ -81,6 +81,7 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
         name: format!("n{}", index + 1),
         host: host.clone(),
         address: ([127, 0, 0, 1], args.port + u16::from(index)).into(),
+        addresses: Vec::new(),
         rails: rails.clone(),
         cores: Vec::new(),
         metrics: None,
@@ -94,6 +95,7 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
         block_size,
         cache_mib: args.cache_mib,
         checkpoint_seconds: 5,
+        interconnect: Interconnect::default(),
         blocks: args.size_mib.saturating_mul(1024) / u64::from(args.block_size),
         disks: vec![dir.disks().join("0")],
         nodes: (0..args.nodes).map(node).collect(),

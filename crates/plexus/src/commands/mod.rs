@@ -7,6 +7,7 @@ mod down;
 mod init;
 mod interrupt;
 mod janitor;
+mod key;
 pub(crate) mod measured;
 mod metrics;
 mod node;
@@ -24,6 +25,8 @@ use clap::Subcommand;
 pub(crate) enum Command {
     /// Make a cluster: its configuration and its disk group.
     Init(init::Args),
+    /// Make, replace and end the keys that nodes prove to each other.
+    Key(key::Args),
     /// Start every node of a cluster that belongs on this machine.
     Up(up::Args),
     /// Run one node in the foreground.
@@ -54,6 +57,7 @@ impl Command {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Init(args) => init::run(args),
+            Self::Key(args) => key::run(args),
             Self::Up(args) => up::run(args),
             Self::Node(args) => node::run(args),
             Self::Status(args) => status::run(args),

@@ -24,6 +24,10 @@ pub(super) const CLIENT: NodeId = NodeId(1);
 /// How long the two may take to connect everything.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(10);
 
+/// How long a measurement survives a path that is silent, and how often that is asked.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PROBE: Duration = Duration::from_millis(20);
+
 /// Other programs may take a free port before it is used.
 const ATTEMPTS: usize = 8;
 
@@ -61,6 +65,16 @@ pub(super) struct Pair {
     pub(super) cluster: [u8; 16],
     pub(super) rail: RailKind,
     pub(super) waiting: Waiting,
+}
+
+impl Pair {
+    /// The random name is all that the two have in common. It went over the network as it is: it keeps strangers away,
+    /// not those who listen.
+    fn key(&self) -> mesh::Key {
+        let mut key = [0; mesh::KEY];
+        key[..self.cluster.len()].copy_from_slice(&self.cluster);
+        mesh::Key::new(key)
+    }
 }
 
 /// One end of it. Ends everything when it is dropped.
@@ -105,12 +119,20 @@ impl End {
             me,
             incarnation: Incarnation(1),
             cluster: pair.cluster,
+            keys: Arc::new(vec![pair.key()]),
             epoch: Epoch(1),
             fingerprint: u64::from(VERSION),
-            listen,
-            peers: vec![mesh::Peer { id: peer, address, rail: pair.rail }],
+            listen: vec![listen],
+            peers: vec![mesh::Peer {
+                id: peer,
+                addresses: vec![address],
+                rails: vec![pair.rail],
+                encrypt: false,
+            }],
             windows: vec![window.clone()],
             waiting: pair.waiting,
+            patience: PATIENCE,
+            probe: PROBE,
         };
         let mesh = Mesh::start(config, vec![Bare::default()], |_| ())?;
         let worker = mesh.workers()[0].clone();

@@ -1,0 +1,236 @@
+//! What all who connect share: who this node is, what it knows of its peers, and who gets a rail that stands.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use plexus_base::{Incarnation, NodeId, NodeSet};
+use plexus_fabric::{Lane, Lost, Rail, RailKind, Windows};
+
+use super::{
+    Config, Peer,
+    hello::{HELLO, Hello, Refusal},
+    keys::Key,
+    lock,
+    pair::{Pair, Path, Standing, paths},
+};
+
+/// A place for a rail.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Place {
+    pub(super) peer: NodeId,
+    pub(super) slot: u8,
+    pub(super) worker: u8,
+}
+
+/// A rail for a worker.
+pub(super) struct Made {
+    pub(super) place: Place,
+    pub(super) generation: u32,
+    pub(super) rail: Box<dyn Rail>,
+    /// From where to where, for people.
+    pub(super) path: String,
+}
+
+/// Hands a worker its rail; called with the table of peers locked, must not come back to it.
+pub(super) type Give = Box<dyn Fn(Made) + Send + Sync>;
+
+pub(super) struct Common {
+    pub(super) config: Config,
+    pub(super) workers: u8,
+    pub(super) windows: Arc<Windows>,
+    pairs: Mutex<BTreeMap<NodeId, Pair>>,
+    pub(super) changed: Condvar,
+    strangers: AtomicU64,
+    stopping: AtomicBool,
+    give: Give,
+}
+
+impl Common {
+    pub(super) fn new(config: Config, workers: u8, give: Give) -> Self {
+        let pair = |peer: &Peer| {
+            // A link has one rail in this version.
+            let best = paths(&peer.rails, &config.listen, &peer.addresses).into_iter().take(1);
+            (peer.id, Pair::new(best.collect(), workers))
+        };
+        Self {
+            pairs: Mutex::new(config.peers.iter().map(pair).collect()),
+            windows: Arc::new(Windows::new(config.windows.iter().cloned())),
+            config,
+            workers,
+            changed: Condvar::new(),
+            strangers: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+            give,
+        }
+    }
+
+    pub(super) fn pairs(&self) -> std::sync::MutexGuard<'_, BTreeMap<NodeId, Pair>> {
+        lock(&self.pairs)
+    }
+
+    /// Peers that this node connects to, rather than they to it.
+    pub(super) fn called(&self) -> impl Iterator<Item = &Peer> {
+        self.config.peers.iter().filter(|peer| peer.id < self.config.me)
+    }
+
+    pub(super) fn peer(&self, id: NodeId) -> Option<&Peer> {
+        self.config.peers.iter().find(|peer| peer.id == id)
+    }
+
+    pub(super) fn path(&self, peer: NodeId, slot: u8) -> Option<Path> {
+        self.pairs().get(&peer)?.paths.get(usize::from(slot)).copied()
+    }
+
+    pub(super) fn connected(&self) -> NodeSet {
+        let pairs = self.pairs();
+        pairs.iter().filter(|(_, pair)| pair.standing == Standing::Connected).map(|(peer, _)| *peer).collect()
+    }
+
+    pub(super) fn keys(&self) -> Result<Vec<Key>, String> {
+        self.config.keys.keys()
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Relaxed)
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Relaxed);
+        self.changed.notify_all();
+    }
+
+    /// Counts one that came and did not prove that it is of the cluster.
+    pub(super) fn stranger(&self) {
+        self.strangers.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn strangers(&self) -> u64 {
+        self.strangers.load(Relaxed)
+    }
+
+    /// What this node says first to `place`.
+    pub(super) fn hello(
+        &self,
+        place: Place,
+        rail: RailKind,
+        lane: Lane,
+        generation: u32,
+        clamp: u16,
+    ) -> Hello {
+        Hello {
+            rail,
+            lane,
+            worker: place.worker,
+            workers: self.workers,
+            from: self.config.me,
+            to: place.peer,
+            cluster: self.config.cluster,
+            incarnation: self.config.incarnation,
+            fingerprint: self.config.fingerprint,
+            epoch: self.config.epoch,
+            slot: place.slot,
+            generation,
+            clamp,
+            refusal: None,
+        }
+    }
+
+    /// What a caller's hello is worth: the answer to send; one without a refusal lets it in. An error: it is not one.
+    pub(super) fn judge(&self, bytes: &[u8; HELLO], rail: RailKind) -> Result<(Hello, Hello), String> {
+        let hello = Hello::decode(bytes).map_err(|bad| bad.to_string())?;
+        let place = Place { peer: hello.from, slot: hello.slot, worker: hello.worker };
+        let pairs = self.pairs();
+        let pair = pairs.get(&hello.from).filter(|_| hello.from > self.config.me);
+        let clamp = pair.filter(|pair| usize::from(hello.slot) < pair.paths.len());
+        let clamp = clamp.map_or(0, |pair| pair.clamp(hello.slot));
+        let mut answer = self.hello(place, hello.rail, hello.lane, hello.generation, clamp);
+        answer.refusal = if hello.to != self.config.me || hello.cluster != self.config.cluster {
+            Some(Refusal::NotMe)
+        } else if hello.fingerprint != self.config.fingerprint
+            || hello.epoch != self.config.epoch
+            || hello.workers != self.workers
+            || (hello.rail == RailKind::Shm) != (rail == RailKind::Shm)
+        {
+            Some(Refusal::Settings)
+        } else {
+            pair.map_or(Some(Refusal::Settings), |pair| pair.judge(&hello))
+        };
+        if let Some(refusal) = answer.refusal {
+            answer.fingerprint = 0;
+            tracing::warn!("{} was refused: {refusal}", hello.from);
+        }
+        Ok((hello, answer))
+    }
+
+    /// What the answer to this node's hello is worth.
+    pub(super) fn accepted(&self, bytes: &[u8; HELLO], peer: NodeId) -> Result<Hello, String> {
+        let answer = Hello::decode(bytes).map_err(|bad| bad.to_string())?;
+        if answer.cluster != self.config.cluster || answer.from != peer || answer.to != self.config.me {
+            return Err(Refusal::NotMe.to_string());
+        }
+        if let Some(refusal) = answer.refusal {
+            return Err(refusal.to_string());
+        }
+        if self.pairs().get(&peer).is_none_or(|pair| pair.is_another(answer.incarnation)) {
+            return Err(Refusal::Stopped.to_string());
+        }
+        Ok(answer)
+    }
+
+    /// Hands a worker its rail to the life `incarnation` of a peer, unless that is outdated by now.
+    pub(super) fn attach(&self, made: Made, incarnation: Incarnation) {
+        let Place { peer, slot, worker } = made.place;
+        let now = Instant::now();
+        let mut pairs = self.pairs();
+        let Some(pair) = pairs.get_mut(&peer) else { return };
+        if self.is_stopping() || !pair.seat(slot, worker, made.generation, incarnation, now) {
+            return;
+        }
+        tracing::debug!("{peer}: worker {worker}, slot {slot}: {} is up", made.path);
+        // Within the lock: whoever finds the peer connected finds its links.
+        (self.give)(made);
+        pair.look(now);
+        self.changed.notify_all();
+    }
+
+    /// Notes that an attempt to connect was in vain.
+    pub(super) fn failed(&self, place: Place, why: String) {
+        let Place { peer, slot, worker } = place;
+        tracing::debug!("{peer}: worker {worker}, slot {slot}: not connected: {why}");
+        if let Some(pair) = self.pairs().get_mut(&peer) {
+            pair.failed(slot, worker, Instant::now());
+            pair.problem = Some(why);
+        }
+    }
+
+    /// Notes that a rail is lost.
+    pub(super) fn lost(&self, place: Place, generation: u32, why: &Lost) {
+        let Place { peer, slot, worker } = place;
+        if let Some(pair) = self.pairs().get_mut(&peer) {
+            pair.unseat(slot, worker, generation, why, Instant::now());
+        }
+    }
+
+    /// Looks which peers are connected by now; when to look again.
+    pub(super) fn look(&self, now: Instant) -> Option<Instant> {
+        let mut pairs = self.pairs();
+        let again = pairs.values_mut().filter_map(|pair| pair.look(now)).min();
+        drop(pairs);
+        self.changed.notify_all();
+        again
+    }
+
+    /// Notes that a peer is gone and not to be let in again.
+    pub(super) fn forget(&self, peer: NodeId) {
+        if let Some(pair) = self.pairs().get_mut(&peer) {
+            pair.standing = Standing::Gone;
+        }
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,267 @@
+//! How two nodes prove to each other that they have a key of the cluster, before anything else is read.
+//!
+//! The pattern is Noise `NNpsk0`: the cluster key is mixed in first, so that the first message can only be made, and its
+//! answer only be read and made, by who has it; fresh Diffie-Hellman keys of both make every connection's secret its own,
+//! also for who learns the cluster key later. Every message has one fixed length.
+//!
+//! | message | bytes | from | what |
+//! |---|---|---|---|
+//! | 1 | 128 | caller | its ephemeral key (32), its hello sealed (80 + 16) |
+//! | 2 | 128 | accepter | its ephemeral key (32), its hello sealed (80 + 16) |
+//! | 3 | 273 | caller | what its windows are, sealed (257 + 16) |
+//! | 4 | 273 | accepter | what its windows are, sealed (257 + 16) |
+//! | 5 | 17 | caller | go, sealed (1 + 16): only now may the connection be used |
+//!
+//! A stranger, who cannot make message 1, is answered nothing. Who replays one gets a message 2 that it cannot read, and cannot
+//! make message 3, before which nothing is done: whoever is called acts on a hello only after that.
+//!
+//! **Keys of a connection.** Noise ends with two independent keys, one for each direction, drawn by HKDF from a chaining key that only the two
+//! ends can know (the `Split` of the specification). Neither is used to seal anything: each is taken as the
+//! pseudorandom key that HKDF-Expand asks for, and labels give keys of their own to the rest of the handshake (messages 3 to 5) and
+//! to the rail. So no two ciphers ever share a key, and both may count their nonces from zero.
+
+use ring::{
+    aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
+    hkdf::{HKDF_SHA256, Prk},
+};
+use snow::{Builder, HandshakeState};
+use zeroize::Zeroizing;
+
+use super::{
+    hello::HELLO,
+    keys::{KEY, Key},
+};
+
+const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
+
+/// What both must mean by the rest, mixed in with the cluster's name.
+const PROLOGUE: &[u8; 16] = b"plexus handshake";
+
+/// What sealing adds.
+pub(super) const TAG: usize = 16;
+
+/// Bytes of the first message of each side.
+pub(super) const GREETING: usize = 32 + HELLO + TAG;
+
+/// The other side has no key that is valid here, or speaks of another cluster, or the bytes are not its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("it does not prove that it has a key of this cluster")]
+pub(super) struct Unproven;
+
+/// A caller that waits for its answer.
+pub(super) struct Calling(HandshakeState);
+
+/// Who is called, before it has answered.
+pub(super) struct Called(HandshakeState);
+
+/// Begins a handshake: the message to send.
+pub(super) fn call(key: &Key, cluster: [u8; 16], hello: &[u8; HELLO]) -> (Calling, [u8; GREETING]) {
+    let mut state = state(key, cluster, true);
+    let message = write(&mut state, hello);
+    (Calling(state), message)
+}
+
+/// Reads the first message of a caller: its hello, if it has one of `keys`.
+pub(super) fn called(
+    keys: &[Key],
+    cluster: [u8; 16],
+    message: &[u8; GREETING],
+) -> Result<(Called, [u8; HELLO]), Unproven> {
+    keys.iter()
+        .find_map(|key| {
+            let mut state = state(key, cluster, false);
+            read(&mut state, message).ok().map(|hello| (Called(state), hello))
+        })
+        .ok_or(Unproven)
+}
+
+impl Calling {
+    /// Reads the answer.
+    pub(super) fn answered(mut self, message: &[u8; GREETING]) -> Result<([u8; HELLO], Session), Unproven> {
+        let hello = read(&mut self.0, message)?;
+        Ok((hello, Session::new(self.0)))
+    }
+}
+
+impl Called {
+    /// The answer to send.
+    pub(super) fn answer(mut self, hello: &[u8; HELLO]) -> ([u8; GREETING], Session) {
+        let message = write(&mut self.0, hello);
+        (message, Session::new(self.0))
+    }
+}
+
+fn state(key: &Key, cluster: [u8; 16], caller: bool) -> HandshakeState {
+    let pattern = PATTERN.parse().expect("a pattern of the specification");
+    let prologue = [*PROLOGUE, cluster].concat();
+    let made = Builder::new(pattern)
+        .prologue(&prologue)
+        .and_then(|builder| builder.psk(0, key.bytes()))
+        .and_then(|builder| if caller { builder.build_initiator() } else { builder.build_responder() });
+    made.expect("the pattern needs nothing else")
+}
+
+fn write(state: &mut HandshakeState, hello: &[u8; HELLO]) -> [u8; GREETING] {
+    let mut message = [0; GREETING];
+    let length = state.write_message(hello, &mut message).expect("it is this side's turn, and there is room");
+    assert_eq!(length, GREETING, "a message of another length than the table's");
+    message
+}
+
+fn read(state: &mut HandshakeState, message: &[u8; GREETING]) -> Result<[u8; HELLO], Unproven> {
+    let mut payload = [0; GREETING];
+    match state.read_message(message, &mut payload) {
+        Ok(HELLO) => Ok(*payload.first_chunk().expect("a hello is shorter")),
+        _ => Err(Unproven),
+    }
+}
+
+/// What two ends have in common once each knows that the other has the key.
+pub(super) struct Session {
+    send: Half,
+    receive: Half,
+}
+
+impl Session {
+    fn new(mut state: HandshakeState) -> Self {
+        let caller = state.is_initiator();
+        let (forth, back) = state.dangerously_get_raw_split();
+        let [forth, back] = [forth, back].map(|key| Half::new(&Zeroizing::new(key)));
+        if caller { Self { send: forth, receive: back } } else { Self { send: back, receive: forth } }
+    }
+
+    /// Seals the next message of the handshake.
+    pub(super) fn seal(&mut self, plain: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(plain.len() + TAG);
+        bytes.extend_from_slice(plain);
+        let nonce = self.send.nonce();
+        let sealed = self.send.key.seal_in_place_append_tag(nonce, Aad::empty(), &mut bytes);
+        sealed.expect("a message of the handshake is short");
+        bytes
+    }
+
+    /// Opens the next message of the other side.
+    pub(super) fn open<'a>(&mut self, sealed: &'a mut [u8]) -> Result<&'a [u8], Unproven> {
+        let nonce = self.receive.nonce();
+        let opened = self.receive.key.open_in_place(nonce, Aad::empty(), sealed);
+        opened.map(|plain| &*plain).map_err(|_| Unproven)
+    }
+
+    /// The keys for what is sent and received over the connection after the handshake.
+    pub(super) fn into_rail_keys(self) -> ([u8; KEY], [u8; KEY]) {
+        (*self.send.rail, *self.receive.rail)
+    }
+}
+
+/// One direction.
+struct Half {
+    key: LessSafeKey,
+    sealed: u32,
+    rail: Zeroizing<[u8; KEY]>,
+}
+
+impl Half {
+    fn new(secret: &[u8; KEY]) -> Self {
+        let drawn = Prk::new_less_safe(HKDF_SHA256, secret);
+        let draw = |label: &[u8]| {
+            let mut key = Zeroizing::new([0; KEY]);
+            let label = [label];
+            let drawn = drawn.expand(&label, HKDF_SHA256).and_then(|okm| okm.fill(&mut *key));
+            drawn.expect("a key is as long as a hash");
+            key
+        };
+        let key = UnboundKey::new(&AES_256_GCM, &*draw(b"plexus handshake"));
+        Self {
+            key: LessSafeKey::new(key.expect("it has the length of a key")),
+            sealed: 0,
+            rail: draw(b"plexus rail"),
+        }
+    }
+
+    fn nonce(&mut self) -> Nonce {
+        let mut nonce = [0; NONCE_LEN];
+        nonce[..4].copy_from_slice(&self.sealed.to_le_bytes());
+        self.sealed += 1;
+        Nonce::assume_unique_for_key(nonce)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLUSTER: [u8; 16] = [7; 16];
+
+    fn key(byte: u8) -> Key {
+        Key::new([byte; KEY])
+    }
+
+    fn joined() -> (Session, Session) {
+        let (calling, first) = call(&key(1), CLUSTER, &[3; HELLO]);
+        let (called, hello) = called(&[key(1)], CLUSTER, &first).unwrap();
+        assert_eq!(hello, [3; HELLO]);
+        let (second, there) = called.answer(&[4; HELLO]);
+        let (hello, here) = calling.answered(&second).unwrap();
+        assert_eq!(hello, [4; HELLO]);
+        (here, there)
+    }
+
+    #[test]
+    fn both_ends_come_to_the_same_keys_and_no_other_connection_does() {
+        let (mut here, mut there) = joined();
+        for (one, other) in [(&mut here, &mut there)] {
+            let mut sealed = one.seal(b"windows");
+            assert_eq!(other.open(&mut sealed), Ok(&b"windows"[..]));
+            let mut sealed = other.seal(b"go");
+            assert_eq!(one.open(&mut sealed), Ok(&b"go"[..]));
+        }
+        let ((send, receive), (theirs, ours)) = (here.into_rail_keys(), there.into_rail_keys());
+        assert_eq!((send, receive), (ours, theirs));
+        let (again, _) = joined();
+        let all = [send, receive, again.send.rail.as_slice().try_into().unwrap()];
+        assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2]);
+    }
+
+    #[test]
+    fn any_valid_key_is_taken_and_no_other() {
+        let (_, first) = call(&key(1), CLUSTER, &[3; HELLO]);
+        assert!(called(&[key(2), key(1)], CLUSTER, &first).is_ok());
+        assert_eq!(called(&[key(2), key(3)], CLUSTER, &first).err(), Some(Unproven));
+        assert_eq!(called(&[key(1)], [8; 16], &first).err(), Some(Unproven), "another cluster");
+    }
+
+    #[test]
+    fn any_flipped_bit_is_refused_on_both_sides() {
+        let (calling, first) = call(&key(1), CLUSTER, &[3; HELLO]);
+        let (answerer, _) = called(&[key(1)], CLUSTER, &first).unwrap();
+        let (second, _) = answerer.answer(&[4; HELLO]);
+        for bit in 0..GREETING * 8 {
+            let mut flipped = first;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(called(&[key(1)], CLUSTER, &flipped).err(), Some(Unproven), "bit {bit}");
+        }
+        let mut flipped = second;
+        flipped[GREETING - 1] ^= 1;
+        assert_eq!(calling.answered(&flipped).err(), Some(Unproven));
+    }
+
+    #[test]
+    fn a_message_is_opened_once_and_in_its_order() {
+        let (mut here, mut there) = joined();
+        let (first, second) = (here.seal(b"one"), here.seal(b"two"));
+        assert!(there.open(&mut second.clone()).is_err(), "before its time");
+        assert!(there.open(&mut first.clone()).is_err(), "the order is lost for good");
+        let (mut here, mut there) = joined();
+        let first = here.seal(b"one");
+        assert!(there.open(&mut first.clone()).is_ok());
+        assert!(there.open(&mut first.clone()).is_err(), "replayed");
+    }
+
+    #[test]
+    fn a_replayed_first_message_gets_an_answer_that_leads_nowhere() {
+        let (_, first) = call(&key(1), CLUSTER, &[3; HELLO]);
+        let (_, mut one) = called(&[key(1)], CLUSTER, &first).unwrap().0.answer(&[4; HELLO]);
+        let (_, mut two) = called(&[key(1)], CLUSTER, &first).unwrap().0.answer(&[4; HELLO]);
+        assert!(two.open(&mut one.seal(b"windows")).is_err(), "each answer has a secret of its own");
+    }
+}

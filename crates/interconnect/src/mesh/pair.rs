@@ -1,0 +1,372 @@
+//! What a node knows of one peer: the rails that the two can have, which are up, and when to try again.
+//!
+//! Each place for a rail is a *slot*; both ends number the slots alike, because they read the same configuration. In each
+//! slot every worker has at most one rail, and the node with the higher number connects it; its *generation* counts how
+//! often that was brought to an end (whoever says `go` uses one up). A newer generation replaces an older one, an older one is refused; all are with one
+//! incarnation of the peer.
+//!
+//! Nothing here touches a socket or reads a clock.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use plexus_base::Incarnation;
+use plexus_fabric::{Lost, RailKind};
+
+use super::hello::{Hello, Refusal};
+
+/// Most slots of a pair.
+pub const MAX_SLOTS: usize = 8;
+
+/// The first pause after an attempt in vain; each that follows is twice as long.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// The longest pause, for a peer that starts: it is expected any moment, and others wait for it.
+const RETRY_STARTING: Duration = Duration::from_millis(100);
+
+/// The longest pause.
+const RETRY_LONGEST: Duration = Duration::from_secs(2);
+
+/// A rail that lived this long had been made well; one that did not is tried again ever more slowly.
+const LASTING: Duration = Duration::from_secs(2);
+
+/// How long a pair whose workers all have a rail waits for those that it could have beside it, at the start.
+pub(super) const COMPLETE_WITHIN: Duration = Duration::from_secs(1);
+
+/// Largest segments that are tried in turn on a path that swallows larger ones, in bytes: below the payload of Ethernet
+/// under a tunnel, below the smallest packet of IPv6, and what every path must carry.
+const CLAMPS: [u16; 3] = [1400, 1200, 536];
+
+/// What a slot's rail runs over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Path {
+    pub(super) kind: RailKind,
+    /// From this node's address to the peer's of the same place; the first ones for what needs no address.
+    pub(super) here: SocketAddr,
+    pub(super) there: SocketAddr,
+}
+
+impl Path {
+    /// For people.
+    pub(super) fn name(&self) -> String {
+        match self.kind {
+            RailKind::Shm => "memory".into(),
+            RailKind::Ofi | RailKind::Tcp => format!("{} -> {}", self.here, self.there),
+        }
+    }
+}
+
+/// The slots of two nodes: for each kind that both can use, in their order of preference, one, or for TCP one for
+/// each pair of addresses.
+pub(super) fn paths(rails: &[RailKind], here: &[SocketAddr], there: &[SocketAddr]) -> Vec<Path> {
+    let ways = here.iter().zip(there);
+    let paths = rails.iter().flat_map(|kind| {
+        let count = if *kind == RailKind::Tcp { MAX_SLOTS } else { 1 };
+        ways.clone().take(count).map(|(here, there)| Path { kind: *kind, here: *here, there: *there })
+    });
+    paths.take(MAX_SLOTS).collect()
+}
+
+/// How far it is with a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Standing {
+    /// Not every worker has a link to it yet.
+    Awaited,
+    Connected,
+    /// It is not let in again.
+    Gone,
+}
+
+/// One worker's rail in one slot.
+#[derive(Clone, Debug)]
+struct Seat {
+    generation: u32,
+    /// The last one that this node has said *go* to, whether a rail came of it or not.
+    said: u32,
+    up: bool,
+    since: Option<Instant>,
+    failures: u32,
+    /// Not before then; none: at once.
+    due: Option<Instant>,
+}
+
+/// What is known of a peer.
+#[derive(Debug)]
+pub(super) struct Pair {
+    pub(super) standing: Standing,
+    pub(super) paths: Vec<Path>,
+    /// What stands in the way, for people.
+    pub(super) problem: Option<String>,
+    incarnation: Option<Incarnation>,
+    /// By slot, then worker.
+    seats: Vec<Vec<Seat>>,
+    /// By slot: the largest segment, once larger ones were swallowed.
+    clamps: Vec<Option<u16>>,
+    /// Since when every worker has a rail.
+    linked: Option<Instant>,
+}
+
+impl Pair {
+    pub(super) fn new(paths: Vec<Path>, workers: u8) -> Self {
+        let seat = Seat { generation: 0, said: 0, up: false, since: None, failures: 0, due: None };
+        Self {
+            standing: Standing::Awaited,
+            problem: None,
+            incarnation: None,
+            seats: vec![vec![seat; usize::from(workers)]; paths.len()],
+            clamps: vec![None; paths.len()],
+            linked: None,
+            paths,
+        }
+    }
+
+    /// Why a caller with this hello, which is known to be from the peer, cannot have what it asks for.
+    pub(super) fn judge(&self, hello: &Hello) -> Option<Refusal> {
+        let slot = usize::from(hello.slot);
+        if self.paths.get(slot).is_none_or(|path| path.kind != hello.rail) {
+            return Some(Refusal::Settings);
+        }
+        let Some(seat) = self.seats[slot].get(usize::from(hello.worker)) else {
+            return Some(Refusal::Settings);
+        };
+        if self.standing == Standing::Gone || self.is_another(hello.incarnation) {
+            return Some(Refusal::Stopped);
+        }
+        (hello.generation <= seat.generation).then_some(Refusal::Connected)
+    }
+
+    /// Whether that is not the life of the peer that this node has met.
+    pub(super) fn is_another(&self, incarnation: Incarnation) -> bool {
+        self.incarnation.is_some_and(|known| known != incarnation)
+    }
+
+    /// The generation that the next rail has.
+    pub(super) fn next_generation(&self, slot: u8, worker: u8) -> u32 {
+        let seat = &self.seats[usize::from(slot)][usize::from(worker)];
+        seat.generation.max(seat.said) + 1
+    }
+
+    /// Uses a generation up: *go* is about to be said.
+    pub(super) fn says(&mut self, slot: u8, worker: u8, generation: u32) {
+        self.seats[usize::from(slot)][usize::from(worker)].said = generation;
+    }
+
+    /// Notes that a rail is about to be handed to its worker; whether it may.
+    pub(super) fn seat(
+        &mut self,
+        slot: u8,
+        worker: u8,
+        generation: u32,
+        incarnation: Incarnation,
+        now: Instant,
+    ) -> bool {
+        if self.standing == Standing::Gone || self.is_another(incarnation) {
+            return false;
+        }
+        let seat = &mut self.seats[usize::from(slot)][usize::from(worker)];
+        if generation <= seat.generation {
+            return false;
+        }
+        self.incarnation = Some(incarnation);
+        *seat = Seat { generation, up: true, since: Some(now), due: None, ..*seat };
+        self.problem = None;
+        true
+    }
+
+    /// Notes that a rail is lost.
+    pub(super) fn unseat(&mut self, slot: u8, worker: u8, generation: u32, why: &Lost, now: Instant) {
+        let seat = &mut self.seats[usize::from(slot)][usize::from(worker)];
+        if seat.generation != generation || !std::mem::take(&mut seat.up) {
+            return;
+        }
+        if seat.since.is_some_and(|since| now - since >= LASTING) {
+            seat.failures = 0;
+        }
+        if *why == Lost::Stalled {
+            let clamp = &mut self.clamps[usize::from(slot)];
+            *clamp = CLAMPS.into_iter().find(|step| clamp.is_none_or(|now| *step < now)).or(*clamp);
+        }
+        self.failed(slot, worker, now);
+    }
+
+    /// Notes an attempt in vain.
+    pub(super) fn failed(&mut self, slot: u8, worker: u8, now: Instant) {
+        let longest = if self.standing == Standing::Awaited { RETRY_STARTING } else { RETRY_LONGEST };
+        let seat = &mut self.seats[usize::from(slot)][usize::from(worker)];
+        seat.due = Some(now + longest.min(RETRY * (1 << seat.failures.min(6))));
+        seat.failures += 1;
+    }
+
+    /// Largest segment to ask for in `slot`; 0: any.
+    pub(super) fn clamp(&self, slot: u8) -> u16 {
+        self.clamps[usize::from(slot)].unwrap_or(0)
+    }
+
+    /// The peer has found that larger segments than this are swallowed; whether that is news.
+    pub(super) fn clamped(&mut self, slot: u8, clamp: u16) -> bool {
+        let known = &mut self.clamps[usize::from(slot)];
+        let news = CLAMPS.contains(&clamp) && known.is_none_or(|known| clamp < known);
+        if news {
+            *known = Some(clamp);
+        }
+        news
+    }
+
+    /// The worker whose rail in `slot` should be connected next, and not before when (none: now).
+    pub(super) fn next_attempt(&self, slot: u8) -> Option<(u8, Option<Instant>)> {
+        if self.standing == Standing::Gone {
+            return None;
+        }
+        let seats = self.seats[usize::from(slot)].iter().enumerate();
+        let missing = seats.filter(|(_, seat)| !seat.up).map(|(worker, seat)| (worker as u8, seat.due));
+        missing.min_by_key(|(_, due)| *due)
+    }
+
+    /// Looks whether the pair is connected by now; when to look again.
+    pub(super) fn look(&mut self, now: Instant) -> Option<Instant> {
+        if self.standing != Standing::Awaited {
+            return None;
+        }
+        let workers = self.seats.first()?.len();
+        let linked = (0..workers).all(|worker| self.seats.iter().any(|slot| slot[worker].up));
+        if !linked {
+            self.linked = None;
+            return None;
+        }
+        let until = *self.linked.get_or_insert(now) + COMPLETE_WITHIN;
+        if now >= until || self.seats.iter().flatten().all(|seat| seat.up) {
+            self.standing = Standing::Connected;
+            return None;
+        }
+        Some(until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plexus_base::{Epoch, NodeId};
+    use plexus_fabric::Lane;
+
+    use super::*;
+
+    fn address(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    fn pair(rails: &[RailKind], addresses: u16, workers: u8) -> Pair {
+        let [here, there] =
+            [7000, 8000].map(|port| (0..addresses).map(|n| address(port + n)).collect::<Vec<_>>());
+        Pair::new(paths(rails, &here, &there), workers)
+    }
+
+    fn hello(slot: u8, worker: u8, generation: u32, incarnation: u64) -> Hello {
+        Hello {
+            rail: RailKind::Tcp,
+            lane: Lane::Prompt,
+            worker,
+            workers: 2,
+            from: NodeId(1),
+            to: NodeId(0),
+            cluster: [0; 16],
+            incarnation: Incarnation(incarnation),
+            fingerprint: 0,
+            epoch: Epoch(1),
+            slot,
+            generation,
+            clamp: 0,
+            refusal: None,
+        }
+    }
+
+    #[test]
+    fn slots_follow_the_order_of_the_rails_and_the_addresses() {
+        let pair = pair(&[RailKind::Shm, RailKind::Tcp], 3, 1);
+        let names: Vec<String> = pair.paths.iter().map(Path::name).collect();
+        let tcp = |n| format!("127.0.0.1:{} -> 127.0.0.1:{}", 7000 + n, 8000 + n);
+        assert_eq!(names, ["memory".into(), tcp(0), tcp(1), tcp(2)]);
+        assert_eq!(super::tests::pair(&[RailKind::Tcp], 20, 1).paths.len(), MAX_SLOTS);
+        assert!(paths(&[RailKind::Tcp], &[address(1), address(2)], &[address(3)]).len() == 1);
+    }
+
+    #[test]
+    fn only_a_newer_rail_of_the_same_life_is_let_in() {
+        let now = Instant::now();
+        let mut pair = pair(&[RailKind::Tcp], 2, 2);
+        assert_eq!(pair.judge(&hello(0, 1, 1, 5)), None);
+        assert!(pair.seat(0, 1, 1, Incarnation(5), now));
+        assert_eq!(pair.judge(&hello(0, 1, 1, 5)), Some(Refusal::Connected));
+        assert_eq!(pair.judge(&hello(0, 1, 2, 5)), None);
+        assert_eq!(pair.judge(&hello(0, 0, 1, 5)), None, "another worker's");
+        assert_eq!(pair.judge(&hello(1, 1, 1, 6)), Some(Refusal::Stopped), "another life");
+        assert_eq!(pair.judge(&hello(2, 0, 1, 5)), Some(Refusal::Settings), "no such slot");
+        assert_eq!(pair.judge(&hello(0, 2, 1, 5)), Some(Refusal::Settings), "no such worker");
+        assert!(!pair.seat(0, 1, 1, Incarnation(5), now), "what was judged may have changed since");
+        assert!(!pair.seat(0, 0, 1, Incarnation(6), now));
+        pair.standing = Standing::Gone;
+        assert_eq!(pair.judge(&hello(0, 0, 1, 5)), Some(Refusal::Stopped));
+    }
+
+    #[test]
+    fn a_pair_is_connected_when_all_its_rails_are_or_were_waited_for() {
+        let now = Instant::now();
+        let mut pair = pair(&[RailKind::Tcp], 2, 2);
+        pair.seat(0, 0, 1, Incarnation(5), now);
+        assert_eq!(pair.look(now + COMPLETE_WITHIN * 9), None);
+        assert_eq!(pair.standing, Standing::Awaited, "a worker has no link");
+        pair.seat(1, 1, 1, Incarnation(5), now);
+        assert_eq!(pair.look(now), Some(now + COMPLETE_WITHIN));
+        assert_eq!(pair.standing, Standing::Awaited);
+        pair.look(now + COMPLETE_WITHIN);
+        assert_eq!(pair.standing, Standing::Connected, "waited for long enough");
+        let mut pair = super::tests::pair(&[RailKind::Tcp], 1, 2);
+        pair.seat(0, 0, 1, Incarnation(5), now);
+        pair.seat(0, 1, 1, Incarnation(5), now);
+        pair.look(now);
+        assert_eq!(pair.standing, Standing::Connected, "nothing to wait for");
+    }
+
+    #[test]
+    fn what_is_lost_is_tried_again_ever_more_slowly_until_it_lasts() {
+        let start = Instant::now();
+        let mut pair = pair(&[RailKind::Tcp], 1, 1);
+        assert_eq!(pair.next_attempt(0), Some((0, None)));
+        pair.seat(0, 0, 1, Incarnation(5), start);
+        pair.look(start);
+        assert_eq!(pair.next_attempt(0), None, "it is up");
+        let pause = |pair: &Pair, now| pair.next_attempt(0).unwrap().1.unwrap() - now;
+        pair.unseat(0, 0, 1, &Lost::Silent, start);
+        assert_eq!(pause(&pair, start), RETRY);
+        pair.unseat(0, 0, 1, &Lost::Silent, start);
+        assert_eq!(pause(&pair, start), RETRY, "told twice");
+        for _ in 0..20 {
+            pair.failed(0, 0, start);
+        }
+        assert_eq!(pause(&pair, start), RETRY_LONGEST);
+        assert_eq!(pair.next_generation(0, 0), 2);
+        pair.says(0, 0, 2);
+        assert_eq!(pair.next_generation(0, 0), 3, "the other end may have heard it");
+        pair.seat(0, 0, 2, Incarnation(5), start);
+        pair.unseat(0, 0, 1, &Lost::Silent, start);
+        assert_eq!(pair.next_attempt(0), None, "an older one was lost");
+        pair.unseat(0, 0, 2, &Lost::Silent, start + LASTING);
+        assert_eq!(pause(&pair, start + LASTING), RETRY, "it had lasted");
+    }
+
+    #[test]
+    fn a_path_that_swallows_segments_gets_smaller_ones() {
+        let now = Instant::now();
+        let mut pair = pair(&[RailKind::Tcp], 1, 1);
+        let mut seen = Vec::new();
+        for generation in 1..6 {
+            seen.push(pair.clamp(0));
+            pair.seat(0, 0, generation, Incarnation(5), now);
+            pair.unseat(0, 0, generation, &Lost::Stalled, now);
+        }
+        assert_eq!(seen, [0, 1400, 1200, 536, 536]);
+        let mut other = super::tests::pair(&[RailKind::Tcp], 1, 1);
+        assert!(other.clamped(0, 1200) && !other.clamped(0, 1400) && !other.clamped(0, 77));
+        assert_eq!(other.clamp(0), 1200);
+    }
+}

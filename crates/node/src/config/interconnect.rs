@@ -1,0 +1,85 @@
+//! The table `[interconnect]` of `cluster.toml`: what holds for the links between all nodes.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// How long a node may be unreachable before it is gone, at most.
+const LONGEST_PATIENCE_MS: u32 = 60_000;
+
+/// Longest time between two questions to a silent path.
+const LONGEST_PROBE_MS: u32 = 1000;
+
+/// Questions that a silent path must have had time to answer before it is given up.
+const PROBES: u32 = 3;
+
+/// Whether rails over a network are encrypted. Shared memory never leaves its host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Encrypt {
+    /// Between nodes of different hosts.
+    #[default]
+    Auto,
+    /// Between all nodes.
+    Always,
+    /// Never: the network is private.
+    Never,
+}
+
+impl Encrypt {
+    /// The word in the configuration.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
+        }
+    }
+}
+
+/// The table.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Interconnect {
+    /// Whether rails over a network are encrypted.
+    pub encrypt: Encrypt,
+    /// How long a node that no rail reaches is waited for before it is gone, in milliseconds.
+    pub patience_ms: u32,
+    /// Between two questions whether a silent path is still there, in milliseconds.
+    pub probe_ms: u32,
+}
+
+impl Default for Interconnect {
+    fn default() -> Self {
+        Self { encrypt: Encrypt::default(), patience_ms: 1000, probe_ms: 20 }
+    }
+}
+
+impl Interconnect {
+    pub(super) fn check(&self) -> Result<(), String> {
+        let Self { patience_ms, probe_ms, .. } = *self;
+        if !(1..=LONGEST_PROBE_MS).contains(&probe_ms) {
+            return Err(format!("[interconnect] probe_ms = {probe_ms}: use 1 to {LONGEST_PROBE_MS}"));
+        }
+        let least = PROBES * probe_ms;
+        if !(least..=LONGEST_PATIENCE_MS).contains(&patience_ms) {
+            return Err(format!(
+                "[interconnect] patience_ms = {patience_ms}: use {least} (three times probe_ms) to {LONGEST_PATIENCE_MS}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// `patience_ms`.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        Duration::from_millis(self.patience_ms.into())
+    }
+
+    /// `probe_ms`.
+    #[must_use]
+    pub fn probe(&self) -> Duration {
+        Duration::from_millis(self.probe_ms.into())
+    }
+}

@@ -1,0 +1,247 @@
+//! The files with the cluster's keys: made, read, replaced while the cluster runs.
+//!
+//! `keys/cluster.key` is the key; `keys/next.key`, while there is one, is the newer of two that are valid. A file has a
+//! comment and 64 hexadecimal digits, and only its owner may read it. Nodes read the files again at every
+//! handshake, so what is done here counts for whoever connects from then on; connections that stand are not touched.
+
+use std::{
+    fs::{DirBuilder, File},
+    io::{self, Read},
+    os::unix::fs::{DirBuilderExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use plexus_interconnect::mesh::{KEY, Key, KeySource};
+
+use crate::{durable, layout::ClusterDir};
+
+/// Longer than any file with a key.
+const LONGEST: u64 = 4096;
+
+/// Bits of a file's mode that let others in.
+const OTHERS: u32 = 0o077;
+
+/// Why there is no key, or no new one. Each line says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// There is none.
+    #[error("{path}: not found: every node needs the cluster's key; copy the file from a machine that has it, or, where no machine has, make one with `plexus key create {dir}`", path = .0.display(), dir = .1.display())]
+    Missing(PathBuf, PathBuf),
+    /// Others than its owner may read or change it.
+    #[error("{path}: others than its owner may use it (mode {mode:03o}): run `chmod 600 {path}`, and think about `plexus key rotate`", path = .path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// It holds something else.
+    #[error("{path}: not a key: one line of 64 hexadecimal digits is expected; copy the file again", path = .0.display())]
+    Malformed(PathBuf),
+    /// There is one already.
+    #[error("{path}: exists already; {what}", path = .path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+        /// What to do.
+        what: &'static str,
+    },
+    /// There is nothing to retire.
+    #[error("{path}: not found: there is only one key; make the next one with `plexus key rotate`", path = .0.display())]
+    OnlyOne(PathBuf),
+    /// The system refused.
+    #[error("{path}: {source}", path = .path.display())]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// Makes the cluster's first key.
+///
+/// # Errors
+/// There is one already, or the system refuses.
+pub fn create(dir: &ClusterDir) -> Result<PathBuf, KeyError> {
+    let keys = dir.keys();
+    match DirBuilder::new().mode(0o700).create(&keys) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(KeyError::Io { path: keys, source: error });
+        }
+        _ => {}
+    }
+    make(dir.cluster_key(), "to replace it use `plexus key rotate`")
+}
+
+/// Makes a second key, which is proved first from now on; the old one stays valid.
+///
+/// # Errors
+/// There are two already, or the system refuses.
+pub fn rotate(dir: &ClusterDir) -> Result<PathBuf, KeyError> {
+    read(dir, &dir.cluster_key())?;
+    make(dir.next_key(), "copy it to every machine, then end the old key with `plexus key retire`")
+}
+
+/// Ends the old of two keys.
+///
+/// # Errors
+/// There is only one, or the system refuses.
+pub fn retire(dir: &ClusterDir) -> Result<PathBuf, KeyError> {
+    let (next, key) = (dir.next_key(), dir.cluster_key());
+    match read(dir, &next) {
+        Ok(_) => {}
+        Err(KeyError::Missing(..)) => return Err(KeyError::OnlyOne(next)),
+        Err(error) => return Err(error),
+    }
+    let moved = std::fs::rename(&next, &key).and_then(|()| File::open(dir.keys())?.sync_all());
+    moved.map_err(|source| KeyError::Io { path: next, source })?;
+    Ok(key)
+}
+
+fn make(path: PathBuf, if_there: &'static str) -> Result<PathBuf, KeyError> {
+    let refused = |source| KeyError::Io { path: path.clone(), source };
+    if path.try_exists().map_err(refused)? {
+        return Err(KeyError::Exists { path, what: if_there });
+    }
+    let mut key = [0; KEY];
+    getrandom::fill(&mut key).map_err(|error| refused(io::Error::other(error)))?;
+    let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = format!(
+        "# A key of a Plexus cluster: who has it can join and read everything. Copy it to the cluster's machines only.\n{digits}\n"
+    );
+    durable::write(&path, text.as_bytes()).map_err(refused)?;
+    Ok(path)
+}
+
+fn read(dir: &ClusterDir, path: &Path) -> Result<Key, KeyError> {
+    let refused = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => KeyError::Missing(path.into(), dir.root().into()),
+        _ => KeyError::Io { path: path.into(), source },
+    };
+    let file = File::open(path).map_err(refused)?;
+    let mode = file.metadata().map_err(refused)?.mode() & 0o777;
+    if mode & OTHERS != 0 {
+        return Err(KeyError::Open { path: path.into(), mode });
+    }
+    let mut text = String::new();
+    let read = file.take(LONGEST).read_to_string(&mut text);
+    if read.is_err_and(|error| error.kind() != io::ErrorKind::InvalidData) {
+        return Err(refused(io::Error::other("it cannot be read")));
+    }
+    parse(&text).ok_or_else(|| KeyError::Malformed(path.into()))
+}
+
+fn parse(text: &str) -> Option<Key> {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let digits = lines.next().filter(|_| lines.next().is_none())?.as_bytes();
+    if digits.len() != 2 * KEY {
+        return None;
+    }
+    let mut key = [0; KEY];
+    for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
+        let digit = |at: usize| char::from(pair[at]).to_digit(16);
+        *byte = (digit(0)? << 4 | digit(1)?) as u8;
+    }
+    Some(Key::new(key))
+}
+
+/// The keys in a cluster's directory, as they are at each moment.
+#[derive(Clone, Debug)]
+pub struct KeyFiles(pub ClusterDir);
+
+impl KeyFiles {
+    /// The valid keys, the newest first.
+    ///
+    /// # Errors
+    /// One of the files is missing or not as it must be.
+    pub fn read(&self) -> Result<Vec<Key>, KeyError> {
+        // In this order: what is renamed meanwhile is found in one place or the other.
+        let next = match read(&self.0, &self.0.next_key()) {
+            Ok(key) => Some(key),
+            Err(KeyError::Missing(..)) => None,
+            Err(error) => return Err(error),
+        };
+        let key = read(&self.0, &self.0.cluster_key())?;
+        let same = next.as_ref() == Some(&key);
+        Ok(next.filter(|_| !same).into_iter().chain([key]).collect())
+    }
+}
+
+impl KeySource for KeyFiles {
+    fn keys(&self) -> Result<Vec<Key>, String> {
+        self.read().map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use super::*;
+
+    fn cluster() -> (tempfile::TempDir, ClusterDir) {
+        let directory = tempfile::tempdir().unwrap();
+        let dir = ClusterDir::new(directory.path());
+        (directory, dir)
+    }
+
+    #[test]
+    fn a_key_is_replaced_by_way_of_two() {
+        let (_directory, dir) = cluster();
+        let files = KeyFiles(dir.clone());
+        create(&dir).unwrap();
+        let [old] = &files.read().unwrap()[..] else { panic!("one key") };
+        assert!(matches!(retire(&dir), Err(KeyError::OnlyOne(_))));
+        rotate(&dir).unwrap();
+        let [first, second] = &files.read().unwrap()[..] else { panic!("two keys") };
+        assert!(second == old && first != old, "the newest first");
+        assert!(rotate(&dir).unwrap_err().to_string().contains("plexus key retire"));
+        retire(&dir).unwrap();
+        assert_eq!(files.read().unwrap(), std::slice::from_ref(first));
+        assert!(create(&dir).unwrap_err().to_string().contains("plexus key rotate"));
+        assert_eq!(fs::metadata(dir.cluster_key()).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_cluster_without_a_key_is_told_how_to_get_one() {
+        let (_directory, dir) = cluster();
+        let line = KeyFiles(dir.clone()).keys().unwrap_err();
+        assert!(line.contains(&format!("plexus key create {}", dir.root().display())), "{line}");
+    }
+
+    #[test]
+    fn a_key_that_others_may_read_is_refused() {
+        let (_directory, dir) = cluster();
+        create(&dir).unwrap();
+        fs::set_permissions(dir.cluster_key(), fs::Permissions::from_mode(0o640)).unwrap();
+        let line = KeyFiles(dir).keys().unwrap_err();
+        assert!(line.contains("mode 640") && line.contains("chmod 600"), "{line}");
+    }
+
+    #[test]
+    fn what_is_not_a_key_is_refused() {
+        let (_directory, dir) = cluster();
+        create(&dir).unwrap();
+        let good = fs::read_to_string(dir.cluster_key()).unwrap();
+        let digits = good.lines().last().unwrap();
+        assert_eq!(digits.len(), 64);
+        for bad in [
+            String::new(),
+            "# nothing\n".into(),
+            digits[1..].into(),
+            format!("{digits}0"),
+            format!("{digits}\n{digits}"),
+            digits.replace(&digits[..1], "g"),
+            format!("+{}", &digits[1..]),
+            "\u{e9}".repeat(32),
+        ] {
+            fs::write(dir.cluster_key(), &bad).unwrap();
+            assert!(matches!(KeyFiles(dir.clone()).read(), Err(KeyError::Malformed(_))), "{bad:?}");
+        }
+        fs::write(dir.cluster_key(), [0xff; 64]).unwrap();
+        assert!(matches!(KeyFiles(dir.clone()).read(), Err(KeyError::Malformed(_))));
+        fs::write(dir.cluster_key(), format!("\n{digits}")).unwrap();
+        assert!(KeyFiles(dir).read().is_ok());
+    }
+}
