@@ -1,0 +1,230 @@
+//! What waiting costs: a round trip with both sides asleep beside the same with bare event descriptors; more nodes than
+//! cores in every waiting mode; the processor time of nodes with nothing to do.
+//!
+//! All in one run, in turn, medians over the turns, each beside its limit. `--repeats=N` for more turns, `--json` for
+//! machines.
+
+#[allow(dead_code, reason = "the suite of the rails uses the rest")]
+#[path = "../../fabric/tests/conformance/pairs.rs"]
+mod pairs;
+#[allow(dead_code, reason = "the tests use the rest")]
+#[path = "../tests/common/workers.rs"]
+mod workers;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use pairs::Kind;
+use plexus_base::Waiting;
+use plexus_interconnect::Signal;
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    fd::OwnedFd,
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
+use workers::mesh;
+
+const REPEATS: usize = 7;
+/// Round trips with both sides asleep in one turn.
+const ROUNDS: u64 = 4_000;
+/// Nodes on the cores of the machine: twice as many as the smallest machine has.
+const NODES: usize = 4;
+/// How long they call each other in one turn.
+const BUSY: Duration = Duration::from_millis(400);
+/// How long they have nothing to do.
+const IDLE: Duration = Duration::from_secs(2);
+
+fn pin(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).expect("pin a thread");
+}
+
+fn cpus() -> (usize, usize) {
+    let allowed = sched_getaffinity(None).expect("the cores of this thread");
+    let mut cores = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+    match (cores.next(), cores.next()) {
+        (Some(one), Some(other)) => (one, other),
+        _ => panic!("this benchmark needs two cores"),
+    }
+}
+
+fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Microseconds of one round, in a thread of its own on `cpu`.
+fn timed(cpu: usize, mut round: impl FnMut(u64) + Send) -> f64 {
+    thread::scope(|scope| {
+        let timed = scope.spawn(move || {
+            pin(cpu);
+            (0..ROUNDS / 8).for_each(&mut round);
+            let start = Instant::now();
+            (0..ROUNDS).for_each(&mut round);
+            start.elapsed().as_secs_f64() * 1e6 / ROUNDS as f64
+        });
+        timed.join().expect("a measurement")
+    })
+}
+
+/// Two threads that wake each other through an event descriptor each way.
+fn events((here, there): (usize, usize)) -> f64 {
+    let make = || eventfd(0, EventfdFlags::empty()).expect("an event descriptor");
+    let ring = |event: &OwnedFd| assert!(rustix::io::write(event, &1u64.to_ne_bytes()).is_ok());
+    let hear = |event: &OwnedFd| assert!(rustix::io::read(event, &mut [0u8; 8]).is_ok());
+    let (to, back) = (make(), make());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(there);
+            (0..ROUNDS / 8 + ROUNDS).for_each(|_| {
+                hear(&to);
+                ring(&back);
+            });
+        });
+        timed(here, |_| {
+            ring(&to);
+            hear(&back);
+        })
+    })
+}
+
+/// A call of 64 bytes between two nodes whose threads sleep.
+fn calls((here, there): (usize, usize), kind: Kind, waiting: Waiting) -> f64 {
+    let mut nodes = mesh(2, kind, waiting);
+    nodes[0].start(move || pin(here));
+    nodes[1].start(move || pin(there));
+    let node = &nodes[0];
+    let mut signal = None;
+    timed(here, move |round| {
+        let signal = signal.get_or_insert_with(|| Arc::new(Signal::new()));
+        node.call(1, 64, round, signal);
+    })
+}
+
+/// Calls per second of nodes that all call each other, two threads on each.
+fn crowd(waiting: Waiting) -> f64 {
+    let mut nodes = mesh(NODES, Kind::Shm, waiting);
+    nodes.iter_mut().for_each(|node| node.start(|| {}));
+    let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for (me, node) in nodes.iter().enumerate() {
+            let (stop, done) = (&stop, &done);
+            scope.spawn(move || {
+                let signal = Arc::new(Signal::new());
+                let mut number = 0;
+                while !stop.load(Relaxed) {
+                    node.call((me + 1 + number as usize % (NODES - 1)) % NODES, 64, number, &signal);
+                    number += 1;
+                }
+                done.fetch_add(number, Relaxed);
+            });
+        }
+        thread::sleep(BUSY);
+        stop.store(true, Relaxed);
+    });
+    done.load(Relaxed) as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Percent of one core that nodes with nothing to do use.
+fn idle(waiting: Waiting) -> f64 {
+    let mut nodes = mesh(NODES, Kind::Shm, waiting);
+    nodes.iter_mut().for_each(|node| node.start(|| {}));
+    let used = || {
+        let usage = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        usage.tv_sec as f64 + usage.tv_nsec as f64 / 1e9
+    };
+    let (before, start) = (used(), Instant::now());
+    thread::sleep(IDLE);
+    (used() - before) / start.elapsed().as_secs_f64() * 100.0
+}
+
+struct Figure {
+    name: String,
+    unit: &'static str,
+    limit: Option<&'static str>,
+    measure: Box<dyn Fn() -> f64>,
+    samples: Vec<f64>,
+}
+
+fn figures() -> Vec<Figure> {
+    let cpus = cpus();
+    let figure = |name: &str, unit, limit, measure: Box<dyn Fn() -> f64>| Figure {
+        name: name.into(),
+        unit,
+        limit,
+        measure,
+        samples: Vec::new(),
+    };
+    let call = |kind, waiting| -> Box<dyn Fn() -> f64> { Box::new(move || calls(cpus, kind, waiting)) };
+    let mut figures = vec![
+        figure("eventfd_round_trip", "us", None, Box::new(move || events(cpus))),
+        figure("shm_asleep_64", "us", Some("eventfd_round_trip"), call(Kind::Shm, Waiting::Event)),
+        figure("shm_adaptive_64", "us", Some("eventfd_round_trip"), call(Kind::Shm, Waiting::Adaptive)),
+        figure("tcp_asleep_64", "us", None, call(Kind::Tcp, Waiting::Event)),
+        figure("tcp_adaptive_64", "us", Some("tcp_asleep_64"), call(Kind::Tcp, Waiting::Adaptive)),
+    ];
+    for waiting in [Waiting::Event, Waiting::Adaptive, Waiting::Polling] {
+        let name = format!("crowd_{waiting}");
+        figures.push(figure(&name, "1/s", Some("crowd_event"), Box::new(move || crowd(waiting))));
+    }
+    for waiting in [Waiting::Event, Waiting::Adaptive] {
+        figures.push(figure(&format!("idle_{waiting}"), "%", None, Box::new(move || idle(waiting))));
+    }
+    figures
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let json = arguments.iter().any(|argument| argument == "--json");
+    let repeats = arguments.iter().find_map(|argument| argument.strip_prefix("--repeats="));
+    let repeats = repeats.map_or(REPEATS, |repeats| repeats.parse().expect("--repeats= takes a number"));
+    let only: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with("--")).collect();
+    let mut figures = figures();
+    figures.retain(|figure| only.is_empty() || only.iter().any(|only| figure.name.contains(only.as_str())));
+    for turn in 0..repeats {
+        for figure in &mut figures {
+            // Idling is steady: once is enough.
+            if turn == 0 || figure.unit != "%" {
+                figure.samples.push((figure.measure)());
+            }
+        }
+    }
+    let rows: Vec<_> = figures
+        .iter()
+        .map(|figure| {
+            let limit = figure.limit.and_then(|limit| figures.iter().find(|figure| figure.name == limit));
+            let ratio = limit.map(|limit| {
+                median(figure.samples.iter().zip(&limit.samples).map(|(own, limit)| own / limit))
+            });
+            (figure, median(figure.samples.iter().copied()), ratio)
+        })
+        .collect();
+    if json {
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|(figure, median, ratio)| {
+                serde_json::json!({
+                    "name": figure.name, "unit": figure.unit, "median": median,
+                    "samples": figure.samples, "limit": figure.limit, "ratio": ratio,
+                })
+            })
+            .collect();
+        println!("{}", serde_json::json!({ "repeats": repeats, "figures": rows }));
+        return;
+    }
+    println!("{:<24} {:>12} {:>5} {:>7}  of", "", "median", "", "ratio");
+    for (figure, median, ratio) in rows {
+        let ratio = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
+        let limit = figure.limit.unwrap_or_default();
+        println!("{:<24} {median:>12.2} {:>5} {ratio:>7}  {limit}", figure.name, figure.unit);
+    }
+}
