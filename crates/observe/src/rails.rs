@@ -90,6 +90,18 @@ impl Line {
         self.word(|rail| &rail.kind)
     }
 
+    /// What it does; of both ends where they disagree.
+    #[must_use]
+    pub fn state(&self) -> String {
+        self.word(|rail| &rail.state)
+    }
+
+    /// Why.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        self.word(|rail| &rail.reason)
+    }
+
     /// Whether an end uses it.
     #[must_use]
     pub fn is_active(&self) -> bool {
@@ -119,13 +131,8 @@ impl Line {
         let paths: BTreeSet<&str> = self.ends[0].iter().map(|rail| rail.path.as_str()).collect();
         let more = if paths.len() > 1 { format!(" +{}", paths.len() - 1) } else { String::new() };
         let [there, back] = self.bytes();
-        let mut row = vec![
-            self.pair.join("-"),
-            self.slot.to_string(),
-            self.kind(),
-            self.word(|rail| &rail.state),
-            self.word(|rail| &rail.reason),
-        ];
+        let mut row =
+            vec![self.pair.join("-"), self.slot.to_string(), self.kind(), self.state(), self.reason()];
         if workers {
             row.insert(1, self.worker.map_or_else(String::new, |worker| worker.to_string()));
         }
@@ -198,7 +205,7 @@ pub fn json(reading: &Reading, workers: bool) -> Value {
         let [there, back] = line.bytes();
         json!({
             "pair": line.pair, "slot": line.slot, "worker": line.worker, "rail": line.kind(),
-            "state": line.word(|rail| &rail.state), "reason": line.word(|rail| &rail.reason),
+            "state": line.state(), "reason": line.reason(),
             "active": line.is_active(), "rtt_ns": line.rtt_ns(), "bytes_there": there, "bytes_back": back,
             "ends": { &line.pair[0]: line.ends[0], &line.pair[1]: line.ends[1] },
         })

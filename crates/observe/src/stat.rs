@@ -41,7 +41,7 @@ pub struct Flow {
 }
 
 /// One row: its keys in the order asked for, and what was counted.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Row {
     /// A value for each [`By`].
     pub keys: Vec<String>,
@@ -193,8 +193,7 @@ pub fn line_heads() -> String {
 pub fn line(interval: &Reading, time: &str, only: Option<Channel>) -> String {
     let seconds = interval.seconds.unwrap_or(1.0);
     let channels = rows(interval, &[By::Channel], only);
-    let total =
-        rows(interval, &[], only).pop().unwrap_or(Row { keys: Vec::new(), flows: Default::default() });
+    let total = rows(interval, &[], only).pop().unwrap_or_default();
     let busiest = channels.iter().max_by_key(|row| row.outward().bytes);
     let busiest = busiest.map_or_else(
         || "-".to_owned(),

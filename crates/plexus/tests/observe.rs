@@ -117,3 +117,56 @@ fn metrics_are_printed_and_served_and_a_hostile_scraper_changes_nothing() {
     assert!(answer.contains("node=\"n1\"") && !answer.contains("node=\"n2\""), "{answer}");
     assert_eq!(cluster.run("down").args(["--json"]).said().json()["clean"], true);
 }
+
+#[test]
+fn a_recording_survives_its_writer_and_becomes_pictures() {
+    let cluster = Cluster::new(2);
+    cluster.run("up").said().ok();
+    let file = cluster.parent().join("recorded");
+    let out = cluster.parent().join("out");
+    let (path, out_path) = (file.to_str().unwrap(), out.to_str().unwrap());
+    let record = |more: &[&str]| {
+        let mut record = run(["stat", "record", path]);
+        record.0.arg(cluster.dir()).args(["--interval", "0.1"]).args(more);
+        record
+    };
+    let report = || run(["stat", "report", path, "-o", out_path]).said();
+    let mut writer = record(&[]).0.spawn().unwrap();
+    let start = std::time::Instant::now();
+    loop {
+        busy(&cluster);
+        let said = report();
+        if said.out.contains("cache-blocks") {
+            break;
+        }
+        assert!(start.elapsed() < std::time::Duration::from_secs(30), "nothing is recorded: {}", said.err);
+    }
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    // As if it had been killed in the middle of a record.
+    let mut torn = std::fs::OpenOptions::new().append(true).open(&file).unwrap();
+    torn.write_all(&[200, 0, 0, 0, 1, 2, 3, 4, 5]).unwrap();
+
+    let text = report().ok();
+    for words in [
+        "of the messages are up to",
+        "cache-blocks",
+        "\nn2 ",
+        "9 B at the end of the file are no whole record",
+    ] {
+        assert!(text.contains(words), "{words} in {text}");
+    }
+    for picture in ["sizes.svg", "shares.svg", "rates.svg"] {
+        assert!(std::fs::read_to_string(out.join(picture)).unwrap().trim_end().ends_with("</svg>"));
+    }
+    assert!(std::fs::read_to_string(out.join("index.html")).unwrap().contains("cache-blocks"));
+
+    let more = record(&["--for", "0.3", "--json"]).said().json();
+    assert!(more["intervals"] == 3 && more["before"].as_u64() > Some(0), "{more}");
+    assert!(!report().ok().contains("no whole record"), "what was torn is cut off");
+
+    std::fs::write(&file, "something else").unwrap();
+    assert!(report().refusal().contains("not a recording"));
+    assert!(record(&["--for", "1"]).said().refusal().contains("not a recording; name another file"));
+    assert!(cluster.run("stat").args(["--top"]).said().refusal().contains("a live screen needs a terminal"));
+}

@@ -2,16 +2,18 @@
 
 mod record;
 
+use std::time::Duration;
+
 use anyhow::bail;
 use plexus_interconnect::Channel;
 use plexus_node::config::Config;
 use plexus_observe::{
     cluster::{Reading, Seen},
-    show,
+    live, show,
     stat::{self, By},
 };
 
-use super::{cluster::Cluster, pace::Pace};
+use super::{cluster::Cluster, interrupt::interrupted, pace::Pace};
 use crate::output;
 
 /// Lines of a log between two that say what the columns are.
@@ -44,6 +46,9 @@ pub(crate) struct Args {
     /// Print each result as a line of JSON.
     #[arg(long)]
     json: bool,
+    /// A live screen, renewed every second or as `--interval` says; q ends it.
+    #[arg(long, conflicts_with_all = ["json", "count", "by", "channel"])]
+    top: bool,
 }
 
 /// What else can be done with it than to show it now.
@@ -78,6 +83,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     let config = args.cluster.load()?;
     let first = take(&config, args.node.as_deref())?;
+    if args.top {
+        let interval = Duration::from_secs_f64(args.interval.unwrap_or(1.0));
+        return Ok(live::run(&config, args.node.as_deref(), interval, &*interrupted()?)?);
+    }
     match args.interval {
         None => snapshot(&args, &first),
         Some(interval) => log(&args, &config, first, interval),

@@ -1,0 +1,148 @@
+//! The live screen: a cluster at work, renewed every interval, until a key ends it.
+//!
+//! Nodes are asked on a thread of its own, so keys work while one of them hangs. However it ends (a key, a signal, a node, a panic),
+//! the terminal is as it was before.
+
+mod screen;
+
+use std::{
+    io::{self, IsTerminal},
+    sync::{
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use plexus_node::config::Config;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use self::screen::Screen;
+use crate::cluster::Reading;
+
+/// How soon a key, a signal or a reading is noticed.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Why there is no screen.
+#[derive(Debug, thiserror::Error)]
+pub enum LiveError {
+    /// Nobody could see it.
+    #[error(
+        "a live screen needs a terminal; for a log use `-i SECONDS`, for other programs `-i SECONDS --json`"
+    )]
+    NoTerminal,
+    /// The terminal does not do what a screen needs.
+    #[error("the terminal: {0}")]
+    Terminal(#[from] io::Error),
+}
+
+/// What a key asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wish {
+    Quit,
+    Pause,
+    Sort,
+    Workers,
+    Nothing,
+}
+
+/// Shows the cluster until a key or `stop` ends it.
+///
+/// # Errors
+/// There is no terminal, or it fails.
+pub fn run(
+    config: &Config,
+    only: Option<&str>,
+    interval: Duration,
+    stop: &AtomicBool,
+) -> Result<(), LiveError> {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        return Err(LiveError::NoTerminal);
+    }
+    let (tell, readings) = mpsc::channel();
+    let (config_there, only) = (config.clone(), only.map(str::to_owned));
+    // Ends with the first reading that nobody wants any more, or with the program.
+    thread::Builder::new()
+        .name("readings".into())
+        .spawn(move || read(&config_there, only.as_deref(), interval, &tell))?;
+    let mut terminal = ratatui::try_init()?;
+    let result = (|| {
+        let mut screen = Screen::new(&config.name, interval);
+        let mut changed = true;
+        while !stop.load(Relaxed) {
+            while let Ok(reading) = readings.try_recv() {
+                screen.take(reading);
+                changed = true;
+            }
+            if changed {
+                terminal.draw(|frame| screen.draw(frame))?;
+            }
+            changed = event::poll(LOOK)?;
+            if changed {
+                match wish(&event::read()?) {
+                    Wish::Quit => break,
+                    Wish::Pause => screen.pause(),
+                    Wish::Sort => screen.sort(),
+                    Wish::Workers => screen.workers(),
+                    Wish::Nothing => {}
+                }
+            }
+        }
+        Ok(())
+    })();
+    ratatui::try_restore()?;
+    result
+}
+
+fn read(config: &Config, only: Option<&str>, interval: Duration, tell: &mpsc::Sender<Reading>) {
+    let mut next = Instant::now();
+    while let Ok(reading) = Reading::take(config, only) {
+        if tell.send(reading).is_err() {
+            return;
+        }
+        // The next time from the start that is still to come: a slow node makes gaps, not a queue.
+        while next <= Instant::now() {
+            next += interval;
+        }
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+}
+
+fn wish(event: &Event) -> Wish {
+    let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) = event else {
+        return Wish::Nothing;
+    };
+    match (code, modifiers.contains(KeyModifiers::CONTROL)) {
+        (KeyCode::Char('c' | 'd'), true) | (KeyCode::Char('q') | KeyCode::Esc, false) => Wish::Quit,
+        (KeyCode::Char('p' | ' '), false) => Wish::Pause,
+        (KeyCode::Char('s'), false) => Wish::Sort,
+        (KeyCode::Char('w'), false) => Wish::Workers,
+        _ => Wish::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_do_what_the_help_says() {
+        let press = |code, modifiers| wish(&Event::Key(KeyEvent::new(code, modifiers)));
+        for (key, wanted) in [
+            ('q', Wish::Quit),
+            ('p', Wish::Pause),
+            ('s', Wish::Sort),
+            ('w', Wish::Workers),
+            ('x', Wish::Nothing),
+        ] {
+            assert_eq!(press(KeyCode::Char(key), KeyModifiers::NONE), wanted, "{key}");
+        }
+        assert_eq!(press(KeyCode::Char('c'), KeyModifiers::CONTROL), Wish::Quit);
+        assert_eq!(press(KeyCode::Char('c'), KeyModifiers::NONE), Wish::Nothing);
+        assert_eq!(wish(&Event::Resize(1, 1)), Wish::Nothing);
+        let released =
+            KeyEvent { kind: KeyEventKind::Release, ..KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE) };
+        assert_eq!(wish(&Event::Key(released)), Wish::Nothing);
+    }
+}
