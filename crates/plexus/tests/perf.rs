@@ -123,6 +123,36 @@ fn people_and_spreadsheets_get_theirs() {
 }
 
 #[test]
+fn pictures_are_drawn_by_size() {
+    let directory = tempfile::tempdir().unwrap();
+    let charts = directory.path().join("charts");
+    let args = ["perf", "--rail", "shm", "--wait", "event", "--count", "8", "--sizes", "8..64", "--plot"];
+    common::run(args).args([charts.to_str().unwrap()]).said().ok();
+    for name in ["latency", "bandwidth"] {
+        let svg = std::fs::read_to_string(charts.join(format!("{name}.svg"))).unwrap();
+        assert!(
+            svg.contains("Service demand") && svg.contains("shm send") && svg.contains("shm put"),
+            "{svg}"
+        );
+        let png = std::fs::read(charts.join(format!("{name}.png"))).unwrap();
+        assert!(png.starts_with(b"\x89PNG") && png.len() > 10_000, "{} bytes", png.len());
+    }
+    let refusal = brief(["--plot", charts.to_str().unwrap()]).said().refusal();
+    assert!(refusal.contains("needs several sizes"), "{refusal}");
+}
+
+#[test]
+fn published_figures_stand_beside_ours() {
+    let args = ["perf", "--rail", "shm", "--wait", "event", "--count", "8", "--compare", "hp,dolphin,cern"];
+    let said = common::run(args).args(["--json"]).said().json();
+    let compared = said["compare"].as_array().unwrap();
+    assert_eq!(compared.len(), 8 + 1 + 5);
+    assert!(compared.iter().all(|one| one["here"].as_f64() > Some(0.0)), "{said}");
+    let text = common::run(args).said().ok();
+    assert!(text.contains("Beside HP Fabric Clustering System") && text.contains("better by"), "{text}");
+}
+
+#[test]
 fn thresholds_decide_the_exit_code() {
     brief(["--test", "latency", "--max-latency-us", "1e9", "--percentile", "max"]).said().ok();
     let missed = brief(["--op", "put", "--test", "latency", "--max-latency-us", "0.0001"]).said().refusal();
@@ -197,6 +227,8 @@ fn wrong_usage_is_refused_with_what_to_do() {
         (&["--rail", "ipx"], "unknown rail `ipx`"),
         (&["--wait", "dozing"], "use polling, event or adaptive"),
         (&["--json", "--csv"], "cannot be used with"),
+        (&["--compare", "ibm"], "unknown reference `ibm`: use one of hp, dolphin, cern"),
+        (&["--compare", "hp", "--sizes", "8"], "cannot be used with"),
         (&["--listen", "--rail", "tcp"], "cannot be used with"),
         (&["--once"], "--listen"),
         (&["--percentile", "p98"], "p99.99"),

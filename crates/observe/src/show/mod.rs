@@ -5,11 +5,15 @@ pub mod chart;
 mod moment;
 mod numbers;
 mod plane;
+mod raster;
+mod sizes;
 mod stack;
 mod table;
 
 pub use bars::Bars;
 pub use moment::{date, duration, time};
 pub use numbers::{bytes, count, rate, ratio, us};
+pub use raster::png;
+pub use sizes::{BySize, Panel};
 pub use stack::Stack;
 pub use table::Table;

@@ -11,6 +11,8 @@ use plexus_base::Waiting;
 use plexus_bench::perf::{
     self, Driving, Grid, LaneChoice, Op, Row, Test, Thresholds, Trial, Until,
     alone::{self, RailChoice},
+    compare, plot,
+    reference::{self, Source},
 };
 
 use super::measured;
@@ -107,6 +109,14 @@ pub(crate) struct Args {
     /// Print the result as comma-separated values.
     #[arg(long, conflicts_with = "json", help_heading = "Result")]
     csv: bool,
+    /// Draw latency and bandwidth by size into this directory, as SVG and PNG.
+    #[arg(long, value_name = "DIR", help_heading = "Result")]
+    plot: Option<PathBuf>,
+    /// Measure what others have published figures of, and show both: hp, dolphin, cern.
+    #[arg(long, value_delimiter = ',', value_parser = reference::source, value_name = "WHO,...")]
+    #[arg(conflicts_with_all = ["test", "op", "sizes", "streams", "depth", "bidirectional", "load", "csv", "plot"])]
+    #[arg(help_heading = "Result")]
+    compare: Vec<&'static Source>,
     /// Fail (exit code 1) where latency is above this.
     #[arg(long, value_name = "US", help_heading = "Result")]
     max_latency_us: Option<f64>,
@@ -222,8 +232,15 @@ impl Args {
             Some(count) => Until::Count(count),
             None => Until::Ms((self.seconds * 1000.0) as u32),
         };
+        let trials = match self.compare.is_empty() {
+            true => grid.trials()?,
+            false => compare::trials(&self.compare),
+        };
+        if let Some(dir) = &self.plot {
+            measured::prepare(&dir.join("latency.svg"))?;
+        }
         Ok(Wish {
-            trials: grid.trials()?,
+            trials,
             until,
             repeat: self.repeat,
             rails: self.rail.clone(),
@@ -235,11 +252,20 @@ impl Args {
     /// Prints the result, then fails where a threshold is missed.
     fn show(&self, rows: &[Row]) -> anyhow::Result<()> {
         if self.json {
-            output::json(&perf::to_json(rows))?;
+            let mut all = perf::to_json(rows);
+            if !self.compare.is_empty() {
+                all["compare"] = compare::to_json(&self.compare, rows);
+            }
+            output::json(&all)?;
         } else if self.csv {
             output::line(perf::to_csv(rows).trim_end())?;
-        } else {
+        } else if self.compare.is_empty() {
             output::line(perf::text(rows).trim_end())?;
+        } else {
+            output::line(compare::text(&self.compare, rows).trim_end())?;
+        }
+        if let Some(dir) = &self.plot {
+            draw(dir, rows)?;
         }
         let thresholds = Thresholds {
             max_latency_us: self.max_latency_us.map(|most| (most, self.percentile.clone())),
@@ -252,6 +278,24 @@ impl Args {
             more => bail!("{first}; and {} more of {} missed", more - 1, rows.len()),
         }
     }
+}
+
+/// Writes the pictures.
+fn draw(dir: &std::path::Path, rows: &[Row]) -> anyhow::Result<()> {
+    let pictures = plot::pictures(rows);
+    if pictures.is_empty() {
+        bail!("--plot: a picture by size needs several sizes, as in --sizes 8..4M");
+    }
+    for (name, picture) in pictures {
+        let svg = picture.draw()?;
+        let png = plexus_bench::report::png(&svg)?;
+        for (ending, bytes) in [("svg", svg.as_bytes()), ("png", &png)] {
+            let path = dir.join(format!("{name}.{ending}"));
+            std::fs::write(&path, bytes).with_context(|| format!("{}: cannot be written", path.display()))?;
+            output::progress(&format!("wrote {}", path.display()));
+        }
+    }
+    Ok(())
 }
 
 impl Wish {
