@@ -44,7 +44,7 @@ struct Landing {
     crc: u32,
     /// How many of them are opened, if the stream is sealed.
     opened: usize,
-    /// Where the bytes of a word wait for each other: it changes at once, see [`Landing::word`].
+    /// Where the bytes of a word wait for each other: it changes at once, and only when it is verified.
     word: [u8; 8],
 }
 
@@ -206,7 +206,7 @@ impl Inbox {
         Ok((read > 0).then_some(0))
     }
 
-    /// Brings the put on its way in further; `None` when the socket is dry.
+    /// The next step of the put on its way in; `None` when the socket is dry.
     fn land(
         &mut self,
         socket: &TcpStream,
@@ -214,67 +214,91 @@ impl Inbox {
         dry: &mut bool,
         deliver: &mut impl FnMut(Frame<'_>),
     ) -> Result<Option<usize>, Stop> {
-        let Some(landing) = &mut self.landing else { return Ok(Some(0)) };
-        let target = landing.target;
-        let len = target.len as usize;
+        let Some(landing) = &self.landing else { return Ok(Some(0)) };
+        let (len, sealed) = (landing.target.len as usize, self.opener.is_some());
         // Sealed data come in pieces with a tag behind each.
-        let upto = if self.opener.is_some() { len.min(landing.opened + wire::PIECE) } else { len };
-        let (done, rest) = (landing.done, upto - landing.done);
-        if rest > 0 {
-            // Again before every write: the owner may have given up waiting.
-            let window = admit(windows, &target).map_err(Stop::Corrupt)?;
-            let place = landing.place(window, done, upto);
-            let landed = if self.start < self.end {
-                let landed = rest.min(self.end - self.start);
-                place[..landed].copy_from_slice(&self.buffer[self.start..self.start + landed]);
-                self.start += landed;
-                landed
-            } else if *dry {
-                return Ok(None);
-            } else {
-                let behind = &mut self.buffer[..BEHIND_PUT];
-                let asked = rest + behind.len();
-                let read = receive(socket, |socket| {
-                    rustix::io::readv(
-                        socket,
-                        &mut [IoSliceMut::new(&mut *place), IoSliceMut::new(&mut *behind)],
-                    )
-                });
-                let landed = read.as_ref().map_or(0, |read| rest.min(*read));
-                (self.start, self.end) = (0, read.as_ref().map_or(0, |read| read - landed));
-                if note(read, asked, dry, &mut self.drained, true)? == 0 {
-                    return Ok(None);
-                }
-                landed
-            };
-            if self.opener.is_none() {
-                let crc = crc32c_append(landing.crc, &landing.place(window, done, done + landed)[..]);
-                landing.crc = crc;
-            }
-            landing.done += landed;
-            if landed < rest {
-                return Ok(Some(0));
-            }
+        let upto = if sealed { len.min(landing.opened + wire::PIECE) } else { len };
+        if landing.done < upto {
+            self.bring(socket, windows, upto, dry)
+        } else if sealed && landing.opened < upto {
+            self.open(socket, windows, upto, dry)
+        } else {
+            self.settle(windows, deliver)
         }
-        match &mut self.opener {
-            None if landing.crc != target.crc => {
-                return Err(Stop::Corrupt("data of a put whose checksum does not match"));
+    }
+
+    /// Brings more of its data to their place, those before `upto`.
+    fn bring(
+        &mut self,
+        socket: &TcpStream,
+        windows: &Windows,
+        upto: usize,
+        dry: &mut bool,
+    ) -> Result<Option<usize>, Stop> {
+        let Some(landing) = &mut self.landing else { return Ok(Some(0)) };
+        // Again before every write: the owner may have given up waiting.
+        let window = admit(windows, &landing.target).map_err(Stop::Corrupt)?;
+        let (done, rest) = (landing.done, upto - landing.done);
+        let place = landing.place(window, done, upto);
+        let landed = if self.start < self.end {
+            let landed = rest.min(self.end - self.start);
+            place[..landed].copy_from_slice(&self.buffer[self.start..self.start + landed]);
+            self.start += landed;
+            landed
+        } else if *dry {
+            return Ok(None);
+        } else {
+            let behind = &mut self.buffer[..BEHIND_PUT];
+            let asked = rest + behind.len();
+            let read = receive(socket, |socket| {
+                rustix::io::readv(socket, &mut [IoSliceMut::new(&mut *place), IoSliceMut::new(&mut *behind)])
+            });
+            let landed = read.as_ref().map_or(0, |read| rest.min(*read));
+            (self.start, self.end) = (0, read.as_ref().map_or(0, |read| read - landed));
+            if note(read, asked, dry, &mut self.drained, true)? == 0 {
+                return Ok(None);
             }
-            Some(opener) if landing.opened < upto => {
-                let Some(tag) = self.buffer[self.start..self.end].first_chunk::<TAG_LEN>() else {
-                    return self.fill(socket, TAG_LEN, dry);
-                };
-                let window = admit(windows, &target).map_err(Stop::Corrupt)?;
-                if !opener.open(&[], landing.place(window, landing.opened, upto), *tag) {
-                    return Err(Stop::Corrupt("data of a put that the peer did not seal"));
-                }
-                self.start += TAG_LEN;
-                landing.opened = upto;
-                if upto < len {
-                    return Ok(Some(0));
-                }
+            landed
+        };
+        if self.opener.is_none() {
+            landing.crc = crc32c_append(landing.crc, &*landing.place(window, done, done + landed));
+        }
+        landing.done += landed;
+        Ok(Some(0))
+    }
+
+    /// Opens the piece of its data that ends at `upto` and is all there, once its tag is.
+    fn open(
+        &mut self,
+        socket: &TcpStream,
+        windows: &Windows,
+        upto: usize,
+        dry: &mut bool,
+    ) -> Result<Option<usize>, Stop> {
+        let Some(tag) = self.buffer[self.start..self.end].first_chunk::<TAG_LEN>() else {
+            return self.fill(socket, TAG_LEN, dry);
+        };
+        if let (Some(opener), Some(landing)) = (&mut self.opener, &mut self.landing) {
+            let window = admit(windows, &landing.target).map_err(Stop::Corrupt)?;
+            if !opener.open(&[], landing.place(window, landing.opened, upto), *tag) {
+                return Err(Stop::Corrupt("data of a put that the peer did not seal"));
             }
-            _ => {}
+            landing.opened = upto;
+        }
+        self.start += TAG_LEN;
+        Ok(Some(0))
+    }
+
+    /// All of its data are in place: they are verified, a word is written, its frame handed over.
+    fn settle(
+        &mut self,
+        windows: &Windows,
+        deliver: &mut impl FnMut(Frame<'_>),
+    ) -> Result<Option<usize>, Stop> {
+        let Some(landing) = self.landing.take() else { return Ok(Some(0)) };
+        let target = landing.target;
+        if self.opener.is_none() && landing.crc != target.crc {
+            return Err(Stop::Corrupt("data of a put whose checksum does not match"));
         }
         if landing.is_word() {
             let window = admit(windows, &target).map_err(Stop::Corrupt)?;
@@ -282,7 +306,6 @@ impl Inbox {
                 word.store(u64::from_le_bytes(landing.word), Release);
             }
         }
-        self.landing = None;
         if !target.announced {
             self.quiet += 1;
             return Ok(Some(0));

@@ -48,6 +48,8 @@ pub struct TcpParts {
     /// The peer's windows, as it announced them.
     pub peer_windows: Vec<WindowSpan>,
     /// Keys for each stream, by [`Lane::index`], as the peer has them the other way round; `None`: in clear, with checksums.
+    /// Sealed data of more than a word are opened in the window: who looks there before the frame behind them, or at a write
+    /// that has none, may see what only the two ends understand.
     pub seals: Option<[Seal; LANES]>,
 }
 
