@@ -146,6 +146,13 @@ fn parse(text: &str) -> Option<Key> {
     Some(Key::new(key))
 }
 
+/// Reads any bytes as a file with a key, as a fuzz target would; whether it is one.
+#[doc(hidden)]
+#[must_use]
+pub fn key_any(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_ok_and(|text| parse(text).is_some())
+}
+
 /// The keys in a cluster's directory, as they are at each moment.
 #[derive(Clone, Debug)]
 pub struct KeyFiles(pub ClusterDir);
@@ -184,6 +191,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let dir = ClusterDir::new(directory.path());
         (directory, dir)
+    }
+
+    #[test]
+    fn hostile_files_do_no_harm() {
+        let good = format!("# A key.\n{}\n", "0f".repeat(KEY)).into_bytes();
+        assert!(key_any(&good) && !key_any(&good[..40]));
+        plexus_sim::hostile(&[good], |bytes| assert!(!key_any(bytes) || bytes.len() >= 2 * KEY));
     }
 
     #[test]

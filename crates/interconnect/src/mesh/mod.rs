@@ -16,6 +16,8 @@
 //! | `network.rs`, `line.rs`, `door.rs`, `calls.rs`, `tcp.rs` | TCP: one thread that waits for no single connection |
 //! | `shm.rs` | shared memory: descriptors passed over a local socket |
 
+#[doc(hidden)]
+pub mod any;
 mod calls;
 mod common;
 mod door;

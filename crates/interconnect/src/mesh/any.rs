@@ -1,0 +1,101 @@
+//! What a handshake reads, over any bytes, as fuzz targets and tests call it. No part of the crate's interface.
+
+use plexus_base::crc32c;
+
+use super::{
+    hello::{HELLO, Hello},
+    keys::{KEY, Key},
+    noise::{self, GREETING},
+    spans::{self, SPANS},
+};
+
+/// The first `N` bytes, with zeros where there are fewer.
+fn whole<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut whole = [0; N];
+    whole.iter_mut().zip(bytes).for_each(|(place, byte)| *place = *byte);
+    whole
+}
+
+/// The hello, as it is and with its checksum made right; how often it was taken.
+#[must_use]
+pub fn hello(bytes: &[u8]) -> usize {
+    let as_it_is: [u8; HELLO] = whole(bytes);
+    let mut mended = as_it_is;
+    let crc = crc32c(&mended[..HELLO - 4]);
+    mended[HELLO - 4..].copy_from_slice(&crc.to_le_bytes());
+    let taken = |bytes: &[u8; HELLO]| {
+        let read = Hello::decode(bytes);
+        read.is_ok_and(|read| Hello::decode(&read.encode()) == Ok(read))
+    };
+    [as_it_is, mended].iter().filter(|bytes| taken(bytes)).count()
+}
+
+/// What a peer says that its windows are; how many. What is asked of them later is asked here, too.
+#[must_use]
+pub fn spans(bytes: &[u8]) -> usize {
+    let spans = spans::decode(&whole::<SPANS>(bytes)).unwrap_or_default();
+    for span in &spans {
+        for offset in [0, 1, span.len / 2, span.len.wrapping_sub(8), span.len, u64::MAX] {
+            for len in [0, 1, 8, span.len, u64::MAX] {
+                let inside = span.contains(offset, len);
+                assert!(inside || !span.holds(offset, len) && !(len == 8 && span.has_word(offset)));
+            }
+        }
+    }
+    spans.len()
+}
+
+/// The first messages of both sides, from somebody who does not have the key; whether either was taken.
+#[must_use]
+pub fn greetings(bytes: &[u8]) -> bool {
+    let (message, cluster) = (whole::<GREETING>(bytes), [7; 16]);
+    let key = Key::new([1; KEY]);
+    let (calling, _) = noise::call(&key, cluster, &[0; HELLO]);
+    noise::called(&[key], cluster, &message).is_ok() || calling.answered(&message).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use plexus_base::{Epoch, Incarnation, NodeId};
+    use plexus_fabric::{Lane, RailKind, WindowId, WindowSpan};
+    use plexus_sim::hostile;
+
+    use super::*;
+
+    #[test]
+    fn hostile_hellos_do_no_harm() {
+        let good = Hello {
+            rail: RailKind::Tcp,
+            lane: Lane::Bulk,
+            worker: 1,
+            workers: 2,
+            from: NodeId(2),
+            to: NodeId(0),
+            cluster: [7; 16],
+            incarnation: Incarnation(99),
+            fingerprint: 5,
+            epoch: Epoch(1),
+            slot: 3,
+            generation: 77,
+            clamp: 1400,
+            refusal: None,
+        };
+        let good = good.encode().to_vec();
+        assert_eq!(hello(&good), 2);
+        hostile(&[good], |bytes| assert!(hello(bytes) <= 2));
+    }
+
+    #[test]
+    fn hostile_windows_do_no_harm() {
+        let span = |id, granule| WindowSpan { id: WindowId(id), len: 1 << 20, granule };
+        let good = spans::encode([span(1, 0), span(2, 4096)].into_iter()).to_vec();
+        assert_eq!(spans(&good), 2);
+        hostile(&[good], |bytes| assert!(spans(bytes) <= spans::WINDOWS));
+    }
+
+    #[test]
+    fn hostile_greetings_do_no_harm_and_prove_nothing() {
+        let others = noise::call(&Key::new([2; KEY]), [7; 16], &[0; HELLO]).1.to_vec();
+        hostile(&[others], |bytes| assert!(!greetings(bytes)));
+    }
+}
