@@ -21,6 +21,7 @@ use plexus_interconnect::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    attach::{ARENA, Door, Offer, Programs},
     blocks::Blocks,
     config::Config,
     keys::KeyFiles,
@@ -74,6 +75,8 @@ pub struct Body {
     mesh: Arc<Mesh<NodeService>>,
     benchmark: Arc<Window>,
     threads: Mutex<Threads>,
+    arena: Arc<Window>,
+    door: Mutex<Option<Door>>,
 }
 
 #[derive(Default)]
@@ -152,6 +155,9 @@ impl Body {
         let benchmark = Arc::new(benchmark.map_err(|error| error.to_string())?);
         let mut windows = wiring.windows();
         windows.push(benchmark.clone());
+        let arena = Window::create(ARENA, (config.program_window_mib as usize) << 20, 0);
+        let arena = Arc::new(arena.map_err(|error| error.to_string())?);
+        windows.push(arena.clone());
 
         let workers = Arc::<Workers>::default();
         let (tell, news) = mpsc::channel();
@@ -160,7 +166,11 @@ impl Body {
             .services(&group, Arc::downgrade(&port))
             .map_err(|error| error.to_string())?
             .into_iter()
-            .map(|cache| NodeService::new(cache, tell.clone()))
+            .enumerate()
+            .map(|(worker, cache)| {
+                let programs = Programs::new(me, worker as u8, config.workers, arena.clone());
+                NodeService::new(cache, programs, tell.clone())
+            })
             .collect();
         let mesh_config = mesh_config(&config, me, incarnation, settled.fingerprint(&config), windows);
         let cache = wiring.cache(port, Box::new(settled.lost));
@@ -169,8 +179,19 @@ impl Body {
         let mesh =
             Mesh::start(mesh_config, services, |_| ()).map_err(|error| abandon(&life, error.to_string()))?;
         Workers::start(mesh.workers().to_vec(), &workers);
-        let body =
-            Self { config, me, life, group, cache, workers, mesh, benchmark, threads: Mutex::default() };
+        let body = Self {
+            config,
+            me,
+            life,
+            group,
+            cache,
+            workers,
+            mesh,
+            benchmark,
+            threads: Mutex::default(),
+            arena,
+            door: Mutex::default(),
+        };
         if let Err(why) = body.wait_for_peers().and_then(|()| body.start_threads(tell, news)) {
             // Peers that were connected may have been served as master already.
             let left = body.freeze()?;
@@ -225,6 +246,28 @@ impl Body {
             .handles
             .push(spawn("checkpoint", Box::new(move || checkpoints.checkpoint_every(every, &ended)))?);
         threads.handles.push(spawn("peers", Box::new(move || watcher.run(&news)))?);
+        Ok(())
+    }
+
+    /// Lets programs attach.
+    ///
+    /// # Errors
+    /// One line for the user.
+    pub fn open_door(&self) -> Result<(), String> {
+        let path = self.config.dir.attach(self.name(self.me));
+        let workers = self.workers.clone();
+        let offer = Offer {
+            me: self.me,
+            nodes: self.config.node_count(),
+            arena: self.arena.clone(),
+            bells: self.workers.all().iter().map(|worker| worker.bell().clone()).collect(),
+            hand: Box::new(move |worker, attached| {
+                workers.all()[usize::from(worker)].with(|service, _| service.programs().attach(attached));
+            }),
+        };
+        let door = Door::open(&path, offer)
+            .map_err(|error| format!("{}: the socket for programs: {error}", path.display()))?;
+        *self.door.lock().unwrap_or_else(PoisonError::into_inner) = Some(door);
         Ok(())
     }
 
@@ -378,6 +421,7 @@ impl Drop for Body {
     fn drop(&mut self) {
         let mut threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         threads.checkpoints.take();
+        drop(self.door.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(watcher) = threads.watcher.take() {
             // It has ended already if this fails.
             let _ = watcher.send(News::End);

@@ -31,6 +31,12 @@ pub const MIN_FRAMES_PER_WORKER: u64 = 64;
 /// Most blocks in a group: what the cache can tell apart.
 pub const MAX_BLOCKS: u64 = plexus_cache::MAX_BLOCKS;
 
+/// Memory for windows of programs in MiB where the configuration does not say it.
+pub const PROGRAM_WINDOW_MIB: u32 = 16;
+
+/// Most of it: every page of it is taken when a node starts.
+pub const MAX_PROGRAM_WINDOW_MIB: u32 = 2048;
+
 /// Names a cluster; random, made by `init`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClusterId(pub u128);
@@ -58,6 +64,8 @@ pub struct Config {
     pub block_size: BlockSize,
     /// Memory of each node's cache in MiB.
     pub cache_mib: u32,
+    /// Memory of each node for windows of programs in MiB.
+    pub program_window_mib: u32,
     /// Seconds between checkpoints.
     pub checkpoint_seconds: u32,
     /// How the nodes are joined.
@@ -113,6 +121,8 @@ struct Text {
     waiting: Waiting,
     block_size_kib: u32,
     cache_mib: u32,
+    #[serde(default = "program_window_mib")]
+    program_window_mib: u32,
     checkpoint_seconds: u32,
     #[serde(default)]
     interconnect: Interconnect,
@@ -297,6 +307,10 @@ pub fn rail(name: &str) -> Result<RailKind, String> {
 fn rails<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<RailKind>, D::Error> {
     let names = Vec::<String>::deserialize(from)?;
     names.iter().map(|name| rail(name).map_err(D::Error::custom)).collect()
+}
+
+fn program_window_mib() -> u32 {
+    PROGRAM_WINDOW_MIB
 }
 
 fn waiting<'de, D: Deserializer<'de>>(from: D) -> Result<Waiting, D::Error> {

@@ -147,6 +147,7 @@ mod tests {
             waiting: Waiting::Event,
             block_size: BlockSize::from_kib(4).unwrap(),
             cache_mib: 4,
+            program_window_mib: crate::config::PROGRAM_WINDOW_MIB,
             checkpoint_seconds: 5,
             interconnect: Interconnect::default(),
             blocks: 600,

@@ -8,6 +8,7 @@
 //! | `disks/` | the disks of the group, unless the configuration puts them elsewhere |
 //! | `run/NAME.lock` | locked while node NAME lives; holds its process id |
 //! | `run/NAME.sock` | its control socket |
+//! | `run/NAME.attach` | the socket at which programs attach to it |
 //! | `log/NAME.log` | what a node started by `plexus up` says |
 //! | `state/NAME.json` | how NAME's last run began and ended |
 //! | `state/lost.json` | the number of the run and the blocks that are lost |
@@ -71,6 +72,12 @@ impl ClusterDir {
     #[must_use]
     pub fn socket(&self, name: &str) -> PathBuf {
         self.run().join(format!("{name}.sock"))
+    }
+
+    /// The socket at which programs attach to a node.
+    #[must_use]
+    pub fn attach(&self, name: &str) -> PathBuf {
+        self.run().join(format!("{name}.attach"))
     }
 
     /// The lock of a node.

@@ -4,6 +4,7 @@
 //! ([`launch`]) and ended ([`down`]) as processes, how they are talked to ([`control`]), and what is known between
 //! two runs ([`settle`]).
 
+mod attach;
 pub mod blocks;
 pub mod body;
 pub mod commands;

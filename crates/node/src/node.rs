@@ -102,6 +102,7 @@ impl Node {
         let body = Arc::new(join(&config, me, node, &entry, &life)?);
         commands::register_rest(&known, &config, me, &entry.settled, &life, &body);
         more(&body).into_iter().for_each(|command| known.register(command));
+        body.open_door().map_err(NodeError::Body)?;
         life.reach(Stage::Running);
         tracing::info!(run = entry.settled.run, incarnation = entry.incarnation.0, "{name} serves");
         Ok(Self { life, body, _server: server, _signals: signals, _entry: entry })

@@ -1,4 +1,4 @@
-//! What runs on each worker of a node: the cache, and a port for every channel that nothing of the node uses.
+//! What runs on each worker of a node: the cache, the programs attached to the node, and a port for every channel that nothing of the node uses.
 
 use std::sync::{Arc, OnceLock, mpsc};
 
@@ -8,7 +8,7 @@ use plexus_disks::Pool;
 use plexus_fabric::Lost;
 use plexus_interconnect::{Channel, Message, Net, Service, Signal, Worker};
 
-use crate::port::Ports;
+use crate::{attach::Programs, port::Ports};
 
 /// What workers tell the node.
 #[derive(Debug)]
@@ -26,19 +26,26 @@ pub(crate) enum News {
 pub struct NodeService {
     cache: CacheService,
     ports: Ports,
+    programs: Programs,
     news: mpsc::Sender<News>,
     told: bool,
 }
 
 impl NodeService {
-    pub(crate) fn new(cache: CacheService, news: mpsc::Sender<News>) -> Self {
-        Self { cache, ports: Ports::default(), news, told: false }
+    pub(crate) fn new(cache: CacheService, programs: Programs, news: mpsc::Sender<News>) -> Self {
+        Self { cache, ports: Ports::default(), programs, news, told: false }
     }
 }
 
 impl NodeService {
-    /// See [`CacheService::end`].
+    /// The programs on this worker.
+    pub(crate) fn programs(&mut self) -> &mut Programs {
+        &mut self.programs
+    }
+
+    /// Ends what programs have; for the rest see [`CacheService::end`].
     pub(crate) fn end(&mut self) -> Option<Pool> {
+        self.programs.close();
         self.cache.end()
     }
 }
@@ -63,6 +70,7 @@ impl Service for NodeService {
                     let _ = self.news.send(News::Stopped { cause });
                 }
             }
+            channel if Programs::uses(channel) => self.programs.message(net, message),
             _ if self.ports.message(net, message) => {}
             channel => tracing::debug!(from = %message.from, "nothing here listens to {}", channel.name()),
         }
@@ -82,8 +90,18 @@ impl Service for NodeService {
         self.cache.peer_gone(net, peer);
         self.told = true;
         self.ports.peer_gone(net, peer);
+        self.programs.peer_gone(net, peer);
         // Nobody listens any more: the node is ending.
         let _ = self.news.send(News::Lost { peer, why: why.clone() });
+    }
+
+    #[inline]
+    fn turn(&mut self, net: &mut Net) -> usize {
+        self.programs.turn(net)
+    }
+
+    fn pending(&mut self) -> bool {
+        self.programs.pending()
     }
 }
 

@@ -156,6 +156,7 @@ impl TemporaryCluster {
             waiting: parameters.waiting,
             block_size: parameters.block_size,
             cache_mib: parameters.cache_mib,
+            program_window_mib: crate::config::PROGRAM_WINDOW_MIB,
             checkpoint_seconds: parameters.checkpoint_seconds,
             interconnect: parameters.interconnect.clone(),
             blocks: parameters.blocks,

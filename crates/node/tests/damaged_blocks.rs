@@ -37,6 +37,7 @@ fn config(root: &std::path::Path) -> Config {
         waiting: Waiting::Event,
         block_size: BlockSize::from_kib(4).unwrap(),
         cache_mib: 1,
+        program_window_mib: plexus_node::config::PROGRAM_WINDOW_MIB,
         checkpoint_seconds: 60,
         interconnect: Interconnect::default(),
         blocks: 64,

@@ -54,6 +54,7 @@ fn start(dir: &std::path::Path, shape: &Shape) -> Vec<Node> {
         waiting: shape.waiting,
         block_size: BlockSize::from_kib(shape.kib).unwrap(),
         cache_mib: 64 * shape.kib * u32::from(shape.workers) / 1024 + 1,
+        program_window_mib: plexus_node::config::PROGRAM_WINDOW_MIB,
         checkpoint_seconds: 1,
         interconnect: Interconnect::default(),
         blocks: 4096,

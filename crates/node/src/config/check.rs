@@ -5,7 +5,10 @@ use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
 use plexus_interconnect::mesh::MAX_SLOTS;
 
-use super::{ClusterId, Config, FORMAT, GroupText, MAX_BLOCKS, MIN_FRAMES_PER_WORKER, NodeConfig, Text};
+use super::{
+    ClusterId, Config, FORMAT, GroupText, MAX_BLOCKS, MAX_PROGRAM_WINDOW_MIB, MIN_FRAMES_PER_WORKER,
+    NodeConfig, Text,
+};
 use crate::layout::ClusterDir;
 
 /// Longest name of a cluster or node; a node's name is part of file names.
@@ -36,6 +39,12 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
             text.cache_mib, text.block_size_kib
         ));
     }
+    if !(1..=MAX_PROGRAM_WINDOW_MIB).contains(&text.program_window_mib) {
+        return Err(format!(
+            "program_window_mib = {}: use 1 to {MAX_PROGRAM_WINDOW_MIB}",
+            text.program_window_mib
+        ));
+    }
     if text.checkpoint_seconds == 0 {
         return Err("checkpoint_seconds = 0: use at least 1".into());
     }
@@ -50,6 +59,7 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
         waiting: text.waiting,
         block_size,
         cache_mib: text.cache_mib,
+        program_window_mib: text.program_window_mib,
         checkpoint_seconds: text.checkpoint_seconds,
         interconnect: text.interconnect,
         blocks,

@@ -5,7 +5,9 @@ use std::{fmt::Write, path::Path};
 use super::{Config, FORMAT, Interconnect, MIN_FRAMES_PER_WORKER};
 
 pub(super) fn text(config: &Config) -> String {
-    let Config { name, id, workers, waiting, cache_mib, checkpoint_seconds, blocks, .. } = config;
+    let Config {
+        name, id, workers, waiting, cache_mib, program_window_mib, checkpoint_seconds, blocks, ..
+    } = config;
     let Interconnect { encrypt, patience_ms, probe_ms } = &config.interconnect;
     let encrypt = encrypt.name();
     let kib = config.block_size.bytes() / 1024;
@@ -31,6 +33,9 @@ block_size_kib = {kib}
 
 # Memory of each node's cache in MiB: at least {MIN_FRAMES_PER_WORKER} blocks for each worker.
 cache_mib = {cache_mib}
+
+# Memory of each node for windows that programs share, in MiB; the same on every node.
+program_window_mib = {program_window_mib}
 
 # How often changed blocks are written to the disks, in seconds.
 checkpoint_seconds = {checkpoint_seconds}

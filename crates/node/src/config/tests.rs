@@ -120,6 +120,11 @@ fn each_mistake_has_its_line() {
         ("block_size_kib = 8", "block_size_kib = 5", "block_size_kib = 5: use 4, 8 or 16"),
         ("cache_mib = 16", "cache_mib = 0", "too small for 2 workers with blocks of 8 KiB; use at least 1"),
         ("checkpoint_seconds = 5", "checkpoint_seconds = 0", "use at least 1"),
+        (
+            "checkpoint_seconds = 5",
+            "program_window_mib = 0\ncheckpoint_seconds = 5",
+            "program_window_mib = 0: use 1",
+        ),
         ("size_mib = 64", "", "give size_mib or blocks"),
         ("size_mib = 64", "size_mib = 64\nblocks = 3", "keep one of them"),
         ("size_mib = 64", "blocks = 0", "would have 0 blocks"),

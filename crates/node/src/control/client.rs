@@ -8,7 +8,9 @@ use std::{
 
 use serde_json::Value;
 
-use super::{MAX_LINE, Request, Response, ShortPath};
+use plexus_client::wire::ShortPath;
+
+use super::{MAX_LINE, Request, Response};
 use crate::layout::ClusterDir;
 
 /// A connection to a living node.
@@ -68,7 +70,7 @@ impl Control {
     /// # Errors
     /// The node does not live, or the system's.
     pub fn connect(dir: &ClusterDir, name: &str) -> Result<Self, ControlError> {
-        let stream = ShortPath::of(&dir.socket(name)).and_then(|short| UnixStream::connect(&short.path));
+        let stream = ShortPath::of(&dir.socket(name)).and_then(|short| UnixStream::connect(short.path()));
         match stream {
             Ok(stream) => Ok(Self { name: name.into(), stream: BufReader::new(stream) }),
             Err(error)

@@ -94,25 +94,5 @@ pub fn line_any(bytes: &[u8]) -> bool {
     asked || serde_json::from_slice::<Response>(bytes).is_ok()
 }
 
-/// A socket's address that does not depend on how long its path is: Unix addresses hold about a hundred bytes,
-/// cluster directories may be deeper.
-struct ShortPath {
-    path: std::path::PathBuf,
-    _directory: Option<std::fs::File>,
-}
-
-impl ShortPath {
-    fn of(path: &std::path::Path) -> std::io::Result<Self> {
-        use std::os::{fd::AsRawFd, unix::ffi::OsStrExt};
-        let short = path.as_os_str().as_bytes().len() < 100;
-        let (Some(parent), Some(name), false) = (path.parent(), path.file_name(), short) else {
-            return Ok(Self { path: path.into(), _directory: None });
-        };
-        let directory = std::fs::File::open(parent)?;
-        let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
-        Ok(Self { path: std::path::Path::new(&path).join(name), _directory: Some(directory) })
-    }
-}
-
 #[cfg(test)]
 mod tests;

@@ -21,7 +21,9 @@ use std::{
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use serde_json::Value;
 
-use super::{Commands, MAX_LINE, Request, Response, ShortPath};
+use plexus_client::wire::ShortPath;
+
+use super::{Commands, MAX_LINE, Request, Response};
 
 /// Most clients at a time; more are told to come later.
 const MAX_CLIENTS: usize = 64;
@@ -44,7 +46,7 @@ impl Server {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let listener = UnixListener::bind(&ShortPath::of(path)?.path)?;
+        let listener = UnixListener::bind(ShortPath::of(path)?.path())?;
         std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);

@@ -94,6 +94,7 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
         waiting: args.waiting,
         block_size,
         cache_mib: args.cache_mib,
+        program_window_mib: plexus_node::config::PROGRAM_WINDOW_MIB,
         checkpoint_seconds: 5,
         interconnect: Interconnect::default(),
         blocks: args.size_mib.saturating_mul(1024) / u64::from(args.block_size),

@@ -1,0 +1,333 @@
+//! Endpoints and completion queues: work is posted with a cookie of the program's own, and its end is a completion in a
+//! queue, which is polled or waited for.
+//!
+//! An endpoint has a port and may be connected to another one, which is then where what it sends goes. A message is put
+//! into the oldest receive that was posted; while none is, it waits, and so does its sender when as much as may be is under
+//! way. A send completes when the receiver has put it into a receive: then it has arrived.
+
+use std::{collections::VecDeque, time::Duration};
+
+use plexus_base::Waiting;
+
+use crate::{
+    Address, Client, Error, MAX_MESSAGE, Window,
+    core::{Arrived, Core, Sender},
+    datagram::verify,
+    window::swap,
+    wire::{Head, Use, Verb},
+};
+
+/// Sends that may wait in an endpoint for room, and receives that may be posted.
+const MAX_POSTED: usize = 4096;
+
+/// What a completion is the end of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// A message was put into a receive of its receiver.
+    Send,
+    /// A message has come.
+    Receive,
+    /// Bytes are in a window and in all its copies.
+    Put,
+    /// Bytes of a window are here.
+    Get,
+    /// A word of a window was added to.
+    FetchAdd,
+    /// A word of a window was compared and, if it was the expected one, replaced.
+    CompareSwap,
+}
+
+/// The end of something that was posted.
+#[derive(Debug)]
+pub struct Completion {
+    /// What it was posted with.
+    pub cookie: u64,
+    /// The port of the endpoint that it was posted to.
+    pub endpoint: u32,
+    /// What it was.
+    pub operation: Operation,
+    /// Whether it was done. An [`Error::TooLong`] says that a message did not fit its receive; `bytes` is what did.
+    pub result: Result<(), Error>,
+    /// The word as it was before, where one was changed.
+    pub value: u64,
+    /// What came, where something did.
+    pub bytes: Vec<u8>,
+    /// Who sent it.
+    pub from: Option<Address>,
+}
+
+/// Where endpoints of one program put their completions.
+pub struct CompletionQueue {
+    client: Client,
+    number: u64,
+    waiting: Waiting,
+}
+
+/// A port for posted work, given back when dropped. Receives that are posted then never complete.
+pub struct Endpoint {
+    client: Client,
+    port: u32,
+    queue: u64,
+}
+
+/// What is posted to an endpoint.
+pub(crate) struct EndpointState {
+    queue: u64,
+    peer: Option<Address>,
+    receives: VecDeque<(u64, usize)>,
+    arrived: VecDeque<Arrived>,
+    sends: VecDeque<(u64, Address, Vec<u8>)>,
+}
+
+impl Client {
+    /// A queue for completions, and how threads wait for them.
+    #[must_use]
+    pub fn completion_queue(&self, waiting: Waiting) -> CompletionQueue {
+        let number = self.shared.act(|core| {
+            let number = core.next();
+            core.queues.insert(number, VecDeque::new());
+            number
+        });
+        CompletionQueue { client: self.clone(), number, waiting }
+    }
+
+    /// An endpoint at `port` of this program's node (0: any that is free), whose completions go to `queue`.
+    ///
+    /// # Errors
+    /// Some program has the port ([`Error::Taken`]).
+    pub fn endpoint(&self, port: u32, queue: &CompletionQueue) -> Result<Endpoint, Error> {
+        if !std::sync::Arc::ptr_eq(&self.shared, &queue.client.shared) {
+            return Err(Error::Argument("the queue belongs to another attachment"));
+        }
+        let port = self.take_port(Use::Endpoints, port)?;
+        let queue = queue.number;
+        self.shared.act(|core| {
+            let state = EndpointState {
+                queue,
+                peer: None,
+                receives: VecDeque::new(),
+                arrived: core.take_all(Use::Endpoints, port),
+                sends: VecDeque::new(),
+            };
+            core.endpoints.insert(port, state);
+        });
+        Ok(Endpoint { client: self.clone(), port, queue })
+    }
+}
+
+impl CompletionQueue {
+    /// The oldest completion, if there is one.
+    ///
+    /// # Errors
+    /// The node has ended and nothing more is there.
+    pub fn poll(&self) -> Result<Option<Completion>, Error> {
+        match self.wait(Some(Duration::ZERO)) {
+            Ok(completion) => Ok(Some(completion)),
+            Err(Error::TimedOut) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The oldest completion, for which it waits up to `limit` (`None`: without end).
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`].
+    pub fn wait(&self, limit: Option<Duration>) -> Result<Completion, Error> {
+        self.client.shared.wait(self.waiting, limit, |core| core.queues.get_mut(&self.number)?.pop_front())
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        self.client.shared.act(|core| core.queues.remove(&self.number));
+    }
+}
+
+impl Endpoint {
+    /// Its address: what others connect to.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        Address::new(self.client.node(), self.port)
+    }
+
+    /// Says where [`Endpoint::post_send`] sends from now on. Messages of others are received as before.
+    pub fn connect(&self, peer: Address) {
+        self.act(|_, endpoint| endpoint.peer = Some(peer));
+    }
+
+    /// Offers room for one message of up to `len` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Busy`].
+    pub fn post_receive(&self, cookie: u64, len: usize) -> Result<(), Error> {
+        self.client.shared.act(|core| {
+            let Some(endpoint) = core.endpoints.get_mut(&self.port) else { return Ok(()) };
+            if endpoint.receives.len() >= MAX_POSTED {
+                return Err(Error::Busy("receives posted to an endpoint"));
+            }
+            endpoint.receives.push_back((cookie, len));
+            core.match_receives(self.port);
+            Ok(())
+        })
+    }
+
+    /// Sends to the port that the endpoint is connected to.
+    ///
+    /// # Errors
+    /// It is not connected; as [`Endpoint::post_send_to`].
+    pub fn post_send(&self, cookie: u64, bytes: &[u8]) -> Result<(), Error> {
+        let peer = self.act(|_, endpoint| endpoint.peer).flatten();
+        self.post_send_to(cookie, peer.ok_or(Error::Argument("the endpoint is not connected"))?, bytes)
+    }
+
+    /// Sends to an endpoint's port.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`], [`Error::Busy`]: too many wait for room already; take completions first.
+    pub fn post_send_to(&self, cookie: u64, to: Address, bytes: &[u8]) -> Result<(), Error> {
+        verify(bytes)?;
+        let (port, queue) = (self.port, self.queue);
+        self.client.shared.act(|core| {
+            let waits = core.endpoints.get(&port).map_or(0, |endpoint| endpoint.sends.len());
+            if waits >= MAX_POSTED {
+                return Err(Error::Busy("sends posted to an endpoint"));
+            }
+            let sender = Sender { queue, endpoint: port, cookie };
+            if waits == 0 && core.try_send(Use::Endpoints, port, to, bytes, Some(sender))? {
+                return Ok(());
+            }
+            if let Some(endpoint) = core.endpoints.get_mut(&port) {
+                endpoint.sends.push_back((cookie, to, bytes.to_vec()));
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes up to [`MAX_MESSAGE`] bytes to a window, see [`Window::put`].
+    ///
+    /// # Errors
+    /// [`Error::TooLong`], [`Error::Busy`].
+    pub fn post_put(&self, cookie: u64, window: &Window, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        verify(bytes)?;
+        self.post(cookie, window, (Verb::Put, Operation::Put), offset, bytes)
+    }
+
+    /// Reads up to [`MAX_MESSAGE`] bytes of a window, see [`Window::get`].
+    ///
+    /// # Errors
+    /// [`Error::TooLong`], [`Error::Busy`].
+    pub fn post_get(&self, cookie: u64, window: &Window, offset: u64, len: usize) -> Result<(), Error> {
+        if len > MAX_MESSAGE {
+            return Err(Error::TooLong { len });
+        }
+        self.post(cookie, window, (Verb::Get, Operation::Get), offset, &(len as u64).to_le_bytes())
+    }
+
+    /// Adds to a word of a window, see [`Window::fetch_add`].
+    ///
+    /// # Errors
+    /// [`Error::Busy`].
+    pub fn post_fetch_add(&self, cookie: u64, window: &Window, offset: u64, add: u64) -> Result<(), Error> {
+        self.post(cookie, window, (Verb::Add, Operation::FetchAdd), offset, &add.to_le_bytes())
+    }
+
+    /// Compares a word of a window and replaces it, see [`Window::compare_swap`].
+    ///
+    /// # Errors
+    /// [`Error::Busy`].
+    pub fn post_compare_swap(
+        &self,
+        cookie: u64,
+        window: &Window,
+        offset: u64,
+        expected: u64,
+        new: u64,
+    ) -> Result<(), Error> {
+        self.post(cookie, window, (Verb::Swap, Operation::CompareSwap), offset, &swap(expected, new))
+    }
+
+    fn post(
+        &self,
+        cookie: u64,
+        window: &Window,
+        (verb, operation): (Verb, Operation),
+        offset: u64,
+        operand: &[u8],
+    ) -> Result<(), Error> {
+        let head = Head { value: offset, ..window.head(verb) };
+        let sender = Sender { queue: self.queue, endpoint: self.port, cookie };
+        self.client.shared.act(|core| core.post(window.worker(), head, operand, sender, operation))
+    }
+
+    fn act<R>(&self, act: impl FnOnce(u32, &mut EndpointState) -> R) -> Option<R> {
+        let port = self.port;
+        self.client.shared.act(|core| core.endpoints.get_mut(&port).map(|endpoint| act(port, endpoint)))
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        let port = self.port;
+        self.client.shared.act(|core| {
+            core.endpoints.remove(&port);
+            core.close_port(Use::Endpoints, port);
+        });
+    }
+}
+
+impl Core {
+    /// A message has come for an endpoint.
+    pub(crate) fn reach(&mut self, port: u32, arrived: Arrived) {
+        if let Some(endpoint) = self.endpoints.get_mut(&port) {
+            endpoint.arrived.push_back(arrived);
+            self.match_receives(port);
+        }
+    }
+
+    /// Puts what has come into what was posted for it.
+    fn match_receives(&mut self, port: u32) {
+        loop {
+            let Some(endpoint) = self.endpoints.get_mut(&port) else { return };
+            if endpoint.receives.is_empty() {
+                return;
+            }
+            let Some(arrived) = endpoint.arrived.pop_front() else { return };
+            let Some((cookie, room)) = endpoint.receives.pop_front() else { return };
+            let queue = endpoint.queue;
+            self.count_taken(Use::Endpoints, port, &arrived);
+            let Arrived { from, mut bytes, .. } = arrived;
+            let result = if bytes.len() > room { Err(Error::TooLong { len: bytes.len() }) } else { Ok(()) };
+            bytes.truncate(room);
+            let completion = Completion {
+                cookie,
+                endpoint: port,
+                operation: Operation::Receive,
+                result,
+                value: 0,
+                bytes,
+                from: Some(from),
+            };
+            self.complete(queue, completion);
+        }
+    }
+
+    /// Sends what waited for room in a flow of an endpoint, and for what waited in front of it.
+    pub(crate) fn send_posted(&mut self, (usage, port, _): (Use, u32, Address)) {
+        if usage != Use::Endpoints {
+            return;
+        }
+        loop {
+            let Some(endpoint) = self.endpoints.get_mut(&port) else { return };
+            let Some((cookie, to, bytes)) = endpoint.sends.pop_front() else { return };
+            let queue = endpoint.queue;
+            let sender = Sender { queue, endpoint: port, cookie };
+            // What endpoints lose is said by completions, so no loss is said here.
+            if !matches!(self.try_send(usage, port, to, &bytes, Some(sender)), Ok(true)) {
+                if let Some(endpoint) = self.endpoints.get_mut(&port) {
+                    endpoint.sends.push_front((cookie, to, bytes));
+                }
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! What all handles of one attachment share, and how their threads wait.
+//!
+//! There is one lock. Who holds it looks at the rings and files what has come ([`Core::turn`]). A thread that
+//! waits looks for a while, letting go of the lock in between; then one of the waiting threads sleeps on the bell (the
+//! *sleeper*), and the others sleep until somebody files something. Whoever has filed something, and a sleeper that
+//! leaves, wakes them: each looks for itself, and the next to find nothing becomes the sleeper. So whatever comes, either
+//! somebody is awake to see it or the bell is armed.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use plexus_base::Waiting;
+use plexus_fabric::{Bell, PeerWindow};
+use rustix::{
+    event::{PollFd, PollFlags, epoll, poll},
+    time::Timespec,
+};
+
+use crate::{Error, attach::Parts, core::Core, wire::hello::Welcome};
+
+/// How long a thread looks without a pause.
+const BUSY: Duration = Duration::from_micros(3);
+
+/// How long it goes on giving way to others between its looks: about what a wake-up costs.
+const GIVING_WAY: Duration = Duration::from_micros(50);
+
+/// Looks between two at the clock.
+const LOOKS: u32 = 16;
+
+/// Looks between two at the socket, for who never sleeps: the end of the node shows there.
+const LOOKS_AT_SOCKET: u32 = 1 << 14;
+
+pub(crate) struct Shared {
+    core: Mutex<Core>,
+    filed: Condvar,
+    bell: Bell,
+    socket: OwnedFd,
+    gone: Arc<AtomicBool>,
+    /// The bell and the socket as one descriptor.
+    both: OwnedFd,
+    pub(crate) arena: PeerWindow,
+    pub(crate) welcome: Welcome,
+}
+
+impl Shared {
+    pub(crate) fn new(parts: Parts) -> Result<Self, Error> {
+        let Parts { welcome, pipes, bell, arena, socket, gone } = parts;
+        let failed = |errno: rustix::io::Errno| Error::System { what: "an epoll set", source: errno.into() };
+        let both = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        for fd in [bell.fd(), socket.as_fd()] {
+            epoll::add(&both, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN).map_err(failed)?;
+        }
+        let core = Mutex::new(Core::new(pipes));
+        Ok(Self { core, filed: Condvar::new(), bell, socket, gone, both, arena, welcome })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with what is known, and sends what it leads to.
+    pub(crate) fn act<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
+        let mut core = self.lock();
+        core.begin();
+        let result = act(&mut core);
+        core.flush();
+        self.empty(core);
+        result
+    }
+
+    /// Waits until everything that was said is in the rings, which the node always reads: nobody may come back to send the
+    /// rest.
+    fn empty<'a>(&'a self, mut core: MutexGuard<'a, Core>) {
+        let start = Instant::now();
+        while core.is_blocked() && core.ended.is_none() {
+            if start.elapsed() < GIVING_WAY {
+                drop(core);
+                thread::yield_now();
+            } else {
+                self.sleep(core, None);
+            }
+            core = self.lock();
+            self.turn(&mut core);
+            core.flush();
+        }
+    }
+
+    /// Waits until `look` finds what it looks for.
+    pub(crate) fn wait<R>(
+        &self,
+        waiting: Waiting,
+        limit: Option<Duration>,
+        mut look: impl FnMut(&mut Core) -> Option<R>,
+    ) -> Result<R, Error> {
+        let start = Instant::now();
+        let mut idle_since = start;
+        let mut looks = 0_u32;
+        self.lock().begin();
+        loop {
+            let mut core = self.lock();
+            if self.turn(&mut core) > 0 {
+                idle_since = Instant::now();
+            }
+            if let Some(result) = look(&mut core) {
+                core.flush();
+                if core.waiters > 0 {
+                    self.filed.notify_all();
+                }
+                self.empty(core);
+                return Ok(result);
+            }
+            core.flush();
+            if let Some(why) = &core.ended {
+                return Err(Error::NodeLost(why.clone()));
+            }
+            looks = looks.wrapping_add(1);
+            if waiting != Waiting::Event && !looks.is_multiple_of(LOOKS) {
+                drop(core);
+                std::hint::spin_loop();
+                continue;
+            }
+            let now = Instant::now();
+            let left = match limit.map(|limit| limit.checked_sub(now - start)) {
+                Some(None) => return Err(Error::TimedOut),
+                Some(left) => left,
+                None => None,
+            };
+            let idle = now - idle_since;
+            match waiting {
+                Waiting::Polling => {
+                    drop(core);
+                    if looks.is_multiple_of(LOOKS_AT_SOCKET) {
+                        self.look_at_socket();
+                    }
+                    thread::yield_now();
+                }
+                Waiting::Adaptive if idle < GIVING_WAY => {
+                    drop(core);
+                    if idle > BUSY {
+                        thread::yield_now();
+                    }
+                }
+                Waiting::Adaptive | Waiting::Event => {
+                    self.sleep(core, left);
+                    idle_since = Instant::now();
+                }
+            }
+        }
+    }
+
+    fn turn(&self, core: &mut Core) -> usize {
+        let done = core.turn();
+        if done > 0 && core.waiters > 0 {
+            self.filed.notify_all();
+        }
+        done
+    }
+
+    /// Sleeps until something may have come, or for `left`.
+    fn sleep(&self, mut core: MutexGuard<'_, Core>, left: Option<Duration>) {
+        if core.sleeper {
+            core.waiters += 1;
+            let mut core = match left {
+                Some(left) => self.filed.wait_timeout(core, left).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.filed.wait(core).unwrap_or_else(PoisonError::into_inner),
+            };
+            core.waiters -= 1;
+            return;
+        }
+        self.bell.arm();
+        if core.pending() {
+            self.bell.disarm();
+            return;
+        }
+        core.sleeper = true;
+        drop(core);
+        self.sleep_on_bell(left);
+        let mut core = self.lock();
+        core.sleeper = false;
+        self.bell.disarm();
+        if core.waiters > 0 {
+            // One of them may have to take over the bell.
+            self.filed.notify_all();
+        }
+    }
+
+    fn sleep_on_bell(&self, left: Option<Duration>) {
+        let mut events = [
+            PollFd::from_borrowed_fd(self.bell.fd(), PollFlags::IN),
+            PollFd::new(&self.socket, PollFlags::IN),
+        ];
+        let left = left
+            .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
+        // An interruption is a wake-up like any other.
+        let _ = poll(&mut events, left.as_ref());
+        let (rung, ended) = (!events[0].revents().is_empty(), !events[1].revents().is_empty());
+        if rung {
+            self.bell.drain();
+        }
+        if ended {
+            self.gone.store(true, Ordering::Release);
+        }
+    }
+
+    fn look_at_socket(&self) {
+        let mut events = [PollFd::new(&self.socket, PollFlags::IN)];
+        if poll(&mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0) {
+            self.gone.store(true, Ordering::Release);
+        }
+    }
+
+    /// See [`crate::Client::fd`].
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.both.as_fd()
+    }
+
+    /// See [`crate::Client::arm`].
+    pub(crate) fn arm(&self) -> bool {
+        let mut core = self.lock();
+        self.bell.drain();
+        self.look_at_socket();
+        core.flush();
+        self.bell.arm();
+        if core.has_news() || core.pending() || core.ended.is_some() {
+            self.bell.disarm();
+            return false;
+        }
+        true
+    }
+}

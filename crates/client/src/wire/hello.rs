@@ -1,0 +1,238 @@
+//! The first packet that a program sends to its node, 32 bytes, and the node's answer, 64 bytes, little endian.
+//!
+//! ```text
+//! program:  0  8  magic PLEXUSP\n
+//!           8  2  version of everything that follows
+//!          10 18  zero
+//!          28  4  CRC-32C of the 28 bytes before
+//! node:     0  8  magic PLEXUSN\n
+//!           8  2  version
+//!          10  1  refusal: 0, or why the node closes (see Refusal)
+//!          11  1  this node
+//!          12  1  nodes of the cluster
+//!          13  1  workers of a node: so many rails follow
+//!          14  2  zero
+//!          16  4  the program's number
+//!          20  4  zero
+//!          24  8  bytes of the arena for windows
+//!          32 28  zero
+//!          60  4  CRC-32C of the 60 bytes before
+//! ```
+//!
+//! With its packet the program passes, for each worker, the descriptor of the rings that it reads; then the page and the event of its
+//! one bell. A program does not know how many workers there are before it is told, so the order is: hello, answer (with the
+//! arena and, for each worker, rings and bell: page, event), the program's descriptors behind a packet of one byte, and at
+//! last one byte of the node: from then on both use the rings, and nothing more is said over the socket. It stays
+//! open: its end is the end of the attachment.
+
+use plexus_base::{MAX_NODES, MAX_WORKERS, NodeId, crc32c};
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout,
+    little_endian::{U16, U32, U64},
+};
+
+use super::ClientId;
+
+/// The version of the whole protocol between programs and nodes.
+pub const VERSION: u16 = 1;
+
+/// Bytes of the program's packet.
+pub const HELLO: usize = size_of::<Hello>();
+
+/// Bytes of the node's answer.
+pub const WELCOME: usize = size_of::<Layout>();
+
+/// The packet that comes with the program's descriptors, and the last one of the node.
+pub const GO: u8 = 0x47;
+
+const PROGRAM: [u8; 8] = *b"PLEXUSP\n";
+const NODE: [u8; 8] = *b"PLEXUSN\n";
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Hello {
+    magic: [u8; 8],
+    version: U16,
+    zero: [u8; 18],
+    checksum: U32,
+}
+
+/// The program's packet.
+#[must_use]
+pub fn hello() -> [u8; HELLO] {
+    let mut bytes = [0; HELLO];
+    bytes[..8].copy_from_slice(&PROGRAM);
+    bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+    seal(&mut bytes);
+    bytes
+}
+
+/// Whether these bytes are a program's that speaks this version.
+///
+/// # Errors
+/// How to answer it.
+pub fn verify_hello(bytes: &[u8]) -> Result<(), Refusal> {
+    let hello = Hello::ref_from_bytes(bytes).map_err(|_| Refusal::NotUnderstood)?;
+    if hello.magic != PROGRAM || !is_sealed(bytes) {
+        return Err(Refusal::NotUnderstood);
+    }
+    if hello.version.get() == VERSION { Ok(()) } else { Err(Refusal::Version) }
+}
+
+/// Why a node does not take a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[repr(u8)]
+pub enum Refusal {
+    /// Its first packet is none.
+    #[error("it does not understand this program; is the library of its version?")]
+    NotUnderstood = 1,
+    /// Another version.
+    #[error("it speaks another version; use the library that came with it")]
+    Version = 2,
+    /// Too many programs.
+    #[error("as many programs as a node takes are attached already; end one")]
+    Full = 3,
+    /// It is starting or ending.
+    #[error("it does not serve now; try again when `plexus status` says that it does")]
+    NotServing = 4,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Layout {
+    magic: [u8; 8],
+    version: U16,
+    refusal: u8,
+    node: u8,
+    nodes: u8,
+    workers: u8,
+    zero: [u8; 2],
+    client: U32,
+    zero_too: [u8; 4],
+    arena: U64,
+    rest: [u8; 28],
+    checksum: U32,
+}
+
+/// The node's answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Welcome {
+    /// Which node it is.
+    pub node: NodeId,
+    /// How many the cluster has.
+    pub nodes: u8,
+    /// Its workers.
+    pub workers: u8,
+    /// The program's number.
+    pub client: ClientId,
+    /// Bytes of its arena.
+    pub arena: u64,
+}
+
+impl Welcome {
+    /// The packet.
+    #[must_use]
+    pub fn encode(answer: &Result<Self, Refusal>) -> [u8; WELCOME] {
+        let (refusal, welcome) = match answer {
+            Ok(welcome) => (0, *welcome),
+            Err(refusal) => {
+                let nothing = Self { node: NodeId(0), nodes: 0, workers: 0, client: ClientId(0), arena: 0 };
+                (*refusal as u8, nothing)
+            }
+        };
+        let layout = Layout {
+            magic: NODE,
+            version: VERSION.into(),
+            refusal,
+            node: welcome.node.0,
+            nodes: welcome.nodes,
+            workers: welcome.workers,
+            zero: [0; 2],
+            client: welcome.client.0.into(),
+            zero_too: [0; 4],
+            arena: welcome.arena.into(),
+            rest: [0; 28],
+            checksum: 0.into(),
+        };
+        let mut bytes: [u8; WELCOME] = zerocopy::transmute!(layout);
+        seal(&mut bytes);
+        bytes
+    }
+
+    /// What a node answered.
+    ///
+    /// # Errors
+    /// It refused, or this is no answer of a node of this version.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Refusal> {
+        let layout = Layout::ref_from_bytes(bytes).map_err(|_| Refusal::NotUnderstood)?;
+        if layout.magic != NODE || !is_sealed(bytes) {
+            return Err(Refusal::NotUnderstood);
+        }
+        if layout.version.get() != VERSION {
+            return Err(Refusal::Version);
+        }
+        match layout.refusal {
+            0 => {}
+            2 => return Err(Refusal::Version),
+            3 => return Err(Refusal::Full),
+            4 => return Err(Refusal::NotServing),
+            _ => return Err(Refusal::NotUnderstood),
+        }
+        let fits = usize::from(layout.nodes) <= MAX_NODES
+            && (1..=MAX_WORKERS).contains(&usize::from(layout.workers))
+            && layout.node < layout.nodes;
+        if !fits {
+            return Err(Refusal::NotUnderstood);
+        }
+        Ok(Self {
+            node: NodeId(layout.node),
+            nodes: layout.nodes,
+            workers: layout.workers,
+            client: ClientId(layout.client.get()),
+            arena: layout.arena.get(),
+        })
+    }
+}
+
+fn seal(bytes: &mut [u8]) {
+    let (body, place) = bytes.split_at_mut(bytes.len() - 4);
+    place.copy_from_slice(&crc32c(body).to_le_bytes());
+}
+
+fn is_sealed(bytes: &[u8]) -> bool {
+    let (body, place) = bytes.split_at(bytes.len() - 4);
+    place == crc32c(body).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_understood_and_nothing_else_is() {
+        assert_eq!((HELLO, WELCOME), (32, 64));
+        assert_eq!(verify_hello(&hello()), Ok(()));
+        let welcome = Welcome { node: NodeId(1), nodes: 3, workers: 2, client: ClientId(9), arena: 1 << 24 };
+        let bytes = Welcome::encode(&Ok(welcome));
+        assert_eq!(Welcome::decode(&bytes), Ok(welcome));
+        for refusal in [Refusal::NotUnderstood, Refusal::Version, Refusal::Full, Refusal::NotServing] {
+            assert_eq!(Welcome::decode(&Welcome::encode(&Err(refusal))), Err(refusal));
+        }
+        for bit in 0..8 * WELCOME {
+            let mut flipped = bytes;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Welcome::decode(&flipped), Err(Refusal::NotUnderstood), "bit {bit}");
+        }
+        for bit in 0..8 * HELLO {
+            let mut flipped = hello();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(verify_hello(&flipped), Err(Refusal::NotUnderstood), "bit {bit}");
+        }
+        let mut older = hello();
+        older[8] = 9;
+        seal(&mut older);
+        assert_eq!(verify_hello(&older), Err(Refusal::Version));
+        assert_eq!(verify_hello(&[]), Err(Refusal::NotUnderstood));
+        assert_eq!(Welcome::decode(&bytes[1..]), Err(Refusal::NotUnderstood));
+    }
+}

@@ -1,0 +1,302 @@
+//! What a program and its node say to each other, and nodes among themselves on behalf of programs: one head of 32
+//! bytes, little endian, then the bytes that it announces.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 1 | verb (see [`Verb`]) |
+//! | 1 | 1 | use: datagrams 0, calls 1, endpoints 2, windows 3 |
+//! | 2 | 1 | status: 0, or what went wrong (see [`Status`]) |
+//! | 3 | 1 | node at the other end |
+//! | 4 | 4 | port of the program's own, or window |
+//! | 8 | 4 | port at the other end |
+//! | 12 | 4 | length of what follows, at most 65,664 |
+//! | 16 | 8 | id: names an operation, a flow, a call |
+//! | 24 | 8 | value: a sequence number, an offset, a count, a result |
+//!
+//! Between a program and its node the bytes travel in frames of a rail over shared memory, see [`Pipe`]; the version of
+//! all this is agreed on in the [`hello`]. Between nodes they are messages of a link.
+//!
+//! The decoder takes hostile bytes; what a verb makes of a head is up to who receives it.
+
+mod flow;
+pub mod hello;
+pub mod limits;
+mod pipe;
+mod socket;
+
+pub use flow::FlowWindow;
+pub use pipe::{Letters, Pipe};
+pub use socket::{ShortPath, receive_packet, send_packet};
+
+use plexus_base::NodeId;
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout,
+    little_endian::{U32, U64},
+};
+
+/// Bytes of a head.
+pub const HEAD: usize = size_of::<Layout>();
+
+/// Most bytes behind a head: a message or a piece of a window, and the operands in front of it.
+pub const MAX_PAYLOAD: usize = limits::MAX_MESSAGE + 128;
+
+/// A program as its node knows it: never used twice in the life of a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ClientId(pub u32);
+
+macro_rules! numbered {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $number:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$doc])* $variant = $number,)* }
+
+        impl $name {
+            /// The one with this number on the wire.
+            #[must_use]
+            pub fn from_wire(number: u8) -> Option<Self> {
+                match number { $($number => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+numbered! {
+    /// What ports are used for; each use has ports of its own.
+    Use {
+        /// Reliable datagrams.
+        Datagrams = 0,
+        /// Calls.
+        Calls = 1,
+        /// Endpoints.
+        Endpoints = 2,
+        /// Windows; these have names instead of ports.
+        Windows = 3,
+    }
+}
+
+numbered! {
+    /// How something ended.
+    Status {
+        /// Well.
+        Ok = 0,
+        /// The node is gone, or was never there.
+        NodeGone = 1,
+        /// Nobody has the port, or who had it has closed it or ended.
+        PortClosed = 2,
+        /// The port or name is taken.
+        InUse = 3,
+        /// A limit is reached.
+        Busy = 4,
+        /// There is not that much memory left in the node's arena.
+        NoRoom = 5,
+        /// There is no such window, or it is gone.
+        NoWindow = 6,
+        /// Outside the window, or not a whole word of it.
+        OutOfRange = 7,
+    }
+}
+
+numbered! {
+    /// What a message is about. P: from a program to its node; N: from a node to its program; M: between nodes.
+    Verb {
+        /// P: takes `port` (0: any) for `use`. Answered by [`Verb::Done`].
+        Bind = 1,
+        /// P: gives `port` back.
+        Unbind = 2,
+        /// P, N: `id` has ended with `status`; `value` and the bytes are its result. M: the same for windows.
+        Done = 3,
+        /// P, M: a message in flow `id` with sequence number `value`.
+        Send = 4,
+        /// N: a message from `other` of `node`, in flow `id`.
+        Deliver = 5,
+        /// P: `value` messages of flow `id` from `node` were taken by the program that has `port`. M, N: of flow `id`.
+        Taken = 6,
+        /// M, N: flow `id` has ended, with all that was under way in it.
+        Refused = 7,
+        /// P, M: flow `id` will not be used any more.
+        End = 8,
+        /// P, M: calls `other` of `node`.
+        Call = 9,
+        /// N: somebody calls `port`; `id` names the call in the answer.
+        Request = 10,
+        /// P: the answer to call `id`. M: the same, or why there is none.
+        Answer = 11,
+        /// P, M: nobody waits for the answer to `id` any more.
+        Cancel = 12,
+        /// P: makes a window of `value` bytes; the bytes are its name. It is `port` from now on.
+        Create = 16,
+        /// P, M: looks for a window of `node`; the bytes are its name. It is `port` from now on.
+        Open = 17,
+        /// P: asks for a copy of window `port` in this node's arena.
+        Map = 18,
+        /// P: gives window `port` back; its creator so ends it.
+        Close = 19,
+        /// P: asks for one [`Verb::Changed`] when window `port` changes.
+        Watch = 20,
+        /// N: window `port` has changed.
+        Changed = 21,
+        /// N, M: window `port` is gone.
+        Gone = 22,
+        /// P, M: writes the bytes at `value`.
+        Put = 24,
+        /// P, M: reads at `value`; the bytes are the length, eight of them.
+        Get = 25,
+        /// P, M: adds the eight bytes to the word at `value`.
+        Add = 26,
+        /// P, M: the first eight bytes are what the word at `value` must be, the others what it becomes.
+        Swap = 27,
+        /// M: the sender wants a copy of window `port` kept at `value` of its arena.
+        Join = 28,
+        /// M: the sender's copy is complete, or cannot be.
+        Joined = 29,
+        /// M: the sender keeps no copy any more.
+        Leave = 30,
+        /// M: nothing will be written to the receiver's copy any more.
+        Left = 31,
+        /// M: a piece of the receiver's copy was written.
+        Copied = 32,
+        /// M: change `id` has arrived in the sender's copy.
+        Landed = 33,
+    }
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Layout {
+    verb: u8,
+    usage: u8,
+    status: u8,
+    node: u8,
+    port: U32,
+    other: U32,
+    len: U32,
+    id: U64,
+    value: U64,
+}
+
+/// The head of a message. What a verb does not use is zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the table of the module says it")]
+pub struct Head {
+    pub verb: Verb,
+    pub usage: Use,
+    pub status: Status,
+    pub node: NodeId,
+    pub port: u32,
+    pub other: u32,
+    pub id: u64,
+    pub value: u64,
+}
+
+impl Head {
+    /// A head with nothing but a verb and a use.
+    #[must_use]
+    pub fn new(verb: Verb, usage: Use) -> Self {
+        Self { verb, usage, status: Status::Ok, node: NodeId(0), port: 0, other: 0, id: 0, value: 0 }
+    }
+
+    /// The end of `id`.
+    #[must_use]
+    pub fn done(usage: Use, id: u64, status: Status) -> Self {
+        Self { id, status, ..Self::new(Verb::Done, usage) }
+    }
+
+    /// The bytes of the head, which announces `len` more.
+    #[must_use]
+    #[inline]
+    pub fn encode(&self, len: usize) -> [u8; HEAD] {
+        debug_assert!(len <= MAX_PAYLOAD, "{len} bytes behind a head");
+        zerocopy::transmute!(Layout {
+            verb: self.verb as u8,
+            usage: self.usage as u8,
+            status: self.status as u8,
+            node: self.node.0,
+            port: self.port.into(),
+            other: self.other.into(),
+            len: (len as u32).into(),
+            id: self.id.into(),
+            value: self.value.into(),
+        })
+    }
+
+    /// The head and how many bytes follow.
+    ///
+    /// # Errors
+    /// Nobody sends this; what is wrong with it.
+    #[inline]
+    pub fn decode(bytes: &[u8; HEAD]) -> Result<(Self, usize), &'static str> {
+        let layout: Layout = zerocopy::transmute!(*bytes);
+        let len = layout.len.get() as usize;
+        if len > MAX_PAYLOAD {
+            return Err("a message longer than any");
+        }
+        if usize::from(layout.node) >= plexus_base::MAX_NODES {
+            return Err("a node that no cluster has");
+        }
+        let head = Self {
+            verb: Verb::from_wire(layout.verb).ok_or("an unknown verb")?,
+            usage: Use::from_wire(layout.usage).ok_or("an unknown use")?,
+            status: Status::from_wire(layout.status).ok_or("an unknown status")?,
+            node: NodeId(layout.node),
+            port: layout.port.get(),
+            other: layout.other.get(),
+            id: layout.id.get(),
+            value: layout.value.get(),
+        };
+        Ok((head, len))
+    }
+}
+
+/// A number spread over all bits, the same on every node: which worker a name belongs to.
+#[must_use]
+pub fn hash(name: &[u8]) -> u32 {
+    plexus_base::crc32c(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_is_decoded_to_what_was_encoded() {
+        let head = Head {
+            status: Status::Busy,
+            node: NodeId(3),
+            port: 0x0102_0304,
+            other: 5,
+            id: u64::MAX - 1,
+            value: 1 << 40,
+            ..Head::new(Verb::Deliver, Use::Endpoints)
+        };
+        let bytes = head.encode(77);
+        assert_eq!(bytes[..8], [5, 2, 4, 3, 4, 3, 2, 1], "the layout is that of the table");
+        assert_eq!(Head::decode(&bytes), Ok((head, 77)));
+    }
+
+    #[test]
+    fn any_bytes_are_a_head_that_encodes_to_them_or_an_error() {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut good = 0;
+        for round in 0..200_000_u32 {
+            let mut bytes = [0; HEAD];
+            for byte in &mut bytes {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                *byte = state as u8;
+            }
+            if round % 2 == 0 {
+                // Near what is right, so that both ends of the decoder are reached.
+                (bytes[0], bytes[1], bytes[2], bytes[3]) =
+                    (bytes[0] % 40, bytes[1] % 5, bytes[2] % 10, bytes[3] % 20);
+                (bytes[14], bytes[15]) = (0, 0);
+            }
+            if let Ok((head, len)) = Head::decode(&bytes) {
+                assert_eq!(head.encode(len), bytes);
+                good += 1;
+            }
+        }
+        assert!(good > 1000, "{good}");
+    }
+}

@@ -1,0 +1,278 @@
+//! Programs that are attached to this node: what `plexus-client` talks to.
+//!
+//! [`Door`] lets them in, over a local socket, and hands every worker a rail to them. [`Programs`] is a worker's part
+//! of the service: it takes what programs say in the worker's turn and what other nodes say about ports and windows from
+//! its links, gives both to the [`protocol`] and does what that decides.
+//!
+//! A program is to its node like one more peer, over rings of shared memory. It may do what it likes with them: whatever
+//! the rings hold, the worst that happens is that it is cut off. Its end, in whatever way, is noticed at once through its
+//! process and its socket, and everything that it had is released.
+
+mod door;
+mod protocol;
+
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    os::fd::OwnedFd,
+    sync::{Arc, atomic::AtomicUsize},
+};
+
+use plexus_base::NodeId;
+use plexus_client::wire::{ClientId, HEAD, Head, Letters, Pipe, Use, limits};
+use plexus_fabric::{Lost, Put, Rail, Window, WindowId};
+use plexus_interconnect::{Channel, Message, Net};
+
+pub(crate) use door::{Door, Offer};
+use protocol::{Core, Place, World, kind};
+
+/// The window of every node that windows of programs are parts of.
+pub const ARENA: WindowId = WindowId(0x101);
+
+/// A program, to one worker.
+pub(crate) struct Attached {
+    /// Its number.
+    pub(crate) id: ClientId,
+    /// The rings to it.
+    pub(crate) rail: Box<dyn Rail>,
+    /// Its place among those that a node takes, and the socket that ends when it is cut off.
+    pub(crate) seat: Arc<Seat>,
+}
+
+/// One of the places for programs; free again when every worker has let go of it.
+pub(crate) struct Seat {
+    socket: OwnedFd,
+    taken: Arc<AtomicUsize>,
+}
+
+impl Seat {
+    /// Ends the attachment for the program to see.
+    fn end(&self) {
+        // It may have ended it already.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.taken.fetch_sub(1, std::sync::atomic::Ordering::AcqRel);
+    }
+}
+
+/// A worker's part of the service for programs.
+pub(crate) struct Programs {
+    core: Core,
+    outside: Outside,
+    letters: Letters,
+}
+
+/// What the protocol acts on, but for the links.
+struct Outside {
+    arena: Arc<Window>,
+    programs: BTreeMap<ClientId, (Pipe, Arc<Seat>)>,
+    /// What this node says to itself.
+    own: Vec<(Head, Vec<u8>)>,
+}
+
+/// All of it.
+struct Acting<'a> {
+    outside: &'a mut Outside,
+    net: &'a mut Net,
+}
+
+/// The channel that a use's messages travel on.
+fn channel(usage: Use) -> Channel {
+    match usage {
+        Use::Datagrams => Channel::Datagrams,
+        Use::Calls => Channel::Services,
+        Use::Endpoints => Channel::Application1,
+        Use::Windows => Channel::Application2,
+    }
+}
+
+impl World for Acting<'_> {
+    fn tell(&mut self, program: ClientId, head: Head, payload: &[u8]) {
+        if let Some((pipe, _)) = self.outside.programs.get_mut(&program) {
+            pipe.send(head, payload);
+        }
+    }
+
+    fn send(&mut self, to: NodeId, head: Head, payload: &[u8]) -> bool {
+        if to == self.net.me() {
+            self.outside.own.push((head, payload.to_vec()));
+            return true;
+        }
+        let mut message = Vec::with_capacity(HEAD + payload.len());
+        message.extend_from_slice(&head.encode(payload.len()));
+        message.extend_from_slice(payload);
+        self.net.send(to, channel(head.usage), kind(head.verb), 0, &message).is_ok()
+    }
+
+    fn copy(&mut self, to: NodeId, at: u64, bytes: &[u8], head: Head) -> bool {
+        let put = Put { window: ARENA, offset: at, generation: 0, data: bytes };
+        self.net.put(to, channel(head.usage), kind(head.verb), 0, put, &head.encode(0)).is_ok()
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) {
+        self.outside.arena.read(at as usize, into);
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) {
+        assert!(self.outside.arena.write(at, bytes), "the protocol wrote outside its share of the arena");
+    }
+}
+
+impl Programs {
+    /// None yet. Workers of a node share its arena, each has its own part.
+    pub(crate) fn new(me: NodeId, worker: u8, workers: u8, arena: Arc<Window>) -> Self {
+        let share = share(arena.len() as u64, worker, workers);
+        Self {
+            core: Core::new(Place { me, worker, workers }, share),
+            outside: Outside { arena, programs: BTreeMap::new(), own: Vec::new() },
+            letters: Letters::default(),
+        }
+    }
+
+    /// Whether messages of this channel are for programs.
+    pub(crate) fn uses(channel: Channel) -> bool {
+        matches!(
+            channel,
+            Channel::Datagrams | Channel::Services | Channel::Application1 | Channel::Application2
+        )
+    }
+
+    /// Serves one more program.
+    pub(crate) fn attach(&mut self, attached: Attached) {
+        let Attached { id, rail, seat } = attached;
+        self.outside.programs.insert(id, (Pipe::new(rail), seat));
+        self.core.attach(id);
+    }
+
+    /// Another node says something. What programs are told of it is flushed in the turn.
+    pub(crate) fn message(&mut self, net: &mut Net, message: Message<'_>) {
+        let decoded = message.payload.split_first_chunk().map(|(head, rest)| (Head::decode(head), rest));
+        match decoded {
+            Some((Ok((head, len)), payload))
+                if len == payload.len() && channel(head.usage) == message.channel =>
+            {
+                let mut world = Acting { outside: &mut self.outside, net };
+                self.core.node(&mut world, message.from, head, payload);
+                self.talk_to_self(net);
+            }
+            _ => {
+                tracing::error!(from = %message.from, "a message about programs that means nothing: dropped")
+            }
+        }
+    }
+
+    /// A peer is gone.
+    pub(crate) fn peer_gone(&mut self, net: &mut Net, peer: NodeId) {
+        self.core.peer_gone(&mut Acting { outside: &mut self.outside, net }, peer);
+        self.talk_to_self(net);
+    }
+
+    /// Takes what programs say; how much that was.
+    #[inline]
+    pub(crate) fn turn(&mut self, net: &mut Net) -> usize {
+        if self.outside.programs.is_empty() {
+            return 0;
+        }
+        let mut done = 0;
+        let mut after = None;
+        while let Some(program) = self.outside.programs.range(next(after)).next().map(|(id, _)| *id) {
+            after = Some(program);
+            done += self.serve(net, program);
+        }
+        if done > 0 {
+            self.talk_to_self(net);
+        }
+        self.flush(net);
+        done
+    }
+
+    fn serve(&mut self, net: &mut Net, program: ClientId) -> usize {
+        let Some((pipe, _)) = self.outside.programs.get_mut(&program) else { return 0 };
+        let mut letters = std::mem::take(&mut self.letters);
+        let polled = pipe.poll(&mut letters);
+        let mut wrong = None;
+        for index in 0..letters.len() {
+            let (head, payload) = letters.at(index);
+            let mut world = Acting { outside: &mut self.outside, net };
+            if let Err(violation) = self.core.program(&mut world, program, head, payload) {
+                wrong = Some(Lost::Corrupt(violation.0));
+                break;
+            }
+        }
+        letters.clear();
+        self.letters = letters;
+        let (frames, lost) = polled.map_or_else(|lost| (1, Some(lost)), |frames| (frames, None));
+        if let Some(lost) = wrong.or(lost) {
+            self.end(net, program, &lost);
+        }
+        frames
+    }
+
+    /// Handles what this node said to itself, and what it says to that.
+    fn talk_to_self(&mut self, net: &mut Net) {
+        let me = net.me();
+        while !self.outside.own.is_empty() {
+            for (head, payload) in std::mem::take(&mut self.outside.own) {
+                self.core.node(&mut Acting { outside: &mut self.outside, net }, me, head, &payload);
+            }
+        }
+    }
+
+    /// Wakes programs that have something to read, and cuts off those that do not read.
+    fn flush(&mut self, net: &mut Net) {
+        let mut lost = Vec::new();
+        for (program, (pipe, _)) in &mut self.outside.programs {
+            let flushed = pipe.flush();
+            if pipe.queued() > limits::MAX_QUEUED {
+                lost.push((*program, Lost::Corrupt("it does not read what it asked for")));
+            } else if let Err(why) = flushed {
+                // Unless it was said already by a poll, the next one will deliver what came before.
+                tracing::trace!(program = program.0, "{why}");
+            }
+        }
+        for (program, why) in lost {
+            self.end(net, program, &why);
+        }
+    }
+
+    #[cold]
+    fn end(&mut self, net: &mut Net, program: ClientId, why: &Lost) {
+        match why {
+            Lost::Corrupt(_) => tracing::warn!(program = program.0, "cut off: {why}"),
+            _ => tracing::debug!(program = program.0, "has ended: {why}"),
+        }
+        if let Some((_, seat)) = self.outside.programs.remove(&program) {
+            seat.end();
+        }
+        self.core.forget(&mut Acting { outside: &mut self.outside, net }, program);
+        self.talk_to_self(net);
+    }
+
+    /// Whether a turn might get something done.
+    pub(crate) fn pending(&mut self) -> bool {
+        self.outside.programs.values_mut().any(|(pipe, _)| pipe.pending())
+    }
+
+    /// Ends every attachment: the node ends.
+    pub(crate) fn close(&mut self) {
+        for (_, (_, seat)) in std::mem::take(&mut self.outside.programs) {
+            seat.end();
+        }
+    }
+}
+
+/// All after `program`.
+fn next(after: Option<ClientId>) -> impl std::ops::RangeBounds<ClientId> {
+    use std::ops::Bound::{Excluded, Unbounded};
+    (after.map_or(Unbounded, Excluded), Unbounded)
+}
+
+/// The part of the arena that belongs to a worker.
+fn share(len: u64, worker: u8, workers: u8) -> Range<u64> {
+    let part = len / u64::from(workers);
+    part * u64::from(worker)..part * u64::from(worker + 1)
+}

@@ -1,0 +1,68 @@
+//! Which parts of a worker's share of the arena are taken. First fit; neighbours that are free are one.
+
+use std::{collections::BTreeMap, ops::Range};
+
+/// Windows begin at multiples of this: a line, so that two windows never share one.
+const ALIGN: u64 = 64;
+
+/// See the module.
+pub(super) struct Arena {
+    /// Free parts: where they begin, how long they are.
+    free: BTreeMap<u64, u64>,
+}
+
+impl Arena {
+    pub(super) fn new(share: Range<u64>) -> Self {
+        let start = share.start.next_multiple_of(ALIGN);
+        let len = share.end.saturating_sub(start) / ALIGN * ALIGN;
+        Self { free: (len > 0).then_some((start, len)).into_iter().collect() }
+    }
+
+    /// Takes `len` bytes; where they are.
+    pub(super) fn take(&mut self, len: u64) -> Option<u64> {
+        let len = len.checked_next_multiple_of(ALIGN)?;
+        let (start, room) =
+            self.free.iter().find(|(_, room)| **room >= len).map(|(start, room)| (*start, *room))?;
+        self.free.remove(&start);
+        if room > len {
+            self.free.insert(start + len, room - len);
+        }
+        Some(start)
+    }
+
+    /// Gives `len` bytes at `start` back, which were taken together.
+    pub(super) fn give(&mut self, start: u64, len: u64) {
+        let (mut start, mut len) = (start, len.next_multiple_of(ALIGN));
+        if let Some((before, room)) =
+            self.free.range(..start).next_back().map(|(before, room)| (*before, *room))
+            && before + room == start
+        {
+            self.free.remove(&before);
+            (start, len) = (before, len + room);
+        }
+        if let Some(room) = self.free.remove(&(start + len)) {
+            len += room;
+        }
+        self.free.insert(start, len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_back_can_be_taken_again_whole() {
+        let mut arena = Arena::new(10..64 * 11 + 5);
+        let all = 64 * 10;
+        let pieces: Vec<u64> = (0..5).map(|_| arena.take(100).unwrap()).collect();
+        assert_eq!(pieces, [64, 192, 320, 448, 576]);
+        assert_eq!(arena.take(1), None);
+        for place in [1, 3, 0, 4, 2] {
+            arena.give(pieces[place], 100);
+        }
+        assert_eq!((arena.take(all), arena.take(1)), (Some(64), None));
+        arena.give(64, all);
+        assert_eq!((arena.take(u64::MAX), arena.take(all + 1), arena.take(all)), (None, None, Some(64)));
+    }
+}

@@ -1,0 +1,173 @@
+//! Calls: a request to a port, and its answer or the reason why there is none.
+
+use std::collections::BTreeMap;
+
+use super::{ClientId, Core, Head, NodeId, Status, Use, Verb, Violation, World, limits};
+
+/// Calls that this node's programs made, and calls that they are to answer.
+#[derive(Default)]
+pub(super) struct Calls {
+    made: BTreeMap<u64, Made>,
+    waiting: BTreeMap<u64, Waiting>,
+    /// The same calls, by who made them.
+    by_caller: BTreeMap<(NodeId, u64), u64>,
+    last: u64,
+}
+
+struct Made {
+    program: ClientId,
+    /// The program's number for it.
+    id: u64,
+    node: NodeId,
+    port: u32,
+}
+
+/// A call that a program of this node is to answer.
+pub(super) struct Waiting {
+    program: ClientId,
+    port: u32,
+    node: NodeId,
+    /// The caller's node's number for it.
+    id: u64,
+}
+
+impl Core {
+    /// A program calls.
+    pub(super) fn call(
+        &mut self,
+        world: &mut impl World,
+        from: ClientId,
+        head: Head,
+        payload: &[u8],
+    ) -> Result<(), Violation> {
+        self.calls.last += 1;
+        let number = self.calls.last;
+        let program = self.mine(from)?;
+        if program.calls.len() >= limits::MAX_CALLS {
+            return Err(Violation("more calls than it may make at a time"));
+        }
+        if program.calls.insert(head.id, number).is_some() {
+            return Err(Violation("two calls of one number"));
+        }
+        self.calls
+            .made
+            .insert(number, Made { program: from, id: head.id, node: head.node, port: head.other });
+        let call =
+            Head { id: number, other: head.other, port: head.port, ..Head::new(Verb::Call, Use::Calls) };
+        if !world.send(head.node, call, payload) {
+            self.end_call(world, number, Status::NodeGone, &[]);
+        }
+        Ok(())
+    }
+
+    /// A port of ours is called.
+    pub(super) fn called(&mut self, world: &mut impl World, from: NodeId, head: Head, payload: &[u8]) {
+        let port = self.ports.get_mut(&(Use::Calls, head.other));
+        let status = match &port {
+            None => Status::PortClosed,
+            Some(port) if port.waiting.len() >= limits::MAX_WAITING => Status::Busy,
+            Some(_) => Status::Ok,
+        };
+        let Some(port) = port.filter(|_| status == Status::Ok) else {
+            let refusal = Head { status, id: head.id, ..Head::new(Verb::Answer, Use::Calls) };
+            world.send(from, refusal, &[]);
+            return;
+        };
+        self.calls.last += 1;
+        let number = self.calls.last;
+        port.waiting.insert(number);
+        let waiting = Waiting { program: port.program, port: head.other, node: from, id: head.id };
+        self.calls.waiting.insert(number, waiting);
+        self.calls.by_caller.insert((from, head.id), number);
+        let request = Head {
+            id: number,
+            node: from,
+            port: head.other,
+            other: head.port,
+            ..Head::new(Verb::Request, Use::Calls)
+        };
+        world.tell(port.program, request, payload);
+    }
+
+    /// A program answers; what nobody waits for any more is dropped.
+    pub(super) fn answer(
+        &mut self,
+        world: &mut impl World,
+        from: ClientId,
+        head: Head,
+        payload: &[u8],
+    ) -> Result<(), Violation> {
+        match self.calls.waiting.get(&head.id) {
+            None => return Ok(()),
+            Some(waiting) if waiting.program != from => {
+                return Err(Violation("an answer to somebody else's call"));
+            }
+            Some(_) => {}
+        }
+        if let Some(waiting) = self.take_waiting(head.id) {
+            let answer = Head { id: waiting.id, status: head.status, ..Head::new(Verb::Answer, Use::Calls) };
+            world.send(waiting.node, answer, payload);
+        }
+        Ok(())
+    }
+
+    /// A call of ours was answered.
+    pub(super) fn answered(&mut self, world: &mut impl World, from: NodeId, head: Head, payload: &[u8]) {
+        if self.calls.made.get(&head.id).is_some_and(|made| made.node == from) {
+            self.end_call(world, head.id, head.status, payload);
+        }
+    }
+
+    /// A caller does not wait any more.
+    pub(super) fn cancelled(&mut self, from: NodeId, head: Head) {
+        if let Some(number) = self.calls.by_caller.get(&(from, head.id)).copied() {
+            self.take_waiting(number);
+        }
+    }
+
+    /// The program does not wait any more.
+    pub(super) fn cancel_call(&mut self, world: &mut impl World, number: u64) {
+        if let Some(made) = self.calls.made.remove(&number) {
+            let cancel = Head { id: number, other: made.port, ..Head::new(Verb::Cancel, Use::Calls) };
+            world.send(made.node, cancel, &[]);
+        }
+    }
+
+    /// Nobody will answer this call.
+    pub(super) fn refuse_call(&mut self, world: &mut impl World, number: u64, status: Status) {
+        if let Some(waiting) = self.take_waiting(number) {
+            let refusal = Head { status, id: waiting.id, ..Head::new(Verb::Answer, Use::Calls) };
+            world.send(waiting.node, refusal, &[]);
+        }
+    }
+
+    fn take_waiting(&mut self, number: u64) -> Option<Waiting> {
+        let waiting = self.calls.waiting.remove(&number)?;
+        self.calls.by_caller.remove(&(waiting.node, waiting.id));
+        if let Some(port) = self.ports.get_mut(&(Use::Calls, waiting.port)) {
+            port.waiting.remove(&number);
+        }
+        Some(waiting)
+    }
+
+    fn end_call(&mut self, world: &mut impl World, number: u64, status: Status, payload: &[u8]) {
+        let Some(made) = self.calls.made.remove(&number) else { return };
+        if let Some(program) = self.programs.get_mut(&made.program) {
+            program.calls.remove(&made.id);
+        }
+        world.tell(made.program, Head::done(Use::Calls, made.id, status), payload);
+    }
+
+    pub(super) fn calls_gone(&mut self, world: &mut impl World, peer: NodeId) {
+        let made: Vec<u64> =
+            self.calls.made.iter().filter(|(_, made)| made.node == peer).map(|(number, _)| *number).collect();
+        for number in made {
+            self.end_call(world, number, Status::NodeGone, &[]);
+        }
+        let waiting: Vec<u64> =
+            self.calls.by_caller.range((peer, 0)..=(peer, u64::MAX)).map(|(_, number)| *number).collect();
+        for number in waiting {
+            self.take_waiting(number);
+        }
+    }
+}

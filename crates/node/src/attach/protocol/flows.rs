@@ -1,0 +1,185 @@
+//! Flows: the messages from one program to one port, in order, none lost while both ends live.
+//!
+//! The program numbers its flows, and the messages of each. The first message makes the flow here and, when it arrives,
+//! there; a message of a flow that is not known and is not its first belongs to one that was refused, and is dropped:
+//! the program learns from [`Verb::Refused`] how much of what it sent was not taken. So a port that is closed and taken by
+//! somebody else never sees the rest of a conversation whose beginning it missed.
+
+use std::collections::BTreeMap;
+
+use super::{ClientId, Core, FlowWindow, Head, NodeId, Status, Use, Verb, Violation, World, limits};
+
+/// What this node's programs send.
+#[derive(Default)]
+pub(super) struct Flows {
+    open: BTreeMap<u64, Flow>,
+    last: u64,
+}
+
+/// One flow, at its sender.
+pub(super) struct Flow {
+    program: ClientId,
+    /// The program's number for it.
+    id: u64,
+    usage: Use,
+    node: NodeId,
+    port: u32,
+    other: u32,
+    window: FlowWindow,
+}
+
+/// Flows into a port, by the node that they come from and its number for them: what arrived, what was taken.
+pub(super) type Senders = BTreeMap<(NodeId, u64), Arrived>;
+
+/// How far a flow is, at its receiver.
+#[derive(Default)]
+pub(super) struct Arrived {
+    next: u64,
+    taken: u64,
+}
+
+impl Core {
+    /// A program sends.
+    pub(super) fn send(
+        &mut self,
+        world: &mut impl World,
+        from: ClientId,
+        head: Head,
+        payload: &[u8],
+    ) -> Result<(), Violation> {
+        if !matches!(head.usage, Use::Datagrams | Use::Endpoints) {
+            return Err(Violation("a message for what takes none"));
+        }
+        let flows = &self.mine(from)?.flows;
+        let number = match (flows.get(&head.id), head.value) {
+            (Some(number), _) => *number,
+            // It was refused; the program will learn it.
+            (None, 1..) => return Ok(()),
+            (None, 0) if flows.len() >= limits::MAX_FLOWS => {
+                return Err(Violation("more flows than it may have"));
+            }
+            (None, 0) => {
+                self.flows.last += 1;
+                let number = self.flows.last;
+                let Head { usage, node, port, other, id, .. } = head;
+                let flow =
+                    Flow { program: from, id, usage, node, port, other, window: FlowWindow::default() };
+                self.flows.open.insert(number, flow);
+                self.mine(from)?.flows.insert(head.id, number);
+                number
+            }
+        };
+        let Some(flow) = self.flows.open.get_mut(&number) else { return Err(Violation("a flow of nobody")) };
+        if (flow.usage, flow.node, flow.other, flow.window.next())
+            != (head.usage, head.node, head.other, head.value)
+        {
+            return Err(Violation("a message that does not belong to its flow"));
+        }
+        if !flow.window.has_room(payload.len()) {
+            return Err(Violation("more messages than its flow has credits for"));
+        }
+        flow.window.send(payload.len());
+        let (to, port) = (flow.node, flow.port);
+        if !world.send(to, Head { id: number, port, node: NodeId(0), ..head }, payload) {
+            self.fail_flow(world, number, Status::NodeGone);
+        }
+        Ok(())
+    }
+
+    /// A message has arrived for a port.
+    pub(super) fn receive(&mut self, world: &mut impl World, from: NodeId, head: Head, payload: &[u8]) {
+        let refuse = |world: &mut _, status| {
+            let head = Head { status, id: head.id, ..Head::new(Verb::Refused, head.usage) };
+            World::send(world, from, head, &[]);
+        };
+        let Some(port) = self.ports.get_mut(&(head.usage, head.other)) else {
+            return refuse(world, Status::PortClosed);
+        };
+        let known = port.senders.len();
+        let arrived = match port.senders.entry((from, head.id)) {
+            std::collections::btree_map::Entry::Occupied(flow) => flow.into_mut(),
+            std::collections::btree_map::Entry::Vacant(_) if head.value != 0 => return,
+            std::collections::btree_map::Entry::Vacant(_) if known >= limits::MAX_SENDERS => {
+                return refuse(world, Status::Busy);
+            }
+            std::collections::btree_map::Entry::Vacant(place) => place.insert(Arrived::default()),
+        };
+        if arrived.next != head.value {
+            return;
+        }
+        arrived.next += 1;
+        let deliver = Head { verb: Verb::Deliver, node: from, port: head.other, other: head.port, ..head };
+        world.tell(port.program, deliver, payload);
+    }
+
+    /// A program has taken messages out of its queue.
+    pub(super) fn take(
+        &mut self,
+        world: &mut impl World,
+        from: ClientId,
+        head: Head,
+    ) -> Result<(), Violation> {
+        let Some(port) = self.ports.get_mut(&(head.usage, head.port)) else { return Ok(()) };
+        if port.program != from {
+            return Err(Violation("messages of somebody else's port"));
+        }
+        // The sender may have ended since.
+        let Some(arrived) = port.senders.get_mut(&(head.node, head.id)) else { return Ok(()) };
+        if head.value > arrived.next - arrived.taken {
+            return Err(Violation("more messages taken than have come"));
+        }
+        arrived.taken += head.value;
+        let taken = Head { id: head.id, value: head.value, ..Head::new(Verb::Taken, head.usage) };
+        world.send(head.node, taken, &[]);
+        Ok(())
+    }
+
+    /// Messages of a flow of ours were taken.
+    pub(super) fn credit(&mut self, world: &mut impl World, from: NodeId, head: Head) {
+        let Some(flow) = self.flows.open.get_mut(&head.id).filter(|flow| flow.node == from) else { return };
+        if flow.window.taken(head.value) {
+            let credit = Head { id: flow.id, value: head.value, ..Head::new(Verb::Taken, flow.usage) };
+            world.tell(flow.program, credit, &[]);
+        }
+    }
+
+    /// A flow of ours has no receiver any more.
+    pub(super) fn refused(&mut self, world: &mut impl World, from: NodeId, head: Head) {
+        if self.flows.open.get(&head.id).is_some_and(|flow| flow.node == from) {
+            self.fail_flow(world, head.id, head.status);
+        }
+    }
+
+    /// A flow to a port of ours has no sender any more.
+    pub(super) fn ended(&mut self, from: NodeId, head: Head) {
+        if let Some(port) = self.ports.get_mut(&(head.usage, head.other)) {
+            port.senders.remove(&(from, head.id));
+        }
+    }
+
+    fn fail_flow(&mut self, world: &mut impl World, number: u64, status: Status) {
+        let Some(flow) = self.flows.open.remove(&number) else { return };
+        if let Some(program) = self.programs.get_mut(&flow.program) {
+            program.flows.remove(&flow.id);
+        }
+        world.tell(flow.program, Head { status, id: flow.id, ..Head::new(Verb::Refused, flow.usage) }, &[]);
+    }
+
+    /// The program will send no more in this flow.
+    pub(super) fn end_flow(&mut self, world: &mut impl World, number: u64) {
+        let Some(flow) = self.flows.open.remove(&number) else { return };
+        let end = Head { id: number, other: flow.other, ..Head::new(Verb::End, flow.usage) };
+        world.send(flow.node, end, &[]);
+    }
+
+    pub(super) fn flows_gone(&mut self, world: &mut impl World, peer: NodeId) {
+        let numbers: Vec<u64> =
+            self.flows.open.iter().filter(|(_, flow)| flow.node == peer).map(|(number, _)| *number).collect();
+        for number in numbers {
+            self.fail_flow(world, number, Status::NodeGone);
+        }
+        for port in self.ports.values_mut() {
+            port.senders.retain(|(node, _), _| *node != peer);
+        }
+    }
+}

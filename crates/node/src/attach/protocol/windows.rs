@@ -1,0 +1,580 @@
+//! Windows: named memory of one node, its *home*, of which other nodes may keep copies.
+//!
+//! Every access goes to the home and is done there, one after the other; what it changed is then put into every copy, in
+//! the same order for all. So copies only lag: no two nodes ever see two changes in different orders. A change is
+//! answered when it has arrived in every copy.
+//!
+//! A node that begins to keep a copy is first made a member, then sent all of it; changes that come later follow. A node that
+//! ends it waits for [`Verb::Left`] before it uses the memory for something else, because until then something may still be
+//! put there. All that a home says to members is of one kind (forwards), so it arrives in order.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{ClientId, Core, Head, NodeId, Status, Use, Verb, Violation, World, arena::Arena, limits};
+
+/// Bytes of a copy that are sent at a time.
+const PIECE: u64 = 16 << 10;
+
+/// The windows of a worker's share, and what its programs know of those of others.
+pub(super) struct Windows {
+    arena: Arena,
+    names: BTreeMap<Box<[u8]>, u32>,
+    homes: BTreeMap<u32, Home>,
+    copies: BTreeMap<(NodeId, u32), Copy>,
+    /// What programs wait for: see [`Asked`].
+    asked: BTreeMap<u64, Asked>,
+    /// Changes of ours that have not arrived in every copy yet.
+    changes: BTreeMap<u64, Change>,
+    last_window: u32,
+    last: u64,
+}
+
+/// A window that lives here.
+struct Home {
+    name: Box<[u8]>,
+    at: u64,
+    len: u64,
+    members: BTreeMap<NodeId, u64>,
+    /// This node's programs that know it, and their number for it.
+    users: BTreeSet<(ClientId, u32)>,
+    watchers: BTreeSet<(ClientId, u32)>,
+}
+
+/// A copy of another node's window.
+struct Copy {
+    at: u64,
+    len: u64,
+    state: State,
+    users: BTreeSet<(ClientId, u32)>,
+    watchers: BTreeSet<(ClientId, u32)>,
+}
+
+#[derive(PartialEq, Eq)]
+enum State {
+    /// Not all of it has come. These operations of programs wait for the rest.
+    Joining(Vec<(ClientId, u64)>),
+    Complete,
+    Leaving,
+}
+
+/// What one program knows of one window.
+pub(super) struct View {
+    home: NodeId,
+    window: u32,
+    len: u64,
+    number: u32,
+    creator: bool,
+}
+
+/// An operation of a program that another node carries out.
+struct Asked {
+    program: ClientId,
+    /// The program's number for it.
+    id: u64,
+    home: NodeId,
+    /// Looking for a window: the program's number for it.
+    opens: Option<u32>,
+}
+
+struct Change {
+    missing: BTreeSet<NodeId>,
+    asker: NodeId,
+    id: u64,
+    old: u64,
+}
+
+impl Windows {
+    pub(super) fn new(share: std::ops::Range<u64>) -> Self {
+        Self {
+            arena: Arena::new(share),
+            names: BTreeMap::new(),
+            homes: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            changes: BTreeMap::new(),
+            last_window: 0,
+            last: 0,
+        }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+}
+
+fn head(verb: Verb) -> Head {
+    Head::new(verb, Use::Windows)
+}
+
+impl Core {
+    /// A program makes a window.
+    pub(super) fn create(
+        &mut self,
+        world: &mut impl World,
+        from: ClientId,
+        asked: Head,
+        name: &[u8],
+    ) -> Result<(), Violation> {
+        self.check_new_view(from, asked.port, name)?;
+        let len = asked.value;
+        if len == 0 || !len.is_multiple_of(8) {
+            return Err(Violation("a window that has no whole number of words"));
+        }
+        let (status, at) = if self.mine(from)?.views.len() >= limits::MAX_WINDOWS {
+            (Status::Busy, 0)
+        } else if self.windows.names.contains_key(name) {
+            (Status::InUse, 0)
+        } else {
+            self.windows.arena.take(len).map_or((Status::NoRoom, 0), |at| (Status::Ok, at))
+        };
+        if status == Status::Ok {
+            clear(world, at, len);
+            self.windows.last_window += 1;
+            let window = self.windows.last_window;
+            self.windows.names.insert(name.into(), window);
+            let users = BTreeSet::from([(from, asked.port)]);
+            let home = Home {
+                name: name.into(),
+                at,
+                len,
+                members: BTreeMap::new(),
+                users,
+                watchers: BTreeSet::new(),
+            };
+            self.windows.homes.insert(window, home);
+            let view = View { home: self.place.me, window, len, number: asked.port, creator: true };
+            self.mine(from)?.views.insert(asked.port, view);
+        }
+        world.tell(from, Head { value: at, ..Head::done(Use::Windows, asked.id, status) }, &[]);
+        Ok(())
+    }
+
+    /// A program looks for a window of some node.
+    pub(super) fn open(
+        &mut self,
+        world: &mut impl World,
+        from: ClientId,
+        asked: Head,
+        name: &[u8],
+    ) -> Result<(), Violation> {
+        self.check_new_view(from, asked.port, name)?;
+        if self.mine(from)?.views.len() >= limits::MAX_WINDOWS {
+            world.tell(from, Head::done(Use::Windows, asked.id, Status::Busy), &[]);
+            return Ok(());
+        }
+        self.ask(world, from, asked.id, asked.node, Some(asked.port), head(Verb::Open), name)
+    }
+
+    fn check_new_view(&mut self, from: ClientId, number: u32, name: &[u8]) -> Result<(), Violation> {
+        if name.is_empty() || name.len() > limits::MAX_NAME {
+            return Err(Violation("a window without a name, or with one that is too long"));
+        }
+        if self.mine(from)?.views.contains_key(&number) {
+            return Err(Violation("two windows of one number"));
+        }
+        Ok(())
+    }
+
+    /// Sends `request` to the window's home in the name of a program.
+    #[allow(clippy::too_many_arguments, reason = "one call of what is otherwise written three times")]
+    fn ask(
+        &mut self,
+        world: &mut impl World,
+        program: ClientId,
+        id: u64,
+        home: NodeId,
+        opens: Option<u32>,
+        request: Head,
+        payload: &[u8],
+    ) -> Result<(), Violation> {
+        let mine = self.mine(program)?;
+        if mine.accesses >= limits::MAX_ACCESSES {
+            return Err(Violation("more accesses than it may have under way"));
+        }
+        mine.accesses += 1;
+        let number = self.windows.next();
+        self.windows.asked.insert(number, Asked { program, id, home, opens });
+        if !world.send(home, Head { id: number, ..request }, payload) {
+            self.end_asked(world, number, Head::done(Use::Windows, 0, Status::NodeGone), &[]);
+        }
+        Ok(())
+    }
+
+    /// The end of what a program asked: with the result in `result` and `payload`.
+    fn end_asked(&mut self, world: &mut impl World, number: u64, result: Head, payload: &[u8]) {
+        let Some(asked) = self.windows.asked.remove(&number) else { return };
+        let Some(program) = self.programs.get_mut(&asked.program) else { return };
+        program.accesses -= 1;
+        if let (Some(number), Status::Ok) = (asked.opens, result.status) {
+            let (window, len) = (result.port, result.value);
+            let view = View { home: asked.home, window, len, number, creator: false };
+            program.views.insert(number, view);
+            if let Some(home) = self.windows.homes.get_mut(&window).filter(|_| asked.home == self.place.me) {
+                home.users.insert((asked.program, number));
+            }
+        }
+        let done = Head { value: result.value, ..Head::done(Use::Windows, asked.id, result.status) };
+        world.tell(asked.program, done, payload);
+    }
+
+    /// A home has done what one of our programs asked.
+    pub(super) fn finished(&mut self, world: &mut impl World, from: NodeId, result: Head, payload: &[u8]) {
+        if self.windows.asked.get(&result.id).is_some_and(|asked| asked.home == from) {
+            self.end_asked(world, result.id, result, payload);
+        }
+    }
+
+    pub(super) fn forget_accesses(&mut self, program: ClientId) {
+        self.windows.asked.retain(|_, asked| asked.program != program);
+    }
+
+    /// A node looks for a window of ours.
+    pub(super) fn find(&mut self, world: &mut impl World, from: NodeId, asked: Head, name: &[u8]) {
+        let found =
+            self.windows.names.get(name).and_then(|window| Some((*window, self.windows.homes.get(window)?)));
+        let done = match found {
+            Some((window, home)) => {
+                Head { port: window, value: home.len, ..Head::done(Use::Windows, asked.id, Status::Ok) }
+            }
+            None => Head::done(Use::Windows, asked.id, Status::NoWindow),
+        };
+        world.send(from, done, &[]);
+    }
+
+    /// A program wants to read a window in place.
+    pub(super) fn map(
+        &mut self,
+        world: &mut impl World,
+        from: ClientId,
+        asked: Head,
+    ) -> Result<(), Violation> {
+        let me = self.place.me;
+        let Some(view) = self.mine(from)?.views.get(&asked.port) else {
+            world.tell(from, Head::done(Use::Windows, asked.id, Status::NoWindow), &[]);
+            return Ok(());
+        };
+        let (key, len, user) = ((view.home, view.window), view.len, (from, view.number));
+        let done = |status, value| Head { value, ..Head::done(Use::Windows, asked.id, status) };
+        if key.0 == me {
+            let at = self.windows.homes.get(&key.1).map(|home| home.at);
+            world.tell(from, at.map_or(done(Status::NoWindow, 0), |at| done(Status::Ok, at)), &[]);
+            return Ok(());
+        }
+        if let Some(copy) = self.windows.copies.get_mut(&key) {
+            match &mut copy.state {
+                State::Leaving => world.tell(from, done(Status::Busy, 0), &[]),
+                State::Complete => {
+                    copy.users.insert(user);
+                    world.tell(from, done(Status::Ok, copy.at), &[]);
+                }
+                State::Joining(waiting) => {
+                    if waiting.len() >= limits::MAX_ACCESSES {
+                        return Err(Violation("it asks for one copy too often"));
+                    }
+                    copy.users.insert(user);
+                    waiting.push((from, asked.id));
+                }
+            }
+            return Ok(());
+        }
+        let Some(at) = self.windows.arena.take(len) else {
+            world.tell(from, done(Status::NoRoom, 0), &[]);
+            return Ok(());
+        };
+        let copy = Copy {
+            at,
+            len,
+            state: State::Joining(vec![(from, asked.id)]),
+            users: BTreeSet::from([user]),
+            watchers: BTreeSet::new(),
+        };
+        self.windows.copies.insert(key, copy);
+        if !world.send(key.0, Head { port: key.1, value: at, ..head(Verb::Join) }, &[]) {
+            self.end_copy(world, key, Status::NodeGone);
+        }
+        Ok(())
+    }
+
+    /// A node wants a copy of a window of ours.
+    pub(super) fn join(&mut self, world: &mut impl World, from: NodeId, asked: Head) {
+        let joined = |status| Head { status, port: asked.port, ..head(Verb::Joined) };
+        let Some(home) = self.windows.homes.get_mut(&asked.port) else {
+            world.send(from, joined(Status::NoWindow), &[]);
+            return;
+        };
+        home.members.insert(from, asked.value);
+        let mut piece = Vec::new();
+        for at in (0..home.len).step_by(PIECE as usize) {
+            piece.resize((home.len - at).min(PIECE) as usize, 0);
+            world.read(home.at + at, &mut piece);
+            // Its answer names no change, and so is left alone.
+            if !world.copy(from, asked.value + at, &piece, Head { port: asked.port, ..head(Verb::Copied) }) {
+                return;
+            }
+        }
+        world.send(from, joined(Status::Ok), &[]);
+    }
+
+    /// A copy of ours is complete, or cannot be had.
+    pub(super) fn joined(&mut self, world: &mut impl World, from: NodeId, said: Head) {
+        let key = (from, said.port);
+        if said.status != Status::Ok {
+            return self.end_copy(world, key, said.status);
+        }
+        let Some(copy) = self.windows.copies.get_mut(&key) else { return };
+        let State::Joining(waiting) = std::mem::replace(&mut copy.state, State::Complete) else { return };
+        for (program, id) in waiting {
+            world.tell(program, Head { value: copy.at, ..Head::done(Use::Windows, id, Status::Ok) }, &[]);
+        }
+        self.leave_unused(world, key);
+    }
+
+    /// A program has no more to do with a window.
+    pub(super) fn drop_view(&mut self, world: &mut impl World, program: ClientId, view: View) {
+        let user = (program, view.number);
+        if view.home != self.place.me {
+            let key = (view.home, view.window);
+            if let Some(copy) = self.windows.copies.get_mut(&key) {
+                copy.users.remove(&user);
+                copy.watchers.remove(&user);
+                self.leave_unused(world, key);
+            }
+        } else if view.creator {
+            self.destroy(world, view.window);
+        } else if let Some(home) = self.windows.homes.get_mut(&view.window) {
+            home.users.remove(&user);
+            home.watchers.remove(&user);
+        }
+    }
+
+    /// Gives up a copy that no program uses. One that is not complete is given up when it is.
+    fn leave_unused(&mut self, world: &mut impl World, key: (NodeId, u32)) {
+        let Some(copy) = self.windows.copies.get_mut(&key) else { return };
+        if copy.state == State::Complete && copy.users.is_empty() {
+            copy.state = State::Leaving;
+            // Without a link the loss of the node ends it.
+            world.send(key.0, Head { port: key.1, ..head(Verb::Leave) }, &[]);
+        }
+    }
+
+    /// A node keeps no copy any more.
+    pub(super) fn leave(&mut self, world: &mut impl World, from: NodeId, said: Head) {
+        // Of a window that is gone it was told so, and that was the last it was told.
+        if let Some(home) = self.windows.homes.get_mut(&said.port) {
+            home.members.remove(&from);
+            world.send(from, Head { port: said.port, ..head(Verb::Left) }, &[]);
+        }
+    }
+
+    /// Nothing is written to a copy of ours any more.
+    pub(super) fn left(&mut self, from: NodeId, said: Head) {
+        let key = (from, said.port);
+        if self.windows.copies.get(&key).is_some_and(|copy| copy.state == State::Leaving)
+            && let Some(copy) = self.windows.copies.remove(&key)
+        {
+            self.windows.arena.give(copy.at, copy.len);
+        }
+    }
+
+    fn destroy(&mut self, world: &mut impl World, window: u32) {
+        let Some(home) = self.windows.homes.remove(&window) else { return };
+        self.windows.names.remove(&home.name);
+        self.windows.arena.give(home.at, home.len);
+        for node in home.members.into_keys() {
+            world.send(node, Head { port: window, ..head(Verb::Gone) }, &[]);
+        }
+        say_gone(world, &home.users, Status::NoWindow);
+    }
+
+    /// A window of another node is gone.
+    pub(super) fn window_gone(&mut self, world: &mut impl World, from: NodeId, said: Head) {
+        self.end_copy(world, (from, said.port), Status::NoWindow);
+    }
+
+    fn end_copy(&mut self, world: &mut impl World, key: (NodeId, u32), status: Status) {
+        let Some(copy) = self.windows.copies.remove(&key) else { return };
+        self.windows.arena.give(copy.at, copy.len);
+        if let State::Joining(waiting) = copy.state {
+            for (program, id) in waiting {
+                world.tell(program, Head::done(Use::Windows, id, status), &[]);
+            }
+        }
+        say_gone(world, &copy.users, status);
+    }
+
+    /// A program wants to know of the next change. The answer says that from now on it will: what changed before, it sees.
+    pub(super) fn watch(
+        &mut self,
+        world: &mut impl World,
+        from: ClientId,
+        asked: Head,
+    ) -> Result<(), Violation> {
+        let me = self.place.me;
+        // Of a window that is gone it has been told.
+        let Some(view) = self.mine(from)?.views.get(&asked.port) else { return Ok(()) };
+        let (home, window) = (view.home, view.window);
+        let watchers = if home == me {
+            self.windows.homes.get_mut(&window).map(|home| &mut home.watchers)
+        } else {
+            self.windows.copies.get_mut(&(home, window)).map(|copy| &mut copy.watchers)
+        };
+        if let Some(watchers) = watchers {
+            watchers.insert((from, asked.port));
+        }
+        world.tell(from, Head::done(Use::Windows, asked.id, Status::Ok), &[]);
+        Ok(())
+    }
+
+    /// A program reads or changes a window.
+    pub(super) fn access(
+        &mut self,
+        world: &mut impl World,
+        from: ClientId,
+        asked: Head,
+        payload: &[u8],
+    ) -> Result<(), Violation> {
+        let fits = match asked.verb {
+            Verb::Put => payload.len() <= limits::MAX_MESSAGE,
+            Verb::Get => word(payload).is_some_and(|len| len <= limits::MAX_MESSAGE as u64),
+            Verb::Add => payload.len() == 8,
+            _ => payload.len() == 16,
+        };
+        if !fits {
+            return Err(Violation("an access of the wrong length"));
+        }
+        let Some(view) = self.mine(from)?.views.get(&asked.port) else {
+            world.tell(from, Head::done(Use::Windows, asked.id, Status::NoWindow), &[]);
+            return Ok(());
+        };
+        let (home, window) = (view.home, view.window);
+        let request = Head { port: window, value: asked.value, ..head(asked.verb) };
+        self.ask(world, from, asked.id, home, None, request, payload)
+    }
+
+    /// Does to a window of ours what a node asks.
+    pub(super) fn execute(&mut self, world: &mut impl World, from: NodeId, asked: Head, payload: &[u8]) {
+        let mut done = Head::done(Use::Windows, asked.id, Status::Ok);
+        let Some(home) = self.windows.homes.get_mut(&asked.port) else {
+            world.send(from, Head { status: Status::NoWindow, ..done }, &[]);
+            return;
+        };
+        let words = matches!(asked.verb, Verb::Add | Verb::Swap);
+        let len = match asked.verb {
+            Verb::Put => payload.len() as u64,
+            Verb::Get => word(payload).unwrap_or(u64::MAX),
+            _ => 8,
+        };
+        let inside = asked.value.checked_add(len).is_some_and(|end| end <= home.len);
+        let whole = !words || asked.value.is_multiple_of(8);
+        if !inside || !whole || len > limits::MAX_MESSAGE as u64 {
+            world.send(from, Head { status: Status::OutOfRange, ..done }, &[]);
+            return;
+        }
+        let at = home.at + asked.value;
+        if asked.verb == Verb::Get {
+            let mut bytes = vec![0; len as usize];
+            world.read(at, &mut bytes);
+            world.send(from, done, &bytes);
+            return;
+        }
+        let new: [u8; 8];
+        let changed = if words {
+            let mut old = [0; 8];
+            world.read(at, &mut old);
+            let (old, operand) = (u64::from_le_bytes(old), word(payload).unwrap_or(0));
+            done.value = old;
+            let result = match (asked.verb, payload.get(8..)) {
+                (Verb::Add, _) => old.wrapping_add(operand),
+                (_, Some(new)) if old == operand => word(new).unwrap_or(old),
+                _ => old,
+            };
+            new = result.to_le_bytes();
+            if result == old { &[][..] } else { &new[..] }
+        } else {
+            payload
+        };
+        if changed.is_empty() {
+            world.send(from, done, &[]);
+            return;
+        }
+        world.write(at, changed);
+        say_changed(world, &mut home.watchers);
+        let (members, number) = (home.members.clone(), self.windows.next());
+        let mut missing = BTreeSet::new();
+        for (node, there) in members {
+            let behind = Head { id: number, port: asked.port, ..head(Verb::Copied) };
+            if world.copy(node, there + asked.value, changed, behind) {
+                missing.insert(node);
+            }
+        }
+        if missing.is_empty() {
+            world.send(from, done, &[]);
+        } else {
+            self.windows
+                .changes
+                .insert(number, Change { missing, asker: from, id: asked.id, old: done.value });
+        }
+    }
+
+    /// A piece of a copy of ours was written.
+    pub(super) fn copied(&mut self, world: &mut impl World, from: NodeId, said: Head) {
+        world.send(from, Head { id: said.id, ..head(Verb::Landed) }, &[]);
+        if let Some(copy) = self.windows.copies.get_mut(&(from, said.port)) {
+            say_changed(world, &mut copy.watchers);
+        }
+    }
+
+    /// A change has arrived in one copy.
+    pub(super) fn landed(&mut self, world: &mut impl World, from: NodeId, said: Head) {
+        let Some(change) = self.windows.changes.get_mut(&said.id) else { return };
+        change.missing.remove(&from);
+        if change.missing.is_empty()
+            && let Some(Change { asker, id, old, .. }) = self.windows.changes.remove(&said.id)
+        {
+            world.send(asker, Head { value: old, ..Head::done(Use::Windows, id, Status::Ok) }, &[]);
+        }
+    }
+
+    pub(super) fn windows_gone(&mut self, world: &mut impl World, peer: NodeId) {
+        for home in self.windows.homes.values_mut() {
+            home.members.remove(&peer);
+        }
+        let changes: Vec<u64> = self.windows.changes.keys().copied().collect();
+        for id in changes {
+            self.landed(world, peer, Head { id, ..head(Verb::Landed) });
+        }
+        let asked = self.windows.asked.iter().filter(|(_, asked)| asked.home == peer);
+        for number in asked.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.end_asked(world, number, Head::done(Use::Windows, 0, Status::NodeGone), &[]);
+        }
+        let copies: Vec<_> = self.windows.copies.keys().filter(|(home, _)| *home == peer).copied().collect();
+        for key in copies {
+            self.end_copy(world, key, Status::NodeGone);
+        }
+    }
+}
+
+/// The first eight bytes, if there are so many.
+fn word(bytes: &[u8]) -> Option<u64> {
+    bytes.first_chunk().map(|word| u64::from_le_bytes(*word))
+}
+
+fn clear(world: &mut impl World, at: u64, len: u64) {
+    let zeros = [0; PIECE as usize];
+    for start in (0..len).step_by(PIECE as usize) {
+        world.write(at + start, &zeros[..(len - start).min(PIECE) as usize]);
+    }
+}
+
+fn say_changed(world: &mut impl World, watchers: &mut BTreeSet<(ClientId, u32)>) {
+    while let Some((program, port)) = watchers.pop_first() {
+        world.tell(program, Head { port, ..head(Verb::Changed) }, &[]);
+    }
+}
+
+fn say_gone(world: &mut impl World, users: &BTreeSet<(ClientId, u32)>, status: Status) {
+    for (program, port) in users {
+        world.tell(*program, Head { port: *port, status, ..head(Verb::Gone) }, &[]);
+    }
+}

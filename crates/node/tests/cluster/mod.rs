@@ -1,0 +1,90 @@
+//! Nodes in this process that make a cluster, for programs to attach to.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use plexus_base::Waiting;
+use plexus_client::Client;
+use plexus_disks::BlockSize;
+use plexus_fabric::RailKind;
+use plexus_node::{
+    Node,
+    config::{Config, NodeConfig, PROGRAM_WINDOW_MIB, this_host},
+    create,
+    layout::ClusterDir,
+};
+
+/// A cluster that ends when dropped.
+pub(crate) struct Cluster {
+    nodes: Vec<Option<Node>>,
+    dir: ClusterDir,
+    _place: tempfile::TempDir,
+}
+
+/// Addresses that no other test of this process, nor of another one at the same time, has.
+fn address() -> std::net::SocketAddr {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let (process, number) = (std::process::id(), NEXT.fetch_add(1, Relaxed));
+    ([127, 128 | (process >> 8) as u8, process as u8, number as u8], 7500).into()
+}
+
+impl Cluster {
+    /// Starts nodes that are joined by `rail`.
+    pub(crate) fn start(nodes: usize, workers: u8, rail: RailKind) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let dir = ClusterDir::new(place.path().join("c"));
+        let node = |number| NodeConfig {
+            name: format!("n{number}"),
+            host: this_host(),
+            address: address(),
+            rails: vec![rail],
+            cores: Vec::new(),
+        };
+        let config = Config {
+            name: "c".into(),
+            id: create::new_id().unwrap(),
+            workers,
+            waiting: Waiting::Adaptive,
+            block_size: BlockSize::from_kib(4).unwrap(),
+            cache_mib: 1,
+            program_window_mib: PROGRAM_WINDOW_MIB,
+            checkpoint_seconds: 60,
+            blocks: 64,
+            disks: vec![dir.disks().join("0")],
+            nodes: (1..=nodes).map(node).collect(),
+            dir: dir.clone(),
+        };
+        create::create(&config).unwrap();
+        let nodes = std::thread::scope(|scope| {
+            let start = |node: &NodeConfig| {
+                let (config, name) = (config.clone(), node.name.clone());
+                scope.spawn(move || Node::start(config, &name, |_| Vec::new()).unwrap())
+            };
+            let starts: Vec<_> = config.nodes.iter().map(start).collect();
+            starts.into_iter().map(|start| Some(start.join().unwrap())).collect()
+        });
+        Self { nodes, dir, _place: place }
+    }
+
+    /// A program attached to the node in place `index`.
+    pub(crate) fn client(&self, index: usize) -> Client {
+        Client::attach(self.socket(index)).unwrap()
+    }
+
+    /// Where programs attach to it.
+    pub(crate) fn socket(&self, index: usize) -> PathBuf {
+        self.dir.attach(&format!("n{}", index + 1))
+    }
+
+    /// The cluster's directory.
+    pub(crate) fn directory(&self) -> &Path {
+        self.dir.root()
+    }
+
+    /// Ends the node in place `index`.
+    pub(crate) fn end(&mut self, index: usize) {
+        self.nodes[index].take();
+    }
+}
