@@ -27,7 +27,7 @@ pub(crate) use door::{Door, Offer};
 use protocol::{Core, Place, World, kind};
 
 /// The window of every node that windows of programs are parts of.
-pub const ARENA: WindowId = WindowId(0x101);
+pub(crate) const ARENA: WindowId = WindowId(0x101);
 
 /// A program, to one worker.
 pub(crate) struct Attached {

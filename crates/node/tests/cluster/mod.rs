@@ -11,7 +11,7 @@ use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
 use plexus_node::{
     Node,
-    config::{Config, NodeConfig, PROGRAM_WINDOW_MIB, this_host},
+    config::{Config, Interconnect, NodeConfig, PROGRAM_WINDOW_MIB, this_host},
     create,
     layout::ClusterDir,
 };
@@ -40,6 +40,8 @@ impl Cluster {
             host: this_host(),
             address: address(),
             rails: vec![rail],
+            addresses: Vec::new(),
+            metrics: None,
             cores: Vec::new(),
         };
         let config = Config {
@@ -47,6 +49,7 @@ impl Cluster {
             id: create::new_id().unwrap(),
             workers,
             waiting: Waiting::Adaptive,
+            interconnect: Interconnect::default(),
             block_size: BlockSize::from_kib(4).unwrap(),
             cache_mib: 1,
             program_window_mib: PROGRAM_WINDOW_MIB,
