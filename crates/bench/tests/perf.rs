@@ -10,7 +10,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use plexus_base::{Epoch, NodeId, Waiting, WorkerId};
+use plexus_base::{NodeId, Waiting};
 use plexus_bench::perf::{
     self, Driving, Grid, LaneChoice, Load, Measured, Op, PerfError, Place, Plan, Serve, Test, Trial, Until,
 };
@@ -19,7 +19,7 @@ use plexus_fabric::{
     shm::{RxRings, ShmParts, TxRings},
     tcp::TcpParts,
 };
-use plexus_interconnect::{Channel, LinkInfo, Message, Net, Service, Worker};
+use plexus_interconnect::{Channel, Message, Net, Service, Worker, WorkerParts};
 use plexus_node::port::Ports;
 
 /// Few: where cores are missing, two threads that poll take turns.
@@ -50,7 +50,6 @@ impl Service for Bare {
 /// Two workers with a link, each with its background thread.
 struct Pair {
     places: [Place<Bare>; 2],
-    links: Vec<LinkInfo>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -96,14 +95,16 @@ impl Pair {
         let mut bells = own.into_iter().map(|own| own.0);
         let workers = [0, 1].map(|me| {
             let bell = bells.next().unwrap();
-            Worker::new(NodeId(me), WorkerId(0), Epoch(1), 2, bell, Waiting::Event, Bare::default()).unwrap()
+            let parts = WorkerParts::alone(NodeId(me), bell, Waiting::Event);
+            Worker::new(parts, Bare::default()).unwrap()
         });
-        let links = rails.into_iter().enumerate();
-        let links = links.map(|(me, rail)| workers[me].add_link(NodeId(1 - me as u8), rail)).collect();
+        for (me, rail) in rails.into_iter().enumerate() {
+            workers[me].add_rail(NodeId(1 - me as u8), 0, 1, rail, String::new());
+        }
         let threads = workers.clone().map(|worker| thread::spawn(move || worker.run().unwrap()));
         let mut windows = windows.into_iter();
         let places = workers.map(|worker| Place { worker, window: windows.next().unwrap() });
-        Self { places, links, threads: threads.into() }
+        Self { places, threads: threads.into() }
     }
 
     fn measure(
@@ -284,7 +285,7 @@ fn a_peer_that_goes_ends_both_sides() {
         let serving = scope.spawn(|| perf::serve(&pair.places[1], &serve, &mut || true));
         let running = scope.spawn(|| perf::run(&pair.places[0], &plan, &mut |_| true));
         // As soon as messages flow.
-        let counters = &pair.links[1].counters[Channel::Benchmark.index()];
+        let counters = &pair.places[1].worker.links()[0].counters[Channel::Benchmark.index()];
         while counters.server_in.snapshot().total_messages() < 100 {
             thread::yield_now();
         }

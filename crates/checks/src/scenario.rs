@@ -206,7 +206,7 @@ fn rails(params: &mut Params, random: &mut Random) {
     }
     params.carrier = Carrier::Linked;
     params.slots = *random.pick(&[2, 2, 16]);
-    params.cuts_ns = *random.pick(&[0, 50_000, 500_000]);
+    params.cuts_ns = *random.pick(&[0, 100_000, 500_000]);
     params.pause_ns = *random.pick(&[0, 0, 100_000]);
 }
 
@@ -214,7 +214,7 @@ fn links(params: &mut Params, random: &mut Random) {
     rails(params, random);
     params.slots = *random.pick(&[2, 2, 3, 16]);
     params.operations *= 10;
-    params.cuts_ns = *random.pick(&[0, 5_000, 20_000, 100_000]);
+    params.cuts_ns = *random.pick(&[0, 50_000, 100_000, 500_000]);
 }
 
 fn mixed(params: &mut Params, random: &mut Random) {

@@ -3,22 +3,13 @@
 //! A handler may send on the very rail that delivered to it, so delivery and handling are two steps; the copy
 //! between them is also what takes the bytes out of the peer's reach.
 
-use plexus_base::{Epoch, NodeId};
+use plexus_base::NodeId;
 
-use crate::{Channel, Kind, Message};
-
-/// All of a message but its bytes.
-#[derive(Clone, Copy)]
-pub(crate) struct Head {
-    pub(crate) from: NodeId,
-    pub(crate) channel: Channel,
-    pub(crate) kind: Kind,
-    pub(crate) epoch: Epoch,
-    pub(crate) tag: u32,
-}
+use crate::{Message, message::Head};
 
 #[derive(Clone, Copy)]
 struct Entry {
+    from: NodeId,
     head: Head,
     start: usize,
     len: usize,
@@ -34,16 +25,16 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// Adds a message and returns where its `len` bytes are to be written.
     #[inline]
-    pub(crate) fn push(&mut self, head: Head, len: usize) -> &mut [u8] {
+    pub(crate) fn push(&mut self, from: NodeId, head: Head, len: usize) -> &mut [u8] {
         let start = self.bytes.len();
         self.bytes.resize(start + len, 0);
-        self.entries.push(Entry { head, start, len });
+        self.entries.push(Entry { from, head, start, len });
         &mut self.bytes[start..]
     }
 
     /// Adds a message that was put together elsewhere, and empties `whole`.
-    pub(crate) fn push_whole(&mut self, head: Head, whole: &mut Vec<u8>) {
-        self.push(head, whole.len()).copy_from_slice(whole);
+    pub(crate) fn push_whole(&mut self, from: NodeId, head: Head, whole: &mut Vec<u8>) {
+        self.push(from, head, whole.len()).copy_from_slice(whole);
         // What was once a long message must not hold its memory for ever.
         if whole.capacity() > 1 << 20 {
             *whole = Vec::new();
@@ -56,8 +47,8 @@ impl Inbox {
     }
 
     pub(crate) fn message(&self, index: usize) -> Message<'_> {
-        let Entry { head, start, len } = self.entries[index];
-        let Head { from, channel, kind, epoch, tag } = head;
+        let Entry { from, head, start, len } = self.entries[index];
+        let Head { channel, kind, epoch, tag, .. } = head;
         Message { from, channel, kind, epoch, tag, payload: &self.bytes[start..start + len] }
     }
 

@@ -18,11 +18,11 @@ mod spin;
 mod worker;
 
 pub use channel::{CHANNELS, Channel, ChannelCounters, ChannelCounts, Class};
-pub use link::{LinkCounters, MAX_MESSAGE};
+pub use link::{LinkCounters, LinkInfo, MAX_MESSAGE, Settings as LinkSettings};
 #[doc(hidden)]
 pub use message::header_any;
 pub use message::{KINDS, Kind, Message};
 pub use report::{RailReport, RailState, Reason};
-pub use service::{LinkInfo, Net, NoLink, Service};
+pub use service::{Net, NoLink, Service};
 pub use signal::Signal;
-pub use worker::Worker;
+pub use worker::{Events, LinkEvent, Worker, WorkerParts};

@@ -1,18 +1,21 @@
-//! The header in front of every message of a link, 16 bytes, little endian:
+//! The header in front of every frame of a link, 16 bytes, little endian:
 //!
 //! | offset | size | field |
 //! |---|---|---|
-//! | 0 | 1 | form: kind (request 0, forward 1, reply 2, note 3), or'ed with 0x80 when more fragments follow |
-//! | 1 | 1 | channel |
+//! | 0 | 1 | form, see below |
+//! | 1 | 1 | channel; 0 for what belongs to none |
 //! | 2 | 3 | credits returned, one byte for each kind |
-//! | 5 | 3 | zero |
+//! | 5 | 3 | number of the frame within its channel, modulo 2^24 |
 //! | 8 | 4 | epoch |
 //! | 12 | 4 | tag: names a call, or is the sender's own |
+//!
+//! Forms: a message's kind (request 0, forward 1, reply 2), or'ed with 0x80 when more fragments follow; 3 a note; 4 an end of a rail is
+//! destroyed; 5 goodbye; 6 bytes were put and there is no message; 7 an access to a window. 6 and 7 count as requests.
 
 use plexus_base::{Epoch, NodeId};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, little_endian::U32};
 
-use crate::Channel;
+use crate::{Channel, link::protocol::Stamp};
 
 /// What a message is to the conversation it belongs to; each kind has credits of its own, so that a reply
 /// never waits for room that only another request would free.
@@ -57,14 +60,18 @@ pub(crate) const HEADER: usize = size_of::<Header>();
 
 const MORE: u8 = 0x80;
 const NOTE: u8 = 3;
+const CLOSED: u8 = 4;
+const GOODBYE: u8 = 5;
+const WRITTEN: u8 = 6;
+const ACCESS: u8 = 7;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Header {
     form: u8,
     channel: u8,
-    pub(crate) credits: [u8; KINDS],
-    zero: [u8; 3],
+    credits: [u8; KINDS],
+    sequence: [u8; 3],
     epoch: U32,
     tag: U32,
 }
@@ -72,39 +79,100 @@ pub(crate) struct Header {
 /// What a header says, checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Form {
-    Message { kind: Kind, more: bool, channel: Channel, epoch: Epoch, tag: u32 },
+    /// Something in a channel.
+    Channel(Head),
+    /// What the peer received on the rail that this came on.
     Note,
+    /// The peer has destroyed its end of a rail.
+    Closed,
+    /// The peer ends the link.
+    Goodbye,
+}
+
+/// What stands in front of a frame in a channel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Head {
+    pub(crate) what: What,
+    pub(crate) kind: Kind,
+    pub(crate) channel: Channel,
+    pub(crate) epoch: Epoch,
+    pub(crate) tag: u32,
+}
+
+/// What a frame in a channel is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum What {
+    /// A message or the end of one.
+    Message,
+    /// A part of a message, more to follow.
+    Part,
+    /// Only says that bytes were put.
+    Written,
+    /// An access to a window.
+    Access,
 }
 
 impl Header {
-    pub(crate) fn message(kind: Kind, more: bool, channel: Channel, epoch: Epoch, tag: u32) -> Self {
+    pub(crate) fn of(head: &Head) -> Self {
+        let form = match head.what {
+            What::Message => head.kind as u8,
+            What::Part => head.kind as u8 | MORE,
+            What::Written => WRITTEN,
+            What::Access => ACCESS,
+        };
         Self {
-            form: kind as u8 | if more { MORE } else { 0 },
-            channel: channel as u8,
-            credits: [0; KINDS],
-            zero: [0; 3],
-            epoch: epoch.0.into(),
-            tag: tag.into(),
+            channel: head.channel as u8,
+            epoch: head.epoch.0.into(),
+            tag: head.tag.into(),
+            ..Self::bare(form)
         }
     }
 
     pub(crate) fn note() -> Self {
-        Self { form: NOTE, channel: 0, credits: [0; KINDS], zero: [0; 3], epoch: 0.into(), tag: 0.into() }
+        Self::bare(NOTE)
+    }
+
+    pub(crate) fn closed() -> Self {
+        Self::bare(CLOSED)
+    }
+
+    pub(crate) fn goodbye() -> Self {
+        Self::bare(GOODBYE)
+    }
+
+    fn bare(form: u8) -> Self {
+        Self { form, channel: 0, credits: [0; KINDS], sequence: [0; 3], epoch: 0.into(), tag: 0.into() }
+    }
+
+    #[inline]
+    pub(crate) fn stamped(mut self, stamp: Stamp) -> Self {
+        let [a, b, c, _] = stamp.sequence.to_le_bytes();
+        (self.credits, self.sequence) = (stamp.credits, [a, b, c]);
+        self
+    }
+
+    #[inline]
+    pub(crate) fn stamp(&self) -> Stamp {
+        let [a, b, c] = self.sequence;
+        Stamp { credits: self.credits, sequence: u32::from_le_bytes([a, b, c, 0]) }
     }
 
     /// `None` for what no peer sends.
+    #[inline]
     pub(crate) fn form(&self) -> Option<Form> {
-        if self.form == NOTE {
-            return Some(Form::Note);
-        }
-        let kind = *Kind::ALL.get(usize::from(self.form & !MORE))?;
-        Some(Form::Message {
-            kind,
-            more: self.form & MORE != 0,
-            channel: Channel::from_wire(self.channel)?,
-            epoch: Epoch(self.epoch.get()),
-            tag: self.tag.get(),
-        })
+        let (what, kind) = match self.form {
+            NOTE => return Some(Form::Note),
+            CLOSED => return Some(Form::Closed),
+            GOODBYE => return Some(Form::Goodbye),
+            WRITTEN => (What::Written, Kind::Request),
+            ACCESS => (What::Access, Kind::Request),
+            form => {
+                let what = if form & MORE == 0 { What::Message } else { What::Part };
+                (what, *Kind::ALL.get(usize::from(form & !MORE))?)
+            }
+        };
+        let channel = Channel::from_wire(self.channel)?;
+        Some(Form::Channel(Head { what, kind, channel, epoch: Epoch(self.epoch.get()), tag: self.tag.get() }))
     }
 }
 
@@ -121,7 +189,8 @@ mod tests {
 
     #[test]
     fn hostile_headers_do_no_harm() {
-        let header = Header::message(Kind::Reply, false, Channel::CacheRequests, Epoch(1), 2);
+        let (kind, channel) = (Kind::Reply, Channel::CacheRequests);
+        let header = Header::of(&Head { what: What::Message, kind, channel, epoch: Epoch(1), tag: 2 });
         let good = [header.as_bytes().to_vec(), Header::note().as_bytes().to_vec()];
         assert!(good.iter().all(|bytes| header_any(bytes)));
         plexus_sim::hostile(&good, |bytes| assert!(!header_any(bytes) || bytes.len() >= HEADER));
@@ -130,22 +199,23 @@ mod tests {
     #[test]
     fn every_header_decodes_to_what_it_says_or_is_refused() {
         assert_eq!(HEADER, 16);
-        let sent = Header::message(Kind::Forward, true, Channel::CacheRequests, Epoch(7), 9);
-        let form = Form::Message {
-            kind: Kind::Forward,
-            more: true,
-            channel: Channel::CacheRequests,
-            epoch: Epoch(7),
-            tag: 9,
-        };
-        assert_eq!(sent.form(), Some(form));
-        assert_eq!(Header::note().form(), Some(Form::Note));
+        let whats = [What::Message, What::Part, What::Written, What::Access];
+        for what in whats {
+            let kind = if what == What::Part { Kind::Forward } else { Kind::Request };
+            let head = Head { what, kind, channel: Channel::CacheRequests, epoch: Epoch(7), tag: 9 };
+            let stamp = Stamp { credits: [1, 2, 3], sequence: 0xab_cdef };
+            let header = Header::of(&head).stamped(stamp);
+            assert_eq!((header.form(), header.stamp()), (Some(Form::Channel(head)), stamp));
+        }
+        let bare = [Header::note(), Header::closed(), Header::goodbye()].map(|header| header.form());
+        assert_eq!(bare, [Some(Form::Note), Some(Form::Closed), Some(Form::Goodbye)]);
         for first in 0..=255u8 {
             for second in 0..=255u8 {
                 let mut bytes = [0; HEADER];
                 (bytes[0], bytes[1]) = (first, second);
                 let form = Header::read_from_bytes(&bytes).unwrap().form();
-                let good = first == NOTE || (first & !MORE < 3 && second < 16);
+                let good = (3..6).contains(&first)
+                    || ((first & !MORE < 3 || (6..8).contains(&first)) && second < 16);
                 assert_eq!(form.is_some(), good, "{first:#x} {second:#x}");
             }
         }

@@ -1,11 +1,12 @@
 //! What runs on a worker, and the network that it is handed.
 
-use std::sync::Arc;
-
 use plexus_base::{Epoch, NodeId, WorkerId};
-use plexus_fabric::{Lost, Put, RailKind};
+use plexus_fabric::{Lost, Put, RailKind, WindowId};
 
-use crate::{Channel, Kind, Message, link::Link, link::LinkCounters};
+use crate::{
+    Channel, Kind, Message,
+    link::{Link, Request},
+};
 
 /// A program of messages: what a worker runs. All calls come one at a time from whoever drives the worker; none
 /// may block.
@@ -19,7 +20,7 @@ pub trait Service: Send + 'static {
     /// A local thread has handed this in.
     fn task(&mut self, net: &mut Net, task: Self::Task);
 
-    /// The reply to a call, `token` being what [`Net::call`] was given.
+    /// The reply to a call or an access, `token` being what [`Net::call`] or, say, [`Net::get`] was given.
     fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {
         let _ = (net, from, token, payload);
     }
@@ -64,11 +65,25 @@ pub struct Net {
     epoch: Epoch,
     pub(crate) links: Vec<Option<Link>>,
     calls: Calls,
+    /// Accesses that this processor has executed: what was there, to be handed over in the next turn.
+    done: Vec<(NodeId, u64, Vec<u8>)>,
+    spare: Vec<Vec<u8>>,
 }
+
+/// Answers of accesses kept to be used again.
+const SPARE: usize = 64;
 
 impl Net {
     pub(crate) fn new(me: NodeId, worker: WorkerId, epoch: Epoch, nodes: usize) -> Self {
-        Self { me, worker, epoch, links: (0..nodes).map(|_| None).collect(), calls: Calls::default() }
+        Self {
+            me,
+            worker,
+            epoch,
+            links: (0..nodes).map(|_| None).collect(),
+            calls: Calls::default(),
+            done: Vec::new(),
+            spare: Vec::new(),
+        }
     }
 
     /// This node.
@@ -89,10 +104,16 @@ impl Net {
         self.epoch
     }
 
-    /// What the link to `peer` runs over, if it is up.
+    /// What prompt messages to `peer` go over now, if there is a link and it has a rail.
     #[must_use]
     pub fn rail(&self, peer: NodeId) -> Option<RailKind> {
-        Some(self.links.get(peer.index())?.as_ref()?.rail_kind())
+        self.links.get(peer.index())?.as_ref()?.rail_kind()
+    }
+
+    /// Frames to `peer` that wait in memory for credits, room or a rail: who sends much looks here and holds off.
+    #[must_use]
+    pub fn backlog(&self, peer: NodeId) -> usize {
+        self.links.get(peer.index()).and_then(Option::as_ref).map_or(0, Link::queued)
     }
 
     /// Sends a message; it waits in memory while credits or room are missing.
@@ -132,6 +153,102 @@ impl Net {
         Ok(())
     }
 
+    /// Like [`Net::put`] without a message: the peer finds the bytes in its window. They are there before any later message on
+    /// `channel` is delivered; eight bytes at a multiple of eight change at once.
+    ///
+    /// # Errors
+    /// No link to the node.
+    #[inline]
+    pub fn write(&mut self, to: NodeId, channel: Channel, put: Put<'_>) -> Result<(), NoLink> {
+        let epoch = self.epoch;
+        self.link(to)?.write(epoch, channel, put);
+        Ok(())
+    }
+
+    /// Reads `len` bytes, at least 1 and at most [`crate::MAX_MESSAGE`], of a window of `to`. They come to [`Service::reply`]
+    /// with `token`; none where the window has no such place. It sees what was put or written before on `channel`.
+    ///
+    /// # Errors
+    /// No link to the node.
+    pub fn get(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        window: WindowId,
+        offset: u64,
+        len: u32,
+        token: u64,
+    ) -> Result<(), NoLink> {
+        self.access(to, channel, Request::Get { window, offset, len }, token)
+    }
+
+    /// Adds to a word (64 bits, little endian, at a multiple of 8) of a window of `to`, wrapping around. What it was comes to
+    /// [`Service::reply`] with `token`, 8 bytes little endian; none where there is no such word.
+    ///
+    /// # Errors
+    /// No link to the node.
+    pub fn fetch_add(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        window: WindowId,
+        offset: u64,
+        add: u64,
+        token: u64,
+    ) -> Result<(), NoLink> {
+        self.access(to, channel, Request::FetchAdd { window, offset, add }, token)
+    }
+
+    /// Makes a word of a window of `to` `new` if it is `expected`; answered as [`Net::fetch_add`] is.
+    ///
+    /// # Errors
+    /// No link to the node.
+    #[allow(clippy::too_many_arguments, reason = "a place and two values")]
+    pub fn compare_swap(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        window: WindowId,
+        offset: u64,
+        expected: u64,
+        new: u64,
+        token: u64,
+    ) -> Result<(), NoLink> {
+        self.access(to, channel, Request::CompareSwap { window, offset, expected, new }, token)
+    }
+
+    fn access(&mut self, to: NodeId, channel: Channel, request: Request, token: u64) -> Result<(), NoLink> {
+        let mut answer = self.spare.pop().unwrap_or_default();
+        if self.link(to)?.direct(request, &mut answer) {
+            self.done.push((to, token, answer));
+            return Ok(());
+        }
+        self.spare.push(answer);
+        let tag = self.calls.open(to, channel, token);
+        let epoch = self.epoch;
+        self.link(to)?.access(epoch, channel, tag, request);
+        Ok(())
+    }
+
+    /// An access that this processor has executed, the oldest first.
+    #[inline]
+    pub(crate) fn take_done(&mut self) -> Vec<(NodeId, u64, Vec<u8>)> {
+        std::mem::take(&mut self.done)
+    }
+
+    /// Whether some wait to be handed over.
+    #[inline]
+    pub(crate) fn has_done(&self) -> bool {
+        !self.done.is_empty()
+    }
+
+    /// Takes the memory of an answer back.
+    pub(crate) fn recycle(&mut self, answer: Vec<u8>) {
+        if self.spare.len() < SPARE {
+            self.spare.push(answer);
+        }
+    }
+
     /// Sends a request whose reply comes to [`Service::reply`] with `token`.
     ///
     /// # Errors
@@ -162,19 +279,6 @@ impl Net {
     pub(crate) fn fail_calls(&mut self, peer: NodeId) -> Vec<u64> {
         self.calls.fail(peer)
     }
-}
-
-/// A link as others see it.
-#[derive(Clone, Debug)]
-pub struct LinkInfo {
-    /// The node at the other end.
-    pub peer: NodeId,
-    /// The worker that it belongs to.
-    pub worker: WorkerId,
-    /// What it runs over.
-    pub rail: RailKind,
-    /// What its channels counted.
-    pub counters: Arc<LinkCounters>,
 }
 
 /// Calls that wait for their reply. A tag is a place in the table and its generation, so that a late or

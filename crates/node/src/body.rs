@@ -335,7 +335,10 @@ impl Body {
         let peers = self.config.nodes.iter().enumerate().map(|(index, node)| (NodeId(index as u8), node));
         let peers = peers.filter(|(id, _)| *id != self.me).map(|(id, node)| {
             let rail = links.iter().find(|link| link.peer == id && connected.contains(id));
-            PeerStatus { name: node.name.clone(), rail: rail.map(|link| link.rail.name().into()) }
+            PeerStatus {
+                name: node.name.clone(),
+                rail: rail.and_then(LinkInfo::best).map(|kind| kind.name().into()),
+            }
         });
         let mut members = connected;
         members.insert(self.me);

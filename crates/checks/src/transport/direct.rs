@@ -84,7 +84,6 @@ impl Transport for Direct {
     fn event(&mut self, engine: &mut Engine<Ev>, event: NetEvent, out: &mut Vec<Arrival>) {
         match event {
             NetEvent::Room(path, lane) => self.push(engine, path, lane, out),
-            NetEvent::Handled(..) | NetEvent::Cut(_) | NetEvent::Noticed(..) | NetEvent::Resume(..) => {}
             NetEvent::Arrived(path, lane) => {
                 // Every frame has one such event, at or after its arrival; frames of a cut path have none left.
                 let Some((packet, early)) = self.network.receive(PathId(path), lane, engine.now()) else {
@@ -100,6 +99,7 @@ impl Transport for Direct {
                     engine.schedule(after, Some(from.node.index()), Ev::Net(NetEvent::Room(path, lane)));
                 }
             }
+            _ => {}
         }
     }
 

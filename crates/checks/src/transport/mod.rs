@@ -75,18 +75,22 @@ impl Paths {
 /// What a transport asks to be told later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NetEvent {
-    /// A frame has arrived on this lane of this path.
+    /// A frame has arrived on this lane of this rail (or, with one rail for each, this path).
     Arrived(usize, usize),
     /// There may be room again.
     Room(usize, usize),
     /// The end of a link has handled a frame of this kind.
     Handled(usize, usize),
-    /// The rail of this pair is lost.
-    Cut(usize),
-    /// The end of a link notices that this rail is lost.
-    Noticed(usize, u32),
-    /// The end of a link goes on with this rail.
-    Resume(usize, u32),
+    /// Something happens to a rail of the pair with this path.
+    Fault(usize),
+    /// The end of a link notices that this life of this rail is over.
+    Noticed(usize, usize, u32),
+    /// The pair with this path connects this rail again.
+    Connect(usize, usize),
+    /// The end of a link gets this life of this rail.
+    Attach(usize, usize, u32),
+    /// The end of a link looks at its rails.
+    Tick(usize),
 }
 
 /// What a transport brings.

@@ -1,22 +1,35 @@
-//! One link: the pure core, the rail it runs over, and what is counted.
+//! One link: the pure core, the rails it runs over, and what is counted.
 //!
-//! The driver adds to [`protocol::LinkCore`] only what needs bytes: headers, copies of what cannot be sent at once,
-//! messages longer than a frame. It never blocks and, while the rail has room, never allocates.
+//! The driver adds to [`protocol::LinkCore`] only what needs bytes: headers, copies of what cannot be sent at once or must be
+//! kept, messages longer than a frame, accesses to windows. It never blocks and, over memory with room, never allocates.
+//!
+//! A link begins with its first rail and ends when its peer's process has ended, when the peer says goodbye, or when it had no
+//! rail for as long as [`Settings::patience`]. Rails come and go meanwhile; nobody above notices.
 
+mod access;
+mod arrive;
+mod attached;
 pub mod protocol;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use plexus_base::{Epoch, Nanos, NodeId};
-use plexus_fabric::{LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, WindowId};
-use zerocopy::{FromBytes, IntoBytes};
+use plexus_base::{Epoch, Nanos, NodeId, clock};
+use plexus_fabric::{Access, Lane, Lost, MAX_FRAME, Put, RailKind, SendError, WindowId, Windows};
+use zerocopy::IntoBytes;
 
-use self::protocol::{Limits, LinkCore, NoRoom, Outgoing, Stamp};
-use crate::{
-    CHANNELS, Channel, ChannelCounters, KINDS, Kind,
-    inbox::{Head, Inbox},
-    message::{Form, HEADER, Header},
+use self::{
+    arrive::{Arrivals, Desk},
+    attached::{Attached, rank},
+    protocol::{Limits, LinkCore, NoRoom, Outgoing, Pace, Sick, Signs},
 };
+use crate::{
+    CHANNELS, Channel, ChannelCounters, Kind, Reason,
+    inbox::Inbox,
+    message::{HEADER, Head, Header, What},
+};
+
+pub(crate) use self::{access::Request, attached::NewRail};
+pub use attached::LinkInfo;
 
 /// Longest message in bytes; longer than a frame goes in fragments.
 pub const MAX_MESSAGE: usize = 16 << 20;
@@ -24,13 +37,41 @@ pub const MAX_MESSAGE: usize = 16 << 20;
 /// Longest fragment.
 const MAX_BODY: usize = MAX_FRAME - HEADER;
 
+/// Longer puts are cut where several rails share the bulk.
+const STRIPE: usize = 64 << 10;
+
 /// Frames taken from each lane before other links get their turn.
 const POLL_FRAMES: usize = 32;
+
+/// Rails that carry nothing now are looked at in one of so many polls.
+const STANDBY_POLLS: u32 = 64;
 
 /// What the channels of one link counted; readable by any thread.
 pub type LinkCounters = [ChannelCounters; CHANNELS];
 
-/// A frame that could not be sent at once.
+/// How links behave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// How long a link may be without a rail.
+    pub patience: Duration,
+    /// How often each rail is probed while the link is in use.
+    pub probe: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { patience: Duration::from_secs(1), probe: Duration::from_millis(20) }
+    }
+}
+
+/// What happens to the rails of a link.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Event {
+    /// A rail was lost; it can be connected again, with another generation.
+    RailDown { slot: u8, generation: u32, why: Lost },
+}
+
+/// A frame that could not be sent at once, or is kept until it has arrived.
 struct Owned {
     header: Header,
     body: Box<[u8]>,
@@ -56,52 +97,104 @@ impl OwnedPut {
 
 pub(crate) struct Link {
     pub(crate) peer: NodeId,
-    rail: Box<dyn Rail>,
+    info: LinkInfo,
+    windows: Arc<Windows>,
+    rails: Vec<Attached>,
     core: LinkCore<Owned>,
-    counters: Arc<LinkCounters>,
-    assembling: [[Vec<u8>; KINDS]; CHANNELS],
+    arrivals: Arrivals,
+    answer: Vec<u8>,
+    patience: Nanos,
+    /// Since when there is no rail, and why the last one went.
+    down: Option<(Nanos, Lost)>,
+    ticked: Nanos,
+    polls: u32,
+    /// Every rail was looked at since the last sleep.
+    looked: bool,
+    events: Vec<Event>,
     lost: Option<Lost>,
 }
 
 impl Link {
-    /// A link over `rail`, which lives as long as the peer does.
-    pub(crate) fn new(peer: NodeId, rail: Box<dyn Rail>, counters: Arc<LinkCounters>) -> Self {
+    /// A link to `info`'s peer, without rails yet, whose accesses reach `windows`.
+    pub(crate) fn new(info: LinkInfo, settings: Settings, windows: Arc<Windows>) -> Self {
+        let nanos = |duration: Duration| Nanos(duration.as_nanos() as u64);
+        let pace = Pace { probe: nanos(settings.probe), alone: nanos(settings.patience), ..Pace::default() };
         Self {
-            peer,
-            rail,
-            core: LinkCore::new(Limits::default(), false),
-            counters,
-            assembling: Default::default(),
+            peer: info.peer,
+            info,
+            windows,
+            rails: Vec::new(),
+            core: LinkCore::new(Limits::default(), pace),
+            arrivals: Arrivals::default(),
+            answer: Vec::new(),
+            patience: nanos(settings.patience),
+            down: None,
+            ticked: clock::now(),
+            polls: 0,
+            looked: true,
+            events: Vec::new(),
             lost: None,
         }
     }
 
-    pub(crate) fn rail(&self) -> &dyn Rail {
-        &*self.rail
+    /// Adds a rail. One that takes a slot in use replaces what is there: its peer has given that up.
+    pub(crate) fn attach(&mut self, new: NewRail) {
+        if let Some(index) = self.rails.iter().position(|attached| attached.slot == new.slot) {
+            if self.rails[index].generation >= new.generation {
+                return;
+            }
+            self.give_up(index, Lost::Closed("the peer connected it again".into()));
+        }
+        if self.lost.is_some() {
+            return;
+        }
+        let kind = new.rail.kind();
+        if !self.core.rail_up(new.slot, new.generation, rank(kind), clock::now()) {
+            let why = Lost::Closed("the peer has closed it meanwhile".into());
+            return self.events.push(Event::RailDown { slot: new.slot, generation: new.generation, why });
+        }
+        self.info.connected(&new);
+        let NewRail { slot, generation, mut rail, .. } = new;
+        let health = rail.health();
+        self.rails.push(Attached { slot, generation, rail, health, bytes_out: 0, bytes_in: 0 });
+        self.down = None;
+        self.refresh();
     }
 
-    pub(crate) fn rail_kind(&self) -> RailKind {
-        self.rail.kind()
+    /// What prompt messages go over.
+    pub(crate) fn rail_kind(&self) -> Option<RailKind> {
+        self.info.best()
+    }
+
+    /// Whether there is something in [`Link::events`], or it is lost.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.lost.is_some() || !self.events.is_empty()
+    }
+
+    /// What happened to rails since it was asked last.
+    pub(crate) fn events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Frames that wait for credits, room or a rail.
+    pub(crate) fn queued(&self) -> usize {
+        self.core.queued()
     }
 
     /// Sends a message, or queues it while credits or room are missing.
     #[inline]
     pub(crate) fn send(&mut self, epoch: Epoch, channel: Channel, kind: Kind, tag: u32, payload: &[u8]) {
         assert!(payload.len() <= MAX_MESSAGE, "a message of {} bytes", payload.len());
-        self.counters[channel.index()].sent(kind, payload.len());
+        self.info.counters[channel.index()].sent(kind, payload.len());
+        let head = Head { what: What::Message, kind, channel, epoch, tag };
         let mut rest = payload;
         while rest.len() > MAX_BODY {
             let (fragment, behind) = rest.split_at(MAX_BODY);
-            self.frame(
-                Header::message(kind, true, channel, epoch, tag),
-                kind,
-                channel.lane(),
-                None,
-                fragment,
-            );
+            self.frame(Head { what: What::Part, ..head }, None, fragment);
             rest = behind;
         }
-        self.frame(Header::message(kind, false, channel, epoch, tag), kind, channel.lane(), None, rest);
+        self.frame(head, None, rest);
     }
 
     /// Puts bytes into a window of the peer and sends a message behind them.
@@ -116,21 +209,99 @@ impl Link {
         payload: &[u8],
     ) {
         assert!(payload.len() <= MAX_BODY, "the message behind a put is one frame");
-        self.counters[channel.index()].sent(kind, payload.len() + put.data.len());
-        let header = Header::message(kind, false, channel, epoch, tag);
-        self.frame(header, kind, channel.lane(), Some(put), payload);
+        self.info.counters[channel.index()].sent(kind, payload.len() + put.data.len());
+        let head = Head { what: What::Message, kind, channel, epoch, tag };
+        let put = self.stripes(head, put);
+        self.frame(head, Some(put), payload);
+    }
+
+    /// Puts bytes into a window of the peer and tells nobody.
+    #[inline]
+    pub(crate) fn write(&mut self, epoch: Epoch, channel: Channel, put: Put<'_>) {
+        let kind = Kind::Request;
+        self.info.counters[channel.index()].sent(kind, put.data.len());
+        // Over memory it needs no credit and no frame, once nothing of its lane waits in front of it.
+        if let [only] = &mut self.rails[..]
+            && only.rail.kind() == RailKind::Shm
+            && self.core.queued() == 0
+        {
+            return match only.rail.write(channel.lane(), put) {
+                Ok(()) => {}
+                Err(SendError::TooLarge) => self.fail(Lost::Corrupt("asked for a put outside its window")),
+                Err(SendError::Full | SendError::Lost) => self.frame(written(epoch, channel), Some(put), &[]),
+            };
+        }
+        let head = written(epoch, channel);
+        let put = self.stripes(head, put);
+        self.frame(head, Some(put), &[]);
+    }
+
+    /// Sends all of a long put but its last piece, where several rails share the bulk; that piece.
+    fn stripes<'a>(&mut self, head: Head, mut put: Put<'a>) -> Put<'a> {
+        if self.rails.len() > 1 && head.channel.lane() == Lane::Bulk {
+            while put.data.len() > STRIPE {
+                let (piece, rest) = put.data.split_at(STRIPE);
+                self.frame(written(head.epoch, head.channel), Some(Put { data: piece, ..put }), &[]);
+                put = Put { offset: put.offset + STRIPE as u64, data: rest, ..put };
+            }
+        }
+        put
+    }
+
+    /// Asks the peer for an access to one of its windows; a reply with this tag brings what was there.
+    pub(crate) fn access(&mut self, epoch: Epoch, channel: Channel, tag: u32, request: Request) {
+        let bytes = request.encode();
+        self.info.counters[channel.index()].sent(Kind::Request, bytes.len());
+        self.frame(Head { what: What::Access, kind: Kind::Request, channel, epoch, tag }, None, &bytes);
+    }
+
+    /// Executes an access with this processor, where the peer's memory is mapped; whether that was done. What was there is
+    /// left in `answer`: empty where the peer's window has no such place.
+    pub(crate) fn direct(&mut self, request: Request, answer: &mut Vec<u8>) -> bool {
+        let [only] = &mut self.rails[..] else { return false };
+        // What was sent before and waits must be there first.
+        if only.rail.kind() != RailKind::Shm || self.core.queued() > 0 {
+            return false;
+        }
+        answer.clear();
+        let word = match request {
+            Request::Get { window, offset, len } => {
+                answer.resize((len as usize).min(MAX_MESSAGE), 0);
+                match only.rail.direct(Access::Get { window, offset, into: answer }) {
+                    Some(Ok(_)) => {}
+                    Some(Err(_)) => answer.clear(),
+                    None => return false,
+                }
+                return true;
+            }
+            Request::FetchAdd { window, offset, add } => {
+                only.rail.direct(Access::FetchAdd { window, offset, add })
+            }
+            Request::CompareSwap { window, offset, expected, new } => {
+                only.rail.direct(Access::CompareSwap { window, offset, expected, new })
+            }
+        };
+        match word {
+            Some(Ok(word)) => answer.extend(word.to_le_bytes()),
+            Some(Err(_)) => {}
+            None => return false,
+        }
+        true
     }
 
     #[inline]
-    fn frame(&mut self, header: Header, kind: Kind, lane: Lane, put: Option<Put<'_>>, body: &[u8]) {
+    fn frame(&mut self, head: Head, put: Option<Put<'_>>, body: &[u8]) {
+        let Head { kind, channel, .. } = head;
+        let (lane, header) = (channel.lane(), Header::of(&head));
         let owned = || Owned { header, body: body.into(), put: put.map(OwnedPut::of) };
-        if !self.core.ready(kind, lane) {
-            return self.core.queue(kind, lane, owned());
-        }
-        let stamp = self.core.stamp();
-        match offer(&mut *self.rail, lane, stamp, header, put, body) {
-            Ok(()) => self.core.sent(kind, lane, stamp, owned),
-            Err(SendError::Full | SendError::Lost) => self.core.queue(kind, lane, owned()),
+        let route = self.core.route(kind, lane);
+        let Some(attached) = route.and_then(|slot| attached(&mut self.rails, slot)) else {
+            return self.core.queue(kind, lane, channel, owned());
+        };
+        let stamp = self.core.stamp(channel);
+        match offer(attached, lane, header.stamped(stamp), put, body) {
+            Ok(()) => self.core.sent(attached.slot, lane, kind, channel, stamp, owned),
+            Err(SendError::Full | SendError::Lost) => self.core.queue(kind, lane, channel, owned()),
             Err(SendError::TooLarge) => self.fail(Lost::Corrupt("asked for a put outside its window")),
         }
     }
@@ -138,17 +309,62 @@ impl Link {
     /// Takes what has arrived into `inbox`. Messages are handled later, see [`Link::handled`].
     #[inline]
     pub(crate) fn poll(&mut self, inbox: &mut Inbox) {
-        let Self { rail, core, assembling, counters, peer, .. } = self;
-        let mut violation = None;
-        let polled = rail.poll(POLL_FRAMES, &mut |lane, frame| {
-            if violation.is_none() {
-                violation = arrive(core, assembling, counters, *peer, inbox, lane, &frame).err();
+        let all = self.rails.len() == 1 || self.look_everywhere();
+        let mut index = 0;
+        while index < self.rails.len() {
+            let Self { rails, core, arrivals, info, peer, .. } = self;
+            let Attached { slot, rail, bytes_in, .. } = &mut rails[index];
+            index += 1;
+            if !all && !core.is_active(*slot) {
+                continue;
             }
-        });
-        if let Some(what) = violation {
-            self.fail(Lost::Corrupt(what));
-        } else if let Err(lost) = polled {
-            self.fail(lost);
+            let mut violation = None;
+            let mut desk = Desk { peer: *peer, core, counters: &info.counters, inbox };
+            let polled = rail.poll(POLL_FRAMES, &mut |lane, frame| {
+                if violation.is_none() {
+                    *bytes_in += frame.len() as u64;
+                    violation = arrivals.frame(&mut desk, *slot, lane, &frame).err();
+                }
+            });
+            if let Some(what) = violation {
+                self.fail(Lost::Corrupt(what));
+            } else if let Err(lost) = polled {
+                index -= 1;
+                self.give_up(index, lost);
+            }
+        }
+        if !self.arrivals.closed.is_empty() || !self.arrivals.accesses.is_empty() {
+            self.afterwards();
+        }
+    }
+
+    /// Whether this poll looks at rails that carry nothing, too.
+    fn look_everywhere(&mut self) -> bool {
+        self.polls = self.polls.wrapping_add(1);
+        let all = !self.looked || self.polls.is_multiple_of(STANDBY_POLLS);
+        self.looked = all;
+        all
+    }
+
+    /// What a poll brought that needs the rails.
+    #[cold]
+    fn afterwards(&mut self) {
+        while let Some(closed) = self.arrivals.closed.pop_front() {
+            if self.core.up(closed.slot) == Some(closed.generation)
+                && let Some(index) = self.rails.iter().position(|attached| attached.slot == closed.slot)
+            {
+                self.give_up(index, Lost::Closed("the peer has given it up".into()));
+            }
+            if self.core.peer_closed(closed).is_err() {
+                self.fail(Lost::Corrupt("news of a rail that cannot be"));
+            }
+        }
+        while let Some((head, request)) = self.arrivals.accesses.pop_front() {
+            let mut answer = std::mem::take(&mut self.answer);
+            request.execute(&self.windows, &mut answer);
+            self.core.consume(head.kind);
+            self.send(head.epoch, head.channel, Kind::Reply, head.tag, &answer);
+            self.answer = answer;
         }
     }
 
@@ -162,123 +378,166 @@ impl Link {
     #[inline]
     pub(crate) fn flush(&mut self) {
         if self.core.wants_pump() && self.lost.is_none() {
-            let rail = &mut self.rail;
-            self.core.pump(&mut |lane, stamp, outgoing| {
-                let sent = match outgoing {
-                    Outgoing::Frame(owned) => {
-                        let put = owned.put.as_ref().map(OwnedPut::borrow);
-                        offer(&mut **rail, lane, stamp, owned.header, put, &owned.body)
-                    }
-                    Outgoing::Note(received) => {
-                        let body = received.map(u64::to_le_bytes);
-                        offer(&mut **rail, lane, stamp, Header::note(), None, body.as_bytes())
-                    }
-                };
-                sent.map_err(|_| NoRoom)
-            });
+            self.pump();
         }
         // Also when nothing was sent since: a socket that took only a part may take the rest now.
-        if let Err(lost) = self.rail.flush() {
-            self.fail(lost);
+        let mut index = 0;
+        while index < self.rails.len() {
+            match self.rails[index].rail.flush() {
+                Ok(()) => index += 1,
+                Err(lost) => self.give_up(index, lost),
+            }
+        }
+    }
+
+    fn pump(&mut self) {
+        let Self { core, rails, .. } = self;
+        core.pump(&mut |slot, lane, stamp, outgoing| {
+            let attached = attached(rails, slot).ok_or(NoRoom)?;
+            let sent = match outgoing {
+                Outgoing::Frame(_, owned) => {
+                    let put = owned.put.as_ref().map(OwnedPut::borrow);
+                    offer(attached, lane, owned.header.stamped(stamp), put, &owned.body)
+                }
+                Outgoing::Note(received) => {
+                    let body = arrive::encode_note(received);
+                    offer(attached, lane, Header::note().stamped(stamp), None, &body)
+                }
+                Outgoing::Closed(closed) => {
+                    let body = arrive::encode_closed(closed);
+                    offer(attached, lane, Header::closed().stamped(stamp), None, &body)
+                }
+            };
+            sent.map_err(|_| NoRoom)
+        });
+    }
+
+    /// A rail is dead or is given up: destroys this end of it. What was under way on it is settled with the peer over the
+    /// others. The rail that keeps nothing ends the link.
+    #[cold]
+    fn give_up(&mut self, index: usize, why: Lost) {
+        let Attached { slot, generation, rail, .. } = self.rails.swap_remove(index);
+        let retains = rank(rail.kind()).retains;
+        drop(rail);
+        if !retains {
+            return self.fail(why);
+        }
+        let now = clock::now();
+        tracing::info!(peer = %self.peer, slot, generation, "rail lost: {why}");
+        self.core.rail_lost(slot, Reason::of(&why), now);
+        if self.core.is_overrun() {
+            self.fail(Lost::Corrupt("it never says what it received on rails that are closed"));
+        }
+        if self.rails.is_empty() {
+            self.down = Some((now, why.clone()));
+            if self.arrivals.goodbye {
+                self.fail(Lost::Closed("the peer ended the link".into()));
+            }
+        }
+        self.looked = false;
+        self.events.push(Event::RailDown { slot, generation, why });
+        self.refresh();
+    }
+
+    fn refresh(&mut self) {
+        self.info.refresh(&self.core, &mut self.rails, clock::now());
+    }
+
+    /// Whether [`Link::tick`] is to be called regularly.
+    pub(crate) fn wants_ticks(&self) -> bool {
+        self.lost.is_none() && (self.rails.is_empty() || self.core.wants_ticks())
+    }
+
+    /// Does what is due by `now`: probes rails, gives up those that are dead, ends the link when its patience does.
+    pub(crate) fn tick(&mut self, now: Nanos) {
+        if now.since(self.ticked).0 < self.core.pace().tick().0 / 2 || self.lost.is_some() {
+            return;
+        }
+        self.ticked = now;
+        loop {
+            let rails = &mut self.rails;
+            let sick = self.core.tick(now, &mut |slot| {
+                let Some(attached) = attached(rails, slot) else { return Signs::default() };
+                attached.health = attached.rail.health();
+                Signs { silent: attached.health.silent, rtt: attached.health.rtt }
+            });
+            let Some((slot, sick)) = sick else { break };
+            let Some(index) = self.rails.iter().position(|attached| attached.slot == slot) else { break };
+            self.give_up(
+                index,
+                match sick {
+                    Sick::Silent => Lost::Silent,
+                    Sick::Stalled => Lost::Stalled,
+                },
+            );
+        }
+        if let Some((since, why)) = &self.down
+            && now.since(*since) >= self.patience
+        {
+            let why = why.clone();
+            self.fail(why);
+        }
+        self.looked = false;
+        self.refresh();
+    }
+
+    /// Tells the peer that the link ends here, as far as that can be told.
+    pub(crate) fn goodbye(&mut self) {
+        self.flush();
+        for attached in &mut self.rails {
+            let _ = attached.rail.send(Lane::Prompt, Header::goodbye().as_bytes(), &[]);
+            let _ = attached.rail.flush();
         }
     }
 
     /// Whether [`Link::poll`] or [`Link::flush`] would get something done that no bell announces.
     pub(crate) fn pending(&mut self) -> bool {
-        self.lost.is_none() && self.rail.pending()
+        if self.lost.is_some() {
+            return false;
+        }
+        if self.rails.len() > 1 && !self.looked {
+            return true;
+        }
+        // The next poll may leave some out again.
+        let pending = self.rails.iter_mut().any(|attached| attached.rail.pending());
+        self.looked = self.rails.len() < 2;
+        pending
     }
 
-    /// Whether [`Link::tick`] is to be called every 20 ms.
-    pub(crate) fn wants_ticks(&self) -> bool {
-        false
-    }
-
-    /// Does what is due by `now`.
-    pub(crate) fn tick(&mut self, now: Nanos) {
-        let _ = now;
-    }
-
-    /// Why the rail is dead, if it is.
+    /// Why the link is gone, if it is.
     pub(crate) fn lost(&self) -> Option<&Lost> {
         self.lost.as_ref()
     }
 
     pub(crate) fn fail(&mut self, lost: Lost) {
-        self.lost.get_or_insert(lost);
+        if self.lost.is_none() {
+            self.info.gone(Reason::of(&lost));
+            self.lost = Some(lost);
+        }
     }
+}
+
+fn written(epoch: Epoch, channel: Channel) -> Head {
+    Head { what: What::Written, kind: Kind::Request, channel, epoch, tag: 0 }
+}
+
+#[inline]
+fn attached(rails: &mut [Attached], slot: u8) -> Option<&mut Attached> {
+    rails.iter_mut().find(|attached| attached.slot == slot)
 }
 
 #[inline]
 fn offer(
-    rail: &mut dyn Rail,
+    attached: &mut Attached,
     lane: Lane,
-    stamp: Stamp,
-    mut header: Header,
+    header: Header,
     put: Option<Put<'_>>,
     body: &[u8],
 ) -> Result<(), SendError> {
-    header.credits = stamp.credits;
     match put {
-        None => rail.send(lane, header.as_bytes(), body),
-        Some(put) => rail.put(lane, put, header.as_bytes(), body),
+        None => attached.rail.send(lane, header.as_bytes(), body)?,
+        Some(put) => attached.rail.put(lane, put, header.as_bytes(), body)?,
     }
-}
-
-/// Checks one frame and files it: a whole message or the end of one goes to the inbox.
-#[inline]
-fn arrive(
-    core: &mut LinkCore<Owned>,
-    assembling: &mut [[Vec<u8>; KINDS]; CHANNELS],
-    counters: &LinkCounters,
-    peer: NodeId,
-    inbox: &mut Inbox,
-    lane: Lane,
-    frame: &plexus_fabric::Frame<'_>,
-) -> Result<(), &'static str> {
-    if frame.len() < HEADER {
-        return Err("a frame shorter than its header");
-    }
-    let mut header = [0; HEADER];
-    frame.copy(0, &mut header);
-    let header = Header::read_from_bytes(&header).map_err(|_| "a frame shorter than its header")?;
-    let stamp = Stamp { credits: header.credits };
-    let body = frame.len() - HEADER;
-    match header.form().ok_or("a header of no known form")? {
-        Form::Note => {
-            let mut received = [[0; 8]; LANES];
-            if body != size_of_val(&received) {
-                return Err("a note of the wrong length");
-            }
-            frame.copy(HEADER, received.as_mut_bytes());
-            core.receive(None, lane, stamp).map_err(|_| "a note against the rules")?;
-            core.noted(received.map(u64::from_le_bytes)).map_err(|_| "a note of what was not sent")
-        }
-        Form::Message { kind, more, channel, epoch, tag } => {
-            if channel.lane() != lane {
-                return Err("a message on the wrong lane");
-            }
-            core.receive(Some(kind), lane, stamp).map_err(|_| "more frames than it has credits for")?;
-            let head = Head { from: peer, channel, kind, epoch, tag };
-            let whole = &mut assembling[channel.index()][kind as usize];
-            if !more && whole.is_empty() {
-                let payload = inbox.push(head, body);
-                frame.copy(HEADER, payload);
-                counters[channel.index()].received(kind, body);
-                return Ok(());
-            }
-            let start = whole.len();
-            if start + body > MAX_MESSAGE {
-                return Err("a message longer than any");
-            }
-            whole.resize(start + body, 0);
-            frame.copy(HEADER, &mut whole[start..]);
-            if more {
-                core.consume(kind);
-            } else {
-                counters[channel.index()].received(kind, whole.len());
-                inbox.push_whole(head, whole);
-            }
-            Ok(())
-        }
-    }
+    attached.bytes_out += (HEADER + body.len() + put.map_or(0, |put| put.data.len())) as u64;
+    Ok(())
 }

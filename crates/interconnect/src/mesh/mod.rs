@@ -36,17 +36,17 @@ use std::{
     io,
     net::SocketAddr,
     os::fd::OwnedFd,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
-use plexus_base::{Epoch, Incarnation, MAX_NODES, Nanos, NodeId, NodeSet, Waiting, WorkerId};
-use plexus_fabric::{Bell, RailKind, SetupError, Window};
+use plexus_base::{Epoch, Incarnation, NodeId, NodeSet, Waiting, WorkerId};
+use plexus_fabric::{Bell, RailKind, SetupError, Window, Windows};
 use rustix::event::{EventfdFlags, eventfd};
 
 use self::{
-    common::{Common, Made},
+    common::{Common, Made, Place},
     network::Network,
     pair::Standing,
     shm::Local,
@@ -56,7 +56,7 @@ pub use self::{
     keys::{KEY, Key, KeySource},
     pair::MAX_SLOTS,
 };
-use crate::{LinkInfo, RailReport, RailState, Reason, Service, Worker};
+use crate::{Events, LinkEvent, LinkInfo, LinkSettings, RailReport, Service, Worker, WorkerParts};
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(2);
@@ -143,7 +143,6 @@ pub(crate) fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> MeshEr
 pub struct Mesh<S: Service> {
     common: Arc<Common>,
     workers: Vec<Worker<S>>,
-    links: Arc<Mutex<Vec<LinkInfo>>>,
     local: Arc<Local>,
     /// Wakes the thread of the network.
     stirred: Arc<OwnedFd>,
@@ -166,34 +165,58 @@ impl<S: Service> Mesh<S> {
         config.keys.keys().map_err(MeshError::Keys)?;
         let listeners = Network::listen(&config.listen)?;
         let local_listener = shm::listen(&config)?;
+        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new);
+        let stirred = event().map_err(system("create an eventfd"))?;
+        let windows = Arc::new(Windows::new(config.windows.iter().cloned()));
+        // Workers are made before what they tell of their rails.
+        let told = Arc::new(OnceLock::<(Arc<Common>, Arc<OwnedFd>)>::new());
+        let events: Events = {
+            let told = told.clone();
+            Arc::new(move |event| {
+                if let (
+                    LinkEvent::RailDown { peer, worker, slot, generation, why },
+                    Some((common, stirred)),
+                ) = (event, told.get())
+                {
+                    common.lost(Place { peer, slot, worker: worker.0 }, generation, &why);
+                    stir(stirred);
+                }
+            })
+        };
         let mut workers = Vec::new();
         let mut bells = Vec::new();
         for (index, service) in services.into_iter().enumerate() {
             let bell = Arc::new(Bell::create()?);
             let id = WorkerId(index as u8);
-            let worker =
-                Worker::new(config.me, id, config.epoch, MAX_NODES, bell.clone(), config.waiting, service)
-                    .map_err(|error| MeshError::System { what: "create an epoll set", error })?;
+            let parts = WorkerParts {
+                me: config.me,
+                id,
+                epoch: config.epoch,
+                bell: bell.clone(),
+                waiting: config.waiting,
+                links: LinkSettings { patience: config.patience, probe: config.probe },
+                windows: windows.clone(),
+                events: events.clone(),
+            };
+            let worker = Worker::new(parts, service)
+                .map_err(|error| MeshError::System { what: "create an epoll set", error })?;
             workers.push(worker);
             bells.push(bell);
         }
-        let links = Arc::<Mutex<Vec<LinkInfo>>>::default();
         let give = {
-            let (workers, links) = (workers.clone(), links.clone());
+            let workers = workers.clone();
             move |made: Made| {
-                let info = workers[usize::from(made.place.worker)].add_link(made.place.peer, made.rail);
-                lock(&links).push(info);
+                let Made { place: Place { peer, slot, worker }, generation, rail, path } = made;
+                workers[usize::from(worker)].add_rail(peer, slot, generation, rail, path);
             }
         };
         let common = Arc::new(Common::new(config, workers.len() as u8, Box::new(give)));
-        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new);
-        let stirred = event().map_err(system("create an eventfd"))?;
+        assert!(told.set((common.clone(), stirred.clone())).is_ok(), "told once");
         let network = Network::new(common.clone(), listeners, stirred.clone())?;
         let mesh = Arc::new(Self {
             local: Arc::new(Local::new(common.clone(), bells)?),
             common,
             workers,
-            links,
             stirred,
             stopped: event().map_err(system("create an eventfd"))?,
             threads: Mutex::default(),
@@ -241,35 +264,13 @@ impl<S: Service> Mesh<S> {
     /// Every link that is or was up.
     #[must_use]
     pub fn links(&self) -> Vec<LinkInfo> {
-        lock(&self.links).clone()
+        self.workers.iter().flat_map(Worker::links).collect()
     }
 
-    /// Every rail of every link, as it is now.
+    /// Every rail of every link, as it was at the last tick.
     #[must_use]
     pub fn rails(&self) -> Vec<RailReport> {
-        let connected = self.connected();
-        let report = |link: &LinkInfo| {
-            let up = connected.contains(link.peer);
-            RailReport {
-                peer: link.peer,
-                worker: link.worker,
-                slot: 0,
-                kind: link.rail,
-                generation: 1,
-                path: String::new(),
-                state: if up { RailState::Active } else { RailState::Down },
-                reason: if up { Reason::Best } else { Reason::Reset },
-                encrypted: false,
-                mtu: 0,
-                rtt: Nanos(0),
-                bytes_out: 0,
-                bytes_in: 0,
-                frames_resent: 0,
-                retransmits: 0,
-                failures: u64::from(!up),
-            }
-        };
-        lock(&self.links).iter().map(report).collect()
+        self.links().iter().flat_map(LinkInfo::rails).collect()
     }
 
     /// Peers that every worker has a link to.

@@ -59,9 +59,10 @@ impl Path {
 }
 
 /// The slots of two nodes: for each kind that both can use, in their order of preference, one, or for TCP one for
-/// each pair of addresses.
+/// each pair of addresses. Memory needs no other beside it: it is lost with the peer, and only then.
 pub(super) fn paths(rails: &[RailKind], here: &[SocketAddr], there: &[SocketAddr]) -> Vec<Path> {
     let ways = here.iter().zip(there);
+    let rails = if rails.contains(&RailKind::Shm) { &[RailKind::Shm] } else { rails };
     let paths = rails.iter().flat_map(|kind| {
         let count = if *kind == RailKind::Tcp { MAX_SLOTS } else { 1 };
         ways.clone().take(count).map(|(here, there)| Path { kind: *kind, here: *here, there: *there })
@@ -282,10 +283,11 @@ mod tests {
 
     #[test]
     fn slots_follow_the_order_of_the_rails_and_the_addresses() {
-        let pair = pair(&[RailKind::Shm, RailKind::Tcp], 3, 1);
-        let names: Vec<String> = pair.paths.iter().map(Path::name).collect();
+        let names = |pair: &Pair| pair.paths.iter().map(Path::name).collect::<Vec<_>>();
         let tcp = |n| format!("127.0.0.1:{} -> 127.0.0.1:{}", 7000 + n, 8000 + n);
-        assert_eq!(names, ["memory".into(), tcp(0), tcp(1), tcp(2)]);
+        let over_networks = pair(&[RailKind::Ofi, RailKind::Tcp], 3, 1);
+        assert_eq!(names(&over_networks), [tcp(0), tcp(0), tcp(1), tcp(2)]);
+        assert_eq!(names(&pair(&[RailKind::Tcp, RailKind::Shm], 3, 1)), ["memory"]);
         assert_eq!(super::tests::pair(&[RailKind::Tcp], 20, 1).paths.len(), MAX_SLOTS);
         assert!(paths(&[RailKind::Tcp], &[address(1), address(2)], &[address(3)]).len() == 1);
     }

@@ -29,6 +29,7 @@ mod watch;
 mod words;
 
 use std::{
+    collections::BTreeMap,
     io,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -38,8 +39,8 @@ use std::{
 };
 
 use crossbeam_queue::ArrayQueue;
-use plexus_base::{Epoch, Nanos, NodeId, Waiting, WorkerId, clock};
-use plexus_fabric::{Bell, Rail};
+use plexus_base::{Epoch, MAX_NODES, Nanos, NodeId, Waiting, WorkerId, clock};
+use plexus_fabric::{Bell, Lost, Rail, Windows};
 
 use self::{
     token::Token,
@@ -47,7 +48,11 @@ use self::{
     watch::{Seat, Watch},
     words::Words,
 };
-use crate::{Net, Service, service::LinkInfo, spin::Spinner};
+use crate::{
+    LinkInfo, Net, Service,
+    link::{self, NewRail},
+    spin::Spinner,
+};
 
 /// Tasks that may wait for a worker; who finds the queue full waits. One for each local thread is enough.
 const TASKS: usize = 4096;
@@ -60,7 +65,7 @@ const TURNS_WHEN_LEAVING: usize = 4;
 const LENT: Nanos = Nanos::from_ms(1);
 
 /// How often links that want it are told the time.
-const TICK: Nanos = Nanos::from_ms(20);
+const TICK: Nanos = Nanos::from_ms(10);
 
 /// A worker, shared by its background thread and everyone who submits to it. Cheap to clone.
 pub struct Worker<S: Service> {
@@ -73,7 +78,81 @@ impl<S: Service> Clone for Worker<S> {
     }
 }
 
+/// What a worker is made from, besides its service.
+pub struct WorkerParts {
+    /// The node.
+    pub me: NodeId,
+    /// Which of its workers.
+    pub id: WorkerId,
+    /// The epoch that is put on every message.
+    pub epoch: Epoch,
+    /// What wakes it.
+    pub bell: Arc<Bell>,
+    /// How its threads wait.
+    pub waiting: Waiting,
+    /// How its links behave.
+    pub links: link::Settings,
+    /// This node's windows, for accesses that come by message.
+    pub windows: Arc<Windows>,
+    /// Who is told what becomes of links and rails.
+    pub events: Events,
+}
+
+/// Told by whoever drives a worker, in the middle of a turn: must not block, nor come back to the worker other than by
+/// [`Worker::add_rail`].
+pub type Events = Arc<dyn Fn(LinkEvent) + Send + Sync>;
+
+impl WorkerParts {
+    /// The first worker of node `me` in the first epoch, without windows, and with nobody who connects rails again: what
+    /// tests and benchmarks need.
+    #[must_use]
+    pub fn alone(me: NodeId, bell: Arc<Bell>, waiting: Waiting) -> Self {
+        let (id, epoch, links, windows) = (WorkerId(0), Epoch(1), link::Settings::default(), Arc::default());
+        Self { me, id, epoch, bell, waiting, links, windows, events: Arc::new(|_| ()) }
+    }
+}
+
+/// What becomes of the links of a worker and of their rails.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LinkEvent {
+    /// The link to `peer` has its first rail.
+    Up {
+        /// The node at the other end.
+        peer: NodeId,
+        /// The worker that it belongs to.
+        worker: WorkerId,
+    },
+    /// A rail was lost; the link goes on, or waits for one as long as its patience. It may be connected again, with a higher
+    /// generation.
+    RailDown {
+        /// The node at the other end.
+        peer: NodeId,
+        /// The worker that it belongs to.
+        worker: WorkerId,
+        /// Which of the pair's rails.
+        slot: u8,
+        /// Which life of it.
+        generation: u32,
+        /// Why.
+        why: Lost,
+    },
+    /// The link is gone for good.
+    Gone {
+        /// The node at the other end.
+        peer: NodeId,
+        /// The worker that it belonged to.
+        worker: WorkerId,
+        /// Why.
+        why: Lost,
+    },
+}
+
 struct Shared<S: Service> {
+    id: WorkerId,
+    links: link::Settings,
+    windows: Arc<Windows>,
+    events: Events,
+    infos: Mutex<BTreeMap<NodeId, LinkInfo>>,
     token: Token<Core<S>>,
     tasks: ArrayQueue<S::Task>,
     controls: Mutex<Vec<Control>>,
@@ -105,7 +184,7 @@ enum Left {
 
 /// What the rest of the node asks of a worker, rarely.
 enum Control {
-    Link(NodeId, Box<dyn Rail>, Arc<crate::link::LinkCounters>),
+    Rail(LinkInfo, NewRail),
     Drop(NodeId),
 }
 
@@ -114,18 +193,16 @@ impl<S: Service> Worker<S> {
     ///
     /// # Errors
     /// The system gave no epoll set.
-    pub fn new(
-        me: NodeId,
-        id: WorkerId,
-        epoch: Epoch,
-        nodes: usize,
-        bell: Arc<Bell>,
-        waiting: Waiting,
-        service: S,
-    ) -> io::Result<Self> {
+    pub fn new(parts: WorkerParts, service: S) -> io::Result<Self> {
+        let WorkerParts { me, id, epoch, bell, waiting, links, windows, events } = parts;
         Ok(Self {
             shared: Arc::new(Shared {
-                token: Token::new(Core::new(service, Net::new(me, id, epoch, nodes))),
+                id,
+                links,
+                windows,
+                events,
+                infos: Mutex::default(),
+                token: Token::new(Core::new(service, Net::new(me, id, epoch, MAX_NODES))),
                 tasks: ArrayQueue::new(TASKS),
                 controls: Mutex::default(),
                 controlled: AtomicBool::new(false),
@@ -222,17 +299,20 @@ impl<S: Service> Worker<S> {
         result
     }
 
-    /// Gives the worker a link to `peer` over `rail`.
-    pub fn add_link(&self, peer: NodeId, rail: Box<dyn Rail>) -> LinkInfo {
-        let counters = Arc::<crate::link::LinkCounters>::default();
-        let info = LinkInfo {
-            peer,
-            worker: self.with(|_, net| net.worker()),
-            rail: rail.kind(),
-            counters: counters.clone(),
-        };
-        self.control(Control::Link(peer, rail, counters));
-        info
+    /// Gives the worker a rail to `peer`, the first of which makes the link. It takes the place of an older generation in its
+    /// slot. `path` says in reports from where to where it leads.
+    pub fn add_rail(&self, peer: NodeId, slot: u8, generation: u32, rail: Box<dyn Rail>, path: String) {
+        let info = lock(&self.shared.infos)
+            .entry(peer)
+            .or_insert_with(|| LinkInfo::new(peer, self.shared.id))
+            .clone();
+        self.control(Control::Rail(info, NewRail { slot, generation, rail, path }));
+    }
+
+    /// Every link that is or was up.
+    #[must_use]
+    pub fn links(&self) -> Vec<LinkInfo> {
+        lock(&self.shared.infos).values().cloned().collect()
     }
 
     /// Takes the link to `peer` away; the service learns it like the peer's death.
@@ -298,7 +378,9 @@ impl<S: Service> Worker<S> {
             left = shared.let_go(core, None);
         }
         // Peers see the end of a node that stops within a process as they see the end of the process.
-        self.with(|_, net| net.links.iter_mut().for_each(|link| *link = None));
+        self.with(|_, net| {
+            net.links.iter_mut().filter_map(Option::take).for_each(|mut link| link.goodbye());
+        });
         Ok(())
     }
 }

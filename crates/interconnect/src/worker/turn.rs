@@ -2,11 +2,15 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use plexus_base::clock;
+use plexus_base::{NodeSet, clock};
 use plexus_fabric::{Lost, RailKind};
 
 use super::{Control, Shared, lock};
-use crate::{Net, Service, inbox::Inbox, link::Link};
+use crate::{
+    LinkEvent, LinkInfo, Net, Service,
+    inbox::Inbox,
+    link::{self, Link, NewRail},
+};
 
 /// Tasks handled before the links get their turn.
 const TASKS_PER_TURN: usize = 64;
@@ -16,13 +20,15 @@ pub(super) struct Core<S> {
     pub(super) service: S,
     pub(super) net: Net,
     inbox: Inbox,
+    /// Peers whose link is gone for good.
+    gone: NodeSet,
     /// Some rail has descriptors, which announce what comes even to those who poll.
     pub(super) sockets: bool,
 }
 
 impl<S: Service> Core<S> {
     pub(super) fn new(service: S, net: Net) -> Self {
-        Self { service, net, inbox: Inbox::default(), sockets: false }
+        Self { service, net, inbox: Inbox::default(), gone: NodeSet::EMPTY, sockets: false }
     }
 
     /// One look at everything; how many messages and tasks were handled.
@@ -58,19 +64,47 @@ impl<S: Service> Core<S> {
             done += 1;
         }
         done += service.turn(net);
+        if net.has_done() {
+            done += self.hand_over();
+        }
         if shared.tick_due.load(Relaxed) {
             self.tick(shared);
         }
         for peer in 0..self.net.links.len() {
             let Some(link) = &mut self.net.links[peer] else { continue };
             link.flush();
-            if link.lost().is_some() {
-                self.lose(peer);
+            if link.has_news() {
+                self.news(peer, shared);
                 done += 1;
             }
         }
         shared.words.look();
         done
+    }
+
+    /// Answers accesses that this processor has executed itself.
+    fn hand_over(&mut self) -> usize {
+        let done = self.net.take_done();
+        let count = done.len();
+        for (peer, token, answer) in done {
+            self.service.reply(&mut self.net, peer, token, &answer);
+            self.net.recycle(answer);
+        }
+        count
+    }
+
+    /// Something became of the link to a peer or of its rails.
+    #[cold]
+    fn news(&mut self, peer: usize, shared: &Shared<S>) {
+        let Some(link) = &mut self.net.links[peer] else { return };
+        let (peer, worker) = (link.peer, shared.id);
+        for link::Event::RailDown { slot, generation, why } in link.events() {
+            (shared.events)(LinkEvent::RailDown { peer, worker, slot, generation, why });
+        }
+        if link.lost().is_some() {
+            self.lose(peer.index(), shared);
+        }
+        self.note_ticks(shared);
     }
 
     /// Tells the links the time.
@@ -98,18 +132,10 @@ impl<S: Service> Core<S> {
         let done = controls.len();
         for control in controls {
             match control {
-                Control::Link(peer, rail, counters) => {
-                    self.sockets |= rail.kind() != RailKind::Shm;
-                    let mut link = Link::new(peer, rail, counters);
-                    if let Err(error) = link.rail().register(shared.watch.arrivals(), u64::from(peer.0)) {
-                        link.fail(Lost::Closed(format!("its events cannot be waited for: {error}")));
-                    }
-                    self.net.links[peer.index()] = Some(link);
-                    self.service.peer_up(&mut self.net, peer);
-                }
+                Control::Rail(info, rail) => self.attach(shared, info, rail),
                 Control::Drop(peer) => {
                     if self.net.links[peer.index()].is_some() {
-                        self.lose(peer.index());
+                        self.lose(peer.index(), shared);
                     }
                 }
             }
@@ -118,12 +144,35 @@ impl<S: Service> Core<S> {
         done
     }
 
+    fn attach(&mut self, shared: &Shared<S>, info: LinkInfo, new: NewRail) {
+        let peer = info.peer;
+        if self.gone.contains(peer) {
+            return;
+        }
+        self.sockets |= new.rail.kind() != RailKind::Shm;
+        let registered = new.rail.register(shared.watch.arrivals(), u64::from(peer.0));
+        let first = self.net.links[peer.index()].is_none();
+        let link = self.net.links[peer.index()]
+            .get_or_insert_with(|| Link::new(info, shared.links, shared.windows.clone()));
+        link.attach(new);
+        if let Err(error) = registered {
+            link.fail(Lost::Closed(format!("its events cannot be waited for: {error}")));
+        }
+        if first {
+            (shared.events)(LinkEvent::Up { peer, worker: shared.id });
+            self.service.peer_up(&mut self.net, peer);
+        }
+    }
+
     #[cold]
-    fn lose(&mut self, peer: usize) {
-        let Some(link) = self.net.links[peer].take() else { return };
+    fn lose(&mut self, peer: usize, shared: &Shared<S>) {
+        let Some(mut link) = self.net.links[peer].take() else { return };
+        link.goodbye();
         let why = link.lost().cloned().unwrap_or_else(|| Lost::Closed("given up here".into()));
         let peer = link.peer;
         drop(link);
+        self.gone.insert(peer);
+        (shared.events)(LinkEvent::Gone { peer, worker: shared.id, why: why.clone() });
         for token in self.net.fail_calls(peer) {
             self.service.call_failed(&mut self.net, peer, token);
         }
@@ -137,6 +186,7 @@ impl<S: Service> Core<S> {
             || shared.controlled.load(Acquire)
             || shared.tick_due.load(Relaxed)
             || self.service.pending()
+            || self.net.has_done()
             || self.net.links.iter_mut().flatten().any(Link::pending)
     }
 }

@@ -1,0 +1,446 @@
+//! The real link core over several rails that are lost, fall silent, are given up without need, and come back.
+//!
+//! Two [`LinkCore`]s for each pair of workers, over one to three rails. Plays the part of the link's driver and of the mesh: offers
+//! frames to rails, hands over what has its turn, looks at rails regularly, destroys ends, and connects again. What happens to
+//! rails is in `rails.rs`.
+
+mod rails;
+
+use plexus_base::{Nanos, NodeId};
+use plexus_cache::protocol;
+use plexus_fabric::{LANES, Lane};
+use plexus_interconnect::{
+    Channel, KINDS, Kind, Reason,
+    link::protocol::{Closed, Limits, LinkCore, Order, Outgoing, Pace, Rank, Signs, Stamp, Turn},
+};
+use plexus_sim::Engine;
+
+use self::rails::Rails;
+use super::{Arrival, NetEvent, Packet, Paths, Port, Transport};
+use crate::{cluster::Ev, scenario::Params};
+
+/// What is on a rail.
+#[derive(Clone, Copy, Debug)]
+struct OnRail {
+    stamp: Stamp,
+    lane: Lane,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// A frame; its block was written into the receiver's frame when it was sent.
+    Frame(Packet, bool),
+    Note([u64; LANES]),
+    Closed(Closed),
+}
+
+/// One end of a link, at the sender of the path with the same number.
+struct End {
+    core: LinkCore<Packet>,
+    order: Order<(Packet, bool)>,
+    /// A look at its rails is planned.
+    ticking: bool,
+}
+
+/// All links.
+pub struct Linked {
+    paths: Paths,
+    rails: Rails,
+    ends: Vec<End>,
+    pace: Pace,
+    retains: bool,
+    dead: Option<NodeId>,
+}
+
+/// Links look at their rails this often; everything else here takes microseconds too.
+const PACE: Pace = Pace { probe: Nanos::from_us(20), alone: Nanos::from_us(400), trust: Nanos::from_us(50) };
+
+impl Linked {
+    /// Links between all nodes, whose rails fail now and then if the parameters say so.
+    #[must_use]
+    pub fn new(params: &Params, engine: &mut Engine<Ev>) -> Self {
+        let paths = Paths::new(params.nodes, params.workers);
+        let retains = params.cuts_ns > 0 || engine.random.percent(50);
+        let limits = Limits { credits: [params.credits; KINDS] };
+        let rails = Rails::new(params, paths, engine);
+        let ends = (0..paths.count())
+            .map(|_| End { core: LinkCore::new(limits, PACE), order: Order::default(), ticking: false })
+            .collect();
+        let mut linked = Self { paths, rails, ends, pace: PACE, retains, dead: None };
+        for path in 0..paths.count() {
+            for rail in 0..linked.rails.count() {
+                linked.attach(engine, path, rail, 1, &mut Vec::new());
+            }
+            let (from, to) = paths.ends(path);
+            if from.node < to.node {
+                linked.plan_fault(engine, path);
+            }
+        }
+        linked
+    }
+
+    fn rank(&self, rail: usize) -> Rank {
+        Rank { class: self.rails.class(rail), retains: self.retains }
+    }
+
+    fn back(&self, path: usize) -> usize {
+        let (from, to) = self.paths.ends(path);
+        self.paths.between(to, from)
+    }
+
+    fn is_dead(&self, path: usize) -> bool {
+        let (from, to) = self.paths.ends(path);
+        self.dead.is_some_and(|dead| from.node == dead || to.node == dead)
+    }
+
+    fn owner(&self, end: usize) -> Option<usize> {
+        Some(self.paths.ends(end).0.node.index())
+    }
+
+    /// Sees to it that an end looks at its rails as long as there is a reason to.
+    fn keep_ticking(&mut self, engine: &mut Engine<Ev>, end: usize) {
+        if self.retains && !self.ends[end].ticking && !self.is_dead(end) {
+            self.ends[end].ticking = true;
+            let owner = self.owner(end);
+            engine.schedule(self.pace.tick().0, owner, Ev::Net(NetEvent::Tick(end)));
+        }
+    }
+
+    fn tick(&mut self, engine: &mut Engine<Ev>, end: usize, out: &mut Vec<Arrival>) {
+        self.ends[end].ticking = false;
+        if self.is_dead(end) {
+            return;
+        }
+        let now = engine.now();
+        let back = self.back(end);
+        loop {
+            let rails = &self.rails;
+            let signs = &mut |slot: u8| {
+                let silent = rails.silent(end, back, usize::from(slot), now);
+                Signs { silent: Some(Nanos(silent)), rtt: Nanos(0) }
+            };
+            let Some((slot, _)) = self.ends[end].core.tick(Nanos(now), signs) else { break };
+            self.give_up(engine, end, usize::from(slot));
+        }
+        self.pump(engine, end, out);
+        let unsettled = self.ends[end].core.unsettled() + self.ends[back].core.unsettled();
+
+        if unsettled > 0 || !self.rails.settled(end, back) {
+            self.keep_ticking(engine, end);
+            self.keep_ticking(engine, back);
+        }
+    }
+
+    /// Brings to the rails what waits at the sender of `path`.
+    fn pump(&mut self, engine: &mut Engine<Ev>, path: usize, out: &mut Vec<Arrival>) {
+        let (_, to) = self.paths.ends(path);
+        let Self { rails, ends, .. } = self;
+        ends[path].core.pump(&mut |slot, lane, stamp, outgoing| {
+            let what = match outgoing {
+                Outgoing::Frame(_, packet) => What::Frame(*packet, early(engine, packet)),
+                Outgoing::Note(received) => What::Note(received),
+                Outgoing::Closed(closed) => What::Closed(closed),
+            };
+            rails.offer(engine, path, usize::from(slot), to, OnRail { stamp, lane, what }, out)
+        });
+    }
+
+    /// Takes what has arrived on one rail at the receiver of `path`.
+    fn poll(
+        &mut self,
+        engine: &mut Engine<Ev>,
+        path: usize,
+        rail: usize,
+        lane: usize,
+        out: &mut Vec<Arrival>,
+    ) {
+        let receiver = self.back(path);
+        while let Some(on_rail) = self.rails.receive(path, receiver, rail, lane, engine.now()) {
+            self.arrived(engine, path, rail, on_rail, out);
+            let owner = self.owner(path);
+            let after = engine.random.between(50, 500);
+            let room = NetEvent::Room(self.rails.index(path, rail), lane);
+            engine.schedule(after, owner, Ev::Net(room));
+        }
+        // Credits may have come.
+        self.pump(engine, receiver, out);
+    }
+
+    fn arrived(
+        &mut self,
+        engine: &mut Engine<Ev>,
+        path: usize,
+        rail: usize,
+        on_rail: OnRail,
+        out: &mut Vec<Arrival>,
+    ) {
+        let OnRail { stamp, lane, what } = on_rail;
+        let receiver = self.back(path);
+        let slot = rail as u8;
+        let end = &mut self.ends[receiver];
+        let kind = match &what {
+            What::Frame(packet, _) => Some(kind(packet)),
+            What::Note(_) | What::Closed(_) => None,
+        };
+        end.core.receive(slot, lane, kind, stamp.credits).expect("a link core never breaks its own rules");
+        match what {
+            What::Note(received) => {
+                end.core.noted(slot, received).expect("a link core never breaks its own rules");
+            }
+            What::Closed(closed) => {
+                if end.core.up(closed.slot) == Some(closed.generation) {
+                    self.give_up(engine, receiver, usize::from(closed.slot));
+                }
+                let core = &mut self.ends[receiver].core;
+
+                core.peer_closed(closed).expect("a link core never breaks its own rules");
+            }
+            What::Frame(packet, early) => {
+                let channel = channel(lane);
+                match end.order.arrive(channel, stamp.sequence).expect("each frame comes once") {
+                    Turn::Ahead => end.order.hold(channel, stamp.sequence, (packet, early)),
+                    Turn::Now => {
+                        self.deliver(engine, path, packet, early, out);
+                        while let Some((packet, early)) = self.ends[receiver].order.following(channel) {
+                            self.deliver(engine, path, packet, early, out);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn deliver(
+        &mut self,
+        engine: &mut Engine<Ev>,
+        path: usize,
+        packet: Packet,
+        early: bool,
+        out: &mut Vec<Arrival>,
+    ) {
+        let (from, to) = self.paths.ends(path);
+        if !early && let Some(put) = packet.put {
+            out.push(Arrival::Land(to, put));
+        }
+        out.push(Arrival::Message { to, from: from.node, packet });
+        let after = engine.random.between(10, 1_000);
+        let handled = NetEvent::Handled(self.back(path), kind(&packet) as usize);
+        engine.schedule(after, Some(to.node.index()), Ev::Net(handled));
+    }
+
+    /// An end destroys its rail. The other learns of it from its system, unless that hears nothing, or from the peer.
+    fn give_up(&mut self, engine: &mut Engine<Ev>, end: usize, rail: usize) {
+        let Some(generation) = self.ends[end].core.up(rail as u8) else { return };
+        self.ends[end].core.rail_lost(rail as u8, Reason::Reset, Nanos(engine.now()));
+        let other = self.back(end);
+        if self.rails.closed(end, other, rail) {
+            let most = *engine.random.pick(&[300, 20_000]);
+            let after = engine.random.below(most);
+            let owner = self.owner(other);
+            engine.schedule(after, owner, Ev::Net(NetEvent::Noticed(other, rail, generation)));
+        }
+        let after = engine.random.between(100, 30_000);
+        engine.schedule(after, None, Ev::Net(NetEvent::Connect(end, rail)));
+        self.keep_ticking(engine, end);
+    }
+
+    fn noticed(
+        &mut self,
+        engine: &mut Engine<Ev>,
+        end: usize,
+        rail: usize,
+        generation: u32,
+        out: &mut Vec<Arrival>,
+    ) {
+        if self.ends[end].core.up(rail as u8) == Some(generation) {
+            self.give_up(engine, end, rail);
+            self.pump(engine, end, out);
+        }
+    }
+
+    /// The mesh connects a rail again, if it can be; each end gets it in its own time, and now and then one does not.
+    fn connect(&mut self, engine: &mut Engine<Ev>, end: usize, rail: usize) {
+        let other = self.back(end);
+        if self.is_dead(end) || self.rails.is_connected(end, other, rail) {
+            return;
+        }
+        if self.rails.is_dark(end, other, rail) {
+            let after = engine.random.between(1_000, 50_000);
+            return engine.schedule(after, None, Ev::Net(NetEvent::Connect(end, rail)));
+        }
+        // The next rail may have less room than what was under way on the last one.
+        let slots = *engine.random.pick(&[2, 2, 3, 16]);
+        let generation = self.rails.connect(end, other, rail, slots);
+        let broken = !self.rails.healed && engine.random.percent(10);
+        for (index, end) in [end, other].into_iter().enumerate() {
+            let most = *engine.random.pick(&[300, 20_000]);
+            let after = engine.random.between(100, most);
+            let owner = self.owner(end);
+            if index == 1 && broken {
+                let half = NetEvent::Noticed(self.back(end), rail, generation);
+                let owner = self.owner(self.back(end));
+                engine.schedule(after + 20_000, owner, Ev::Net(half));
+            } else {
+                engine.schedule(after, owner, Ev::Net(NetEvent::Attach(end, rail, generation)));
+            }
+        }
+    }
+
+    fn attach(
+        &mut self,
+        engine: &mut Engine<Ev>,
+        end: usize,
+        rail: usize,
+        generation: u32,
+        out: &mut Vec<Arrival>,
+    ) {
+        let now = Nanos(engine.now());
+        if self.ends[end].core.burned(rail as u8) >= generation {
+            return;
+        }
+        self.give_up(engine, end, rail);
+        let rank = self.rank(rail);
+        let up = self.ends[end].core.rail_up(rail as u8, generation, rank, now);
+        assert!(up, "the generation was looked at before");
+        if !self.rails.attached(end, rail, generation) {
+            // It was reset while it was on its way here.
+            let owner = self.owner(end);
+            engine.schedule(300, owner, Ev::Net(NetEvent::Noticed(end, rail, generation)));
+        }
+        self.keep_ticking(engine, end);
+        self.pump(engine, end, out);
+        let incoming = self.back(end);
+        (0..LANES).for_each(|lane| self.poll(engine, incoming, rail, lane, out));
+    }
+
+    fn plan_fault(&mut self, engine: &mut Engine<Ev>, path: usize) {
+        if let Some(after) = self.rails.next_fault(engine) {
+            engine.schedule(after, None, Ev::Net(NetEvent::Fault(path)));
+        }
+    }
+
+    /// A reset, a black hole one way or both, or an end that gives a good rail up.
+    fn fault(&mut self, engine: &mut Engine<Ev>, path: usize, out: &mut Vec<Arrival>) {
+        let back = self.back(path);
+        if !self.rails.healed && !self.is_dead(path) {
+            let rail = engine.random.below(self.rails.count() as u64) as usize;
+            let [one, both] = [*engine.random.pick(&[path, back]), path];
+            match engine.random.below(5) {
+                0 => self.rails.darken(engine, &[one], rail),
+                1 => self.rails.darken(engine, &[both, back], rail),
+                2 => {
+                    self.give_up(engine, one, rail);
+                    self.pump(engine, one, out);
+                }
+                _ => {
+                    self.rails.reset(path, back, rail);
+                    for end in [path, back] {
+                        let most = *engine.random.pick(&[300, 20_000]);
+                        let after = engine.random.below(most);
+                        let generation = self.ends[end].core.up(rail as u8).unwrap_or(0);
+                        let noticed = NetEvent::Noticed(end, rail, generation);
+                        let owner = self.owner(end);
+                        engine.schedule(after, owner, Ev::Net(noticed));
+                    }
+                }
+            }
+            self.keep_ticking(engine, path);
+            self.keep_ticking(engine, back);
+        }
+        self.plan_fault(engine, path);
+    }
+}
+
+fn kind(packet: &Packet) -> Kind {
+    match packet.kind {
+        protocol::Kind::Request => Kind::Request,
+        protocol::Kind::Forward => Kind::Forward,
+        protocol::Kind::Reply => Kind::Reply,
+    }
+}
+
+/// Blocks have a channel of their own, as they have a lane.
+fn channel(lane: Lane) -> Channel {
+    match lane {
+        Lane::Prompt => Channel::CacheRequests,
+        Lane::Bulk => Channel::CacheBlocks,
+    }
+}
+
+fn early(engine: &mut Engine<Ev>, packet: &Packet) -> bool {
+    packet.put.is_some() && engine.random.percent(50)
+}
+
+impl Transport for Linked {
+    fn send(
+        &mut self,
+        engine: &mut Engine<Ev>,
+        from: Port,
+        to: Port,
+        packet: Packet,
+        out: &mut Vec<Arrival>,
+    ) {
+        let path = self.paths.between(from, to);
+        self.keep_ticking(engine, path);
+        let (kind, lane) = (kind(&packet), if packet.put.is_some() { Lane::Bulk } else { Lane::Prompt });
+        let core = &mut self.ends[path].core;
+        if let Some(slot) = core.route(kind, lane) {
+            let stamp = core.stamp(channel(lane));
+            let what = What::Frame(packet, early(engine, &packet));
+            let on_rail = OnRail { stamp, lane, what };
+            if self.rails.offer(engine, path, usize::from(slot), to, on_rail, out).is_ok() {
+                return core.sent(slot, lane, kind, channel(lane), stamp, || packet);
+            }
+        }
+        core.queue(kind, lane, channel(lane), packet);
+    }
+
+    fn event(&mut self, engine: &mut Engine<Ev>, event: NetEvent, out: &mut Vec<Arrival>) {
+        match event {
+            NetEvent::Arrived(index, lane) => {
+                let (path, rail) = self.rails.place(index);
+                self.poll(engine, path, rail, lane, out);
+            }
+            NetEvent::Room(index, _) => self.pump(engine, self.rails.place(index).0, out),
+            NetEvent::Handled(end, kind) => {
+                self.ends[end].core.consume(Kind::ALL[kind]);
+                self.pump(engine, end, out);
+            }
+            NetEvent::Fault(path) => self.fault(engine, path, out),
+            NetEvent::Noticed(end, rail, generation) => self.noticed(engine, end, rail, generation, out),
+            NetEvent::Connect(end, rail) => self.connect(engine, end, rail),
+            NetEvent::Attach(end, rail, generation) => self.attach(engine, end, rail, generation, out),
+            NetEvent::Tick(end) => self.tick(engine, end, out),
+        }
+    }
+
+    fn heal(&mut self) {
+        self.rails.heal();
+    }
+
+    fn node_died(&mut self, engine: &mut Engine<Ev>, node: NodeId) {
+        self.dead = Some(node);
+        for path in 0..self.ends.len() {
+            if self.paths.ends(path).0.node == node {
+                for rail in 0..self.rails.count() {
+                    if engine.random.percent(50) {
+                        self.rails.lose(path, rail);
+                    }
+                }
+            }
+        }
+    }
+
+    fn rest(&self) -> Result<(), String> {
+        for (path, end) in self.ends.iter().enumerate() {
+            let (from, to) = self.paths.ends(path);
+            let (unsettled, ahead) = (end.core.unsettled(), end.order.waiting());
+            if self.retains && unsettled + ahead > 0 || end.core.queued() > 0 {
+                let what = format!("{unsettled} frames unsettled, {} queued", end.core.queued());
+                return Err(format!("{what}, {ahead} wait for others, from {} to {}", from.node, to.node));
+            }
+        }
+        Ok(())
+    }
+}

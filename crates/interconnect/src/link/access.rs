@@ -1,0 +1,159 @@
+//! Accesses to a window by message: what is asked for and how it is executed by the window's owner.
+//!
+//! 32 bytes, little endian:
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 1 | 0 get, 1 fetch-add, 2 compare-and-swap |
+//! | 1 | 1 | zero |
+//! | 2 | 2 | window |
+//! | 4 | 4 | length in bytes (get) |
+//! | 8 | 8 | offset in the window |
+//! | 16 | 8 | what to add, or what is expected |
+//! | 24 | 8 | what the word becomes (compare-and-swap) |
+//!
+//! The answer is a reply with the bytes, or with what the word was, 8 bytes; an empty one refuses.
+
+use plexus_fabric::{WindowId, Windows};
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout,
+    little_endian::{U16, U32, U64},
+};
+
+use super::MAX_MESSAGE;
+
+/// An access that brings something back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Request {
+    Get { window: WindowId, offset: u64, len: u32 },
+    FetchAdd { window: WindowId, offset: u64, add: u64 },
+    CompareSwap { window: WindowId, offset: u64, expected: u64, new: u64 },
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Wire {
+    operation: u8,
+    zero: u8,
+    window: U16,
+    len: U32,
+    offset: U64,
+    operand: U64,
+    new: U64,
+}
+
+pub(crate) const REQUEST: usize = size_of::<Wire>();
+
+impl Request {
+    pub(crate) fn encode(self) -> [u8; REQUEST] {
+        let (operation, window, len, offset, operand, new) = match self {
+            Self::Get { window, offset, len } => (0, window, len, offset, 0, 0),
+            Self::FetchAdd { window, offset, add } => (1, window, 0, offset, add, 0),
+            Self::CompareSwap { window, offset, expected, new } => (2, window, 0, offset, expected, new),
+        };
+        let wire = Wire {
+            operation,
+            zero: 0,
+            window: window.0.into(),
+            len: len.into(),
+            offset: offset.into(),
+            operand: operand.into(),
+            new: new.into(),
+        };
+        zerocopy::transmute!(wire)
+    }
+
+    pub(crate) fn decode(bytes: &[u8; REQUEST]) -> Option<Self> {
+        let wire = Wire::read_from_bytes(bytes).ok()?;
+        let (window, offset) = (WindowId(wire.window.get()), wire.offset.get());
+        match wire.operation {
+            0 => Some(Self::Get { window, offset, len: wire.len.get() }),
+            1 => Some(Self::FetchAdd { window, offset, add: wire.operand.get() }),
+            2 => {
+                Some(Self::CompareSwap { window, offset, expected: wire.operand.get(), new: wire.new.get() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Executes it on this node's windows, leaving the answer in `answer`; empty where it does not lie in a window.
+    pub(crate) fn execute(self, windows: &Windows, answer: &mut Vec<u8>) {
+        answer.clear();
+        let word = match self {
+            Self::Get { window, offset, len } => {
+                let len = len as usize;
+                if let Some(window) = windows.find(window)
+                    && len <= MAX_MESSAGE
+                    && window.span().contains(offset, len as u64)
+                {
+                    answer.resize(len, 0);
+                    match (window.word(offset), <&mut [u8; 8]>::try_from(&mut answer[..])) {
+                        // A word is read whole.
+                        (Some(word), Ok(bytes)) => {
+                            *bytes = word.load(std::sync::atomic::Ordering::Acquire).to_le_bytes();
+                        }
+                        _ => window.read(offset as usize, answer),
+                    }
+                }
+                return;
+            }
+            Self::FetchAdd { window, offset, add } => {
+                windows.find(window).and_then(|w| w.fetch_add(offset, add))
+            }
+            Self::CompareSwap { window, offset, expected, new } => {
+                windows.find(window).and_then(|w| w.compare_swap(offset, expected, new))
+            }
+        };
+        answer.extend(word.into_iter().flat_map(u64::to_le_bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use plexus_fabric::Window;
+
+    use super::*;
+
+    const WINDOW: WindowId = WindowId(3);
+
+    #[test]
+    fn requests_come_back_as_they_were_and_others_are_refused() {
+        let requests = [
+            Request::Get { window: WINDOW, offset: 7, len: 9 },
+            Request::FetchAdd { window: WINDOW, offset: 8, add: u64::MAX },
+            Request::CompareSwap { window: WINDOW, offset: 16, expected: 1, new: 2 },
+        ];
+        for request in requests {
+            assert_eq!(Request::decode(&request.encode()), Some(request));
+        }
+        for operation in 3..=255 {
+            let mut bytes = requests[0].encode();
+            bytes[0] = operation;
+            assert_eq!(Request::decode(&bytes), None);
+        }
+    }
+
+    #[test]
+    fn accesses_change_the_window_and_stay_inside() {
+        let windows = Windows::new([Arc::new(Window::create(WINDOW, 4096, 0).unwrap())]);
+        let mut answer = Vec::new();
+        let mut ask = |request: Request| {
+            request.execute(&windows, &mut answer);
+            answer.clone()
+        };
+        let word = |value: u64| value.to_le_bytes().to_vec();
+        assert_eq!(ask(Request::FetchAdd { window: WINDOW, offset: 8, add: 5 }), word(0));
+        assert_eq!(ask(Request::CompareSwap { window: WINDOW, offset: 8, expected: 5, new: 9 }), word(5));
+        assert_eq!(ask(Request::Get { window: WINDOW, offset: 8, len: 8 }), word(9));
+        assert_eq!(ask(Request::Get { window: WINDOW, offset: 7, len: 3 }), [0, 9, 0]);
+        for offset in [4095, 4096, u64::MAX, u64::MAX - 7] {
+            assert!(ask(Request::Get { window: WINDOW, offset, len: 8 }).is_empty());
+            assert!(ask(Request::FetchAdd { window: WINDOW, offset, add: 1 }).is_empty());
+        }
+        assert!(ask(Request::Get { window: WINDOW, offset: 0, len: u32::MAX }).is_empty());
+        assert!(ask(Request::FetchAdd { window: WindowId(4), offset: 8, add: 5 }).is_empty());
+        assert!(ask(Request::FetchAdd { window: WINDOW, offset: 12, add: 5 }).is_empty(), "no whole word");
+    }
+}

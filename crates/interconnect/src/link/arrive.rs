@@ -1,0 +1,216 @@
+//! What comes in over the rails of a link: checked, brought into order, put together, and filed in the inbox.
+
+use std::collections::VecDeque;
+
+use plexus_base::NodeId;
+use plexus_fabric::{Frame, LANES, Lane};
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout,
+    little_endian::{U32, U64},
+};
+
+use super::{
+    LinkCounters, MAX_MESSAGE, Owned,
+    access::{REQUEST, Request},
+    protocol::{Closed, LinkCore, Order, Turn, Violation},
+};
+use crate::{
+    CHANNELS, KINDS,
+    inbox::Inbox,
+    message::{Form, HEADER, Head, Header, What},
+};
+
+/// What a peer says when it has destroyed its end of a rail, behind the header; little endian.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct ClosedWire {
+    slot: u8,
+    /// Whether the sender ever had it: 0 or 1.
+    had: u8,
+    zero: [u8; 2],
+    generation: U32,
+    received: [U64; LANES],
+}
+
+const CLOSED: usize = size_of::<ClosedWire>();
+
+/// Bytes of a note behind the header: a count for each lane.
+const NOTE: usize = 8 * LANES;
+
+pub(super) fn encode_closed(closed: Closed) -> [u8; CLOSED] {
+    let wire = ClosedWire {
+        slot: closed.slot,
+        had: closed.had.into(),
+        zero: [0; 2],
+        generation: closed.generation.into(),
+        received: closed.received.map(U64::from),
+    };
+    zerocopy::transmute!(wire)
+}
+
+pub(super) fn encode_note(received: [u64; LANES]) -> [u8; NOTE] {
+    zerocopy::transmute!(received.map(U64::from))
+}
+
+/// A frame that waits for others of its channel.
+pub(super) struct Held {
+    head: Head,
+    body: Box<[u8]>,
+}
+
+/// What has arrived and was not handed over.
+#[derive(Default)]
+pub(super) struct Arrivals {
+    order: Order<Held>,
+    assembling: [[Vec<u8>; KINDS]; CHANNELS],
+    /// Rails that the peer has closed, to be looked at after the poll.
+    pub(super) closed: VecDeque<Closed>,
+    /// Accesses to be executed after the poll.
+    pub(super) accesses: VecDeque<(Head, Request)>,
+    /// The peer ends the link.
+    pub(super) goodbye: bool,
+}
+
+/// What arrivals are filed with, all of it the link's.
+pub(super) struct Desk<'a> {
+    pub(super) peer: NodeId,
+    pub(super) core: &'a mut LinkCore<Owned>,
+    pub(super) counters: &'a LinkCounters,
+    pub(super) inbox: &'a mut Inbox,
+}
+
+impl Arrivals {
+    /// Checks one frame and files what has its turn.
+    #[inline]
+    pub(super) fn frame(
+        &mut self,
+        desk: &mut Desk<'_>,
+        slot: u8,
+        lane: Lane,
+        frame: &Frame<'_>,
+    ) -> Result<(), &'static str> {
+        if frame.len() < HEADER {
+            return Err("a frame shorter than its header");
+        }
+        let mut header = [0; HEADER];
+        frame.copy(0, &mut header);
+        let header = Header::read_from_bytes(&header).map_err(|_| "a frame shorter than its header")?;
+        let Form::Channel(head) = header.form().ok_or("a header of no known form")? else {
+            return self.control(desk, slot, lane, &header, frame);
+        };
+        if head.channel.lane() != lane {
+            return Err("a message on the wrong lane");
+        }
+        let stamp = header.stamp();
+        desk.core.receive(slot, lane, Some(head.kind), stamp.credits).map_err(said)?;
+        match self.order.arrive(head.channel, stamp.sequence).map_err(said)? {
+            Turn::Ahead => {
+                let mut body = vec![0; frame.len() - HEADER].into_boxed_slice();
+                frame.copy(HEADER, &mut body);
+                self.order.hold(head.channel, stamp.sequence, Held { head, body });
+                Ok(())
+            }
+            Turn::Now => {
+                self.file(desk, head, frame, HEADER)?;
+                while let Some(held) = self.order.following(head.channel) {
+                    self.file(desk, held.head, &Frame::of(&held.body), 0)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    #[cold]
+    fn control(
+        &mut self,
+        desk: &mut Desk<'_>,
+        slot: u8,
+        lane: Lane,
+        header: &Header,
+        frame: &Frame<'_>,
+    ) -> Result<(), &'static str> {
+        desk.core.receive(slot, lane, None, header.stamp().credits).map_err(said)?;
+        let body = frame.len() - HEADER;
+        match header.form() {
+            Some(Form::Note) if body == NOTE => {
+                let mut bytes = [0; NOTE];
+                frame.copy(HEADER, &mut bytes);
+                let received: [U64; LANES] = zerocopy::transmute!(bytes);
+                desk.core.noted(slot, received.map(U64::get)).map_err(said)
+            }
+            Some(Form::Closed) if body == CLOSED => {
+                let mut bytes = [0; CLOSED];
+                frame.copy(HEADER, &mut bytes);
+                let ClosedWire { slot, had, generation, received, .. } = zerocopy::transmute!(bytes);
+                let (generation, received) = (generation.get(), received.map(U64::get));
+                self.closed.push_back(Closed { slot, generation, received, had: had != 0 });
+                Ok(())
+            }
+            Some(Form::Goodbye) if body == 0 => {
+                self.goodbye = true;
+                Ok(())
+            }
+            _ => Err("a note of the wrong length"),
+        }
+    }
+
+    /// Files a frame of a channel whose turn it is; its body begins at `at`.
+    #[inline]
+    fn file(
+        &mut self,
+        desk: &mut Desk<'_>,
+        head: Head,
+        frame: &Frame<'_>,
+        at: usize,
+    ) -> Result<(), &'static str> {
+        let Desk { core, counters, inbox, peer } = desk;
+        let (peer, kind, counters) = (*peer, head.kind, &counters[head.channel.index()]);
+        let body = frame.len() - at;
+        let whole = &mut self.assembling[head.channel.index()][kind as usize];
+        match head.what {
+            What::Message if whole.is_empty() => {
+                frame.copy(at, inbox.push(peer, head, body));
+                counters.received(kind, body);
+            }
+            What::Message | What::Part => {
+                let start = whole.len();
+                if start + body > MAX_MESSAGE {
+                    return Err("a message longer than any");
+                }
+                whole.resize(start + body, 0);
+                frame.copy(at, &mut whole[start..]);
+                if head.what == What::Part {
+                    core.consume(kind);
+                } else {
+                    counters.received(kind, whole.len());
+                    inbox.push_whole(peer, head, whole);
+                }
+            }
+            What::Written => {
+                counters.received(kind, body);
+                core.consume(kind);
+            }
+            What::Access => {
+                let mut bytes = [0; REQUEST];
+                if body != REQUEST {
+                    return Err("an access of the wrong length");
+                }
+                frame.copy(at, &mut bytes);
+                let request = Request::decode(&bytes).ok_or("an access of no known kind")?;
+                counters.received(kind, body);
+                self.accesses.push_back((head, request));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn said(violation: Violation) -> &'static str {
+    match violation {
+        Violation::Flood => "more frames than it has credits for",
+        Violation::Credits => "credits that it never got",
+        Violation::Acknowledged => "an acknowledgement of what was not sent",
+        Violation::Sequence => "a frame twice, or out of all order",
+        Violation::Slot => "news of a rail that cannot be",
+    }
+}

@@ -1,0 +1,140 @@
+//! The rails of a link and what is reported of them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use plexus_base::{Nanos, NodeId, WorkerId};
+use plexus_fabric::{Health, Rail, RailKind};
+
+use super::{
+    LinkCounters,
+    protocol::{LinkCore, Rank},
+};
+use crate::{RailReport, RailState, Reason};
+
+/// A rail of a link.
+pub(super) struct Attached {
+    pub(super) slot: u8,
+    pub(super) generation: u32,
+    pub(super) rail: Box<dyn Rail>,
+    pub(super) health: Health,
+    pub(super) bytes_out: u64,
+    pub(super) bytes_in: u64,
+}
+
+/// A rail that was connected, on its way to its link.
+pub(crate) struct NewRail {
+    pub(crate) slot: u8,
+    pub(crate) generation: u32,
+    pub(crate) rail: Box<dyn Rail>,
+    /// From where to where, for reports.
+    pub(crate) path: String,
+}
+
+/// Memory is faster than a fabric, that faster than sockets. Over memory nothing is lost while the peer lives.
+pub(super) fn rank(kind: RailKind) -> Rank {
+    let class = match kind {
+        RailKind::Shm => 0,
+        RailKind::Ofi => 1,
+        RailKind::Tcp => 2,
+    };
+    Rank { class, retains: kind != RailKind::Shm }
+}
+
+/// What others see of a link. Its rails are as they were at the last tick or change.
+#[derive(Clone, Debug)]
+pub struct LinkInfo {
+    /// The node at the other end.
+    pub peer: NodeId,
+    /// The worker that it belongs to.
+    pub worker: WorkerId,
+    /// What its channels counted.
+    pub counters: Arc<LinkCounters>,
+    rails: Arc<Mutex<Vec<RailReport>>>,
+}
+
+impl LinkInfo {
+    pub(crate) fn new(peer: NodeId, worker: WorkerId) -> Self {
+        Self { peer, worker, counters: Arc::default(), rails: Arc::default() }
+    }
+
+    /// Every rail that it has or had.
+    #[must_use]
+    pub fn rails(&self) -> Vec<RailReport> {
+        let mut rails = self.lock().clone();
+        for rail in rails.iter_mut().filter(|rail| rail.kind == RailKind::Shm) {
+            // Nothing ticks for memory, and it carries everything.
+            let total = |sides: fn(&crate::ChannelCounts) -> [u64; 2]| -> u64 {
+                self.counters.iter().flat_map(|channel| sides(&channel.snapshot())).sum()
+            };
+            rail.bytes_out = total(|c| [c.client_out.total_bytes(), c.server_out.total_bytes()]);
+            rail.bytes_in = total(|c| [c.client_in.total_bytes(), c.server_in.total_bytes()]);
+        }
+        rails
+    }
+
+    /// What prompt messages go over, if anything.
+    #[must_use]
+    pub fn best(&self) -> Option<RailKind> {
+        self.lock().iter().find(|rail| rail.reason == Reason::Best).map(|rail| rail.kind)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<RailReport>> {
+        self.rails.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a rail, or renews the entry of its slot.
+    pub(super) fn connected(&self, new: &NewRail) {
+        let mut rails = self.lock();
+        let index = rails.iter().position(|rail| rail.slot == new.slot).unwrap_or_else(|| {
+            let index = rails.iter().take_while(|rail| rail.slot < new.slot).count();
+            rails.insert(index, self.entry(new));
+            index
+        });
+        let rail = &mut rails[index];
+        (rail.kind, rail.generation, rail.path) = (new.rail.kind(), new.generation, new.path.clone());
+    }
+
+    fn entry(&self, new: &NewRail) -> RailReport {
+        RailReport {
+            peer: self.peer,
+            worker: self.worker,
+            slot: new.slot,
+            kind: new.rail.kind(),
+            generation: new.generation,
+            path: new.path.clone(),
+            state: RailState::Down,
+            reason: Reason::NotConnected,
+            encrypted: false,
+            mtu: 0,
+            rtt: Nanos(0),
+            bytes_out: 0,
+            bytes_in: 0,
+            frames_resent: 0,
+            retransmits: 0,
+            failures: 0,
+        }
+    }
+
+    /// Brings every entry up to date.
+    pub(super) fn refresh<F>(&self, core: &LinkCore<F>, rails: &mut [Attached], now: Nanos) {
+        for report in &mut *self.lock() {
+            (report.state, report.reason) = core.state(report.slot, now);
+            (report.failures, report.frames_resent) = core.failures(report.slot);
+            let Some(attached) = rails.iter_mut().find(|attached| attached.slot == report.slot) else {
+                continue;
+            };
+            let Health { mtu, rtt, retransmits, encrypted, .. } = attached.health;
+            (report.mtu, report.rtt, report.encrypted) = (mtu, rtt, encrypted);
+            report.retransmits = retransmits;
+            report.bytes_out += std::mem::take(&mut attached.bytes_out);
+            report.bytes_in += std::mem::take(&mut attached.bytes_in);
+        }
+    }
+
+    /// The whole link is gone.
+    pub(super) fn gone(&self, why: Reason) {
+        for report in &mut *self.lock() {
+            (report.state, report.reason) = (RailState::Down, why);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Whether a rail still carries: judged by what the kernel heard, not by how fast the peer's program answers.
+//!
+//! Whoever drives a link looks at each rail every half [`Pace::probe`]. Something is sent at least every probe interval, so a
+//! live path acknowledges it; what counts is the time from the first thing sent after the last sign of life. Time in which
+//! this node was not scheduled does not count against a rail: the kernel went on listening, and is asked first.
+//!
+//! A rail is given up when it is silent and another one is not: then there is something to gain. When none of them hears anything
+//! the peer's host is the likelier cause, and its rails are kept for [`Pace::alone`].
+
+use plexus_base::Nanos;
+
+/// How often to probe and how long to wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pace {
+    /// Something is sent on each rail this often while the link is in use.
+    pub probe: Nanos,
+    /// A silent rail is given up after this long even if no other is better.
+    pub alone: Nanos,
+    /// A rail that was lost and is back is used again after so long.
+    pub trust: Nanos,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { probe: Nanos::from_ms(20), alone: Nanos::from_ms(1000), trust: Nanos::from_ms(1000) }
+    }
+}
+
+impl Pace {
+    /// How often [`super::LinkCore::tick`] wants to be called.
+    #[must_use]
+    pub fn tick(&self) -> Nanos {
+        Nanos(self.probe.0 / 2)
+    }
+}
+
+/// A link that nobody used for so many probe intervals probes this many times less often.
+const IDLE_AFTER: u64 = 50;
+const IDLE_SLOWER: u64 = 10;
+
+/// Long frames may stand still this many probe intervals while short ones pass.
+const STALLED_AFTER: u64 = 25;
+
+/// What the system knows of a rail's path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Signs {
+    /// How long ago the peer's host was last heard; `None` where the system does not say.
+    pub silent: Option<Nanos>,
+    /// Smoothed round trip.
+    pub rtt: Nanos,
+}
+
+/// Why a rail is to be given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sick {
+    /// Nothing was heard.
+    Silent,
+    /// Only short frames pass.
+    Stalled,
+}
+
+/// Counters of a rail at one look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    pub(super) bulk_acknowledged: u64,
+    pub(super) bulk_under_way: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Liveness {
+    heard: Nanos,
+    /// When the first thing after `heard` was sent, as far as looks tell.
+    asked: Option<Nanos>,
+    probed: Nanos,
+    /// When messages last went either way.
+    used: Nanos,
+    /// Since when long frames under way stand still.
+    stuck: Option<Nanos>,
+    /// When the peer's program last said something.
+    said: Nanos,
+    last: Seen,
+    /// Sent or received since `used` that was only a note.
+    notes: u64,
+}
+
+impl Liveness {
+    pub(super) fn new(now: Nanos) -> Self {
+        Self {
+            heard: now,
+            asked: None,
+            probed: now,
+            used: now,
+            stuck: None,
+            said: now,
+            last: Seen::default(),
+            notes: 0,
+        }
+    }
+
+    /// A note was sent or received: no sign that the link is used.
+    #[inline]
+    pub(super) fn note(&mut self) {
+        self.notes += 1;
+    }
+
+    /// A regular look; whether to probe.
+    pub(super) fn look(&mut self, pace: Pace, now: Nanos, seen: Seen, signs: Signs) -> bool {
+        let last = std::mem::replace(&mut self.last, seen);
+        if let Some(silent) = signs.silent {
+            self.heard = self.heard.max(Nanos(now.0.saturating_sub(silent.0)));
+        }
+        if seen.received != last.received {
+            (self.heard, self.said) = (now, now);
+        }
+        if self.asked.is_some_and(|asked| self.heard >= asked) {
+            self.asked = None;
+        }
+        let passed = seen.sent - last.sent + seen.received - last.received;
+        if passed > std::mem::take(&mut self.notes) {
+            self.used = now;
+        }
+        if seen.bulk_under_way == 0 || seen.bulk_acknowledged != last.bulk_acknowledged {
+            self.stuck = None;
+        } else {
+            self.stuck.get_or_insert(now);
+        }
+        let idle = now.since(self.used).0 > IDLE_AFTER * pace.probe.0 && self.asked.is_none();
+        let every = if idle { IDLE_SLOWER * pace.probe.0 } else { pace.probe.0 };
+        let probe = now.since(self.probed).0 >= every;
+        if probe {
+            self.probed = now;
+        }
+        if probe || seen.sent != last.sent {
+            self.asked.get_or_insert(now);
+        }
+        probe
+    }
+
+    /// When it was last heard.
+    pub(super) fn heard(&self) -> Nanos {
+        self.heard
+    }
+
+    /// Whether to give it up, `others` having been heard last at that time.
+    pub(super) fn sick(&self, pace: Pace, now: Nanos, rtt: Nanos, others: Option<Nanos>) -> Option<Sick> {
+        let limit = (2 * pace.probe.0).max(4 * rtt.0);
+        if let Some(asked) = self.asked {
+            let waited = now.since(asked).0;
+            if waited >= limit && (others.is_some_and(|heard| heard >= asked) || waited >= pace.alone.0) {
+                return Some(Sick::Silent);
+            }
+        }
+        // The peer's program lives and answers what is short: it would have told of long frames too.
+        if let Some(stuck) = self.stuck {
+            let limit = STALLED_AFTER * pace.probe.0;
+            let limit = if others.is_some() { limit } else { 4 * limit };
+            if now.since(stuck).0 >= limit && self.said.since(stuck).0 >= limit / 2 {
+                return Some(Sick::Stalled);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACE: Pace =
+        Pace { probe: Nanos::from_ms(20), alone: Nanos::from_ms(1000), trust: Nanos::from_ms(1000) };
+
+    fn at(ms: u64) -> Nanos {
+        Nanos::from_ms(1_000 + ms)
+    }
+
+    /// Looks every 10 ms until it is sick or 5 s have passed; when it was found sick. `silent`: what the system says.
+    fn run(
+        others: impl Fn(u64) -> Option<Nanos>,
+        silent: impl Fn(u64) -> Option<Nanos>,
+    ) -> Option<(u64, Sick)> {
+        let mut liveness = Liveness::new(at(0));
+        let mut seen = Seen::default();
+        for ms in (10..5000).step_by(10) {
+            seen.sent += 1;
+            liveness.look(PACE, at(ms), seen, Signs { silent: silent(ms), rtt: Nanos(0) });
+            if let Some(sick) = liveness.sick(PACE, at(ms), Nanos(0), others(ms)) {
+                return Some((ms, sick));
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn a_path_that_acknowledges_lives_however_slow_the_program() {
+        assert_eq!(run(|ms| Some(at(ms)), |_| Some(Nanos::from_ms(4))), None);
+    }
+
+    #[test]
+    fn silence_is_found_within_three_probes_if_another_path_is_better() {
+        let since_500 = |ms: u64| Some(Nanos::from_ms(ms.saturating_sub(500)));
+        let (found, sick) = run(|ms| Some(at(ms)), since_500).unwrap();
+        assert!(sick == Sick::Silent && found <= 500 + 60, "{found}");
+        let (found, sick) = run(|_| None, since_500).unwrap();
+        assert!(
+            sick == Sick::Silent && (1400..1600).contains(&found),
+            "alone it is given more time: {found}"
+        );
+        let (found, _) = run(|ms| Some(at(ms.min(490))), since_500).unwrap();
+        assert!(found > 1400, "the others are silent too: {found}");
+    }
+
+    #[test]
+    fn long_frames_that_stand_still_while_short_ones_pass_are_a_stall() {
+        let mut liveness = Liveness::new(at(0));
+        let mut seen = Seen { bulk_under_way: 3, bulk_acknowledged: 7, ..Seen::default() };
+        let found = (10..5000).step_by(10).find(|ms| {
+            (seen.sent, seen.received) = (seen.sent + 1, seen.received + 1);
+            liveness.look(PACE, at(*ms), seen, Signs::default());
+            liveness.sick(PACE, at(*ms), Nanos(0), Some(at(*ms))) == Some(Sick::Stalled)
+        });
+        assert!(found.is_some_and(|ms| (500..600).contains(&ms)), "{found:?}");
+    }
+
+    #[test]
+    fn a_peer_whose_program_stands_still_has_not_stalled() {
+        let mut liveness = Liveness::new(at(0));
+        let seen = Seen { bulk_under_way: 3, bulk_acknowledged: 7, ..Seen::default() };
+        for ms in (10..5000).step_by(10) {
+            liveness.look(PACE, at(ms), seen, Signs { silent: Some(Nanos(0)), rtt: Nanos(0) });
+            assert_eq!(liveness.sick(PACE, at(ms), Nanos(0), Some(at(ms))), None);
+        }
+    }
+
+    #[test]
+    fn an_idle_link_probes_less() {
+        let mut liveness = Liveness::new(at(0));
+        let mut probes = 0;
+        let mut seen = Seen::default();
+        for ms in (10..=10_000).step_by(10) {
+            if liveness.look(PACE, at(ms), seen, Signs { silent: Some(Nanos(0)), rtt: Nanos(0) }) {
+                liveness.note();
+                (probes, seen.sent) = (probes + 1, seen.sent + 1);
+            }
+        }
+        assert!((80..130).contains(&probes), "50 in the first second, then 5 in each: {probes}");
+    }
+}
