@@ -32,9 +32,9 @@ const LOST: Duration = Duration::from_secs(60);
 
 /// A node, and the bare other end of its link.
 fn node_and_peer(kind: Kind, waiting: Waiting) -> (Node, End) {
-    let mut node = Node::new(0, 2, waiting);
+    let mut node = Node::new(0, waiting);
     let (a, peer) = pair_of(kind, node.own(), Own::new());
-    node.worker.add_link(NodeId(1), a.rail);
+    node.worker.add_rail(NodeId(1), 0, 1, a.rail, String::new());
     node.start(|| {});
     (node, peer)
 }

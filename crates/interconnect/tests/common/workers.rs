@@ -6,9 +6,9 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use plexus_base::{Epoch, NodeId, Waiting, WorkerId};
+use plexus_base::{NodeId, Waiting};
 use plexus_fabric::{Bell, Lost, Windows};
-use plexus_interconnect::{Channel, Message, Net, Service, Signal, Worker};
+use plexus_interconnect::{Channel, Message, Net, Service, Signal, Worker, WorkerParts};
 
 use crate::pairs::{Kind, Own, pair_of};
 
@@ -56,10 +56,10 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(me: usize, nodes: usize, waiting: Waiting) -> Self {
+    pub(crate) fn new(me: usize, waiting: Waiting) -> Self {
         let Own { bell, windows, .. } = Own::new();
-        let (me, id) = (NodeId(me as u8), WorkerId(0));
-        let worker = Worker::new(me, id, Epoch(1), nodes, bell.clone(), waiting, Echo::default()).unwrap();
+        let me = NodeId(me as u8);
+        let worker = Worker::new(WorkerParts::alone(me, bell.clone(), waiting), Echo::default()).unwrap();
         Self { worker, bell, windows, thread: None }
     }
 
@@ -97,12 +97,12 @@ impl Drop for Node {
 
 /// So many nodes, each joined with every other; their threads are yet to be started.
 pub(crate) fn mesh(nodes: usize, kind: Kind, waiting: Waiting) -> Vec<Node> {
-    let made: Vec<Node> = (0..nodes).map(|me| Node::new(me, nodes, waiting)).collect();
+    let made: Vec<Node> = (0..nodes).map(|me| Node::new(me, waiting)).collect();
     for one in 0..nodes {
         for other in 0..one {
             let (a, b) = pair_of(kind, made[one].own(), made[other].own());
-            made[one].worker.add_link(NodeId(other as u8), a.rail);
-            made[other].worker.add_link(NodeId(one as u8), b.rail);
+            made[one].worker.add_rail(NodeId(other as u8), 0, 1, a.rail, String::new());
+            made[other].worker.add_rail(NodeId(one as u8), 0, 1, b.rail, String::new());
         }
     }
     made
