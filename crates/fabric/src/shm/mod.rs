@@ -2,7 +2,8 @@
 //!
 //! Each direction is one sealed memory file made by the *receiver*, with a ring for each lane; a put is one
 //! copy into the peer's mapped window. Sending, putting and polling allocate nothing, lock nothing, and make
-//! no system call, except for the one that wakes a peer that sleeps.
+//! no system call, except for the one that wakes a peer that sleeps. Gets and atomics are loads and locked
+//! instructions on the peer's window, a written word is one store: the owner's processor has no part in them.
 //!
 //! Set-up: each side creates [`RxRings`], hands the descriptor to the other (with those of its
 //! [`Bell`](crate::Bell) and its windows), maps what it was handed ([`TxRings::map`], [`PeerBell::map`],

@@ -170,6 +170,8 @@ struct Shared<S: Service> {
     ticking: AtomicBool,
     /// It is time to tell it.
     tick_due: AtomicBool,
+    /// Threads that give way find others who want the core.
+    crowded: AtomicBool,
     waiting: Waiting,
 }
 
@@ -215,6 +217,7 @@ impl<S: Service> Worker<S> {
                 visits: AtomicU32::new(0),
                 ticking: AtomicBool::new(false),
                 tick_due: AtomicBool::new(false),
+                crowded: AtomicBool::new(false),
                 waiting,
             }),
         })
@@ -388,7 +391,7 @@ impl<S: Service> Worker<S> {
 impl<S: Service> Shared<S> {
     /// The background thread drives for as long as there is something to do, and a little longer.
     fn spin(&self, core: &mut Core<S>) {
-        let mut spinner = Spinner::new(self.waiting);
+        let mut spinner = Spinner::new(self.waiting, &self.crowded);
         if core.turn(self) == 0 && self.waiting != Waiting::Polling {
             // Woken by the clock, or by what somebody else has handled.
             return;

@@ -126,7 +126,7 @@ impl<S: Service> Worker<S> {
 
     fn wait_until<A: Awaited>(&self, mut awaited: A, deadline: Option<Nanos>) -> Option<A::Answer> {
         let shared = &*self.shared;
-        let mut spinner = Spinner::new(shared.waiting);
+        let mut spinner = Spinner::new(shared.waiting, &shared.crowded);
         let mut seat: Option<Seat<'_>> = None;
         let mut answer = awaited.answer();
         if answer.is_some() {
