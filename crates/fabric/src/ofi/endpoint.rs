@@ -15,14 +15,16 @@
 //! This module must not know what a window is on this side, or when anybody sleeps.
 #![allow(unsafe_code, reason = "hands memory to a C library")]
 
-use std::{collections::VecDeque, ffi::c_int, ffi::c_void, ptr};
+use std::{collections::VecDeque, ffi::c_int};
 
 use super::{
     OfiError,
     buffer::{Buffer, Staging},
     device::{Device, Facts, Object, Region},
     offer::RemoteWindow,
+    port::{Completed, Piece, Port},
     sys,
+    touched::{Touched, UnderWay, before},
     wire::{self, Decoded, Kind, MAX_MESSAGE, Message, Stamp},
 };
 use crate::{Lane, Put, SendError};
@@ -61,42 +63,9 @@ const _: () = {
     assert!(wire::BASE_LEN <= CONTROL_LEN);
 };
 
-/// What a completion points to: room for the provider, then whose it is.
-#[repr(C)]
-struct Context {
-    provider: sys::Context2,
-    lane: u32,
-    /// A buffer below [`SLOTS`], an operation from there on, or the control message behind them all.
-    index: u32,
-}
-
+/// What a call is known by: a buffer below [`SLOTS`], an operation from there on, and the control message behind them all.
 const CONTROL: usize = SLOTS + OPERATIONS;
 const CONTEXTS: usize = CONTROL + 1;
-
-/// What has come to an end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Completed {
-    pub(super) lane: usize,
-    index: usize,
-}
-
-impl Completed {
-    /// Of a completion of any endpoint of this module.
-    ///
-    /// # Safety
-    /// `context` was given to the provider by an [`Endpoint`] that still lives.
-    pub(super) unsafe fn of(context: *mut c_void) -> Self {
-        let context = context.cast::<Context>();
-        // SAFETY: the caller's promise; the provider writes to its own part only.
-        let (lane, index) = unsafe { ((*context).lane, (*context).index) };
-        Self { lane: lane as usize, index: index as usize }
-    }
-
-    /// Whether a buffer received something.
-    pub(super) fn is_arrival(self) -> bool {
-        self.index < SLOTS
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -127,21 +96,6 @@ struct Operation {
     upto: u64,
 }
 
-/// Bytes of the peer that the put of message `number` changes.
-#[derive(Clone, Copy)]
-struct Touched {
-    number: u32,
-    window: u16,
-    start: u64,
-    end: u64,
-}
-
-impl Touched {
-    fn meets(&self, other: &Self) -> bool {
-        self.window == other.window && self.start < other.end && other.start < self.end
-    }
-}
-
 /// A message that has arrived.
 pub(super) struct Arrival {
     slot: usize,
@@ -160,18 +114,16 @@ pub(super) struct Outgoing<'a> {
 
 /// See the [module documentation](self). Fields are closed and freed from the top.
 pub(super) struct Endpoint {
-    endpoint: Object<sys::Ep>,
+    port: Port,
     slots_region: Option<Region>,
     staged_region: Option<Region>,
     slots: Buffer,
     staged: Buffer,
-    contexts: Buffer,
     lane: Lane,
     /// What arrivals must carry.
     session: u64,
-    /// Of the peer: what departures carry, and where they go.
+    /// What departures carry.
     peer_session: u64,
-    peer: u64,
 
     /// From number `next` on, in the order sent: a long message may be complete after a short one that was sent later.
     arrived: VecDeque<Option<Arrival>>,
@@ -195,7 +147,7 @@ pub(super) struct Endpoint {
     sequence: u32,
     posted: u32,
     acknowledged: u32,
-    touched: VecDeque<Touched>,
+    under_way: UnderWay,
     /// How many were posted when the peer was last asked what it took.
     asks: Option<u32>,
     ask_due: bool,
@@ -218,12 +170,6 @@ impl Endpoint {
         let endpoint = device.endpoint()?;
         let slots = Buffer::new(SLOTS * SLOT_LEN);
         let staged = Buffer::new(STAGED[lane.index()] + CONTROL_LEN);
-        let mut contexts = Buffer::new(CONTEXTS * size_of::<Context>());
-        for index in 0..CONTEXTS {
-            let at = index * size_of::<Context>() + std::mem::offset_of!(Context, lane);
-            contexts.write(at, &(lane.index() as u32).to_ne_bytes());
-            contexts.write(at + 4, &(index as u32).to_ne_bytes());
-        }
         // SAFETY: the buffers are freed after the endpoint and the regions are closed, or never.
         let [slots_region, staged_region] = unsafe {
             let [a, b] = [&slots, &staged]
@@ -231,16 +177,14 @@ impl Endpoint {
             [a?, b?]
         };
         let mut made = Self {
-            endpoint,
+            port: Port::new(endpoint, lane, CONTEXTS),
             slots_region,
             staged_region,
             slots,
             staged,
-            contexts,
             lane,
             session,
             peer_session: 0,
-            peer: sys::FI_ADDR_UNSPEC,
             arrived: VecDeque::with_capacity(SLOTS),
             next: 0,
             end: None,
@@ -256,7 +200,7 @@ impl Endpoint {
             sequence: 0,
             posted: 0,
             acknowledged: 0,
-            touched: VecDeque::new(),
+            under_way: UnderWay::default(),
             asks: None,
             ask_due: false,
             control_posted: false,
@@ -270,41 +214,32 @@ impl Endpoint {
     }
 
     pub(super) fn object(&self) -> &Object<sys::Ep> {
-        &self.endpoint
+        self.port.object()
     }
 
     /// From now on it sends to `peer`, in its `session`.
     pub(super) fn connect(&mut self, peer: u64, session: u64) {
-        (self.peer, self.peer_session) = (peer, session);
-    }
-
-    fn context(&self, index: usize) -> *mut c_void {
-        self.contexts.at(index * size_of::<Context>()).as_ptr().cast()
-    }
-
-    fn ops(&self) -> (*mut sys::Ep, &sys::MsgOps, &sys::RmaOps) {
-        let endpoint = self.endpoint.as_ptr();
-        // SAFETY: open; an endpoint that was asked for messages and writes has both tables.
-        unsafe { (endpoint, &*(*endpoint).msg, &*(*endpoint).rma) }
+        (self.port.peer, self.peer_session) = (peer, session);
     }
 
     /// Posts the buffers that are free.
     fn post_buffers(&mut self) -> Result<(), c_int> {
         while let Some(slot) = self.unposted.last().copied() {
-            let (endpoint, ops, _) = self.ops();
-            let descriptor = descriptor(self.slots_region.as_ref());
-            let buffer = self.slots.at(slot * SLOT_LEN).as_ptr().cast();
-            // SAFETY: an enabled endpoint; buffer and context are nobody else's until the completion.
-            let code = unsafe {
-                (ops.recv)(endpoint, buffer, SLOT_LEN, descriptor, sys::FI_ADDR_UNSPEC, self.context(slot))
-            };
-            match -code as c_int {
+            let start = self.slots.at(slot * SLOT_LEN);
+            let into = Piece { start, len: SLOT_LEN, region: self.slots_region.as_ref() };
+            // SAFETY: the buffer is nobody else's until the completion, and outlives the port.
+            match unsafe { self.port.receive(into, slot) } {
                 0 => drop(self.unposted.pop()),
                 sys::FI_EAGAIN => return Ok(()),
                 error => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// Whether a buffer received something.
+    pub(super) fn is_arrival(completed: Completed) -> bool {
+        completed.index < SLOTS
     }
 
     /// Takes a message of `len` bytes that has arrived in a buffer.
@@ -363,10 +298,7 @@ impl Endpoint {
         let news = taken.wrapping_sub(self.acknowledged);
         if news <= self.posted.wrapping_sub(self.acknowledged) {
             self.acknowledged = taken;
-            let known = |touched: &Touched| (touched.number.wrapping_sub(self.acknowledged) as i32) < 0;
-            while self.touched.front().is_some_and(known) {
-                self.touched.pop_front();
-            }
+            self.under_way.taken(taken);
             Ok(())
         } else if (news as i32) < 0 {
             // Staged before one that overtook it.
@@ -432,7 +364,7 @@ impl Endpoint {
             let what = What::Write {
                 address: window.base + put.offset,
                 key: window.keys[self.lane.index()],
-                touches: touched(self.sequence, &put),
+                touches: Touched::by(self.sequence, &put),
                 long,
             };
             let (at, upto) = written.map_or((0, self.staging.taken()), |piece| (piece.at, piece.upto));
@@ -449,7 +381,7 @@ impl Endpoint {
         }
         // Data that the peer's processor puts in place or looks at: nothing may overtake that.
         if let Some(put) = put.filter(|_| !silent || kind == Kind::Inline) {
-            self.touched.push_back(touched(self.sequence, &put));
+            self.under_way.push(Touched::by(self.sequence, &put));
         }
         self.sequence = self.sequence.wrapping_add(1);
         self.push(What::Message { taken: stamp.taken }, piece.at, len, piece.upto);
@@ -465,7 +397,7 @@ impl Endpoint {
         buffer.write(0, data);
         // SAFETY: freed after the region is closed, or after the endpoint, or never.
         let region =
-            unsafe { device.register_local(&self.endpoint, buffer.at(0), buffer.len(), self.session) };
+            unsafe { device.register_local(self.port.object(), buffer.at(0), buffer.len(), self.session) };
         // Memory that cannot be pinned now may be later.
         let region = region.map_err(|_| SendError::Full)?;
         self.long = true;
@@ -480,7 +412,7 @@ impl Endpoint {
 
     /// The peer will hear that so many were taken.
     fn say(&mut self, taken: u32) {
-        if (taken.wrapping_sub(self.said) as i32) > 0 {
+        if before(self.said, taken) {
             self.said = taken;
         }
     }
@@ -534,10 +466,10 @@ impl Endpoint {
                 }
                 (What::Write { touches, .. }, State::Waits) => {
                     let touches = *touches;
-                    if let Some(number) = self.overlapped(&touches) {
+                    if let Some(number) = self.under_way.overlapped(&touches) {
                         // Only what was sent can be asked for.
-                        self.ask_due |= (number.wrapping_sub(self.posted) as i32) < 0
-                            && self.asks.is_none_or(|asked| (number.wrapping_sub(asked) as i32) >= 0);
+                        self.ask_due |= before(number, self.posted)
+                            && self.asks.is_none_or(|asked| !before(number, asked));
                         return self.post_control(facts);
                     }
                     writes |= !facts.orders_sends_after_writes;
@@ -556,76 +488,49 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The last message before that of `touches` whose bytes it would meet and that the peer may not have taken.
-    fn overlapped(&self, touches: &Touched) -> Option<u32> {
-        let earlier = |other: &&Touched| (other.number.wrapping_sub(touches.number) as i32) < 0;
-        self.touched.iter().rev().filter(earlier).find(|other| other.meets(touches)).map(|other| other.number)
-    }
-
     fn post_message(&mut self, index: usize, facts: &Facts) -> c_int {
         let Operation { at, len, .. } = self.operations[index];
-        let (endpoint, ops, _) = self.ops();
-        let buffer = self.staged.at(at).as_ptr().cast_const().cast();
+        let message = Piece { start: self.staged.at(at), len, region: self.staged_region.as_ref() };
         let injects = len <= facts.inject_len;
-        // SAFETY: an enabled endpoint; the piece is not written to before the completion, or is free after the
-        // call where it is injected.
-        let code = unsafe {
-            if injects {
-                (ops.inject)(endpoint, buffer, len, self.peer)
-            } else {
-                let context = self.context(self.context_of(index));
-                (ops.send)(endpoint, buffer, len, descriptor(self.staged_region.as_ref()), self.peer, context)
-            }
+        let code = if injects {
+            self.port.inject(message)
+        } else {
+            // SAFETY: the piece of the ring is not written to before the completion, and outlives the port.
+            unsafe { self.port.send(message, self.name_of(index)) }
         };
         if code == 0 {
             self.posted = self.posted.wrapping_add(1);
             self.operations[index].state = if injects { State::Done } else { State::Posted };
         }
-        -code as c_int
+        code
     }
 
     fn post_write(&mut self, index: usize, facts: &Facts) -> c_int {
         let operation = &self.operations[index];
         let What::Write { address, key, long, .. } = &operation.what else { unreachable!("a write") };
-        let (buffer, region) = match long {
+        let (start, region) = match long {
             Some(long) => (long.buffer.at(0), long.region.as_ref()),
             None => (self.staged.at(operation.at), self.staged_region.as_ref()),
         };
-        let local = sys::IoVec { iov_base: buffer.as_ptr().cast(), iov_len: operation.len };
-        let remote = sys::RmaIov { addr: *address, len: operation.len, key: *key };
-        let mut descriptor = descriptor(region);
-        let message = sys::MsgRma {
-            msg_iov: &raw const local,
-            desc: &raw mut descriptor,
-            iov_count: 1,
-            addr: self.peer,
-            rma_iov: &raw const remote,
-            rma_iov_count: 1,
-            context: self.context(self.context_of(index)),
-            data: 0,
-        };
-        let delivery = if facts.orders_sends_after_writes { 0 } else { sys::FI_DELIVERY_COMPLETE };
-        let flags = sys::FI_COMPLETION | delivery;
-        let (endpoint, _, ops) = self.ops();
-        // SAFETY: an enabled endpoint; the vectors live through the call, the bytes are not written to before
-        // the completion.
-        let code = unsafe { (ops.writemsg)(endpoint, &raw const message, flags) };
+        let data = Piece { start, len: operation.len, region };
+        let delivered = !facts.orders_sends_after_writes;
+        // SAFETY: the data are not written to before the completion, and outlive the port.
+        let code = unsafe { self.port.write(data, (*address, *key), delivered, self.name_of(index)) };
         if code == 0 {
             self.operations[index].state = State::Posted;
         }
-        -code as c_int
+        code
     }
 
-    fn context_of(&self, index: usize) -> usize {
+    /// What the call for an operation of the queue is known by.
+    fn name_of(&self, index: usize) -> usize {
         SLOTS + ((self.first + index as u64) % OPERATIONS as u64) as usize
     }
 
     /// Says what was taken when that is due, and asks when that is.
     fn post_control(&mut self, facts: &Facts) -> Result<(), c_int> {
         let unsaid = self.taken.wrapping_sub(self.said);
-        let heard_of = |asked: u32| {
-            (self.taken.wrapping_sub(asked) as i32) >= 0 && (self.said.wrapping_sub(asked) as i32) < 0
-        };
+        let heard_of = |asked: u32| !before(self.taken, asked) && before(self.said, asked);
         let due = !self.greeted || unsaid >= WINDOW / 2 || self.asked.is_some_and(heard_of) || self.ask_due;
         if !due || self.control_posted {
             return Ok(());
@@ -634,7 +539,7 @@ impl Endpoint {
             0 => {
                 self.greeted = true;
                 self.say(self.taken);
-                self.asked = self.asked.filter(|asked| (self.taken.wrapping_sub(*asked) as i32) < 0);
+                self.asked = self.asked.filter(|asked| before(self.taken, *asked));
                 if self.ask_due {
                     (self.ask_due, self.asks) = (false, Some(self.posted));
                 }
@@ -651,20 +556,17 @@ impl Endpoint {
         let stamp = Stamp { sequence: self.posted, asks, ..self.stamp() };
         let at = self.staged.len() - CONTROL_LEN;
         self.staged.write(at, &wire::encode(stamp, kind, &[], &[], None)[..wire::BASE_LEN]);
-        let (endpoint, ops, _) = self.ops();
-        let buffer = self.staged.at(at).as_ptr().cast_const().cast();
+        let region = self.staged_region.as_ref();
+        let message = Piece { start: self.staged.at(at), len: wire::BASE_LEN, region };
         let injects = wire::BASE_LEN <= facts.inject_len;
-        // SAFETY: as for a message; this place is written to only while nothing is posted from it.
-        let code = unsafe {
-            if injects {
-                (ops.inject)(endpoint, buffer, wire::BASE_LEN, self.peer)
-            } else {
-                let (descriptor, context) = (descriptor(self.staged_region.as_ref()), self.context(CONTROL));
-                (ops.send)(endpoint, buffer, wire::BASE_LEN, descriptor, self.peer, context)
-            }
+        let code = if injects {
+            self.port.inject(message)
+        } else {
+            // SAFETY: this place is written to only while nothing is posted from it, and outlives the port.
+            unsafe { self.port.send(message, CONTROL) }
         };
         self.control_posted = code == 0 && !injects;
-        -code as c_int
+        code
     }
 
     /// Says that nothing comes after what was sent; whether the provider took that.
@@ -728,20 +630,11 @@ impl Endpoint {
     }
 }
 
-fn descriptor(region: Option<&Region>) -> *mut c_void {
-    region.map_or(ptr::null_mut(), Region::descriptor)
-}
-
-fn touched(number: u32, put: &Put<'_>) -> Touched {
-    let end = put.offset + put.data.len() as u64;
-    Touched { number, window: put.window.0, start: put.offset, end }
-}
-
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        if !self.endpoint.close() {
+        if !self.port.close() {
             // The provider may still use the memory.
-            [&mut self.slots, &mut self.staged, &mut self.contexts].into_iter().for_each(Buffer::keep);
+            [&mut self.slots, &mut self.staged].into_iter().for_each(Buffer::keep);
             for operation in &mut self.operations {
                 if let What::Write { long: Some(long), .. } = &mut operation.what {
                     long.buffer.keep();

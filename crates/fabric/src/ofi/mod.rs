@@ -35,8 +35,10 @@ mod device;
 mod endpoint;
 mod library;
 mod offer;
+mod port;
 mod rail;
 mod sys;
+mod touched;
 mod twins;
 mod wire;
 

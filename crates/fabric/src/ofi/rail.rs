@@ -19,8 +19,9 @@ use rustix::event::epoll;
 use super::{
     OfiError,
     device::{Device, Region},
-    endpoint::{Arrival, Completed, Endpoint, OPERATIONS, Outgoing, SLOTS},
+    endpoint::{Arrival, Endpoint, OPERATIONS, Outgoing, SLOTS},
     offer::{MAX_WINDOWS, Offer, RemoteWindow},
+    port::Completed,
     sys, twins,
     wire::{Kind, MAX_MESSAGE, Target},
 };
@@ -229,7 +230,7 @@ impl OfiRail {
                     (Completed::of(entry.op_context), entry.len)
                 };
                 let endpoint = &mut endpoints[completed.lane];
-                if !completed.is_arrival() {
+                if !Endpoint::is_arrival(completed) {
                     endpoint.complete(completed);
                 } else if let Err(what) = endpoint.arrive(completed, len) {
                     self.ending = Some(Lost::Corrupt(what));
@@ -250,7 +251,7 @@ impl OfiRail {
         }
         // SAFETY: the context of an operation of an endpoint that lives.
         let completed = unsafe { Completed::of(context) };
-        if completed.is_arrival() && code == sys::FI_ETRUNC {
+        if Endpoint::is_arrival(completed) && code == sys::FI_ETRUNC {
             self.parts.endpoints[completed.lane].overlong(completed);
         } else {
             self.fail(code);

@@ -15,7 +15,7 @@ use std::{
 };
 
 use plexus_fabric::{
-    Lane, Lost, Put, RailKind,
+    Lane, Lost, Put, Rail, SendError,
     shm::{PeerProcess, PeerWatch},
 };
 use rustix::net::{
@@ -23,12 +23,13 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-use crate::pairs::{End, Own, Sleeper, WHOLE};
+use crate::pairs::{End, Kind, Own, Sleeper, WHOLE};
 
 const KIND: &str = "PLEXUS_TEST_PEER_KIND";
 const PLACE: &str = "PLEXUS_TEST_PEER_PLACE";
-/// Frames in each lane that the peer has sent when it says that it may be killed.
-const FRAMES: u64 = 300;
+/// Frames in each lane that the peer has sent when it says that it may be killed: as many as every rail takes while
+/// nobody reads.
+const FRAMES: u64 = 100;
 
 fn send_fds(socket: &UnixStream, fds: [OwnedFd; 5]) {
     let fds = fds.each_ref().map(AsFd::as_fd);
@@ -53,6 +54,24 @@ fn receive_fds(socket: &UnixStream) -> [OwnedFd; 5] {
     fds.try_into().unwrap()
 }
 
+/// Both ends of a rail over libfabric: says what this end offers, hears what the other does, and waits until both hear
+/// each other.
+fn connect_ofi(control: &mut UnixStream, own: Own, provider: &str) -> End {
+    let end = own.ofi_end(provider);
+    let ours = end.offer().encode();
+    control.write_all(&(ours.len() as u32).to_le_bytes()).unwrap();
+    control.write_all(&ours).unwrap();
+    let mut len = [0; 4];
+    control.read_exact(&mut len).unwrap();
+    let mut theirs = vec![0; u32::from_le_bytes(len) as usize];
+    control.read_exact(&mut theirs).unwrap();
+    let (mut rail, finish) = own.ofi(end, &theirs);
+    while !rail.is_connected() {
+        rail.flush().unwrap();
+    }
+    finish(rail)
+}
+
 /// The peer's part; in the parent it does nothing.
 #[test]
 fn peer_process() {
@@ -63,6 +82,8 @@ fn peer_process() {
         send_fds(&control, own.fds());
         let peer = receive_fds(&control);
         own.shm(peer)
+    } else if let Some(provider) = kind.strip_prefix("ofi-") {
+        connect_ofi(&mut control, own, provider)
     } else {
         let mut port = [0; 2];
         control.read_exact(&mut port).unwrap();
@@ -84,22 +105,28 @@ fn peer_process() {
 }
 
 /// A peer in a process of its own that is sending.
-fn peer(kind: RailKind) -> (End, Child, UnixStream) {
-    let place = format!("plexus-fabric-test-{}-{kind}", std::process::id());
+fn peer(kind: Kind) -> (End, Child, UnixStream) {
+    let name = match kind {
+        Kind::Ofi(provider) => format!("ofi-{provider}"),
+        _ => kind.rail().name().into(),
+    };
+    let place = format!("plexus-fabric-test-{}-{name}", std::process::id());
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&place).unwrap()).unwrap();
     let child = Command::new(env::current_exe().unwrap())
         .args(["--exact", "death::peer_process"])
-        .env(KIND, kind.name())
+        .env(KIND, &name)
         .env(PLACE, &place)
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
     let mut control = listener.accept().unwrap().0;
     let own = Own::new();
-    let end = if kind == RailKind::Shm {
+    let end = if kind == Kind::Shm {
         let fds = receive_fds(&control);
         send_fds(&control, own.fds());
         own.shm(fds)
+    } else if let Kind::Ofi(provider) = kind {
+        connect_ofi(&mut control, own, provider)
     } else {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         control.write_all(&tcp.local_addr().unwrap().port().to_le_bytes()).unwrap();
@@ -141,7 +168,7 @@ fn check(frames: &[(Lane, Vec<u8>)]) {
 
 #[test]
 fn a_killed_peer_over_shm_is_noticed_by_a_sleeper_and_loses_nothing() {
-    let (mut end, mut child, control) = peer(RailKind::Shm);
+    let (mut end, mut child, control) = peer(Kind::Shm);
     let process = PeerProcess::of(control.as_fd()).unwrap();
     assert_eq!(process.pid, child.id() as i32);
     let watch = PeerWatch::start().unwrap();
@@ -160,11 +187,47 @@ fn a_killed_peer_over_shm_is_noticed_by_a_sleeper_and_loses_nothing() {
 
 #[test]
 fn a_killed_peer_over_tcp_is_noticed_by_a_sleeper_and_loses_nothing() {
-    let (mut end, mut child, _control) = peer(RailKind::Tcp);
+    let (mut end, mut child, _control) = peer(Kind::Tcp);
     child.kill().unwrap();
     let mut frames = Vec::new();
     let lost = until_lost(&mut end, &mut frames);
     assert!(matches!(lost, Lost::Closed(_)), "{lost:?}");
     check(&frames);
     child.wait().unwrap();
+}
+
+/// libfabric does not tell that a peer is gone: whoever watches its process does.
+fn a_killed_peer_over_libfabric(provider: &'static str) {
+    if !Kind::Ofi(provider).is_here() {
+        return;
+    }
+    let (mut end, mut child, control) = peer(Kind::Ofi(provider));
+    let process = PeerProcess::of(control.as_fd()).unwrap();
+    let watch = PeerWatch::start().unwrap();
+    watch.watch(process.pidfd, Arc::clone(&end.gone), vec![Arc::clone(&end.bell)]).unwrap();
+    child.kill().unwrap();
+    let mut frames = Vec::new();
+    let lost = until_lost(&mut end, &mut frames);
+    assert!(matches!(lost, Lost::PeerDied | Lost::Closed(_)), "{lost:?}");
+    check(&frames);
+    assert_eq!(end.rail.send(Lane::Prompt, b"late", b""), Err(SendError::Lost));
+    child.wait().unwrap();
+    drop(end);
+    // What libfabric's `shm` leaves of a process that had no time to close it.
+    let left = format!("{}:", child.id());
+    for entry in std::fs::read_dir("/dev/shm").unwrap().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&left) {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_killed_peer_over_ofi_tcp_is_noticed_and_loses_nothing() {
+    a_killed_peer_over_libfabric("tcp");
+}
+
+#[test]
+fn a_killed_peer_over_ofi_shm_is_noticed_and_loses_nothing() {
+    a_killed_peer_over_libfabric("shm");
 }

@@ -1,0 +1,83 @@
+//! Which bytes of the peer puts are about to change, so that none overtakes another.
+
+use std::collections::VecDeque;
+
+use crate::Put;
+
+/// Bytes that the put of message `number` changes. Numbers are modulo 2^32.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Touched {
+    number: u32,
+    window: u16,
+    start: u64,
+    end: u64,
+}
+
+impl Touched {
+    pub(super) fn by(number: u32, put: &Put<'_>) -> Self {
+        let end = put.offset + put.data.len() as u64;
+        Self { number, window: put.window.0, start: put.offset, end }
+    }
+
+    fn meets(&self, other: &Self) -> bool {
+        self.window == other.window && self.start < other.end && other.start < self.end
+    }
+}
+
+/// Puts that the peer may not have taken yet, in the order sent.
+#[derive(Debug, Default)]
+pub(super) struct UnderWay(VecDeque<Touched>);
+
+impl UnderWay {
+    pub(super) fn push(&mut self, touched: Touched) {
+        self.0.push_back(touched);
+    }
+
+    /// The peer has taken all messages below `number`.
+    pub(super) fn taken(&mut self, number: u32) {
+        while self.0.front().is_some_and(|touched| before(touched.number, number)) {
+            self.0.pop_front();
+        }
+    }
+
+    /// The last message before that of `put` whose bytes it would meet.
+    pub(super) fn overlapped(&self, put: &Touched) -> Option<u32> {
+        let earlier = |other: &&Touched| before(other.number, put.number);
+        self.0.iter().rev().filter(earlier).find(|other| other.meets(put)).map(|other| other.number)
+    }
+}
+
+/// Whether message `one` stands before `other`.
+pub(super) fn before(one: u32, other: u32) -> bool {
+    (one.wrapping_sub(other) as i32) < 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::WindowId;
+
+    fn touched(number: u32, window: u16, offset: u64, len: usize) -> Touched {
+        let data = vec![0; len];
+        Touched::by(number, &Put { window: WindowId(window), offset, generation: 0, data: &data })
+    }
+
+    #[test]
+    fn a_put_waits_for_the_last_earlier_one_that_it_meets() {
+        let mut under_way = UnderWay::default();
+        // Across the end of the numbers.
+        let first = u32::MAX - 1;
+        for (number, offset) in (0..4).map(|at| (first.wrapping_add(at), u64::from(at) * 100)) {
+            under_way.push(touched(number, 1, offset, 150));
+        }
+        let last = first.wrapping_add(9);
+        assert_eq!(under_way.overlapped(&touched(last, 1, 120, 10)), Some(first.wrapping_add(1)));
+        assert_eq!(under_way.overlapped(&touched(last, 1, 450, 1000)), None, "behind them all");
+        assert_eq!(under_way.overlapped(&touched(last, 2, 0, 1000)), None, "another window");
+        assert_eq!(under_way.overlapped(&touched(last, 1, 120, 0)), None, "no bytes");
+        assert_eq!(under_way.overlapped(&touched(first, 1, 0, 1000)), None, "the earliest");
+        under_way.taken(first.wrapping_add(3));
+        assert_eq!(under_way.overlapped(&touched(last, 1, 120, 10)), None, "taken");
+        assert_eq!(under_way.overlapped(&touched(last, 1, 310, 10)), Some(first.wrapping_add(3)));
+    }
+}

@@ -1,0 +1,150 @@
+//! What only a rail over libfabric can show: strangers, ends that do not fit together, and that nothing is left.
+//!
+//! Each provider is skipped, with the reason printed, where libfabric is absent.
+
+#[allow(dead_code, reason = "the suite uses the rest")]
+#[path = "conformance/pairs.rs"]
+mod pairs;
+
+use std::sync::{Arc, atomic::AtomicBool};
+
+use pairs::{DIVIDED, GRANULE, Kind, Own, WHOLE, pair};
+use plexus_fabric::{
+    Lane, Lost, Put, Rail,
+    ofi::{Offer, OfiEndpoint, OfiError},
+};
+
+const PROVIDERS: [&str; 2] = ["tcp", "shm"];
+
+fn here() -> impl Iterator<Item = &'static str> {
+    PROVIDERS.into_iter().filter(|provider| Kind::Ofi(provider).is_here())
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Names that this process has in `/dev/shm`.
+fn names() -> usize {
+    let own = format!("{}:", std::process::id());
+    let is_own = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&own);
+    std::fs::read_dir("/dev/shm").unwrap().flatten().filter(is_own).count()
+}
+
+fn resident_kib() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Opens pairs, uses and closes them.
+fn rails_come_and_go(provider: &'static str, count: usize) {
+    for round in 0..count {
+        let (mut a, mut b) = pair(Kind::Ofi(provider));
+        let put = Put { window: WHOLE, offset: 0, generation: 0, data: &[round as u8; 100_000] };
+        a.rail.put(Lane::Bulk, put, b"put", b"").unwrap();
+        a.rail.send(Lane::Prompt, b"frame", b"").unwrap();
+        assert_eq!(b.take_from(&mut a, 2).len(), 2);
+    }
+}
+
+/// One test for all that counts what the process holds, so that no other runs beside it.
+#[test]
+fn nothing_is_left_of_rails_that_ended_and_strangers_do_no_harm() {
+    for provider in here() {
+        // What the provider takes once and keeps.
+        rails_come_and_go(provider, 5);
+        let before = (descriptors(), names(), resident_kib());
+        rails_come_and_go(provider, 50);
+        let after = (descriptors(), names(), resident_kib());
+        println!("{provider}: descriptors, names, KiB: {before:?}, after 50 pairs {after:?}");
+        assert_eq!((after.0, after.1), (before.0, before.1), "{provider}: descriptors and names");
+        // A pair that stayed would be more than a MiB of buffers that were used and 8 MiB of windows.
+        assert!(after.2 < before.2 + 50 * 1024, "{provider}: {} KiB became {}", before.2, after.2);
+
+        // Over `shm` whoever may open the memory may do as he likes.
+        if provider != "shm" {
+            a_stranger_is_not_heard(provider);
+        }
+        a_late_put_ends_the_rail(provider);
+        ends_that_do_not_fit_are_refused(provider);
+    }
+    absent_providers_are_named();
+}
+
+/// Whoever knows the address but not the session.
+fn a_stranger_is_not_heard(provider: &'static str) {
+    let (a, b, stranger) = (Own::new(), Own::new(), Own::new());
+    let ends = [&a, &b, &stranger].map(|own| own.ofi_end(provider));
+    let [offer_a, offer_b, _] = ends.each_ref().map(|end| end.offer().encode());
+    // The session stands at byte 16.
+    let mut guessed = offer_a.clone();
+    guessed[16] ^= 1;
+    let crc = plexus_base::crc32c_append(
+        plexus_base::crc32c_append(plexus_base::crc32c(&guessed[..12]), &[0; 4]),
+        &guessed[16..],
+    );
+    guessed[12..16].copy_from_slice(&crc.to_le_bytes());
+    let [end_a, end_b, end_stranger] = ends;
+    let ((mut rail_a, a), (mut rail_b, b)) = (a.ofi(end_a, &offer_b), b.ofi(end_b, &offer_a));
+    let (mut rail_stranger, _) = stranger.ofi(end_stranger, &guessed);
+    for _ in 0..100 {
+        // Far from all of it goes out; what does takes buffers of the other for a moment.
+        let _ = rail_stranger.send(Lane::Prompt, b"let me in", &[7; 500]);
+        rail_stranger.flush().unwrap();
+        rail_a.flush().unwrap();
+        rail_b.flush().unwrap();
+    }
+    while !(rail_a.is_connected() && rail_b.is_connected()) {
+        rail_a.flush().unwrap();
+        rail_b.flush().unwrap();
+    }
+    let (mut a, mut b) = (a(rail_a), b(rail_b));
+    b.rail.send(Lane::Prompt, b"peer", b"").unwrap();
+    assert_eq!(a.take_from(&mut b, 1), [(Lane::Prompt, b"peer".to_vec())]);
+    assert!(!rail_stranger.is_connected());
+}
+
+/// Both kinds of put, under a generation that is no longer expected.
+fn a_late_put_ends_the_rail(provider: &'static str) {
+    for len in [64, GRANULE] {
+        let (mut a, mut b) = pair(Kind::Ofi(provider));
+        b.window(DIVIDED).set_generation(0, 5);
+        let data = vec![9; len];
+        a.rail.send(Lane::Bulk, b"before", b"").unwrap();
+        let put = Put { window: DIVIDED, offset: 0, generation: 3, data: &data };
+        a.rail.put(Lane::Bulk, put, b"late", b"").unwrap();
+        a.rail.send(Lane::Bulk, b"behind", b"").unwrap();
+        let mut frames = Vec::new();
+        let lost = loop {
+            let _ = a.rail.flush();
+            match b.rail.poll(4, &mut |_, frame| frames.push(pairs::bytes(&frame))) {
+                Ok(_) => {}
+                Err(lost) => break lost,
+            }
+        };
+        assert_eq!(frames, [b"before".to_vec()]);
+        assert!(matches!(lost, Lost::Corrupt(_)), "{lost:?}");
+    }
+}
+
+fn ends_that_do_not_fit_are_refused(provider: &'static str) {
+    let (a, b) = (Own::new(), Own::new());
+    let mut bytes = b.ofi_end(provider).offer().encode();
+    bytes[32] = b'x';
+    bytes[12..16].copy_from_slice(&[0; 4]);
+    let crc = plexus_base::crc32c(&bytes);
+    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    let offer = Offer::decode(&bytes).unwrap();
+    let refused = a.ofi_end(provider).connect(offer, Arc::new(AtomicBool::new(false)));
+    assert!(matches!(refused, Err(OfiError::Differs { .. })));
+}
+
+fn absent_providers_are_named() {
+    match OfiEndpoint::open("nothing-of-this-name", None, Arc::default()) {
+        Err(OfiError::Provider { wanted, .. }) => assert_eq!(wanted, "nothing-of-this-name"),
+        Err(why @ OfiError::Absent { .. }) => assert!(why.to_string().contains("install it")),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("a provider that there is not"),
+    }
+}
