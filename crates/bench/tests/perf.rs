@@ -163,15 +163,21 @@ fn every_trial_ends(kind: RailKind, driving: Driving, grid: &Grid) -> Vec<Measur
             // The other direction is where it happens to be when this one has its count.
             assert!(flow.messages >= COUNT || index == 1, "{line}");
             assert_eq!(flow.latency_us.is_some(), trial.test == Test::Latency, "{line}");
-            assert_eq!(flow.streams.is_some(), trial.streams > 1, "{line}");
+            assert_eq!(flow.per_stream.is_some(), trial.streams > 1, "{line}");
             if let (Some(latency), Some(round)) = (flow.latency_us, flow.round_trip_us) {
                 assert_eq!(latency.count, flow.messages, "{line}");
                 assert!(latency.min <= latency.max && latency.max <= round.max, "{line}");
             }
-            if let Some(streams) = &flow.streams {
+            if let Some(streams) = &flow.per_stream {
                 assert_eq!(streams.each.len(), trial.streams as usize);
             }
         }
+        let text = serde_json::to_string(measured).unwrap();
+        assert_eq!(
+            serde_json::from_str::<Measured>(&text).unwrap(),
+            *measured,
+            "it survives the way to who asked"
+        );
         assert_eq!(measured.load_mb_per_s.is_some(), trial.load.is_some(), "{line}");
         assert!(measured.client.ns_per_message > 0.0 && measured.server.ns_per_message > 0.0, "{line}");
     }

@@ -94,10 +94,8 @@ fn every_option_once() {
         assert!(row["reverse"]["mb_per_s"].is_f64() && row["load_mb_per_s"].is_f64(), "{row}");
         assert_eq!(row["repeats"]["each"].as_array().unwrap().len(), 2);
         assert_eq!(row["lane"], "bulk");
-        match row["streams"].as_object() {
-            Some(streams) => assert_eq!(streams["each"].as_array().unwrap().len(), 3, "{row}"),
-            None => assert_eq!(row["streams"], 1, "{row}"),
-        }
+        let streams = row["per_stream"]["each"].as_array().map_or(1, Vec::len);
+        assert_eq!(row["streams"], streams, "{row}");
     }
 }
 
@@ -238,4 +236,22 @@ fn wrong_usage_is_refused_with_what_to_do() {
         assert_eq!(said.code, Some(2), "{args:?}: {}", said.err);
         assert!(said.err.contains(part), "{args:?}: {}", said.err);
     }
+}
+
+#[test]
+fn the_host_is_swept_in_namespaces_and_left_as_it_was() {
+    let backlog = || std::fs::read_to_string("/proc/sys/net/core/netdev_max_backlog").unwrap();
+    let before = backlog();
+    let said = common::run(["perf", "--sweep-host", "--seconds", "0.02", "--json"]).said();
+    if !rustix::process::geteuid().is_root() {
+        assert!(said.refusal().contains("run it as root"));
+        return;
+    }
+    let said = said.json();
+    let tried = said["sweep"].as_array().unwrap();
+    assert_eq!(tried.len(), 9);
+    let measured = |one: &Value| one["outcome"]["Ok"][0].as_f64().is_some_and(|mb| mb > 0.0);
+    let namespaced = |one: &&Value| one["setting"] != "backlog";
+    assert!(tried.iter().filter(namespaced).all(measured), "{said}");
+    assert_eq!(backlog(), before);
 }

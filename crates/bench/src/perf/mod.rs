@@ -21,6 +21,7 @@ mod client;
 pub mod command;
 pub mod compare;
 mod grid;
+pub mod host;
 mod ops;
 mod parameters;
 mod passive;

@@ -50,7 +50,7 @@ fn picture(test: Test, rows: &[Row]) -> Option<BySize> {
                 },
                 Panel {
                     title: "Service demand of the busier side".into(),
-                    vertical: "CPU microseconds for each round trip".into(),
+                    vertical: "CPU microseconds a round trip".into(),
                     logarithmic: true,
                     points: points(|one| one.client.ns_per_message.max(one.server.ns_per_message) / 1000.0),
                 },

@@ -132,9 +132,9 @@ fn told(latency: &super::Percentiles, name: &str) -> bool {
 
 fn bandwidth_columns() -> Vec<Column> {
     let both = |row: &Row, of: fn(&super::Flow) -> f64| {
-        row.measured.reverse.as_ref().map_or_else(String::new, |reverse| rate(of(reverse)))
+        row.measured.reverse.as_ref().map_or_else(String::new, |reverse| megabytes(of(reverse)))
     };
-    let streams = |row: &Row| row.measured.flow.streams.clone();
+    let streams = |row: &Row| row.measured.flow.per_stream.clone();
     vec![
         column("size", size),
         column("messages/s", |row| rate(row.measured.flow.messages_per_s)),
@@ -148,7 +148,7 @@ fn bandwidth_columns() -> Vec<Column> {
             streams(row).map_or_else(String::new, |streams| megabytes(streams.mean))
         }),
         column("deviation", move |row| {
-            row.measured.flow.streams.as_ref().map_or_else(String::new, |streams| us(streams.deviation))
+            row.measured.flow.per_stream.as_ref().map_or_else(String::new, |streams| us(streams.deviation))
         }),
         column("spread", spread),
         column("load MB/s", load),
@@ -283,10 +283,10 @@ fn csv_columns() -> Vec<Column> {
         column("mb_per_s", |row| row.measured.flow.mb_per_s.to_string()),
         column("back_mb_per_s", move |row| number(row.measured.reverse.as_ref().map(|flow| flow.mb_per_s))),
         column("stream_mean_mb_per_s", move |row| {
-            number(row.measured.flow.streams.as_ref().map(|streams| streams.mean))
+            number(row.measured.flow.per_stream.as_ref().map(|streams| streams.mean))
         }),
         column("stream_deviation_mb_per_s", move |row| {
-            number(row.measured.flow.streams.as_ref().map(|streams| streams.deviation))
+            number(row.measured.flow.per_stream.as_ref().map(|streams| streams.deviation))
         }),
     ];
     for (head, name) in [

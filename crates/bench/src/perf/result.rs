@@ -122,7 +122,7 @@ pub struct Flow {
     pub mb_per_s: f64,
     /// Where there are several streams: 10^6 bytes a second of each.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub streams: Option<Streams>,
+    pub per_stream: Option<Streams>,
     /// The round trip, where latency was measured.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub round_trip_us: Option<Percentiles>,
@@ -168,7 +168,7 @@ impl Flow {
             messages: all,
             messages_per_s: thousandths(all as f64 / seconds),
             mb_per_s: thousandths(mb(all)),
-            streams: (messages.len() > 1).then(|| Streams::of(messages.iter().map(|n| mb(*n)).collect())),
+            per_stream: (messages.len() > 1).then(|| Streams::of(messages.iter().map(|n| mb(*n)).collect())),
             round_trip_us: latency.then(|| Percentiles::of(responses, 1)),
             latency_us: latency.then(|| Percentiles::of(responses, parts)),
         }
@@ -276,12 +276,12 @@ mod tests {
         let trial = Trial { streams: 4, ..Trial::new(Test::Bandwidth, Op::Send, 1000) };
         let flow = Flow::of(&trial, &[2000, 4000, 4000, 6000], 1_000_000_000, &Responses::new());
         assert_eq!((flow.messages, flow.mb_per_s), (16000, 16.0));
-        let streams = flow.streams.unwrap();
+        let streams = flow.per_stream.unwrap();
         assert_eq!((streams.mean, streams.deviation), (4.0, 1.414));
         assert_eq!(streams.each, [2.0, 4.0, 4.0, 6.0]);
         assert!(flow.latency_us.is_none());
         let alone = Flow::of(&Trial::new(Test::Latency, Op::Send, 8), &[9], 1_000, &Responses::new());
-        assert!(alone.streams.is_none() && alone.latency_us.is_some());
+        assert!(alone.per_stream.is_none() && alone.latency_us.is_some());
     }
 
     #[test]

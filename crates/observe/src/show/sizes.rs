@@ -117,7 +117,7 @@ impl BySize {
             values,
             logarithmic: panel.logarithmic,
         };
-        words(area, &panel.title, 17, (HPos::Center, VPos::Bottom), (left + 250, frame.top - 12))?;
+        words(area, &panel.title, 17, (HPos::Center, VPos::Bottom), (left + 250, frame.top - 28))?;
         words(area, &panel.vertical, 13, (HPos::Left, VPos::Bottom), (left - 60, frame.top - 12))?;
         for (value, named) in ticks {
             let y = frame.y(value);

@@ -3,6 +3,7 @@
 mod between;
 mod listen;
 mod pair;
+mod sweep;
 
 use std::path::PathBuf;
 
@@ -26,6 +27,7 @@ Examples:
   plexus perf c1 n1 n2 --test latency --sizes 64     two nodes of a running cluster
   plexus perf --rail tcp --sizes 64 --test latency --load max
   plexus perf --test bandwidth --sizes 64K --streams 1,4,16 --bidirectional
+  plexus perf --compare hp,dolphin,cern
   plexus perf HOST --sizes 8 --test latency --max-latency-us 20 --percentile p99";
 
 /// Between whom, and what.
@@ -102,6 +104,14 @@ pub(crate) struct Args {
     /// End when standard input does.
     #[arg(long, hide = true)]
     lifeline: bool,
+
+    /// Measure under different settings of the host's network (receive buffers, MTU, device backlog), in network namespaces
+    /// made for that; needs root.
+    #[arg(long, help_heading = "Modes")]
+    #[arg(conflicts_with_all = ["target", "test", "op", "sizes", "streams", "depth", "bidirectional", "load", "rail"])]
+    #[arg(conflicts_with_all = ["count", "repeat", "cores", "listen", "csv", "plot", "compare", "max_latency_us"])]
+    #[arg(conflicts_with = "min_mb_s")]
+    sweep_host: bool,
 
     /// Print the result as JSON.
     #[arg(long, help_heading = "Result")]
@@ -195,6 +205,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         return listen::run(address, args.once, core, args.json);
     }
     let wish = args.wish(cores)?;
+    if args.sweep_host {
+        let wait = match args.wait[..] {
+            [] => Waiting::Adaptive,
+            [wait] => wait,
+            _ => bail!("--sweep-host: name one way of waiting"),
+        };
+        return sweep::Sweep { wait, seconds: args.seconds, json: args.json }.run();
+    }
     let rows = match target(&args.target)? {
         Target::Here => pair::measure(&wish)?,
         Target::Host(host) => pair::measure_with(&wish, &host)?,
