@@ -1,6 +1,9 @@
 //! The command line of the project's own commands.
 
-use std::process::ExitCode;
+use std::{
+    path::Path,
+    process::{self, ExitCode},
+};
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
@@ -26,6 +29,21 @@ enum Command {
     },
     /// Runs the protocols in the simulator, one cluster for each seed.
     Sim(Sim),
+    /// Real fail-overs between two processes in network namespaces, counted (as root).
+    Torture {
+        /// How many.
+        #[arg(long, default_value_t = 200)]
+        failovers: u64,
+    },
+    /// Real faults at random on two processes that talk all the time (as root).
+    Soak {
+        /// For so long.
+        #[arg(long, default_value_t = 60)]
+        minutes: u64,
+        /// Which faults, and when.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Benchmarks beside peers.
     #[command(subcommand)]
     Bench(Bench),
@@ -70,9 +88,15 @@ fn run(command: Command) -> Result<()> {
             }
             verify::tidy_tree(&root)
         }
+        Command::Torture { failovers } => {
+            command::run(checks(&root, "torture").args(["failovers", &failovers.to_string()]))
+        }
+        Command::Soak { minutes, seed } => {
+            let seconds = (minutes * 60).to_string();
+            command::run(checks(&root, "torture").args(["soak", &seconds, &seed.to_string()]))
+        }
         Command::Sim(sim) => {
-            let mut cargo = command::cargo(&root);
-            cargo.args(["run", "--quiet", "--release", "--package", "plexus-checks", "--bin", "sim", "--"]);
+            let mut cargo = checks(&root, "sim");
             cargo.args(["--seeds", &sim.seeds.to_string()]);
             for (name, value) in
                 [("--from", sim.from.map(|seed| seed.to_string())), ("--scenario", sim.scenario)]
@@ -83,4 +107,11 @@ fn run(command: Command) -> Result<()> {
         }
         Command::Bench(Bench::Interconnect(options)) => interconnect::run(&root, &options),
     }
+}
+
+/// A program of `plexus-checks`, to be built and run.
+fn checks(root: &Path, name: &str) -> process::Command {
+    let mut cargo = command::cargo(root);
+    cargo.args(["run", "--quiet", "--release", "--package", "plexus-checks", "--bin", name, "--"]);
+    cargo
 }

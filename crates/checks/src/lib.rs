@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod disk;
 mod driver;
 pub mod failure;
+pub mod faults;
 pub mod frames;
 pub mod links;
 pub mod page;

@@ -74,7 +74,6 @@ impl Ours {
         let Some(first) = works.first() else { return Ok(Vec::new()) };
         let folder = tempfile::tempdir()?;
         let dir = folder.path().join("pair");
-        let waiting = if first.what == What::Asleep { "event" } else { "polling" };
         let mut init = Command::new(&self.plexus);
         init.arg("init").arg(&dir).args(["--nodes", "2", "--size-mib", "8", "--cache-mib", "4"]);
         let rail = if place.path == Path::Shm { "shm" } else { "tcp" };
@@ -82,22 +81,23 @@ impl Ours {
         self.configure(&dir.join("cluster.toml"), place, sealed)?;
         let _nodes = self.start(&dir, place)?;
 
-        let mut perf = Command::new(&self.plexus);
-        perf.arg("perf").arg(&dir).args(["n1", "n2", "--seconds", SECONDS, "--json", "--method"]);
-        perf.arg(if first.what == What::PutStream { "put" } else { "send" });
         let latency = matches!(first.what, What::Message | What::RoundTrip | What::Asleep);
-        perf.args(["--pattern", if latency { "latency" } else { "stream" }]);
-        perf.args(["--waiting", if waiting == "event" { "waiting" } else { "polling" }]);
+        let mut perf = Command::new(&self.plexus);
+        perf.arg("perf").arg(&dir).args(["n1", "n2", "--seconds", SECONDS, "--json"]);
+        perf.args(["--test", if latency { "latency" } else { "bandwidth" }]);
+        perf.args(["--op", if first.what == What::PutStream { "put" } else { "send" }]);
+        perf.args(["--wait", if first.what == What::Asleep { "event" } else { "polling" }]);
+        let depth = if first.what == What::Rate { "64" } else { "16" };
         let sizes: Vec<String> = works.iter().map(|work| work.bytes.to_string()).collect();
-        let text = command::output(perf.args(["--sizes", &sizes.join(",")]))?;
+        let text = command::output(perf.args(["--depth", depth, "--sizes", &sizes.join(",")]))?;
         let json: Value = serde_json::from_str(&text).context("plexus perf printed no JSON")?;
         let rows = json["perf"].as_array().context("plexus perf printed no list `perf`")?;
         let value = |work: &Work| {
             let row = rows.iter().find(|row| row["bytes"] == work.bytes);
             let row = row.with_context(|| format!("plexus perf printed no row for {work}"))?;
             let value = match work.what {
-                What::Asleep => row["response_us"]["p50"].as_f64().map(|us| us * 1000.0),
-                _ if latency => row["one_way_us"].as_f64().map(|us| work.of_one_way(us * 1000.0)),
+                What::Asleep => row["round_trip_us"]["p50"].as_f64().map(|us| us * 1000.0),
+                _ if latency => row["latency_us"]["p50"].as_f64().map(|us| work.of_one_way(us * 1000.0)),
                 _ => row["messages_per_s"].as_f64().map(|rate| work.of_rate(rate)),
             };
             Ok((*work, value.with_context(|| format!("plexus perf printed no result for {work}"))?))
@@ -108,9 +108,9 @@ impl Ours {
     /// Puts the two nodes on their cores, and at the ends of the path.
     fn configure(&self, path: &FilePath, place: &Place, sealed: bool) -> Result<()> {
         let mut config: Table = std::fs::read_to_string(path)?.parse()?;
-        if sealed {
-            config.insert("encryption".into(), "always".into());
-        }
+        let interconnect = config.get_mut("interconnect").and_then(|table| table.as_table_mut());
+        let interconnect = interconnect.context("cluster.toml has no [interconnect]")?;
+        interconnect.insert("encrypt".into(), if sealed { "always" } else { "never" }.into());
         let nodes = config.get_mut("node").and_then(|nodes| nodes.as_array_mut());
         for (side, node) in nodes.context("cluster.toml has no nodes")?.iter_mut().enumerate() {
             let node = node.as_table_mut().context("cluster.toml has strange nodes")?;

@@ -1,0 +1,50 @@
+//! Real processes under real faults: `torture failovers N` and `torture soak SECONDS [SEED]`; `torture member` is what these
+//! start. Ends with 1 at the first failure.
+
+use std::{process::ExitCode, time::Duration};
+
+use plexus_checks::faults::{campaign, member::Member};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("torture: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<(), String> {
+    const USAGE: &str = "use: torture failovers N | torture soak SECONDS [SEED]";
+    let number = |text: &String| text.parse::<u64>().map_err(|_| format!("{text} is no number; {USAGE}"));
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    match arguments {
+        [command, rest @ ..] if command == "member" => {
+            Member::from_arguments(rest).ok_or_else(|| format!("no member: {rest:?}"))?.run()
+        }
+        [command, count] if command == "failovers" => {
+            let count = number(count)? as usize;
+            let mut say = |done: usize| {
+                if done.is_multiple_of(20) {
+                    eprintln!("{done} of {count}");
+                }
+            };
+            let stalls = campaign::failovers(program, count, &mut say)?;
+            println!("{count} fail-overs: 0 lost, 0 doubled, 0 late, 0 out of order\n{stalls}");
+            Ok(())
+        }
+        [command, seconds, seed @ ..] if command == "soak" && seed.len() < 2 => {
+            let (time, seed) = (Duration::from_secs(number(seconds)?), seed.first().map_or(Ok(1), number)?);
+            let mut say = |soaked: &campaign::Soaked| eprintln!("{} faults", soaked.faults);
+            let soaked = campaign::soak(program, time, seed, &mut say)?;
+            let campaign::Soaked { faults, delivered } = soaked;
+            println!(
+                "{faults} faults, {delivered} messages: each delivered once, in order, unchanged; nothing grew"
+            );
+            Ok(())
+        }
+        _ => Err(USAGE.into()),
+    }
+}

@@ -1,0 +1,217 @@
+//! Many faults, one after the other, on one pair over two paths: fail-overs that are counted, and a soak.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use plexus_fabric::RailKind;
+use plexus_sim::Random;
+
+use super::{Net, Pair, Side, Spec};
+
+/// What happens to a path.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Fault {
+    /// Its connections are reset.
+    Reset,
+    /// Nothing passes any more, either way, and nobody says so.
+    BlackHole,
+    /// Nothing passes from the first host to the second.
+    OneWayThere,
+    /// Nothing passes from the second host to the first.
+    OneWayBack,
+    /// The cable is pulled.
+    Cut,
+}
+
+impl Fault {
+    /// Every fault.
+    pub const ALL: [Self; 5] = [Self::Reset, Self::BlackHole, Self::OneWayThere, Self::OneWayBack, Self::Cut];
+
+    /// The name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reset => "reset",
+            Self::BlackHole => "black hole",
+            Self::OneWayThere => "black hole, there",
+            Self::OneWayBack => "black hole, back",
+            Self::Cut => "link down",
+        }
+    }
+
+    /// Makes it happen.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn strike(self, net: &Net, path: usize) -> Result<(), String> {
+        match self {
+            Self::Reset => Side::BOTH.into_iter().try_for_each(|side| net.reset(path, side)),
+            Self::BlackHole => Side::BOTH.into_iter().try_for_each(|side| net.swallow(path, side)),
+            Self::OneWayThere => net.swallow(path, Side::A),
+            Self::OneWayBack => net.swallow(path, Side::B),
+            Self::Cut => net.cut(path),
+        }
+    }
+}
+
+/// The stalls of fail-overs, by what caused them, in microseconds.
+#[derive(Clone, Debug, Default)]
+pub struct Stalls(BTreeMap<Fault, Vec<u64>>);
+
+impl Stalls {
+    fn add(&mut self, fault: Fault, us: u64) {
+        self.0.entry(fault).or_default().push(us);
+    }
+}
+
+impl fmt::Display for Stalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (fault, us) in &self.0 {
+            let mut sorted = us.clone();
+            sorted.sort_unstable();
+            let at = |share: usize| sorted[(sorted.len() - 1) * share / 100] as f64 / 1000.0;
+            writeln!(
+                f,
+                "{:<18} {:>5} times: stall p50 {:>6.1} ms, p90 {:>6.1}, p99 {:>6.1}, longest {:>6.1}",
+                fault.name(),
+                sorted.len(),
+                at(50),
+                at(90),
+                at(99),
+                at(100)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn pair(program: PathBuf, net: &Net) -> Result<Pair, String> {
+    let mut pair = Pair::start(Spec { program, rail: RailKind::Tcp, encrypt: false }, Some(net))?;
+    whole(&mut pair, net)?;
+    pair.flows()?;
+    Ok(pair)
+}
+
+/// Waits until both members have all of their rails.
+fn whole(pair: &mut Pair, net: &Net) -> Result<(), String> {
+    pair.until("every path is joined", |_, report| {
+        report.rails.iter().filter(|(_, state)| !state.starts_with("down")).count() == net.paths()
+    })?;
+    Ok(())
+}
+
+/// The path that prompt messages of the first member take.
+fn path_in_use(pair: &mut Pair, net: &Net) -> Result<usize, String> {
+    let report = pair.report(Side::A)?;
+    let best = report.rails.iter().find(|(_, state)| state == "active best");
+    best.and_then(|(path, _)| net.path_of(path)).ok_or_else(|| format!("no path is in use: {report}"))
+}
+
+/// Strikes the path in use so many times, with each fault in turn; every time all traffic must go on over another path,
+/// with nothing lost, doubled or late. Tells `say` how far it is.
+///
+/// # Errors
+/// Something was lost, doubled, late or changed, the peer was taken for gone, or traffic did not go on.
+pub fn failovers(program: PathBuf, count: usize, say: &mut dyn FnMut(usize)) -> Result<Stalls, String> {
+    let net = Net::new(2)?;
+    let mut pair = pair(program, &net)?;
+    let mut stalls = Stalls::default();
+    for number in 0..count {
+        let fault = Fault::ALL[number % Fault::ALL.len()];
+        let path = path_in_use(&mut pair, &net)?;
+        fault.strike(&net, path)?;
+        let failed = |why| format!("fail-over {number}, {} on path {path}: {why}", fault.name());
+        let stall = struck(&mut pair, &net, path).map_err(failed)?;
+        stalls.add(fault, stall);
+        net.heal()?;
+        whole(&mut pair, &net).map_err(failed)?;
+        say(number + 1);
+    }
+    let reports = pair.finish()?;
+    match reports.iter().any(|report| report.gone > 0) {
+        true => Err(format!("a peer was taken for gone: {}; {}", reports[0], reports[1])),
+        false => Ok(stalls),
+    }
+}
+
+/// Waits until both members have left the path that was struck and traffic flows again; the longest stall.
+fn struck(pair: &mut Pair, net: &Net, path: usize) -> Result<u64, String> {
+    let mut stall = 0;
+    pair.until("the path that was struck is left", |_, report| {
+        stall = stall.max(report.stall_us);
+        let here = |(name, _): &&(String, String)| net.path_of(name) == Some(path);
+        !report.rails.iter().filter(here).any(|(_, state)| state.starts_with("active"))
+    })?;
+    Ok(stall.max(pair.flows()?))
+}
+
+/// What a soak saw.
+#[derive(Clone, Debug, Default)]
+pub struct Soaked {
+    /// Faults that struck.
+    pub faults: u64,
+    /// Messages and puts that were delivered and checked, both ways.
+    pub delivered: u64,
+}
+
+/// Faults of every sort at random for `time`, both paths at once too, and in between none: everything must be
+/// delivered, and nothing grow. Tells `say` how far it is.
+///
+/// # Errors
+/// Something was lost, doubled, late or changed, traffic did not go on, or memory, descriptors or threads grew.
+pub fn soak(
+    program: PathBuf,
+    time: Duration,
+    seed: u64,
+    say: &mut dyn FnMut(&Soaked),
+) -> Result<Soaked, String> {
+    let net = Net::new(2)?;
+    let mut random = Random::new(seed);
+    let mut pair = pair(program, &net)?;
+    let before = [pair.holds(Side::A)?, pair.holds(Side::B)?];
+    let (began, mut told) = (Instant::now(), Instant::now());
+    let mut soaked = Soaked::default();
+    while began.elapsed() < time {
+        let path = random.below(net.paths() as u64) as usize;
+        let failed = |why| format!("seed {seed}, fault {}: {why}", soaked.faults);
+        match random.below(9) {
+            fault @ 0..5 => Fault::ALL[fault as usize].strike(&net, path)?,
+            5 => net.lose(path, Side::BOTH[random.below(2) as usize], 1 + random.below(20) as u32)?,
+            6 => net.throttle(path, Side::BOTH[random.below(2) as usize], 5 + random.below(100) as u32)?,
+            7 => {
+                net.swallow_long(path, Side::BOTH[random.below(2) as usize], 600 + random.below(800) as u32)?
+            }
+            // Shorter than the links' patience: nobody is to be taken for gone.
+            _ => {
+                let both = (0..net.paths()).try_for_each(|path| Fault::BlackHole.strike(&net, path));
+                both.map(|()| thread::sleep(Duration::from_millis(random.below(300))))?;
+                net.heal()?;
+            }
+        }
+        pair.flows().map_err(failed)?;
+        net.heal()?;
+        whole(&mut pair, &net).map_err(failed)?;
+        soaked.faults += 1;
+        if told.elapsed() > Duration::from_secs(10) {
+            told = Instant::now();
+            say(&soaked);
+        }
+    }
+    for side in Side::BOTH {
+        let after = pair.holds(side)?;
+        if !after.is_flat_since(&before[side.index()]) {
+            return Err(format!("seed {seed}: {side:?} grew from {:?} to {after:?}", before[side.index()]));
+        }
+    }
+    let reports = pair.finish()?;
+    soaked.delivered = reports.iter().map(|report| report.received).sum();
+    match reports.iter().any(|report| report.gone > 0) {
+        true => Err(format!("seed {seed}: a peer was taken for gone: {}; {}", reports[0], reports[1])),
+        false => Ok(soaked),
+    }
+}

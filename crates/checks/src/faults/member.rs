@@ -1,0 +1,193 @@
+//! The process of one member: a mesh with one worker, its [`Traffic`], and commands on standard input.
+//!
+//! `report` prints a [`Report`] on a line; `stop` ends the traffic, waits until nothing is under way, and prints one. The
+//! process ends with its standard input.
+
+use std::{
+    fs::File,
+    io::{BufRead, Write},
+    net::SocketAddr,
+    os::fd::AsFd,
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
+};
+
+use plexus_base::{Epoch, Incarnation, NodeId, Waiting};
+use plexus_fabric::{RailKind, Window};
+use plexus_interconnect::mesh::{Config, Key, Mesh, Peer};
+use rustix::thread::LinkNameSpaceType;
+
+use super::{
+    Observed, Report, Task, Traffic,
+    traffic::{WINDOW, WINDOW_BYTES},
+};
+
+/// How long what is under way may take to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often a wait looks.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// What a member must know.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// 0 or 1.
+    pub me: u8,
+    /// Names the pair; no other pair on the machine has the same.
+    pub cluster: u64,
+    /// Which life of this member it is.
+    pub life: u64,
+    /// What joins it to its peer.
+    pub rail: RailKind,
+    /// Whether that is encrypted.
+    pub encrypt: bool,
+    /// Where it listens: an address for each path.
+    pub listen: Vec<SocketAddr>,
+    /// Where the other member is found.
+    pub peer: Vec<SocketAddr>,
+    /// The network namespace that it lives in.
+    pub namespace: Option<PathBuf>,
+}
+
+impl Member {
+    /// The member as arguments of its program.
+    #[must_use]
+    pub fn to_arguments(&self) -> Vec<String> {
+        let addresses =
+            |all: &[SocketAddr]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let mut arguments = vec![
+            self.me.to_string(),
+            self.cluster.to_string(),
+            self.life.to_string(),
+            self.rail.name().to_owned(),
+            self.encrypt.to_string(),
+            addresses(&self.listen),
+            addresses(&self.peer),
+        ];
+        arguments.extend(self.namespace.iter().map(|path| path.display().to_string()));
+        arguments
+    }
+
+    /// The member that these arguments describe.
+    #[must_use]
+    pub fn from_arguments(arguments: &[String]) -> Option<Self> {
+        let addresses = |text: &str| text.split(',').map(|one| one.parse().ok()).collect::<Option<Vec<_>>>();
+        let [me, cluster, life, rail, encrypt, listen, peer, namespace @ ..] = arguments else { return None };
+        Some(Self {
+            me: me.parse().ok().filter(|me| *me < 2)?,
+            cluster: cluster.parse().ok()?,
+            life: life.parse().ok()?,
+            rail: RailKind::ALL.into_iter().find(|kind| kind.name() == rail)?,
+            encrypt: encrypt.parse().ok()?,
+            listen: addresses(listen)?,
+            peer: addresses(peer)?,
+            namespace: namespace.first().map(PathBuf::from),
+        })
+    }
+
+    /// Runs it until its standard input ends.
+    ///
+    /// # Errors
+    /// One line that says what could not be had.
+    pub fn run(self) -> Result<(), String> {
+        // Before there is any other thread: a namespace is entered by a thread, and inherited by those it starts.
+        if let Some(path) = &self.namespace {
+            let enter = File::open(path).and_then(|file| {
+                rustix::thread::move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
+                Ok(())
+            });
+            enter.map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        let window = Window::create(WINDOW, WINDOW_BYTES, 0).map_err(|error| error.to_string())?;
+        let window = Arc::new(window);
+        let observed = Arc::<Observed>::default();
+        let traffic = Traffic::new(NodeId(1 - self.me), window.clone(), observed.clone());
+        let mesh =
+            Mesh::start(self.config(window), vec![traffic], |_| ()).map_err(|error| error.to_string())?;
+        for line in std::io::stdin().lock().lines() {
+            match line.map_err(|error| error.to_string())?.as_str() {
+                "report" => {}
+                "stop" => {
+                    mesh.workers()[0].submit(Task::Stop);
+                    let end = Instant::now() + PATIENCE;
+                    while !observed.is_idle() && Instant::now() < end {
+                        thread::sleep(LOOK_EVERY);
+                    }
+                }
+                other => return Err(format!("no command: {other}")),
+            }
+            let mut out = std::io::stdout().lock();
+            writeln!(out, "{}", report(&mesh, &observed)).map_err(|error| error.to_string())?;
+        }
+        mesh.stop();
+        Ok(())
+    }
+
+    pub(super) fn config(&self, window: Arc<Window>) -> Config {
+        let mut cluster = [0; 16];
+        cluster[..8].copy_from_slice(&self.cluster.to_le_bytes());
+        let peer = Peer {
+            id: NodeId(1 - self.me),
+            addresses: self.peer.clone(),
+            rails: vec![self.rail],
+            encrypt: self.encrypt,
+        };
+        Config {
+            me: NodeId(self.me),
+            incarnation: Incarnation(self.life),
+            cluster,
+            epoch: Epoch(1),
+            fingerprint: 1,
+            keys: Arc::new(vec![Key::new([7; 32])]),
+            listen: self.listen.clone(),
+            peers: vec![peer],
+            windows: vec![window],
+            waiting: Waiting::Event,
+            patience: Duration::from_secs(1),
+            probe: Duration::from_millis(20),
+        }
+    }
+}
+
+fn report(mesh: &Mesh<Traffic>, observed: &Observed) -> Report {
+    let rails = mesh.rails().into_iter();
+    Report {
+        ups: observed.ups.load(Relaxed),
+        gone: observed.gone.load(Relaxed),
+        sent: observed.sent.load(Relaxed),
+        received: observed.received.load(Relaxed),
+        least: observed.least.load(Relaxed),
+        stall_us: observed.take_stall().0 / 1000,
+        strangers: mesh.strangers(),
+        idle: observed.is_idle(),
+        rails: rails
+            .map(|rail| (rail.path, format!("{} {}", rail.state.name(), rail.reason.name())))
+            .collect(),
+        wrong: observed.first_wrong(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_what_its_arguments_say() {
+        let member = Member {
+            me: 1,
+            cluster: 99,
+            life: 3,
+            rail: RailKind::Tcp,
+            encrypt: true,
+            listen: vec!["10.0.0.1:7000".parse().unwrap(), "10.0.1.1:7000".parse().unwrap()],
+            peer: vec!["10.0.0.2:7000".parse().unwrap()],
+            namespace: Some("/proc/1/ns/net".into()),
+        };
+        let arguments = member.to_arguments();
+        let read = Member::from_arguments(&arguments).unwrap();
+        assert_eq!(read.to_arguments(), arguments);
+        assert!(Member::from_arguments(&arguments[..6]).is_none());
+    }
+}

@@ -1,0 +1,298 @@
+//! Two members, what they say, and what must be true in the end.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::mpsc::{Receiver, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use plexus_fabric::RailKind;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Net, Report, Side, member::Member};
+
+/// Longest that anything waited for may take.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// How often a wait looks.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Acknowledgements on every channel after which traffic counts as flowing.
+const FLOWING: u64 = 40;
+
+/// What pair is wanted.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// The program: `torture`.
+    pub program: PathBuf,
+    /// What joins the two.
+    pub rail: RailKind,
+    /// Whether that is encrypted.
+    pub encrypt: bool,
+}
+
+struct Running {
+    child: Child,
+    commands: ChildStdin,
+    answers: Receiver<String>,
+}
+
+/// Two members, in the namespaces of a [`Net`] or both on this host. Dropping it ends them.
+pub struct Pair {
+    spec: Spec,
+    cluster: u64,
+    lives: [u64; 2],
+    addresses: [Vec<SocketAddr>; 2],
+    /// Where each is told to find the other, which may be a relay.
+    routes: [Vec<SocketAddr>; 2],
+    namespaces: [Option<PathBuf>; 2],
+    running: [Option<Running>; 2],
+}
+
+impl Pair {
+    /// Starts both members on the hosts of `net`, or on this one.
+    ///
+    /// # Errors
+    /// They do not start.
+    pub fn start(spec: Spec, net: Option<&Net>) -> Result<Self, String> {
+        let addresses = match net {
+            Some(net) => Side::BOTH.map(|side| net.addresses(side)),
+            None => [vec![free()?], vec![free()?]],
+        };
+        let routes = [addresses[1].clone(), addresses[0].clone()];
+        Self::routed(spec, net, addresses, routes)
+    }
+
+    /// Starts both members; each finds the other at its entry of `routes`.
+    ///
+    /// # Errors
+    /// They do not start.
+    pub fn routed(
+        spec: Spec,
+        net: Option<&Net>,
+        addresses: [Vec<SocketAddr>; 2],
+        routes: [Vec<SocketAddr>; 2],
+    ) -> Result<Self, String> {
+        let namespaces = Side::BOTH.map(|side| net.map(|net| net.namespace(side)));
+        // A name that no other pair on this machine has: the process and a port that only it was given.
+        let cluster = u64::from(std::process::id()) << 16 | u64::from(free()?.port());
+        let mut pair =
+            Self { spec, cluster, lives: [0; 2], addresses, routes, namespaces, running: [None, None] };
+        for side in Side::BOTH {
+            pair.begin(side)?;
+        }
+        Ok(pair)
+    }
+
+    /// Starts a member that does not run.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn begin(&mut self, side: Side) -> Result<(), String> {
+        let index = side.index();
+        self.lives[index] += 1;
+        let member = Member {
+            me: index as u8,
+            cluster: self.cluster,
+            life: self.lives[index],
+            rail: self.spec.rail,
+            encrypt: self.spec.encrypt,
+            listen: self.addresses[index].clone(),
+            peer: self.routes[index].clone(),
+            namespace: self.namespaces[index].clone(),
+        };
+        let mut command = Command::new(&self.spec.program);
+        command.arg("member").args(member.to_arguments()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("a member: {error}"))?;
+        let (Some(commands), Some(out)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("a member without pipes".into());
+        };
+        let (sender, answers) = channel();
+        // Ends with the member, whose output it is.
+        thread::spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        self.running[index] = Some(Running { child, commands, answers });
+        Ok(())
+    }
+
+    /// The process of a member that runs.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn pid(&self, side: Side) -> Result<u32, String> {
+        let running = self.running[side.index()].as_ref();
+        running.map(|running| running.child.id()).ok_or_else(|| format!("{side:?} does not run"))
+    }
+
+    /// Sends a member a signal.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn signal(&self, side: Side, signal: Signal) -> Result<(), String> {
+        let pid = Pid::from_raw(self.pid(side)? as i32).ok_or("no process")?;
+        kill_process(pid, signal).map_err(|error| error.to_string())
+    }
+
+    /// Kills a member; it is gone when this returns.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn kill(&mut self, side: Side) -> Result<(), String> {
+        self.signal(side, Signal::KILL)?;
+        if let Some(mut running) = self.running[side.index()].take() {
+            running.child.wait().map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Asks a member how it is.
+    ///
+    /// # Errors
+    /// It does not answer, or something was wrong.
+    pub fn report(&mut self, side: Side) -> Result<Report, String> {
+        self.ask(side, "report")
+    }
+
+    fn ask(&mut self, side: Side, command: &str) -> Result<Report, String> {
+        let running = self.running[side.index()].as_mut().ok_or_else(|| format!("{side:?} does not run"))?;
+        let ended = |error: &dyn std::fmt::Display| format!("{side:?} does not answer `{command}`: {error}");
+        writeln!(running.commands, "{command}").map_err(|error| ended(&error))?;
+        let line = running.answers.recv_timeout(PATIENCE).map_err(|error| ended(&error))?;
+        let report: Report = line.parse()?;
+        match &report.wrong {
+            Some(wrong) => Err(format!("{side:?}: {wrong}; {report}")),
+            None => Ok(report),
+        }
+    }
+
+    /// Waits until both members say that it is so.
+    ///
+    /// # Errors
+    /// That does not happen, or something was wrong.
+    pub fn until(
+        &mut self,
+        what: &str,
+        mut so: impl FnMut(Side, &Report) -> bool,
+    ) -> Result<[Report; 2], String> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let reports = [self.report(Side::A)?, self.report(Side::B)?];
+            // Both are asked, whatever the first says.
+            let all = Side::BOTH.map(|side| so(side, &reports[side.index()]));
+            if all == [true; 2] {
+                return Ok(reports);
+            }
+            if Instant::now() > end {
+                return Err(format!("waiting until {what}: A: {}; B: {}", reports[0], reports[1]));
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Waits until messages on every channel, puts and calls have passed both ways since now; the longest stall meanwhile in
+    /// microseconds.
+    ///
+    /// # Errors
+    /// They do not pass, or something was wrong.
+    pub fn flows(&mut self) -> Result<u64, String> {
+        let mut began: [Option<Report>; 2] = [None, None];
+        let mut stall_us = 0;
+        self.until("traffic flows both ways", |side, now| {
+            stall_us = stall_us.max(now.stall_us);
+            let began = began[side.index()].get_or_insert_with(|| now.clone());
+            if began.ups != now.ups {
+                // Another life of the link: it counts from zero.
+                *began = now.clone();
+                return false;
+            }
+            now.least >= began.least + FLOWING
+        })?;
+        Ok(stall_us)
+    }
+
+    /// Ends the traffic: everything that one sent must have come to the other, exactly once.
+    ///
+    /// # Errors
+    /// Not everything came, or something was wrong.
+    pub fn finish(mut self) -> Result<[Report; 2], String> {
+        for side in Side::BOTH {
+            let report = self.ask(side, "stop")?;
+            if !report.idle {
+                return Err(format!("{side:?} cannot end what is under way: {report}"));
+            }
+        }
+        let reports = [self.report(Side::A)?, self.report(Side::B)?];
+        let [a, b] = &reports;
+        if a.sent != b.received || b.sent != a.received {
+            return Err(format!("not everything came: A: {a}; B: {b}"));
+        }
+        Ok(reports)
+    }
+
+    /// Memory and descriptors that a member holds now.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn holds(&self, side: Side) -> Result<Holds, String> {
+        let process = PathBuf::from(format!("/proc/{}", self.pid(side)?));
+        let status = fs::read_to_string(process.join("status")).map_err(|error| error.to_string())?;
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = resident.and_then(|text| text.trim().strip_suffix(" kB")?.parse().ok());
+        Ok(Holds {
+            resident_kib: kib.ok_or("no resident memory in /proc/PID/status")?,
+            descriptors: count(&process.join("fd"))?,
+            threads: count(&process.join("task"))?,
+        })
+    }
+}
+
+/// What a process holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holds {
+    /// Resident memory.
+    pub resident_kib: u64,
+    /// Open descriptors.
+    pub descriptors: usize,
+    /// Threads.
+    pub threads: usize,
+}
+
+impl Holds {
+    /// Whether nothing was left over since `before`: no descriptor, no thread, hardly any memory.
+    #[must_use]
+    pub fn is_flat_since(&self, before: &Self) -> bool {
+        self.descriptors <= before.descriptors
+            && self.threads <= before.threads
+            && self.resident_kib <= before.resident_kib + before.resident_kib / 4 + 4096
+    }
+}
+
+fn count(folder: &Path) -> Result<usize, String> {
+    fs::read_dir(folder).map(Iterator::count).map_err(|error| format!("{}: {error}", folder.display()))
+}
+
+/// A loopback address that nobody uses: bound and let go, so nobody else is given the same port so soon.
+fn free() -> Result<SocketAddr, String> {
+    let bound = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    bound.map_err(|error| error.to_string())
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for running in self.running.iter_mut().flatten() {
+            // A stopped one would never see the end of its input.
+            let _ = running.child.kill();
+            let _ = running.child.wait();
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What a member says of itself: one line of `NAME=VALUE`, the rails behind.
+
+use std::{fmt, str::FromStr};
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Times that the peer came.
+    pub ups: u64,
+    /// Times that it was gone.
+    pub gone: u64,
+    /// Messages and puts sent in this life of the link.
+    pub sent: u64,
+    /// Messages and puts received and checked in this life of the link.
+    pub received: u64,
+    /// Acknowledgements of the channel that has the fewest in this life of the link; replies count as such.
+    pub least: u64,
+    /// The longest time without an acknowledgement on a channel since the last report, in microseconds.
+    pub stall_us: u64,
+    /// Connections that were turned away.
+    pub strangers: u64,
+    /// Nothing is under way, as it was told.
+    pub idle: bool,
+    /// The rails: path and state.
+    pub rails: Vec<(String, String)>,
+    /// What was wrong first.
+    pub wrong: Option<String>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ups, gone, sent, received, least, stall_us, strangers, .. } = self;
+        write!(
+            f,
+            "ups={ups}\tgone={gone}\tsent={sent}\treceived={received}\tleast={least}\tstall_us={stall_us}\
+             \tstrangers={strangers}\tidle={}",
+            u64::from(self.idle)
+        )?;
+        for (path, state) in &self.rails {
+            write!(f, "\trail={path}, {state}")?;
+        }
+        self.wrong.as_ref().map_or(Ok(()), |wrong| write!(f, "\twrong={}", wrong.replace(['\t', '\n'], " ")))
+    }
+}
+
+impl FromStr for Report {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Self, String> {
+        let mut report = Self::default();
+        for field in line.trim_end().split('\t') {
+            let bad = || format!("no field of a report: {field:?}");
+            let (name, value) = field.split_once('=').ok_or_else(bad)?;
+            let number = || value.parse::<u64>().map_err(|_| bad());
+            match name {
+                "ups" => report.ups = number()?,
+                "gone" => report.gone = number()?,
+                "sent" => report.sent = number()?,
+                "received" => report.received = number()?,
+                "least" => report.least = number()?,
+                "stall_us" => report.stall_us = number()?,
+                "strangers" => report.strangers = number()?,
+                "idle" => report.idle = number()? != 0,
+                "rail" => {
+                    let (path, state) = value.rsplit_once(", ").ok_or_else(bad)?;
+                    report.rails.push((path.into(), state.into()));
+                }
+                "wrong" => report.wrong = Some(value.into()),
+                _ => return Err(bad()),
+            }
+        }
+        Ok(report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_what_is_understood() {
+        let said = Report {
+            ups: 2,
+            gone: 1,
+            sent: 5000,
+            received: 4999,
+            least: 77,
+            stall_us: 12_000,
+            strangers: 3,
+            idle: true,
+            rails: vec![
+                ("10.0.0.1:1 -> 10.0.0.2:2".into(), "active".into()),
+                ("memory".into(), "down".into()),
+            ],
+            wrong: Some("message 3 came where 2 was due".into()),
+        };
+        assert_eq!(said.to_string().parse(), Ok(said));
+        assert!("thread 'main' panicked".parse::<Report>().is_err());
+    }
+}

@@ -1,0 +1,309 @@
+//! Numbered traffic between two members, and the check that it arrives as it was sent.
+//!
+//! Both members send all the time, so much at once, and the next when one is acknowledged. What a receiver checks:
+//! on each channel the number of a message is the next one; its bytes are those that its number says; a put is in place when its
+//! message comes, and is still there unchanged half a lap later, which it would not be if an older one for the same place came late. A sender checks that
+//! acknowledgements and replies come once each and in order. When the peer is gone both begin anew.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{
+        AtomicBool, AtomicU64,
+        Ordering::{AcqRel, Acquire, Relaxed, Release},
+    },
+};
+
+use plexus_base::{Nanos, NodeId, clock};
+use plexus_fabric::{Lost, Put, Window, WindowId};
+use plexus_interconnect::{Channel, Kind, Message, Net, Service};
+
+/// A channel of each class, and the one that puts are announced on.
+const CHANNELS: [Channel; 4] =
+    [Channel::Membership, Channel::Datagrams, Channel::Files, Channel::CacheBlocks];
+
+/// Where among them the puts are.
+const PUTS: usize = 3;
+
+/// The channel of calls.
+const CALLS: Channel = Channel::Services;
+
+/// Messages of each channel that are not acknowledged yet; a quarter of a lap of the places.
+const IN_FLIGHT: u64 = 16;
+
+/// Calls without their reply.
+const CALLS_IN_FLIGHT: u64 = 8;
+
+/// The window that puts go to, its places and their length.
+pub(super) const WINDOW: WindowId = WindowId(1);
+const PLACES: u64 = 4 * IN_FLIGHT;
+const PLACE: usize = 4096;
+
+/// Bytes of [`WINDOW`].
+pub(super) const WINDOW_BYTES: usize = PLACES as usize * PLACE;
+
+const DATA: u32 = 1;
+const ACKNOWLEDGED: u32 = 2;
+
+/// What a member has seen; readable by any thread.
+#[derive(Debug, Default)]
+pub struct Observed {
+    /// Times that the peer came, and that it went.
+    pub ups: AtomicU64,
+    /// Times that the peer was gone.
+    pub gone: AtomicU64,
+    /// Messages and puts sent, in this life of the link.
+    pub sent: AtomicU64,
+    /// Messages and puts that were checked, in this life of the link.
+    pub received: AtomicU64,
+    /// Acknowledgements of the channel that has the fewest, in this life of the link; replies count as such.
+    pub least: AtomicU64,
+    /// The longest time that a channel waited for an acknowledgement since somebody asked.
+    pub stall_ns: AtomicU64,
+    /// Told to stop, and all that was sent is acknowledged.
+    pub idle: AtomicBool,
+    /// The first thing that was wrong.
+    pub wrong: Mutex<Option<String>>,
+}
+
+impl Observed {
+    fn wrong(&self, what: String) {
+        self.wrong.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(what);
+    }
+
+    /// The longest stall since the last call.
+    pub fn take_stall(&self) -> Nanos {
+        Nanos(self.stall_ns.swap(0, AcqRel))
+    }
+}
+
+/// What a member's own threads ask.
+#[derive(Debug)]
+pub enum Task {
+    /// Send nothing new.
+    Stop,
+}
+
+/// One numbered stream in both directions.
+#[derive(Clone, Copy, Default)]
+struct Stream {
+    sent: u64,
+    acknowledged: u64,
+    received: u64,
+    /// When the last acknowledgement came.
+    last: Nanos,
+}
+
+/// The service of a member.
+pub struct Traffic {
+    peer: NodeId,
+    up: bool,
+    stopped: bool,
+    window: Arc<Window>,
+    streams: [Stream; CHANNELS.len()],
+    calls: Stream,
+    bytes: Vec<u8>,
+    expected: Vec<u8>,
+    observed: Arc<Observed>,
+}
+
+impl Traffic {
+    /// Traffic with `peer`, whose puts come into `window`.
+    #[must_use]
+    pub fn new(peer: NodeId, window: Arc<Window>, observed: Arc<Observed>) -> Self {
+        Self {
+            peer,
+            up: false,
+            stopped: false,
+            window,
+            streams: Default::default(),
+            calls: Stream::default(),
+            bytes: Vec::new(),
+            expected: Vec::new(),
+            observed,
+        }
+    }
+
+    fn fill(&mut self, net: &mut Net) {
+        if !self.up {
+            return;
+        }
+        for index in 0..CHANNELS.len() {
+            while !self.stopped && self.streams[index].sent - self.streams[index].acknowledged < IN_FLIGHT {
+                self.send(net, index);
+            }
+        }
+        while !self.stopped && self.calls.sent - self.calls.acknowledged < CALLS_IN_FLIGHT {
+            let token = self.calls.sent;
+            self.calls.sent += 1;
+            if net.call(self.peer, CALLS, &token.to_le_bytes(), token).is_err() {
+                return;
+            }
+        }
+        let done = |stream: &Stream| stream.sent == stream.acknowledged;
+        let idle = self.stopped && self.streams.iter().all(done) && done(&self.calls);
+        self.observed.idle.store(idle, Release);
+        let all = self.streams.iter().map(|stream| stream.sent).sum::<u64>();
+        self.observed.sent.store(all, Relaxed);
+        let least = self.streams.iter().chain([&self.calls]).map(|stream| stream.acknowledged).min();
+        self.observed.least.store(least.unwrap_or(0), Relaxed);
+    }
+
+    fn send(&mut self, net: &mut Net, index: usize) {
+        let number = self.streams[index].sent;
+        self.streams[index].sent += 1;
+        let channel = CHANNELS[index];
+        // Without a link the news of that comes apart, and all begins anew.
+        let _ = if index == PUTS {
+            content(&mut self.bytes, channel, number, PLACE);
+            let offset = number % PLACES * PLACE as u64;
+            let put = Put { window: WINDOW, offset, generation: 0, data: &self.bytes };
+            net.put(self.peer, channel, Kind::Request, DATA, put, &number.to_le_bytes())
+        } else {
+            content(&mut self.bytes, channel, number, length(channel, number));
+            self.bytes[..8].copy_from_slice(&number.to_le_bytes());
+            net.send(self.peer, channel, Kind::Request, DATA, &self.bytes)
+        };
+    }
+
+    fn data(&mut self, net: &mut Net, index: usize, payload: &[u8]) {
+        let (channel, due) = (CHANNELS[index], self.streams[index].received);
+        let number = payload.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        if number != Some(due) {
+            let what = format!("{}: message {number:?} came where {due} was due", channel.name());
+            return self.observed.wrong(what);
+        }
+        if index == PUTS {
+            self.check_place(due, "is not in place");
+            // Nobody may write there before this one is acknowledged half a lap on.
+            if let Some(older) = due.checked_sub(PLACES / 2) {
+                self.check_place(older, "was overwritten by an older one");
+            }
+        } else {
+            content(&mut self.expected, channel, due, length(channel, due));
+            self.expected[..8].copy_from_slice(&due.to_le_bytes());
+            if payload != self.expected {
+                self.observed.wrong(format!("{}: message {due} came changed", channel.name()));
+            }
+        }
+        self.streams[index].received += 1;
+        self.observed.received.fetch_add(1, Relaxed);
+        let _ = net.send(self.peer, channel, Kind::Reply, ACKNOWLEDGED, &due.to_le_bytes());
+    }
+
+    fn check_place(&mut self, number: u64, what: &str) {
+        content(&mut self.expected, CHANNELS[PUTS], number, PLACE);
+        self.bytes.resize(PLACE, 0);
+        self.window.read((number % PLACES) as usize * PLACE, &mut self.bytes);
+        if self.bytes != self.expected {
+            self.observed.wrong(format!("put {number} {what}"));
+        }
+    }
+
+    fn progress(observed: &Observed, stream: &mut Stream) {
+        let now = clock::now();
+        stream.acknowledged += 1;
+        observed.stall_ns.fetch_max(now.since(stream.last).0, AcqRel);
+        stream.last = now;
+    }
+}
+
+impl Service for Traffic {
+    type Task = Task;
+
+    fn message(&mut self, net: &mut Net, message: Message<'_>) {
+        if message.channel == CALLS {
+            let _ = net.answer(message, message.payload);
+            return;
+        }
+        let Some(index) = CHANNELS.iter().position(|channel| *channel == message.channel) else {
+            return self.observed.wrong(format!("a message on channel {}", message.channel.name()));
+        };
+        match (message.kind, message.tag) {
+            (Kind::Request, DATA) => self.data(net, index, message.payload),
+            (Kind::Reply, ACKNOWLEDGED) => {
+                let stream = &mut self.streams[index];
+                let due = stream.acknowledged.to_le_bytes();
+                if message.payload != due || stream.acknowledged >= stream.sent {
+                    let what = format!("{}: an acknowledgement that is not due", message.channel.name());
+                    return self.observed.wrong(what);
+                }
+                Self::progress(&self.observed, stream);
+            }
+            other => self.observed.wrong(format!("a message of kind and tag {other:?}")),
+        }
+        self.fill(net);
+    }
+
+    fn task(&mut self, net: &mut Net, task: Task) {
+        match task {
+            Task::Stop => self.stopped = true,
+        }
+        self.fill(net);
+    }
+
+    fn reply(&mut self, net: &mut Net, _: NodeId, token: u64, payload: &[u8]) {
+        if token != self.calls.acknowledged || payload != token.to_le_bytes() {
+            self.observed.wrong(format!("reply {token} came where {} was due", self.calls.acknowledged));
+        }
+        Self::progress(&self.observed, &mut self.calls);
+        self.fill(net);
+    }
+
+    fn peer_up(&mut self, net: &mut Net, _: NodeId) {
+        let now = clock::now();
+        let fresh = Stream { last: now, ..Stream::default() };
+        self.streams = [fresh; CHANNELS.len()];
+        self.calls = fresh;
+        self.up = true;
+        for counter in [&self.observed.sent, &self.observed.received, &self.observed.least] {
+            counter.store(0, Relaxed);
+        }
+        self.observed.ups.fetch_add(1, Relaxed);
+        self.fill(net);
+    }
+
+    fn peer_gone(&mut self, _: &mut Net, _: NodeId, _: &Lost) {
+        self.up = false;
+        self.observed.gone.fetch_add(1, Relaxed);
+    }
+}
+
+impl Observed {
+    /// What was wrong first, if anything was.
+    pub fn first_wrong(&self) -> Option<String> {
+        self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether it was told to stop and has nothing under way.
+    pub fn is_idle(&self) -> bool {
+        self.idle.load(Acquire)
+    }
+}
+
+/// Most messages are small; bulk ones are long enough for several frames now and then.
+fn length(channel: Channel, number: u64) -> usize {
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    let longest = match channel {
+        Channel::Files if number % 16 == 7 => 40_000,
+        Channel::Files => 4_000,
+        _ => 300,
+    };
+    8 + mixed as usize % longest
+}
+
+/// Makes `bytes` what message `number` of this channel consists of.
+fn content(bytes: &mut Vec<u8>, channel: Channel, number: u64, len: usize) {
+    bytes.clear();
+    let mut word = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ channel.index() as u64;
+    while bytes.len() < len {
+        // xorshift64: Marsaglia, "Xorshift RNGs".
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    bytes.truncate(len);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! One path between two processes: what it does to what passes, and who else knocks at the door.
+
+use std::{collections::BTreeSet, fs, io::Write, net::TcpStream, path::PathBuf, thread, time::Duration};
+
+use plexus_checks::faults::{Pair, Side};
+use plexus_fabric::RailKind;
+
+use crate::{alone, net, spec, unharmed};
+
+/// What has a name in shared memory.
+fn segments() -> BTreeSet<PathBuf> {
+    fs::read_dir("/dev/shm").into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
+}
+
+#[test]
+fn everything_is_delivered_over_every_rail() {
+    let _alone = alone();
+    let before = segments();
+    for (rail, encrypt) in [(RailKind::Shm, false), (RailKind::Tcp, false), (RailKind::Tcp, true)] {
+        let mut pair = Pair::start(spec(rail, encrypt), None).unwrap();
+        pair.flows().unwrap();
+        unharmed(pair);
+    }
+    let left: Vec<_> = segments()
+        .difference(&before)
+        .cloned()
+        .filter(|path| path.to_string_lossy().contains("plexus"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_bad_path_alone_delivers_everything() {
+    let _alone = alone();
+    let Some(net) = net(1) else { return };
+    let mut pair = Pair::start(spec(RailKind::Tcp, true), Some(&net)).unwrap();
+    pair.flows().unwrap();
+    // Packets are lost both ways.
+    Side::BOTH.into_iter().for_each(|side| net.lose(0, side, 3).unwrap());
+    pair.flows().unwrap();
+    net.heal().unwrap();
+    // One end believes in longer packets than the other.
+    net.shorten(0, Side::B, 900).unwrap();
+    pair.flows().unwrap();
+    net.heal().unwrap();
+    // A slow line.
+    Side::BOTH.into_iter().for_each(|side| net.throttle(0, side, 20).unwrap());
+    pair.flows().unwrap();
+    net.heal().unwrap();
+    pair.flows().unwrap();
+    unharmed(pair);
+}
+
+#[test]
+fn strangers_change_nothing() {
+    let _alone = alone();
+    let Some(net) = net(1) else { return };
+    let mut pair = Pair::start(spec(RailKind::Tcp, true), Some(&net)).unwrap();
+    pair.flows().unwrap();
+    let before = pair.holds(Side::A).unwrap();
+    let door = net.addresses(Side::A)[0];
+    // A thousand that say nothing, and keep their connection as long as they are let.
+    let silent =
+        net.inside(Side::B, || (0..1000).map(|_| TcpStream::connect(door)).collect::<Result<Vec<_>, _>>());
+    pair.flows().unwrap();
+    // And a flood of those that talk nonsense.
+    let noise = [0xa5; 512];
+    let shout = || -> std::io::Result<()> {
+        for _ in 0..500 {
+            // The door is closed on them at some point, which is what they are to expect.
+            let _ = TcpStream::connect(door)?.write_all(&noise);
+        }
+        Ok(())
+    };
+    net.inside(Side::B, shout).unwrap();
+    pair.flows().unwrap();
+    assert_eq!(silent.unwrap().len(), 1000);
+    pair.until("the strangers are gone", |side, report| side == Side::B || report.strangers >= 1500).unwrap();
+    // Their threads end by themselves, a moment after they were counted.
+    let flat = || pair.holds(Side::A).unwrap().is_flat_since(&before);
+    assert!(
+        (0..2000).any(|_| flat() || {
+            thread::sleep(Duration::from_millis(5));
+            false
+        }),
+        "{before:?}, then {:?}",
+        pair.holds(Side::A)
+    );
+    unharmed(pair);
+}
