@@ -15,7 +15,7 @@ use plexus_cache::{Cache, CacheTask, LostBlocks, Port, Settings, Wiring, protoco
 use plexus_disks::Group;
 use plexus_fabric::{Window, WindowId};
 use plexus_interconnect::{
-    LinkInfo, RailReport, Worker,
+    LinkInfo, RailReport, RailState, Worker,
     mesh::{self, Mesh},
 };
 use serde::{Deserialize, Serialize};
@@ -109,7 +109,7 @@ pub struct BodyStatus {
 pub struct PeerStatus {
     /// Its name.
     pub name: String,
-    /// The rail in use, or nothing when there is none.
+    /// The rails in use, joined by `+`, or nothing when there is none.
     pub rail: Option<String>,
 }
 
@@ -331,14 +331,18 @@ impl Body {
     #[must_use]
     pub fn status(&self) -> BodyStatus {
         let connected = self.mesh.connected();
-        let links = self.mesh.links();
+        let rails = self.mesh.rails();
         let peers = self.config.nodes.iter().enumerate().map(|(index, node)| (NodeId(index as u8), node));
         let peers = peers.filter(|(id, _)| *id != self.me).map(|(id, node)| {
-            let rail = links.iter().find(|link| link.peer == id && connected.contains(id));
-            PeerStatus {
-                name: node.name.clone(),
-                rail: rail.and_then(LinkInfo::best).map(|kind| kind.name().into()),
-            }
+            // The first worker stands for all: they differ for moments only, and `plexus rails` tells them apart.
+            let used = rails.iter().filter(|rail| {
+                rail.peer == id
+                    && rail.worker.0 == 0
+                    && rail.state == RailState::Active
+                    && connected.contains(id)
+            });
+            let used: Vec<&str> = used.map(|rail| rail.kind.name()).collect();
+            PeerStatus { name: node.name.clone(), rail: (!used.is_empty()).then(|| used.join("+")) }
         });
         let mut members = connected;
         members.insert(self.me);

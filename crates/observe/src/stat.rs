@@ -90,7 +90,11 @@ impl Flow {
     }
 
     fn plus(self, other: Self) -> Self {
-        Self { messages: self.messages + other.messages, bytes: self.bytes + other.bytes }
+        // Numbers come from files too.
+        Self {
+            messages: self.messages.saturating_add(other.messages),
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
     }
 }
 
@@ -207,7 +211,7 @@ pub fn line(interval: &Reading, time: &str, only: Option<Channel>) -> String {
         number(out.messages, Some(seconds)),
         amount(out.bytes, Some(seconds)),
         amount(total.inward().bytes, Some(seconds)),
-        if out.messages == 0 { "-".into() } else { bytes(out.bytes / out.messages) },
+        out.bytes.checked_div(out.messages).map_or_else(|| "-".into(), bytes),
     ];
     format!("{}  {busiest}", columns(cells))
 }

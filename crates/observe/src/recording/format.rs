@@ -33,6 +33,9 @@ const FORMAT: u32 = 1;
 /// Longest text and longest body that is read: far above what sixteen nodes could fill.
 const MAX_LENGTH: usize = 16 << 20;
 
+/// The end of the year 9999: later moments, and longer intervals, are no recording of ours.
+const MAX_MS: u64 = 253_402_300_799_999;
+
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct HeadBytes {
@@ -236,6 +239,9 @@ impl Record {
         }
         let body = &mut body;
         let (unix_ms, interval_ms, count) = (take(body)?, take(body)?, take(body)?);
+        if unix_ms.max(interval_ms) > MAX_MS {
+            return None;
+        }
         // Nothing is allocated on the word of a count: each element is read before there is room for it.
         let mut nodes = Vec::new();
         for _ in 0..count {

@@ -115,7 +115,11 @@ impl Recording {
         Self::decode(bytes).map_err(|what| RecordingError::Foreign { path: path.into(), what })
     }
 
-    fn decode(bytes: Vec<u8>) -> Result<Self, String> {
+    /// Reads the bytes of a file.
+    ///
+    /// # Errors
+    /// What they are instead.
+    pub fn decode(bytes: Vec<u8>) -> Result<Self, String> {
         let (head, first) = Head::decode(&bytes).map_err(str::to_owned)?;
         let mut whole = first;
         while let Some((_, length)) = Record::decode(&bytes[whole..], &head) {

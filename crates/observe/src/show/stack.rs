@@ -127,7 +127,7 @@ impl Stack {
             }
             tick += step;
         }
-        words(area, "UTC", 14, (HPos::Left, VPos::Top), (plane.right + 22, plane.bottom + 8))
+        words(area, "UTC", 14, (HPos::Left, VPos::Top), (plane.right + 22, plane.bottom + 26))
     }
 }
 

@@ -112,7 +112,7 @@ impl Study {
         let seconds = record.interval_ms as f64 / 1e3;
         let place = &mut self.places[place];
         if record.nodes.iter().any(|node| node.state == NodeState::Alive) {
-            self.watched += Duration::from_millis(record.interval_ms);
+            self.watched = self.watched.saturating_add(Duration::from_millis(record.interval_ms));
             place.seconds += seconds;
         }
         let mut bytes: BTreeMap<usize, u64> = BTreeMap::new();
@@ -122,14 +122,18 @@ impl Study {
             for entry in node.entries.iter().filter(|entry| is_sent(entry.direction)) {
                 let flow = Flow { messages: entry.messages, bytes: entry.bytes };
                 about.sent.add(flow);
-                about.requests += if entry.direction == 0 { entry.messages } else { 0 };
+                if entry.direction == 0 {
+                    about.requests = about.requests.saturating_add(entry.messages);
+                }
                 self.sizes[entry.class].add(flow);
                 self.channels.entry(entry.channel).or_default().sent.add(flow);
-                *bytes.entry(entry.channel).or_default() += entry.bytes;
+                let sum = bytes.entry(entry.channel).or_default();
+                *sum = sum.saturating_add(entry.bytes);
             }
         }
         for (channel, bytes) in bytes {
-            *place.bytes.entry(channel).or_default() += bytes;
+            let sum = place.bytes.entry(channel).or_default();
+            *sum = sum.saturating_add(bytes);
             let about = self.channels.entry(channel).or_default();
             about.peak = about.peak.max(bytes as f64 / seconds.max(1e-3));
         }
@@ -315,7 +319,7 @@ impl Study {
     fn shares(&self) -> Result<String, DrawError> {
         let all = self.sent();
         let of = |place: &Place, bytes: Vec<u64>| {
-            let sum: u64 = bytes.iter().sum();
+            let sum = sum(bytes.iter().copied());
             (place.seconds > 0.0 && sum > 0).then(|| bytes.iter().map(|bytes| share(*bytes, sum)).collect())
         };
         let legend = |bytes: u64| format!("{:.1} %", share(bytes, all.bytes));
@@ -345,9 +349,7 @@ impl Study {
         let layers = |place: &Place| {
             let bytes = |channel: usize| place.bytes.get(&channel).copied().unwrap_or(0);
             let mut layers: Vec<u64> = shown.iter().map(|(channel, _)| bytes(*channel)).collect();
-            layers.extend(
-                (!rest.is_empty()).then(|| rest.iter().map(|(channel, _)| bytes(*channel)).sum::<u64>()),
-            );
+            layers.extend((!rest.is_empty()).then(|| sum(rest.iter().map(|(channel, _)| bytes(*channel)))));
             layers
         };
         let mut names: Vec<_> = shown
@@ -355,7 +357,7 @@ impl Study {
             .map(|(channel, about)| (self.head.channels[*channel].clone(), legend(about.sent.bytes)))
             .collect();
         if !rest.is_empty() {
-            names.push(("others".into(), legend(rest.iter().map(|(_, about)| about.sent.bytes).sum())));
+            names.push(("others".into(), legend(sum(rest.iter().map(|(_, about)| about.sent.bytes)))));
         }
         let each = duration((self.to_ms - self.from_ms) as f64 / 1e3 / self.places.len() as f64);
         Stack {
@@ -372,6 +374,11 @@ impl Study {
     }
 }
 
+/// Numbers of a file may be as large as they like.
+fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
+}
+
 /// Whether a direction is one that sends.
 fn is_sent(direction: usize) -> bool {
     DIRECTIONS[direction].ends_with("out")
@@ -382,7 +389,7 @@ mod tests {
     use super::*;
     use crate::{
         cluster::{
-            Seen,
+            Reading, Seen,
             tests::{alive, reading},
         },
         recording::Recorder,
@@ -444,6 +451,25 @@ mod tests {
                 std::fs::write(keep.join(name).with_extension("svg"), svg).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn numbers_that_no_node_counts_are_shown_like_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("r");
+        let mut recorder =
+            Recorder::open(&path, Head::new("c1", "00", &["n1".into(), "n2".into()], u64::MAX)).unwrap();
+        let mut n1 = snapshot("n1", 1, &[("n2", "locks", &[8]), ("n2", "disks", &[8])]);
+        for traffic in n1.links[0].traffic.0.values_mut() {
+            traffic.client_out.messages = [u64::MAX; SIZES];
+            traffic.client_out.bytes = [u64::MAX; SIZES];
+        }
+        for (unix_ms, seconds) in [(0, 0.0), (1, 200_000_000_000.0), (250_000_000_000_000, 0.001)] {
+            let interval = reading(unix_ms, vec![("n1", alive(n1.clone())), ("n2", alive(n1.clone()))]);
+            recorder.append(&Reading { seconds: Some(seconds), ..interval }).unwrap();
+        }
+        let study = Study::of(&Recording::read(&path).unwrap(), None).unwrap();
+        assert!(study.files().is_ok() && study.text().contains("9892-"), "{}", study.text());
     }
 
     #[test]

@@ -1,0 +1,12 @@
+//! Recordings: whatever is taken for one can be shown.
+#![no_main]
+
+use plexus_observe::{recording::Recording, study::Study};
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Ok(recording) = Recording::decode(bytes.to_vec())
+        && let Some(study) = Study::of(&recording, None)
+    {
+        let _ = (study.text(), study.files());
+    }
+});
