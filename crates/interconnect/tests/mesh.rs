@@ -12,7 +12,10 @@ use std::{
 };
 
 use plexus_base::{Epoch, Incarnation, NodeId, Waiting, WorkerId};
-use plexus_fabric::{Lost, Put, RailKind, Window, WindowId};
+use plexus_fabric::{
+    Lost, Put, RailKind, Window, WindowId,
+    ofi::{OfiEndpoint, OfiError},
+};
 use plexus_interconnect::{
     Channel, Kind, Message, Net, Service, Signal,
     mesh::{Config, Key, Mesh, Peer},
@@ -73,7 +76,8 @@ impl Service for Echo {
         self.waiting.remove(&token).unwrap().set(u64::from(u32::MAX));
     }
 
-    fn peer_gone(&mut self, _: &mut Net, _: NodeId, _: &Lost) {
+    fn peer_gone(&mut self, _: &mut Net, peer: NodeId, why: &Lost) {
+        println!("{peer} is gone: {why}");
         self.gone.fetch_add(1, Relaxed);
     }
 }
@@ -89,7 +93,15 @@ struct Node {
 /// What nodes are joined by, and whether it is encrypted.
 type Way = (RailKind, bool);
 
-const WAYS: [Way; 3] = [(RailKind::Shm, false), (RailKind::Tcp, false), (RailKind::Tcp, true)];
+fn ways() -> Vec<Way> {
+    let mut ways = vec![(RailKind::Shm, false), (RailKind::Tcp, false), (RailKind::Tcp, true)];
+    match OfiEndpoint::open("tcp", None, Arc::default()) {
+        Ok(_) => ways.push((RailKind::Ofi, false)),
+        Err(why @ OfiError::Absent { .. }) => println!("without ofi: {why}"),
+        Err(why) => panic!("{why}"),
+    }
+    ways
+}
 
 fn cluster(nodes: u8, workers: u8, (rail, encrypt): Way, waiting: Waiting) -> Vec<Node> {
     // Bound and let go: nobody else is given the same port so soon.
@@ -157,8 +169,9 @@ fn call(node: &Node, worker: u8, to: u8, payload: Vec<u8>, signal: &Arc<Signal>)
 }
 
 fn every_way(test: impl Fn(Way, Waiting)) {
-    for way in WAYS {
+    for way in ways() {
         for waiting in Waiting::ALL {
+            println!("over {way:?}, {waiting:?}");
             test(way, waiting);
         }
     }
@@ -256,7 +269,7 @@ fn the_end_of_a_peer_ends_its_calls_and_is_told_to_every_worker() {
 
 #[test]
 fn strangers_are_counted_and_nothing_else() {
-    for way in WAYS {
+    for way in ways() {
         let nodes = cluster(2, 1, way, Waiting::Adaptive);
         let mut random = 88172645463325252u64;
         for number in 0..20 {

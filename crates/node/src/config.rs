@@ -297,7 +297,7 @@ pub fn this_host() -> String {
 /// # Errors
 /// There is none; the line names those that there are.
 pub fn rail(name: &str) -> Result<RailKind, String> {
-    let known = RailKind::BUILT_IN;
+    let known = RailKind::ALL;
     known
         .into_iter()
         .find(|kind| kind.name() == name)

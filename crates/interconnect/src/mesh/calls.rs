@@ -16,6 +16,7 @@ use super::{
     hello::HELLO,
     line::Line,
     noise::{self, Calling, GREETING, Session},
+    ofi,
     pair::{MAX_SLOTS, Path},
     tcp::{self, GO, SEALED_SPANS},
 };
@@ -109,7 +110,7 @@ impl Calls {
         let pairs = self.common.pairs();
         let slots = self.common.called().filter_map(|peer| Some((peer.id, pairs.get(&peer.id)?)));
         let slots = slots.flat_map(|(peer, pair)| {
-            let paths = pair.paths.iter().enumerate().filter(|(_, path)| path.kind == RailKind::Tcp);
+            let paths = pair.paths.iter().enumerate().filter(|(_, path)| path.kind != RailKind::Shm);
             paths.filter_map(move |(slot, path)| {
                 let (worker, due) = pair.next_attempt(slot as u8)?;
                 Some((Place { peer, slot: slot as u8, worker }, *path, due))
@@ -189,7 +190,11 @@ impl Calls {
         match lanes.and_then(|lanes| tcp::rail(&self.common, place.peer, lanes, peer_windows)) {
             Ok(rail) => {
                 let incarnation = incarnation.expect("every lane was answered");
-                self.common.attach(Made { place, generation, rail, path: path.name() }, incarnation);
+                let made = Made { place, generation, rail, path: path.name() };
+                match path.kind {
+                    RailKind::Ofi => ofi::attach(self.common.clone(), path.here.ip(), made, incarnation),
+                    RailKind::Shm | RailKind::Tcp => self.common.attach(made, incarnation),
+                }
             }
             Err(why) => self.common.failed(place, why),
         }

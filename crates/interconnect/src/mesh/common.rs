@@ -40,6 +40,11 @@ pub(super) struct Made {
 /// Hands a worker its rail; called with the table of peers locked, must not come back to it.
 pub(super) type Give = Box<dyn Fn(Made) + Send + Sync>;
 
+/// Whether a pair may use a rail of this kind: libfabric encrypts nothing.
+fn may_carry(rail: RailKind, peer: &Peer) -> bool {
+    rail != RailKind::Ofi || !peer.encrypt
+}
+
 pub(super) struct Common {
     pub(super) config: Config,
     pub(super) workers: u8,
@@ -55,7 +60,8 @@ impl Common {
     pub(super) fn new(config: Config, workers: u8, give: Give) -> Self {
         let pair = |peer: &Peer| {
             // A link has one rail in this version.
-            let best = paths(&peer.rails, &config.listen, &peer.addresses).into_iter().take(1);
+            let rails: Vec<_> = peer.rails.iter().copied().filter(|rail| may_carry(*rail, peer)).collect();
+            let best = paths(&rails, &config.listen, &peer.addresses).into_iter().take(1);
             (peer.id, Pair::new(best.collect(), workers))
         };
         Self {

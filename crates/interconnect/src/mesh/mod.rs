@@ -26,6 +26,7 @@ mod keys;
 mod line;
 mod network;
 mod noise;
+mod ofi;
 mod pair;
 mod shm;
 mod spans;

@@ -200,6 +200,11 @@ impl Pair {
         seat.failures += 1;
     }
 
+    /// The rail of a seat is being made elsewhere: it is not tried again before `until`.
+    pub(super) fn hold(&mut self, slot: u8, worker: u8, until: Instant) {
+        self.seats[usize::from(slot)][usize::from(worker)].due = Some(until);
+    }
+
     /// Largest segment to ask for in `slot`; 0: any.
     pub(super) fn clamp(&self, slot: u8) -> u16 {
         self.clamps[usize::from(slot)].unwrap_or(0)

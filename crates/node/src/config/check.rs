@@ -6,7 +6,7 @@ use plexus_fabric::RailKind;
 use plexus_interconnect::mesh::MAX_SLOTS;
 
 use super::{
-    ClusterId, Config, FORMAT, GroupText, MAX_BLOCKS, MAX_PROGRAM_WINDOW_MIB, MIN_FRAMES_PER_WORKER,
+    ClusterId, Config, Encrypt, FORMAT, GroupText, MAX_BLOCKS, MAX_PROGRAM_WINDOW_MIB, MIN_FRAMES_PER_WORKER,
     NodeConfig, Text,
 };
 use crate::layout::ClusterDir;
@@ -50,7 +50,7 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
     }
     text.interconnect.check()?;
     let blocks = check_group(&text.group, text.block_size_kib)?;
-    check_nodes(&text.node)?;
+    check_nodes(&text.node, text.interconnect.encrypt)?;
     Ok(Config {
         dir: dir.clone(),
         id: parse_id(&text.id)?,
@@ -108,7 +108,7 @@ fn check_group(group: &GroupText, block_size_kib: u32) -> Result<u64, String> {
     Ok(blocks)
 }
 
-fn check_nodes(nodes: &[NodeConfig]) -> Result<(), String> {
+fn check_nodes(nodes: &[NodeConfig], encrypt: Encrypt) -> Result<(), String> {
     if !(1..=MAX_NODES).contains(&nodes.len()) {
         return Err(format!("{} nodes; a cluster has 1 to {MAX_NODES}", nodes.len()));
     }
@@ -157,13 +157,13 @@ fn check_nodes(nodes: &[NodeConfig]) -> Result<(), String> {
             }
         }
         for earlier in &nodes[..index] {
-            check_pair(earlier, node)?;
+            check_pair(earlier, node, encrypt)?;
         }
     }
     Ok(())
 }
 
-fn check_pair(one: &NodeConfig, other: &NodeConfig) -> Result<(), String> {
+fn check_pair(one: &NodeConfig, other: &NodeConfig, encrypt: Encrypt) -> Result<(), String> {
     if one.name == other.name {
         return Err(format!("two nodes are named {}; give each a name of its own", one.name));
     }
@@ -179,6 +179,12 @@ fn check_pair(one: &NodeConfig, other: &NodeConfig) -> Result<(), String> {
     let (a, b) = (&one.name, &other.name);
     if common.is_empty() {
         return Err(format!("nodes {a} and {b} have no rail in common; list the same one in both"));
+    }
+    let encrypts = encrypt == Encrypt::Always || encrypt == Encrypt::Auto && one.host != other.host;
+    if common == [&RailKind::Ofi] && encrypts {
+        return Err(format!(
+            "nodes {a} and {b} have only ofi between them, which cannot encrypt; add tcp to both, or set [interconnect] encrypt = \"never\""
+        ));
     }
     if one.host != other.host && common == [&RailKind::Shm] {
         return Err(format!(

@@ -1,0 +1,184 @@
+//! A rail over libfabric between two nodes: the two TCP connections that proved who they are carry the offers of both
+//! ends, and stay open as the sign that the peer lives.
+//!
+//! libfabric does not tell that a peer is gone, but the system closes a dead process's connections: the end of these
+//! is the end of the rail. Opening an end may take a second where libfabric looks for its providers first, so it is
+//! done on a thread of its own.
+//!
+//! libfabric encrypts nothing: between nodes that must encrypt this kind is left out.
+
+use std::{
+    io,
+    net::IpAddr,
+    os::fd::BorrowedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Release},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use plexus_base::Incarnation;
+use plexus_fabric::{
+    Access, Frame, Health, Lane, Lost, Put, Rail, RailKind, SendError,
+    ofi::{Offer, OfiEndpoint, OfiError, OfiRail},
+};
+
+use super::common::{Common, Made};
+
+/// For both ends to open what they need and to hear each other.
+pub(super) const LIMIT: Duration = Duration::from_secs(5);
+
+/// Between two looks at connections that are being set up.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Providers in the order in which they are tried.
+const PROVIDERS: [&str; 3] = ["verbs", "efa", "tcp"];
+
+/// Polls that found nothing, between two looks at the sign of life; who sleeps is woken by it.
+const LIFE_EVERY: u32 = 1024;
+
+/// Makes the rail of `made`, which runs over TCP, one over libfabric, and hands it to its worker.
+pub(super) fn attach(common: Arc<Common>, here: IpAddr, made: Made, incarnation: Incarnation) {
+    let place = made.place;
+    if let Some(pair) = common.pairs().get_mut(&place.peer) {
+        pair.hold(place.slot, place.worker, Instant::now() + LIMIT);
+    }
+    let shared = common.clone();
+    let run = move || {
+        let Made { place, generation, rail, path } = made;
+        match exchange(&common, here, rail) {
+            Ok(rail) => {
+                let path = format!("{path}, {}", rail.ofi.provider());
+                common.attach(Made { place, generation, rail: Box::new(rail), path }, incarnation);
+            }
+            Err(why) => common.failed(place, why),
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("ofi".into()).spawn(run) {
+        shared.failed(place, format!("start a thread: {error}"));
+    }
+}
+
+/// The first provider that this host has.
+fn open(common: &Common, here: IpAddr) -> Result<OfiEndpoint, String> {
+    let mut refused = String::new();
+    for provider in PROVIDERS {
+        match OfiEndpoint::open(provider, Some(here), common.windows.clone()) {
+            Ok(end) => return Ok(end),
+            Err(why @ (OfiError::Absent { .. } | OfiError::Version { .. })) => return Err(why.to_string()),
+            Err(why) => refused = why.to_string(),
+        }
+    }
+    Err(refused)
+}
+
+/// Tells the peer what this end offers, hears what it does, and goes on until both hear each other.
+fn exchange(common: &Common, here: IpAddr, mut life: Box<dyn Rail>) -> Result<Guarded, String> {
+    let end = open(common, here)?;
+    life.send(Lane::Prompt, &end.offer().encode(), &[]).map_err(|error| error.to_string())?;
+    let until = Instant::now() + LIMIT;
+    let mut theirs = Vec::new();
+    let lost = |lost: Lost| format!("while the offers were exchanged: {lost}");
+    while theirs.is_empty() {
+        life.flush().map_err(lost)?;
+        life.poll(1, &mut |_, frame| {
+            theirs.resize(frame.len(), 0);
+            frame.copy(0, &mut theirs);
+        })
+        .map_err(lost)?;
+        pause(common, until)?;
+    }
+    let offer = Offer::decode(&theirs).map_err(|bad| bad.to_string())?;
+    let gone = Arc::new(AtomicBool::new(false));
+    let mut ofi = end.connect(offer, gone.clone()).map_err(|why| why.to_string())?;
+    while !ofi.is_connected() {
+        ofi.flush().map_err(lost)?;
+        life.poll(1, &mut |_, _| {}).map_err(lost)?;
+        pause(common, until)?;
+    }
+    Ok(Guarded { ofi, life, gone, quiet: 0 })
+}
+
+fn pause(common: &Common, until: Instant) -> Result<(), String> {
+    if common.is_stopping() || Instant::now() > until {
+        return Err("the other end was not heard over libfabric in time".into());
+    }
+    thread::sleep(PAUSE);
+    Ok(())
+}
+
+/// The rail, and the connections whose end is its end.
+struct Guarded {
+    ofi: OfiRail,
+    life: Box<dyn Rail>,
+    gone: Arc<AtomicBool>,
+    quiet: u32,
+}
+
+impl Guarded {
+    fn look_at_life(&mut self) {
+        if self.life.poll(64, &mut |_, _| {}).is_err() {
+            self.gone.store(true, Release);
+        }
+    }
+}
+
+impl Rail for Guarded {
+    fn kind(&self) -> RailKind {
+        self.ofi.kind()
+    }
+
+    fn send(&mut self, lane: Lane, head: &[u8], body: &[u8]) -> Result<(), SendError> {
+        self.ofi.send(lane, head, body)
+    }
+
+    fn put(&mut self, lane: Lane, put: Put<'_>, head: &[u8], body: &[u8]) -> Result<(), SendError> {
+        self.ofi.put(lane, put, head, body)
+    }
+
+    fn write(&mut self, lane: Lane, put: Put<'_>) -> Result<(), SendError> {
+        self.ofi.write(lane, put)
+    }
+
+    fn direct(&mut self, access: Access<'_>) -> Option<Result<u64, SendError>> {
+        self.ofi.direct(access)
+    }
+
+    /// What libfabric does not know of the peer's host, its system says: it acknowledges an empty frame on the connection
+    /// however busy its processes are.
+    fn health(&mut self) -> Health {
+        self.look_at_life();
+        let _ = self.life.send(Lane::Prompt, &[], &[]);
+        let _ = self.life.flush();
+        Health { unsent: self.ofi.health().unsent, encrypted: false, mtu: 0, ..self.life.health() }
+    }
+
+    fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost> {
+        let delivered = self.ofi.poll(limit, deliver)?;
+        if delivered == 0 {
+            self.quiet += 1;
+            if self.quiet.is_multiple_of(LIFE_EVERY) {
+                self.quiet = 0;
+                self.look_at_life();
+            }
+        }
+        Ok(delivered)
+    }
+
+    fn flush(&mut self) -> Result<(), Lost> {
+        self.ofi.flush()
+    }
+
+    fn pending(&mut self) -> bool {
+        // Drains it, so that its end will be announced.
+        self.look_at_life();
+        self.ofi.pending()
+    }
+
+    fn register(&self, epoll: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        self.ofi.register(epoll, token)?;
+        self.life.register(epoll, token)
+    }
+}
