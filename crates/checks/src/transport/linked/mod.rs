@@ -296,13 +296,15 @@ impl Linked {
         out: &mut Vec<Arrival>,
     ) {
         let now = Nanos(engine.now());
-        if self.ends[end].core.burned(rail as u8) >= generation {
+        if self.ends[end].core.up(rail as u8).is_some_and(|up| up >= generation) {
             return;
         }
         self.give_up(engine, end, rail);
         let rank = self.rank(rail);
-        let up = self.ends[end].core.rail_up(rail as u8, generation, rank, now);
-        assert!(up, "the generation was looked at before");
+        if !self.ends[end].core.rail_up(rail as u8, generation, rank, now) {
+            // The other end has closed it meanwhile, and connects again.
+            return;
+        }
         if !self.rails.attached(end, rail, generation) {
             // It was reset while it was on its way here.
             let owner = self.owner(end);
