@@ -52,4 +52,35 @@ impl<'a> Frame<'a> {
         // alone. A peer that writes meanwhile makes the bytes arbitrary, which they are to the caller anyway.
         unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr().add(at), into.as_mut_ptr(), into.len()) }
     }
+
+    /// Adds the bytes from `at` on to `onto`, whose new bytes are written once and not cleared before.
+    ///
+    /// # Panics
+    /// When the frame is shorter: compare with [`Frame::len`] first.
+    #[allow(unsafe_code, reason = "shared memory has no safe view")]
+    #[inline]
+    pub fn append(&self, at: usize, onto: &mut Vec<u8>) {
+        assert!(at <= self.len, "read past the end of a frame");
+        let (len, end) = (self.len - at, onto.len());
+        onto.reserve(len);
+        // SAFETY: the range was checked against `len`, which the constructor vouches for; behind `end` there is room
+        // for `len` bytes, all of which are written before the length says so.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.start.as_ptr().add(at), onto.as_mut_ptr().add(end), len);
+            onto.set_len(end + len);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_appended_stands_behind_what_was_there() {
+        let mut onto = vec![1, 2];
+        Frame::of(&[3, 4, 5]).append(1, &mut onto);
+        Frame::of(&[6]).append(1, &mut onto);
+        assert_eq!(onto, [1, 2, 4, 5]);
+    }
 }

@@ -4,42 +4,57 @@
 //! between them is also what takes the bytes out of the peer's reach.
 
 use plexus_base::NodeId;
+use plexus_fabric::Frame;
 
 use crate::{Message, message::Head};
+
+/// Memory that is kept between messages: of the buffer, and of the last long message. One that was once longer must not
+/// hold its memory for ever.
+const KEPT: usize = 4 << 20;
+
+#[derive(Clone, Copy)]
+enum Place {
+    /// In the buffer.
+    Here { start: usize, len: usize },
+    /// A message that was put together elsewhere.
+    Whole(usize),
+}
 
 #[derive(Clone, Copy)]
 struct Entry {
     from: NodeId,
     head: Head,
-    start: usize,
-    len: usize,
+    place: Place,
 }
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Inbox {
     bytes: Vec<u8>,
+    wholes: Vec<Vec<u8>>,
+    /// The memory of a long message that was handled, for the next.
+    spare: Vec<u8>,
     entries: Vec<Entry>,
 }
 
 impl Inbox {
-    /// Adds a message and returns where its `len` bytes are to be written.
+    /// Adds the message that a frame carries from `at` on.
     #[inline]
-    pub(crate) fn push(&mut self, from: NodeId, head: Head, len: usize) -> &mut [u8] {
+    pub(crate) fn push(&mut self, from: NodeId, head: Head, frame: &Frame<'_>, at: usize) {
         let start = self.bytes.len();
-        self.bytes.resize(start + len, 0);
-        self.entries.push(Entry { from, head, start, len });
-        &mut self.bytes[start..]
+        frame.append(at, &mut self.bytes);
+        self.entries.push(Entry { from, head, place: Place::Here { start, len: self.bytes.len() - start } });
     }
 
-    /// Adds a message that was put together elsewhere, and empties `whole`.
-    pub(crate) fn push_whole(&mut self, from: NodeId, head: Head, whole: &mut Vec<u8>) {
-        self.push(from, head, whole.len()).copy_from_slice(whole);
-        // What was once a long message must not hold its memory for ever.
-        if whole.capacity() > 1 << 20 {
-            *whole = Vec::new();
-        }
-        whole.clear();
+    /// Adds a message that was put together elsewhere, as it is.
+    pub(crate) fn push_whole(&mut self, from: NodeId, head: Head, whole: Vec<u8>) {
+        self.entries.push(Entry { from, head, place: Place::Whole(self.wholes.len()) });
+        self.wholes.push(whole);
+    }
+
+    /// An empty buffer to put a long message together in.
+    pub(crate) fn spare(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.spare)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -47,16 +62,34 @@ impl Inbox {
     }
 
     pub(crate) fn message(&self, index: usize) -> Message<'_> {
-        let Entry { from, head, start, len } = self.entries[index];
+        let Entry { from, head, place } = self.entries[index];
         let Head { channel, kind, epoch, tag, .. } = head;
-        Message { from, channel, kind, epoch, tag, payload: &self.bytes[start..start + len] }
+        let payload = match place {
+            Place::Here { start, len } => &self.bytes[start..start + len],
+            Place::Whole(index) => &self.wholes[index],
+        };
+        Message { from, channel, kind, epoch, tag, payload }
     }
 
+    #[inline]
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.bytes.clear();
-        if self.bytes.capacity() > 4 << 20 {
+        if self.bytes.capacity() > KEPT {
             self.bytes = Vec::new();
+        }
+        if !self.wholes.is_empty() {
+            self.recycle();
+        }
+    }
+
+    #[cold]
+    fn recycle(&mut self) {
+        for mut whole in self.wholes.drain(..) {
+            if whole.capacity() > self.spare.capacity() && whole.capacity() <= KEPT {
+                whole.clear();
+                self.spare = whole;
+            }
         }
     }
 }

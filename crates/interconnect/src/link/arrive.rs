@@ -169,21 +169,22 @@ impl Arrivals {
         let whole = &mut self.assembling[head.channel.index()][kind as usize];
         match head.what {
             What::Message if whole.is_empty() => {
-                frame.copy(at, inbox.push(peer, head, body));
+                inbox.push(peer, head, frame, at);
                 counters.received(kind, body);
             }
             What::Message | What::Part => {
-                let start = whole.len();
-                if start + body > MAX_MESSAGE {
+                if whole.len() + body > MAX_MESSAGE {
                     return Err("a message longer than any");
                 }
-                whole.resize(start + body, 0);
-                frame.copy(at, &mut whole[start..]);
+                if whole.capacity() == 0 {
+                    *whole = inbox.spare();
+                }
+                frame.append(at, whole);
                 if head.what == What::Part {
                     core.consume(kind);
                 } else {
                     counters.received(kind, whole.len());
-                    inbox.push_whole(peer, head, whole);
+                    inbox.push_whole(peer, head, std::mem::take(whole));
                 }
             }
             What::Written => {
