@@ -111,6 +111,9 @@ pub struct PeerStatus {
     pub name: String,
     /// The rails in use, joined by `+`, or nothing when there is none.
     pub rail: Option<String>,
+    /// What stands in the way of a rail that is not connected, as far as it is known.
+    #[serde(default)]
+    pub problem: Option<String>,
 }
 
 /// What a node held when it gave it back or froze.
@@ -332,6 +335,7 @@ impl Body {
     pub fn status(&self) -> BodyStatus {
         let connected = self.mesh.connected();
         let rails = self.mesh.rails();
+        let problems = self.mesh.problems();
         let peers = self.config.nodes.iter().enumerate().map(|(index, node)| (NodeId(index as u8), node));
         let peers = peers.filter(|(id, _)| *id != self.me).map(|(id, node)| {
             // The first worker stands for all: they differ for moments only, and `plexus rails` tells them apart.
@@ -342,7 +346,11 @@ impl Body {
                     && connected.contains(id)
             });
             let used: Vec<&str> = used.map(|rail| rail.kind.name()).collect();
-            PeerStatus { name: node.name.clone(), rail: (!used.is_empty()).then(|| used.join("+")) }
+            PeerStatus {
+                name: node.name.clone(),
+                rail: (!used.is_empty()).then(|| used.join("+")),
+                problem: problems.get(&id).cloned(),
+            }
         });
         let mut members = connected;
         members.insert(self.me);

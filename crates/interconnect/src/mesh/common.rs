@@ -59,10 +59,8 @@ pub(super) struct Common {
 impl Common {
     pub(super) fn new(config: Config, workers: u8, give: Give) -> Self {
         let pair = |peer: &Peer| {
-            // A link has one rail in this version.
             let rails: Vec<_> = peer.rails.iter().copied().filter(|rail| may_carry(*rail, peer)).collect();
-            let best = paths(&rails, &config.listen, &peer.addresses).into_iter().take(1);
-            (peer.id, Pair::new(best.collect(), workers))
+            (peer.id, Pair::new(paths(&rails, &config.listen, &peer.addresses), workers))
         };
         Self {
             pairs: Mutex::new(config.peers.iter().map(pair).collect()),

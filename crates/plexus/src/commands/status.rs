@@ -54,6 +54,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 if let Some(why) = &status.why {
                     output::line(&format!("{name}: stopped: {why}"))?;
                 }
+                for peer in &status.body.peers {
+                    if let Some(problem) = &peer.problem {
+                        output::line(&format!(
+                            "{name}: {} is not reached over every path: {problem}",
+                            peer.name
+                        ))?;
+                    }
+                }
             }
             Seen::Silent(why) => output::line(why)?,
             Seen::Down => {}
