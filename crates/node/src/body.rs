@@ -112,7 +112,7 @@ pub struct PeerStatus {
     /// The rails in use, joined by `+`, or nothing when there is none.
     pub rail: Option<String>,
     /// What stands in the way of a rail that is not connected, as far as it is known.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 

@@ -174,13 +174,15 @@ impl<S: Service> Mesh<S> {
         let events: Events = {
             let told = told.clone();
             Arc::new(move |event| {
-                if let (
-                    LinkEvent::RailDown { peer, worker, slot, generation, why },
-                    Some((common, stirred)),
-                ) = (event, told.get())
-                {
-                    common.lost(Place { peer, slot, worker: worker.0 }, generation, &why);
-                    stir(stirred);
+                let Some((common, stirred)) = told.get() else { return };
+                match event {
+                    LinkEvent::Up { .. } => {}
+                    LinkEvent::RailDown { peer, worker, slot, generation, why } => {
+                        common.lost(Place { peer, slot, worker: worker.0 }, generation, &why);
+                        stir(stirred);
+                    }
+                    // One link gone is the peer gone.
+                    LinkEvent::Gone { peer, .. } => common.forget(peer),
                 }
             })
         };

@@ -23,8 +23,8 @@ pub const MAX_SLOTS: usize = 8;
 /// The first pause after an attempt in vain; each that follows is twice as long.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// The longest pause, for a peer that starts: it is expected any moment, and others wait for it.
-const RETRY_STARTING: Duration = Duration::from_millis(100);
+/// The longest pause while a worker has no rail to the peer at all: others wait for it, and not for long.
+const RETRY_AWAITED: Duration = Duration::from_millis(100);
 
 /// The longest pause.
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
@@ -194,7 +194,8 @@ impl Pair {
 
     /// Notes an attempt in vain.
     pub(super) fn failed(&mut self, slot: u8, worker: u8, now: Instant) {
-        let longest = if self.standing == Standing::Awaited { RETRY_STARTING } else { RETRY_LONGEST };
+        let linked = self.seats.iter().any(|slot| slot[usize::from(worker)].up);
+        let longest = if linked { RETRY_LONGEST } else { RETRY_AWAITED };
         let seat = &mut self.seats[usize::from(slot)][usize::from(worker)];
         seat.due = Some(now + longest.min(RETRY * (1 << seat.failures.min(6))));
         seat.failures += 1;
@@ -337,7 +338,7 @@ mod tests {
     #[test]
     fn what_is_lost_is_tried_again_ever_more_slowly_until_it_lasts() {
         let start = Instant::now();
-        let mut pair = pair(&[RailKind::Tcp], 1, 1);
+        let mut pair = pair(&[RailKind::Tcp], 2, 1);
         assert_eq!(pair.next_attempt(0), Some((0, None)));
         pair.seat(0, 0, 1, Incarnation(5), start);
         pair.look(start);
@@ -350,6 +351,9 @@ mod tests {
         for _ in 0..20 {
             pair.failed(0, 0, start);
         }
+        assert_eq!(pause(&pair, start), RETRY_AWAITED, "no other rail is up");
+        pair.seat(1, 0, 1, Incarnation(5), start);
+        pair.failed(0, 0, start);
         assert_eq!(pause(&pair, start), RETRY_LONGEST);
         assert_eq!(pair.next_generation(0, 0), 2);
         pair.says(0, 0, 2);

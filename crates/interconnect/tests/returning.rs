@@ -1,0 +1,218 @@
+//! Rails over TCP that are cut, refused and dead, behind a relay: they are made again, each by itself, and what was sent arrives
+//! once and in order.
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use plexus_base::{Epoch, Incarnation, NodeId, Waiting};
+use plexus_fabric::{Lost, RailKind};
+use plexus_interconnect::{
+    Channel, Kind, Message, Net, RailState, Service,
+    mesh::{Config, Key, Mesh, Peer},
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Counts what comes and sees to its order.
+#[derive(Default)]
+struct Counting {
+    seen: Arc<AtomicU64>,
+    gone: Arc<AtomicU64>,
+}
+
+impl Service for Counting {
+    type Task = (NodeId, u64);
+
+    fn message(&mut self, _: &mut Net, message: Message<'_>) {
+        let expected = self.seen.fetch_add(1, Relaxed);
+        assert_eq!(message.payload[..8], expected.to_le_bytes(), "lost, doubled or out of order");
+    }
+
+    fn task(&mut self, net: &mut Net, (to, number): (NodeId, u64)) {
+        let mut payload = number.to_le_bytes().to_vec();
+        payload.resize(8 + (number as usize * 37) % 3000, 7);
+        net.send(to, Channel::Application1, Kind::Request, 0, &payload).unwrap();
+    }
+
+    fn peer_gone(&mut self, _: &mut Net, _: NodeId, _: &Lost) {
+        self.gone.fetch_add(1, Relaxed);
+    }
+}
+
+struct Node {
+    mesh: Arc<Mesh<Counting>>,
+    seen: Arc<AtomicU64>,
+    gone: Arc<AtomicU64>,
+}
+
+/// Starts node `me` of two; `there` are the addresses at which it believes the other.
+fn start(me: u8, name: [u8; 16], here: &[SocketAddr], there: &[SocketAddr]) -> Node {
+    let other = NodeId(1 - me);
+    let config = Config {
+        me: NodeId(me),
+        incarnation: Incarnation(u64::from(me) + 1),
+        cluster: name,
+        keys: Arc::new(vec![Key::new([1; 32])]),
+        epoch: Epoch(1),
+        fingerprint: 5,
+        listen: here.to_vec(),
+        peers: vec![Peer { id: other, addresses: there.to_vec(), rails: vec![RailKind::Tcp], encrypt: true }],
+        windows: Vec::new(),
+        waiting: Waiting::Adaptive,
+        // Longer than any machine under load needs to connect again.
+        patience: LIMIT,
+        probe: Duration::from_millis(20),
+    };
+    let (seen, gone) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let service = Counting { seen: seen.clone(), gone: gone.clone() };
+    Node { mesh: Mesh::start(config, vec![service], |_| ()).unwrap(), seen, gone }
+}
+
+fn name(address: SocketAddr) -> [u8; 16] {
+    let mut name = [0; 16];
+    name[..4].copy_from_slice(&std::process::id().to_le_bytes());
+    name[8..10].copy_from_slice(&address.port().to_le_bytes());
+    name
+}
+
+/// Bound and let go: nobody else is given the same ports so soon.
+fn addresses(count: usize) -> Vec<SocketAddr> {
+    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap()).collect()
+}
+
+/// Passes connections on to an address, for as long as it likes.
+struct Relay {
+    address: SocketAddr,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+    /// Takes connections and says nothing on them.
+    mute: Arc<AtomicBool>,
+}
+
+impl Relay {
+    fn to(address: SocketAddr, mute: bool) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let relay = Self {
+            address: listener.local_addr().unwrap(),
+            streams: Arc::default(),
+            mute: Arc::new(AtomicBool::new(mute)),
+        };
+        let (streams, mute) = (relay.streams.clone(), relay.mute.clone());
+        std::thread::spawn(move || {
+            for near in listener.incoming() {
+                let near = near.unwrap();
+                streams.lock().unwrap().push(near.try_clone().unwrap());
+                if mute.load(Relaxed) {
+                    continue;
+                }
+                let Ok(far) = TcpStream::connect(address) else { continue };
+                for stream in [&near, &far] {
+                    stream.set_nodelay(true).unwrap();
+                }
+                streams.lock().unwrap().push(far.try_clone().unwrap());
+                pass(near.try_clone().unwrap(), far.try_clone().unwrap());
+                pass(far, near);
+            }
+        });
+        relay
+    }
+
+    fn cut(&self) {
+        for stream in self.streams.lock().unwrap().drain(..) {
+            // It may have been closed by its end.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream) {
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(read) = from.read(&mut buffer) {
+            if read == 0 || to.write_all(&buffer[..read]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+    });
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !done() {
+        assert!(Instant::now() < end, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn rails_up(node: &Node) -> usize {
+    node.mesh.rails().iter().filter(|rail| rail.state != RailState::Down).count()
+}
+
+/// Messages from `from` to the other, numbered on.
+fn send(from: &Node, to: u8, sent: &mut u64, count: u64) {
+    for _ in 0..count {
+        from.mesh.workers()[0].submit((NodeId(to), *sent));
+        *sent += 1;
+    }
+}
+
+#[test]
+fn a_connection_that_is_cut_is_made_again_and_nothing_is_lost() {
+    let here = addresses(2);
+    let relay = Relay::to(here[0], false);
+    let name = name(here[0]);
+    let nodes = [start(0, name, &here[..1], &here[1..]), start(1, name, &here[1..], &[relay.address])];
+    nodes.iter().for_each(|node| node.mesh.wait_connected(LIMIT).unwrap());
+    let mut sent = [0, 0];
+    for round in 1..=10 {
+        for half in 0..2 {
+            send(&nodes[0], 1, &mut sent[0], 100);
+            send(&nodes[1], 0, &mut sent[1], 100);
+            if half == 0 {
+                relay.cut();
+            }
+        }
+        until("all messages", || {
+            nodes[0].seen.load(Relaxed) == sent[1] && nodes[1].seen.load(Relaxed) == sent[0]
+        });
+        assert_eq!(sent, [round * 200; 2]);
+    }
+    let generation = nodes[1].mesh.rails()[0].generation;
+    assert!(generation > 1, "it was never made again");
+    assert!(nodes.iter().all(|node| node.gone.load(Relaxed) == 0));
+    nodes.iter().for_each(|node| node.mesh.stop());
+}
+
+#[test]
+fn a_path_that_does_not_answer_holds_nothing_up_and_joins_later() {
+    let here = addresses(4);
+    let (ours, theirs) = here.split_at(2);
+    let relay = Relay::to(ours[1], true);
+    let name = name(here[0]);
+    let nodes = [start(0, name, ours, theirs), start(1, name, theirs, &[ours[0], relay.address])];
+    nodes.iter().for_each(|node| node.mesh.wait_connected(LIMIT).unwrap());
+    assert!(nodes.iter().all(|node| rails_up(node) == 1));
+    let mut sent = 0;
+    send(&nodes[0], 1, &mut sent, 100);
+    until("all messages", || nodes[1].seen.load(Relaxed) == 100);
+    let silent = format!("no answer at {}", relay.address);
+    until("it says what is missing", || {
+        nodes[1].mesh.problems().values().any(|why| why.starts_with(&silent))
+    });
+
+    relay.mute.store(false, Relaxed);
+    until("the second path", || nodes.iter().all(|node| rails_up(node) == 2));
+    relay.cut();
+    send(&nodes[0], 1, &mut sent, 100);
+    until("all messages", || nodes[1].seen.load(Relaxed) == 200);
+    assert!(nodes.iter().all(|node| node.gone.load(Relaxed) == 0));
+    nodes.iter().for_each(|node| node.mesh.stop());
+}
