@@ -9,6 +9,7 @@ use std::{marker::PhantomData, ptr::NonNull};
 pub struct Frame<'a> {
     start: NonNull<u8>,
     len: usize,
+    put: u32,
     buffer: PhantomData<&'a [u8]>,
 }
 
@@ -16,7 +17,7 @@ impl<'a> Frame<'a> {
     /// A frame in ordinary memory.
     #[must_use]
     pub fn of(bytes: &'a [u8]) -> Self {
-        Self { start: NonNull::from(bytes).cast(), len: bytes.len(), buffer: PhantomData }
+        Self { start: NonNull::from(bytes).cast(), len: bytes.len(), put: 0, buffer: PhantomData }
     }
 
     /// A frame in memory that others may write to.
@@ -25,7 +26,19 @@ impl<'a> Frame<'a> {
     /// `start..start + len` stays mapped and readable for `'a`.
     #[allow(unsafe_code, reason = "shared memory has no safe view")]
     pub(crate) unsafe fn shared(start: NonNull<u8>, len: usize) -> Self {
-        Self { start, len, buffer: PhantomData }
+        Self { start, len, put: 0, buffer: PhantomData }
+    }
+
+    /// The same frame, behind a put of so many bytes.
+    #[must_use]
+    pub(crate) fn behind(self, put: u32) -> Self {
+        Self { put, ..self }
+    }
+
+    /// Bytes of the put in front of it, as the peer says: good for counting, and for nothing else.
+    #[must_use]
+    pub fn put_len(&self) -> u32 {
+        self.put
     }
 
     /// Length in bytes.

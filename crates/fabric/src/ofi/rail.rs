@@ -277,7 +277,9 @@ impl OfiRail {
                     return delivered;
                 }
                 if !arrival.message.silent {
-                    deliver(lane, Frame::of(endpoint.bytes(&arrival, arrival.message.frame.clone())));
+                    let put = arrival.message.target.as_ref().map_or(0, |target| target.len);
+                    let frame = Frame::of(endpoint.bytes(&arrival, arrival.message.frame.clone()));
+                    deliver(lane, frame.behind(put));
                     delivered += 1;
                 }
                 endpoint.done(&arrival);

@@ -265,7 +265,7 @@ impl Rail for ShmRail {
     #[inline]
     fn send(&mut self, lane: Lane, head: &[u8], body: &[u8]) -> Result<(), SendError> {
         let room = self.room(lane, head.len() + body.len())?;
-        self.writers[lane.index()].publish(&room, head, body);
+        self.writers[lane.index()].publish(&room, head, body, 0);
         self.unflushed = true;
         Ok(())
     }
@@ -277,7 +277,7 @@ impl Rail for ShmRail {
             return Err(SendError::TooLarge);
         }
         // The release of the header word orders the data before the frame.
-        self.writers[lane.index()].publish(&room, head, body);
+        self.writers[lane.index()].publish(&room, head, body, put.data.len());
         self.unflushed = true;
         Ok(())
     }

@@ -310,7 +310,7 @@ impl Inbox {
             self.quiet += 1;
             return Ok(Some(0));
         }
-        deliver(Frame::of(&self.held));
+        deliver(Frame::of(&self.held).behind(target.len));
         Ok(Some(1))
     }
 }

@@ -56,6 +56,8 @@ pub(super) fn encode_note(received: [u64; LANES]) -> [u8; NOTE] {
 pub(super) struct Held {
     head: Head,
     body: Box<[u8]>,
+    /// Bytes of the put in front of it.
+    put: u32,
 }
 
 /// What has arrived and was not handed over.
@@ -107,13 +109,13 @@ impl Arrivals {
             Turn::Ahead => {
                 let mut body = vec![0; frame.len() - HEADER].into_boxed_slice();
                 frame.copy(HEADER, &mut body);
-                self.order.hold(head.channel, stamp.sequence, Held { head, body });
+                self.order.hold(head.channel, stamp.sequence, Held { head, body, put: frame.put_len() });
                 Ok(())
             }
             Turn::Now => {
-                self.file(desk, head, frame, HEADER)?;
+                self.file(desk, head, frame, HEADER, frame.put_len())?;
                 while let Some(held) = self.order.following(head.channel) {
-                    self.file(desk, held.head, &Frame::of(&held.body), 0)?;
+                    self.file(desk, held.head, &Frame::of(&held.body), 0, held.put)?;
                 }
                 Ok(())
             }
@@ -154,7 +156,7 @@ impl Arrivals {
         }
     }
 
-    /// Files a frame of a channel whose turn it is; its body begins at `at`.
+    /// Files a frame of a channel whose turn it is, behind a put of `put` bytes; its body begins at `at`.
     #[inline]
     fn file(
         &mut self,
@@ -162,15 +164,16 @@ impl Arrivals {
         head: Head,
         frame: &Frame<'_>,
         at: usize,
+        put: u32,
     ) -> Result<(), &'static str> {
         let Desk { core, counters, inbox, peer } = desk;
         let (peer, kind, counters) = (*peer, head.kind, &counters[head.channel.index()]);
-        let body = frame.len() - at;
+        let (body, put) = (frame.len() - at, put as usize);
         let whole = &mut self.assembling[head.channel.index()][kind as usize];
         match head.what {
             What::Message if whole.is_empty() => {
                 inbox.push(peer, head, frame, at);
-                counters.received(kind, body);
+                counters.received(kind, body + put);
             }
             What::Message | What::Part => {
                 if whole.len() + body > MAX_MESSAGE {
@@ -188,7 +191,7 @@ impl Arrivals {
                 }
             }
             What::Written => {
-                counters.received(kind, body);
+                counters.received(kind, body + put);
                 core.consume(kind);
             }
             What::Access => {

@@ -322,7 +322,7 @@ impl Link {
             let mut desk = Desk { peer: *peer, core, counters: &info.counters, inbox };
             let polled = rail.poll(POLL_FRAMES, &mut |lane, frame| {
                 if violation.is_none() {
-                    *bytes_in += frame.len() as u64;
+                    *bytes_in += frame.len() as u64 + u64::from(frame.put_len());
                     violation = arrivals.frame(&mut desk, *slot, lane, &frame).err();
                 }
             });

@@ -81,7 +81,7 @@ impl Snapshots {
                 }
             }
         }
-        let help = "Messages by size, put data included in the bytes of their sender";
+        let help = "Messages by size, put data included";
         family(encoder, ("message_size", help, Some(Unit::Bytes)), points)
     }
 
