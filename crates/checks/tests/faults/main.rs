@@ -4,6 +4,7 @@
 //! What needs network namespaces is skipped, with a line that says why, where they cannot be made.
 
 mod one_path;
+mod two_paths;
 
 use std::{
     path::PathBuf,

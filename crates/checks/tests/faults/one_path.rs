@@ -1,8 +1,19 @@
 //! One path between two processes: what it does to what passes, and who else knocks at the door.
 
-use std::{collections::BTreeSet, fs, io::Write, net::TcpStream, path::PathBuf, thread, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::Write,
+    net::{TcpListener, TcpStream},
+    path::PathBuf,
+    thread,
+    time::Duration,
+};
 
-use plexus_checks::faults::{Pair, Side};
+use plexus_checks::{
+    faults::{Pair, Side},
+    relay::{Relay, Way},
+};
 use plexus_fabric::RailKind;
 
 use crate::{alone, net, spec, unharmed};
@@ -87,4 +98,29 @@ fn strangers_change_nothing() {
         pair.holds(Side::A)
     );
     unharmed(pair);
+}
+
+#[test]
+fn bytes_that_are_changed_on_the_way_are_sent_again() {
+    let _alone = alone();
+    for encrypt in [false, true] {
+        // The member with the higher number calls the one with the lower, through a relay.
+        let addresses = ["127.0.0.1:0"; 2].map(|any| {
+            let listener = TcpListener::bind(any).unwrap();
+            vec![listener.local_addr().unwrap()]
+        });
+        let relay = Relay::start(addresses[0][0], 7).unwrap();
+        let routes = [addresses[1].clone(), vec![relay.address()]];
+        let mut pair = Pair::routed(spec(RailKind::Tcp, encrypt), None, addresses, routes).unwrap();
+        pair.flows().unwrap();
+        for _ in 0..5 {
+            for way in Way::BOTH {
+                relay.flip(way);
+                pair.flows().unwrap();
+            }
+            relay.reset();
+            pair.flows().unwrap();
+        }
+        unharmed(pair);
+    }
 }
