@@ -145,7 +145,8 @@ impl Liveness {
 
     /// Whether to give it up, `others` having been heard last at that time.
     pub(super) fn sick(&self, pace: Pace, now: Nanos, rtt: Nanos, others: Option<Nanos>) -> Option<Sick> {
-        let limit = (2 * pace.probe.0).max(4 * rtt.0);
+        // With the looks before and after, half an interval each, that makes two and a half.
+        let limit = (pace.probe.0 * 3 / 2).max(4 * rtt.0);
         if let Some(asked) = self.asked {
             let waited = now.since(asked).0;
             if waited >= limit && (others.is_some_and(|heard| heard >= asked) || waited >= pace.alone.0) {
@@ -201,7 +202,7 @@ mod tests {
     fn silence_is_found_within_three_probes_if_another_path_is_better() {
         let since_500 = |ms: u64| Some(Nanos::from_ms(ms.saturating_sub(500)));
         let (found, sick) = run(|ms| Some(at(ms)), since_500).unwrap();
-        assert!(sick == Sick::Silent && found <= 500 + 60, "{found}");
+        assert!(sick == Sick::Silent && found <= 500 + 50, "{found}");
         let (found, sick) = run(|_| None, since_500).unwrap();
         assert!(
             sick == Sick::Silent && (1400..1600).contains(&found),
