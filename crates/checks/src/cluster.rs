@@ -467,6 +467,12 @@ impl Cluster {
         }
     }
 
+    /// Ends of rails that were destroyed so far.
+    #[must_use]
+    pub fn rails_lost(&self) -> u64 {
+        self.transport.rails_lost()
+    }
+
     /// No more failures, no more operations.
     pub fn heal(&mut self) {
         self.phase = Phase::Healed;

@@ -43,6 +43,8 @@ pub struct Outcome {
     pub events: u64,
     /// Operations of sessions.
     pub operations: u64,
+    /// Ends of rails that were destroyed while their peer lived.
+    pub rails_lost: u64,
     /// What the shards counted, over all of them.
     pub counts: Vec<Counts>,
 }
@@ -52,7 +54,7 @@ pub struct Outcome {
 /// # Errors
 /// A property does not hold, or an assertion of the protocol failed.
 pub fn run(seed: u64, scenario: Scenario) -> Result<Outcome, Failure> {
-    if scenario.name == scenario::LINKS {
+    if scenario::LINKS.contains(&scenario.name) {
         return run_links(seed, scenario);
     }
     let (at, broken) = match attempt(seed, scenario, None) {
@@ -73,6 +75,7 @@ fn run_links(seed: u64, scenario: Scenario) -> Result<Outcome, Failure> {
             digest: links.engine.digest.value(),
             events: links.engine.events(),
             operations: links.messages,
+            rails_lost: links.rails_lost(),
             counts: Vec::new(),
         }),
         Err(broken) => {
@@ -97,6 +100,7 @@ fn attempt(seed: u64, scenario: Scenario, traced: Option<BlockId>) -> (Cluster, 
         digest: cluster.engine.digest.value(),
         events: cluster.engine.events(),
         operations: cluster.operations,
+        rails_lost: cluster.rails_lost(),
         counts: cluster.locals.iter().map(|local| *local.shard.counts()).collect(),
     });
     (cluster, result)

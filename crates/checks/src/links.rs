@@ -73,6 +73,12 @@ impl Links {
         self.delivery.complete()
     }
 
+    /// Ends of rails that were destroyed so far.
+    #[must_use]
+    pub fn rails_lost(&self) -> u64 {
+        self.transport.rails_lost()
+    }
+
     fn burst(&mut self, node: usize) -> Result<(), Broken> {
         for _ in 0..self.engine.random.between(1, 20) {
             self.messages += 1;

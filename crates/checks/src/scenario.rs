@@ -76,11 +76,11 @@ pub struct Scenario {
     vary: fn(&mut Params, &mut Random),
 }
 
-/// The scenario that has links and no cache.
-pub const LINKS: &str = "links";
+/// The scenarios that have links and no cache.
+pub const LINKS: [&str; 2] = ["links", "wide"];
 
 /// All scenarios.
-pub const ALL: [Scenario; 10] = [
+pub const ALL: [Scenario; 11] = [
     Scenario { name: "calm", about: "room for everything, nothing fails", vary: calm },
     Scenario { name: "hot", about: "one or two blocks that everybody wants", vary: hot },
     Scenario {
@@ -94,10 +94,11 @@ pub const ALL: [Scenario; 10] = [
     Scenario { name: "death", about: "a node dies; the lost are named", vary: death },
     Scenario { name: "rails", about: "the real link core; rails are lost and come back", vary: rails },
     Scenario {
-        name: LINKS,
+        name: LINKS[0],
         about: "links alone: bursts over two-slot rings, rails lost and back",
         vary: links,
     },
+    Scenario { name: LINKS[1], about: "links alone: 24 nodes, each joined with every other", vary: wide },
     Scenario { name: "mixed", about: "a little of everything but death", vary: mixed },
 ];
 
@@ -215,6 +216,11 @@ fn links(params: &mut Params, random: &mut Random) {
     params.slots = *random.pick(&[2, 2, 3, 16]);
     params.operations *= 10;
     params.cuts_ns = *random.pick(&[0, 50_000, 100_000, 500_000]);
+}
+
+fn wide(params: &mut Params, random: &mut Random) {
+    links(params, random);
+    (params.nodes, params.workers) = (24, 1);
 }
 
 fn mixed(params: &mut Params, random: &mut Random) {

@@ -36,6 +36,7 @@ scenarios! {
     a_node_that_dies: "death", 300;
     rails_that_are_lost: "rails", 100;
     links_alone: "links", 200;
+    links_of_many_nodes: "wide", 10;
     everything_mixed: "mixed", 200;
 }
 

@@ -45,11 +45,12 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     for scenario in scenarios {
         let (began, mut told) = (Instant::now(), Instant::now());
-        let (mut events, mut operations) = (0, 0);
+        let (mut events, mut operations, mut lost) = (0, 0, 0);
         for seed in from..from + seeds {
             match run(seed, scenario) {
                 Ok(outcome) => {
-                    (events, operations) = (events + outcome.events, operations + outcome.operations)
+                    (events, operations) = (events + outcome.events, operations + outcome.operations);
+                    lost += outcome.rails_lost;
                 }
                 Err(failure) => {
                     println!("{failure}");
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
         }
         let seconds = began.elapsed().as_secs_f64();
         println!(
-            "{:>10}: {seeds} seeds, {operations} operations, {events} events, {:.1} s, {:.2} M events/s",
+            "{:>10}: {seeds} seeds, {operations} operations, {lost} ends of rails lost, {events} events, {:.1} s, {:.2} M events/s",
             scenario.name,
             seconds,
             events as f64 / seconds / 1e6,

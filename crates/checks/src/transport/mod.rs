@@ -120,6 +120,11 @@ pub trait Transport {
     /// No more failures.
     fn heal(&mut self) {}
 
+    /// Ends of rails that were destroyed so far.
+    fn rails_lost(&self) -> u64 {
+        0
+    }
+
     /// Whether everything has been delivered, once nothing happens any more.
     ///
     /// # Errors

@@ -51,6 +51,7 @@ pub struct Linked {
     pace: Pace,
     retains: bool,
     dead: Option<NodeId>,
+    lost: u64,
 }
 
 /// Links look at their rails this often; everything else here takes microseconds too.
@@ -67,7 +68,7 @@ impl Linked {
         let ends = (0..paths.count())
             .map(|_| End { core: LinkCore::new(limits, PACE), order: Order::default(), ticking: false })
             .collect();
-        let mut linked = Self { paths, rails, ends, pace: PACE, retains, dead: None };
+        let mut linked = Self { paths, rails, ends, pace: PACE, retains, dead: None, lost: 0 };
         for path in 0..paths.count() {
             for rail in 0..linked.rails.count() {
                 linked.attach(engine, path, rail, 1, &mut Vec::new());
@@ -232,6 +233,7 @@ impl Linked {
     /// An end destroys its rail. The other learns of it from its system, unless that hears nothing, or from the peer.
     fn give_up(&mut self, engine: &mut Engine<Ev>, end: usize, rail: usize) {
         let Some(generation) = self.ends[end].core.up(rail as u8) else { return };
+        self.lost += 1;
         self.ends[end].core.rail_lost(rail as u8, Reason::Reset, Nanos(engine.now()));
         let other = self.back(end);
         if self.rails.closed(end, other, rail) {
@@ -419,6 +421,10 @@ impl Transport for Linked {
 
     fn heal(&mut self) {
         self.rails.heal();
+    }
+
+    fn rails_lost(&self) -> u64 {
+        self.lost
     }
 
     fn node_died(&mut self, engine: &mut Engine<Ev>, node: NodeId) {
