@@ -32,11 +32,9 @@ fn everything_is_delivered_over_every_rail() {
         pair.flows().unwrap();
         unharmed(pair);
     }
-    let left: Vec<_> = segments()
-        .difference(&before)
-        .cloned()
-        .filter(|path| path.to_string_lossy().contains("plexus"))
-        .collect();
+    let after = segments();
+    let left: Vec<_> =
+        after.difference(&before).filter(|path| path.to_string_lossy().contains("plexus")).collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
