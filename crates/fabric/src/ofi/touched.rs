@@ -19,8 +19,9 @@ impl Touched {
         Self { number, window: put.window.0, start: put.offset, end }
     }
 
+    /// Whether there is a byte that both change. A put of no bytes meets none.
     fn meets(&self, other: &Self) -> bool {
-        self.window == other.window && self.start < other.end && other.start < self.end
+        self.window == other.window && self.start.max(other.start) < self.end.min(other.end)
     }
 }
 
@@ -75,6 +76,8 @@ mod tests {
         assert_eq!(under_way.overlapped(&touched(last, 1, 450, 1000)), None, "behind them all");
         assert_eq!(under_way.overlapped(&touched(last, 2, 0, 1000)), None, "another window");
         assert_eq!(under_way.overlapped(&touched(last, 1, 120, 0)), None, "no bytes");
+        under_way.push(touched(first.wrapping_add(4), 1, 500, 0));
+        assert_eq!(under_way.overlapped(&touched(last, 1, 450, 100)), None, "around no bytes");
         assert_eq!(under_way.overlapped(&touched(first, 1, 0, 1000)), None, "the earliest");
         under_way.taken(first.wrapping_add(3));
         assert_eq!(under_way.overlapped(&touched(last, 1, 120, 10)), None, "taken");

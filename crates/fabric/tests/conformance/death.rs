@@ -23,13 +23,19 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-use crate::pairs::{End, Kind, Own, Sleeper, WHOLE};
+use crate::pairs::{End, Kind, Own, Sleeper, WHOLE, seals};
 
 const KIND: &str = "PLEXUS_TEST_PEER_KIND";
+const SENDS: &str = "PLEXUS_TEST_PEER_SENDS";
 const PLACE: &str = "PLEXUS_TEST_PEER_PLACE";
-/// Frames in each lane that the peer has sent when it says that it may be killed: as many as every rail takes while
-/// nobody reads.
-const FRAMES: u64 = 100;
+/// Frames in each lane that the peer has sent when it says that it may be killed: as many as its rail takes while
+/// nobody reads. Over libfabric those are the messages that have a credit.
+fn sends(kind: Kind) -> u64 {
+    match kind {
+        Kind::Shm | Kind::Tcp | Kind::SealedTcp => 300,
+        Kind::Ofi(_) => 100,
+    }
+}
 
 fn send_fds(socket: &UnixStream, fds: [OwnedFd; 5]) {
     let fds = fds.each_ref().map(AsFd::as_fd);
@@ -75,7 +81,8 @@ fn connect_ofi(control: &mut UnixStream, own: Own, provider: &str) -> End {
 /// The peer's part; in the parent it does nothing.
 #[test]
 fn peer_process() {
-    let (Ok(kind), Ok(place)) = (env::var(KIND), env::var(PLACE)) else { return };
+    let (Ok(kind), Ok(place), Ok(sends)) = (env::var(KIND), env::var(PLACE), env::var(SENDS)) else { return };
+    let sent: u64 = sends.parse().unwrap();
     let mut control = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&place).unwrap()).unwrap();
     let own = Own::new();
     let mut end = if kind == "shm" {
@@ -88,7 +95,7 @@ fn peer_process() {
         let mut port = [0; 2];
         control.read_exact(&mut port).unwrap();
         let connect = || TcpStream::connect(("127.0.0.1", u16::from_le_bytes(port))).unwrap();
-        own.tcp([connect(), connect()], None)
+        own.tcp([connect(), connect()], (kind == "sealed").then(|| seals().1))
     };
     for number in 0..u64::MAX {
         for lane in Lane::ALL {
@@ -98,7 +105,7 @@ fn peer_process() {
             let _ = end.rail.put(lane, put, &data, &[lane.index() as u8; 30]);
         }
         let _ = end.rail.flush();
-        if number + 1 == FRAMES {
+        if number + 1 == sent {
             control.write_all(&[1]).unwrap();
         }
     }
@@ -108,7 +115,8 @@ fn peer_process() {
 fn peer(kind: Kind) -> (End, Child, UnixStream) {
     let name = match kind {
         Kind::Ofi(provider) => format!("ofi-{provider}"),
-        _ => kind.rail().name().into(),
+        Kind::SealedTcp => "sealed".into(),
+        Kind::Shm | Kind::Tcp => kind.rail().name().into(),
     };
     let place = format!("plexus-fabric-test-{}-{name}", std::process::id());
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&place).unwrap()).unwrap();
@@ -116,6 +124,7 @@ fn peer(kind: Kind) -> (End, Child, UnixStream) {
         .args(["--exact", "death::peer_process"])
         .env(KIND, &name)
         .env(PLACE, &place)
+        .env(SENDS, sends(kind).to_string())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
@@ -130,7 +139,8 @@ fn peer(kind: Kind) -> (End, Child, UnixStream) {
     } else {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         control.write_all(&tcp.local_addr().unwrap().port().to_le_bytes()).unwrap();
-        own.tcp([(); 2].map(|()| tcp.accept().unwrap().0), None)
+        let streams = [(); 2].map(|()| tcp.accept().unwrap().0);
+        own.tcp(streams, (kind == Kind::SealedTcp).then(|| seals().0))
     };
     control.read_exact(&mut [0]).unwrap();
     (end, child, control)
@@ -150,8 +160,8 @@ fn until_lost(end: &mut End, frames: &mut Vec<(Lane, Vec<u8>)>) -> Lost {
     }
 }
 
-/// All that it had sent is there, in order, in both lanes.
-fn check(frames: &[(Lane, Vec<u8>)]) {
+/// The first `sent` frames are there, then some later ones, in order, in both lanes.
+fn check(frames: &[(Lane, Vec<u8>)], sent: u64) {
     for lane in Lane::ALL {
         let numbers = frames.iter().filter(|(l, _)| *l == lane).map(|(_, bytes)| {
             assert_eq!(bytes[8..], [lane.index() as u8; 30]);
@@ -159,10 +169,10 @@ fn check(frames: &[(Lane, Vec<u8>)]) {
         });
         let mut last = None;
         for number in numbers {
-            assert!(last < Some(number) && (number >= FRAMES || last.map_or(0, |last| last + 1) == number));
+            assert!(last < Some(number) && (number >= sent || last.map_or(0, |last| last + 1) == number));
             last = Some(number);
         }
-        assert!(last >= Some(FRAMES - 1), "{lane:?}: {last:?}");
+        assert!(last >= Some(sent - 1), "{lane:?}: {last:?}");
     }
 }
 
@@ -180,20 +190,29 @@ fn a_killed_peer_over_shm_is_noticed_by_a_sleeper_and_loses_nothing() {
     let mut frames = before;
     let lost = until_lost(&mut end, &mut frames);
     assert_eq!(lost, Lost::PeerDied);
-    check(&frames);
+    check(&frames, sends(Kind::Shm));
     child.wait().unwrap();
     assert!(PeerProcess::of(control.as_fd()).is_err(), "a process that has ended is not watched");
 }
 
-#[test]
-fn a_killed_peer_over_tcp_is_noticed_by_a_sleeper_and_loses_nothing() {
-    let (mut end, mut child, _control) = peer(Kind::Tcp);
+fn a_killed_peer_over(kind: Kind) {
+    let (mut end, mut child, _control) = peer(kind);
     child.kill().unwrap();
     let mut frames = Vec::new();
     let lost = until_lost(&mut end, &mut frames);
     assert!(matches!(lost, Lost::Closed(_)), "{lost:?}");
-    check(&frames);
+    check(&frames, sends(kind));
     child.wait().unwrap();
+}
+
+#[test]
+fn a_killed_peer_over_tcp_is_noticed_by_a_sleeper_and_loses_nothing() {
+    a_killed_peer_over(Kind::Tcp);
+}
+
+#[test]
+fn a_killed_peer_over_sealed_tcp_is_noticed_by_a_sleeper_and_loses_nothing() {
+    a_killed_peer_over(Kind::SealedTcp);
 }
 
 /// libfabric does not tell that a peer is gone: whoever watches its process does.
@@ -209,7 +228,7 @@ fn a_killed_peer_over_libfabric(provider: &'static str) {
     let mut frames = Vec::new();
     let lost = until_lost(&mut end, &mut frames);
     assert!(matches!(lost, Lost::PeerDied | Lost::Closed(_)), "{lost:?}");
-    check(&frames);
+    check(&frames, sends(Kind::Ofi(provider)));
     assert_eq!(end.rail.send(Lane::Prompt, b"late", b""), Err(SendError::Lost));
     child.wait().unwrap();
     drop(end);
