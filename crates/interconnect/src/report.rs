@@ -93,7 +93,7 @@ impl Reason {
             Self::Striped => "as good as the best one; carries its share of the bulk",
             Self::Slower => "a better rail is connected",
             Self::Returning => "connected again, used when it has stayed so for a while",
-            Self::NotConnected => "not connected yet: is the address right, does the other node run?",
+            Self::NotConnected => "never connected yet; `plexus status` says what stands in the way",
             Self::Reset => "the connection was closed or reset",
             Self::Silent => "nothing was heard on it, not even acknowledgements: cable, switch or filter",
             Self::Stalled => "short frames pass, long ones do not: compare the MTU along the path",
@@ -156,4 +156,34 @@ pub struct RailReport {
     pub retransmits: u64,
     /// How often it was lost.
     pub failures: u64,
+}
+
+impl RailReport {
+    /// Of one that is not connected and never was.
+    pub(crate) fn never_connected(
+        peer: NodeId,
+        worker: WorkerId,
+        slot: u8,
+        kind: RailKind,
+        path: String,
+    ) -> Self {
+        Self {
+            peer,
+            worker,
+            slot,
+            kind,
+            generation: 0,
+            path,
+            state: RailState::Down,
+            reason: Reason::NotConnected,
+            encrypted: false,
+            mtu: 0,
+            rtt: Nanos(0),
+            bytes_out: 0,
+            bytes_in: 0,
+            frames_resent: 0,
+            retransmits: 0,
+            failures: 0,
+        }
+    }
 }

@@ -143,6 +143,7 @@ fn cluster(nodes: u8, workers: u8, (rail, encrypt): Way, waiting: Waiting) -> Ve
                 waiting,
                 patience: Duration::from_secs(1),
                 probe: Duration::from_millis(20),
+                ofi_provider: None,
             };
             let mesh = Mesh::start(config, services, |_| ()).unwrap();
             Node { mesh, seen, gone, window, address: addresses[usize::from(me)] }
@@ -308,6 +309,7 @@ fn an_address_in_use_is_one_clear_line() {
         waiting: Waiting::Adaptive,
         patience: Duration::from_secs(1),
         probe: Duration::from_millis(20),
+        ofi_provider: None,
     };
     let Err(error) = Mesh::start(config, vec![Echo::default()], |_: WorkerId| ()) else {
         panic!("two nodes listen at one address");

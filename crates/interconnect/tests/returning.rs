@@ -69,6 +69,7 @@ fn start(me: u8, name: [u8; 16], here: &[SocketAddr], there: &[SocketAddr]) -> N
         // Longer than any machine under load needs to connect again.
         patience: LIMIT,
         probe: Duration::from_millis(20),
+        ofi_provider: None,
     };
     let (seen, gone) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
     let service = Counting { seen: seen.clone(), gone: gone.clone() };

@@ -100,6 +100,7 @@ impl Cluster {
             waiting: Waiting::Adaptive,
             patience: Duration::from_secs(1),
             probe: Duration::from_millis(20),
+            ofi_provider: None,
         };
         Mesh::start(config, vec![Silent], |_| ()).unwrap()
     }

@@ -488,5 +488,6 @@ fn mesh_config(
         waiting: config.waiting,
         patience: config.interconnect.patience(),
         probe: config.interconnect.probe(),
+        ofi_provider: config.interconnect.ofi_provider.clone(),
     }
 }

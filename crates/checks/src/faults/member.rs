@@ -147,6 +147,7 @@ impl Member {
             waiting: Waiting::Event,
             patience: Duration::from_secs(1),
             probe: Duration::from_millis(20),
+            ofi_provider: None,
         }
     }
 }

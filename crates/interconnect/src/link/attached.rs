@@ -87,32 +87,12 @@ impl LinkInfo {
         let mut rails = self.lock();
         let index = rails.iter().position(|rail| rail.slot == new.slot).unwrap_or_else(|| {
             let index = rails.iter().take_while(|rail| rail.slot < new.slot).count();
-            rails.insert(index, self.entry(new));
+            let (kind, path) = (new.rail.kind(), new.path.clone());
+            rails.insert(index, RailReport::never_connected(self.peer, self.worker, new.slot, kind, path));
             index
         });
         let rail = &mut rails[index];
         (rail.kind, rail.generation, rail.path) = (new.rail.kind(), new.generation, new.path.clone());
-    }
-
-    fn entry(&self, new: &NewRail) -> RailReport {
-        RailReport {
-            peer: self.peer,
-            worker: self.worker,
-            slot: new.slot,
-            kind: new.rail.kind(),
-            generation: new.generation,
-            path: new.path.clone(),
-            state: RailState::Down,
-            reason: Reason::NotConnected,
-            encrypted: false,
-            mtu: 0,
-            rtt: Nanos(0),
-            bytes_out: 0,
-            bytes_in: 0,
-            frames_resent: 0,
-            retransmits: 0,
-            failures: 0,
-        }
     }
 
     /// Brings every entry up to date.

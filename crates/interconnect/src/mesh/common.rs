@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use plexus_base::{Incarnation, NodeId, NodeSet};
+use plexus_base::{Incarnation, NodeId, NodeSet, WorkerId};
 use plexus_fabric::{Lane, Lost, Rail, RailKind, Windows};
 
 use super::{
@@ -19,6 +19,7 @@ use super::{
     lock,
     pair::{Pair, Path, Standing, paths},
 };
+use crate::RailReport;
 
 /// A place for a rail.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -40,6 +41,10 @@ pub(super) struct Made {
 /// Hands a worker its rail; called with the table of peers locked, must not come back to it.
 pub(super) type Give = Box<dyn Fn(Made) + Send + Sync>;
 
+/// Why libfabric does not join a pair that lists it.
+const OFI_LEFT_OUT: &str =
+    "ofi is not used, because it cannot encrypt and these two nodes must (`encrypt` under [interconnect])";
+
 /// Whether a pair may use a rail of this kind: libfabric encrypts nothing.
 fn may_carry(rail: RailKind, peer: &Peer) -> bool {
     rail != RailKind::Ofi || !peer.encrypt
@@ -60,7 +65,12 @@ impl Common {
     pub(super) fn new(config: Config, workers: u8, give: Give) -> Self {
         let pair = |peer: &Peer| {
             let rails: Vec<_> = peer.rails.iter().copied().filter(|rail| may_carry(*rail, peer)).collect();
-            (peer.id, Pair::new(paths(&rails, &config.listen, &peer.addresses), workers))
+            let mut pair = Pair::new(paths(&rails, &config.listen, &peer.addresses), workers);
+            if rails != peer.rails && !rails.contains(&RailKind::Shm) {
+                tracing::info!("{}: {OFI_LEFT_OUT}", peer.id);
+                pair.left_out = Some(OFI_LEFT_OUT);
+            }
+            (peer.id, pair)
         };
         Self {
             pairs: Mutex::new(config.peers.iter().map(pair).collect()),
@@ -209,8 +219,21 @@ impl Common {
         tracing::debug!("{peer}: worker {worker}, slot {slot}: not connected: {why}");
         if let Some(pair) = self.pairs().get_mut(&peer) {
             pair.failed(slot, worker, Instant::now());
-            pair.problem = Some(why);
+            pair.hindered(slot, why);
         }
+    }
+
+    /// What there is to say about rails that never were up.
+    pub(super) fn never_connected(&self) -> Vec<RailReport> {
+        let pairs = self.pairs();
+        let awaited = pairs.iter().filter(|(_, pair)| pair.standing != Standing::Gone);
+        let rails = awaited.flat_map(|(peer, pair)| {
+            pair.never_up().map(|(slot, worker)| {
+                let path = &pair.paths[usize::from(slot)];
+                RailReport::never_connected(*peer, WorkerId(worker), slot, path.kind, path.name())
+            })
+        });
+        rails.collect()
     }
 
     /// Notes that a rail is lost.

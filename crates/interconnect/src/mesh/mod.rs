@@ -105,6 +105,8 @@ pub struct Config {
     pub patience: Duration,
     /// Between two questions whether a silent path is still there.
     pub probe: Duration,
+    /// The provider of libfabric to use; none: the first that the host has of those for fast networks, else TCP.
+    pub ofi_provider: Option<String>,
 }
 
 /// Why a node cannot take its place among its peers.
@@ -270,10 +272,14 @@ impl<S: Service> Mesh<S> {
         self.workers.iter().flat_map(Worker::links).collect()
     }
 
-    /// Every rail of every link, as it was at the last tick.
+    /// Every rail of every link, as it was at the last tick, and those that the configuration gives a pair and that never
+    /// were connected.
     #[must_use]
     pub fn rails(&self) -> Vec<RailReport> {
-        self.links().iter().flat_map(LinkInfo::rails).collect()
+        let mut rails: Vec<_> = self.links().iter().flat_map(LinkInfo::rails).collect();
+        rails.extend(self.common.never_connected());
+        rails.sort_by_key(|rail| (rail.peer, rail.worker, rail.slot));
+        rails
     }
 
     /// Peers that every worker has a link to.
@@ -286,7 +292,7 @@ impl<S: Service> Mesh<S> {
     #[must_use]
     pub fn problems(&self) -> BTreeMap<NodeId, String> {
         let pairs = self.common.pairs();
-        pairs.iter().filter_map(|(peer, pair)| Some((*peer, pair.problem.clone()?))).collect()
+        pairs.iter().filter_map(|(peer, pair)| Some((*peer, pair.problem()?))).collect()
     }
 
     /// Waits until all peers are connected; the peers that are not after `limit`, with what is known of why.
@@ -303,9 +309,8 @@ impl<S: Service> Mesh<S> {
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() || self.common.is_stopping() {
-                let why =
-                    |problem: &Option<String>| problem.clone().unwrap_or_else(|| "has not called yet".into());
-                return Err(missing.map(|(peer, pair)| (*peer, why(&pair.problem))).collect());
+                let why = |pair: &pair::Pair| pair.problem().unwrap_or_else(|| "has not called yet".into());
+                return Err(missing.map(|(peer, pair)| (*peer, why(pair))).collect());
             }
             drop(missing);
             pairs = self.common.changed.wait_timeout(pairs, left).unwrap_or_else(PoisonError::into_inner).0;

@@ -33,7 +33,7 @@ pub(super) const LIMIT: Duration = Duration::from_secs(5);
 /// Between two looks at connections that are being set up.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Providers in the order in which they are tried.
+/// Providers in the order in which they are tried where none is asked for.
 const PROVIDERS: [&str; 3] = ["verbs", "efa", "tcp"];
 
 /// Polls that found nothing, between two looks at the sign of life; who sleeps is woken by it.
@@ -61,10 +61,11 @@ pub(super) fn attach(common: Arc<Common>, here: IpAddr, made: Made, incarnation:
     }
 }
 
-/// The first provider that this host has.
+/// An end over the provider that is asked for, else over the first that this host has.
 fn open(common: &Common, here: IpAddr) -> Result<OfiEndpoint, String> {
     let mut refused = String::new();
-    for provider in PROVIDERS {
+    let wanted = common.config.ofi_provider.as_deref();
+    for provider in wanted.map_or(&PROVIDERS[..], |_| &[]).iter().copied().chain(wanted) {
         match OfiEndpoint::open(provider, Some(here), common.windows.clone()) {
             Ok(end) => return Ok(end),
             Err(why @ (OfiError::Absent { .. } | OfiError::Version { .. })) => return Err(why.to_string()),
@@ -80,7 +81,9 @@ fn exchange(common: &Common, here: IpAddr, mut life: Box<dyn Rail>) -> Result<Gu
     life.send(Lane::Prompt, &end.offer().encode(), &[]).map_err(|error| error.to_string())?;
     let until = Instant::now() + LIMIT;
     let mut theirs = Vec::new();
-    let lost = |lost: Lost| format!("while the offers were exchanged: {lost}");
+    let lost = |lost: Lost| {
+        format!("libfabric: {lost} while the ends were set up; the other node's log and status may say why")
+    };
     while theirs.is_empty() {
         life.flush().map_err(lost)?;
         life.poll(1, &mut |_, frame| {

@@ -98,8 +98,10 @@ struct Seat {
 pub(super) struct Pair {
     pub(super) standing: Standing,
     pub(super) paths: Vec<Path>,
-    /// What stands in the way, for people.
-    pub(super) problem: Option<String>,
+    /// Why a kind of rail that the configuration gives this pair is not used.
+    pub(super) left_out: Option<&'static str>,
+    /// By slot: what stands in the way, for people.
+    problems: Vec<Option<String>>,
     incarnation: Option<Incarnation>,
     /// By slot, then worker.
     seats: Vec<Vec<Seat>>,
@@ -114,7 +116,8 @@ impl Pair {
         let seat = Seat { generation: 0, said: 0, up: false, since: None, failures: 0, due: None };
         Self {
             standing: Standing::Awaited,
-            problem: None,
+            left_out: None,
+            problems: vec![None; paths.len()],
             incarnation: None,
             seats: vec![vec![seat; usize::from(workers)]; paths.len()],
             clamps: vec![None; paths.len()],
@@ -172,7 +175,7 @@ impl Pair {
         }
         self.incarnation = Some(incarnation);
         *seat = Seat { generation, up: true, since: Some(now), due: None, ..*seat };
-        self.problem = None;
+        self.problems[usize::from(slot)] = None;
         true
     }
 
@@ -190,6 +193,29 @@ impl Pair {
             *clamp = CLAMPS.into_iter().find(|step| clamp.is_none_or(|now| *step < now)).or(*clamp);
         }
         self.failed(slot, worker, now);
+    }
+
+    /// What stands in the way of each path that is not there, and what is left out on purpose.
+    pub(super) fn problem(&self) -> Option<String> {
+        let mut problems: Vec<&str> = self.problems.iter().flatten().map(String::as_str).collect();
+        problems.extend(self.left_out);
+        problems.dedup();
+        (!problems.is_empty()).then(|| problems.join("; "))
+    }
+
+    /// Notes why the attempts for a slot are in vain, until one is not.
+    pub(super) fn hindered(&mut self, slot: u8, why: String) {
+        self.problems[usize::from(slot)] = Some(why);
+    }
+
+    /// The rails that never were up, slot and worker.
+    pub(super) fn never_up(&self) -> impl Iterator<Item = (u8, u8)> {
+        let seats = self
+            .seats
+            .iter()
+            .zip(0..)
+            .flat_map(|(seats, slot)| seats.iter().zip(0..).map(move |s| (slot, s)));
+        seats.filter(|(_, (seat, _))| seat.generation == 0).map(|(slot, (_, worker))| (slot, worker))
     }
 
     /// Notes an attempt in vain.

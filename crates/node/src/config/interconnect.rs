@@ -48,17 +48,33 @@ pub struct Interconnect {
     pub patience_ms: u32,
     /// Between two questions whether a silent path is still there, in milliseconds.
     pub probe_ms: u32,
+    /// The provider of libfabric that rails of kind ofi use; none: the first of verbs, efa and tcp that a host has.
+    pub ofi_provider: Option<String>,
 }
 
 impl Default for Interconnect {
     fn default() -> Self {
-        Self { encrypt: Encrypt::default(), patience_ms: 1000, probe_ms: 20 }
+        Self { encrypt: Encrypt::default(), patience_ms: 1000, probe_ms: 20, ofi_provider: None }
     }
 }
 
 impl Interconnect {
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { patience_ms, probe_ms, .. } = *self;
+        if let Some(provider) = &self.ofi_provider {
+            let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-;".contains(c);
+            if provider.is_empty() || !provider.chars().all(fits) {
+                return Err(format!(
+                    "[interconnect] ofi_provider = {provider:?}: use a name that `fi_info -l` lists, as in \"verbs\""
+                ));
+            }
+            if provider == "shm" {
+                return Err(
+                    "[interconnect] ofi_provider = \"shm\": use the rail shm, which needs no libfabric"
+                        .into(),
+                );
+            }
+        }
         if !(1..=LONGEST_PROBE_MS).contains(&probe_ms) {
             return Err(format!("[interconnect] probe_ms = {probe_ms}: use 1 to {LONGEST_PROBE_MS}"));
         }

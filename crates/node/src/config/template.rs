@@ -8,8 +8,12 @@ pub(super) fn text(config: &Config) -> String {
     let Config {
         name, id, workers, waiting, cache_mib, program_window_mib, checkpoint_seconds, blocks, ..
     } = config;
-    let Interconnect { encrypt, patience_ms, probe_ms } = &config.interconnect;
+    let Interconnect { encrypt, patience_ms, probe_ms, ofi_provider } = &config.interconnect;
     let encrypt = encrypt.name();
+    let ofi_provider = match ofi_provider {
+        Some(provider) => format!("ofi_provider = {}", quoted(provider)),
+        None => "# ofi_provider = \"verbs\"".into(),
+    };
     let kib = config.block_size.bytes() / 1024;
     let root = config.dir.root();
     let disks: Vec<_> =
@@ -47,6 +51,9 @@ encrypt = "{encrypt}"
 # How long a node that cannot be reached over any path is waited for, and how often a silent path is asked.
 patience_ms = {patience_ms}
 probe_ms = {probe_ms}
+# Which of libfabric's providers rails = ["ofi"] use, the same on every node; without this line the first of verbs, efa, tcp
+# that a node has (verbs and efa: untested on hardware).
+{ofi_provider}
 
 [group]
 # Size: `blocks`, or `size_mib`. Fixed for the life of the disk group.

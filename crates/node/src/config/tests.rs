@@ -79,6 +79,21 @@ fn what_the_links_may_say_is_encrypted_where_it_leaves_the_host() {
 }
 
 #[test]
+fn the_provider_of_libfabric_is_a_choice_for_all_nodes() {
+    let with = |line: &str| parse(&GOOD.replacen("[group]", &format!("[interconnect]\n{line}\n[group]"), 1));
+    assert_eq!(with("").unwrap().interconnect.ofi_provider, None);
+    let config = with("ofi_provider = \"tcp\"").unwrap();
+    assert_eq!(config.interconnect.ofi_provider.as_deref(), Some("tcp"));
+    assert_eq!(parse(&config.to_text()).unwrap(), config);
+    for (wrong, line) in
+        [("", "a name that `fi_info -l` lists"), ("T C P", "a name"), ("shm", "use the rail shm")]
+    {
+        let error = with(&format!("ofi_provider = \"{wrong}\"")).unwrap_err().to_string();
+        assert!(error.contains(line), "{error}");
+    }
+}
+
+#[test]
 fn further_addresses_are_further_paths() {
     let more = "cores = [0, 1]\naddresses = [\"127.0.1.1:7401\", \"127.0.2.1:7401\"]";
     let config = parse(&GOOD.replacen("cores = [0, 1]", more, 1)).unwrap();
@@ -132,7 +147,7 @@ fn each_mistake_has_its_line() {
         ("\"/dev/plexus1\"", "\"disks/0\"", "lists the disk disks/0 twice"),
         ("[\"disks/0\", \"/dev/plexus1\"]", "[]", "lists no disks"),
         ("[\"tcp\"]", "[]", "node n3 has no rails"),
-        ("[\"tcp\"]", "[\"rdma\"]", "unknown rail `rdma`: use shm or tcp"),
+        ("[\"tcp\"]", "[\"rdma\"]", "unknown rail `rdma`: use shm or ofi or tcp"),
         (
             "[\"tcp\"]",
             "[\"shm\"]",

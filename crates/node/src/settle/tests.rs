@@ -88,6 +88,9 @@ fn a_fingerprint_tells_what_differs() {
     let mut other = cluster.config.clone();
     other.nodes[0].address.set_port(9);
     assert_ne!(base, print(&Settled::default(), &other));
+    let mut other = cluster.config.clone();
+    other.interconnect.ofi_provider = Some("tcp".into());
+    assert_ne!(base, print(&Settled::default(), &other));
 }
 
 struct Cluster {

@@ -133,6 +133,7 @@ impl End {
             waiting: pair.waiting,
             patience: PATIENCE,
             probe: PROBE,
+            ofi_provider: None,
         };
         let mesh = Mesh::start(config, vec![Bare::default()], |_| ())?;
         let worker = mesh.workers()[0].clone();
