@@ -180,6 +180,9 @@ pub struct Health {
     pub retransmits: u64,
     /// Bytes that wait here for the path to take them.
     pub unsent: u64,
+    /// Bytes sent on [`Lane::Bulk`], and what the rail adds to them, that the peer's system has acknowledged; it only
+    /// grows, also within one long frame. 0 where not known.
+    pub bulk_acknowledged: u64,
     /// Whether what it carries is encrypted.
     pub encrypted: bool,
 }

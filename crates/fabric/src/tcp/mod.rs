@@ -228,13 +228,16 @@ impl Rail for TcpRail {
     fn health(&mut self) -> Health {
         let unsent = self.outboxes.iter().map(|outbox| outbox.queued() as u64).sum();
         let mut health = Health { unsent, encrypted: self.encrypted, ..Health::default() };
-        for stream in &self.streams {
+        for (lane, stream) in Lane::ALL.into_iter().zip(&self.streams) {
             // What the kernel refuses to tell is not known; a connection that has ended says so elsewhere.
             let Ok(path) = path::look(stream) else { continue };
             health.mtu = if health.mtu == 0 { path.mtu } else { health.mtu.min(path.mtu) };
             health.rtt = if health.rtt.0 == 0 { path.rtt } else { health.rtt.min(path.rtt) };
             health.silent = Some(health.silent.map_or(path.silent, |silent| silent.min(path.silent)));
             health.retransmits += path.retransmits;
+            if lane == Lane::Bulk {
+                health.bulk_acknowledged = path.acknowledged;
+            }
             // So that a probe is answered when it arrives and not when the other end has something to say.
             let _ = path::acknowledge_at_once(stream);
         }

@@ -35,6 +35,8 @@ pub(super) struct Path {
     pub(super) silent: Nanos,
     /// Segments sent again.
     pub(super) retransmits: u64,
+    /// Bytes that the other host has acknowledged, with one or two that stand for the connection's begin and end.
+    pub(super) acknowledged: u64,
 }
 
 /// Prepares a connection for a rail: it never blocks, sends at once, and ends by itself when the other host is gone.
@@ -95,6 +97,7 @@ pub(super) fn look(stream: &TcpStream) -> io::Result<Path> {
         rtt: Nanos::from_us(info.tcpi_rtt.into()),
         silent: Nanos::from_ms(silent_ms.into()),
         retransmits: info.tcpi_total_retrans.into(),
+        acknowledged: info.tcpi_bytes_acked,
     })
 }
 

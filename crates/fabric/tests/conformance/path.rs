@@ -8,13 +8,13 @@ use std::{
 };
 
 use plexus_base::Nanos;
-use plexus_fabric::{Health, Lane, tcp};
+use plexus_fabric::{Health, Lane, Put, tcp};
 use rustix::{
     net::{AddressFamily, SocketType},
     thread::UnshareFlags,
 };
 
-use crate::pairs::{End, Kind, pair};
+use crate::pairs::{End, Kind, WHOLE, WHOLE_LEN, pair};
 
 fn silent(end: &mut End) -> Nanos {
     end.rail.health().silent.expect("the kernel tells")
@@ -31,11 +31,12 @@ fn a_pair_on_loopback_says_what_it_is() {
         let (mut a, mut b) = pair(kind);
         say(&mut a);
         b.take(1);
-        let Health { mtu, rtt, silent, retransmits, unsent, encrypted } = a.rail.health();
+        let Health { mtu, rtt, silent, retransmits, unsent, bulk_acknowledged, encrypted } = a.rail.health();
         assert!((576..=65_536).contains(&mtu), "{mtu}");
         assert!(rtt > Nanos(0) && rtt < Nanos::from_ms(10_000), "{rtt}");
         assert!(silent.is_some());
         assert_eq!((retransmits, unsent), (0, 0));
+        assert!(bulk_acknowledged <= 1, "all but the connection's begin went on the other lane");
         assert_eq!(encrypted, kind == Kind::SealedTcp);
     }
     assert_eq!(pair(Kind::Shm).0.rail.health(), Health::default());
@@ -54,6 +55,31 @@ fn what_waits_is_counted() {
         sent -= b.rail.poll(16, &mut |_, _| {}).unwrap() as u64;
     }
     assert_eq!(a.rail.health().unsent, 0);
+}
+
+/// The peer's system takes what it has room for though its program looks at nothing, and the rest as that does.
+#[test]
+fn progress_is_seen_within_one_long_frame() {
+    for kind in [Kind::Tcp, Kind::SealedTcp] {
+        let (mut a, mut b) = pair(kind);
+        let data = vec![3; WHOLE_LEN];
+        let put = Put { window: WHOLE, offset: 0, generation: 0, data: &data };
+        a.rail.put(Lane::Bulk, put, b"", b"").unwrap();
+        let mut seen = 0;
+        while seen <= 1 {
+            seen = a.rail.health().bulk_acknowledged;
+        }
+        assert!(seen < WHOLE_LEN as u64, "{seen}: the peer has no room for so much");
+        let mut arrived = 0;
+        while arrived == 0 || seen < WHOLE_LEN as u64 {
+            a.rail.flush().unwrap();
+            arrived += b.rail.poll(1, &mut |_, _| {}).unwrap();
+            let now = a.rail.health().bulk_acknowledged;
+            assert!(now >= seen, "{now} after {seen}");
+            seen = now;
+        }
+        assert_eq!(arrived, 1);
+    }
 }
 
 /// Only something that arrives makes the time since the last arrival shorter.

@@ -155,7 +155,8 @@ impl Rail for Guarded {
         self.look_at_life();
         let _ = self.life.send(Lane::Prompt, &[], &[]);
         let _ = self.life.flush();
-        Health { unsent: self.ofi.health().unsent, encrypted: false, mtu: 0, ..self.life.health() }
+        let Health { unsent, bulk_acknowledged, .. } = self.ofi.health();
+        Health { unsent, bulk_acknowledged, encrypted: false, mtu: 0, ..self.life.health() }
     }
 
     fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost> {
