@@ -48,9 +48,18 @@ fn rails_come_and_go(provider: &'static str, count: usize) {
     }
 }
 
+/// The signals that this process handles, as the system prints them.
+fn caught() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    status.lines().find(|line| line.starts_with("SigCgt:")).unwrap().to_owned()
+}
+
 /// One test for all that counts what the process holds, so that no other runs beside it.
 #[test]
 fn nothing_is_left_of_rails_that_ended_and_strangers_do_no_harm() {
+    let signals = caught();
+    drop(OfiEndpoint::open("tcp", None, Arc::default()));
+    assert_eq!(caught(), signals, "a process that is told to end does so in its own way");
     for provider in here() {
         // What the provider takes once and keeps.
         rails_come_and_go(provider, 5);

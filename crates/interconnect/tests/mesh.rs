@@ -17,7 +17,7 @@ use plexus_fabric::{
     ofi::{OfiEndpoint, OfiError},
 };
 use plexus_interconnect::{
-    Channel, Kind, Message, Net, Service, Signal,
+    Channel, Kind, Message, Net, RailState, Reason, Service, Signal,
     mesh::{Config, Key, Mesh, Peer},
 };
 
@@ -104,6 +104,17 @@ fn ways() -> Vec<Way> {
 }
 
 fn cluster(nodes: u8, workers: u8, (rail, encrypt): Way, waiting: Waiting) -> Vec<Node> {
+    cluster_of(nodes, workers, (&[rail], encrypt), waiting, None)
+}
+
+/// With a provider of libfabric.
+fn cluster_of(
+    nodes: u8,
+    workers: u8,
+    (rails, encrypt): (&[RailKind], bool),
+    waiting: Waiting,
+    provider: Option<&str>,
+) -> Vec<Node> {
     // Bound and let go: nobody else is given the same port so soon.
     let addresses: Vec<SocketAddr> = (0..nodes)
         .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
@@ -126,7 +137,7 @@ fn cluster(nodes: u8, workers: u8, (rail, encrypt): Way, waiting: Waiting) -> Ve
                 .map(|peer| Peer {
                     id: NodeId(peer),
                     addresses: vec![addresses[usize::from(peer)]],
-                    rails: vec![rail],
+                    rails: rails.to_vec(),
                     encrypt,
                 })
                 .collect();
@@ -143,7 +154,7 @@ fn cluster(nodes: u8, workers: u8, (rail, encrypt): Way, waiting: Waiting) -> Ve
                 waiting,
                 patience: Duration::from_secs(1),
                 probe: Duration::from_millis(20),
-                ofi_provider: None,
+                ofi_provider: provider.map(String::from),
             };
             let mesh = Mesh::start(config, services, |_| ()).unwrap();
             Node { mesh, seen, gone, window, address: addresses[usize::from(me)] }
@@ -290,6 +301,33 @@ fn strangers_are_counted_and_nothing_else() {
         let signal = Arc::new(Signal::new());
         assert_eq!(call(&nodes[1], 0, 0, vec![1; 9], &signal), 9);
         nodes.iter().for_each(|node| node.mesh.stop());
+    }
+}
+
+/// The rails that each of two nodes has to the other in the end, when both have `told` what stands in the way.
+fn rails_of_two(encrypt: bool, provider: &str, told: &str) -> Vec<Vec<(RailKind, RailState, Reason)>> {
+    let both = [RailKind::Ofi, RailKind::Tcp];
+    let nodes = cluster_of(2, 1, (&both, encrypt), Waiting::Adaptive, Some(provider));
+    let signal = Arc::new(Signal::new());
+    assert_eq!(call(&nodes[0], 0, 1, vec![1; 9], &signal), 9);
+    let tells = |node: &Node| node.mesh.problems().values().any(|problem| problem.contains(told));
+    until(told, || nodes.iter().all(tells));
+    let rails = nodes
+        .iter()
+        .map(|node| node.mesh.rails().into_iter().map(|rail| (rail.kind, rail.state, rail.reason)).collect());
+    let rails = rails.collect();
+    nodes.iter().for_each(|node| node.mesh.stop());
+    rails
+}
+
+#[test]
+fn without_what_libfabric_needs_tcp_carries_all_and_the_reason_is_told() {
+    let tcp = (RailKind::Tcp, RailState::Active, Reason::Best);
+    for rails in rails_of_two(false, "none-such", "libfabric ") {
+        assert_eq!(rails, [(RailKind::Ofi, RailState::Down, Reason::NotConnected), tcp]);
+    }
+    for rails in rails_of_two(true, "tcp", "ofi is not used, because it cannot encrypt") {
+        assert_eq!(rails, [tcp]);
     }
 }
 

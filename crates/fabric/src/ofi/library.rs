@@ -3,18 +3,21 @@
 //! The library is looked for once, by the name that every 1.x and 2.x release carries, and stays loaded: its
 //! providers keep threads and handlers that outlive any rail. A machine without it can do everything else.
 //!
-//! Loading it runs its providers' start-up code, which reads the `FI_*` variables of the environment. Nothing is
+//! Loading it runs its providers' start-up code, which reads the `FI_*` variables of the environment; what that
+//! makes of signals is undone. Nothing is
 //! printed unless `FI_LOG_LEVEL` asks for it.
 #![allow(unsafe_code, reason = "loads a C library and calls its symbols")]
 
 use std::{
+    error::Error,
     ffi::{CStr, c_char, c_int, c_void},
+    ptr,
     sync::OnceLock,
 };
 
 use libloading::os::unix::{Library as Loaded, Symbol};
 
-use super::{OfiError, sys};
+use super::{OfiError, signals::Actions, sys};
 
 const SONAME: &str = "libfabric.so.1";
 
@@ -49,10 +52,28 @@ impl Library {
         LIBRARY.get_or_init(Self::open).as_ref().map_err(Clone::clone)
     }
 
+    /// Loads it and its providers, who find out then what the host has; signals are none of their business.
     fn open() -> Result<Self, OfiError> {
+        let actions = Actions::now();
+        let library = Self::loaded().inspect(Self::look_for_providers);
+        actions.restore();
+        library
+    }
+
+    fn look_for_providers(&self) {
+        let mut found = ptr::null_mut();
+        // SAFETY: no hints and a place for the answer, a list that is given back and not used.
+        unsafe {
+            let (any, flags) = (ptr::null(), sys::FI_PROV_ATTR_ONLY);
+            if (self.getinfo)(sys::API, any, any, flags, ptr::null(), &raw mut found) == 0 {
+                (self.freeinfo)(found);
+            }
+        }
+    }
+
+    fn loaded() -> Result<Self, OfiError> {
         // SAFETY: runs the library's initializers, which is what loading it is for; it is the one of the system.
-        let loaded =
-            unsafe { Loaded::new(SONAME) }.map_err(|error| OfiError::Absent { why: error.to_string() })?;
+        let loaded = unsafe { Loaded::new(SONAME) }.map_err(absent)?;
         // SAFETY: the types are those of the headers, see `sys`, for every library of this name.
         unsafe {
             let version: Symbol<unsafe extern "C" fn() -> u32> = symbol(&loaded, "fi_version")?;
@@ -83,5 +104,10 @@ impl Library {
 /// `T` is the type of what is called `name`.
 unsafe fn symbol<T>(loaded: &Loaded, name: &'static str) -> Result<Symbol<T>, OfiError> {
     // SAFETY: the caller's promise.
-    unsafe { loaded.get(name) }.map_err(|error| OfiError::Absent { why: error.to_string() })
+    unsafe { loaded.get(name) }.map_err(absent)
+}
+
+/// What the loader says stands behind what `libloading` does.
+fn absent(error: libloading::Error) -> OfiError {
+    OfiError::Absent { why: error.source().map_or_else(|| error.to_string(), ToString::to_string) }
 }

@@ -37,6 +37,7 @@ mod library;
 mod offer;
 mod port;
 mod rail;
+mod signals;
 mod sys;
 mod touched;
 mod twins;
@@ -47,12 +48,20 @@ pub use rail::{OfiEndpoint, OfiRail};
 #[doc(hidden)]
 pub use wire::decode_any;
 
+/// Whether libfabric is here, and what to do where it is not. It stays loaded.
+///
+/// # Errors
+/// It is absent, or too old.
+pub fn available() -> Result<(), OfiError> {
+    library::Library::load().map(drop)
+}
+
 /// Why there is no rail over libfabric.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OfiError {
     /// It is not installed, or not whole.
     #[error(
-        "libfabric cannot be loaded ({why}): install it (package libfabric1 of Debian and Ubuntu, libfabric of others) or take `ofi` from the rails of this node"
+        "libfabric cannot be loaded ({why}): install it (package libfabric1 of Debian and Ubuntu, libfabric of others) or use another rail than ofi"
     )]
     Absent {
         /// What the loader says.
@@ -60,7 +69,7 @@ pub enum OfiError {
     },
     /// It is too old.
     #[error(
-        "libfabric {}.{} is too old: install 1.17 or later, or take `ofi` from the rails of this node",
+        "libfabric {}.{} is too old: install 1.17 or later, or use another rail than ofi",
         .found >> 16,
         .found & 0xffff
     )]

@@ -8,7 +8,7 @@ use std::{
 use super::{
     AloneError, Ask, PORT, RailChoice,
     machine::identity,
-    meet::{Answer, AskWire, hear, say},
+    meet::{Answer, AskWire, has, hear, say},
     mesh::{End, LISTENER, Pair},
 };
 use crate::perf::{Driving, Live, Measured, Plan, Trial, Until, run};
@@ -33,8 +33,11 @@ impl Session {
     /// Meets the listener at `target`, a host or `HOST:PORT`.
     ///
     /// # Errors
-    /// Nobody listens there, or it refuses.
+    /// This machine does not have what the rail needs, nobody listens there, or it refuses.
     pub fn open(target: &str, ask: &Ask) -> Result<Self, AloneError> {
+        if let RailChoice::Only(rail) = ask.rail {
+            has(rail).map_err(AloneError::Machine)?;
+        }
         let mut control = reach(target)?;
         let talk = |what| move |error| AloneError::Talk { what, error };
         say(&mut control, &AskWire::of(ask, identity())).map_err(talk("asking the listener"))?;

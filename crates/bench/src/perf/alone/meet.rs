@@ -16,7 +16,7 @@ use std::{
 };
 
 use plexus_base::Waiting;
-use plexus_fabric::RailKind;
+use plexus_fabric::{RailKind, ofi};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::perf::Driving;
@@ -62,8 +62,8 @@ impl FromStr for RailChoice {
         if text == "auto" {
             return Ok(Self::Auto);
         }
-        let known = || RailKind::BUILT_IN.map(RailKind::name).join(", ");
-        let kind = RailKind::BUILT_IN.into_iter().find(|kind| kind.name() == text);
+        let known = || RailKind::ALL.map(RailKind::name).join(", ");
+        let kind = RailKind::ALL.into_iter().find(|kind| kind.name() == text);
         kind.map(Self::Only).ok_or_else(|| format!("unknown rail `{text}`: use auto or one of {}", known()))
     }
 }
@@ -131,6 +131,14 @@ pub(super) struct Answer {
     pub(super) port: u16,
 }
 
+/// Whether this machine has what a rail of this kind needs; the line says what to install.
+pub(super) fn has(rail: RailKind) -> Result<(), String> {
+    match rail {
+        RailKind::Ofi => ofi::available().map_err(|why| why.to_string()),
+        RailKind::Shm | RailKind::Tcp => Ok(()),
+    }
+}
+
 /// The rail for a client on `theirs` as seen by a listener on `ours`, and why.
 pub(super) fn choose(rail: RailChoice, ours: &str, theirs: &str) -> Result<(RailKind, String), String> {
     let same = !ours.is_empty() && ours == theirs;
@@ -143,7 +151,10 @@ pub(super) fn choose(rail: RailChoice, ours: &str, theirs: &str) -> Result<(Rail
             Err("shm needs both on one machine, in one network namespace and as one user; use --rail tcp"
                 .into())
         }
-        RailChoice::Only(kind) => Ok((kind, "asked for with --rail".into())),
+        RailChoice::Only(kind) => {
+            has(kind)?;
+            Ok((kind, "asked for with --rail".into()))
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::bail;
 use plexus_base::Waiting;
-use plexus_bench::perf::{self, Plan, Row};
+use plexus_bench::perf::{self, Plan, Row, alone::RailChoice};
 
 use super::{Cores, Teller, Wish, driving, explained};
 use crate::commands::{cluster::load, interrupt::interrupted, measured};
@@ -23,11 +23,6 @@ pub(super) fn measure(wish: &Wish, dir: &Path, names: Option<&[String; 2]>) -> a
     if wish.cores != Cores::Usual {
         bail!("--cores: nodes stay on the `cores` of cluster.toml; change them there");
     }
-    if !wish.rails.is_empty() {
-        bail!(
-            "--rail: nodes use the `rails` of cluster.toml; change them there, or measure without a cluster"
-        );
-    }
     let as_configured = config.waiting;
     let waits = match wish.waits[..] {
         [] if as_configured == Waiting::Polling => vec![Waiting::Polling],
@@ -39,6 +34,12 @@ pub(super) fn measure(wish: &Wish, dir: &Path, names: Option<&[String; 2]>) -> a
         bail!("--wait {wait}: the nodes wait as cluster.toml says ({as_configured}); use that, or polling");
     }
     let rail = measured::rails_in_use(&config)?;
+    let other = |wanted: &&RailChoice| **wanted != RailChoice::Auto && wanted.to_string() != rail;
+    if let Some(wanted) = wish.rails.iter().find(other) {
+        bail!(
+            "--rail {wanted}: the nodes use {rail}, and `plexus rails` says why; change `rails` in cluster.toml, or measure without a cluster"
+        );
+    }
     let mut rows = Vec::new();
     for wait in waits {
         let (driving, _) = driving(wait);
@@ -49,11 +50,7 @@ pub(super) fn measure(wish: &Wish, dir: &Path, names: Option<&[String; 2]>) -> a
             perf::between(&config, client, &plan, &interrupted, &mut |live| teller.tell(live))
                 .map_err(explained)
         };
-        rows.extend(wish.rows(
-            wait,
-            measure,
-            (&rail, "the first rail that cluster.toml gives both nodes"),
-        )?);
+        rows.extend(wish.rows(wait, measure, (&rail, "what the nodes use now; `plexus rails` says why"))?);
     }
     Ok(rows)
 }

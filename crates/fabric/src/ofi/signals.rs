@@ -1,0 +1,41 @@
+//! What this process does on signals, kept through code that changes it unasked.
+//!
+//! A library that libfabric brings along (`libpsm_infinipath`) takes SIGINT, SIGTERM and those of crashes over when it is
+//! loaded: it writes a `.btr` file into the working directory and ends the process, and whoever wanted to end in
+//! order never hears the signal.
+//!
+//! This module must not know who changes what.
+#![allow(unsafe_code, reason = "reads and sets the actions of signals")]
+
+use std::{ffi::c_int, mem::MaybeUninit, ptr};
+
+/// Signals with an action that can be set; the rest are the system's or unused.
+const SIGNALS: std::ops::RangeInclusive<c_int> = 1..=31;
+
+/// The actions of all signals at one moment.
+pub(super) struct Actions(Vec<(c_int, libc::sigaction)>);
+
+impl Actions {
+    pub(super) fn now() -> Self {
+        Self(SIGNALS.filter_map(|signal| Some((signal, action(signal)?))).collect())
+    }
+
+    /// Sets those again that are others by now. A signal that comes meanwhile finds the others.
+    pub(super) fn restore(self) {
+        for (signal, before) in self.0 {
+            let same = |now: libc::sigaction| {
+                now.sa_sigaction == before.sa_sigaction && now.sa_flags == before.sa_flags
+            };
+            if !action(signal).is_none_or(same) {
+                // SAFETY: the action is one that the system gave for this signal.
+                unsafe { libc::sigaction(signal, &raw const before, ptr::null_mut()) };
+            }
+        }
+    }
+}
+
+fn action(signal: c_int) -> Option<libc::sigaction> {
+    let mut action = MaybeUninit::uninit();
+    // SAFETY: sets nothing; the place is large enough for what is asked for, and filled where that succeeds.
+    unsafe { (libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) == 0).then(|| action.assume_init()) }
+}
