@@ -12,7 +12,7 @@ use std::{
 };
 
 use plexus_base::{Epoch, Incarnation, NodeId, Waiting};
-use plexus_fabric::{Lost, RailKind};
+use plexus_fabric::{LANES, Lost, RailKind};
 use plexus_interconnect::{
     Channel, Kind, Message, Net, RailState, Service,
     mesh::{Config, Key, Mesh, Peer},
@@ -52,10 +52,10 @@ struct Node {
     gone: Arc<AtomicU64>,
 }
 
-/// Starts node `me` of two; `there` are the addresses at which it believes the other.
-fn start(me: u8, name: [u8; 16], here: &[SocketAddr], there: &[SocketAddr]) -> Node {
+/// Node `me` of two; `there` are the addresses at which it believes the other.
+fn config(me: u8, name: [u8; 16], here: &[SocketAddr], there: &[SocketAddr]) -> Config {
     let other = NodeId(1 - me);
-    let config = Config {
+    Config {
         me: NodeId(me),
         incarnation: Incarnation(u64::from(me) + 1),
         cluster: name,
@@ -70,7 +70,11 @@ fn start(me: u8, name: [u8; 16], here: &[SocketAddr], there: &[SocketAddr]) -> N
         patience: LIMIT,
         probe: Duration::from_millis(20),
         ofi_provider: None,
-    };
+    }
+}
+
+fn start(me: u8, name: [u8; 16], here: &[SocketAddr], there: &[SocketAddr]) -> Node {
+    let config = config(me, name, here, there);
     let (seen, gone) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
     let service = Counting { seen: seen.clone(), gone: gone.clone() };
     Node { mesh: Mesh::start(config, vec![service], |_| ()).unwrap(), seen, gone }
@@ -216,4 +220,22 @@ fn a_path_that_does_not_answer_holds_nothing_up_and_joins_later() {
     until("all messages", || nodes[1].seen.load(Relaxed) == 200);
     assert!(nodes.iter().all(|node| node.gone.load(Relaxed) == 0));
     nodes.iter().for_each(|node| node.mesh.stop());
+}
+
+#[test]
+fn no_worker_waits_for_the_call_of_another() {
+    let (here, ear) = (addresses(1), TcpListener::bind("127.0.0.1:0").unwrap());
+    let config = config(1, name(here[0]), &here, &[ear.local_addr().unwrap()]);
+    let services = (0..3).map(|_| Counting::default()).collect();
+    let mesh = Mesh::start(config, services, |_| ()).unwrap();
+    // Nobody is answered: a connection for each lane of each worker comes nevertheless, before any was given up.
+    let calls: Vec<_> = (0..3 * LANES).map(|_| ear.accept().unwrap().0).collect();
+    for mut call in calls {
+        let mut greeting = [0; 128];
+        call.read_exact(&mut greeting).unwrap();
+        call.set_nonblocking(true).unwrap();
+        let silent = call.read(&mut greeting).map_err(|error| error.kind());
+        assert_eq!(silent, Err(std::io::ErrorKind::WouldBlock), "it hung up to call for another");
+    }
+    mesh.stop();
 }

@@ -1,13 +1,14 @@
-//! The calls that this node makes over TCP: for each slot of each peer that it connects to, one attempt at a time, its
-//! workers in turn; no slot ever waits for another.
+//! The calls that this node makes over TCP: for each worker in each slot of each peer that it connects to, one attempt at a
+//! time; none ever waits for another.
 //!
-//! An attempt is a connection for each lane. When all of them have proved themselves, each says *go*, which uses up the
+//! An attempt is a connection for each lane. The kernel repeats a first packet that was lost only after a second, which is as
+//! long as a peer that no rail reaches is waited for: so what is not taken soon is given up, and dialled anew. When all of them have proved themselves, each says *go*, which uses up the
 //! generation: a failed attempt leaves nothing behind that could be mistaken for the next one. Where the other end hangs up
 //! without a word, which is what it does to strangers, the attempt is made again with the next older key.
 
 use std::{collections::BTreeMap, io, os::fd::OwnedFd, sync::Arc, time::Instant};
 
-use plexus_base::{Incarnation, NodeId};
+use plexus_base::{Incarnation, MAX_WORKERS, NodeId};
 use plexus_fabric::{LANES, Lane, RailKind, WindowSpan};
 
 use super::{
@@ -20,6 +21,9 @@ use super::{
     pair::{MAX_SLOTS, Path},
     tcp::{self, GO, SEALED_SPANS},
 };
+
+/// Places of a peer.
+const SEATS: u64 = (MAX_SLOTS * MAX_WORKERS) as u64;
 
 /// How far one lane has come.
 enum Stage {
@@ -47,7 +51,7 @@ struct Attempt {
     lanes: [Option<Call>; LANES],
     incarnation: Option<Incarnation>,
     peer_windows: Vec<WindowSpan>,
-    until: Instant,
+    began: Instant,
 }
 
 /// Why an attempt failed.
@@ -67,12 +71,21 @@ impl From<String> for Failure {
 
 pub(super) struct Calls {
     common: Arc<Common>,
-    attempts: BTreeMap<(NodeId, u8), Attempt>,
+    attempts: BTreeMap<Place, Attempt>,
 }
 
-/// The number of a lane's connection: there is one attempt for each slot.
-fn number(peer: NodeId, slot: u8, lane: Lane) -> u64 {
-    ((u64::from(peer.0) * MAX_SLOTS as u64) + u64::from(slot)) * LANES as u64 + lane.index() as u64
+/// The number of a lane's connection.
+fn number(place: Place, lane: Lane) -> u64 {
+    let seat = u64::from(place.slot) * MAX_WORKERS as u64 + u64::from(place.worker);
+    (u64::from(place.peer.0) * SEATS + seat) * LANES as u64 + lane.index() as u64
+}
+
+/// What has this number.
+fn numbered(number: u64) -> (Place, Lane) {
+    let (place, lane) = (number / LANES as u64, number as usize % LANES);
+    let (peer, seat) = (place / SEATS, place % SEATS);
+    let (slot, worker) = (seat / MAX_WORKERS as u64, seat % MAX_WORKERS as u64);
+    (Place { peer: NodeId(peer as u8), slot: slot as u8, worker: worker as u8 }, Lane::ALL[lane])
 }
 
 impl Calls {
@@ -87,12 +100,11 @@ impl Calls {
         token: impl Fn(u64) -> u64,
         now: Instant,
     ) -> Option<Instant> {
-        let late: Vec<_> =
-            self.attempts.iter().filter(|(_, attempt)| attempt.until <= now).map(|(slot, _)| *slot).collect();
-        for slot in late {
-            if let Some(attempt) = self.attempts.remove(&slot) {
+        let late = self.ends().into_iter().filter(|(_, end)| *end <= now);
+        for (place, _) in late {
+            if let Some(attempt) = self.attempts.remove(&place) {
                 let why = format!("no answer at {} in time", attempt.path.there);
-                self.common.failed(attempt.place, why);
+                self.common.failed(place, why);
             }
         }
         let mut next: Option<Instant> = None;
@@ -102,7 +114,18 @@ impl Calls {
                 _ => self.attempt(epoll, &token, place, path, 0, now),
             }
         }
-        next.into_iter().chain(self.attempts.values().map(|attempt| attempt.until)).min()
+        next.into_iter().chain(self.ends().into_values()).min()
+    }
+
+    /// When each attempt has taken too long.
+    fn ends(&self) -> BTreeMap<Place, Instant> {
+        let pairs = self.common.pairs();
+        let end = |place: &Place, attempt: &Attempt| {
+            let dialling = pairs.get(&place.peer).filter(|_| attempt.is_dialling());
+            let limit = dialling.map_or(HANDSHAKE, |pair| pair.dialling(place.slot, place.worker));
+            (*place, attempt.began + limit)
+        };
+        self.attempts.iter().map(|(place, attempt)| end(place, attempt)).collect()
     }
 
     /// The places whose rail is missing and not under way, and the time before which it should not be.
@@ -111,12 +134,13 @@ impl Calls {
         let slots = self.common.called().filter_map(|peer| Some((peer.id, pairs.get(&peer.id)?)));
         let slots = slots.flat_map(|(peer, pair)| {
             let paths = pair.paths.iter().enumerate().filter(|(_, path)| path.kind != RailKind::Shm);
-            paths.filter_map(move |(slot, path)| {
-                let (worker, due) = pair.next_attempt(slot as u8)?;
-                Some((Place { peer, slot: slot as u8, worker }, *path, due))
+            paths.flat_map(move |(slot, path)| {
+                let slot = slot as u8;
+                let missing = pair.missing(slot);
+                missing.map(move |(worker, due)| (Place { peer, slot, worker }, *path, due))
             })
         });
-        slots.filter(|(place, ..)| !self.attempts.contains_key(&(place.peer, place.slot))).collect()
+        slots.filter(|(place, ..)| !self.attempts.contains_key(place)).collect()
     }
 
     fn attempt(
@@ -133,7 +157,7 @@ impl Calls {
             let line = Line::call(path.here, path.there, |socket| {
                 if clamp == 0 { Ok(()) } else { plexus_fabric::tcp::clamp(socket, clamp.into()) }
             })?;
-            line.register(epoll, token(number(place.peer, place.slot, lane)), true)?;
+            line.register(epoll, token(number(place, lane)), true)?;
             Ok(Call { line, stage: Stage::Dialling })
         };
         let mut lanes = [const { None }; LANES];
@@ -158,23 +182,21 @@ impl Calls {
             lanes,
             incarnation: None,
             peer_windows: Vec::new(),
-            until: now + HANDSHAKE,
+            began: now,
         };
-        self.attempts.insert((place.peer, place.slot), attempt);
+        self.attempts.insert(place, attempt);
     }
 
     /// Something has happened on connection `number`.
     pub(super) fn hear(&mut self, epoll: &OwnedFd, token: impl Fn(u64) -> u64, number: u64) {
-        let lane = Lane::ALL[number as usize % LANES];
-        let slot = number / LANES as u64;
-        let slot = (NodeId((slot / MAX_SLOTS as u64) as u8), (slot % MAX_SLOTS as u64) as u8);
-        let Some(mut attempt) = self.attempts.remove(&slot) else { return };
+        let (place, lane) = numbered(number);
+        let Some(mut attempt) = self.attempts.remove(&place) else { return };
         let stepped = attempt
             .step(&self.common, lane, |line| line.register(epoll, token(number), false))
             .and_then(|()| if attempt.is_ready() { attempt.go(&self.common) } else { Ok(()) });
         match stepped {
             Ok(()) if attempt.is_ready() => self.finish(epoll, attempt),
-            Ok(()) => drop(self.attempts.insert(slot, attempt)),
+            Ok(()) => drop(self.attempts.insert(place, attempt)),
             Err(failure) => self.give_up(epoll, &token, attempt, failure),
         }
     }
@@ -281,6 +303,11 @@ impl Attempt {
             }
         }
         Ok(())
+    }
+
+    /// Whether a lane is not connected yet.
+    fn is_dialling(&self) -> bool {
+        self.lanes.iter().flatten().any(|call| matches!(call.stage, Stage::Dialling))
     }
 
     fn is_ready(&self) -> bool {

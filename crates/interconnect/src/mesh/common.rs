@@ -18,6 +18,7 @@ use super::{
     keys::Key,
     lock,
     pair::{Pair, Path, Standing, paths},
+    warned::Warned,
 };
 use crate::RailReport;
 
@@ -57,6 +58,8 @@ pub(super) struct Common {
     pairs: Mutex<BTreeMap<NodeId, Pair>>,
     pub(super) changed: Condvar,
     strangers: AtomicU64,
+    /// What was said of refused peers.
+    refused: Mutex<Warned<(NodeId, Refusal)>>,
     stopping: AtomicBool,
     give: Give,
 }
@@ -79,6 +82,7 @@ impl Common {
             workers,
             changed: Condvar::new(),
             strangers: AtomicU64::new(0),
+            refused: Mutex::default(),
             stopping: AtomicBool::new(false),
             give,
         }
@@ -177,7 +181,10 @@ impl Common {
         };
         if let Some(refusal) = answer.refusal {
             answer.fingerprint = 0;
-            tracing::warn!("{} was refused: {refusal}", hello.from);
+            // Who only has overheard a hello can say it again without end, and must not fill the log.
+            if lock(&self.refused).is_due((hello.from, refusal), Instant::now()) {
+                tracing::warn!("{} was refused: {refusal}", hello.from);
+            }
         }
         Ok((hello, answer))
     }

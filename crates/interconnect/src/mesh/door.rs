@@ -11,7 +11,7 @@ use std::{
     net::{IpAddr, SocketAddr, TcpStream},
     os::fd::OwnedFd,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use plexus_base::Incarnation;
@@ -25,13 +25,11 @@ use super::{
     noise::{self, GREETING, Session},
     ofi,
     tcp::{self, GO, Lane, SEALED_GO, SEALED_SPANS},
+    warned::Warned,
 };
 
-/// Most connections that have proved nothing yet: what all workers of all peers need at once, with room to spare.
+/// Most connections that have proved nothing yet: what all workers of all peers need at once on a path.
 pub(super) const GUESTS: usize = 256;
-
-/// How often a peer's address that does not prove the key is worth a line in the log.
-const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// How far one has come.
 enum Stage {
@@ -66,7 +64,7 @@ pub(super) struct Door {
     guests: BTreeMap<u64, Guest>,
     next: u64,
     gathering: BTreeMap<Place, Gathering>,
-    warned: BTreeMap<IpAddr, Instant>,
+    warned: Warned<IpAddr>,
 }
 
 /// What becomes of a guest.
@@ -81,7 +79,13 @@ enum Next {
 
 impl Door {
     pub(super) fn new(common: Arc<Common>) -> Self {
-        Self { common, guests: BTreeMap::new(), next: 0, gathering: BTreeMap::new(), warned: BTreeMap::new() }
+        Self {
+            common,
+            guests: BTreeMap::new(),
+            next: 0,
+            gathering: BTreeMap::new(),
+            warned: Warned::default(),
+        }
     }
 
     /// Lets one in to be heard; `token` makes the mark of its arrivals from its number.
@@ -136,10 +140,7 @@ impl Door {
             Next::Leaves => {}
             Next::Stranger(why) => {
                 self.common.stranger();
-                let now = Instant::now();
-                let quiet = self.warned.get(&from).is_some_and(|last| now - *last < WARN_EVERY);
-                if known && !quiet {
-                    self.warned.insert(from, now);
+                if known && self.warned.is_due(from, Instant::now()) {
                     tracing::warn!(
                         "a connection from {from}, where a peer is, was turned away: {why}; compare keys/ on both machines"
                     );
@@ -256,7 +257,6 @@ impl Door {
             stays
         });
         self.gathering.retain(|_, gathering| gathering.until > now);
-        self.warned.retain(|_, last| now - *last < WARN_EVERY);
         let guests = self.guests.values().map(|guest| guest.until);
         guests.chain(self.gathering.values().map(|gathering| gathering.until)).min()
     }

@@ -56,7 +56,7 @@ pub(super) struct Hello {
 }
 
 /// Why a node does not take a connection of another node of its cluster.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, thiserror::Error)]
 #[repr(u8)]
 pub enum Refusal {
     /// The two read different configurations.

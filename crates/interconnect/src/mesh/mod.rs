@@ -14,6 +14,7 @@
 //! | `pair.rs` | what is known of a peer, when to try again; pure |
 //! | `common.rs` | that, shared by all who connect |
 //! | `network.rs`, `line.rs`, `door.rs`, `calls.rs`, `tcp.rs` | TCP: one thread that waits for no single connection |
+//! | `warned.rs` | that nobody from outside fills the log |
 //! | `shm.rs` | shared memory: descriptors passed over a local socket |
 
 #[doc(hidden)]
@@ -31,6 +32,7 @@ mod pair;
 mod shm;
 mod spans;
 mod tcp;
+mod warned;
 
 use std::{
     collections::BTreeMap,

@@ -29,6 +29,13 @@ const RETRY_AWAITED: Duration = Duration::from_millis(100);
 /// The longest pause.
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
 
+/// How long a call may take to be answered while a worker has no rail to the peer at all: many fit in a link's patience.
+const DIAL_AWAITED: Duration = Duration::from_millis(150);
+
+/// How long it may take otherwise, or once [`DIAL_AWAITED`] was too short so many times that the way may be a long one.
+const DIAL_LONGEST: Duration = Duration::from_millis(500);
+const LONG_WAY_AFTER: u32 = 6;
+
 /// A rail that lived this long had been made well; one that did not is tried again ever more slowly.
 const LASTING: Duration = Duration::from_secs(2);
 
@@ -220,8 +227,7 @@ impl Pair {
 
     /// Notes an attempt in vain.
     pub(super) fn failed(&mut self, slot: u8, worker: u8, now: Instant) {
-        let linked = self.seats.iter().any(|slot| slot[usize::from(worker)].up);
-        let longest = if linked { RETRY_LONGEST } else { RETRY_AWAITED };
+        let longest = if self.is_linked(worker) { RETRY_LONGEST } else { RETRY_AWAITED };
         let seat = &mut self.seats[usize::from(slot)][usize::from(worker)];
         seat.due = Some(now + longest.min(RETRY * (1 << seat.failures.min(6))));
         seat.failures += 1;
@@ -247,14 +253,21 @@ impl Pair {
         news
     }
 
-    /// The worker whose rail in `slot` should be connected next, and not before when (none: now).
-    pub(super) fn next_attempt(&self, slot: u8) -> Option<(u8, Option<Instant>)> {
-        if self.standing == Standing::Gone {
-            return None;
-        }
-        let seats = self.seats[usize::from(slot)].iter().enumerate();
-        let missing = seats.filter(|(_, seat)| !seat.up).map(|(worker, seat)| (worker as u8, seat.due));
-        missing.min_by_key(|(_, due)| *due)
+    /// The workers whose rail in `slot` should be connected, each not before when (none: now).
+    pub(super) fn missing(&self, slot: u8) -> impl Iterator<Item = (u8, Option<Instant>)> {
+        let seats = if self.standing == Standing::Gone { &[][..] } else { &self.seats[usize::from(slot)] };
+        seats.iter().zip(0..).filter(|(seat, _)| !seat.up).map(|(seat, worker)| (worker, seat.due))
+    }
+
+    /// How long a call for this rail may go unanswered.
+    pub(super) fn dialling(&self, slot: u8, worker: u8) -> Duration {
+        let failures = self.seats[usize::from(slot)][usize::from(worker)].failures;
+        if self.is_linked(worker) || failures >= LONG_WAY_AFTER { DIAL_LONGEST } else { DIAL_AWAITED }
+    }
+
+    /// Whether a worker has any rail to the peer.
+    fn is_linked(&self, worker: u8) -> bool {
+        self.seats.iter().any(|slot| slot[usize::from(worker)].up)
     }
 
     /// Looks whether the pair is connected by now; when to look again.
@@ -263,7 +276,7 @@ impl Pair {
             return None;
         }
         let workers = self.seats.first()?.len();
-        let linked = (0..workers).all(|worker| self.seats.iter().any(|slot| slot[worker].up));
+        let linked = (0..workers).all(|worker| self.is_linked(worker as u8));
         if !linked {
             self.linked = None;
             return None;
@@ -365,11 +378,12 @@ mod tests {
     fn what_is_lost_is_tried_again_ever_more_slowly_until_it_lasts() {
         let start = Instant::now();
         let mut pair = pair(&[RailKind::Tcp], 2, 1);
-        assert_eq!(pair.next_attempt(0), Some((0, None)));
+        let missing = |pair: &Pair| pair.missing(0).collect::<Vec<_>>();
+        assert_eq!(missing(&pair), [(0, None)]);
         pair.seat(0, 0, 1, Incarnation(5), start);
         pair.look(start);
-        assert_eq!(pair.next_attempt(0), None, "it is up");
-        let pause = |pair: &Pair, now| pair.next_attempt(0).unwrap().1.unwrap() - now;
+        assert_eq!(missing(&pair), [], "it is up");
+        let pause = |pair: &Pair, now| pair.missing(0).next().unwrap().1.unwrap() - now;
         pair.unseat(0, 0, 1, &Lost::Silent, start);
         assert_eq!(pause(&pair, start), RETRY);
         pair.unseat(0, 0, 1, &Lost::Silent, start);
@@ -386,9 +400,21 @@ mod tests {
         assert_eq!(pair.next_generation(0, 0), 3, "the other end may have heard it");
         pair.seat(0, 0, 2, Incarnation(5), start);
         pair.unseat(0, 0, 1, &Lost::Silent, start);
-        assert_eq!(pair.next_attempt(0), None, "an older one was lost");
+        assert_eq!(missing(&pair), [], "an older one was lost");
         pair.unseat(0, 0, 2, &Lost::Silent, start + LASTING);
         assert_eq!(pause(&pair, start + LASTING), RETRY, "it had lasted");
+    }
+
+    #[test]
+    fn a_call_waits_less_while_a_worker_has_no_rail() {
+        let now = Instant::now();
+        let mut pair = pair(&[RailKind::Tcp], 2, 2);
+        pair.seat(0, 1, 1, Incarnation(5), now);
+        assert_eq!([pair.dialling(1, 0), pair.dialling(1, 1)], [DIAL_AWAITED, DIAL_LONGEST]);
+        pair.unseat(0, 1, 1, &Lost::Silent, now);
+        assert_eq!(pair.dialling(1, 1), DIAL_AWAITED, "its other rail is lost");
+        (0..LONG_WAY_AFTER).for_each(|_| pair.failed(1, 1, now));
+        assert_eq!([pair.dialling(1, 1), pair.dialling(0, 1)], [DIAL_LONGEST, DIAL_AWAITED]);
     }
 
     #[test]

@@ -133,7 +133,8 @@ impl Local {
             let Some(pair) = pairs.get(&peer).filter(|pair| pair.standing != Standing::Gone) else {
                 return false;
             };
-            let Some((_, due)) = pair.next_attempt(slot) else { return false };
+            let due = pair.missing(slot).map(|(_, due)| due).min();
+            let Some(due) = due else { return false };
             let left = due.map_or_else(Default::default, |due| due.saturating_duration_since(Instant::now()));
             if self.common.is_stopping() || left.is_zero() {
                 return true;
