@@ -40,6 +40,7 @@ impl Client {
     /// [`Error::Busy`]. After the first three the request may have been carried out or not.
     pub fn call(&self, to: Address, request: &[u8], limit: Option<Duration>) -> Result<Vec<u8>, Error> {
         verify(request)?;
+        self.verify_node(to.node)?;
         let id = self.shared.act(|core| {
             let worker = core.worker(to.port);
             let head = Head { node: to.node, other: to.port, ..Head::new(Verb::Call, Use::Calls) };

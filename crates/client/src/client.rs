@@ -87,6 +87,11 @@ impl Client {
         self.shared.arm()
     }
 
+    /// Whether the cluster has such a node.
+    pub(crate) fn verify_node(&self, node: NodeId) -> Result<(), Error> {
+        if node.0 < self.nodes() { Ok(()) } else { Err(Error::NodeGone(node)) }
+    }
+
     /// Waits for the result of an operation, which is under way under `id`.
     pub(crate) fn result(&self, id: u64, limit: Option<Duration>) -> Result<crate::core::Finished, Error> {
         let result = self.shared.wait(self.waiting(), limit, |core| core.take_finished(id));

@@ -69,10 +69,11 @@ impl DatagramPort {
     /// (`None`: without end) while as much as may be is under way to that port.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; [`Error::Undelivered`]: of what was sent to that port before, so much was not taken. This
+    /// [`Error::NodeGone`]: there is no such node. [`Error::TimedOut`]. [`Error::Undelivered`]: of what was sent to that port before, so much was not taken. This
     /// message was not sent then; the next one will be, to whoever has the port by that time.
     pub fn send(&self, to: Address, bytes: &[u8], limit: Option<Duration>) -> Result<(), Error> {
         verify(bytes)?;
+        self.client.verify_node(to.node)?;
         let own = self.port;
         let first = self.client.shared.act(|core| core.try_send(Use::Datagrams, own, to, bytes, None))?;
         if first {

@@ -52,6 +52,7 @@ impl Client {
     /// # Errors
     /// [`Error::NoWindow`], [`Error::NodeGone`].
     pub fn open_window(&self, node: NodeId, name: &str) -> Result<Window, Error> {
+        self.verify_node(node)?;
         let (number, done) = self.window_number(name, |core, worker, head| {
             core.ask_limited(Limited::Access, worker, Head { node, ..head(Verb::Open) }, name.as_bytes())
         })?;

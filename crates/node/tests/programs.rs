@@ -104,10 +104,8 @@ fn what_is_not_taken_is_said_to_its_sender_and_a_new_conversation_starts_clean()
         assert_eq!(second.receive(LONG).unwrap().bytes, b"new");
         assert!(matches!(two.bind(9), Err(Error::Taken(_))));
 
-        // No such node: refused like a port that nobody has.
-        port.send(Address::new(NodeId(7), 9), b"?", LONG).unwrap();
-        let lost = port.settle(LONG).unwrap_err();
-        assert!(lost.to_string().contains("the node is gone"), "{lost}");
+        let nowhere = port.send(Address::new(NodeId(7), 9), b"?", LONG);
+        assert!(matches!(nowhere, Err(Error::NodeGone(NodeId(7)))), "{nowhere:?}");
     }
 }
 

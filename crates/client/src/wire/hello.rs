@@ -19,11 +19,10 @@
 //!          60  4  CRC-32C of the 60 bytes before
 //! ```
 //!
-//! With its packet the program passes, for each worker, the descriptor of the rings that it reads; then the page and the event of its
-//! one bell. A program does not know how many workers there are before it is told, so the order is: hello, answer (with the
-//! arena and, for each worker, rings and bell: page, event), the program's descriptors behind a packet of one byte, and at
-//! last one byte of the node: from then on both use the rings, and nothing more is said over the socket. It stays
-//! open: its end is the end of the attachment.
+//! With its answer the node passes the descriptors of its arena and, for each worker, of the rings that it reads and of its
+//! bell (page, event). The program then sends a packet of one byte ([`GO`]) with those of its own rings, for each worker, and of
+//! its one bell; the node answers with the same byte. From then on both use the rings, and nothing more is said over
+//! the socket. It stays open: its end is the end of the attachment.
 
 use plexus_base::{MAX_NODES, MAX_WORKERS, NodeId, crc32c};
 use zerocopy::{

@@ -1,4 +1,5 @@
 //! Nodes in this process that make a cluster, for programs to attach to.
+#![allow(dead_code, reason = "not every test that includes it uses all of it")]
 
 use std::{
     path::{Path, PathBuf},

@@ -14,6 +14,13 @@ pub(super) struct Calls {
     last: u64,
 }
 
+#[cfg(test)]
+impl Calls {
+    pub(super) fn is_empty(&self) -> bool {
+        self.made.is_empty() && self.waiting.is_empty() && self.by_caller.is_empty()
+    }
+}
+
 struct Made {
     program: ClientId,
     /// The program's number for it.

@@ -16,6 +16,13 @@ pub(super) struct Flows {
     last: u64,
 }
 
+#[cfg(test)]
+impl Flows {
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+}
+
 /// One flow, at its sender.
 pub(super) struct Flow {
     program: ClientId,

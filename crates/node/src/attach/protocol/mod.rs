@@ -279,3 +279,6 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

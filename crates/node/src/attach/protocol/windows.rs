@@ -97,6 +97,17 @@ impl Windows {
         }
     }
 
+    /// Whether nothing is left of any window.
+    #[cfg(test)]
+    pub(super) fn are_all_given_back(&mut self, arena: u64) -> bool {
+        self.names.is_empty()
+            && self.homes.is_empty()
+            && self.copies.is_empty()
+            && self.asked.is_empty()
+            && self.changes.is_empty()
+            && self.arena.take(arena).is_some()
+    }
+
     fn next(&mut self) -> u64 {
         self.last += 1;
         self.last
@@ -209,7 +220,10 @@ impl Core {
         if let (Some(number), Status::Ok) = (asked.opens, result.status) {
             let (window, len) = (result.port, result.value);
             let view = View { home: asked.home, window, len, number, creator: false };
-            program.views.insert(number, view);
+            if let Some(older) = program.views.insert(number, view) {
+                // It asked twice for one number.
+                self.drop_view(world, asked.program, older);
+            }
             if let Some(home) = self.windows.homes.get_mut(&window).filter(|_| asked.home == self.place.me) {
                 home.users.insert((asked.program, number));
             }

@@ -1,0 +1,194 @@
+//! Windows.
+
+use std::ffi::{c_char, c_int};
+
+use plexus_client::{Client, Error, Window};
+
+use crate::{
+    bytes, end,
+    error::{OK, argument, fail, of},
+    hand_out, limit, node, room, text,
+};
+
+/// What the three ways to a window have in common.
+///
+/// # Safety
+/// As the header says of them.
+unsafe fn get_window(
+    client: *const Client,
+    name: *const c_char,
+    window: *mut *mut Window,
+    get: impl FnOnce(&Client, &str) -> Result<Window, Error>,
+) -> c_int {
+    // SAFETY: the header asks for what plexus_attach gave, and for a text.
+    let (Some(client), Some(name), false) =
+        (unsafe { client.as_ref() }, unsafe { text(name) }, window.is_null())
+    else {
+        return argument();
+    };
+    match get(client, name) {
+        // SAFETY: not null, and the header asks for a place.
+        Ok(got) => unsafe { hand_out(window, got) },
+        Err(error) => return fail(&error),
+    }
+    OK
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_window_create(
+    client: *const Client,
+    name: *const c_char,
+    len: u64,
+    window: *mut *mut Window,
+) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { get_window(client, name, window, |client, name| client.create_window(name, len)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_window_open(
+    client: *const Client,
+    home: u32,
+    name: *const c_char,
+    window: *mut *mut Window,
+) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { get_window(client, name, window, |client, name| client.open_window(node(home), name)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_window_find(
+    client: *const Client,
+    name: *const c_char,
+    window: *mut *mut Window,
+) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { get_window(client, name, window, |client, name| client.find_window(name)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_window_close(window: *mut Window) {
+    // SAFETY: the header asks for a window, once.
+    unsafe { end(window) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_window_length(window: *const Window) -> u64 {
+    // SAFETY: the header asks for a window.
+    unsafe { window.as_ref() }.map_or(0, Window::len)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_window_home(window: *const Window) -> c_int {
+    // SAFETY: the header asks for a window.
+    unsafe { window.as_ref() }.map_or_else(argument, |window| c_int::from(window.home().0))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_window_map(window: *const Window) -> c_int {
+    // SAFETY: the header asks for a window.
+    unsafe { window.as_ref() }.map_or_else(argument, |window| of(window.map()))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_window_read(
+    window: *const Window,
+    offset: u64,
+    into: *mut u8,
+    len: usize,
+) -> c_int {
+    // SAFETY: the header asks for a window, and for that much room.
+    let (Some(window), Some(into)) = (unsafe { window.as_ref() }, unsafe { room(into, len) }) else {
+        return argument();
+    };
+    of(window.read(offset, into))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_window_get(
+    window: *const Window,
+    offset: u64,
+    into: *mut u8,
+    len: usize,
+) -> c_int {
+    // SAFETY: the header asks for a window, and for that much room.
+    let (Some(window), Some(into)) = (unsafe { window.as_ref() }, unsafe { room(into, len) }) else {
+        return argument();
+    };
+    of(window.get(offset, into))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_window_put(
+    window: *const Window,
+    offset: u64,
+    data: *const u8,
+    len: usize,
+) -> c_int {
+    // SAFETY: the header asks for a window, and for that many bytes.
+    let (Some(window), Some(data)) = (unsafe { window.as_ref() }, unsafe { bytes(data, len) }) else {
+        return argument();
+    };
+    of(window.put(offset, data))
+}
+
+/// The word that an operation on a window gives.
+///
+/// # Safety
+/// As the header says of these operations.
+unsafe fn word(
+    window: *const Window,
+    value: *mut u64,
+    act: impl FnOnce(&Window) -> Result<u64, Error>,
+) -> c_int {
+    // SAFETY: the header asks for a window, and for a place.
+    let (Some(window), Some(value)) = (unsafe { window.as_ref() }, unsafe { value.as_mut() }) else {
+        return argument();
+    };
+    match act(window) {
+        Ok(word) => *value = word,
+        Err(error) => return fail(&error),
+    }
+    OK
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_window_load(window: *const Window, offset: u64, value: *mut u64) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { word(window, value, |window| window.load(offset)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_window_wait(
+    window: *const Window,
+    offset: u64,
+    old: u64,
+    value: *mut u64,
+    limit_us: i64,
+) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { word(window, value, |window| window.wait_word(offset, limit(limit_us), |word| word != old)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_window_fetch_add(
+    window: *const Window,
+    offset: u64,
+    add: u64,
+    value: *mut u64,
+) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { word(window, value, |window| window.fetch_add(offset, add)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_window_compare_swap(
+    window: *const Window,
+    offset: u64,
+    expected: u64,
+    new: u64,
+    value: *mut u64,
+) -> c_int {
+    // SAFETY: as the header says.
+    unsafe { word(window, value, |window| window.compare_swap(offset, expected, new)) }
+}

@@ -1,0 +1,99 @@
+//! The examples in C, built with the system's compiler and run against nodes of a real cluster.
+
+#[path = "../../node/tests/cluster/mod.rs"]
+mod cluster;
+
+use std::{
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use cluster::Cluster;
+use plexus_client::{Address, Error};
+use plexus_fabric::RailKind;
+
+const LONG: Option<Duration> = Some(Duration::from_secs(60));
+
+/// Compiles an example into `place`, linked with the library that was built with this test.
+fn build(example: &str, place: &Path) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let test = std::env::current_exe().unwrap();
+    let here = test.parent().unwrap();
+    let library =
+        [here, here.parent().unwrap()].into_iter().find(|place| place.join("libplexus.so").exists());
+    let library = library.expect("libplexus.so is built with its tests");
+    let program = place.join(example);
+    let compiled = Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-D_GNU_SOURCE"])
+        .arg(root.join("examples").join(format!("{example}.c")))
+        .arg("-I")
+        .arg(root.join("include"))
+        .arg("-L")
+        .arg(library)
+        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .args(["-lplexus", "-lpthread", "-o"])
+        .arg(&program)
+        .output()
+        .expect("a C compiler");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    program
+}
+
+#[test]
+fn the_tour_goes_through_between_two_nodes() {
+    for rail in [RailKind::Shm, RailKind::Tcp] {
+        let cluster = Cluster::start(2, 2, rail);
+        let tour = build("tour", cluster.directory());
+        let run = Command::new(tour).arg(cluster.socket(0)).arg(cluster.socket(1)).output().unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        assert_eq!(run.stdout, b"all as it should be\n");
+    }
+}
+
+#[test]
+fn what_a_killed_program_had_is_free_at_once_and_its_peers_are_told() {
+    let cluster = Cluster::start(2, 2, RailKind::Shm);
+    let holder = build("holder", cluster.directory());
+    let far = cluster.client(1);
+    let (port, to) = (far.bind(0).unwrap(), Address::new(plexus_client::NodeId(0), 7));
+    for round in 0..5 {
+        // It takes the same ports and the same name each time: that it can shows that they were free.
+        let mut running =
+            Command::new(&holder).arg(cluster.socket(0)).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        let mut out = BufReader::new(running.stdout.take().unwrap());
+        out.read_line(&mut said).unwrap();
+        assert_eq!(said, "ready\n", "round {round}");
+        let copy = far.find_window("held").unwrap();
+        copy.map().unwrap();
+        port.send(to, b"ping", LONG).unwrap();
+        assert_eq!(port.receive(LONG).unwrap().bytes, b"ping");
+        let refused = cluster.client(0).bind(7).err().expect("port 7 is held");
+        assert!(matches!(refused, Error::Taken(_)), "{refused}");
+        thread::scope(|scope| {
+            let call = scope.spawn(|| far.call(Address::new(to.node, 8), b"?", LONG));
+            let word = scope.spawn(|| copy.wait_word(0, LONG, |word| word == 1));
+            running.kill().unwrap();
+            running.wait().unwrap();
+            let (call, word) = (call.join().unwrap(), word.join().unwrap());
+            assert!(matches!(call, Err(Error::PortClosed(_))), "{call:?}");
+            assert!(matches!(word, Err(Error::NoWindow)), "{word:?}");
+        });
+        // Each worker of the node notices for itself; what is not free after any reasonable time was never released.
+        let (here, start) = (cluster.client(0), Instant::now());
+        let free = |result: Result<(), Error>| match result {
+            Ok(()) => true,
+            Err(error) => {
+                assert!(matches!(error, Error::Taken(_)) && start.elapsed() < LONG.unwrap(), "{error}");
+                thread::yield_now();
+                false
+            }
+        };
+        while !free(here.bind(7).map(drop)) {}
+        while !free(here.serve(8).map(drop)) {}
+        while !free(here.create_window("held", 64).map(drop)) {}
+    }
+}

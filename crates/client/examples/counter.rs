@@ -1,0 +1,43 @@
+//! A counter that programs of every node count up at once, none losing a count.
+//!
+//!     cargo run -p plexus-client --example counter -- c1/run/n1.attach make
+//!     cargo run -p plexus-client --example counter -- c1/run/n2.attach count 1000
+
+use plexus_client::{Client, Error, Window};
+
+/// Makes the counter. It lives as long as the window that is returned.
+pub(crate) fn make(client: &Client) -> Result<Window, Error> {
+    client.create_window("counter", 8)
+}
+
+/// Counts up so often; what the counter was before the last time.
+pub(crate) fn count(client: &Client, times: u64) -> Result<u64, Error> {
+    let counter = client.find_window("counter")?;
+    let mut before = 0;
+    for _ in 0..times {
+        before = counter.fetch_add(0, 1)?;
+    }
+    Ok(before)
+}
+
+#[allow(dead_code, reason = "tests run the two halves themselves")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        [socket, "make"] => {
+            let counter = make(&Client::attach(socket)?)?;
+            let mut seen = 0;
+            loop {
+                seen = counter.wait_word(0, None, |word| word != seen)?;
+                println!("{seen}");
+            }
+        }
+        [socket, "count", times] => {
+            let before = count(&Client::attach(socket)?, times.parse()?)?;
+            println!("it was {before} before the last");
+        }
+        _ => eprintln!("usage: counter SOCKET make | SOCKET count TIMES"),
+    }
+    Ok(())
+}

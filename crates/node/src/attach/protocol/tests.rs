@@ -1,0 +1,283 @@
+//! Whatever programs say, and in whatever order what they cause arrives: nothing breaks, and nothing of them is left when
+//! they are gone.
+
+use std::collections::VecDeque;
+
+use super::*;
+
+const NODES: usize = 3;
+const ARENA: u64 = 64 << 10;
+
+/// A cluster's worth of cores, and what is on its way between them: in order within a kind, as links have it.
+struct Cluster {
+    cores: Vec<Core>,
+    way: Way,
+}
+
+#[derive(Default)]
+struct Way {
+    between: BTreeMap<(usize, usize, Kind), VecDeque<(Head, Vec<u8>)>>,
+    arenas: Vec<Vec<u8>>,
+    told: Vec<(usize, ClientId, Head, Vec<u8>)>,
+}
+
+struct Acting<'a>(usize, &'a mut Way);
+
+impl World for Acting<'_> {
+    fn tell(&mut self, program: ClientId, head: Head, payload: &[u8]) {
+        self.1.told.push((self.0, program, head, payload.to_vec()));
+    }
+    fn send(&mut self, to: NodeId, head: Head, payload: &[u8]) -> bool {
+        if to.index() >= NODES {
+            return false;
+        }
+        let queue = self.1.between.entry((self.0, to.index(), kind(head.verb))).or_default();
+        queue.push_back((head, payload.to_vec()));
+        true
+    }
+    fn copy(&mut self, to: NodeId, at: u64, bytes: &[u8], head: Head) -> bool {
+        self.1.arenas[to.index()][at as usize..][..bytes.len()].copy_from_slice(bytes);
+        self.send(to, head, &[])
+    }
+    fn read(&self, at: u64, into: &mut [u8]) {
+        into.copy_from_slice(&self.1.arenas[self.0][at as usize..][..into.len()]);
+    }
+    fn write(&mut self, at: u64, bytes: &[u8]) {
+        self.1.arenas[self.0][at as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let core = |node| {
+            let place = Place { me: NodeId(node as u8), worker: 0, workers: 1 };
+            Core::new(place, 0..ARENA)
+        };
+        let arenas = vec![vec![0; ARENA as usize]; NODES];
+        Self { cores: (0..NODES).map(core).collect(), way: Way { arenas, ..Way::default() } }
+    }
+
+    /// Delivers one message, of those that may be next the one that `chance` picks; false when none is on its way.
+    fn deliver(&mut self, chance: u64) -> bool {
+        let ready: Vec<_> =
+            self.way.between.iter().filter(|(_, queue)| !queue.is_empty()).map(|(way, _)| *way).collect();
+        if ready.is_empty() {
+            return false;
+        }
+        let way = ready[chance as usize % ready.len()];
+        if let Some((head, payload)) = self.way.between.get_mut(&way).and_then(VecDeque::pop_front) {
+            let (from, to, _) = way;
+            self.cores[to].node(&mut Acting(to, &mut self.way), NodeId(from as u8), head, &payload);
+        }
+        true
+    }
+
+    fn say(&mut self, node: usize, program: ClientId, head: Head, payload: &[u8]) -> Result<(), Violation> {
+        self.cores[node].program(&mut Acting(node, &mut self.way), program, head, payload)
+    }
+
+    fn settle(&mut self) {
+        while self.deliver(0) {}
+    }
+
+    #[track_caller]
+    fn assert_nothing_is_left(&mut self) {
+        for (node, core) in self.cores.iter_mut().enumerate() {
+            assert!(core.programs.is_empty() && core.ports.is_empty(), "ports of {node}");
+            assert!(core.flows.is_empty(), "flows of {node}");
+            assert!(core.calls.is_empty(), "calls of {node}");
+            assert!(core.windows.are_all_given_back(ARENA), "windows of {node}");
+        }
+    }
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// Something that a program may say, or nearly: small numbers, so that what is said meets what was said before.
+fn anything(state: &mut u64) -> (Head, Vec<u8>) {
+    const VERBS: [Verb; 19] = [
+        Verb::Bind,
+        Verb::Unbind,
+        Verb::Send,
+        Verb::Send,
+        Verb::Taken,
+        Verb::End,
+        Verb::Call,
+        Verb::Answer,
+        Verb::Cancel,
+        Verb::Create,
+        Verb::Open,
+        Verb::Open,
+        Verb::Map,
+        Verb::Map,
+        Verb::Close,
+        Verb::Watch,
+        Verb::Put,
+        Verb::Add,
+        Verb::Swap,
+    ];
+    let mut pick = |most: u64| random(state) % most;
+    let verb = VERBS[pick(19) as usize];
+    let usage = match verb {
+        Verb::Call | Verb::Answer | Verb::Cancel => Use::Calls,
+        Verb::Bind | Verb::Unbind | Verb::Send | Verb::Taken | Verb::End => {
+            [Use::Datagrams, Use::Calls, Use::Endpoints][pick(3) as usize]
+        }
+        _ => Use::Windows,
+    };
+    let head = Head {
+        node: NodeId(pick(NODES as u64 + 1) as u8),
+        port: pick(4) as u32,
+        other: pick(4) as u32,
+        id: pick(6),
+        value: if verb == Verb::Create { 8 * pick(1000) } else { pick(3) * 8 },
+        ..Head::new(verb, usage)
+    };
+    let len = match verb {
+        Verb::Create | Verb::Open => 1,
+        Verb::Add => 8,
+        Verb::Swap => 16,
+        _ => pick(40),
+    };
+    (head, (0..len).map(|_| pick(3) as u8).collect())
+}
+
+#[test]
+fn nothing_is_left_of_programs_that_said_anything_at_all() {
+    let (mut cut_off, mut said) = (0, 0);
+    for seed in 1..400_u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut cluster = Cluster::new();
+        let mut programs: Vec<(usize, ClientId)> = Vec::new();
+        for number in 0..600 {
+            if programs.len() < 4 {
+                let (node, program) = (random(&mut state) as usize % NODES, ClientId(number));
+                cluster.cores[node].attach(program);
+                programs.push((node, program));
+            }
+            let place = random(&mut state) as usize % programs.len();
+            let (node, program) = programs[place];
+            let (head, payload) = anything(&mut state);
+            said += 1;
+            let gone = cluster.say(node, program, head, &payload).is_err();
+            cut_off += u32::from(gone);
+            if gone || random(&mut state) % 60 == 0 {
+                cluster.cores[node].forget(&mut Acting(node, &mut cluster.way), program);
+                programs.swap_remove(place);
+            }
+            for _ in 0..random(&mut state) % 4 {
+                let chance = random(&mut state);
+                cluster.deliver(chance);
+            }
+        }
+        for (node, program) in programs {
+            cluster.cores[node].forget(&mut Acting(node, &mut cluster.way), program);
+        }
+        cluster.settle();
+        cluster.assert_nothing_is_left();
+    }
+    assert!(cut_off > 1000 && said > 10 * cut_off, "{cut_off} of {said}");
+}
+
+#[test]
+fn nothing_is_left_of_a_node_that_is_gone() {
+    for seed in 1..200_u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut cluster = Cluster::new();
+        for number in 0..NODES {
+            cluster.cores[number].attach(ClientId(number as u32));
+        }
+        for _ in 0..200 {
+            let node = random(&mut state) as usize % NODES;
+            let (head, payload) = anything(&mut state);
+            if cluster.say(node, ClientId(node as u32), head, &payload).is_err() {
+                let mut world = Acting(node, &mut cluster.way);
+                cluster.cores[node].forget(&mut world, ClientId(node as u32));
+                cluster.cores[node].attach(ClientId(node as u32));
+            }
+            let chance = random(&mut state);
+            cluster.deliver(chance);
+        }
+        // Node 2 ends: what it said before is heard, then its peers are told; what is said to it goes nowhere.
+        while let Some(way) = cluster
+            .way
+            .between
+            .iter()
+            .find(|((from, _, _), queue)| *from == 2 && !queue.is_empty())
+            .map(|(way, _)| *way)
+        {
+            if let Some((head, payload)) = cluster.way.between.get_mut(&way).and_then(VecDeque::pop_front)
+                && way.1 != 2
+            {
+                cluster.cores[way.1].node(&mut Acting(way.1, &mut cluster.way), NodeId(2), head, &payload);
+            }
+        }
+        for node in 0..2 {
+            cluster.cores[node].peer_gone(&mut Acting(node, &mut cluster.way), NodeId(2));
+        }
+        let gone = |cluster: &mut Cluster| cluster.way.between.retain(|(_, to, _), _| *to != 2);
+        gone(&mut cluster);
+        cluster.settle();
+        for node in 0..2 {
+            cluster.cores[node].forget(&mut Acting(node, &mut cluster.way), ClientId(node as u32));
+        }
+        gone(&mut cluster);
+        cluster.settle();
+        cluster.cores.truncate(2);
+        cluster.assert_nothing_is_left();
+    }
+}
+
+#[test]
+fn every_copy_of_a_window_ends_like_its_home() {
+    for seed in 1..200_u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut cluster = Cluster::new();
+        let window = |verb| Head { port: 1, ..Head::new(verb, Use::Windows) };
+        for node in 0..NODES {
+            cluster.cores[node].attach(ClientId(0));
+        }
+        cluster.say(0, ClientId(0), Head { id: 1, value: 256, ..window(Verb::Create) }, b"w").unwrap();
+        for node in 1..NODES {
+            cluster
+                .say(node, ClientId(0), Head { id: 1, node: NodeId(0), ..window(Verb::Open) }, b"w")
+                .unwrap();
+        }
+        cluster.settle();
+        // Copies begin while others write already.
+        for number in 0..60_u64 {
+            let node = random(&mut state) as usize % NODES;
+            let place = random(&mut state) % 32 * 8;
+            let change = Head { id: 100 + number, value: place, ..window(Verb::Put) };
+            cluster.say(node, ClientId(0), change, &number.to_le_bytes()).unwrap();
+            if number == 10 || number == 30 {
+                let node = if number == 10 { 1 } else { 2 };
+                cluster.say(node, ClientId(0), Head { id: 2, ..window(Verb::Map) }, &[]).unwrap();
+            }
+            for _ in 0..random(&mut state) % 5 {
+                let chance = random(&mut state);
+                cluster.deliver(chance);
+            }
+        }
+        cluster.settle();
+        let copies: Vec<Vec<u8>> = (0..NODES)
+            .map(|node| {
+                let mapped = |told: &&(usize, ClientId, Head, Vec<u8>)| {
+                    told.0 == node && told.2.verb == Verb::Done && told.2.id == if node == 0 { 1 } else { 2 }
+                };
+                let at =
+                    cluster.way.told.iter().find(mapped).expect("every map is answered").2.value as usize;
+                cluster.way.arenas[node][at..][..256].to_vec()
+            })
+            .collect();
+        assert!(copies[0] == copies[1] && copies[0] == copies[2], "seed {seed}");
+        let done =
+            cluster.way.told.iter().filter(|told| told.2.verb == Verb::Done && told.2.id >= 100).count();
+        assert_eq!(done, 60, "every change is answered");
+    }
+}
