@@ -41,6 +41,9 @@ use super::{Attached, Seat};
 /// How long a program may take to say what it must.
 const HANDSHAKE: Duration = Duration::from_secs(2);
 
+/// How long it is waited before the next attempt to take a program in, when one failed.
+const RETRY: Duration = Duration::from_millis(50);
+
 /// What a program is told, and what it is given.
 pub(crate) struct Offer {
     /// This node.
@@ -161,7 +164,10 @@ fn accept(listener: &OwnedFd, room: &Arc<Room>) {
 
 /// Takes the next program in line and talks to it on a thread of its own.
 fn meet(listener: &OwnedFd, room: &Arc<Room>) {
-    let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else { return };
+    let socket = match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+        Ok(socket) => socket,
+        Err(error) => return not_accepted(error),
+    };
     if room.taken.fetch_add(1, Ordering::AcqRel) >= MAX_CLIENTS {
         room.taken.fetch_sub(1, Ordering::AcqRel);
         // Who does not read this sees the socket closed.
@@ -176,6 +182,14 @@ fn meet(listener: &OwnedFd, room: &Arc<Room>) {
             tracing::debug!("a program was not let in: {why}");
         }
     });
+}
+
+/// The program is gone again, or there are no descriptors: then looking again at once would only burn a core.
+fn not_accepted(error: rustix::io::Errno) {
+    if error != rustix::io::Errno::WOULDBLOCK {
+        tracing::warn!(%error, "a program could not be let in");
+        thread::sleep(RETRY);
+    }
 }
 
 impl Room {

@@ -186,6 +186,7 @@ impl Programs {
         if done > 0 {
             self.talk_to_self(net);
         }
+        done += usize::from(self.core.turn(&mut Acting { outside: &mut self.outside, net }));
         self.flush(net);
         done
     }
@@ -254,7 +255,7 @@ impl Programs {
 
     /// Whether a turn might get something done.
     pub(crate) fn pending(&mut self) -> bool {
-        self.outside.programs.values_mut().any(|(pipe, _)| pipe.pending())
+        self.core.pending() || self.outside.programs.values_mut().any(|(pipe, _)| pipe.pending())
     }
 
     /// Ends every attachment: the node ends.

@@ -6,8 +6,8 @@
 //! known to one worker, and what travels between two nodes stays on one link, in order.
 //!
 //! Requests lead to forwards (what is written to the copies of a window) and replies, forwards to replies, replies to
-//! nothing: see [`kind`]. Messages of one kind between two nodes arrive in the order sent; where an order matters, both
-//! messages have one kind.
+//! nothing: see [`kind`]. Messages of one kind and use between two nodes arrive in the order sent, on whatever lane; where an order
+//! matters, both messages have one kind.
 //!
 //! What belongs to a program goes with it: [`Core::forget`]. A program that breaks the rules is named in the error
 //! and its driver forgets it; what a peer sends is trusted to be well-meant but not to be in time: what names something
@@ -220,6 +220,16 @@ impl Core {
             // Said to and by programs only.
             _ => {}
         }
+    }
+
+    /// Does a step of what takes long; whether there was something.
+    pub(crate) fn turn(&mut self, world: &mut impl World) -> bool {
+        self.clear(world)
+    }
+
+    /// Whether there is something for [`Core::turn`].
+    pub(crate) fn pending(&self) -> bool {
+        self.is_clearing()
     }
 
     /// The link to a node is gone, and all that was said over it has been handled.

@@ -19,6 +19,8 @@ struct Way {
     between: BTreeMap<(usize, usize, Kind), VecDeque<(Head, Vec<u8>)>>,
     arenas: Vec<Vec<u8>>,
     told: Vec<(usize, ClientId, Head, Vec<u8>)>,
+    /// Bytes of arenas that were written.
+    moved: u64,
 }
 
 struct Acting<'a>(usize, &'a mut Way);
@@ -36,6 +38,7 @@ impl World for Acting<'_> {
         true
     }
     fn copy(&mut self, to: NodeId, at: u64, bytes: &[u8], head: Head) -> bool {
+        self.1.moved += bytes.len() as u64;
         self.1.arenas[to.index()][at as usize..][..bytes.len()].copy_from_slice(bytes);
         self.send(to, head, &[])
     }
@@ -43,26 +46,36 @@ impl World for Acting<'_> {
         into.copy_from_slice(&self.1.arenas[self.0][at as usize..][..into.len()]);
     }
     fn write(&mut self, at: u64, bytes: &[u8]) {
+        self.1.moved += bytes.len() as u64;
         self.1.arenas[self.0][at as usize..][..bytes.len()].copy_from_slice(bytes);
     }
 }
 
 impl Cluster {
     fn new() -> Self {
+        Self::with(ARENA)
+    }
+
+    fn with(arena: u64) -> Self {
         let core = |node| {
             let place = Place { me: NodeId(node as u8), worker: 0, workers: 1 };
-            Core::new(place, 0..ARENA)
+            Core::new(place, 0..arena)
         };
-        let arenas = vec![vec![0; ARENA as usize]; NODES];
+        let arenas = vec![vec![0xee; arena as usize]; NODES];
         Self { cores: (0..NODES).map(core).collect(), way: Way { arenas, ..Way::default() } }
     }
 
-    /// Delivers one message, of those that may be next the one that `chance` picks; false when none is on its way.
+    /// Gives a node a turn, or delivers one message, of those that may be next the one that `chance` picks; false when nothing
+    /// is to be done.
     fn deliver(&mut self, chance: u64) -> bool {
+        let busy = self.cores.iter().position(Core::pending);
+        if let Some(node) = busy.filter(|_| chance.is_multiple_of(2)) {
+            return self.cores[node].turn(&mut Acting(node, &mut self.way));
+        }
         let ready: Vec<_> =
             self.way.between.iter().filter(|(_, queue)| !queue.is_empty()).map(|(way, _)| *way).collect();
         if ready.is_empty() {
-            return false;
+            return busy.is_some();
         }
         let way = ready[chance as usize % ready.len()];
         if let Some((head, payload)) = self.way.between.get_mut(&way).and_then(VecDeque::pop_front) {
@@ -279,5 +292,66 @@ fn every_copy_of_a_window_ends_like_its_home() {
         let done =
             cluster.way.told.iter().filter(|told| told.2.verb == Verb::Done && told.2.id >= 100).count();
         assert_eq!(done, 60, "every change is answered");
+    }
+}
+
+/// What a node does at one go is a small part of a large window, however large it is.
+#[test]
+fn large_windows_are_made_and_copied_in_small_steps() {
+    const LARGE: u64 = 3 << 20;
+    let mut cluster = Cluster::with(2 * LARGE);
+    let window = |verb| Head { port: 1, ..Head::new(verb, Use::Windows) };
+    for node in 0..2 {
+        cluster.cores[node].attach(ClientId(0));
+    }
+    let find = Head { id: 1, node: NodeId(0), ..window(Verb::Open) };
+    cluster.say(0, ClientId(0), Head { id: 1, value: LARGE - 8, ..window(Verb::Create) }, b"w").unwrap();
+    cluster.say(1, ClientId(0), find, b"w").unwrap();
+    // Nobody finds it before it is clear.
+    while cluster.deliver(1) && cluster.way.told.is_empty() {}
+    assert_eq!(cluster.way.told[0].2.status, Status::NoWindow);
+    let (mut most, mut steps) = (0, 0);
+    let mut settle = |cluster: &mut Cluster| {
+        loop {
+            let before = cluster.way.moved;
+            if !cluster.deliver(0) {
+                return;
+            }
+            most = most.max(cluster.way.moved - before);
+            steps += 1;
+        }
+    };
+    settle(&mut cluster);
+    assert_eq!(cluster.way.moved, LARGE - 8, "made, and cleared once");
+    cluster.say(1, ClientId(0), find, b"w").unwrap();
+    settle(&mut cluster);
+    cluster.say(1, ClientId(0), Head { id: 2, ..window(Verb::Map) }, &[]).unwrap();
+    settle(&mut cluster);
+    assert_eq!(cluster.way.moved, 2 * (LARGE - 8), "copied, and once");
+    let (node, _, mapped, _) = cluster.way.told.last().unwrap();
+    assert_eq!((*node, mapped.id, mapped.status), (1, 2, Status::Ok));
+    let copy = &cluster.way.arenas[1][mapped.value as usize..][..LARGE as usize - 8];
+    assert!(copy.iter().all(|byte| *byte == 0));
+    assert_eq!(most, windows::CLEARED.max(windows::PIECE * windows::PIECES));
+    assert!(steps > LARGE / most, "{steps}");
+    // Its creator ends while another one is being made, and while a copy is on its way.
+    cluster.say(0, ClientId(0), Head { id: 3, port: 2, value: LARGE, ..window(Verb::Create) }, b"x").unwrap();
+    cluster.cores[2].attach(ClientId(0));
+    cluster.say(2, ClientId(0), find, b"w").unwrap();
+    while !cluster.way.told.iter().any(|(node, _, head, _)| *node == 2 && head.status == Status::Ok) {
+        cluster.deliver(1);
+    }
+    cluster.say(2, ClientId(0), Head { id: 2, ..window(Verb::Map) }, &[]).unwrap();
+    let before = cluster.way.moved;
+    while cluster.way.moved == before {
+        cluster.deliver(1);
+    }
+    assert!(cluster.cores[0].pending());
+    for node in 0..NODES {
+        cluster.cores[node].forget(&mut Acting(node, &mut cluster.way), ClientId(0));
+    }
+    while cluster.deliver(0) {}
+    for (node, core) in cluster.cores.iter_mut().enumerate() {
+        assert!(core.windows.are_all_given_back(2 * LARGE), "windows of {node}");
     }
 }

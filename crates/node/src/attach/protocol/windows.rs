@@ -4,22 +4,32 @@
 //! the same order for all. So copies only lag: no two nodes ever see two changes in different orders. A change is
 //! answered when it has arrived in every copy.
 //!
-//! A node that begins to keep a copy is first made a member, then sent all of it; changes that come later follow. A node that
-//! ends it waits for [`Verb::Left`] before it uses the memory for something else, because until then something may still be
+//! A node that begins to keep a copy is first made a member, then sent all of it, piece by piece; changes that come meanwhile go
+//! between the pieces. A node that ends it waits for [`Verb::Left`] before it uses the memory for something else, because until then something may still be
 //! put there. All that a home says to members is of one kind (forwards), so it arrives in order.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{ClientId, Core, Head, NodeId, Status, Use, Verb, Violation, World, arena::Arena, limits};
 
 /// Bytes of a copy that are sent at a time.
-const PIECE: u64 = 16 << 10;
+pub(super) const PIECE: u64 = 16 << 10;
+
+/// Pieces of one copy that are under way.
+pub(super) const PIECES: u64 = 16;
+
+/// Bytes of new windows that are cleared in one turn.
+pub(super) const CLEARED: u64 = 256 << 10;
 
 /// The windows of a worker's share, and what its programs know of those of others.
 pub(super) struct Windows {
     arena: Arena,
     names: BTreeMap<Box<[u8]>, u32>,
     homes: BTreeMap<u32, Home>,
+    /// Windows of our programs that are being cleared. They have their names already, but nobody finds them.
+    making: VecDeque<Making>,
+    /// Copies of windows of ours that are on their way, by the number that their pieces have.
+    sending: BTreeMap<u64, Sending>,
     copies: BTreeMap<(NodeId, u32), Copy>,
     /// What programs wait for: see [`Asked`].
     asked: BTreeMap<u64, Asked>,
@@ -38,6 +48,25 @@ struct Home {
     /// This node's programs that know it, and their number for it.
     users: BTreeSet<(ClientId, u32)>,
     watchers: BTreeSet<(ClientId, u32)>,
+}
+
+/// A window whose memory is being cleared.
+struct Making {
+    window: u32,
+    cleared: u64,
+    home: Home,
+    creator: ClientId,
+    /// The program's number for what it asked.
+    id: u64,
+}
+
+/// A copy that is on its way to another node.
+struct Sending {
+    to: NodeId,
+    window: u32,
+    /// Where in its arena it goes.
+    there: u64,
+    sent: u64,
 }
 
 /// A copy of another node's window.
@@ -89,6 +118,8 @@ impl Windows {
             arena: Arena::new(share),
             names: BTreeMap::new(),
             homes: BTreeMap::new(),
+            making: VecDeque::new(),
+            sending: BTreeMap::new(),
             copies: BTreeMap::new(),
             asked: BTreeMap::new(),
             changes: BTreeMap::new(),
@@ -102,6 +133,8 @@ impl Windows {
     pub(super) fn are_all_given_back(&mut self, arena: u64) -> bool {
         self.names.is_empty()
             && self.homes.is_empty()
+            && self.making.is_empty()
+            && self.sending.is_empty()
             && self.copies.is_empty()
             && self.asked.is_empty()
             && self.changes.is_empty()
@@ -139,26 +172,50 @@ impl Core {
         } else {
             self.windows.arena.take(len).map_or((Status::NoRoom, 0), |at| (Status::Ok, at))
         };
-        if status == Status::Ok {
-            clear(world, at, len);
-            self.windows.last_window += 1;
-            let window = self.windows.last_window;
-            self.windows.names.insert(name.into(), window);
-            let users = BTreeSet::from([(from, asked.port)]);
-            let home = Home {
-                name: name.into(),
-                at,
-                len,
-                members: BTreeMap::new(),
-                users,
-                watchers: BTreeSet::new(),
-            };
-            self.windows.homes.insert(window, home);
-            let view = View { home: self.place.me, window, len, number: asked.port, creator: true };
-            self.mine(from)?.views.insert(asked.port, view);
+        if status != Status::Ok {
+            world.tell(from, Head::done(Use::Windows, asked.id, status), &[]);
+            return Ok(());
         }
-        world.tell(from, Head { value: at, ..Head::done(Use::Windows, asked.id, status) }, &[]);
+        self.windows.last_window += 1;
+        let window = self.windows.last_window;
+        self.windows.names.insert(name.into(), window);
+        let home = Home {
+            name: name.into(),
+            at,
+            len,
+            members: BTreeMap::new(),
+            users: BTreeSet::from([(from, asked.port)]),
+            watchers: BTreeSet::new(),
+        };
+        self.windows.making.push_back(Making { window, cleared: 0, home, creator: from, id: asked.id });
+        let view = View { home: self.place.me, window, len, number: asked.port, creator: true };
+        self.mine(from)?.views.insert(asked.port, view);
         Ok(())
+    }
+
+    /// Clears a piece of a new window; whether there was one.
+    pub(super) fn clear(&mut self, world: &mut impl World) -> bool {
+        let Some(making) = self.windows.making.front_mut() else { return false };
+        let end = making.home.len.min(making.cleared + CLEARED);
+        let zeros = [0; PIECE as usize];
+        while making.cleared < end {
+            let piece = (end - making.cleared).min(PIECE);
+            world.write(making.home.at + making.cleared, &zeros[..piece as usize]);
+            making.cleared += piece;
+        }
+        if making.cleared == making.home.len
+            && let Some(Making { window, home, creator, id, .. }) = self.windows.making.pop_front()
+        {
+            let done = Head { value: home.at, ..Head::done(Use::Windows, id, Status::Ok) };
+            self.windows.homes.insert(window, home);
+            world.tell(creator, done, &[]);
+        }
+        true
+    }
+
+    /// Whether a window is being cleared.
+    pub(super) fn is_clearing(&self) -> bool {
+        !self.windows.making.is_empty()
     }
 
     /// A program looks for a window of some node.
@@ -318,16 +375,30 @@ impl Core {
             return;
         };
         home.members.insert(from, asked.value);
-        let mut piece = Vec::new();
-        for at in (0..home.len).step_by(PIECE as usize) {
-            piece.resize((home.len - at).min(PIECE) as usize, 0);
-            world.read(home.at + at, &mut piece);
-            // Its answer names no change, and so is left alone.
-            if !world.copy(from, asked.value + at, &piece, Head { port: asked.port, ..head(Verb::Copied) }) {
-                return;
-            }
+        let number = self.windows.next();
+        let sending = Sending { to: from, window: asked.port, there: asked.value, sent: 0 };
+        self.windows.sending.insert(number, sending);
+        for _ in 0..PIECES {
+            self.send_piece(world, number);
         }
-        world.send(from, joined(Status::Ok), &[]);
+    }
+
+    /// Sends the next piece of a copy; behind the last, that it is complete.
+    fn send_piece(&mut self, world: &mut impl World, number: u64) {
+        let Some(sending) = self.windows.sending.get_mut(&number) else { return };
+        let Some(home) = self.windows.homes.get(&sending.window) else { return };
+        let piece = &mut [0; PIECE as usize][..(home.len - sending.sent).min(PIECE) as usize];
+        world.read(home.at + sending.sent, piece);
+        let (to, at) = (sending.to, sending.there + sending.sent);
+        sending.sent += piece.len() as u64;
+        let complete = sending.sent == home.len;
+        let window = Head { port: sending.window, ..head(Verb::Joined) };
+        // Without a link all that is for that node ends when it is said to be gone.
+        world.copy(to, at, piece, Head { verb: Verb::Copied, id: number, ..window });
+        if complete {
+            self.windows.sending.remove(&number);
+            world.send(to, window, &[]);
+        }
     }
 
     /// A copy of ours is complete, or cannot be had.
@@ -392,7 +463,10 @@ impl Core {
     }
 
     fn destroy(&mut self, world: &mut impl World, window: u32) {
-        let Some(home) = self.windows.homes.remove(&window) else { return };
+        let making = self.windows.making.iter().position(|making| making.window == window);
+        let unmade = making.and_then(|place| self.windows.making.remove(place)).map(|making| making.home);
+        let Some(home) = unmade.or_else(|| self.windows.homes.remove(&window)) else { return };
+        self.windows.sending.retain(|_, sending| sending.window != window);
         self.windows.names.remove(&home.name);
         self.windows.arena.give(home.at, home.len);
         for node in home.members.into_keys() {
@@ -539,8 +613,11 @@ impl Core {
         }
     }
 
-    /// A change has arrived in one copy.
+    /// A change has arrived in one copy, or a piece of one that is on its way: the next may follow.
     pub(super) fn landed(&mut self, world: &mut impl World, from: NodeId, said: Head) {
+        if self.windows.sending.get(&said.id).is_some_and(|sending| sending.to == from) {
+            return self.send_piece(world, said.id);
+        }
         let Some(change) = self.windows.changes.get_mut(&said.id) else { return };
         change.missing.remove(&from);
         if change.missing.is_empty()
@@ -554,6 +631,7 @@ impl Core {
         for home in self.windows.homes.values_mut() {
             home.members.remove(&peer);
         }
+        self.windows.sending.retain(|_, sending| sending.to != peer);
         let changes: Vec<u64> = self.windows.changes.keys().copied().collect();
         for id in changes {
             self.landed(world, peer, Head { id, ..head(Verb::Landed) });
@@ -572,13 +650,6 @@ impl Core {
 /// The first eight bytes, if there are so many.
 fn word(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk().map(|word| u64::from_le_bytes(*word))
-}
-
-fn clear(world: &mut impl World, at: u64, len: u64) {
-    let zeros = [0; PIECE as usize];
-    for start in (0..len).step_by(PIECE as usize) {
-        world.write(at + start, &zeros[..(len - start).min(PIECE) as usize]);
-    }
 }
 
 fn say_changed(world: &mut impl World, watchers: &mut BTreeSet<(ClientId, u32)>) {
