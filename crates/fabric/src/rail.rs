@@ -174,7 +174,8 @@ pub struct Health {
     pub mtu: u32,
     /// Smoothed round trip; 0 where not known.
     pub rtt: Nanos,
-    /// How long ago the system last heard from the peer's host, acknowledgements included; `None` where it does not say.
+    /// How long ago the system last heard from the peer's host, acknowledgements included; 0 while that owes no answer,
+    /// `None` where it does not say.
     pub silent: Option<Nanos>,
     /// Packets that the system sent again.
     pub retransmits: u64,

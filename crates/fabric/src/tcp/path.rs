@@ -1,7 +1,12 @@
 //! What the kernel knows of a connection, and how it is told to watch over it.
 //!
-//! Guarantees: a connection set up here ends by itself within [`SILENCE`] when the other host no longer answers, also
-//! while nothing is sent. It must not know what is sent.
+//! Guarantees: a connection set up here on which nothing is under way ends by itself within [`SILENCE`] when the other host
+//! no longer answers; none ends while that answers, however long its process takes nothing. It must not know what is sent.
+//!
+//! While something is under way the judgement is with whoever asks for [`Path::silent`]. The kernel's own
+//! (`TCP_USER_TIMEOUT`, tcp(7)) is not used: it also ends connections whose other end says again and again that it has no
+//! room now, as the system of a stopped process does. Without it, an end that nobody looks after gives up what is not
+//! acknowledged after `tcp_retries2`, a quarter of an hour.
 #![allow(unsafe_code, reason = "TCP_INFO has no safe view")]
 
 use std::{
@@ -14,13 +19,17 @@ use std::{
 use plexus_base::Nanos;
 use rustix::net::sockopt;
 
-/// A host that has acknowledged nothing for so long is taken for gone by the kernel. Links notice far sooner; this
-/// is for connections that no link looks after any more.
+/// A host that has not answered for so long while nothing was sent is taken for gone. Links, which send, notice far sooner.
 const SILENCE: Duration = Duration::from_secs(30);
 /// An idle connection is asked after so long, then every so often.
 const IDLE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_secs(5);
 const TRIES: u32 = 4;
+
+/// The kernel counts ticks, the longest are these: what happened a moment ago may be said to be one old.
+const TICK_MS: u32 = 10;
+/// One question may be on its way; when a second is asked, the first has no answer.
+const UNANSWERED: u8 = 2;
 
 const _: () = assert!(IDLE.as_secs() + AGAIN.as_secs() * TRIES as u64 == SILENCE.as_secs());
 
@@ -31,7 +40,7 @@ pub(super) struct Path {
     pub(super) mtu: u32,
     /// Smoothed.
     pub(super) rtt: Nanos,
-    /// Since the other host was last heard, by data or by an acknowledgement.
+    /// Since the other host was last heard, by data or by an acknowledgement; 0 while it owes no answer.
     pub(super) silent: Nanos,
     /// Segments sent again.
     pub(super) retransmits: u64,
@@ -47,7 +56,6 @@ pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(stream, IDLE)?;
     sockopt::set_tcp_keepintvl(stream, AGAIN)?;
     sockopt::set_tcp_keepcnt(stream, TRIES)?;
-    sockopt::set_tcp_user_timeout(stream, SILENCE.as_millis() as u32)?;
     Ok(())
 }
 
@@ -91,14 +99,25 @@ pub fn segment_len(socket: impl AsFd) -> io::Result<u32> {
 /// Asks the kernel.
 pub(super) fn look(stream: &TcpStream) -> io::Result<Path> {
     let info = info(stream)?;
-    let silent_ms = info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv);
     Ok(Path {
         mtu: info.tcpi_pmtu,
         rtt: Nanos::from_us(info.tcpi_rtt.into()),
-        silent: Nanos::from_ms(silent_ms.into()),
+        silent: silent(&info),
         retransmits: info.tcpi_total_retrans.into(),
         acknowledged: info.tcpi_bytes_acked,
     })
+}
+
+fn silent(info: &libc::tcp_info) -> Nanos {
+    let heard_ms = info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv);
+    let owes_nothing = if info.tcpi_unacked == 0 {
+        // Nothing was sent, or there is no room for it: then the kernel asks now and then, and counts until it is answered.
+        info.tcpi_probes < UNANSWERED
+    } else {
+        // What was on its way when the room ended is sent again, ever more rarely, and answered without being taken.
+        info.tcpi_snd_wnd == 0 && heard_ms <= info.tcpi_last_data_sent
+    };
+    if owes_nothing { Nanos(0) } else { Nanos::from_ms(heard_ms.saturating_sub(TICK_MS).into()) }
 }
 
 fn info(socket: impl AsFd) -> io::Result<libc::tcp_info> {
@@ -117,4 +136,43 @@ fn info(socket: impl AsFd) -> io::Result<libc::tcp_info> {
         )
     };
     if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Silence in milliseconds by what the kernel says: segments under way, probes without an answer, room at the other
+    /// end, and the times since something was heard and since data were sent.
+    fn silent_ms(unacked: u32, probes: u8, room: u32, heard: u32, sent: u32) -> u64 {
+        // SAFETY: integers only, for which zero is a value.
+        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+        (info.tcpi_unacked, info.tcpi_probes, info.tcpi_snd_wnd) = (unacked, probes, room);
+        (info.tcpi_last_ack_recv, info.tcpi_last_data_recv, info.tcpi_last_data_sent) = (heard, 70_000, sent);
+        silent(&info).0 / 1_000_000
+    }
+
+    #[test]
+    fn silence_counts_only_where_an_answer_is_owed() {
+        assert_eq!(silent_ms(0, 0, 9000, 60_000, 60_000), 0, "idle");
+        assert_eq!(silent_ms(1, 0, 9000, 500, 20), 490, "under way");
+        assert_eq!(silent_ms(1, 0, 9000, 500, 600), 490, "under way, and older than what was heard");
+        assert_eq!(silent_ms(1, 0, 9000, 4, 0), 0, "heard within the last tick");
+        assert_eq!(silent_ms(0, 1, 0, 1600, 1700), 0, "no room, asked for, not answered yet");
+        assert_eq!(silent_ms(0, 2, 0, 1600, 1700), 1590, "no room, not answered");
+        assert_eq!(silent_ms(3, 0, 0, 500, 500), 0, "no room for what was under way, answered");
+        assert_eq!(silent_ms(3, 0, 0, 900, 500), 890, "no room for what was under way, not answered");
+    }
+
+    /// A connection whose other end is stopped must stay, see the module documentation.
+    #[test]
+    fn the_kernel_asks_idle_hosts_and_leaves_the_others_to_us() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        prepare(&stream).unwrap();
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 0);
+    }
 }

@@ -1,23 +1,51 @@
 //! What a TCP rail knows of its path: on loopback, and in a network of its own whose link goes down.
-#![allow(unsafe_code, reason = "takes a thread into a network of its own")]
+#![allow(unsafe_code, reason = "takes a thread into a network of its own, filters what arrives")]
 
 use std::{
-    net::TcpListener,
-    os::fd::AsFd,
+    net::{TcpListener, TcpStream},
+    os::fd::{AsFd, AsRawFd},
     process::{Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use plexus_base::Nanos;
-use plexus_fabric::{Health, Lane, Put, tcp};
+use plexus_fabric::{Health, LANES, Lane, Put, tcp};
 use rustix::{
     net::{AddressFamily, SocketType},
     thread::UnshareFlags,
 };
 
-use crate::pairs::{End, Kind, WHOLE, WHOLE_LEN, pair};
+use crate::pairs::{End, Kind, Own, WHOLE, WHOLE_LEN, pair, sockets};
 
 fn silent(end: &mut End) -> Nanos {
     end.rail.health().silent.expect("the kernel tells")
+}
+
+/// A pair, and the sockets of its second end.
+fn pair_with_sockets() -> (End, End, [TcpStream; LANES]) {
+    let (prompt, bulk) = (sockets(), sockets());
+    let theirs = [&prompt.1, &bulk.1].map(|socket| socket.try_clone().unwrap());
+    let (a, b) = (Own::new().tcp([prompt.0, bulk.0], None), Own::new().tcp([prompt.1, bulk.1], None));
+    (a, b, theirs)
+}
+
+/// The system drops what arrives for this socket, as if the path of its connection lost it.
+fn deafen(socket: &TcpStream) {
+    let code = (libc::BPF_RET | libc::BPF_K) as u16;
+    let mut keep_nothing = libc::sock_filter { code, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut keep_nothing };
+    set(socket, libc::SO_ATTACH_FILTER, &program);
+}
+
+fn undeafen(socket: &TcpStream) {
+    set(socket, libc::SO_DETACH_FILTER, &0 as &libc::c_int);
+}
+
+fn set<T>(socket: &TcpStream, option: libc::c_int, value: &T) {
+    let (value, len) = ((&raw const *value).cast(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: the value is borrowed for the call, and so is the program it may point to by our callers.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, len) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
 fn say(end: &mut End) {
@@ -82,21 +110,48 @@ fn progress_is_seen_within_one_long_frame() {
     }
 }
 
-/// Only something that arrives makes the time since the last arrival shorter.
+/// Silence is that of the path: none while nobody is asked, and one although the other lane's connection is answered, which may
+/// take another way.
 #[test]
-fn silence_grows_until_something_is_heard() {
-    let (mut a, mut b) = pair(Kind::Tcp);
-    // By what the other sends, and by its acknowledgement of what was sent to it.
-    for from_the_other in [true, false] {
+fn silence_grows_while_one_lane_is_not_answered_and_ends_when_it_is() {
+    for (deaf, other) in [(Lane::Prompt, Lane::Bulk), (Lane::Bulk, Lane::Prompt)] {
+        let (mut a, mut b, sockets) = pair_with_sockets();
+        let socket = &sockets[deaf.index()];
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(50) {
+            assert_eq!(silent(&mut a), Nanos(0), "nothing was sent");
+        }
+        deafen(socket);
+        a.rail.send(deaf, b"unheard", b"").unwrap();
         let mut last = Nanos(0);
-        while last < Nanos::from_ms(30) {
+        while last < Nanos::from_ms(300) {
+            a.rail.send(other, b"heard", b"").unwrap();
+            a.rail.flush().unwrap();
+            assert_eq!(b.take(1), [(other, b"heard".to_vec())]);
             let now = silent(&mut a);
-            assert!(now >= last, "{now} after {last}: nothing was said");
+            assert!(now >= last, "{now} after {last}: nobody answered");
             last = now;
         }
-        say(if from_the_other { &mut b } else { &mut a });
-        while silent(&mut a) >= last {}
+        undeafen(socket);
+        assert_eq!(b.take(1), [(deaf, b"unheard".to_vec())]);
+        while silent(&mut a) > Nanos(0) {}
     }
+}
+
+/// As the system of a stopped process: it answers that there is no room, each time it is asked, which is ever more rarely.
+#[test]
+fn a_peer_that_takes_nothing_is_not_silent() {
+    let (mut a, b, sockets) = pair_with_sockets();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(700) {
+        while a.offer(Lane::Prompt, &[1; 64], &[]) {}
+        let silent = silent(&mut a);
+        assert!(silent < Nanos::from_ms(100), "{silent}: its system lives");
+    }
+    assert!(a.rail.health().unsent > 0);
+    deafen(&sockets[Lane::Prompt.index()]);
+    while silent(&mut a) < Nanos::from_ms(300) {}
+    drop(b);
 }
 
 #[test]
