@@ -12,7 +12,7 @@
 use std::{
     hint::black_box,
     io::{ErrorKind, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{Ipv4Addr, TcpListener, TcpStream},
     os::fd::AsFd,
     sync::{
         Arc,
@@ -26,6 +26,7 @@ use std::{
 
 use plexus_fabric::{
     Bell, Frame, LANES, Lane, PeerBell, PeerWindow, Put, Rail, SendError, Window, WindowId, Windows,
+    ofi::{self, OfiEndpoint},
     shm::{RxRings, ShmParts, ShmRail, TxRings},
     tcp::{KEY_LEN, Seal, TcpParts, TcpRail},
 };
@@ -175,6 +176,28 @@ fn tcp_pair(sealed: bool) -> (End, End) {
         End { rail: Box::new(TcpRail::new(parts).expect("a rail")), window }
     };
     (end([prompt.0, bulk.0], 1, 2), end([prompt.1, bulk.1], 2, 1))
+}
+
+/// Over libfabric's `tcp`, which every host has.
+fn ofi_pair() -> (End, End) {
+    let open = |window: &Arc<Window>| {
+        let windows = Arc::new(Windows::new([Arc::clone(window)]));
+        OfiEndpoint::open("tcp", Some(Ipv4Addr::LOCALHOST.into()), windows).expect("an endpoint")
+    };
+    let windows = [window(), window()];
+    let ends = windows.each_ref().map(open);
+    let [offer_a, offer_b] = ends.each_ref().map(|end| end.offer().clone());
+    let [mut a, mut b] = {
+        let [end_a, end_b] = ends;
+        let gone = || Arc::new(AtomicBool::new(false));
+        [end_a.connect(offer_b, gone()), end_b.connect(offer_a, gone())].map(|rail| rail.expect("a rail"))
+    };
+    while !(a.is_connected() && b.is_connected()) {
+        a.flush().expect("a living rail");
+        b.flush().expect("a living rail");
+    }
+    let [window_a, window_b] = windows;
+    (End { rail: Box::new(a), window: window_a }, End { rail: Box::new(b), window: window_b })
 }
 
 impl End {
@@ -416,7 +439,7 @@ struct Figure {
 fn figures(cpu: usize) -> Vec<Figure> {
     type Measure = Box<dyn Fn() -> f64>;
     let figure = |name, what, limit, measure: Measure| Figure { name, what, limit, measure };
-    vec![
+    let mut figures = vec![
         figure("line", "one cache line, one way", None, Box::new(move || bounce(cpu, false))),
         figure("two_lines", "two cache lines, one way", None, Box::new(move || bounce(cpu, true))),
         figure(
@@ -510,7 +533,38 @@ fn figures(cpu: usize) -> Vec<Figure> {
             Some("tcp_flow_1m"),
             Box::new(move || flow(cpu, tcp_pair(true), 1 << 20)),
         ),
-    ]
+    ];
+    if let Err(why) = ofi::available() {
+        eprintln!("without ofi: {why}");
+        return figures;
+    }
+    figures.extend([
+        figure(
+            "ofi_64",
+            "ofi (tcp): 64 B message, one way",
+            Some("sockets_64"),
+            Box::new(move || message::<64>(cpu, ofi_pair(), 300)),
+        ),
+        figure(
+            "ofi_put_16k",
+            "ofi (tcp): put of 16 KiB, read, back",
+            Some("sockets_16k"),
+            Box::new(move || put(cpu, ofi_pair(), 200)),
+        ),
+        figure(
+            "ofi_flow_16k",
+            "ofi (tcp): puts of 16 KiB, each",
+            Some("tcp_flow_16k"),
+            Box::new(move || flow(cpu, ofi_pair(), 16 << 10)),
+        ),
+        figure(
+            "ofi_flow_1m",
+            "ofi (tcp): puts of 1 MiB, each",
+            Some("tcp_flow_1m"),
+            Box::new(move || flow(cpu, ofi_pair(), 1 << 20)),
+        ),
+    ]);
+    figures
 }
 
 /// A figure as it came out.
