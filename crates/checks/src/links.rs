@@ -1,6 +1,8 @@
 //! Links alone, under more traffic than a cache makes: random messages of every kind, with and without blocks, in
 //! bursts, over rings that are full most of the time and rails that are lost.
 
+use std::collections::BTreeMap;
+
 use plexus_base::{BlockId, NodeId};
 use plexus_cache::protocol::{Kind, Message, Slot};
 use plexus_sim::Engine;
@@ -14,6 +16,21 @@ use crate::{
     transport::{Arrival, Linked, Packet, Port, Put, Transport},
 };
 
+/// Who sends, to which worker of which node, and in messages of which kind: puts of one stream land in order.
+type Stream = (usize, u8, usize, u8);
+
+/// A put that was sent.
+#[derive(Clone, Copy)]
+struct Sent {
+    stream: Stream,
+    place: Slot,
+    /// Its bytes were in place once. On a rail that writes to memory they may be without their frame having come, and then they
+    /// are put again, with all that came after them.
+    landed: bool,
+    /// Its message was delivered.
+    delivered: bool,
+}
+
 /// Nodes that send each other random messages.
 pub struct Links {
     params: Params,
@@ -23,8 +40,10 @@ pub struct Links {
     pub messages: u64,
     transport: Linked,
     delivery: Delivery,
-    /// By the number that a put carries as its generation: whether its message was delivered.
-    puts: Vec<bool>,
+    /// By the number that a put carries as its generation.
+    puts: Vec<Sent>,
+    /// By who put what where: the number of the put that landed last.
+    landed: BTreeMap<(Stream, Slot), u32>,
     arrivals: Vec<Arrival>,
 }
 
@@ -43,7 +62,16 @@ impl Links {
                 engine.schedule(after, None, Ev::Pause(node, true));
             }
         }
-        Self { params, engine, messages: 0, transport, delivery, puts: Vec::new(), arrivals: Vec::new() }
+        Self {
+            params,
+            engine,
+            messages: 0,
+            transport,
+            delivery,
+            puts: Vec::new(),
+            landed: BTreeMap::new(),
+            arrivals: Vec::new(),
+        }
     }
 
     /// Sends everything and waits until it has arrived.
@@ -70,6 +98,15 @@ impl Links {
             }
         }
         self.transport.rest().map_err(|what| Broken::general("ends", what))?;
+        for (number, put) in self.puts.iter().enumerate() {
+            // The last one put to a place is what stands there.
+            if self.landed.get(&(put.stream, put.place)).is_none_or(|last| (*last as usize) < number) {
+                return Err(Broken::general(
+                    "delivery",
+                    format!("put {number} was overwritten by an older one"),
+                ));
+            }
+        }
         self.delivery.complete()
     }
 
@@ -88,9 +125,11 @@ impl Links {
             let worker = random.below(u64::from(self.params.workers)) as usize;
             let kind = *random.pick(&[Kind::Request, Kind::Forward, Kind::Reply]);
             let put = random.percent(30).then(|| {
-                self.puts.push(false);
                 let page = Page::first(BlockId(random.below(9)));
-                Put { slot: Slot(0), generation: self.puts.len() as u32 - 1, page }
+                let slot = Slot(random.below(4) as u32);
+                let stream = (node, to as u8, worker, kind as u8);
+                self.puts.push(Sent { stream, place: slot, landed: false, delivered: false });
+                Put { slot, generation: self.puts.len() as u32 - 1, page }
             });
             let mut packet = Packet { bytes: [0; Message::LEN], kind, put, number: 0 };
             let from = Port { node: NodeId(node as u8), worker };
@@ -110,16 +149,22 @@ impl Links {
     fn arrive(&mut self) -> Result<(), Broken> {
         for arrival in self.arrivals.drain(..) {
             match arrival {
-                Arrival::Land(_, put) if self.puts[put.generation as usize] => {
-                    let what = format!("{put:?} lands after its message was delivered");
-                    return Err(Broken::general("delivery", what));
+                Arrival::Land(_, put) => {
+                    let Sent { stream, delivered, landed, .. } = self.puts[put.generation as usize];
+                    self.puts[put.generation as usize].landed = true;
+                    let last = self.landed.entry((stream, put.slot)).or_insert(put.generation);
+                    if delivered || (put.generation < *last && !landed) {
+                        let what =
+                            format!("{put:?} lands late: delivered {delivered}, the last one there {last}");
+                        return Err(Broken::general("delivery", what));
+                    }
+                    *last = put.generation;
                 }
-                Arrival::Land(..) => {}
                 Arrival::Message { to, from, packet } => {
                     self.engine.digest.add(packet.number);
                     self.delivery.delivered(Port { node: from, ..to }, to, &packet)?;
                     if let Some(put) = packet.put {
-                        self.puts[put.generation as usize] = true;
+                        self.puts[put.generation as usize].delivered = true;
                     }
                 }
             }

@@ -10,7 +10,7 @@
 //! | 12 | 4 | tag: names a call, or is the sender's own |
 //!
 //! Forms: a message's kind (request 0, forward 1, reply 2), or'ed with 0x80 when more fragments follow; 3 a note; 4 an end of a rail is
-//! destroyed; 5 goodbye; 6 bytes were put and there is no message; 7 an access to a window. 6 and 7 count as requests.
+//! destroyed; 5 goodbye; 7 an access to a window, which counts as a request; 8 to 10 bytes were put and there is no message, by kind.
 
 use plexus_base::{Epoch, NodeId};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, little_endian::U32};
@@ -62,8 +62,8 @@ const MORE: u8 = 0x80;
 const NOTE: u8 = 3;
 const CLOSED: u8 = 4;
 const GOODBYE: u8 = 5;
-const WRITTEN: u8 = 6;
 const ACCESS: u8 = 7;
+const WRITTEN: u8 = 8;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -117,7 +117,7 @@ impl Header {
         let form = match head.what {
             What::Message => head.kind as u8,
             What::Part => head.kind as u8 | MORE,
-            What::Written => WRITTEN,
+            What::Written => WRITTEN + head.kind as u8,
             What::Access => ACCESS,
         };
         Self {
@@ -164,8 +164,8 @@ impl Header {
             NOTE => return Some(Form::Note),
             CLOSED => return Some(Form::Closed),
             GOODBYE => return Some(Form::Goodbye),
-            WRITTEN => (What::Written, Kind::Request),
             ACCESS => (What::Access, Kind::Request),
+            form @ WRITTEN..MORE => (What::Written, *Kind::ALL.get(usize::from(form - WRITTEN))?),
             form => {
                 let what = if form & MORE == 0 { What::Message } else { What::Part };
                 (what, *Kind::ALL.get(usize::from(form & !MORE))?)
@@ -215,7 +215,7 @@ mod tests {
                 (bytes[0], bytes[1]) = (first, second);
                 let form = Header::read_from_bytes(&bytes).unwrap().form();
                 let good = (3..6).contains(&first)
-                    || ((first & !MORE < 3 || (6..8).contains(&first)) && second < 16);
+                    || ((first & !MORE < 3 || (7..11).contains(&first)) && second < 16);
                 assert_eq!(form.is_some(), good, "{first:#x} {second:#x}");
             }
         }

@@ -153,8 +153,8 @@ impl Net {
         Ok(())
     }
 
-    /// Like [`Net::put`] without a message: the peer finds the bytes in its window. They are there before any later message on
-    /// `channel` is delivered; eight bytes at a multiple of eight change at once.
+    /// Like [`Net::put`] without a message: the peer finds the bytes in its window. They are there before any later request on
+    /// `channel` is delivered, and before any later put or write to the same place; eight bytes at a multiple of eight change at once.
     ///
     /// # Errors
     /// No link to the node.
@@ -166,7 +166,8 @@ impl Net {
     }
 
     /// Reads `len` bytes, at least 1 and at most [`crate::MAX_MESSAGE`], of a window of `to`. They come to [`Service::reply`]
-    /// with `token`; none where the window has no such place. It sees what was put or written before on `channel`.
+    /// with `token`; none where the window has no such place. It sees what was put or written before on `channel`, and
+    /// perhaps what is put there before the answer has come.
     ///
     /// # Errors
     /// No link to the node.
@@ -224,7 +225,7 @@ impl Net {
             return Ok(());
         }
         self.spare.push(answer);
-        let tag = self.calls.open(to, channel, token);
+        let tag = self.calls.open(to, channel, token, true);
         let epoch = self.epoch;
         self.link(to)?.access(epoch, channel, tag, request);
         Ok(())
@@ -255,7 +256,7 @@ impl Net {
     /// No link to the node.
     pub fn call(&mut self, to: NodeId, channel: Channel, payload: &[u8], token: u64) -> Result<(), NoLink> {
         self.link(to)?;
-        let tag = self.calls.open(to, channel, token);
+        let tag = self.calls.open(to, channel, token, false);
         self.send(to, channel, Kind::Request, tag, payload)
     }
 
@@ -273,7 +274,14 @@ impl Net {
     }
 
     pub(crate) fn take_reply(&mut self, message: &Message<'_>) -> Option<u64> {
-        if message.kind == Kind::Reply { self.calls.close(message) } else { None }
+        if message.kind != Kind::Reply {
+            return None;
+        }
+        let (token, access) = self.calls.close(message)?;
+        if access && let Ok(link) = self.link(message.from) {
+            link.access_answered();
+        }
+        Some(token)
     }
 
     pub(crate) fn fail_calls(&mut self, peer: NodeId) -> Vec<u64> {
@@ -293,23 +301,25 @@ struct Calls {
 struct Call {
     generation: u16,
     waiting: Option<(NodeId, Channel, u64)>,
+    /// It asked for an access to a window.
+    access: bool,
 }
 
 impl Calls {
-    fn open(&mut self, to: NodeId, channel: Channel, token: u64) -> u32 {
+    fn open(&mut self, to: NodeId, channel: Channel, token: u64, access: bool) -> u32 {
         let place = self.free.pop().unwrap_or_else(|| {
             assert!(self.open.len() < usize::from(u16::MAX), "more calls under way than there are tags");
-            self.open.push(Call { generation: 0, waiting: None });
+            self.open.push(Call { generation: 0, waiting: None, access });
             (self.open.len() - 1) as u16
         });
         let call = &mut self.open[usize::from(place)];
         // Generation 0 is never used: tag 0 means "no call".
         call.generation = call.generation.wrapping_add(1).max(1);
-        call.waiting = Some((to, channel, token));
+        (call.waiting, call.access) = (Some((to, channel, token)), access);
         u32::from(call.generation) << 16 | u32::from(place)
     }
 
-    fn close(&mut self, reply: &Message<'_>) -> Option<u64> {
+    fn close(&mut self, reply: &Message<'_>) -> Option<(u64, bool)> {
         let place = (reply.tag & 0xffff) as u16;
         let call = self.open.get_mut(usize::from(place))?;
         let (to, channel, token) = call.waiting?;
@@ -318,7 +328,7 @@ impl Calls {
         }
         call.waiting = None;
         self.free.push(place);
-        Some(token)
+        Some((token, call.access))
     }
 
     fn fail(&mut self, peer: NodeId) -> Vec<u64> {
@@ -347,11 +357,11 @@ mod tests {
     #[test]
     fn a_reply_is_taken_once_and_only_from_whom_it_was_asked() {
         let mut calls = Calls::default();
-        let tag = calls.open(NodeId(1), Channel::Services, 77);
+        let tag = calls.open(NodeId(1), Channel::Services, 77, true);
         assert_eq!(calls.close(&reply(NodeId(2), tag)), None);
-        assert_eq!(calls.close(&reply(NodeId(1), tag)), Some(77));
+        assert_eq!(calls.close(&reply(NodeId(1), tag)), Some((77, true)));
         assert_eq!(calls.close(&reply(NodeId(1), tag)), None);
-        let again = calls.open(NodeId(1), Channel::Services, 78);
+        let again = calls.open(NodeId(1), Channel::Services, 78, false);
         assert_ne!(tag, again, "the same place, another generation");
         assert_eq!(calls.close(&reply(NodeId(1), tag)), None);
         assert_eq!(calls.fail(NodeId(1)), [78]);

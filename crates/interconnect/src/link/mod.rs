@@ -14,16 +14,18 @@ pub mod protocol;
 use std::{sync::Arc, time::Duration};
 
 use plexus_base::{Epoch, Nanos, NodeId, clock};
-use plexus_fabric::{Access, Lane, Lost, MAX_FRAME, Put, RailKind, SendError, WindowId, Windows};
+use plexus_fabric::{
+    Access, Health, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, WindowId, Windows,
+};
 use zerocopy::IntoBytes;
 
 use self::{
     arrive::{Arrivals, Desk},
     attached::{Attached, rank},
-    protocol::{Limits, LinkCore, NoRoom, Outgoing, Pace, Sick, Signs},
+    protocol::{Limits, LinkCore, NoRoom, Outgoing, Pace, Sick, Signs, Span, Waybill},
 };
 use crate::{
-    CHANNELS, Channel, ChannelCounters, Kind, Reason,
+    CHANNELS, Channel, ChannelCounters, Class, Kind, Reason,
     inbox::Inbox,
     message::{HEADER, Head, Header, What},
 };
@@ -39,6 +41,9 @@ const MAX_BODY: usize = MAX_FRAME - HEADER;
 
 /// Longer puts are cut where several rails share the bulk.
 const STRIPE: usize = 64 << 10;
+
+/// Bytes of answers to accesses that may wait; more are executed when those have gone.
+const ANSWERS: usize = 1 << 20;
 
 /// Frames taken from each lane before other links get their turn.
 const POLL_FRAMES: usize = 32;
@@ -108,8 +113,14 @@ pub(crate) struct Link {
     down: Option<(Nanos, Lost)>,
     ticked: Nanos,
     polls: u32,
-    /// Every rail was looked at since the last sleep.
+    /// The last poll looked at every rail.
     looked: bool,
+    /// The next one must.
+    must_look: bool,
+    /// Accesses by message that have no answer yet: others must not be executed past them.
+    asked: u32,
+    /// Bytes of answers sent since nothing waited.
+    answered: usize,
     events: Vec<Event>,
     lost: Option<Lost>,
 }
@@ -132,6 +143,9 @@ impl Link {
             ticked: clock::now(),
             polls: 0,
             looked: true,
+            must_look: false,
+            asked: 0,
+            answered: 0,
             events: Vec::new(),
             lost: None,
         }
@@ -188,13 +202,14 @@ impl Link {
         assert!(payload.len() <= MAX_MESSAGE, "a message of {} bytes", payload.len());
         self.info.counters[channel.index()].sent(kind, payload.len());
         let head = Head { what: What::Message, kind, channel, epoch, tag };
+        let lane = lane(channel, payload.len());
         let mut rest = payload;
         while rest.len() > MAX_BODY {
             let (fragment, behind) = rest.split_at(MAX_BODY);
-            self.frame(Head { what: What::Part, ..head }, None, fragment);
+            self.frame(Head { what: What::Part, ..head }, lane, None, fragment);
             rest = behind;
         }
-        self.frame(head, None, rest);
+        self.frame(head, lane, None, rest);
     }
 
     /// Puts bytes into a window of the peer and sends a message behind them.
@@ -211,8 +226,9 @@ impl Link {
         assert!(payload.len() <= MAX_BODY, "the message behind a put is one frame");
         self.info.counters[channel.index()].sent(kind, payload.len() + put.data.len());
         let head = Head { what: What::Message, kind, channel, epoch, tag };
-        let put = self.stripes(head, put);
-        self.frame(head, Some(put), payload);
+        let lane = lane(channel, put.data.len());
+        let put = self.stripes(head, lane, put);
+        self.frame(head, lane, Some(put), payload);
     }
 
     /// Puts bytes into a window of the peer and tells nobody.
@@ -221,27 +237,35 @@ impl Link {
         let kind = Kind::Request;
         self.info.counters[channel.index()].sent(kind, put.data.len());
         // Over memory it needs no credit and no frame, once nothing of its lane waits in front of it.
-        if let [only] = &mut self.rails[..]
-            && only.rail.kind() == RailKind::Shm
-            && self.core.queued() == 0
-        {
-            return match only.rail.write(channel.lane(), put) {
+        let head = written(epoch, channel, Kind::Request);
+        let lane = lane(channel, put.data.len());
+        if let Some(memory) = self.memory() {
+            return match memory.write(lane, put) {
                 Ok(()) => {}
                 Err(SendError::TooLarge) => self.fail(Lost::Corrupt("asked for a put outside its window")),
-                Err(SendError::Full | SendError::Lost) => self.frame(written(epoch, channel), Some(put), &[]),
+                Err(SendError::Full | SendError::Lost) => self.frame(head, lane, Some(put), &[]),
             };
         }
-        let head = written(epoch, channel);
-        let put = self.stripes(head, put);
-        self.frame(head, Some(put), &[]);
+        let put = self.stripes(head, lane, put);
+        self.frame(head, lane, Some(put), &[]);
+    }
+
+    /// The rail of a peer whose memory is mapped here, if what is done over it at once overtakes nothing that was sent before.
+    fn memory(&mut self) -> Option<&mut dyn Rail> {
+        let clear = self.asked == 0 && self.core.queued() == 0;
+        match &mut self.rails[..] {
+            [only] if clear && only.rail.kind() == RailKind::Shm => Some(&mut *only.rail),
+            _ => None,
+        }
     }
 
     /// Sends all of a long put but its last piece, where several rails share the bulk; that piece.
-    fn stripes<'a>(&mut self, head: Head, mut put: Put<'a>) -> Put<'a> {
-        if self.rails.len() > 1 && head.channel.lane() == Lane::Bulk {
+    fn stripes<'a>(&mut self, head: Head, lane: Lane, mut put: Put<'a>) -> Put<'a> {
+        if self.rails.len() > 1 && lane == Lane::Bulk {
             while put.data.len() > STRIPE {
                 let (piece, rest) = put.data.split_at(STRIPE);
-                self.frame(written(head.epoch, head.channel), Some(Put { data: piece, ..put }), &[]);
+                let head = written(head.epoch, head.channel, head.kind);
+                self.frame(head, lane, Some(Put { data: piece, ..put }), &[]);
                 put = Put { offset: put.offset + STRIPE as u64, data: rest, ..put };
             }
         }
@@ -252,22 +276,25 @@ impl Link {
     pub(crate) fn access(&mut self, epoch: Epoch, channel: Channel, tag: u32, request: Request) {
         let bytes = request.encode();
         self.info.counters[channel.index()].sent(Kind::Request, bytes.len());
-        self.frame(Head { what: What::Access, kind: Kind::Request, channel, epoch, tag }, None, &bytes);
+        self.asked += 1;
+        let head = Head { what: What::Access, kind: Kind::Request, channel, epoch, tag };
+        self.frame(head, channel.lane(), None, &bytes);
+    }
+
+    /// An access by message was answered.
+    pub(crate) fn access_answered(&mut self) {
+        self.asked = self.asked.saturating_sub(1);
     }
 
     /// Executes an access with this processor, where the peer's memory is mapped; whether that was done. What was there is
     /// left in `answer`: empty where the peer's window has no such place.
     pub(crate) fn direct(&mut self, request: Request, answer: &mut Vec<u8>) -> bool {
-        let [only] = &mut self.rails[..] else { return false };
-        // What was sent before and waits must be there first.
-        if only.rail.kind() != RailKind::Shm || self.core.queued() > 0 {
-            return false;
-        }
+        let Some(memory) = self.memory() else { return false };
         answer.clear();
         let word = match request {
             Request::Get { window, offset, len } => {
                 answer.resize((len as usize).min(MAX_MESSAGE), 0);
-                match only.rail.direct(Access::Get { window, offset, into: answer }) {
+                match memory.direct(Access::Get { window, offset, into: answer }) {
                     Some(Ok(_)) => {}
                     Some(Err(_)) => answer.clear(),
                     None => return false,
@@ -275,10 +302,10 @@ impl Link {
                 return true;
             }
             Request::FetchAdd { window, offset, add } => {
-                only.rail.direct(Access::FetchAdd { window, offset, add })
+                memory.direct(Access::FetchAdd { window, offset, add })
             }
             Request::CompareSwap { window, offset, expected, new } => {
-                only.rail.direct(Access::CompareSwap { window, offset, expected, new })
+                memory.direct(Access::CompareSwap { window, offset, expected, new })
             }
         };
         match word {
@@ -290,18 +317,23 @@ impl Link {
     }
 
     #[inline]
-    fn frame(&mut self, head: Head, put: Option<Put<'_>>, body: &[u8]) {
-        let Head { kind, channel, .. } = head;
-        let (lane, header) = (channel.lane(), Header::of(&head));
+    fn frame(&mut self, head: Head, lane: Lane, put: Option<Put<'_>>, body: &[u8]) {
+        let span = put.map(|put| Span {
+            window: put.window.0,
+            from: put.offset,
+            to: put.offset.saturating_add(put.data.len() as u64),
+        });
+        let bill = Waybill { channel: head.channel, kind: head.kind, lane, span };
+        let header = Header::of(&head);
         let owned = || Owned { header, body: body.into(), put: put.map(OwnedPut::of) };
-        let route = self.core.route(kind, lane);
+        let route = self.core.route(&bill);
         let Some(attached) = route.and_then(|slot| attached(&mut self.rails, slot)) else {
-            return self.core.queue(kind, lane, channel, owned());
+            return self.core.queue(bill, owned());
         };
-        let stamp = self.core.stamp(channel);
+        let stamp = self.core.stamp(head.channel);
         match offer(attached, lane, header.stamped(stamp), put, body) {
-            Ok(()) => self.core.sent(attached.slot, lane, kind, channel, stamp, owned),
-            Err(SendError::Full | SendError::Lost) => self.core.queue(kind, lane, channel, owned()),
+            Ok(()) => self.core.sent(attached.slot, &bill, stamp, owned),
+            Err(SendError::Full | SendError::Lost) => self.core.queue(bill, owned()),
             Err(SendError::TooLarge) => self.fail(Lost::Corrupt("asked for a put outside its window")),
         }
     }
@@ -333,22 +365,24 @@ impl Link {
                 self.give_up(index, lost);
             }
         }
-        if !self.arrivals.closed.is_empty() || !self.arrivals.accesses.is_empty() {
-            self.afterwards();
+        if !self.arrivals.closed.is_empty() {
+            self.settle();
+        }
+        if !self.arrivals.accesses.is_empty() {
+            self.execute();
         }
     }
 
     /// Whether this poll looks at rails that carry nothing, too.
     fn look_everywhere(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
-        let all = !self.looked || self.polls.is_multiple_of(STANDBY_POLLS);
-        self.looked = all;
-        all
+        self.looked = std::mem::take(&mut self.must_look) || self.polls.is_multiple_of(STANDBY_POLLS);
+        self.looked
     }
 
-    /// What a poll brought that needs the rails.
+    /// Rails that the peer has given up are given up here too, and what it did not get is sent again.
     #[cold]
-    fn afterwards(&mut self) {
+    fn settle(&mut self) {
         while let Some(closed) = self.arrivals.closed.pop_front() {
             if self.core.up(closed.slot) == Some(closed.generation)
                 && let Some(index) = self.rails.iter().position(|attached| attached.slot == closed.slot)
@@ -359,13 +393,25 @@ impl Link {
                 self.fail(Lost::Corrupt("news of a rail that cannot be"));
             }
         }
-        while let Some((head, request)) = self.arrivals.accesses.pop_front() {
+    }
+
+    /// Executes accesses that the peer has asked for, as long as their answers do not pile up: what is not executed keeps its
+    /// credit.
+    fn execute(&mut self) {
+        if self.core.queued() == 0 {
+            self.answered = 0;
+        }
+        while self.answered <= ANSWERS
+            && let Some((head, request)) = self.arrivals.accesses.pop_front()
+        {
             let mut answer = std::mem::take(&mut self.answer);
             request.execute(&self.windows, &mut answer);
             self.core.consume(head.kind);
             self.send(head.epoch, head.channel, Kind::Reply, head.tag, &answer);
+            self.answered += answer.len();
             self.answer = answer;
         }
+        self.answer.shrink_to(ANSWERS);
     }
 
     /// A message of `kind` has been handled. (The fragments before its last frame were as they came.)
@@ -379,6 +425,9 @@ impl Link {
     pub(crate) fn flush(&mut self) {
         if self.core.wants_pump() && self.lost.is_none() {
             self.pump();
+        }
+        if !self.arrivals.accesses.is_empty() && self.lost.is_none() {
+            self.execute();
         }
         // Also when nothing was sent since: a socket that took only a part may take the rest now.
         let mut index = 0;
@@ -434,7 +483,7 @@ impl Link {
                 self.fail(Lost::Closed("the peer ended the link".into()));
             }
         }
-        self.looked = false;
+        self.must_look = true;
         self.events.push(Event::RailDown { slot, generation, why });
         self.refresh();
     }
@@ -459,7 +508,8 @@ impl Link {
             let sick = self.core.tick(now, &mut |slot| {
                 let Some(attached) = attached(rails, slot) else { return Signs::default() };
                 attached.health = attached.rail.health();
-                Signs { silent: attached.health.silent, rtt: attached.health.rtt }
+                let Health { silent, rtt, bulk_acknowledged, .. } = attached.health;
+                Signs { silent, rtt, bulk_acknowledged }
             });
             let Some((slot, sick)) = sick else { break };
             let Some(index) = self.rails.iter().position(|attached| attached.slot == slot) else { break };
@@ -477,7 +527,7 @@ impl Link {
             let why = why.clone();
             self.fail(why);
         }
-        self.looked = false;
+        self.must_look = true;
         self.refresh();
     }
 
@@ -496,12 +546,11 @@ impl Link {
             return false;
         }
         if self.rails.len() > 1 && !self.looked {
+            self.must_look = true;
             return true;
         }
-        // The next poll may leave some out again.
-        let pending = self.rails.iter_mut().any(|attached| attached.rail.pending());
-        self.looked = self.rails.len() < 2;
-        pending
+        let answers = !self.arrivals.accesses.is_empty() && self.core.queued() == 0;
+        answers || self.rails.iter_mut().any(|attached| attached.rail.pending())
     }
 
     /// Why the link is gone, if it is.
@@ -517,8 +566,14 @@ impl Link {
     }
 }
 
-fn written(epoch: Epoch, channel: Channel) -> Head {
-    Head { what: What::Written, kind: Kind::Request, channel, epoch, tag: 0 }
+fn written(epoch: Epoch, channel: Channel, kind: Kind) -> Head {
+    Head { what: What::Written, kind, channel, epoch, tag: 0 }
+}
+
+/// The lane for so many bytes: what is long on a normal channel must not stand in front of what is urgent.
+#[inline]
+fn lane(channel: Channel, bytes: usize) -> Lane {
+    if bytes > MAX_BODY && channel.class() == Class::Normal { Lane::Bulk } else { channel.lane() }
 }
 
 #[inline]

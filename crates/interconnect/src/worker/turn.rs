@@ -150,14 +150,15 @@ impl<S: Service> Core<S> {
             return;
         }
         self.sockets |= new.rail.kind() != RailKind::Shm;
-        let registered = new.rail.register(shared.watch.arrivals(), u64::from(peer.0));
+        if let Err(error) = new.rail.register(shared.watch.arrivals(), u64::from(peer.0)) {
+            let why = Lost::Closed(format!("its events cannot be waited for: {error}"));
+            let (worker, slot, generation) = (shared.id, new.slot, new.generation);
+            return (shared.events)(LinkEvent::RailDown { peer, worker, slot, generation, why });
+        }
         let first = self.net.links[peer.index()].is_none();
         let link = self.net.links[peer.index()]
             .get_or_insert_with(|| Link::new(info, shared.links, shared.windows.clone()));
         link.attach(new);
-        if let Err(error) = registered {
-            link.fail(Lost::Closed(format!("its events cannot be waited for: {error}")));
-        }
         if first {
             (shared.events)(LinkEvent::Up { peer, worker: shared.id });
             self.service.peer_up(&mut self.net, peer);

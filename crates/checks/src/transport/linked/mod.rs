@@ -11,7 +11,9 @@ use plexus_cache::protocol;
 use plexus_fabric::{LANES, Lane};
 use plexus_interconnect::{
     Channel, KINDS, Kind, Reason,
-    link::protocol::{Closed, Limits, LinkCore, Order, Outgoing, Pace, Rank, Signs, Stamp, Turn},
+    link::protocol::{
+        Closed, Limits, LinkCore, Order, Outgoing, Pace, Rank, Signs, Span, Stamp, Turn, Waybill,
+    },
 };
 use plexus_sim::Engine;
 
@@ -38,7 +40,7 @@ enum What {
 /// One end of a link, at the sender of the path with the same number.
 struct End {
     core: LinkCore<Packet>,
-    order: Order<(Packet, bool)>,
+    order: Order<Packet>,
     /// A look at its rails is planned.
     ticking: bool,
 }
@@ -119,7 +121,7 @@ impl Linked {
             let rails = &self.rails;
             let signs = &mut |slot: u8| {
                 let silent = rails.silent(end, back, usize::from(slot), now);
-                Signs { silent: Some(Nanos(silent)), rtt: Nanos(0) }
+                Signs { silent: Some(Nanos(silent)), ..Signs::default() }
             };
             let Some((slot, _)) = self.ends[end].core.tick(Nanos(now), signs) else { break };
             self.give_up(engine, end, usize::from(slot));
@@ -139,7 +141,7 @@ impl Linked {
         let Self { rails, ends, .. } = self;
         ends[path].core.pump(&mut |slot, lane, stamp, outgoing| {
             let what = match outgoing {
-                Outgoing::Frame(_, packet) => What::Frame(*packet, early(engine, packet)),
+                Outgoing::Frame(_, packet) => What::Frame(*packet, rails.is_early(usize::from(slot))),
                 Outgoing::Note(received) => What::Note(received),
                 Outgoing::Closed(closed) => What::Closed(closed),
             };
@@ -198,13 +200,16 @@ impl Linked {
                 core.peer_closed(closed).expect("a link core never breaks its own rules");
             }
             What::Frame(packet, early) => {
+                if !early && let Some(put) = packet.put {
+                    out.push(Arrival::Land(self.paths.ends(path).1, put));
+                }
                 let channel = channel(lane);
                 match end.order.arrive(channel, stamp.sequence).expect("each frame comes once") {
-                    Turn::Ahead => end.order.hold(channel, stamp.sequence, (packet, early)),
+                    Turn::Ahead => end.order.hold(channel, stamp.sequence, packet),
                     Turn::Now => {
-                        self.deliver(engine, path, packet, early, out);
-                        while let Some((packet, early)) = self.ends[receiver].order.following(channel) {
-                            self.deliver(engine, path, packet, early, out);
+                        self.deliver(engine, path, packet, out);
+                        while let Some(packet) = self.ends[receiver].order.following(channel) {
+                            self.deliver(engine, path, packet, out);
                         }
                     }
                 }
@@ -212,18 +217,8 @@ impl Linked {
         }
     }
 
-    fn deliver(
-        &mut self,
-        engine: &mut Engine<Ev>,
-        path: usize,
-        packet: Packet,
-        early: bool,
-        out: &mut Vec<Arrival>,
-    ) {
+    fn deliver(&mut self, engine: &mut Engine<Ev>, path: usize, packet: Packet, out: &mut Vec<Arrival>) {
         let (from, to) = self.paths.ends(path);
-        if !early && let Some(put) = packet.put {
-            out.push(Arrival::Land(to, put));
-        }
         out.push(Arrival::Message { to, from: from.node, packet });
         let after = engine.random.between(10, 1_000);
         let handled = NetEvent::Handled(self.back(path), kind(&packet) as usize);
@@ -372,10 +367,6 @@ fn channel(lane: Lane) -> Channel {
     }
 }
 
-fn early(engine: &mut Engine<Ev>, packet: &Packet) -> bool {
-    packet.put.is_some() && engine.random.percent(50)
-}
-
 impl Transport for Linked {
     fn send(
         &mut self,
@@ -387,17 +378,22 @@ impl Transport for Linked {
     ) {
         let path = self.paths.between(from, to);
         self.keep_ticking(engine, path);
-        let (kind, lane) = (kind(&packet), if packet.put.is_some() { Lane::Bulk } else { Lane::Prompt });
+        let lane = if packet.put.is_some() { Lane::Bulk } else { Lane::Prompt };
+        let span = packet.put.map(|put| {
+            let at = u64::from(put.slot.0);
+            Span { window: 0, from: at, to: at + 1 }
+        });
+        let bill = Waybill { channel: channel(lane), kind: kind(&packet), lane, span };
         let core = &mut self.ends[path].core;
-        if let Some(slot) = core.route(kind, lane) {
+        if let Some(slot) = core.route(&bill) {
             let stamp = core.stamp(channel(lane));
-            let what = What::Frame(packet, early(engine, &packet));
+            let what = What::Frame(packet, self.rails.is_early(usize::from(slot)));
             let on_rail = OnRail { stamp, lane, what };
             if self.rails.offer(engine, path, usize::from(slot), to, on_rail, out).is_ok() {
-                return core.sent(slot, lane, kind, channel(lane), stamp, || packet);
+                return core.sent(slot, &bill, stamp, || packet);
             }
         }
-        core.queue(kind, lane, channel(lane), packet);
+        core.queue(bill, packet);
     }
 
     fn event(&mut self, engine: &mut Engine<Ev>, event: NetEvent, out: &mut Vec<Arrival>) {

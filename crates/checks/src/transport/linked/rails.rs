@@ -31,6 +31,8 @@ pub(super) struct Rails {
     count: usize,
     /// The class of each of a pair's rails.
     classes: Vec<u8>,
+    /// Whether bytes are in place when they are sent, as over memory, or when their frame arrives; for each of a pair's rails.
+    early: Vec<bool>,
     cuts_ns: u64,
     pub(super) healed: bool,
     bulk: Delay,
@@ -45,6 +47,7 @@ impl Rails {
     pub(super) fn new(params: &Params, paths: Paths, engine: &mut Engine<Ev>) -> Self {
         let count = if params.cuts_ns > 0 { engine.random.between(1, 3) as usize } else { 1 };
         let classes = (0..count).map(|_| engine.random.below(2) as u8).collect();
+        let early = (0..count).map(|_| engine.random.percent(50)).collect();
         let mut network = Network::default();
         let directions = (0..paths.count() * count).map(|_| {
             network.add(LANES, params.slots, params.prompt);
@@ -55,6 +58,7 @@ impl Rails {
         Self {
             count,
             classes,
+            early,
             // A life that is shorter than a frame takes settles nothing.
             cuts_ns: if params.cuts_ns > 0 { params.cuts_ns.max(10 * params.prompt.most) } else { 0 },
             healed: false,
@@ -69,6 +73,10 @@ impl Rails {
     /// How many each pair has.
     pub(super) fn count(&self) -> usize {
         self.count
+    }
+
+    pub(super) fn is_early(&self, rail: usize) -> bool {
+        self.early[rail]
     }
 
     pub(super) fn class(&self, rail: usize) -> u8 {

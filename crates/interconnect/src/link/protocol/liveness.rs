@@ -48,6 +48,8 @@ pub struct Signs {
     pub silent: Option<Nanos>,
     /// Smoothed round trip.
     pub rtt: Nanos,
+    /// Bytes of long frames that the peer's system has acknowledged; 0 where it does not say.
+    pub bulk_acknowledged: u64,
 }
 
 /// Why a rail is to be given up.
@@ -64,7 +66,8 @@ pub enum Sick {
 pub(super) struct Seen {
     pub(super) sent: u64,
     pub(super) received: u64,
-    pub(super) bulk_acknowledged: u64,
+    /// Frames, and bytes where the system says.
+    pub(super) bulk_acknowledged: (u64, u64),
     pub(super) bulk_under_way: u64,
 }
 
@@ -185,7 +188,7 @@ mod tests {
         let mut seen = Seen::default();
         for ms in (10..5000).step_by(10) {
             seen.sent += 1;
-            liveness.look(PACE, at(ms), seen, Signs { silent: silent(ms), rtt: Nanos(0) });
+            liveness.look(PACE, at(ms), seen, Signs { silent: silent(ms), ..Signs::default() });
             if let Some(sick) = liveness.sick(PACE, at(ms), Nanos(0), others(ms)) {
                 return Some((ms, sick));
             }
@@ -215,7 +218,7 @@ mod tests {
     #[test]
     fn long_frames_that_stand_still_while_short_ones_pass_are_a_stall() {
         let mut liveness = Liveness::new(at(0));
-        let mut seen = Seen { bulk_under_way: 3, bulk_acknowledged: 7, ..Seen::default() };
+        let mut seen = Seen { bulk_under_way: 3, bulk_acknowledged: (7, 0), ..Seen::default() };
         let found = (10..5000).step_by(10).find(|ms| {
             (seen.sent, seen.received) = (seen.sent + 1, seen.received + 1);
             liveness.look(PACE, at(*ms), seen, Signs::default());
@@ -227,9 +230,9 @@ mod tests {
     #[test]
     fn a_peer_whose_program_stands_still_has_not_stalled() {
         let mut liveness = Liveness::new(at(0));
-        let seen = Seen { bulk_under_way: 3, bulk_acknowledged: 7, ..Seen::default() };
+        let seen = Seen { bulk_under_way: 3, bulk_acknowledged: (7, 0), ..Seen::default() };
         for ms in (10..5000).step_by(10) {
-            liveness.look(PACE, at(ms), seen, Signs { silent: Some(Nanos(0)), rtt: Nanos(0) });
+            liveness.look(PACE, at(ms), seen, Signs { silent: Some(Nanos(0)), ..Signs::default() });
             assert_eq!(liveness.sick(PACE, at(ms), Nanos(0), Some(at(ms))), None);
         }
     }
@@ -240,7 +243,7 @@ mod tests {
         let mut probes = 0;
         let mut seen = Seen::default();
         for ms in (10..=10_000).step_by(10) {
-            if liveness.look(PACE, at(ms), seen, Signs { silent: Some(Nanos(0)), rtt: Nanos(0) }) {
+            if liveness.look(PACE, at(ms), seen, Signs { silent: Some(Nanos(0)), ..Signs::default() }) {
                 liveness.note();
                 (probes, seen.sent) = (probes + 1, seen.sent + 1);
             }

@@ -11,7 +11,8 @@
 //!
 //! **What holds.** Frames of one (kind, channel) are delivered once each, in the order offered, whatever happens to rails. At
 //! most [`Limits::credits`] frames of a kind are sent and not yet handled; a peer that exceeds this is cut off. No call blocks
-//! and nothing depends on the size of a rail's ring: two slots are enough.
+//! and nothing depends on the size of a rail's ring: two slots are enough. Of two puts of a channel to the same bytes the later
+//! one lands later. Bulk leaves some credits of each kind to what is normal, and that some to what is urgent.
 //!
 //! **Which rail.** The best is the one of the lowest class that is trusted; everything prompt goes there. Rails of the best one's
 //! class share bulk: each frame goes to the one with the least under way, so that each carries what it can. A rail that was lost and is
@@ -29,6 +30,8 @@
 mod liveness;
 mod order;
 mod rail;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
@@ -37,13 +40,13 @@ use plexus_fabric::{LANES, Lane};
 
 pub use liveness::{Pace, Sick, Signs};
 pub use order::{Order, Turn};
-pub use rail::Rank;
+pub use rail::{Rank, Span};
 
 use self::{
     liveness::Seen,
     rail::{Closing, Kept, Numbered, RailCore, What},
 };
-use crate::{CHANNELS, Channel, KINDS, Kind, RailState, Reason};
+use crate::{CHANNELS, Channel, Class, KINDS, Kind, RailState, Reason};
 
 /// Rails that a pair of nodes can have.
 pub const SLOTS: usize = 8;
@@ -144,9 +147,30 @@ pub struct LinkCore<F> {
     closed: VecDeque<Closed>,
     /// To be sent again.
     again: [VecDeque<Numbered<F>>; LANES],
-    outbox: [[VecDeque<(Channel, F)>; LANES]; KINDS],
+    outbox: [[VecDeque<Waiting<F>>; CLASSES]; KINDS],
     queued: usize,
     note_due: u8,
+}
+
+/// Classes of channels.
+const CLASSES: usize = 3;
+
+/// A frame on its way to a rail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Waybill {
+    /// The channel that it belongs to, in the order of which it is delivered.
+    pub channel: Channel,
+    /// What it is to its conversation.
+    pub kind: Kind,
+    /// The lane that it takes: the channel's, or bulk for what is long on a normal one.
+    pub lane: Lane,
+    /// What it changes on its arrival.
+    pub span: Option<Span>,
+}
+
+struct Waiting<F> {
+    bill: Waybill,
+    frame: F,
 }
 
 /// What is remembered of a slot over the lives of its rail.
@@ -175,6 +199,9 @@ const FORGIVEN_AFTER: u64 = 60;
 
 /// Generations of a slot of which it is remembered that the peer told their end: it tells one twice only while that is news.
 const MOST_ANSWERED: usize = 128;
+
+/// Frames of a lane that may be without acknowledgement: all credits of all kinds, and many notes.
+const MOST_UNACKNOWLEDGED: u64 = 4096;
 
 /// Rails that may be closed here and not yet there.
 const MOST_CLOSING: usize = 64;
@@ -283,20 +310,87 @@ impl<F> LinkCore<F> {
         (0..SLOTS as u8).filter(|slot| slots & 1 << slot != 0).min_by_key(under_way)
     }
 
+    /// Credits of a kind that a class leaves to those above it.
+    #[inline]
+    fn reserve(&self, kind: Kind, class: Class) -> u8 {
+        let all = self.limits.credits[kind as usize];
+        match class {
+            Class::Urgent => 0,
+            Class::Normal => all / 8,
+            Class::Bulk => all / 8 * 3,
+        }
+    }
+
+    #[inline]
+    fn has_credit(&self, bill: &Waybill) -> bool {
+        self.credits[bill.kind as usize] > self.reserve(bill.kind, bill.channel.class())
+    }
+
     /// The rail to which a frame may go at once, before anything that waits; none: it must be queued.
     #[must_use]
     #[inline]
-    pub fn route(&self, kind: Kind, lane: Lane) -> Option<u8> {
-        if self.credits[kind as usize] == 0
-            || (self.queued > 0
-                && !(self.outbox[kind as usize][lane.index()].is_empty()
-                    && self.again[lane.index()].is_empty()))
+    pub fn route(&self, bill: &Waybill) -> Option<u8> {
+        if !self.has_credit(bill) {
+            return None;
+        }
+        if self.queued > 0
+            && !(self.outbox[bill.kind as usize][bill.channel.class() as usize].is_empty()
+                && self.may_overtake_none(bill))
         {
             return None;
         }
+        self.place(self.best?, bill, [u8::MAX; LANES])
+    }
+
+    /// Whether nothing that is sent again must go before this frame.
+    #[inline]
+    fn may_overtake_none(&self, bill: &Waybill) -> bool {
+        match bill.span {
+            None => self.again[bill.lane.index()].is_empty(),
+            Some(_) => self.again.iter().all(VecDeque::is_empty),
+        }
+    }
+
+    /// Where a frame goes of the rails with room; none: nowhere now. A put goes where those are that must land before it, and
+    /// waits while that is in doubt.
+    #[inline]
+    fn place(&self, best: u8, bill: &Waybill, room: [u8; LANES]) -> Option<u8> {
+        let usable = room[bill.lane.index()];
+        let Some(span) = &bill.span else { return self.free_place(best, bill.lane, usable) };
+        // Where nothing is kept, bytes land when they are sent; on one lane of one rail they land in order.
+        let lands_at_once = self.rail(best).is_some_and(|rail| !rail.rank.retains);
+        let one_stream = bill.channel.class() != Class::Normal
+            && self.closing.is_empty()
+            && self.rails.iter().flatten().count() == 1;
+        if lands_at_once || one_stream {
+            return self.free_place(best, bill.lane, usable);
+        }
+        if self.closing.iter().any(|closing| closing.holds_up(bill.channel, span)) {
+            return None;
+        }
+        let mut bound = None;
+        for (slot, rail) in self.rails.iter().enumerate() {
+            let Some(rail) = rail else { continue };
+            for lane in Lane::ALL {
+                if rail.streams[lane.index()].holds_up(bill.channel, span) {
+                    if lane != bill.lane || bound.is_some() {
+                        return None;
+                    }
+                    bound = Some(slot as u8);
+                }
+            }
+        }
+        match bound {
+            Some(slot) => (usable & 1 << slot != 0).then_some(slot),
+            None => self.free_place(best, bill.lane, usable),
+        }
+    }
+
+    #[inline]
+    fn free_place(&self, best: u8, lane: Lane, usable: u8) -> Option<u8> {
         match lane {
-            Lane::Prompt => self.best,
-            Lane::Bulk => self.bulk_rail(u8::MAX),
+            Lane::Prompt => (usable & 1 << best != 0).then_some(best),
+            Lane::Bulk => self.bulk_rail(usable),
         }
     }
 
@@ -309,20 +403,13 @@ impl<F> LinkCore<F> {
 
     /// The rail took a frame that carried `stamp`. `keep` makes the copy that is kept where the rail can be lost.
     #[inline]
-    pub fn sent(
-        &mut self,
-        slot: u8,
-        lane: Lane,
-        kind: Kind,
-        channel: Channel,
-        stamp: Stamp,
-        keep: impl FnOnce() -> F,
-    ) {
+    pub fn sent(&mut self, slot: u8, bill: &Waybill, stamp: Stamp, keep: impl FnOnce() -> F) {
+        let Waybill { channel, kind, lane, span } = *bill;
         debug_assert_eq!(stamp, self.stamp(channel), "sent with another stamp than the next");
         self.credits[kind as usize] -= 1;
         self.next[channel.index()] = order::after(stamp.sequence);
         self.went(slot, lane, stamp.credits, || {
-            What::Frame(Numbered { channel, sequence: stamp.sequence, frame: keep() })
+            What::Frame(Numbered { channel, sequence: stamp.sequence, span, frame: keep() })
         });
     }
 
@@ -337,8 +424,9 @@ impl<F> LinkCore<F> {
     }
 
     /// Keeps a frame until credits and room are there.
-    pub fn queue(&mut self, kind: Kind, lane: Lane, channel: Channel, frame: F) {
-        self.outbox[kind as usize][lane.index()].push_back((channel, frame));
+    pub fn queue(&mut self, bill: Waybill, frame: F) {
+        let class = bill.channel.class() as usize;
+        self.outbox[bill.kind as usize][class].push_back(Waiting { bill, frame });
         self.queued += 1;
     }
 
@@ -384,17 +472,9 @@ impl<F> LinkCore<F> {
         self.pump_notes(best, &mut room, send);
         // Replies first: they end things and free what others wait for.
         for kind in Kind::ALL.into_iter().rev() {
-            for lane in Lane::ALL {
-                self.pump_outbox(best, kind, lane, &mut room, send);
+            for class in 0..CLASSES {
+                self.pump_outbox(best, kind, class, &mut room, send);
             }
-        }
-    }
-
-    /// Where a frame of `lane` goes of the rails with room.
-    fn place(&self, best: u8, lane: Lane, room: [u8; LANES]) -> Option<u8> {
-        match lane {
-            Lane::Prompt => (room[0] & 1 << best != 0).then_some(best),
-            Lane::Bulk => self.bulk_rail(room[1]),
         }
     }
 
@@ -411,14 +491,18 @@ impl<F> LinkCore<F> {
     }
 
     fn pump_again(&mut self, best: u8, lane: Lane, room: &mut [u8; LANES], send: &mut Send<'_, F>) {
-        while let Some(slot) = self.place(best, lane, *room) {
-            let Some(numbered) = self.again[lane.index()].pop_front() else { return };
-            let stamp = Stamp { credits: self.owed, sequence: numbered.sequence };
-            if send(slot, lane, stamp, Outgoing::Frame(numbered.channel, &numbered.frame)).is_err() {
-                room[lane.index()] &= !(1 << slot);
+        while let Some(numbered) = self.again[lane.index()].pop_front() {
+            let Numbered { channel, sequence, span, .. } = numbered;
+            let bill = Waybill { channel, kind: Kind::Request, lane, span };
+            let slot = self.place(best, &bill, *room);
+            let stamp = Stamp { credits: self.owed, sequence };
+            let sent = slot.map(|slot| send(slot, lane, stamp, Outgoing::Frame(channel, &numbered.frame)));
+            let (Some(slot), Some(Ok(()))) = (slot, sent) else {
                 self.again[lane.index()].push_front(numbered);
+                let Some(slot) = slot else { return };
+                room[lane.index()] &= !(1 << slot);
                 continue;
-            }
+            };
             self.queued -= 1;
             self.histories[usize::from(slot)].resent += 1;
             self.went(slot, lane, stamp.credits, || What::Frame(numbered));
@@ -451,23 +535,25 @@ impl<F> LinkCore<F> {
         &mut self,
         best: u8,
         kind: Kind,
-        lane: Lane,
+        class: usize,
         room: &mut [u8; LANES],
         send: &mut Send<'_, F>,
     ) {
-        while self.credits[kind as usize] > 0
-            && self.again[lane.index()].is_empty()
-            && let Some(slot) = self.place(best, lane, *room)
-        {
-            let Some((channel, frame)) = self.outbox[kind as usize][lane.index()].pop_front() else { return };
-            let stamp = self.stamp(channel);
-            if send(slot, lane, stamp, Outgoing::Frame(channel, &frame)).is_err() {
-                room[lane.index()] &= !(1 << slot);
-                self.outbox[kind as usize][lane.index()].push_front((channel, frame));
+        while let Some(waiting) = self.outbox[kind as usize][class].pop_front() {
+            let bill = waiting.bill;
+            let may = self.has_credit(&bill) && self.may_overtake_none(&bill);
+            let slot = if may { self.place(best, &bill, *room) } else { None };
+            let stamp = self.stamp(bill.channel);
+            let frame = Outgoing::Frame(bill.channel, &waiting.frame);
+            let sent = slot.map(|slot| send(slot, bill.lane, stamp, frame));
+            let (Some(slot), Some(Ok(()))) = (slot, sent) else {
+                self.outbox[kind as usize][class].push_front(waiting);
+                let Some(slot) = slot else { return };
+                room[bill.lane.index()] &= !(1 << slot);
                 continue;
-            }
+            };
             self.queued -= 1;
-            self.sent(slot, lane, kind, channel, stamp, || frame);
+            self.sent(slot, &bill, stamp, || waiting.frame);
         }
     }
 
@@ -501,6 +587,10 @@ impl<F> LinkCore<F> {
         }
         let rail = self.rails[usize::from(slot)].as_mut().ok_or(Violation::Slot)?;
         rail.streams[lane.index()].received += 1;
+        // Credits come back and acknowledgements do not: what is kept would grow without end.
+        if rail.rank.retains && rail.streams.iter().any(|stream| stream.under_way() > MOST_UNACKNOWLEDGED) {
+            return Err(Violation::Acknowledged);
+        }
         if kind.is_none() {
             rail.liveness.note();
         } else if rail.rank.retains && rail.untold() >= NOTE_EVERY {
@@ -574,14 +664,26 @@ impl<F> LinkCore<F> {
             return Ok(());
         };
         let missing = self.closing.swap_remove(index).missing(closed.received)?;
+        for kind in 0..KINDS {
+            // A peer that used these credits and says that it never got them would have us return them again.
+            let lost = missing.iter().flatten().map(|kept| u32::from(kept.credits[kind])).sum::<u32>();
+            let owed = lost + u32::from(self.owed[kind]);
+            if owed + u32::from(self.unhandled[kind]) > u32::from(self.limits.credits[kind]) {
+                return Err(Violation::Credits);
+            }
+            self.owed[kind] = owed as u8;
+        }
         for (again, missing) in self.again.iter_mut().zip(missing) {
-            for Kept { credits, what } in missing {
-                for (owed, returned) in self.owed.iter_mut().zip(credits) {
-                    *owed += returned;
-                }
+            for Kept { what, .. } in missing {
                 match what {
                     What::Frame(numbered) => {
-                        again.push_back(numbered);
+                        // What another rail left behind may be younger.
+                        let before = |other: &Numbered<F>| {
+                            other.channel == numbered.channel
+                                && order::is_before(numbered.sequence, other.sequence)
+                        };
+                        let at = again.iter().position(before).unwrap_or(again.len());
+                        again.insert(at, numbered);
                         self.queued += 1;
                     }
                     // Said again when the rail was lost.
@@ -595,7 +697,7 @@ impl<F> LinkCore<F> {
     /// Whether too many rails wait to be closed there: a peer that connects and never says what it received.
     #[must_use]
     pub fn is_overrun(&self) -> bool {
-        self.closing.len() > MOST_CLOSING
+        self.closing.len() > MOST_CLOSING || self.closed.len() > 2 * MOST_CLOSING
     }
 
     /// A regular look at the rails: probes what was quiet, and names a rail that must be given up, if one must. Whoever calls
@@ -608,14 +710,14 @@ impl<F> LinkCore<F> {
             if !rail.rank.retains {
                 continue;
             }
+            let signs = signs(slot);
             let bulk = &rail.streams[Lane::Bulk.index()];
             let seen = Seen {
                 sent: rail.streams.iter().map(|stream| stream.sent).sum(),
                 received: rail.streams.iter().map(|stream| stream.received).sum(),
-                bulk_acknowledged: bulk.acknowledged,
+                bulk_acknowledged: (bulk.acknowledged, signs.bulk_acknowledged),
                 bulk_under_way: bulk.under_way(),
             };
-            let signs = signs(slot);
             rtts[usize::from(slot)] = signs.rtt;
             if rail.liveness.look(pace, now, seen, signs) {
                 self.note_due |= 1 << slot;

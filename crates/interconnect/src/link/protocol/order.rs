@@ -21,6 +21,11 @@ pub(super) fn after(sequence: u32) -> u32 {
     (sequence + 1) % ROUND
 }
 
+/// Whether of two numbers that are not far apart this is the earlier.
+pub(super) fn is_before(sequence: u32, other: u32) -> bool {
+    sequence != other && other.wrapping_sub(sequence) % ROUND < ROUND / 2
+}
+
 /// Whose turn it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {

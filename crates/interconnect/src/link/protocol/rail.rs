@@ -17,12 +17,37 @@ pub struct Rank {
     pub retains: bool,
 }
 
+/// Bytes of a window of the peer that a frame changes on its arrival, whatever its turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// Which window.
+    pub window: u16,
+    /// The first byte.
+    pub from: u64,
+    /// The first one behind.
+    pub to: u64,
+}
+
+impl Span {
+    fn meets(&self, other: &Self) -> bool {
+        self.window == other.window && self.from < other.to && other.from < self.to
+    }
+}
+
 /// A frame with its place in its channel.
 #[derive(Clone, Debug)]
 pub(super) struct Numbered<F> {
     pub(super) channel: Channel,
     pub(super) sequence: u32,
+    pub(super) span: Option<Span>,
     pub(super) frame: F,
+}
+
+impl<F> Numbered<F> {
+    /// Whether a later put of `channel` to `span` must not land before this frame's.
+    pub(super) fn stands_before(&self, channel: Channel, span: &Span) -> bool {
+        self.channel == channel && self.span.is_some_and(|mine| mine.meets(span))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -62,6 +87,14 @@ impl<F> Stream<F> {
     #[inline]
     pub(super) fn under_way(&self) -> u64 {
         self.sent - self.acknowledged
+    }
+
+    /// Whether a put under way here must land before one of `channel` to `span`.
+    pub(super) fn holds_up(&self, channel: Channel, span: &Span) -> bool {
+        self.kept.iter().any(|kept| match &kept.what {
+            What::Frame(frame) => frame.stands_before(channel, span),
+            What::Closed(_) | What::Note => false,
+        })
     }
 
     /// The peer has received so many. Older news than what is known is no news.
@@ -150,6 +183,11 @@ pub(super) struct Closing<F> {
 impl<F> Closing<F> {
     pub(super) fn new(slot: u8, rail: RailCore<F>) -> Self {
         Self { slot, generation: rail.generation, streams: rail.streams }
+    }
+
+    /// Whether a put whose fate is not known must land before one of `channel` to `span`.
+    pub(super) fn holds_up(&self, channel: Channel, span: &Span) -> bool {
+        self.streams.iter().any(|stream| stream.holds_up(channel, span))
     }
 
     /// What the peer, who received so many, did not get, by lane.

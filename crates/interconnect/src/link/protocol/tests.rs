@@ -1,0 +1,108 @@
+//! What a peer may not do, and what bulk leaves to others; the rest is simulated.
+
+use super::*;
+
+const RANK: Rank = Rank { class: 0, retains: true };
+
+fn bill(channel: Channel, kind: Kind) -> Waybill {
+    Waybill { channel, kind, lane: channel.lane(), span: None }
+}
+
+fn core(rails: u8) -> LinkCore<u32> {
+    let mut core = LinkCore::new(Limits::default(), Pace::default());
+    (0..rails).for_each(|slot| assert!(core.rail_up(slot, 1, RANK, Nanos(0))));
+    core
+}
+
+/// Sends as many frames as go at once.
+fn fill(core: &mut LinkCore<u32>, bill: &Waybill) -> u32 {
+    (0..)
+        .find(|number| {
+            let Some(slot) = core.route(bill) else { return true };
+            let stamp = core.stamp(bill.channel);
+            core.sent(slot, bill, stamp, || *number);
+            false
+        })
+        .unwrap()
+}
+
+#[test]
+fn bulk_and_normal_leave_credits_to_what_is_urgent() {
+    let mut core = core(1);
+    assert_eq!(fill(&mut core, &bill(Channel::CacheBlocks, Kind::Request)), 80);
+    assert_eq!(fill(&mut core, &bill(Channel::Services, Kind::Request)), 32);
+    assert_eq!(fill(&mut core, &bill(Channel::Locks, Kind::Request)), 16);
+    assert_eq!(fill(&mut core, &bill(Channel::CacheBlocks, Kind::Reply)), 80, "each kind has its own");
+}
+
+#[test]
+fn a_peer_cannot_have_credits_returned_twice() {
+    let mut core = core(2);
+    let (mut request, mut answered) = (0, Ok(()));
+    // Its requests are handled and their credits returned with replies on rail 0, which it uses and never acknowledges.
+    while request < 600 && answered.is_ok() {
+        answered =
+            core.receive(1, Lane::Prompt, Some(Kind::Request), [0, 0, 1].map(|c| c * u8::from(request > 0)));
+        core.consume(Kind::Request);
+        let bill = bill(Channel::Locks, Kind::Reply);
+        let stamp = core.stamp(bill.channel);
+        core.sent(0, &bill, stamp, || 0);
+        request += 1;
+    }
+    assert_eq!(answered, Ok(()));
+    core.rail_lost(0, Reason::Reset, Nanos(0));
+    let closed = Closed { slot: 0, generation: 1, received: [0, 0], had: true };
+    assert_eq!(core.peer_closed(closed), Err(Violation::Credits));
+}
+
+#[test]
+fn what_is_never_acknowledged_is_not_kept_without_end() {
+    let mut core = core(1);
+    let refused = (0..10_000).find(|request| {
+        let answered = core.receive(0, Lane::Prompt, Some(Kind::Request), [0, 0, u8::from(*request > 0)]);
+        if answered.is_err() {
+            return true;
+        }
+        core.consume(Kind::Request);
+        let bill = bill(Channel::Locks, Kind::Reply);
+        let stamp = core.stamp(bill.channel);
+        core.sent(0, &bill, stamp, || 0);
+        false
+    });
+    assert!(refused.is_some_and(|after| after < 5_000), "{refused:?}");
+}
+
+#[test]
+fn a_peer_that_closes_and_closes_is_given_up() {
+    let mut core = core(1);
+    for generation in 2..1_000 {
+        let closed = Closed { slot: 3, generation, received: [0, 0], had: true };
+        assert_eq!(core.peer_closed(closed), Ok(()));
+    }
+    assert!(core.is_overrun());
+}
+
+#[test]
+fn two_puts_to_one_place_take_one_rail_and_others_spread() {
+    let mut core = core(2);
+    let put = |at: u64| Waybill {
+        span: Some(Span { window: 1, from: at, to: at + 8 }),
+        ..bill(Channel::CacheBlocks, Kind::Request)
+    };
+    let send = |core: &mut LinkCore<u32>, bill: Waybill| {
+        let slot = core.route(&bill)?;
+        let stamp = core.stamp(bill.channel);
+        core.sent(slot, &bill, stamp, || 0);
+        Some(slot)
+    };
+    let first = send(&mut core, put(0)).unwrap();
+    assert_ne!(send(&mut core, put(8)), Some(first), "the other one has less under way");
+    assert_eq!(
+        [send(&mut core, put(4)), send(&mut core, put(0))],
+        [None, Some(first)],
+        "it meets both; it meets the first"
+    );
+    core.rail_lost(first, Reason::Reset, Nanos(0));
+    assert_eq!(send(&mut core, put(0)), None, "whether the first has landed is not known");
+    assert_ne!(send(&mut core, put(64)), None);
+}
