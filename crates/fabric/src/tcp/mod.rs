@@ -26,7 +26,7 @@ use crate::{
     Frame, Health, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, WindowSpan, Windows,
 };
 use inbox::{Inbox, Stop};
-use outbox::Outbox;
+use outbox::{Broken, Outbox};
 use wire::Load;
 
 #[doc(hidden)]
@@ -155,10 +155,13 @@ impl TcpRail {
             return Err(SendError::Lost);
         }
         let stream = &self.streams[lane.index()];
-        self.outboxes[lane.index()].send(stream, head, body, load).unwrap_or_else(|errno| {
-            self.ending = Some(io::Error::from(errno).to_string());
-            Err(SendError::Lost)
-        })
+        self.outboxes[lane.index()].send(stream, head, body, load).unwrap_or_else(
+            |Broken { errno, begun }| {
+                self.ending = Some(io::Error::from(errno).to_string());
+                // Who hears of an error sends the frame elsewhere at once, where it must not meet this one.
+                if begun { Ok(()) } else { Err(SendError::Lost) }
+            },
+        )
     }
 }
 

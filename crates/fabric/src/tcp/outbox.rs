@@ -40,11 +40,28 @@ pub(super) struct Outbox {
     taken: usize,
     /// The socket took less than it was offered; it will say when it takes more.
     blocked: bool,
+    /// Bytes that the socket has taken ever.
+    sent: u64,
+}
+
+/// The socket takes nothing more.
+pub(super) struct Broken {
+    pub(super) errno: Errno,
+    /// Whether it had taken something of the frame that was to be sent: then the peer may yet receive all of that.
+    pub(super) begun: bool,
 }
 
 impl Outbox {
     pub(super) fn new(lane: Lane, sealer: Option<Sealer>) -> Self {
-        Self { lane, sequence: 0, sealer, queue: Vec::with_capacity(2 * ENOUGH), taken: 0, blocked: false }
+        Self {
+            lane,
+            sequence: 0,
+            sealer,
+            queue: Vec::with_capacity(2 * ENOUGH),
+            taken: 0,
+            blocked: false,
+            sent: 0,
+        }
     }
 
     /// Bytes that wait for the socket.
@@ -59,6 +76,17 @@ impl Outbox {
 
     /// Takes one frame, no longer than [`crate::MAX_FRAME`].
     pub(super) fn send(
+        &mut self,
+        socket: &TcpStream,
+        head: &[u8],
+        body: &[u8],
+        load: Option<&Load<'_>>,
+    ) -> Result<Result<(), SendError>, Broken> {
+        let before = self.sent + self.queued() as u64;
+        self.gather(socket, head, body, load).map_err(|errno| Broken { errno, begun: self.sent > before })
+    }
+
+    fn gather(
         &mut self,
         socket: &TcpStream,
         head: &[u8],
@@ -166,6 +194,7 @@ impl Outbox {
             }
         };
         self.blocked = taken < offered;
+        self.sent += taken as u64;
         Ok(taken)
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use plexus_base::Nanos;
-use plexus_fabric::{Health, LANES, Lane, Put, tcp};
+use plexus_fabric::{Health, LANES, Lane, Lost, Put, SendError, tcp};
 use rustix::{
     net::{AddressFamily, SocketType},
     thread::UnshareFlags,
@@ -191,6 +191,24 @@ fn silence_grows_although_we_send_while_the_link_is_down() {
     })
     .join()
     .unwrap();
+}
+
+/// The system takes what is sent first after the peer has closed, and refuses what follows: the peer may have received some
+/// of the frame, so it was not refused.
+#[test]
+fn a_frame_of_which_something_was_sent_is_taken() {
+    for kind in [Kind::Tcp, Kind::SealedTcp] {
+        let (mut a, b) = pair(kind);
+        drop(b);
+        let data = vec![3; WHOLE_LEN];
+        let put = Put { window: WHOLE, offset: 0, generation: 0, data: &data };
+        assert_eq!(a.rail.put(Lane::Bulk, put, b"", b""), Ok(()), "{kind:?}");
+        while a.rail.put(Lane::Bulk, put, b"", b"") != Err(SendError::Lost) {
+            a.rail.flush().unwrap();
+        }
+        let lost = a.take_all().1;
+        assert!(matches!(lost, Lost::Closed(_)), "{lost:?}");
+    }
 }
 
 /// The end that connects decides for both how long a segment may be.
