@@ -195,6 +195,22 @@ fn arrive(
     Ok(())
 }
 
+/// Frames, each with its length in two bytes before it, put together to messages.
+pub(super) fn any(mut bytes: &[u8]) {
+    let (mut partial, mut letters) = (None, Letters::default());
+    while let Some((len, rest)) = bytes.split_first_chunk() {
+        let (frame, behind) = rest.split_at(rest.len().min(usize::from(u16::from_le_bytes(*len))));
+        bytes = behind;
+        if arrive(&mut partial, &mut letters, &plexus_fabric::Frame::of(frame)).is_err() {
+            break;
+        }
+    }
+    for index in 0..letters.len() {
+        let (head, payload) = letters.at(index);
+        assert!(payload.len() <= super::MAX_PAYLOAD, "{head:?}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use plexus_fabric::Frame;

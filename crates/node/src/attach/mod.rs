@@ -19,7 +19,7 @@ use std::{
 };
 
 use plexus_base::NodeId;
-use plexus_client::wire::{ClientId, HEAD, Head, Letters, Pipe, Use, limits};
+use plexus_client::wire::{ClientId, Head, Letters, Pipe, Use, limits};
 use plexus_fabric::{Lost, Put, Rail, Window, WindowId};
 use plexus_interconnect::{Channel, Message, Net};
 
@@ -72,6 +72,8 @@ struct Outside {
     programs: BTreeMap<ClientId, (Pipe, Arc<Seat>)>,
     /// What this node says to itself.
     own: Vec<(Head, Vec<u8>)>,
+    /// A message to another node, while it is put together.
+    message: Vec<u8>,
 }
 
 /// All of it.
@@ -102,10 +104,11 @@ impl World for Acting<'_> {
             self.outside.own.push((head, payload.to_vec()));
             return true;
         }
-        let mut message = Vec::with_capacity(HEAD + payload.len());
+        let message = &mut self.outside.message;
+        message.clear();
         message.extend_from_slice(&head.encode(payload.len()));
         message.extend_from_slice(payload);
-        self.net.send(to, channel(head.usage), kind(head.verb), 0, &message).is_ok()
+        self.net.send(to, channel(head.usage), kind(head.verb), 0, message).is_ok()
     }
 
     fn copy(&mut self, to: NodeId, at: u64, bytes: &[u8], head: Head) -> bool {
@@ -128,7 +131,7 @@ impl Programs {
         let share = share(arena.len() as u64, worker, workers);
         Self {
             core: Core::new(Place { me, worker, workers }, share),
-            outside: Outside { arena, programs: BTreeMap::new(), own: Vec::new() },
+            outside: Outside { arena, programs: BTreeMap::new(), own: Vec::new(), message: Vec::new() },
             letters: Letters::default(),
         }
     }

@@ -179,7 +179,7 @@ fn nothing_is_left_of_programs_that_said_anything_at_all() {
             said += 1;
             let gone = cluster.say(node, program, head, &payload).is_err();
             cut_off += u32::from(gone);
-            if gone || random(&mut state) % 60 == 0 {
+            if gone || random(&mut state).is_multiple_of(60) {
                 cluster.cores[node].forget(&mut Acting(node, &mut cluster.way), program);
                 programs.swap_remove(place);
             }

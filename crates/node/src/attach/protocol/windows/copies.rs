@@ -1,0 +1,165 @@
+//! Copies of windows: how one begins at another node, piece by piece, and how it ends on both sides.
+
+use std::collections::BTreeSet;
+
+use super::{
+    super::{ClientId, Core, Head, NodeId, Status, Use, Verb, Violation, World, limits},
+    Copy, PIECE, PIECES, Sending, State, head, say_changed, say_gone,
+};
+
+impl Core {
+    /// A program wants to read a window in place.
+    pub(in super::super) fn map(
+        &mut self,
+        world: &mut impl World,
+        from: ClientId,
+        asked: Head,
+    ) -> Result<(), Violation> {
+        let me = self.place.me;
+        let Some(view) = self.mine(from)?.views.get(&asked.port) else {
+            world.tell(from, Head::done(Use::Windows, asked.id, Status::NoWindow), &[]);
+            return Ok(());
+        };
+        let (key, len, user) = ((view.home, view.window), view.len, (from, view.number));
+        let done = |status, value| Head { value, ..Head::done(Use::Windows, asked.id, status) };
+        if key.0 == me {
+            let at = self.windows.homes.get(&key.1).map(|home| home.at);
+            world.tell(from, at.map_or(done(Status::NoWindow, 0), |at| done(Status::Ok, at)), &[]);
+            return Ok(());
+        }
+        if let Some(copy) = self.windows.copies.get_mut(&key) {
+            match &mut copy.state {
+                State::Leaving => world.tell(from, done(Status::Busy, 0), &[]),
+                State::Complete => {
+                    copy.users.insert(user);
+                    world.tell(from, done(Status::Ok, copy.at), &[]);
+                }
+                State::Joining(waiting) => {
+                    if waiting.len() >= limits::MAX_ACCESSES {
+                        return Err(Violation("it asks for one copy too often"));
+                    }
+                    copy.users.insert(user);
+                    waiting.push((from, asked.id));
+                }
+            }
+            return Ok(());
+        }
+        let Some(at) = self.windows.arena.take(len) else {
+            world.tell(from, done(Status::NoRoom, 0), &[]);
+            return Ok(());
+        };
+        let copy = Copy {
+            at,
+            len,
+            state: State::Joining(vec![(from, asked.id)]),
+            users: BTreeSet::from([user]),
+            watchers: BTreeSet::new(),
+        };
+        self.windows.copies.insert(key, copy);
+        if !world.send(key.0, Head { port: key.1, value: at, ..head(Verb::Join) }, &[]) {
+            self.end_copy(world, key, Status::NodeGone);
+        }
+        Ok(())
+    }
+
+    /// A node wants a copy of a window of ours.
+    pub(in super::super) fn join(&mut self, world: &mut impl World, from: NodeId, asked: Head) {
+        let joined = |status| Head { status, port: asked.port, ..head(Verb::Joined) };
+        let Some(home) = self.windows.homes.get_mut(&asked.port) else {
+            world.send(from, joined(Status::NoWindow), &[]);
+            return;
+        };
+        home.members.insert(from, asked.value);
+        let number = self.windows.next();
+        let sending = Sending { to: from, window: asked.port, there: asked.value, sent: 0 };
+        self.windows.sending.insert(number, sending);
+        for _ in 0..PIECES {
+            self.send_piece(world, number);
+        }
+    }
+
+    /// Sends the next piece of a copy; behind the last, that it is complete.
+    pub(super) fn send_piece(&mut self, world: &mut impl World, number: u64) {
+        let Some(sending) = self.windows.sending.get_mut(&number) else { return };
+        let Some(home) = self.windows.homes.get(&sending.window) else { return };
+        let piece = &mut [0; PIECE as usize][..(home.len - sending.sent).min(PIECE) as usize];
+        world.read(home.at + sending.sent, piece);
+        let (to, at) = (sending.to, sending.there + sending.sent);
+        sending.sent += piece.len() as u64;
+        let complete = sending.sent == home.len;
+        let window = Head { port: sending.window, ..head(Verb::Joined) };
+        // Without a link all that is for that node ends when it is said to be gone.
+        world.copy(to, at, piece, Head { verb: Verb::Copied, id: number, ..window });
+        if complete {
+            self.windows.sending.remove(&number);
+            world.send(to, window, &[]);
+        }
+    }
+
+    /// A copy of ours is complete, or cannot be had.
+    pub(in super::super) fn joined(&mut self, world: &mut impl World, from: NodeId, said: Head) {
+        let key = (from, said.port);
+        if said.status != Status::Ok {
+            return self.end_copy(world, key, said.status);
+        }
+        let Some(copy) = self.windows.copies.get_mut(&key) else { return };
+        let State::Joining(waiting) = std::mem::replace(&mut copy.state, State::Complete) else { return };
+        for (program, id) in waiting {
+            world.tell(program, Head { value: copy.at, ..Head::done(Use::Windows, id, Status::Ok) }, &[]);
+        }
+        self.leave_unused(world, key);
+    }
+
+    /// Gives up a copy that no program uses. One that is not complete is given up when it is.
+    pub(super) fn leave_unused(&mut self, world: &mut impl World, key: (NodeId, u32)) {
+        let Some(copy) = self.windows.copies.get_mut(&key) else { return };
+        if copy.state == State::Complete && copy.users.is_empty() {
+            copy.state = State::Leaving;
+            // Without a link the loss of the node ends it.
+            world.send(key.0, Head { port: key.1, ..head(Verb::Leave) }, &[]);
+        }
+    }
+
+    /// A node keeps no copy any more.
+    pub(in super::super) fn leave(&mut self, world: &mut impl World, from: NodeId, said: Head) {
+        // Of a window that is gone it was told so, and that was the last it was told.
+        if let Some(home) = self.windows.homes.get_mut(&said.port) {
+            home.members.remove(&from);
+            world.send(from, Head { port: said.port, ..head(Verb::Left) }, &[]);
+        }
+    }
+
+    /// Nothing is written to a copy of ours any more.
+    pub(in super::super) fn left(&mut self, from: NodeId, said: Head) {
+        let key = (from, said.port);
+        if self.windows.copies.get(&key).is_some_and(|copy| copy.state == State::Leaving)
+            && let Some(copy) = self.windows.copies.remove(&key)
+        {
+            self.windows.arena.give(copy.at, copy.len);
+        }
+    }
+
+    /// A window of another node is gone.
+    pub(in super::super) fn window_gone(&mut self, world: &mut impl World, from: NodeId, said: Head) {
+        self.end_copy(world, (from, said.port), Status::NoWindow);
+    }
+
+    pub(super) fn end_copy(&mut self, world: &mut impl World, key: (NodeId, u32), status: Status) {
+        let Some(copy) = self.windows.copies.remove(&key) else { return };
+        self.windows.arena.give(copy.at, copy.len);
+        if let State::Joining(waiting) = copy.state {
+            for (program, id) in waiting {
+                world.tell(program, Head::done(Use::Windows, id, status), &[]);
+            }
+        }
+        say_gone(world, &copy.users, status);
+    }
+
+    /// A piece of a copy of ours was written.
+    pub(in super::super) fn copied(&mut self, world: &mut impl World, from: NodeId, said: Head) {
+        world.send(from, Head { id: said.id, ..head(Verb::Landed) }, &[]);
+        if let Some(copy) = self.windows.copies.get_mut(&(from, said.port)) {
+            say_changed(world, &mut copy.watchers);
+        }
+    }
+}

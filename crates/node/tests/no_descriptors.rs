@@ -1,0 +1,62 @@
+//! A node that has no descriptors left: programs wait at its door, and it does not burn a core over them. In a process of its own,
+//! for the limit is the process's.
+
+mod cluster;
+
+use std::{
+    fs::File,
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::fs::FileExt,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use cluster::Cluster;
+use plexus_client::wire::{ShortPath, hello, receive_packet, send_packet};
+use plexus_fabric::RailKind;
+use rustix::{
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
+
+/// How the system sees the thread that lets programs in.
+fn acceptor() -> File {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
+    let mut named = threads.filter(|path| {
+        std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim_end() == "plexus-attach")
+    });
+    File::open(named.next().expect("a node has such a thread").join("status")).unwrap()
+}
+
+/// How often it has gone to sleep.
+fn sleeps(status: &File) -> u64 {
+    let mut text = [0; 4096];
+    let len = status.read_at(&mut text, 0).unwrap();
+    let text = std::str::from_utf8(&text[..len]).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    line.trim().parse().unwrap()
+}
+
+#[test]
+fn a_node_without_descriptors_waits_for_some_and_lets_programs_in_then() {
+    let cluster = Cluster::start(1, 1, RailKind::Shm);
+    let (status, path) = (acceptor(), ShortPath::of(&cluster.socket(0)).unwrap());
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .unwrap();
+    let before = getrlimit(Resource::Nofile);
+    let first_free = File::open("/dev/null").unwrap().as_raw_fd() as u64;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(first_free), ..before }).unwrap();
+    let (slept, start) = (sleeps(&status), Instant::now());
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path.path()).unwrap()).unwrap();
+    send_packet(socket.as_fd(), &hello::hello(), &[]).unwrap();
+    while sleeps(&status) < slept + 5 {
+        assert!(start.elapsed() < Duration::from_secs(60), "it never sleeps");
+        thread::yield_now();
+    }
+    setrlimit(Resource::Nofile, before).unwrap();
+    let (packet, _) = receive_packet(socket.as_fd()).unwrap();
+    assert!(hello::Welcome::decode(&packet).is_ok());
+}
