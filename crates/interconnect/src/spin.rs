@@ -27,7 +27,8 @@ const LATE: Nanos = Nanos::from_us(2);
 /// Looks of adaptive waiting between two at the clock.
 const LOOKS_BETWEEN_CLOCKS: u32 = 8;
 
-/// A thread that polls always lets others run now and then: they may be what it waits for.
+/// A thread that polls always lets others run now and then: they may be what it waits for. Where the core is wanted it
+/// does so as often as it would look at a clock.
 const LOOKS_BETWEEN_YIELDS: u32 = 64;
 
 /// Counts idle looks and says when it is time to sleep.
@@ -61,8 +62,10 @@ impl<'a> Spinner<'a> {
         match self.waiting {
             Waiting::Event => false,
             Waiting::Polling => {
-                if self.looks.is_multiple_of(LOOKS_BETWEEN_YIELDS) {
-                    thread::yield_now();
+                if self.looks.is_multiple_of(LOOKS_BETWEEN_YIELDS)
+                    || self.looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS) && self.crowded.load(Relaxed)
+                {
+                    self.give_way(clock::now());
                 } else {
                     hint::spin_loop();
                 }
@@ -84,14 +87,20 @@ impl<'a> Spinner<'a> {
         let spent = now.since(*self.since.get_or_insert(now));
         let crowded = self.crowded.load(Relaxed);
         if spent > BUSY || crowded {
-            thread::yield_now();
-            self.late = clock::now().since(now) > LATE;
-            if self.late != crowded {
-                self.crowded.store(self.late, Relaxed);
-            }
+            self.late = self.give_way(now);
         }
         // After a late yield what is waited for may just have been done: look once more.
         self.late || spent < GIVING_WAY
+    }
+
+    /// Lets other threads run, and notes whether there were any; whether this one came back late.
+    fn give_way(&self, now: Nanos) -> bool {
+        thread::yield_now();
+        let late = clock::now().since(now) > LATE;
+        if late != self.crowded.load(Relaxed) {
+            self.crowded.store(late, Relaxed);
+        }
+        late
     }
 }
 

@@ -115,10 +115,20 @@ fn make(path: PathBuf, if_there: &'static str) -> Result<PathBuf, KeyError> {
 }
 
 fn read(dir: &ClusterDir, path: &Path) -> Result<Key, KeyError> {
-    let refused = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => KeyError::Missing(path.into(), dir.root().into()),
-        _ => KeyError::Io { path: path.into(), source },
-    };
+    file(path).map_err(|error| match error {
+        KeyError::Io { path, source } if source.kind() == io::ErrorKind::NotFound => {
+            KeyError::Missing(path, dir.root().into())
+        }
+        other => other,
+    })
+}
+
+/// The key in a file of its own.
+///
+/// # Errors
+/// There is none, others may use it, or it holds something else.
+pub fn file(path: &Path) -> Result<Key, KeyError> {
+    let refused = |source| KeyError::Io { path: path.into(), source };
     let file = File::open(path).map_err(refused)?;
     let mode = file.metadata().map_err(refused)?.mode() & 0o777;
     if mode & OTHERS != 0 {

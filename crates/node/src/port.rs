@@ -17,9 +17,15 @@ pub trait Port: Send {
         let _ = (net, from, token, payload);
     }
 
-    /// Called by who drives the worker, where the port's owner has asked for that.
-    fn tick(&mut self, net: &mut Net) {
+    /// Called in every turn of the worker while [`Ports::watch`] says so, for what no message announces; how much was done.
+    fn turn(&mut self, net: &mut Net) -> usize {
         let _ = net;
+        0
+    }
+
+    /// Whether [`Port::turn`] would get something done now that the worker's bell will not announce again.
+    fn pending(&self) -> bool {
+        false
     }
 
     /// The link to `peer` is gone for good.
@@ -33,11 +39,13 @@ pub struct Ports {
     ports: [Option<Box<dyn Port>>; CHANNELS],
     /// Whose port handles the messages of each channel.
     shared: [Channel; CHANNELS],
+    /// Whose port has a part in every turn.
+    watching: Option<Channel>,
 }
 
 impl Default for Ports {
     fn default() -> Self {
-        Self { ports: Default::default(), shared: Channel::ALL }
+        Self { ports: Default::default(), shared: Channel::ALL, watching: None }
     }
 }
 
@@ -68,12 +76,24 @@ impl Ports {
         self.shared[channel.index()] = with;
     }
 
-    /// Calls [`Port::tick`] of the channel's port.
+    /// Gives the port of one channel, or nobody, a part in every turn of the worker.
+    pub fn watch(&mut self, channel: Option<Channel>) {
+        self.watching = channel;
+    }
+
+    /// The turn of the port that watches; how much it did.
     #[inline]
-    pub fn tick(&mut self, channel: Channel, net: &mut Net) {
-        if let Some(port) = &mut self.ports[channel.index()] {
-            port.tick(net);
-        }
+    pub fn turn(&mut self, net: &mut Net) -> usize {
+        let Some(channel) = self.watching else { return 0 };
+        self.ports[channel.index()].as_mut().map_or(0, |port| port.turn(net))
+    }
+
+    /// Whether that turn would get something done.
+    #[inline]
+    #[must_use]
+    pub fn pending(&self) -> bool {
+        let port = self.watching.and_then(|channel| self.ports[channel.index()].as_ref());
+        port.is_some_and(|port| port.pending())
     }
 
     /// Gives `channel` a port, or takes it away; the one that was there.

@@ -97,11 +97,11 @@ impl Service for NodeService {
 
     #[inline]
     fn turn(&mut self, net: &mut Net) -> usize {
-        self.programs.turn(net)
+        self.programs.turn(net) + self.ports.turn(net)
     }
 
     fn pending(&mut self) -> bool {
-        self.programs.pending()
+        self.programs.pending() || self.ports.pending()
     }
 }
 

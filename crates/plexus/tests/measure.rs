@@ -89,6 +89,12 @@ fn a_running_cluster_is_measured_again_and_again() {
     let perf = ["perf", &dir, "n2", "n1", "--sizes", "8,16K", "--count", "20", "--json"];
     let said = common::run(perf).said().json();
     assert_eq!(said["perf"].as_array().unwrap().len(), 16);
+    let row = &said["perf"][0];
+    assert_eq!((&row["rail"], &row["encrypted"]), (&"shm".into(), &false.into()));
+    assert!(row["why"].as_str().unwrap().contains("active, best: the best rail that is connected"), "{row}");
+    let every = ["--op", "get,write,atomic", "--sizes", "8", "--count", "20", "--json"];
+    let said = common::run(["perf", &dir]).args(every).said().json();
+    assert_eq!(said["perf"].as_array().unwrap().len(), 12, "operations, tests, ways of waiting");
 
     // What does not fit is refused by one line, and the cluster goes on.
     for (args, part) in [
@@ -98,7 +104,7 @@ fn a_running_cluster_is_measured_again_and_again() {
         (&["perf", &dir, "n1", "n9"], "n9"),
         (&["perf", &dir, "--sizes", "0"], "send of 0 bytes"),
         (&["perf", &dir, "--wait", "event"], "the nodes wait as cluster.toml says"),
-        (&["perf", &dir, "--rail", "tcp"], "nodes use the `rails` of cluster.toml"),
+        (&["perf", &dir, "--rail", "tcp"], "--rail tcp: the nodes use shm"),
         (&["perf", &dir, "--cores", "0,1"], "nodes stay on the `cores` of cluster.toml"),
     ] as [(&[&str], &str); 8]
     {

@@ -197,6 +197,55 @@ fn a_listener_that_is_to_serve_one_client_ends_after_it() {
     assert!(refusal.contains("start `plexus perf --listen` there first"), "{refusal}");
 }
 
+/// Every operation over every rail: what fetches takes the whole round, and a word has eight bytes whatever was asked for.
+#[test]
+fn every_operation_over_every_rail() {
+    let args = ["perf", "--op", "send,put,get,write,atomic", "--sizes", "64", "--count", "8", "--json"];
+    let said = common::run(args).said().json();
+    assert_eq!(rows(&said).len(), 5 * 2 * 2 * 2, "operations, tests, rails, ways of waiting");
+    for row in rows(&said) {
+        let (op, bytes) = (row["op"].as_str().unwrap(), row["bytes"].as_u64());
+        assert_eq!(bytes, Some(if op == "atomic" { 8 } else { 64 }), "{row}");
+        if row["test"] == "latency" {
+            let whole = row["latency_us"]["max"] == row["round_trip_us"]["max"];
+            assert_eq!(whole, matches!(op, "get" | "atomic"), "{row}");
+        }
+    }
+    let text =
+        common::run(["perf", "--op", "get,write", "--rail", "shm", "--wait", "event", "--sizes", "64"])
+            .args(["--count", "8"])
+            .said()
+            .ok();
+    assert!(text.contains("half a round trip, for what fetches all of it"), "{text}");
+}
+
+#[test]
+fn with_a_key_only_who_has_it_is_served_and_encryption_shows() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = |name: &str, digit: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, digit.repeat(64)).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        path.display().to_string()
+    };
+    let (right, wrong) = (key("right", "1"), key("wrong", "2"));
+    let listener = Listener::start(&["--key", &right]);
+    let brief =
+        ["perf", &listener.address, "--rail", "tcp", "--wait", "event", "--sizes", "8", "--count", "8"];
+    let refusal = common::run(brief).said().refusal();
+    assert!(refusal.contains("it serves only who has its key"), "{refusal}");
+    let refusal = common::run(brief).args(["--key", &wrong]).said().refusal();
+    assert!(refusal.contains("the two sides did not connect"), "{refusal}");
+    for (more, encrypted) in [(&["--encrypt"][..], true), (&[], false)] {
+        let said =
+            common::run(brief).args(["--key", &right, "--json"]).args(more.iter().copied()).said().json();
+        assert!(rows(&said).iter().all(|row| row["encrypted"] == encrypted), "{said}");
+    }
+    let open = Listener::start(&[]);
+    let refusal = common::run(["perf", &open.address, "--key", &right]).said().refusal();
+    assert!(refusal.contains("start it with --key and the same file"), "{refusal}");
+}
+
 #[test]
 fn wrong_usage_is_refused_with_what_to_do() {
     for (args, part) in [
@@ -213,6 +262,13 @@ fn wrong_usage_is_refused_with_what_to_do() {
         (&["no/such/cluster"], "there is no cluster"),
         (&["n1", "n2"], "of which cluster are n1 and n2?"),
         (&["--listen", "nowhere"], "use an address of this machine"),
+        (
+            &["--listen"],
+            "name a key that both sides have with --key FILE, or serve whoever calls with --open",
+        ),
+        (&["--key", "no/such.key"], "no/such.key: No such file"),
+        (&["--op", "write", "--sizes", "12"], "write of 12 bytes: use a multiple of 8"),
+        (&["--op", "write", "--lane", "bulk"], "use prompt"),
         (&["127.0.0.1:1"], "start `plexus perf --listen` there first"),
         (&["127.0.0.1:x"], "`x` is no port"),
     ] {
@@ -220,7 +276,7 @@ fn wrong_usage_is_refused_with_what_to_do() {
         assert!(refusal.contains(part), "{args:?}: {refusal}");
     }
     for (args, part) in [
-        (&["--op", "teleport"][..], "unknown operation `teleport`: use one of send, put"),
+        (&["--op", "teleport"][..], "unknown operation `teleport`: use one of send, put, get, write, atomic"),
         (&["--sizes", "64..8"], "write the smaller size first"),
         (&["--rail", "ipx"], "unknown rail `ipx`"),
         (&["--wait", "dozing"], "use polling, event or adaptive"),

@@ -1,9 +1,12 @@
 //! The side of a measurement that sends: keeps each stream's messages under way, and the time of each round.
 //!
-//! Driven by the answers alone; only a load with a rate needs a [tick](Active::tick) besides. Both sides have one when
+//! Driven by the answers alone; only a load with a rate needs a [turn](Active::turn) besides. Both sides have one when
 //! both directions are measured at once, and a load is one more.
 
+use std::sync::Arc;
+
 use plexus_base::{Nanos, NodeId, clock};
+use plexus_fabric::Window;
 use plexus_interconnect::{Channel, Kind, Net};
 
 use super::{
@@ -11,7 +14,8 @@ use super::{
     ops::{self, Sending},
     parameters::BULK,
     payload,
-    wire::{Tag, What},
+    places::{self, Announced, WORD},
+    wire::{self, Tag, What},
 };
 use crate::Responses;
 
@@ -22,8 +26,10 @@ pub(super) struct Active {
     what: What,
     channel: Channel,
     peer: NodeId,
+    /// This side's, where answers are written to.
+    window: Arc<Window>,
     data: Box<[u8]>,
-    /// What an answer that carries the bytes back must look like.
+    /// What an answer that carries the bytes must look like.
     look: u64,
     streams: Vec<Stream>,
     /// Answered at the mark, of each stream.
@@ -50,29 +56,32 @@ struct Pace {
 
 impl Active {
     /// For `trial`, towards `peer`.
-    pub(super) fn new(trial: Trial, number: u32, peer: NodeId) -> Self {
-        Self::with(trial, number, What::Data, trial.channel(), peer, None)
+    pub(super) fn new(trial: Trial, number: u32, peer: NodeId, window: Arc<Window>) -> Self {
+        Self::with((trial, number, What::Data), trial.channel(), peer, window, None)
     }
 
     /// For a load beside something else.
-    pub(super) fn load(load: Load, number: u32, peer: NodeId) -> Self {
+    pub(super) fn load(load: Load, number: u32, peer: NodeId, window: Arc<Window>) -> Self {
         let trial = Trial::new(Test::Bandwidth, Op::Send, load.bytes);
         let pace = load.mb_per_s.map(|rate| Pace { bytes_per_ns: rate * 1e6 / 1e9, since: Nanos::default() });
-        Self::with(trial, number, What::Load, BULK, peer, pace)
+        Self::with((trial, number, What::Load), BULK, peer, window, pace)
     }
 
     fn with(
-        trial: Trial,
-        number: u32,
-        what: What,
+        (trial, number, what): (Trial, u32, What),
         channel: Channel,
         peer: NodeId,
+        window: Arc<Window>,
         pace: Option<Pace>,
     ) -> Self {
         let data = payload::pattern(trial.bytes as usize);
         let streams = trial.streams as usize;
         Self {
-            look: payload::look(&data),
+            look: payload::look(match trial.op {
+                Op::Write => &data[..data.len() - WORD as usize],
+                _ => &data,
+            }),
+            window,
             data,
             trial,
             number,
@@ -101,12 +110,52 @@ impl Active {
         }
     }
 
-    /// Sends what a pace allows by now.
-    pub(super) fn tick(&mut self, net: &mut Net) {
+    /// Looks for answers that no message announces, and sends what a pace allows by now; how many answers there were.
+    ///
+    /// # Errors
+    /// One is not what was sent.
+    #[inline]
+    pub(super) fn turn(&mut self, net: &mut Net) -> Result<usize, PerfError> {
+        if self.trial.op == Op::Write {
+            return self.written(net);
+        }
         if self.pace.is_some() && !self.stopped {
             let now = clock::now();
             (0..self.streams.len()).for_each(|stream| self.fill(net, stream, now));
         }
+        Ok(0)
+    }
+
+    /// Whether such an answer is there.
+    pub(super) fn pending(&self) -> bool {
+        let mut streams = (0..).zip(&self.streams);
+        self.trial.op == Op::Write && streams.any(|(index, stream)| self.answer(index) > stream.answered)
+    }
+
+    /// How much of a stream was answered as its word says.
+    #[inline]
+    fn answer(&self, stream: u32) -> u64 {
+        places::announced(&self.window, Announced::Answer, stream, self.number)
+    }
+
+    #[inline]
+    fn written(&mut self, net: &mut Net) -> Result<usize, PerfError> {
+        let mut answers = 0;
+        for index in 0..self.trial.streams {
+            let (answered, stream) = (self.answer(index), self.streams[index as usize]);
+            if answered <= stream.answered {
+                continue;
+            }
+            answers += 1;
+            let tag = Tag { what: What::Ack, stream: index, trial: self.number, number: Tag::low(answered) };
+            if self.trial.test == Test::Latency {
+                let look = places::look(&self.window, &self.trial, index, answered);
+                self.returned(net, tag, look, clock::now())?;
+            } else {
+                self.acknowledged(net, tag, answered, clock::now());
+            }
+        }
+        Ok(answers)
     }
 
     /// From now on everything counts.
@@ -177,6 +226,43 @@ impl Active {
         Ok(())
     }
 
+    /// The answer to an access has come.
+    ///
+    /// # Errors
+    /// It is not what must have been there.
+    #[inline]
+    pub(super) fn fetched(
+        &mut self,
+        net: &mut Net,
+        tag: Tag,
+        answer: &[u8],
+        now: Nanos,
+    ) -> Result<(), PerfError> {
+        let Some(stream) = self.streams.get_mut(tag.stream as usize) else { return Ok(()) };
+        let right = answer.len() == self.trial.bytes as usize
+            && match self.trial.op {
+                // So many were added before. Accesses that this processor executes itself may pass others that wait.
+                Op::Atomic => {
+                    let found = wire::number(answer);
+                    found < stream.sent && found + u64::from(self.trial.depth) > stream.answered
+                }
+                _ => payload::look(answer) == self.look,
+            };
+        if !right || stream.answered == stream.sent {
+            return Err(PerfError::Changed { bytes: self.trial.bytes });
+        }
+        stream.answered += 1;
+        let round = now.since(stream.last);
+        stream.last = now;
+        if !self.stopped {
+            self.fill(net, tag.stream as usize, now);
+        }
+        if self.counting && self.trial.test == Test::Latency {
+            self.responses.record(round.0);
+        }
+        Ok(())
+    }
+
     /// The peer has `arrived` messages of a stream.
     #[inline]
     pub(super) fn acknowledged(&mut self, net: &mut Net, tag: Tag, arrived: u64, now: Nanos) {
@@ -213,6 +299,7 @@ impl Active {
             channel: self.channel,
             kind: Kind::Request,
             tag: Tag::of(self.what, stream as u32, self.number, number),
+            number,
             offset: self.trial.place(stream as u32, number),
             data: &self.data,
         };

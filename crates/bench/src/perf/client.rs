@@ -9,7 +9,7 @@ use plexus_node::port::Port;
 
 use super::{
     Measured, PerfError, Plan, Trial, Until,
-    parameters::PROMPT,
+    parameters::{BULK, PROMPT},
     progress::Progress,
     result::{Demand, Flow, ServerReport},
     side::Side,
@@ -35,6 +35,8 @@ enum Phase {
     Measuring,
     /// The server has been asked what it saw.
     Ending,
+    /// It has said so; what is still under way on the bulk lane would land in the middle of the next trial.
+    Draining,
 }
 
 pub(super) struct Client {
@@ -150,6 +152,12 @@ impl Client {
             client: Demand::of(self.cpu_ns, messages, bytes, elapsed),
             server: Demand::of(report.cpu_ns, messages, bytes, elapsed),
         });
+        self.phase = Phase::Draining;
+        // No link: the port is told of that apart.
+        let _ = net.send(self.peer, BULK, Kind::Request, Tag::plain(What::Drain), &[]);
+    }
+
+    fn drained(&mut self, net: &mut Net) {
         self.trial += 1;
         if self.trial < self.trials.len() {
             self.begin(net);
@@ -181,6 +189,7 @@ impl Port for Client {
                 Ok(report) => self.ended(net, report),
                 Err(error) => self.progress.finish(Err(PerfError::Nonsense(error.to_string()))),
             },
+            (What::Drain, Phase::Draining) => self.drained(net),
             _ => {
                 let Some(side) = &mut self.side else { return };
                 match side.message(net, tag, &message) {
@@ -192,10 +201,40 @@ impl Port for Client {
         }
     }
 
-    fn tick(&mut self, net: &mut Net) {
-        if let (Phase::Warming | Phase::Measuring, Some(side)) = (self.phase, &mut self.side) {
-            side.tick(net);
+    #[inline]
+    fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {
+        let (Some(tag), Some(side)) = (Tag::read(token as u32), &mut self.side) else { return };
+        if from != self.peer || self.progress.is_done() {
+            return;
         }
+        match side.reply(net, tag, payload) {
+            Ok(now) => now.into_iter().for_each(|now| self.after_answer(net, now)),
+            Err(error) => self.progress.finish(Err(error)),
+        }
+    }
+
+    #[inline]
+    fn turn(&mut self, net: &mut Net) -> usize {
+        let Some(side) = &mut self.side else { return 0 };
+        if self.phase == Phase::Beginning || self.progress.is_done() {
+            return 0;
+        }
+        match side.turn(net) {
+            Ok((done, now)) => {
+                now.into_iter().for_each(|now| self.after_answer(net, now));
+                done
+            }
+            Err(error) => {
+                self.progress.finish(Err(error));
+                0
+            }
+        }
+    }
+
+    fn pending(&self) -> bool {
+        self.phase != Phase::Beginning
+            && !self.progress.is_done()
+            && self.side.as_ref().is_some_and(Side::pending)
     }
 
     fn peer_gone(&mut self, _: &mut Net, peer: NodeId) {

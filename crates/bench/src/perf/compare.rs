@@ -98,6 +98,7 @@ pub fn to_json(sources: &[&Source], rows: &[Row]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::perf::Over;
     use crate::perf::{Flow, Measured, Percentiles, reference::SOURCES};
 
     #[test]
@@ -115,7 +116,8 @@ mod tests {
                 client: Default::default(),
                 server: Default::default(),
             };
-            Row::of("shm", "", "polling", vec![measured]).unwrap()
+            let over = Over { rail: "shm".into(), encrypted: false, why: String::new() };
+            Row::of(&over, "polling", vec![measured]).unwrap()
         };
         let trials = trials(&sources);
         trials.iter().for_each(|trial| assert_eq!(trial.check(), Ok(())));

@@ -9,7 +9,7 @@
 //! | question | open |
 //! |---|---|
 //! | what can be measured, and what goes together | `parameters.rs` |
-//! | how an operation moves its bytes | `ops/` |
+//! | how an operation moves its bytes, and where to | `ops/`, `places.rs` |
 //! | what a side sends, keeps count of and answers | `side.rs`, `active.rs`, `passive.rs` |
 //! | when a trial begins, counts and ends | `client.rs`, `server.rs` |
 //! | what comes out | `result.rs` |
@@ -23,9 +23,11 @@ pub mod compare;
 mod grid;
 pub mod host;
 mod ops;
+mod over;
 mod parameters;
 mod passive;
 mod payload;
+mod places;
 pub mod plot;
 mod progress;
 pub mod reference;
@@ -40,6 +42,7 @@ use plexus_base::NodeId;
 
 pub use between::{BetweenError, between};
 pub use grid::{Grid, load, size, sizes};
+pub use over::Over;
 pub use parameters::{
     DEPTH, Driving, LONGEST, LaneChoice, Load, Op, Plan, SIZES, STREAMS, Serve, Test, Trial, USUAL_DEPTH,
     Until, WINDOW, WINDOW_BYTES,

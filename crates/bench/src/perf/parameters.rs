@@ -7,7 +7,7 @@ use plexus_interconnect::Channel;
 use plexus_node::body::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES};
 use serde::{Deserialize, Serialize};
 
-use super::PerfError;
+use super::{PerfError, places::WORD};
 
 /// The window of every node that remote accesses of a benchmark go to.
 pub const WINDOW: WindowId = BENCHMARK_WINDOW;
@@ -23,6 +23,12 @@ pub const STREAMS: u32 = 64;
 
 /// Most messages of one stream under way.
 pub const DEPTH: u32 = 1024;
+
+/// Most accesses under way whose answers are waited for.
+const FETCHES: u64 = 1 << 14;
+
+/// Most bytes under way: they wait in memory.
+const UNDER_WAY: u64 = 1 << 30;
 
 /// Messages under way when bandwidth is measured and nothing else is said (as HP's itperf has it).
 pub const USUAL_DEPTH: u32 = 16;
@@ -89,6 +95,12 @@ named! {
         Send "send",
         /// Into the peer's window, with an empty message behind them.
         Put "put",
+        /// Out of the peer's window.
+        Get "get",
+        /// Into the peer's window, where the peer looks for them; no message.
+        Write "write",
+        /// One added to a word of the peer's window.
+        Atomic "atomic",
     }
 }
 
@@ -119,7 +131,8 @@ impl Op {
     #[must_use]
     pub fn fetches(self) -> bool {
         match self {
-            Self::Send | Self::Put => false,
+            Self::Send | Self::Put | Self::Write => false,
+            Self::Get | Self::Atomic => true,
         }
     }
 
@@ -127,7 +140,9 @@ impl Op {
     #[must_use]
     pub fn sizes(self) -> (u32, u32) {
         match self {
-            Self::Send | Self::Put => (1, LONGEST),
+            Self::Send | Self::Put | Self::Get => (1, LONGEST),
+            Self::Write => (WORD, LONGEST),
+            Self::Atomic => (WORD, WORD),
         }
     }
 }
@@ -176,6 +191,8 @@ impl Trial {
         match self.lane {
             LaneChoice::Prompt => PROMPT,
             LaneChoice::Bulk => BULK,
+            // One order for what is written and the word that says so.
+            LaneChoice::Auto if self.op == Op::Write => PROMPT,
             LaneChoice::Auto if self.test == Test::Bandwidth && self.bytes >= BULK_FROM => BULK,
             LaneChoice::Auto => PROMPT,
         }
@@ -203,11 +220,34 @@ impl Trial {
                 false => format!("{op} of {bytes} bytes: use {least} to {most}"),
             });
         }
+        if self.op == Op::Write && !self.bytes.is_multiple_of(WORD) {
+            return wrong(format!("write of {} bytes: use a multiple of {WORD}", self.bytes));
+        }
+        if self.op == Op::Write && self.lane == LaneChoice::Bulk {
+            return wrong(
+                "write on the bulk lane, where rails share the load and nothing keeps an order: use prompt"
+                    .into(),
+            );
+        }
         if !(1..=STREAMS).contains(&self.streams) {
             return wrong(format!("{} streams: use 1 to {STREAMS}", self.streams));
         }
         if !(1..=DEPTH).contains(&self.depth) {
             return wrong(format!("a depth of {}: use 1 to {DEPTH}", self.depth));
+        }
+        let at_once = u64::from(self.streams) * u64::from(self.depth);
+        if self.op.fetches() && at_once > FETCHES {
+            return wrong(format!(
+                "{at_once} of {} under way (streams times depth): use {FETCHES} at most",
+                self.op
+            ));
+        }
+        if at_once * u64::from(self.bytes) > UNDER_WAY {
+            let most = (UNDER_WAY / u64::from(self.bytes)).max(1);
+            return wrong(format!(
+                "{at_once} messages of {} bytes under way (streams times depth): use {most} at most, or smaller ones",
+                self.bytes
+            ));
         }
         match self.load {
             Some(Load { bytes, .. }) if !(1..=LONGEST).contains(&bytes) => {
@@ -298,7 +338,10 @@ mod tests {
             assert_eq!(serde_json::to_value(op).unwrap(), op.name());
         }
         let said = "ipx".parse::<Op>().unwrap_err();
-        assert!(said.starts_with("unknown operation `ipx`: use one of send, put"), "{said}");
+        assert!(
+            said.starts_with("unknown operation `ipx`: use one of send, put, get, write, atomic"),
+            "{said}"
+        );
     }
 
     #[test]
@@ -325,6 +368,17 @@ mod tests {
             (plan(Trial { depth: 0, ..good }, Until::Ms(10)), "a depth of 0"),
             (plan(Trial { load: load(None, 0), ..good }, Until::Ms(10)), "a load of 0 bytes a message"),
             (plan(Trial { load: load(Some(-1.0), 8), ..good }, Until::Ms(10)), "a load of -1 MB/s"),
+            (
+                plan(Trial { op: Op::Write, bytes: 12, ..good }, Until::Ms(10)),
+                "write of 12 bytes: use a multiple of 8",
+            ),
+            (plan(Trial { op: Op::Write, lane: LaneChoice::Bulk, ..good }, Until::Ms(10)), "use prompt"),
+            (plan(Trial { op: Op::Atomic, ..good }, Until::Ms(10)), "atomic of 64 bytes: it always has 8"),
+            (
+                plan(Trial { op: Op::Get, streams: 64, depth: 1024, ..good }, Until::Ms(10)),
+                "use 16384 at most",
+            ),
+            (plan(Trial { bytes: LONGEST, streams: 64, ..good }, Until::Ms(10)), "use 256 at most"),
             (plan(good, Until::Ms(9)), "9 ms for each trial"),
             (plan(good, Until::Count(0)), "0 messages"),
             (Plan { trials: Vec::new(), ..plan(good, Until::Ms(10)) }, "0 trials"),

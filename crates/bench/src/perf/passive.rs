@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use plexus_base::NodeId;
 use plexus_fabric::Window;
 use plexus_interconnect::{Kind, Message, Net};
 
@@ -9,12 +10,16 @@ use super::{
     Op, PerfError, Test, Trial, USUAL_DEPTH,
     ops::{self, Sending},
     payload,
+    places::{self, Announced, WORD},
     wire::{Tag, What},
 };
 
 /// Receives one trial's messages, or those of a load.
 pub(super) struct Passive {
     trial: Trial,
+    /// What tags and words of the trial have.
+    number: u32,
+    peer: NodeId,
     window: Arc<Window>,
     answer: What,
     /// What is sent back, and what must arrive.
@@ -25,21 +30,26 @@ pub(super) struct Passive {
 }
 
 impl Passive {
-    /// For `trial`; `window` is this side's.
-    pub(super) fn new(trial: Trial, window: Arc<Window>) -> Self {
-        Self::with(trial, window, What::Ack)
+    /// For `trial`, from `peer`; `window` is this side's.
+    pub(super) fn new(trial: Trial, number: u32, peer: NodeId, window: Arc<Window>) -> Self {
+        Self::with(trial, number, peer, window, What::Ack)
     }
 
     /// For a load of messages of so many bytes.
-    pub(super) fn load(bytes: u32, window: Arc<Window>) -> Self {
-        Self::with(Trial::new(Test::Bandwidth, Op::Send, bytes), window, What::LoadAck)
+    pub(super) fn load(bytes: u32, number: u32, peer: NodeId, window: Arc<Window>) -> Self {
+        Self::with(Trial::new(Test::Bandwidth, Op::Send, bytes), number, peer, window, What::LoadAck)
     }
 
-    fn with(trial: Trial, window: Arc<Window>, answer: What) -> Self {
+    fn with(trial: Trial, number: u32, peer: NodeId, window: Arc<Window>, answer: What) -> Self {
         let data = payload::pattern(trial.bytes as usize);
         Self {
-            look: payload::look(&data),
+            look: payload::look(match trial.op {
+                Op::Write => &data[..data.len() - WORD as usize],
+                _ => &data,
+            }),
             data,
+            number,
+            peer,
             window,
             answer,
             arrived: vec![0; trial.streams as usize],
@@ -47,6 +57,62 @@ impl Passive {
             acknowledge_every: u64::from(trial.depth.min(4 * USUAL_DEPTH) / 4).max(1),
             trial,
         }
+    }
+
+    /// Looks for what the peer has written; how many messages there were.
+    ///
+    /// # Errors
+    /// One is not what was sent.
+    #[inline]
+    pub(super) fn turn(&mut self, net: &mut Net) -> Result<usize, PerfError> {
+        let mut found = 0;
+        if self.trial.op == Op::Write {
+            for stream in 0..self.trial.streams {
+                found += self.written(net, stream)?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether there is something that was written and not looked at.
+    pub(super) fn pending(&self) -> bool {
+        let mut streams = (0..).zip(&self.arrived);
+        self.trial.op == Op::Write && streams.any(|(stream, arrived)| self.announced(stream) > *arrived)
+    }
+
+    #[inline]
+    fn announced(&self, stream: u32) -> u64 {
+        places::announced(&self.window, Announced::Data, stream, self.number)
+    }
+
+    #[inline]
+    fn written(&mut self, net: &mut Net, stream: u32) -> Result<usize, PerfError> {
+        let (before, now) = (self.arrived[stream as usize], self.announced(stream));
+        if now <= before {
+            return Ok(0);
+        }
+        let right = |number| places::look(&self.window, &self.trial, stream, number) == self.look;
+        if now - before > u64::from(self.trial.depth) || !(before + 1..=now).all(right) {
+            return Err(PerfError::Changed { bytes: self.trial.bytes });
+        }
+        self.arrived[stream as usize] = now;
+        let latency = self.trial.test == Test::Latency;
+        if latency || now / self.acknowledge_every > before / self.acknowledge_every {
+            let word = self.data.len() - WORD as usize;
+            let sending = Sending {
+                op: Op::Write,
+                to: self.peer,
+                channel: self.trial.channel(),
+                kind: Kind::Reply,
+                tag: Tag::of(self.answer, stream, self.number, now),
+                number: now,
+                offset: self.trial.place(stream, now),
+                // How much has come needs no more than the word.
+                data: if latency { &self.data } else { &self.data[word..] },
+            };
+            ops::issue(net, &sending);
+        }
+        Ok((now - before) as usize)
     }
 
     /// A message has come.
@@ -70,6 +136,7 @@ impl Passive {
                 channel: message.channel,
                 kind: Kind::Reply,
                 tag: Tag::of(self.answer, tag.stream, tag.trial, number),
+                number,
                 offset: place,
                 data: &self.data,
             };

@@ -52,9 +52,9 @@ pub const SOURCES: [Source; 3] = [
         name: "hp",
         what: "HP Fabric Clustering System for InfiniBand, as its itperf measured it",
         figures: &[
-            latency("RDMA write, point to point", Op::Put, 8, 4.3),
+            latency("RDMA write, point to point", Op::Write, 8, 4.3),
             latency("send/receive, point to point", Op::Send, 1, 7.0),
-            both_ways(latency("RDMA write, both directions", Op::Put, 8, 5.6)),
+            both_ways(latency("RDMA write, both directions", Op::Write, 8, 5.6)),
             both_ways(latency("send/receive, both directions", Op::Send, 1, 7.1)),
             bandwidth("one stream", Op::Put, 4 << 20, 760.0, 760.0),
             both_ways(bandwidth("both directions", Op::Put, 8 << 10, 731.0, 731.0)),

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{LaneChoice, Measured, PERCENTILES, Test};
+use super::{LaneChoice, Measured, Over, PERCENTILES, Test};
 use crate::report::{Table, bytes, count, rate, us};
 
 /// A measurement with what it was made over.
@@ -15,6 +15,9 @@ pub struct Row {
     pub rail: String,
     /// Why it was that rail.
     pub why: String,
+    /// Whether it encrypts.
+    #[serde(default)]
+    pub encrypted: bool,
     /// How both sides waited.
     pub waiting: String,
     /// What came out: of several repetitions, the one in the middle.
@@ -37,13 +40,14 @@ pub struct Repeats {
 impl Row {
     /// One row for one measurement made several times, `runs` at least once.
     #[must_use]
-    pub fn of(rail: &str, why: &str, waiting: &str, mut runs: Vec<Measured>) -> Option<Self> {
+    pub fn of(over: &Over, waiting: &str, mut runs: Vec<Measured>) -> Option<Self> {
         let each: Vec<f64> = runs.iter().map(key).collect();
         runs.sort_by(|one, other| key(one).total_cmp(&key(other)));
         let (least, most) = (key(runs.first()?), key(runs.last()?));
         let measured = runs.swap_remove(runs.len() / 2);
         let repeats = (each.len() > 1).then_some(Repeats { least, most, each });
-        Some(Self { rail: rail.into(), why: why.into(), waiting: waiting.into(), measured, repeats })
+        let Over { rail, encrypted, why } = over.clone();
+        Some(Self { rail, why, encrypted, waiting: waiting.into(), measured, repeats })
     }
 }
 
@@ -230,12 +234,13 @@ fn in_common(test: Test, head: &str, value: &str) -> Option<String> {
 
 fn rails(rows: &[Row]) -> String {
     let mut out = String::new();
-    let mut seen: Vec<(&str, &str)> = Vec::new();
+    let mut seen = Vec::new();
     for row in rows {
-        let pair = (row.rail.as_str(), row.why.as_str());
+        let pair = (&row.rail, row.encrypted, &row.why);
         if !seen.contains(&pair) {
             seen.push(pair);
-            out += &format!("\n{}: {}", row.rail, row.why);
+            let encrypted = if row.encrypted { "encrypted" } else { "not encrypted" };
+            out += &format!("\n{}, {encrypted}: {}", row.rail, row.why);
         }
     }
     if !out.is_empty() {
@@ -313,6 +318,7 @@ fn csv_columns() -> Vec<Column> {
         column("server_cpu_ns_per_message", |row| row.measured.server.ns_per_message.to_string()),
         column("server_cpu_ns_per_byte", |row| row.measured.server.ns_per_byte.to_string()),
         column("server_percent_of_core", |row| row.measured.server.percent_of_core.to_string()),
+        column("encrypted", |row| row.encrypted.to_string()),
         column("why", |row| row.why.clone()),
     ]);
     columns

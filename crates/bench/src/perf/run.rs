@@ -33,12 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a run says how far it is, and looks whether anybody still wants it.
 const TELL_EVERY: Duration = Duration::from_millis(250);
 
-/// How often a port is given its tick where nobody polls: as fine as a load with a rate is paced then.
-const TICK_EVERY: Duration = Duration::from_millis(1);
-
-/// A driver gives way every so many turns (about a millisecond): where cores are missing, the peer may be what waits
-/// for this one.
-const TURNS_BETWEEN_YIELDS: u32 = 1 << 14;
+/// How often the worker turns where nobody polls: as fine as a load with a rate is paced then.
+const TURN_EVERY: Duration = Duration::from_millis(1);
 
 /// Where a measurement runs: a worker, and the window of its node that belongs to benchmarks.
 pub struct Place<S: Service> {
@@ -77,7 +73,7 @@ pub fn run<S: Service + AsMut<Ports>>(
     let (worker, peer) = (&place.worker, NodeId(plan.peer));
     let progress = Arc::<Progress<Outcome>>::default();
     let client = Client::new(plan, place.window.clone(), progress.clone());
-    let ticks = plan.trials.iter().any(|trial| trial.load.is_some_and(|load| load.mb_per_s.is_some()));
+    let paced = plan.trials.iter().any(|trial| trial.load.is_some_and(|load| load.mb_per_s.is_some()));
     let _attached = Attached::new(worker, Box::new(client))?;
     let deadline = Instant::now() + Duration::from_millis(plan.total_ms()) + PATIENCE;
     // Nobody polls yet: a worker that is driven cannot be asked for anything.
@@ -92,7 +88,7 @@ pub fn run<S: Service + AsMut<Ports>>(
             return Err(PerfError::Unwanted);
         }
     }
-    driven(worker, plan.driving, ticks, &progress, || {
+    driven(worker, plan.driving, paced, &progress, || {
         while Instant::now() < deadline && !progress.wait(TELL_EVERY) {
             let (trial, messages) = progress.reached();
             if !tell(Live { trial, messages }) {
@@ -132,39 +128,25 @@ pub fn serve<S: Service + AsMut<Ports>>(
 fn driven<S: Service + AsMut<Ports>, T: Send>(
     worker: &Worker<S>,
     driving: Driving,
-    ticks: bool,
+    paced: bool,
     progress: &Progress<T>,
     beside: impl FnOnce(),
 ) {
     thread::scope(|scope| {
         match driving {
             Driving::Polling => {
-                scope.spawn(move || poll(worker, ticks, progress));
+                scope.spawn(move || worker.drive(|_, _| progress.is_done().then_some(())));
             }
-            Driving::Waiting if ticks => {
+            Driving::Waiting if paced => {
                 scope.spawn(move || {
-                    while !progress.wait(TICK_EVERY) {
-                        worker.with(|service, net| service.as_mut().tick(PROMPT, net));
+                    while !progress.wait(TURN_EVERY) {
+                        worker.with(|_, _| ());
                     }
                 });
             }
             Driving::Waiting => {}
         }
         beside();
-    });
-}
-
-fn poll<S: Service + AsMut<Ports>, T>(worker: &Worker<S>, ticks: bool, progress: &Progress<T>) {
-    let mut turns = 0_u32;
-    worker.drive(|service, net| {
-        turns = turns.wrapping_add(1);
-        if ticks {
-            service.as_mut().tick(PROMPT, net);
-        }
-        if turns.is_multiple_of(TURNS_BETWEEN_YIELDS) {
-            thread::yield_now();
-        }
-        progress.is_done().then_some(())
     });
 }
 
@@ -178,6 +160,7 @@ impl<'a, S: Service + AsMut<Ports>> Attached<'a, S> {
             match ports.set(PROMPT, Some(port)) {
                 None => {
                     ports.share(BULK, PROMPT);
+                    ports.watch(Some(PROMPT));
                     Ok(Self(worker))
                 }
                 Some(other) => {
@@ -193,6 +176,7 @@ impl<S: Service + AsMut<Ports>> Drop for Attached<'_, S> {
     fn drop(&mut self) {
         self.0.with(|service, _| {
             let ports = service.as_mut();
+            ports.watch(None);
             ports.set(PROMPT, None);
             ports.share(BULK, BULK);
         });

@@ -9,7 +9,7 @@ use plexus_node::port::Port;
 
 use super::{
     PerfError, Trial,
-    parameters::PROMPT,
+    parameters::{BULK, PROMPT},
     progress::Progress,
     result::{Flow, ServerReport},
     side::Side,
@@ -88,6 +88,10 @@ impl Port for Server {
                 let report = serde_json::to_vec(&report).expect("a report has no map and no failing part");
                 reply(net, from, What::Ended, &report);
             }
+            What::Drain => {
+                // No link: the port is told of that apart.
+                let _ = net.send(from, BULK, Kind::Reply, message.tag, &[]);
+            }
             What::Bye => self.progress.finish(Ok(())),
             _ => {
                 let Some(side) = &mut self.side else { return };
@@ -98,10 +102,33 @@ impl Port for Server {
         }
     }
 
-    fn tick(&mut self, net: &mut Net) {
-        if let Some(side) = &mut self.side {
-            side.tick(net);
+    #[inline]
+    fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {
+        let (Some(tag), Some(side)) = (Tag::read(token as u32), &mut self.side) else { return };
+        if self.client == Some(from)
+            && let Err(error) = side.reply(net, tag, payload)
+        {
+            self.progress.finish(Err(error));
         }
+    }
+
+    #[inline]
+    fn turn(&mut self, net: &mut Net) -> usize {
+        let Some(side) = &mut self.side else { return 0 };
+        if self.progress.is_done() {
+            return 0;
+        }
+        match side.turn(net) {
+            Ok((done, _)) => done,
+            Err(error) => {
+                self.progress.finish(Err(error));
+                0
+            }
+        }
+    }
+
+    fn pending(&self) -> bool {
+        !self.progress.is_done() && self.side.as_ref().is_some_and(Side::pending)
     }
 
     fn peer_gone(&mut self, _: &mut Net, peer: NodeId) {

@@ -11,6 +11,7 @@ use super::{
     active::Active,
     ops,
     passive::Passive,
+    payload, places,
     wire::{self, Tag, What},
 };
 
@@ -29,12 +30,13 @@ pub(super) struct Side {
 impl Side {
     /// The end that begins.
     pub(super) fn client(trial: Trial, number: u32, peer: NodeId, window: Arc<Window>) -> Self {
+        places::prepare(&window, &trial, number, &payload::pattern(trial.bytes as usize));
         Self {
             trial,
             number,
-            active: Some(Active::new(trial, number, peer)),
-            passive: trial.bidirectional.then(|| Passive::new(trial, window.clone())),
-            load: trial.load.map(|load| Active::load(load, number, peer)),
+            active: Some(Active::new(trial, number, peer, window.clone())),
+            passive: trial.bidirectional.then(|| Passive::new(trial, number, peer, window.clone())),
+            load: trial.load.map(|load| Active::load(load, number, peer, window.clone())),
             load_in: None,
             window,
         }
@@ -42,13 +44,14 @@ impl Side {
 
     /// The end that serves.
     pub(super) fn server(trial: Trial, number: u32, peer: NodeId, window: Arc<Window>) -> Self {
+        places::prepare(&window, &trial, number, &payload::pattern(trial.bytes as usize));
         Self {
             trial,
             number,
-            active: trial.bidirectional.then(|| Active::new(trial, number, peer)),
-            passive: Some(Passive::new(trial, window.clone())),
+            active: trial.bidirectional.then(|| Active::new(trial, number, peer, window.clone())),
+            passive: Some(Passive::new(trial, number, peer, window.clone())),
             load: None,
-            load_in: trial.load.map(|load| Passive::load(load.bytes, window.clone())),
+            load_in: trial.load.map(|load| Passive::load(load.bytes, number, peer, window.clone())),
             window,
         }
     }
@@ -58,9 +61,42 @@ impl Side {
         self.sending().for_each(|active| active.start(net));
     }
 
-    /// Looks after what no answer drives.
-    pub(super) fn tick(&mut self, net: &mut Net) {
-        self.sending().for_each(|active| active.tick(net));
+    /// Looks after what no message announces: how much was done, and the time, where some of it was an answer to what is
+    /// measured.
+    ///
+    /// # Errors
+    /// Something is not what was sent.
+    #[inline]
+    pub(super) fn turn(&mut self, net: &mut Net) -> Result<(usize, Option<Nanos>), PerfError> {
+        let answers = self.active.as_mut().map_or(Ok(0), |active| active.turn(net))?;
+        let arrived = self.passive.as_mut().map_or(Ok(0), |passive| passive.turn(net))?;
+        if let Some(load) = &mut self.load {
+            load.turn(net)?;
+        }
+        Ok((answers + arrived, (answers > 0).then(clock::now)))
+    }
+
+    /// Whether that would get something done.
+    pub(super) fn pending(&self) -> bool {
+        self.active.as_ref().is_some_and(Active::pending)
+            || self.passive.as_ref().is_some_and(Passive::pending)
+    }
+
+    /// Handles the answer to an access; the time, where it was one of those that are measured.
+    ///
+    /// # Errors
+    /// It is not what must have been there.
+    #[inline]
+    pub(super) fn reply(
+        &mut self,
+        net: &mut Net,
+        tag: Tag,
+        answer: &[u8],
+    ) -> Result<Option<Nanos>, PerfError> {
+        let Some(active) = self.active.as_mut().filter(|_| tag.trial == self.number) else { return Ok(None) };
+        let now = clock::now();
+        active.fetched(net, tag, answer, now)?;
+        Ok(Some(now))
     }
 
     /// From now on everything counts.

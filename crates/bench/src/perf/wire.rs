@@ -39,12 +39,14 @@ pub(super) enum What {
     End,
     /// Server: what it saw since the mark, as JSON.
     Ended,
+    /// Client, on the bulk lane: what of a trial is still under way there? Server: nothing any more, either way.
+    Drain,
     /// Client: that was the last trial.
     Bye,
 }
 
 impl What {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Hello,
         Self::Welcome,
         Self::Begin,
@@ -56,6 +58,7 @@ impl What {
         Self::Mark,
         Self::End,
         Self::Ended,
+        Self::Drain,
         Self::Bye,
     ];
 }
@@ -128,7 +131,7 @@ mod tests {
             assert_eq!(Tag::read(Tag::of(what, 63, 62, 0x1_2345_6789)), Some(tag));
             assert_eq!(Tag::read(Tag::plain(what)), Some(Tag { what, stream: 0, trial: 0, number: 0 }));
         }
-        assert_eq!((Tag::read(0), Tag::read(13), Tag::read(15)), (None, None, None));
+        assert_eq!((Tag::read(0), Tag::read(14), Tag::read(15)), (None, None, None));
         assert_eq!((number(&[1, 2]), number(&[1, 0, 0, 0, 0, 0, 0, 0, 9])), (0, 1));
     }
 }

@@ -276,7 +276,8 @@ impl<S: Service> Worker<S> {
         }
     }
 
-    /// Drives the worker without ever sleeping until `act`, called after every turn, answers.
+    /// Drives the worker without ever sleeping until `act`, called after every turn, answers. Where nothing comes for a
+    /// while it gives way to other threads, and where those want the core, at every look.
     ///
     /// This is how a benchmark measures the links without any hand-over between threads.
     pub fn drive<R>(&self, mut act: impl FnMut(&mut S, &mut Net) -> Option<R>) -> R {
@@ -290,12 +291,18 @@ impl<S: Service> Worker<S> {
         };
         shared.bell.disarm();
         let seat = shared.watch.sit();
+        let mut spinner = Spinner::new(Waiting::Polling, &shared.crowded);
         let result = loop {
             let core_ref = &mut *core;
             let result = act(&mut core_ref.service, &mut core_ref.net);
-            core.turn(shared);
+            let done = core.turn(shared);
             if let Some(result) = result {
                 break result;
+            }
+            if done > 0 {
+                spinner.reset();
+            } else {
+                spinner.again();
             }
         };
         shared.leave(core, seat.as_ref());

@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use plexus_base::Waiting;
 use plexus_bench::{
     blocks::{self, Order, Report, Workload},
-    perf::{self, Driving, Op, Plan, Row, Test, Trial, Until},
+    perf::{self, Driving, Op, Over, Plan, Row, Test, Trial, Until},
 };
 use plexus_node::{Parameters, TemporaryCluster, config::Config};
 use serde::Serialize;
@@ -108,7 +108,8 @@ impl Demo {
             let bare = |config: &Config| -> anyhow::Result<()> {
                 let measured = perf::between(config, 0, &one_way(), interrupted, &mut |_| {})?;
                 let why = "what joins this pair";
-                let row = |measured| Row::of(joined.rail, why, Driving::Polling.name(), vec![measured]);
+                let over = Over { rail: joined.rail.into(), encrypted: false, why: why.into() };
+                let row = |measured| Row::of(&over, Driving::Polling.name(), vec![measured]);
                 perf.extend(measured.into_iter().filter_map(row));
                 Ok(())
             };

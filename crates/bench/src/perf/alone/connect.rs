@@ -5,13 +5,15 @@ use std::{
     time::Duration,
 };
 
+use plexus_interconnect::mesh::Key;
+
 use super::{
     AloneError, Ask, PORT, RailChoice,
     machine::identity,
     meet::{Answer, AskWire, has, hear, say},
     mesh::{End, LISTENER, Pair},
 };
-use crate::perf::{Driving, Live, Measured, Plan, Trial, Until, run};
+use crate::perf::{Driving, Live, Measured, Over, Plan, Trial, Until, run};
 
 /// How long an address may take to be reached.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
@@ -23,24 +25,24 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 pub struct Session {
     end: End,
     driving: Driving,
-    rail: String,
-    why: String,
+    over: Over,
     // Last: its end tells the listener that the session is over.
     _control: TcpStream,
 }
 
 impl Session {
-    /// Meets the listener at `target`, a host or `HOST:PORT`.
+    /// Meets the listener at `target`, a host or `HOST:PORT`. With a `key` both prove that they have it.
     ///
     /// # Errors
     /// This machine does not have what the rail needs, nobody listens there, or it refuses.
-    pub fn open(target: &str, ask: &Ask) -> Result<Self, AloneError> {
+    pub fn open(target: &str, ask: &Ask, key: Option<&Key>) -> Result<Self, AloneError> {
         if let RailChoice::Only(rail) = ask.rail {
             has(rail).map_err(AloneError::Machine)?;
         }
         let mut control = reach(target)?;
         let talk = |what| move |error| AloneError::Talk { what, error };
-        say(&mut control, &AskWire::of(ask, identity())).map_err(talk("asking the listener"))?;
+        say(&mut control, &AskWire::of(ask, identity(), key.is_some()))
+            .map_err(talk("asking the listener"))?;
         let answer: Result<Answer, String> =
             hear(&mut control, ANSWERED_WITHIN).map_err(talk("waiting for the listener's answer"))?;
         let answer = answer.map_err(AloneError::Refused)?;
@@ -50,22 +52,24 @@ impl Session {
         };
         let addresses = control.local_addr().and_then(|here| Ok((here, control.peer_addr()?)));
         let (here, there) = addresses.map_err(talk("looking at the connection"))?;
-        let pair = Pair { cluster: answer.cluster, rail, waiting: ask.waiting };
+        let pair = Pair {
+            cluster: answer.cluster,
+            rail,
+            waiting: ask.waiting,
+            key: key.cloned(),
+            encrypt: ask.encrypt,
+        };
         let end = End::connect(&pair, here.ip(), SocketAddr::new(there.ip(), answer.port))?;
         end.wait()?;
-        Ok(Self { end, driving: ask.driving, rail: answer.rail, why: answer.why, _control: control })
+        let encrypted = end.rails().iter().any(|rail| rail.encrypted);
+        let over = Over { rail: answer.rail, encrypted, why: answer.why };
+        Ok(Self { end, driving: ask.driving, over, _control: control })
     }
 
-    /// What joins the two sides.
+    /// What joins the two sides, and why.
     #[must_use]
-    pub fn rail(&self) -> &str {
-        &self.rail
-    }
-
-    /// Why it is that rail.
-    #[must_use]
-    pub fn why(&self) -> &str {
-        &self.why
+    pub fn over(&self) -> &Over {
+        &self.over
     }
 
     /// Measures; `tell` hears how far it is, and ends it by saying that nobody wants it any more.

@@ -7,10 +7,13 @@ use std::{
     time::Duration,
 };
 
+use plexus_fabric::RailKind;
+use plexus_interconnect::mesh::Key;
+
 use super::{
     AloneError, Ask,
     machine::{identity, pin},
-    meet::{Answer, AskWire, choose, hear, say},
+    meet::{Answer, AskWire, choose, hear, keys_agree, say},
     mesh::{End, Pair},
 };
 use crate::perf::{PerfError, Serve, serve};
@@ -25,6 +28,7 @@ const PATIENCE_MS: u64 = 24 * 3600 * 1000;
 pub struct Listener {
     listener: TcpListener,
     core: Option<usize>,
+    key: Option<Key>,
 }
 
 /// What became of one connection.
@@ -47,14 +51,15 @@ pub enum Served {
 }
 
 impl Listener {
-    /// Listens at `address`. Sessions stay on `core` unless the client names another.
+    /// Listens at `address`. Sessions stay on `core` unless the client names another. With a `key`, who does not prove it is
+    /// refused.
     ///
     /// # Errors
     /// The address is taken or none of this machine's.
-    pub fn bind(address: SocketAddr, core: Option<usize>) -> Result<Self, AloneError> {
+    pub fn bind(address: SocketAddr, core: Option<usize>, key: Option<Key>) -> Result<Self, AloneError> {
         let listener = TcpListener::bind(address)
             .map_err(|error| AloneError::Listen { address: address.to_string(), error })?;
-        Ok(Self { listener, core })
+        Ok(Self { listener, core, key })
     }
 
     /// Where it listens.
@@ -73,7 +78,11 @@ impl Listener {
         let (mut control, client) = self.listener.accept()?;
         let refused = |why: String| Served::Refused { client, why };
         let asked = hear::<AskWire>(&mut control, ASKED_WITHIN).map_err(|error| error.to_string());
-        let asked = asked.and_then(|wire| Ok((wire.ask()?, wire.machine)));
+        let asked = asked.and_then(|wire| {
+            let ask = wire.ask()?;
+            keys_agree(self.key.is_some(), wire.keyed)?;
+            Ok((ask, wire.machine))
+        });
         let served = asked.and_then(|(ask, machine)| {
             // A thread of its own: what it is pinned to ends with it.
             thread::scope(|scope| {
@@ -97,9 +106,12 @@ impl Listener {
             pin(core).map_err(text)?;
         }
         let (rail, why) = choose(ask.rail, &identity(), machine)?;
+        if ask.encrypt && rail == RailKind::Ofi {
+            return Err("libfabric encrypts nothing: use --rail tcp, or leave --encrypt out".into());
+        }
         let mut cluster = [0; 16];
         getrandom::fill(&mut cluster).map_err(|error| format!("no random numbers: {error}"))?;
-        let pair = Pair { cluster, rail, waiting: ask.waiting };
+        let pair = Pair { cluster, rail, waiting: ask.waiting, key: self.key.clone(), encrypt: ask.encrypt };
         let ip = control.local_addr().map_err(|error| error.to_string())?.ip();
         let (end, port) = End::listen(&pair, ip).map_err(text)?;
         let rail = rail.to_string();

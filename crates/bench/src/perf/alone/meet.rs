@@ -1,9 +1,12 @@
 //! The first words between a client and a listener: a line of JSON each way.
 //!
 //! ```text
-//! -> {"version":1,"machine":"...","rail":"auto","waiting":"adaptive","driving":"waiting","core":1}
+//! -> {"version":2,"machine":"...","rail":"auto","waiting":"adaptive","driving":"waiting","core":1,"encrypt":false,"keyed":true}
 //! <- {"Ok":{"rail":"shm","why":"...","cluster":"32 hex digits","port":40001}}    or {"Err":"one line"}
 //! ```
+//!
+//! Nothing of this is secret, and nothing of it is trusted: whoever changes it on the way can keep the two from meeting, no
+//! more. With a key each side proves it to the other when their meshes join, and refuses to join without.
 //!
 //! Lines are short and come soon, or the connection is closed. Unknown fields are refused, as another version is.
 
@@ -25,7 +28,7 @@ use crate::perf::Driving;
 pub const PORT: u16 = 7490;
 
 /// What both sides must speak.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// Longest line.
 const LINE: usize = 4096;
@@ -79,6 +82,8 @@ pub struct Ask {
     pub driving: Driving,
     /// The core that the listener's side is to stay on.
     pub core: Option<usize>,
+    /// Whether what goes over a network is encrypted.
+    pub encrypt: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -90,10 +95,13 @@ pub(super) struct AskWire {
     pub(super) waiting: String,
     pub(super) driving: Driving,
     pub(super) core: Option<usize>,
+    pub(super) encrypt: bool,
+    /// Whether the client has a key that the listener must have too.
+    pub(super) keyed: bool,
 }
 
 impl AskWire {
-    pub(super) fn of(ask: &Ask, machine: String) -> Self {
+    pub(super) fn of(ask: &Ask, machine: String, keyed: bool) -> Self {
         Self {
             version: VERSION,
             machine,
@@ -101,6 +109,8 @@ impl AskWire {
             waiting: ask.waiting.to_string(),
             driving: ask.driving,
             core: ask.core,
+            encrypt: ask.encrypt,
+            keyed,
         }
     }
 
@@ -114,6 +124,7 @@ impl AskWire {
             waiting: self.waiting.parse()?,
             driving: self.driving,
             core: self.core,
+            encrypt: self.encrypt,
         })
     }
 }
@@ -136,6 +147,15 @@ pub(super) fn has(rail: RailKind) -> Result<(), String> {
     match rail {
         RailKind::Ofi => ofi::available().map_err(|why| why.to_string()),
         RailKind::Shm | RailKind::Tcp => Ok(()),
+    }
+}
+
+/// Refuses where only one of the two has a key.
+pub(super) fn keys_agree(ours: bool, theirs: bool) -> Result<(), String> {
+    match (ours, theirs) {
+        (true, false) => Err("it serves only who has its key: name the same file with --key".into()),
+        (false, true) => Err("it has no key: start it with --key and the same file".into()),
+        _ => Ok(()),
     }
 }
 
@@ -215,7 +235,7 @@ mod tests {
             b"{}\n",
             b"",
             &[b'x'; 2 * LINE],
-            br#"{"version":1,"machine":"","rail":"auto","waiting":"event","driving":"polling","core":null,"x":1}
+            br#"{"version":2,"machine":"","rail":"auto","waiting":"event","driving":"polling","core":null,"encrypt":true,"keyed":true,"x":1}
 "#,
         ] {
             let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -225,12 +245,19 @@ mod tests {
             let heard = hear::<AskWire>(&mut server, Duration::from_secs(5));
             assert!(heard.is_err(), "{heard:?}");
         }
-        let ask =
-            Ask { rail: RailChoice::Auto, waiting: Waiting::Event, driving: Driving::Waiting, core: Some(1) };
-        let wire = AskWire::of(&ask, "m".into());
+        let ask = Ask {
+            rail: RailChoice::Auto,
+            waiting: Waiting::Event,
+            driving: Driving::Waiting,
+            core: Some(1),
+            encrypt: true,
+        };
+        let wire = AskWire::of(&ask, "m".into(), true);
         let text = serde_json::to_string(&wire).unwrap();
         let back: AskWire = serde_json::from_str(&text).unwrap();
         assert_eq!(back.ask(), Ok(ask));
         assert!(AskWire { version: 9, ..back }.ask().unwrap_err().contains("version 9"));
+        assert_eq!((keys_agree(true, true), keys_agree(false, false)), (Ok(()), Ok(())));
+        assert!(keys_agree(true, false).is_err() && keys_agree(false, true).is_err());
     }
 }

@@ -9,8 +9,8 @@ use std::{
 use plexus_base::{Epoch, Incarnation, NodeId, Waiting};
 use plexus_fabric::{Lost, RailKind, Window};
 use plexus_interconnect::{
-    Message, Net, Service,
-    mesh::{self, Mesh, MeshError},
+    Message, Net, RailReport, Service,
+    mesh::{self, Key, Mesh, MeshError},
 };
 use plexus_node::port::Ports;
 
@@ -55,6 +55,15 @@ impl Service for Bare {
         self.0.reply(net, from, token, payload);
     }
 
+    #[inline]
+    fn turn(&mut self, net: &mut Net) -> usize {
+        self.0.turn(net)
+    }
+
+    fn pending(&mut self) -> bool {
+        self.0.pending()
+    }
+
     fn peer_gone(&mut self, net: &mut Net, peer: NodeId, _: &Lost) {
         self.0.peer_gone(net, peer);
     }
@@ -65,15 +74,21 @@ pub(super) struct Pair {
     pub(super) cluster: [u8; 16],
     pub(super) rail: RailKind,
     pub(super) waiting: Waiting,
+    /// What both sides were given to prove; nothing: whoever knows the cluster's random name is let in.
+    pub(super) key: Option<Key>,
+    pub(super) encrypt: bool,
 }
 
 impl Pair {
-    /// The random name is all that the two have in common. It went over the network as it is: it keeps strangers away,
-    /// not those who listen.
-    fn key(&self) -> mesh::Key {
+    /// Without a key the random name is all that the two have in common. It went over the network as it is: it keeps
+    /// strangers away, not those who listen.
+    fn key(&self) -> Key {
+        if let Some(key) = &self.key {
+            return key.clone();
+        }
         let mut key = [0; mesh::KEY];
         key[..self.cluster.len()].copy_from_slice(&self.cluster);
-        mesh::Key::new(key)
+        Key::new(key)
     }
 }
 
@@ -121,13 +136,14 @@ impl End {
             cluster: pair.cluster,
             keys: Arc::new(vec![pair.key()]),
             epoch: Epoch(1),
-            fingerprint: u64::from(VERSION),
+            // Both or none encrypt.
+            fingerprint: u64::from(VERSION) << 1 | u64::from(pair.encrypt),
             listen: vec![listen],
             peers: vec![mesh::Peer {
                 id: peer,
                 addresses: vec![address],
                 rails: vec![pair.rail],
-                encrypt: false,
+                encrypt: pair.encrypt,
             }],
             windows: vec![window.clone()],
             waiting: pair.waiting,
@@ -138,6 +154,11 @@ impl End {
         let mesh = Mesh::start(config, vec![Bare::default()], |_| ())?;
         let worker = mesh.workers()[0].clone();
         Ok(Self { mesh, place: Place { worker, window }, peer })
+    }
+
+    /// The rails between the two.
+    pub(super) fn rails(&self) -> Vec<RailReport> {
+        self.mesh.rails()
     }
 
     /// Waits for the link.

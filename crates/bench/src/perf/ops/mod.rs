@@ -1,15 +1,19 @@
-//! The operations, a module each: how a message of it leaves, and what the receiver finds of it.
+//! The operations, a module each: how one of it leaves, and what the receiver finds of it.
 //!
 //! All leave the same way ([`Sending`]), so that whoever keeps count of them ([`active`](super::active)) knows nothing of how.
 
+mod atomic;
+mod get;
 mod put;
 mod send;
+mod write;
 
 use plexus_base::NodeId;
 use plexus_fabric::Window;
 use plexus_interconnect::{Channel, Kind, Message, Net};
+use plexus_node::port::Ports;
 
-use super::{Op, Trial, payload};
+use super::{Op, Trial, parameters::PROMPT, payload};
 
 /// One message that is to leave.
 pub(super) struct Sending<'a> {
@@ -18,6 +22,8 @@ pub(super) struct Sending<'a> {
     pub(super) channel: Channel,
     pub(super) kind: Kind,
     pub(super) tag: u32,
+    /// Which of its stream it is.
+    pub(super) number: u64,
     /// Where in the peer's window it goes, if it goes there.
     pub(super) offset: u64,
     pub(super) data: &'a [u8],
@@ -29,7 +35,16 @@ pub(super) fn issue(net: &mut Net, sending: &Sending<'_>) {
     match sending.op {
         Op::Send => send::issue(net, sending),
         Op::Put => put::issue(net, sending),
+        Op::Get => get::issue(net, sending),
+        Op::Write => write::issue(net, sending),
+        Op::Atomic => atomic::issue(net, sending),
     }
+}
+
+/// The token under which the answer to an access comes back to the port.
+#[inline]
+fn token(tag: u32) -> u64 {
+    Ports::token(PROMPT, u64::from(tag))
 }
 
 /// Looks at all bytes of a message of `trial` that has come; what was seen. `place` is where in this side's window
@@ -39,5 +54,7 @@ pub(super) fn look(trial: &Trial, window: &Window, place: u64, message: &Message
     match trial.op {
         Op::Send => payload::look(message.payload),
         Op::Put => payload::look_at(window, place as usize, trial.bytes as usize),
+        // Nothing of these comes as a message.
+        Op::Get | Op::Write | Op::Atomic => 0,
     }
 }

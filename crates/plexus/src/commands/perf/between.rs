@@ -4,10 +4,12 @@ use std::path::Path;
 
 use anyhow::bail;
 use plexus_base::Waiting;
-use plexus_bench::perf::{self, Plan, Row, alone::RailChoice};
+use plexus_bench::perf::{self, Over, Plan, Row, alone::RailChoice};
+use plexus_node::{config::Config, control::ControlError};
+use plexus_observe::cluster::{Reading, Seen};
 
 use super::{Cores, Teller, Wish, driving, explained};
-use crate::commands::{cluster::load, interrupt::interrupted, measured};
+use crate::commands::{cluster::load, interrupt::interrupted};
 
 /// Between the two nodes called `names`, else the first two.
 pub(super) fn measure(wish: &Wish, dir: &Path, names: Option<&[String; 2]>) -> anyhow::Result<Vec<Row>> {
@@ -23,6 +25,9 @@ pub(super) fn measure(wish: &Wish, dir: &Path, names: Option<&[String; 2]>) -> a
     if wish.cores != Cores::Usual {
         bail!("--cores: nodes stay on the `cores` of cluster.toml; change them there");
     }
+    if wish.encrypt || wish.key.is_some() {
+        bail!("--encrypt, --key: nodes encrypt as cluster.toml says and have the cluster's keys");
+    }
     let as_configured = config.waiting;
     let waits = match wish.waits[..] {
         [] if as_configured == Waiting::Polling => vec![Waiting::Polling],
@@ -33,11 +38,13 @@ pub(super) fn measure(wish: &Wish, dir: &Path, names: Option<&[String; 2]>) -> a
     if let Some(wait) = waits.iter().find(|wait| !possible(wait)) {
         bail!("--wait {wait}: the nodes wait as cluster.toml says ({as_configured}); use that, or polling");
     }
-    let rail = measured::rails_in_use(&config)?;
-    let other = |wanted: &&RailChoice| **wanted != RailChoice::Auto && wanted.to_string() != rail;
+    let over = over(&config, client, server)?;
+    let uses = |wanted: &str| over.rail.split(" + ").all(|rail| rail.split(' ').next() == Some(wanted));
+    let other = |wanted: &&RailChoice| **wanted != RailChoice::Auto && !uses(&wanted.to_string());
     if let Some(wanted) = wish.rails.iter().find(other) {
         bail!(
-            "--rail {wanted}: the nodes use {rail}, and `plexus rails` says why; change `rails` in cluster.toml, or measure without a cluster"
+            "--rail {wanted}: the nodes use {}, and `plexus rails` says why; change `rails` in cluster.toml, or measure without a cluster",
+            over.rail
         );
     }
     let mut rows = Vec::new();
@@ -46,11 +53,27 @@ pub(super) fn measure(wish: &Wish, dir: &Path, names: Option<&[String; 2]>) -> a
         let plan = Plan { peer: server as u8, driving, trials: wish.trials.clone(), until: wish.until };
         plan.check()?;
         let measure = |number| {
-            let teller = Teller::new(wish, format!("{rail}, {wait}"), number);
+            let teller = Teller::new(wish, format!("{}, {wait}", over.rail), number);
             perf::between(&config, client, &plan, &interrupted, &mut |live| teller.tell(live))
                 .map_err(explained)
         };
-        rows.extend(wish.rows(wait, measure, (&rail, "what the nodes use now; `plexus rails` says why"))?);
+        rows.extend(wish.rows(wait, measure, &over)?);
     }
     Ok(rows)
+}
+
+/// The rails between the two, as the one that measures says.
+fn over(config: &Config, client: usize, server: usize) -> anyhow::Result<Over> {
+    let (client, server) = (&config.nodes[client].name, &config.nodes[server].name);
+    let reading = Reading::take(config, Some(client))?;
+    let Some((_, seen)) = reading.nodes.first() else { bail!("{client}: not found") };
+    match seen {
+        Seen::Alive(snapshot) => Ok(Over::of(&snapshot.rails, server)),
+        Seen::Silent(why) => bail!("{why}"),
+        Seen::Down => Err(ControlError::NotRunning {
+            name: client.clone(),
+            dir: config.dir.root().display().to_string(),
+        }
+        .into()),
+    }
 }

@@ -8,13 +8,38 @@ use std::{
 
 use anyhow::{Context, bail};
 use plexus_bench::perf::alone::{Listener, PORT, Served};
+use plexus_interconnect::mesh::Key;
 use serde_json::json;
 
 use crate::output;
 
+/// Who is let in.
+pub(super) struct Guard {
+    /// Who has this key.
+    pub(super) key: Option<Key>,
+    /// Whoever calls.
+    pub(super) open: bool,
+}
+
 /// Serves at `address` (an IP address, with a port or without).
-pub(super) fn run(address: &str, once: bool, core: Option<usize>, json: bool) -> anyhow::Result<()> {
-    let listener = Listener::bind(parse(address)?, core)?;
+pub(super) fn run(
+    address: &str,
+    Guard { key, open }: Guard,
+    once: bool,
+    core: Option<usize>,
+    json: bool,
+) -> anyhow::Result<()> {
+    let address = parse(address)?;
+    if !address.ip().is_loopback() && key.is_none() && !open {
+        bail!(
+            "--listen {address}: other machines reach that; name a key that both sides have with --key FILE, or serve \
+             whoever calls with --open"
+        );
+    }
+    if open {
+        output::progress("whoever reaches this address is served: nobody is authenticated (--open)");
+    }
+    let listener = Listener::bind(address, core, key)?;
     let at = listener.address().context("where it listens")?;
     match json {
         true => output::json(&json!({ "listening": at }))?,

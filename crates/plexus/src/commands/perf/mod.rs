@@ -10,11 +10,13 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use plexus_base::Waiting;
 use plexus_bench::perf::{
-    self, Driving, Grid, LaneChoice, Op, Row, Test, Thresholds, Trial, Until,
+    self, Driving, Grid, LaneChoice, Op, Over, Row, Test, Thresholds, Trial, Until,
     alone::{self, RailChoice},
     compare, plot,
     reference::{self, Source},
 };
+use plexus_interconnect::mesh::Key;
+use plexus_node::keys;
 
 use super::measured;
 use crate::output;
@@ -22,13 +24,17 @@ use crate::output;
 const EXAMPLES: &str = "\
 Examples:
   plexus perf                                        this machine: memory and TCP side by side
-  plexus perf --listen                               on one machine, and on the other:
-  plexus perf HOST --sizes 8..4M --plot charts
+  plexus perf --listen --key perf.key                on one machine, and on the other, with the same file:
+  plexus perf HOST --key perf.key --sizes 8..4M --plot charts
   plexus perf c1 n1 n2 --test latency --sizes 64     two nodes of a running cluster
   plexus perf --rail tcp --sizes 64 --test latency --load max
   plexus perf --test bandwidth --sizes 64K --streams 1,4,16 --bidirectional
   plexus perf --compare hp,dolphin,cern
-  plexus perf HOST --sizes 8 --test latency --max-latency-us 20 --percentile p99";
+  plexus perf --op write,get,atomic --test latency --sizes 8
+  plexus perf HOST --sizes 8 --test latency --max-latency-us 20 --percentile p99
+
+A key file is one line of 64 hexadecimal digits that only its owner may read: a cluster's keys/cluster.key, or
+  (umask 077; openssl rand -hex 32 > perf.key)";
 
 /// Between whom, and what.
 #[derive(clap::Args)]
@@ -43,7 +49,9 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', default_value = "latency,bandwidth", value_name = "TEST,...")]
     #[arg(help_heading = "What")]
     test: Vec<Test>,
-    /// How bytes get there: send (a message that the peer is handed), put (into the peer's memory, with a message behind).
+    /// How bytes get there: send (a message that the peer is handed), put (into the peer's memory, with a message behind),
+    /// write (into the peer's memory, where it looks for them), get (out of the peer's memory), atomic (one added to a word
+    /// there).
     #[arg(
         long,
         value_delimiter = ',',
@@ -90,14 +98,23 @@ pub(crate) struct Args {
     /// Measure everything so often; the one in the middle is shown, and how far they lay apart.
     #[arg(long, default_value_t = 1, value_name = "N", help_heading = "How")]
     repeat: u32,
+    /// Encrypt what goes over a network [of a cluster: as it is configured].
+    #[arg(long, help_heading = "How")]
+    encrypt: bool,
+    /// A file with the key that both sides prove to each other.
+    #[arg(long, value_name = "FILE", help_heading = "How")]
+    key: Option<PathBuf>,
     /// Cores of the two sides, as in 0,1; `any` for none [default on one machine: its first two].
     #[arg(long, value_name = "A,B | any", help_heading = "How")]
     cores: Option<String>,
 
     /// Serve those who measure from another machine [default address: 0.0.0.0:7490].
     #[arg(long, num_args = 0..=1, default_missing_value = "0.0.0.0", value_name = "ADDR", help_heading = "Listening")]
-    #[arg(conflicts_with_all = ["target", "test", "op", "sizes", "load", "rail", "wait", "count", "repeat"])]
+    #[arg(conflicts_with_all = ["target", "test", "op", "sizes", "load", "rail", "wait", "count", "repeat", "encrypt"])]
     listen: Option<String>,
+    /// Serve whoever calls, from any machine, without a key.
+    #[arg(long, requires = "listen", conflicts_with = "key", help_heading = "Listening")]
+    open: bool,
     /// End after one client.
     #[arg(long, requires = "listen", help_heading = "Listening")]
     once: bool,
@@ -109,7 +126,7 @@ pub(crate) struct Args {
     /// made for that; needs root.
     #[arg(long, help_heading = "Modes")]
     #[arg(conflicts_with_all = ["target", "test", "op", "sizes", "streams", "depth", "bidirectional", "load", "rail"])]
-    #[arg(conflicts_with_all = ["count", "repeat", "cores", "listen", "csv", "plot", "compare", "max_latency_us"])]
+    #[arg(conflicts_with_all = ["count", "repeat", "cores", "listen", "csv", "plot", "compare", "max_latency_us", "key", "encrypt"])]
     #[arg(conflicts_with = "min_mb_s")]
     sweep_host: bool,
 
@@ -174,6 +191,8 @@ struct Wish {
     rails: Vec<RailChoice>,
     waits: Vec<Waiting>,
     cores: Cores,
+    key: Option<Key>,
+    encrypt: bool,
 }
 
 /// Where the two sides run.
@@ -202,7 +221,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             Cores::These(_, core) => Some(core),
             Cores::Usual | Cores::Any => None,
         };
-        return listen::run(address, args.once, core, args.json);
+        let key = args.read_key()?;
+        return listen::run(address, listen::Guard { key, open: args.open }, args.once, core, args.json);
     }
     let wish = args.wish(cores)?;
     if args.sweep_host {
@@ -264,7 +284,13 @@ impl Args {
             rails: self.rail.clone(),
             waits: self.wait.clone(),
             cores,
+            key: self.read_key()?,
+            encrypt: self.encrypt,
         })
+    }
+
+    fn read_key(&self) -> anyhow::Result<Option<Key>> {
+        self.key.as_deref().map(keys::file).transpose().context("--key")
     }
 
     /// Prints the result, then fails where a threshold is missed.
@@ -322,14 +348,14 @@ impl Wish {
         &self,
         waiting: Waiting,
         mut measure: impl FnMut(u32) -> anyhow::Result<Vec<perf::Measured>>,
-        (rail, why): (&str, &str),
+        over: &Over,
     ) -> anyhow::Result<Vec<Row>> {
         let mut runs: Vec<Vec<perf::Measured>> = self.trials.iter().map(|_| Vec::new()).collect();
         for number in 0..self.repeat {
             let measured = measure(number)?;
             runs.iter_mut().zip(measured).for_each(|(runs, measured)| runs.push(measured));
         }
-        Ok(runs.into_iter().filter_map(|runs| Row::of(rail, why, waiting.name(), runs)).collect())
+        Ok(runs.into_iter().filter_map(|runs| Row::of(over, waiting.name(), runs)).collect())
     }
 }
 

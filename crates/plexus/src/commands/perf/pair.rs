@@ -15,13 +15,21 @@ use plexus_bench::perf::{
 };
 
 use super::{Teller, Wish, driving, place};
-use crate::commands::{cluster::this_program, interrupt::interrupted};
+use crate::{
+    commands::{cluster::this_program, interrupt::interrupted},
+    output,
+};
 
 /// How both sides wait unless told otherwise.
 const WAITS: [Waiting; 2] = [Waiting::Polling, Waiting::Adaptive];
 
 /// Between this process and another of this machine, over every rail that there is on one.
 pub(super) fn measure(wish: &Wish) -> anyhow::Result<Vec<Row>> {
+    if wish.key.is_some() {
+        bail!(
+            "--key: the other side is a process of this one's own; a key is for --listen and who measures with it"
+        );
+    }
     let other = Other::start()?;
     let rails = match wish.rails.is_empty() {
         true => RailChoice::every(),
@@ -32,6 +40,11 @@ pub(super) fn measure(wish: &Wish) -> anyhow::Result<Vec<Row>> {
 
 /// With the listener on another machine, or wherever `host` is.
 pub(super) fn measure_with(wish: &Wish, host: &str) -> anyhow::Result<Vec<Row>> {
+    if wish.key.is_none() {
+        output::progress(
+            "without --key nobody is authenticated: whoever answers there is taken for the other side",
+        );
+    }
     let rails = if wish.rails.is_empty() { &[RailChoice::Auto][..] } else { &wish.rails };
     sessions(wish, host, rails, false)
 }
@@ -44,10 +57,11 @@ fn sessions(wish: &Wish, address: &str, rails: &[RailChoice], here: bool) -> any
     for rail in rails {
         for wait in waits {
             let (driving, waiting) = driving(*wait);
-            let session = Session::open(address, &Ask { rail: *rail, waiting, driving, core })?;
-            let over = (session.rail(), session.why());
+            let ask = Ask { rail: *rail, waiting, driving, core, encrypt: wish.encrypt };
+            let session = Session::open(address, &ask, wish.key.as_ref())?;
+            let over = session.over();
             let measure = |number| {
-                let teller = Teller::new(wish, format!("{}, {wait}", over.0), number);
+                let teller = Teller::new(wish, format!("{}, {wait}", over.rail), number);
                 let measured = session.measure(wish.trials.clone(), wish.until, &mut |live| {
                     teller.tell(live);
                     !interrupted.load(Ordering::Relaxed)

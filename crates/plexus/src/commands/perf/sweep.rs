@@ -149,7 +149,7 @@ impl Sweep {
             namespace.ip("link set lo up")?;
         }
         let program = program()?;
-        let serve = ["perf", "--listen", ADDRESSES[0], "--lifeline", "--json"];
+        let serve = ["perf", "--listen", ADDRESSES[0], "--open", "--lifeline", "--json"];
         let mut served = Held::start(listener.command(&program).args(serve).stderr(Stdio::null()))?;
         served.line()?;
         let _restored = Restored::backlog()?;

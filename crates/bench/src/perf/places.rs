@@ -1,0 +1,145 @@
+//! What lies where in the window that remote accesses of a measurement go to.
+//!
+//! | offset | what |
+//! |---|---|
+//! | 0 | the messages of all streams |
+//! | [`LONGEST`] + 64 s | announces what stream s has written |
+//! | + 4096 | announces what was answered to it, or how much of it has come |
+//! | + 16,384 | a word for each stream of each trial that is added to |
+//!
+//! Each word that announces has a cache line of its own and holds the trial above the number, so that what comes late of
+//! another trial announces nothing.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use plexus_fabric::Window;
+
+use super::{LONGEST, Op, STREAMS, Trial, WINDOW_BYTES, payload};
+
+/// Bytes of a word.
+pub(super) const WORD: u32 = 8;
+
+/// Between two words that announce.
+const LINE: u64 = 64;
+
+const DATA: u64 = LONGEST as u64;
+const ANSWERS: u64 = DATA + STREAMS as u64 * LINE;
+const COUNTERS: u64 = DATA + (16 << 10);
+
+/// Trials that are told apart.
+const TRIALS: u64 = 64;
+
+/// Bits of a message's number in a word that announces; above them stands the trial.
+const NUMBER_BITS: u32 = 58;
+
+const _: () = assert!(ANSWERS + STREAMS as u64 * LINE <= COUNTERS);
+const _: () = assert!(COUNTERS + TRIALS * STREAMS as u64 * WORD as u64 <= WINDOW_BYTES as u64);
+const _: () = assert!(TRIALS << NUMBER_BITS == 0 && (TRIALS - 1) << NUMBER_BITS != 0);
+
+/// Which of a stream's two words that announce.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Announced {
+    /// What was written.
+    Data,
+    /// What came of it.
+    Answer,
+}
+
+/// Where that word is.
+#[inline]
+pub(super) fn word(which: Announced, stream: u32) -> u64 {
+    let start = match which {
+        Announced::Data => DATA,
+        Announced::Answer => ANSWERS,
+    };
+    start + u64::from(stream) * LINE
+}
+
+/// What stands in it.
+#[inline]
+pub(super) fn announcement(trial: u32, number: u64) -> [u8; WORD as usize] {
+    (u64::from(trial) << NUMBER_BITS | number).to_le_bytes()
+}
+
+/// The number that the word in this side's window announces of `trial`; 0 where that is none.
+#[inline]
+pub(super) fn announced(window: &Window, which: Announced, stream: u32, trial: u32) -> u64 {
+    let seen = window.word(word(which, stream)).map_or(0, |word| word.load(Acquire));
+    if seen >> NUMBER_BITS == u64::from(trial) { seen & ((1 << NUMBER_BITS) - 1) } else { 0 }
+}
+
+/// The word that a stream of a trial adds to.
+#[inline]
+pub(super) fn counter(stream: u32, trial: u32) -> u64 {
+    COUNTERS + (u64::from(trial) * u64::from(STREAMS) + u64::from(stream)) * u64::from(WORD)
+}
+
+/// Makes this side's window what the trial finds there.
+pub(super) fn prepare(window: &Window, trial: &Trial, number: u32, data: &[u8]) {
+    let clear = |offset: u64| {
+        if let Some(word) = window.word(offset) {
+            word.store(0, Relaxed);
+        }
+    };
+    match trial.op {
+        Op::Send | Op::Put => {}
+        Op::Write => (0..trial.streams).for_each(|stream| {
+            clear(word(Announced::Data, stream));
+            clear(word(Announced::Answer, stream));
+        }),
+        Op::Atomic => (0..trial.streams).for_each(|stream| clear(counter(stream, number))),
+        Op::Get => {
+            let places = u64::from(trial.streams) * u64::from(trial.depth);
+            for place in 0..places.min(u64::from(LONGEST / trial.bytes)) {
+                window.write(place * u64::from(trial.bytes), data);
+            }
+        }
+    }
+}
+
+/// Looks at all bytes in front of the word that announces a message of `trial`; what was seen.
+#[inline]
+pub(super) fn look(window: &Window, trial: &Trial, stream: u32, number: u64) -> u64 {
+    let place = trial.place(stream, number) as usize;
+    payload::look_at(window, place, (trial.bytes - WORD) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use plexus_fabric::WindowId;
+
+    use super::*;
+    use crate::perf::Test;
+
+    #[test]
+    fn announcements_of_another_trial_or_stream_are_none() {
+        let window = Window::create(WindowId(1), WINDOW_BYTES, 0).unwrap();
+        for which in [Announced::Data, Announced::Answer] {
+            for stream in [0, 63] {
+                assert_eq!(announced(&window, which, stream, 63), 0);
+                assert!(window.write(word(which, stream), &announcement(63, 77)));
+                assert_eq!(announced(&window, which, stream, 63), 77);
+                assert_eq!(announced(&window, which, stream, 62), 0);
+            }
+        }
+        assert_eq!(announced(&window, Announced::Data, 1, 63), 0);
+        let trial = Trial { streams: 64, ..Trial::new(Test::Latency, Op::Write, 8) };
+        prepare(&window, &trial, 63, &[]);
+        assert_eq!(announced(&window, Announced::Answer, 63, 63), 0);
+    }
+
+    #[test]
+    fn what_is_fetched_is_there_before_and_what_is_added_to_is_zero() {
+        let window = Window::create(WindowId(1), WINDOW_BYTES, 0).unwrap();
+        let trial = Trial { streams: 2, ..Trial::new(Test::Bandwidth, Op::Get, 100) };
+        let data = payload::pattern(100);
+        prepare(&window, &trial, 1, &data);
+        for place in [trial.place(0, 1), trial.place(1, 15)] {
+            assert_eq!(payload::look_at(&window, place as usize, 100), payload::look(&data));
+        }
+        let trial = Trial { streams: 64, ..Trial::new(Test::Latency, Op::Atomic, 8) };
+        assert_eq!(window.fetch_add(counter(63, 63), 5), Some(0));
+        prepare(&window, &trial, 63, &[]);
+        assert_eq!(window.fetch_add(counter(63, 63), 1), Some(0));
+    }
+}
