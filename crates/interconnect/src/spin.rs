@@ -27,8 +27,7 @@ const LATE: Nanos = Nanos::from_us(2);
 /// Looks of adaptive waiting between two at the clock.
 const LOOKS_BETWEEN_CLOCKS: u32 = 8;
 
-/// A thread that polls always lets others run now and then: they may be what it waits for. Where the core is wanted it
-/// does so as often as it would look at a clock.
+/// A thread that polls always lets others run now and then: they may be what it waits for.
 const LOOKS_BETWEEN_YIELDS: u32 = 64;
 
 /// Counts idle looks and says when it is time to sleep.
@@ -62,10 +61,8 @@ impl<'a> Spinner<'a> {
         match self.waiting {
             Waiting::Event => false,
             Waiting::Polling => {
-                if self.looks.is_multiple_of(LOOKS_BETWEEN_YIELDS)
-                    || self.looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS) && self.crowded.load(Relaxed)
-                {
-                    self.give_way(clock::now());
+                if self.looks.is_multiple_of(LOOKS_BETWEEN_YIELDS) {
+                    thread::yield_now();
                 } else {
                     hint::spin_loop();
                 }
@@ -87,26 +84,66 @@ impl<'a> Spinner<'a> {
         let spent = now.since(*self.since.get_or_insert(now));
         let crowded = self.crowded.load(Relaxed);
         if spent > BUSY || crowded {
-            self.late = self.give_way(now);
+            thread::yield_now();
+            self.late = clock::now().since(now) > LATE;
+            if self.late != crowded {
+                self.crowded.store(self.late, Relaxed);
+            }
         }
         // After a late yield what is waited for may just have been done: look once more.
         self.late || spent < GIVING_WAY
     }
+}
 
-    /// Lets other threads run, and notes whether there were any; whether this one came back late.
-    fn give_way(&self, now: Nanos) -> bool {
-        thread::yield_now();
-        let late = clock::now().since(now) > LATE;
-        if late != self.crowded.load(Relaxed) {
-            self.crowded.store(late, Relaxed);
+/// Counts the idle looks of a thread that never sleeps, and gives way when nothing has come for longer than a peer that
+/// runs takes to answer: it may be waiting for this core. Sooner would hand the core to strangers in the middle of a
+/// round trip, to be had again only when their time is up.
+#[derive(Default)]
+pub(crate) struct Courtesy {
+    looks: u32,
+    since: Option<Nanos>,
+}
+
+impl Courtesy {
+    /// Something was done: start over.
+    #[inline]
+    pub(crate) fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Another look found nothing; whether it gave way.
+    #[inline]
+    pub(crate) fn again(&mut self) -> bool {
+        self.looks += 1;
+        hint::spin_loop();
+        self.looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS) && self.give_way(clock::now())
+    }
+
+    fn give_way(&mut self, now: Nanos) -> bool {
+        let due = now.since(*self.since.get_or_insert(now)) >= GIVING_WAY;
+        if due {
+            thread::yield_now();
+            self.reset();
         }
-        late
+        due
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn courtesy_waits_for_as_long_as_an_answer_takes_and_starts_over() {
+        let mut courtesy = Courtesy::default();
+        let at = |us| Nanos::from_us(1_000 + us);
+        assert!(!courtesy.give_way(at(0)) && !courtesy.give_way(at(49)));
+        assert!(courtesy.give_way(at(50)));
+        assert!(!courtesy.give_way(at(51)), "it has just given way");
+        courtesy.reset();
+        assert!(!courtesy.give_way(at(200)), "something was done meanwhile");
+        assert!((0..).any(|_| courtesy.again()));
+    }
 
     fn rounds(spinner: &mut Spinner<'_>) -> u32 {
         (0..).take_while(|_| spinner.again()).count() as u32

@@ -51,7 +51,7 @@ use self::{
 use crate::{
     LinkInfo, Net, Service,
     link::{self, NewRail},
-    spin::Spinner,
+    spin::{Courtesy, Spinner},
 };
 
 /// Tasks that may wait for a worker; who finds the queue full waits. One for each local thread is enough.
@@ -277,7 +277,7 @@ impl<S: Service> Worker<S> {
     }
 
     /// Drives the worker without ever sleeping until `act`, called after every turn, answers. Where nothing comes for a
-    /// while it gives way to other threads, and where those want the core, at every look.
+    /// while it gives way to other threads.
     ///
     /// This is how a benchmark measures the links without any hand-over between threads.
     pub fn drive<R>(&self, mut act: impl FnMut(&mut S, &mut Net) -> Option<R>) -> R {
@@ -291,7 +291,7 @@ impl<S: Service> Worker<S> {
         };
         shared.bell.disarm();
         let seat = shared.watch.sit();
-        let mut spinner = Spinner::new(Waiting::Polling, &shared.crowded);
+        let mut courtesy = Courtesy::default();
         let result = loop {
             let core_ref = &mut *core;
             let result = act(&mut core_ref.service, &mut core_ref.net);
@@ -300,9 +300,9 @@ impl<S: Service> Worker<S> {
                 break result;
             }
             if done > 0 {
-                spinner.reset();
+                courtesy.reset();
             } else {
-                spinner.again();
+                courtesy.again();
             }
         };
         shared.leave(core, seat.as_ref());
