@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn courtesy_waits_for_as_long_as_an_answer_takes_and_starts_over() {
         let mut courtesy = Courtesy::default();
-        let at = |us| Nanos::from_us(1_000 + us);
+        let at = |us: u64| Nanos::from_us(1_000 + us);
         assert!(!courtesy.give_way(at(0)) && !courtesy.give_way(at(49)));
         assert!(courtesy.give_way(at(50)));
         assert!(!courtesy.give_way(at(51)), "it has just given way");
