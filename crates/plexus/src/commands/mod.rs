@@ -46,7 +46,7 @@ pub(crate) enum Command {
     /// Run a workload and check that nothing was lost.
     Bench(bench::Args),
     /// Measure the interconnect between two nodes.
-    Perf(perf::Args),
+    Perf(Box<perf::Args>),
     /// Clean up after another process. Not for people.
     #[command(hide = true)]
     Janitor(janitor::Args),
@@ -67,7 +67,7 @@ impl Command {
             Self::Metrics(args) => metrics::run(args),
             Self::Demo(args) => demo::run(args),
             Self::Bench(args) => bench::run(args),
-            Self::Perf(args) => perf::run(args),
+            Self::Perf(args) => perf::run(*args),
             Self::Janitor(args) => janitor::run(args),
         }
     }
