@@ -1,9 +1,12 @@
-//! Real processes under real faults: `torture failovers N` and `torture soak SECONDS [SEED]`; `torture member` is what these
-//! start. Ends with 1 at the first failure.
+//! Real processes under real faults: `torture failovers N`, `torture shares MBIT MBIT` and `torture soak SECONDS [SEED]`;
+//! `torture member` is what these start. Ends with 1 at the first failure.
 
 use std::{process::ExitCode, time::Duration};
 
 use plexus_checks::faults::{campaign, member::Member};
+
+/// How long shares of paths are counted.
+const SHARES_FOR: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -17,7 +20,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &[String]) -> Result<(), String> {
-    const USAGE: &str = "use: torture failovers N | torture soak SECONDS [SEED]";
+    const USAGE: &str = "use: torture failovers N | torture shares MBIT MBIT | torture soak SECONDS [SEED]";
     let number = |text: &String| text.parse::<u64>().map_err(|_| format!("{text} is no number; {USAGE}"));
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     match arguments {
@@ -33,6 +36,16 @@ fn run(arguments: &[String]) -> Result<(), String> {
             };
             let stalls = campaign::failovers(program, count, &mut say)?;
             println!("{count} fail-overs: 0 lost, 0 doubled, 0 late, 0 out of order\n{stalls}");
+            Ok(())
+        }
+        [command, first, second] if command == "shares" => {
+            let mbit = [number(first)? as u32, number(second)? as u32];
+            let [a, b] = campaign::shares(program, mbit, SHARES_FOR)?.map(|share| share * 100.0);
+            let of_all = f64::from(mbit[0]) * 100.0 / f64::from(mbit[0] + mbit[1]);
+            println!(
+                "paths of {first} and {second} Mbit/s: {a:.1} % and {b:.1} % of the members' bytes took the first, which has \
+                 {of_all:.1} % of the rate"
+            );
             Ok(())
         }
         [command, seconds, seed @ ..] if command == "soak" && seed.len() < 2 => {

@@ -11,7 +11,7 @@ use std::{
 use plexus_fabric::RailKind;
 use plexus_sim::Random;
 
-use super::{Net, Pair, Side, Spec};
+use super::{Net, Pair, Report, Seen, Side, Spec};
 
 /// What happens to a path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -41,6 +41,17 @@ impl Fault {
             Self::OneWayThere => "black hole, there",
             Self::OneWayBack => "black hole, back",
             Self::Cut => "link down",
+        }
+    }
+
+    /// The longest that traffic should stand still, in milliseconds, where there is a goal. Whose system says nothing is
+    /// given up after one and a half probes that were not answered, and there are looks before and after.
+    #[must_use]
+    pub fn goal_ms(self) -> Option<u32> {
+        match self {
+            Self::Reset => Some(50),
+            Self::BlackHole | Self::OneWayThere | Self::OneWayBack => Some(60),
+            Self::Cut => None,
         }
     }
 
@@ -75,7 +86,7 @@ impl fmt::Display for Stalls {
             let mut sorted = us.clone();
             sorted.sort_unstable();
             let at = |share: usize| sorted[(sorted.len() - 1) * share / 100] as f64 / 1000.0;
-            writeln!(
+            write!(
                 f,
                 "{:<18} {:>5} times: stall p50 {:>6.1} ms, p90 {:>6.1}, p99 {:>6.1}, longest {:>6.1}",
                 fault.name(),
@@ -85,6 +96,14 @@ impl fmt::Display for Stalls {
                 at(99),
                 at(100)
             )?;
+            let Some(goal) = fault.goal_ms() else {
+                writeln!(f)?;
+                continue;
+            };
+            match us.iter().filter(|us| **us >= u64::from(goal) * 1000).count() {
+                0 => writeln!(f, "; goal {goal} ms: met")?,
+                missed => writeln!(f, "; goal {goal} ms: not met {missed} times")?,
+            }
         }
         Ok(())
     }
@@ -92,24 +111,16 @@ impl fmt::Display for Stalls {
 
 fn pair(program: PathBuf, net: &Net) -> Result<Pair, String> {
     let mut pair = Pair::start(Spec { program, rail: RailKind::Tcp, encrypt: false }, Some(net))?;
-    whole(&mut pair, net)?;
+    pair.joined(net.paths())?;
     pair.flows()?;
     Ok(pair)
-}
-
-/// Waits until both members have all of their rails.
-fn whole(pair: &mut Pair, net: &Net) -> Result<(), String> {
-    pair.until("every path is joined", |_, report| {
-        report.rails.iter().filter(|(_, state)| !state.starts_with("down")).count() == net.paths()
-    })?;
-    Ok(())
 }
 
 /// The path that prompt messages of the first member take.
 fn path_in_use(pair: &mut Pair, net: &Net) -> Result<usize, String> {
     let report = pair.report(Side::A)?;
-    let best = report.rails.iter().find(|(_, state)| state == "active best");
-    best.and_then(|(path, _)| net.path_of(path)).ok_or_else(|| format!("no path is in use: {report}"))
+    let best = report.rails.iter().find(|rail| rail.state == "active best");
+    best.and_then(|rail| net.path_of(&rail.path)).ok_or_else(|| format!("no path is in use: {report}"))
 }
 
 /// Strikes the path in use so many times, with each fault in turn; every time all traffic must go on over another path,
@@ -129,7 +140,7 @@ pub fn failovers(program: PathBuf, count: usize, say: &mut dyn FnMut(usize)) -> 
         let stall = struck(&mut pair, &net, path).map_err(failed)?;
         stalls.add(fault, stall);
         net.heal()?;
-        whole(&mut pair, &net).map_err(failed)?;
+        pair.joined(net.paths()).map_err(failed)?;
         say(number + 1);
     }
     let reports = pair.finish()?;
@@ -144,10 +155,40 @@ fn struck(pair: &mut Pair, net: &Net, path: usize) -> Result<u64, String> {
     let mut stall = 0;
     pair.until("the path that was struck is left", |_, report| {
         stall = stall.max(report.stall_us);
-        let here = |(name, _): &&(String, String)| net.path_of(name) == Some(path);
-        !report.rails.iter().filter(here).any(|(_, state)| state.starts_with("active"))
+        let here = |rail: &&Seen| net.path_of(&rail.path) == Some(path);
+        !report.rails.iter().filter(here).any(Seen::is_active)
     })?;
     Ok(stall.max(pair.flows()?))
+}
+
+/// How bulk is shared between two paths that carry so many megabits a second: for each member, which part of its bytes went
+/// over the first path in `time`.
+///
+/// # Errors
+/// Something was lost, doubled, late or changed, or traffic did not go on.
+pub fn shares(program: PathBuf, mbit: [u32; 2], time: Duration) -> Result<[f64; 2], String> {
+    let net = Net::new(2)?;
+    let mut pair = pair(program, &net)?;
+    for (path, mbit) in mbit.into_iter().enumerate() {
+        Side::BOTH.into_iter().try_for_each(|side| net.throttle(path, side, mbit))?;
+    }
+    pair.bulk()?;
+    // What the queues of the paths had room for at first is not counted.
+    pair.flows()?;
+    let before = [pair.report(Side::A)?, pair.report(Side::B)?];
+    thread::sleep(time);
+    let after = [pair.report(Side::A)?, pair.report(Side::B)?];
+    net.heal()?;
+    pair.finish()?;
+    let sent = |report: &Report, path| {
+        let here = report.rails.iter().filter(|rail| net.path_of(&rail.path) == Some(path));
+        here.map(|rail| rail.bytes_out).sum::<u64>()
+    };
+    Ok(Side::BOTH.map(|side| {
+        let [before, after] = [&before, &after].map(|reports| &reports[side.index()]);
+        let [first, second] = [0, 1].map(|path| (sent(after, path) - sent(before, path)) as f64);
+        first / (first + second).max(1.0)
+    }))
 }
 
 /// What a soak saw.
@@ -195,7 +236,7 @@ pub fn soak(
         }
         pair.flows().map_err(failed)?;
         net.heal()?;
-        whole(&mut pair, &net).map_err(failed)?;
+        pair.joined(net.paths()).map_err(failed)?;
         soaked.faults += 1;
         if told.elapsed() > Duration::from_secs(10) {
             told = Instant::now();
@@ -213,5 +254,25 @@ pub fn soak(
     match reports.iter().any(|report| report.gone > 0) {
         true => Err(format!("seed {seed}: a peer was taken for gone: {}; {}", reports[0], reports[1])),
         false => Ok(soaked),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_says_which_goals_were_met() {
+        let mut stalls = Stalls::default();
+        for (fault, us) in [
+            (Fault::Reset, [3000, 49_999]),
+            (Fault::BlackHole, [45_000, 60_000]),
+            (Fault::Cut, [900_000, 1000]),
+        ] {
+            us.into_iter().for_each(|us| stalls.add(fault, us));
+        }
+        let said = stalls.to_string();
+        let ends: Vec<_> = said.lines().map(|line| line.split_once("longest").unwrap().1.trim()).collect();
+        assert_eq!(ends, ["50.0; goal 50 ms: met", "60.0; goal 60 ms: not met 1 times", "900.0"]);
     }
 }

@@ -1,6 +1,6 @@
 //! The process of one member: a mesh with one worker, its [`Traffic`], and commands on standard input.
 //!
-//! `report` prints a [`Report`] on a line; `stop` ends the traffic, waits until nothing is under way, and prints one. The
+//! `report` prints a [`Report`] on a line; `bulk` has more bulk under way from now on and prints one; `stop` ends the traffic, waits until nothing is under way, and prints one. The
 //! process ends with its standard input.
 
 use std::{
@@ -20,7 +20,7 @@ use plexus_interconnect::mesh::{Config, Key, Mesh, Peer};
 use rustix::thread::LinkNameSpaceType;
 
 use super::{
-    Observed, Report, Task, Traffic,
+    Observed, Report, Seen, Task, Traffic,
     traffic::{WINDOW, WINDOW_BYTES},
 };
 
@@ -109,6 +109,7 @@ impl Member {
         for line in std::io::stdin().lock().lines() {
             match line.map_err(|error| error.to_string())?.as_str() {
                 "report" => {}
+                "bulk" => mesh.workers()[0].submit(Task::Bulk),
                 "stop" => {
                     mesh.workers()[0].submit(Task::Stop);
                     let end = Instant::now() + PATIENCE;
@@ -164,8 +165,14 @@ fn report(mesh: &Mesh<Traffic>, observed: &Observed) -> Report {
         strangers: mesh.strangers(),
         idle: observed.is_idle(),
         rails: rails
-            .map(|rail| (rail.path, format!("{} {}", rail.state.name(), rail.reason.name())))
+            .map(|rail| Seen {
+                state: format!("{} {}", rail.state.name(), rail.reason.name()),
+                path: rail.path,
+                generation: rail.generation,
+                bytes_out: rail.bytes_out,
+            })
             .collect(),
+        problem: mesh.problems().into_values().next(),
         wrong: observed.first_wrong(),
     }
 }

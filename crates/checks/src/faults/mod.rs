@@ -19,5 +19,5 @@ mod traffic;
 
 pub use net::{Net, Side};
 pub use pair::{Holds, Pair, Spec};
-pub use report::Report;
+pub use report::{Report, Seen};
 pub use traffic::{Observed, Task, Traffic};

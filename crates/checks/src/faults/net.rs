@@ -75,6 +75,8 @@ impl Net {
             for side in Side::BOTH {
                 let (device, address) = (device(side, path), address(side, path));
                 net.run(side, &format!("ip addr add {address}/24 dev {device}"))?;
+                // Each packet is one segment, so that rules about length mean what is on the wire.
+                net.run(side, &format!("ip link set {device} gso_max_segs 1"))?;
                 net.run(side, &format!("ip link set {device} up"))?;
             }
         }
@@ -127,6 +129,14 @@ impl Net {
     /// The system's.
     pub fn lose(&self, path: usize, side: Side, percent: u32) -> Result<(), String> {
         self.rule(path, side, &format!("numgen random mod 100 < {percent} drop"))
+    }
+
+    /// Swallows, silently, the first packets of connections that `side` makes over a path.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn swallow_calls(&self, path: usize, side: Side) -> Result<(), String> {
+        self.rule(path, side, "tcp flags & (syn|ack) == syn drop")
     }
 
     /// Resets every connection of `side` over a path, and refuses new ones.

@@ -163,6 +163,23 @@ impl Pair {
         self.ask(side, "report")
     }
 
+    /// Has both members send more bulk at once.
+    ///
+    /// # Errors
+    /// They do not answer, or something was wrong.
+    pub fn bulk(&mut self) -> Result<[Report; 2], String> {
+        Ok([self.ask(Side::A, "bulk")?, self.ask(Side::B, "bulk")?])
+    }
+
+    /// Waits until both members have so many rails.
+    ///
+    /// # Errors
+    /// That does not happen, or something was wrong.
+    pub fn joined(&mut self, rails: usize) -> Result<[Report; 2], String> {
+        let up = |report: &Report| report.rails.iter().filter(|rail| rail.is_up()).count();
+        self.until("every path is joined", |_, report| up(report) == rails)
+    }
+
     fn ask(&mut self, side: Side, command: &str) -> Result<Report, String> {
         let running = self.running[side.index()].as_mut().ok_or_else(|| format!("{side:?} does not run"))?;
         let ended = |error: &dyn std::fmt::Display| format!("{side:?} does not answer `{command}`: {error}");

@@ -1,6 +1,33 @@
-//! What a member says of itself: one line of `NAME=VALUE`, the rails behind.
+//! What a member says of itself: one line, its fields `NAME=VALUE` with tabs between; a field for each rail.
 
 use std::{fmt, str::FromStr};
+
+/// What a member says of one of its rails.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Seen {
+    /// From where to where.
+    pub path: String,
+    /// Its state and the reason.
+    pub state: String,
+    /// Which rail of its slot it is.
+    pub generation: u32,
+    /// Bytes that were sent on it.
+    pub bytes_out: u64,
+}
+
+impl Seen {
+    /// Whether it is connected.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        !self.state.starts_with("down")
+    }
+
+    /// Whether it carries messages.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.state.starts_with("active")
+    }
+}
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -21,8 +48,10 @@ pub struct Report {
     pub strangers: u64,
     /// Nothing is under way, as it was told.
     pub idle: bool,
-    /// The rails: path and state.
-    pub rails: Vec<(String, String)>,
+    /// The rails.
+    pub rails: Vec<Seen>,
+    /// What stands in the way of rails that are not up.
+    pub problem: Option<String>,
     /// What was wrong first.
     pub wrong: Option<String>,
 }
@@ -36,10 +65,15 @@ impl fmt::Display for Report {
              \tstrangers={strangers}\tidle={}",
             u64::from(self.idle)
         )?;
-        for (path, state) in &self.rails {
-            write!(f, "\trail={path}, {state}")?;
+        for Seen { path, state, generation, bytes_out } in &self.rails {
+            write!(f, "\trail={path}, {state}, {generation}, {bytes_out}")?;
         }
-        self.wrong.as_ref().map_or(Ok(()), |wrong| write!(f, "\twrong={}", wrong.replace(['\t', '\n'], " ")))
+        for (name, text) in [("problem", &self.problem), ("wrong", &self.wrong)] {
+            if let Some(text) = text {
+                write!(f, "\t{name}={}", text.replace(['\t', '\n'], " "))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -62,9 +96,16 @@ impl FromStr for Report {
                 "strangers" => report.strangers = number()?,
                 "idle" => report.idle = number()? != 0,
                 "rail" => {
-                    let (path, state) = value.rsplit_once(", ").ok_or_else(bad)?;
-                    report.rails.push((path.into(), state.into()));
+                    let parts: Vec<&str> = value.split(", ").collect();
+                    let [path, state, generation, bytes_out] = parts[..] else { return Err(bad()) };
+                    report.rails.push(Seen {
+                        path: path.into(),
+                        state: state.into(),
+                        generation: generation.parse().map_err(|_| bad())?,
+                        bytes_out: bytes_out.parse().map_err(|_| bad())?,
+                    });
                 }
+                "problem" => report.problem = Some(value.into()),
                 "wrong" => report.wrong = Some(value.into()),
                 _ => return Err(bad()),
             }
@@ -79,6 +120,12 @@ mod tests {
 
     #[test]
     fn what_is_said_is_what_is_understood() {
+        let seen = |path: &str, state: &str| Seen {
+            path: path.into(),
+            state: state.into(),
+            generation: 4,
+            bytes_out: 1 << 40,
+        };
         let said = Report {
             ups: 2,
             gone: 1,
@@ -88,13 +135,13 @@ mod tests {
             stall_us: 12_000,
             strangers: 3,
             idle: true,
-            rails: vec![
-                ("10.0.0.1:1 -> 10.0.0.2:2".into(), "active".into()),
-                ("memory".into(), "down".into()),
-            ],
+            rails: vec![seen("10.0.0.1:1 -> 10.0.0.2:2", "active best"), seen("memory", "down reset")],
+            problem: Some("no answer at 10.0.0.2:2 in time; it has stopped".into()),
             wrong: Some("message 3 came where 2 was due".into()),
         };
         assert_eq!(said.to_string().parse(), Ok(said));
-        assert!("thread 'main' panicked".parse::<Report>().is_err());
+        for nonsense in ["thread 'main' panicked", "ups=many", "rail=memory, down", "other=1"] {
+            assert!(nonsense.parse::<Report>().is_err(), "{nonsense}");
+        }
     }
 }

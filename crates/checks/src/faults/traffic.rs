@@ -30,6 +30,9 @@ const CALLS: Channel = Channel::Services;
 /// Messages of each channel that are not acknowledged yet; a quarter of a lap of the places.
 const IN_FLIGHT: u64 = 16;
 
+/// The same of [`Channel::Files`] once more bulk was asked for: most of a megabyte, so that slow paths never run dry.
+const BULK_IN_FLIGHT: u64 = 256;
+
 /// Calls without their reply.
 const CALLS_IN_FLIGHT: u64 = 8;
 
@@ -79,6 +82,8 @@ impl Observed {
 /// What a member's own threads ask.
 #[derive(Debug)]
 pub enum Task {
+    /// Have more bulk under way.
+    Bulk,
     /// Send nothing new.
     Stop,
 }
@@ -98,6 +103,7 @@ pub struct Traffic {
     peer: NodeId,
     up: bool,
     stopped: bool,
+    bulk: bool,
     window: Arc<Window>,
     streams: [Stream; CHANNELS.len()],
     calls: Stream,
@@ -114,6 +120,7 @@ impl Traffic {
             peer,
             up: false,
             stopped: false,
+            bulk: false,
             window,
             streams: Default::default(),
             calls: Stream::default(),
@@ -128,7 +135,9 @@ impl Traffic {
             return;
         }
         for index in 0..CHANNELS.len() {
-            while !self.stopped && self.streams[index].sent - self.streams[index].acknowledged < IN_FLIGHT {
+            let more = self.bulk && CHANNELS[index] == Channel::Files;
+            let most = if more { BULK_IN_FLIGHT } else { IN_FLIGHT };
+            while !self.stopped && self.streams[index].sent - self.streams[index].acknowledged < most {
                 self.send(net, index);
             }
         }
@@ -236,6 +245,7 @@ impl Service for Traffic {
 
     fn task(&mut self, net: &mut Net, task: Task) {
         match task {
+            Task::Bulk => self.bulk = true,
             Task::Stop => self.stopped = true,
         }
         self.fill(net);

@@ -3,6 +3,7 @@
 //!
 //! What needs network namespaces is skipped, with a line that says why, where they cannot be made.
 
+mod lives;
 mod one_path;
 mod two_paths;
 

@@ -19,7 +19,7 @@ use plexus_fabric::RailKind;
 use crate::{alone, net, spec, unharmed};
 
 /// What has a name in shared memory.
-fn segments() -> BTreeSet<PathBuf> {
+pub(crate) fn segments() -> BTreeSet<PathBuf> {
     fs::read_dir("/dev/shm").into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
 
@@ -57,6 +57,47 @@ fn a_bad_path_alone_delivers_everything() {
     pair.flows().unwrap();
     net.heal().unwrap();
     pair.flows().unwrap();
+    unharmed(pair);
+}
+
+#[test]
+fn a_short_outage_right_after_a_reset_does_not_end_the_link() {
+    let _alone = alone();
+    let Some(net) = net(1) else { return };
+    let mut pair = Pair::start(spec(RailKind::Tcp, false), Some(&net)).unwrap();
+    pair.flows().unwrap();
+    for _ in 0..3 {
+        let before = pair.joined(1).unwrap();
+        // The member with the higher number calls.
+        net.swallow_calls(0, Side::B).unwrap();
+        Side::BOTH.into_iter().for_each(|side| net.reset(0, side).unwrap());
+        pair.until("the connection is reset", |_, report| !report.rails[0].is_up()).unwrap();
+        // Calls are made, and lost.
+        thread::sleep(Duration::from_millis(150));
+        net.heal().unwrap();
+        pair.flows().unwrap();
+        let after = pair.joined(1).unwrap();
+        assert!(after[0].rails[0].generation > before[0].rails[0].generation, "{after:?}");
+    }
+    unharmed(pair);
+}
+
+#[test]
+fn a_narrow_path_alone_is_joined_again_with_segments_that_pass() {
+    let _alone = alone();
+    let Some(net) = net(1) else { return };
+    let mut pair = Pair::start(spec(RailKind::Tcp, true), Some(&net)).unwrap();
+    pair.flows().unwrap();
+    // A switch in between that gets narrower and narrower, and tells nobody.
+    for longest in [1460, 1260, 600] {
+        let before = pair.joined(1).unwrap();
+        Side::BOTH.into_iter().for_each(|side| net.swallow_long(0, side, longest).unwrap());
+        pair.until("it is joined again", |side, report| {
+            report.rails[0].is_up() && report.rails[0].generation > before[side.index()].rails[0].generation
+        })
+        .unwrap();
+        pair.flows().unwrap();
+    }
     unharmed(pair);
 }
 

@@ -1,0 +1,128 @@
+//! Members that are killed, stand still, and are started again, over two paths and over shared memory: who is left notices
+//! once, keeps nothing of the dead, and lets no other life in until it is started anew itself.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use plexus_checks::faults::{Net, Pair, Report, Side};
+use plexus_fabric::RailKind;
+use rustix::process::Signal;
+
+use crate::{alone, net, one_path::segments, spec, unharmed};
+
+/// A pair that flows over everything that joins it: two paths, or memory.
+fn joined(net: Option<&Net>) -> Pair {
+    let (rail, paths) = net.map_or((RailKind::Shm, 1), |net| (RailKind::Tcp, net.paths()));
+    let mut pair = Pair::start(spec(rail, net.is_some()), net).unwrap();
+    pair.joined(paths).unwrap();
+    pair.flows().unwrap();
+    pair
+}
+
+/// Asks `side` until it says that it is so; nobody else may be there to ask.
+fn until(pair: &mut Pair, side: Side, what: &str, so: impl Fn(&Pair, &Report) -> bool) {
+    let end = Instant::now() + Duration::from_secs(40);
+    loop {
+        let report = pair.report(side).unwrap();
+        if so(pair, &report) {
+            return;
+        }
+        assert!(Instant::now() < end, "waiting until {what}: {report}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Kills a member, starts another life of it, kills that and the survivor too, and starts both anew.
+fn killed_and_started_again(pair: &mut Pair, victim: Side) {
+    let survivor = Side::BOTH[1 - victim.index()];
+    let before = pair.holds(survivor).unwrap();
+    pair.kill(victim).unwrap();
+    until(pair, survivor, "the dead is gone and nothing of it is left", |pair, report| {
+        report.gone == 1
+            && !report.rails.iter().any(|rail| rail.is_up())
+            && pair.holds(survivor).unwrap().is_flat_since(&before)
+    });
+    // The one with the higher number calls, and is told; the other is not called any more.
+    pair.begin(victim).unwrap();
+    match victim {
+        Side::A => assert_eq!(pair.report(victim).unwrap().ups, 0),
+        Side::B => until(pair, victim, "the new life is told what to do", |_, report| {
+            report.problem.as_ref().is_some_and(|why| why.contains("it has stopped: run `plexus down`"))
+        }),
+    }
+    // Ends when all of its connections were refused: whoever survived has not seen another peer come or go.
+    let [new, old] = [victim, survivor].map(|side| pair.report(side).unwrap());
+    assert_eq!([(new.ups, new.gone), (old.ups, old.gone)], [(0, 0), (1, 1)], "{new}; {old}");
+    Side::BOTH.into_iter().for_each(|side| pair.kill(side).unwrap());
+    let began = Instant::now();
+    Side::BOTH.into_iter().for_each(|side| pair.begin(side).unwrap());
+    pair.until("both are connected", |_, report| report.ups == 1).unwrap();
+    eprintln!("connected {} ms after both were started", began.elapsed().as_millis());
+    pair.flows().unwrap();
+}
+
+#[test]
+fn another_life_is_let_in_only_when_all_are_started_anew() {
+    let _alone = alone();
+    let Some(net) = net(2) else { return };
+    let mut pair = joined(Some(&net));
+    for victim in Side::BOTH {
+        killed_and_started_again(&mut pair, victim);
+    }
+    pair.joined(2).unwrap();
+    unharmed(pair);
+}
+
+#[test]
+fn over_memory_too() {
+    let _alone = alone();
+    let before = segments();
+    let mut pair = joined(None);
+    for victim in Side::BOTH {
+        killed_and_started_again(&mut pair, victim);
+    }
+    unharmed(pair);
+    let left: Vec<_> = segments().difference(&before).cloned().collect();
+    assert!(!left.iter().any(|path| path.to_string_lossy().contains("plexus")), "{left:?}");
+}
+
+#[test]
+fn a_member_that_stands_still_for_a_while_goes_on() {
+    let _alone = alone();
+    let Some(net) = net(2) else { return };
+    let mut pair = joined(Some(&net));
+    for side in Side::BOTH {
+        // Shorter than the patience of a link, then longer.
+        for ms in [200, 2500] {
+            pair.signal(side, Signal::STOP).unwrap();
+            thread::sleep(Duration::from_millis(ms));
+            pair.signal(side, Signal::CONT).unwrap();
+            pair.flows().unwrap();
+        }
+    }
+    pair.joined(2).unwrap();
+    unharmed(pair);
+}
+
+#[test]
+fn over_memory_it_goes_on_too_and_can_be_killed_while_it_stands() {
+    let _alone = alone();
+    let mut pair = joined(None);
+    for side in Side::BOTH {
+        for ms in [200, 2500] {
+            pair.signal(side, Signal::STOP).unwrap();
+            thread::sleep(Duration::from_millis(ms));
+            pair.signal(side, Signal::CONT).unwrap();
+            pair.flows().unwrap();
+        }
+    }
+    assert!(Side::BOTH.iter().all(|side| pair.report(*side).unwrap().gone == 0));
+    let before = pair.holds(Side::A).unwrap();
+    pair.signal(Side::B, Signal::STOP).unwrap();
+    pair.kill(Side::B).unwrap();
+    until(&mut pair, Side::A, "the dead is gone and nothing of it is left", |pair, report| {
+        report.gone == 1 && pair.holds(Side::A).unwrap().is_flat_since(&before)
+    });
+}
