@@ -3,7 +3,7 @@
 //!     cargo run -p plexus-client --example chat -- c1/run/n1.attach 100
 //!     cargo run -p plexus-client --example chat -- c1/run/n2.attach 100 0
 
-use std::{io::BufRead, thread};
+use std::{io::BufRead, sync::Arc, thread};
 
 use plexus_client::{Address, Client, DatagramPort, Error, NodeId};
 
@@ -33,18 +33,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let client = Client::attach(socket)?;
     let number = number.parse()?;
-    let port = client.bind(number)?;
+    let port = Arc::new(client.bind(number)?);
     let nodes: Result<Vec<u8>, _> = nodes.iter().map(|node| node.parse()).collect();
     let others: Vec<_> = nodes?.into_iter().map(|node| Address::new(NodeId(node), number)).collect();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while let Ok((from, line)) = hear(&port) {
-                println!("{from}: {line}");
-            }
-        });
-        for line in std::io::stdin().lock().lines() {
-            say(&port, &others, &line?)?;
+    let heard = Arc::clone(&port);
+    // It ends with the program.
+    thread::spawn(move || {
+        while let Ok((from, line)) = hear(&heard) {
+            println!("{from}: {line}");
         }
-        Ok(())
-    })
+    });
+    for line in std::io::stdin().lock().lines() {
+        say(&port, &others, &line?)?;
+    }
+    Ok(())
 }
