@@ -134,8 +134,8 @@ impl Traffic {
         if !self.up {
             return;
         }
-        for index in 0..CHANNELS.len() {
-            let more = self.bulk && CHANNELS[index] == Channel::Files;
+        for (index, channel) in CHANNELS.into_iter().enumerate() {
+            let more = self.bulk && channel == Channel::Files;
             let most = if more { BULK_IN_FLIGHT } else { IN_FLIGHT };
             while !self.stopped && self.streams[index].sent - self.streams[index].acknowledged < most {
                 self.send(net, index);
