@@ -115,7 +115,11 @@ impl Liveness {
             self.heard = self.heard.max(Nanos(now.0.saturating_sub(silent.0)));
         }
         if seen.received != last.received {
-            (self.heard, self.said) = (now, now);
+            self.said = now;
+            // Where the system says more, one lane that brings something does not hide that the other is dead.
+            if signs.silent.is_none() {
+                self.heard = now;
+            }
         }
         if self.asked.is_some_and(|asked| self.heard >= asked) {
             self.asked = None;
