@@ -8,8 +8,8 @@ use plexus_fabric::Frame;
 
 use crate::{Message, message::Head};
 
-/// Memory that is kept between messages: of the buffer, and of the last long message. One that was once longer must not
-/// hold its memory for ever.
+/// Memory that is kept between messages: of the buffer, and of all long messages together. A flood of long ones must not hold
+/// its memory for ever.
 const KEPT: usize = 4 << 20;
 
 #[derive(Clone, Copy)]
@@ -32,8 +32,11 @@ struct Entry {
 pub(crate) struct Inbox {
     bytes: Vec<u8>,
     wholes: Vec<Vec<u8>>,
-    /// The memory of a long message that was handled, for the next.
-    spare: Vec<u8>,
+    /// The memory of long messages that were handled, for the next ones: a new buffer costs its page faults, and copies while it
+    /// grows.
+    spares: Vec<Vec<u8>>,
+    /// How much that is.
+    spared: usize,
     entries: Vec<Entry>,
 }
 
@@ -54,7 +57,9 @@ impl Inbox {
 
     /// An empty buffer to put a long message together in.
     pub(crate) fn spare(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.spare)
+        let spare = self.spares.pop().unwrap_or_default();
+        self.spared -= spare.capacity();
+        spare
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -86,9 +91,10 @@ impl Inbox {
     #[cold]
     fn recycle(&mut self) {
         for mut whole in self.wholes.drain(..) {
-            if whole.capacity() > self.spare.capacity() && whole.capacity() <= KEPT {
+            if self.spared + whole.capacity() <= KEPT {
                 whole.clear();
-                self.spare = whole;
+                self.spared += whole.capacity();
+                self.spares.push(whole);
             }
         }
     }

@@ -44,14 +44,14 @@
 #![allow(unsafe_code, reason = "reads and writes memory shared with the peer")]
 
 use std::{
-    ptr::NonNull,
+    ptr::{NonNull, copy_nonoverlapping},
     sync::atomic::{
         AtomicU64,
         Ordering::{Acquire, Relaxed, Release},
     },
 };
 
-use crate::{Frame, MAX_FRAME, stream};
+use crate::{Frame, MAX_FRAME};
 
 /// Bytes in a line: what moves between cores.
 pub(super) const LINE: usize = 64;
@@ -245,7 +245,9 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
             8..16 => ends::<u64>(from, to, len),
             16..=32 => ends::<[u64; 2]>(from, to, len),
             33..=64 => ends::<[u64; 4]>(from, to, len),
-            _ => stream::copy(from, to, len),
+            // A ring goes round in the caches of both cores: streaming stores would push it out to memory, and pass
+            // half as much on.
+            _ => copy_nonoverlapping(from, to, len),
         }
     }
 }

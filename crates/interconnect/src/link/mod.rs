@@ -39,6 +39,9 @@ pub const MAX_MESSAGE: usize = 16 << 20;
 /// Longest fragment.
 const MAX_BODY: usize = MAX_FRAME - HEADER;
 
+/// Fragments of a long message that are copied aside before the rails are offered what waits.
+const REFILL: usize = 4;
+
 /// Longer puts are cut where several rails share the bulk.
 const STRIPE: usize = 64 << 10;
 
@@ -208,6 +211,10 @@ impl Link {
             let (fragment, behind) = rest.split_at(MAX_BODY);
             self.frame(Head { what: What::Part, ..head }, lane, None, fragment);
             rest = behind;
+            // While we copy what finds no room, the peer makes some: it must not run dry meanwhile.
+            if self.core.queued() > 0 && (payload.len() - rest.len()).is_multiple_of(REFILL * MAX_BODY) {
+                self.pump();
+            }
         }
         self.frame(head, lane, None, rest);
     }

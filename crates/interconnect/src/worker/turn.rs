@@ -58,10 +58,13 @@ impl<S: Service> Core<S> {
                 inbox.clear();
             }
         }
-        for _ in 0..TASKS_PER_TURN {
-            let Some(task) = shared.tasks.pop() else { break };
-            service.task(net, task);
-            done += 1;
+        // A look is two loads, an attempt to pop is a fence.
+        if !shared.tasks.is_empty() {
+            for _ in 0..TASKS_PER_TURN {
+                let Some(task) = shared.tasks.pop() else { break };
+                service.task(net, task);
+                done += 1;
+            }
         }
         done += service.turn(net);
         if net.has_done() {
