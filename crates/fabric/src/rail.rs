@@ -230,6 +230,9 @@ pub trait Rail: Send {
         Health::default()
     }
 
+    /// It is given up and will be dropped next: nothing more of it is to be sent, not even a goodbye.
+    fn abandon(&mut self) {}
+
     /// Hands over up to `limit` frames of each lane that have arrived, [`Lane::Prompt`] first; how many.
     ///
     /// # Errors

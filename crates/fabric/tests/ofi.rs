@@ -6,7 +6,10 @@
 #[path = "conformance/pairs.rs"]
 mod pairs;
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::{Duration, Instant},
+};
 
 use pairs::{DIVIDED, GRANULE, Kind, Own, WHOLE, pair};
 use plexus_fabric::{
@@ -65,6 +68,11 @@ fn nothing_is_left_of_rails_that_ended_and_strangers_do_no_harm() {
         rails_come_and_go(provider, 5);
         let before = (descriptors(), names(), resident_kib());
         rails_come_and_go(provider, 50);
+        // What was in the provider's hands at the end is closed elsewhere, soon.
+        let until = Instant::now() + Duration::from_secs(10);
+        while (descriptors(), names()) != (before.0, before.1) && Instant::now() < until {
+            std::thread::yield_now();
+        }
         let after = (descriptors(), names(), resident_kib());
         println!("{provider}: descriptors, names, KiB: {before:?}, after 50 pairs {after:?}");
         assert_eq!((after.0, after.1), (before.0, before.1), "{provider}: descriptors and names");
@@ -76,6 +84,8 @@ fn nothing_is_left_of_rails_that_ended_and_strangers_do_no_harm() {
             a_stranger_is_not_heard(provider);
         }
         a_late_put_ends_the_rail(provider);
+        silence_is_what_a_peer_owes(provider);
+        a_rail_that_is_given_up_holds_nobody_up(provider);
         ends_that_do_not_fit_are_refused(provider);
     }
     absent_providers_are_named();
@@ -135,6 +145,57 @@ fn a_late_put_ends_the_rail(provider: &'static str) {
         assert_eq!(frames, [b"before".to_vec()]);
         assert!(matches!(lost, Lost::Corrupt(_)), "{lost:?}");
     }
+}
+
+/// A peer that nobody drives is as good as a fabric that carries nothing.
+fn silence_is_what_a_peer_owes(provider: &'static str) {
+    let (mut a, mut b) = pair(Kind::Ofi(provider));
+    let silent = |end: &mut pairs::End| end.rail.health().silent.expect("this rail knows").0;
+    let until = Instant::now() + Duration::from_secs(30);
+    assert!((0..100).all(|_| silent(&mut a) == 0), "nobody owes anything");
+    for round in 0..3 {
+        assert!(a.offer(Lane::Prompt, b"are you there", b""));
+        while silent(&mut a) < 20_000_000 {
+            assert!(Instant::now() < until, "{provider}, round {round}: never silent");
+        }
+        // One that polls answers, without a frame of its own.
+        let mut frames = 0;
+        while frames == 0 || silent(&mut a) > 0 {
+            frames += b.rail.poll(4, &mut |_, _| {}).unwrap();
+            b.rail.flush().unwrap();
+            assert!(Instant::now() < until, "{provider}, round {round}: silent for ever");
+        }
+        assert_eq!(frames, 1);
+        let quiet = Instant::now();
+        while quiet.elapsed() < Duration::from_millis(30) {
+            assert_eq!(silent(&mut a), 0, "all is answered");
+        }
+    }
+}
+
+/// With as much under way and waiting as it takes, to a peer that does not look.
+fn a_rail_that_is_given_up_holds_nobody_up(provider: &'static str) {
+    let data = vec![7; 200_000];
+    let mut shortest = Duration::MAX;
+    for _ in 0..5 {
+        let (mut a, b) = pair(Kind::Ofi(provider));
+        for lane in Lane::ALL {
+            while a
+                .rail
+                .put(lane, Put { window: WHOLE, offset: 0, generation: 0, data: &data }, b"", b"")
+                .is_ok()
+            {}
+        }
+        assert!(a.rail.health().unsent > 0, "{provider}: something is under way");
+        a.rail.abandon();
+        let begin = Instant::now();
+        drop(a.rail);
+        shortest = shortest.min(begin.elapsed());
+        drop(b);
+    }
+    println!("{provider}: a rail with operations under way was dropped in {shortest:?}");
+    // It took 100 ms each time when the end of the operations was waited for.
+    assert!(shortest < Duration::from_millis(90), "{provider}: {shortest:?}");
 }
 
 fn ends_that_do_not_fit_are_refused(provider: &'static str) {

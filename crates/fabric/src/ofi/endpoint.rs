@@ -87,6 +87,12 @@ enum What {
     Write { address: u64, key: u64, touches: Touched, long: Option<Box<Long>> },
 }
 
+impl What {
+    fn is_write(&self) -> bool {
+        matches!(self, Self::Write { .. })
+    }
+}
+
 struct Operation {
     what: What,
     state: State,
@@ -142,6 +148,9 @@ pub(super) struct Endpoint {
     /// Number of the first of them; its context is that modulo [`OPERATIONS`].
     first: u64,
     waiting: usize,
+    /// Number of the first that waits, or of the next, and how many writes before it are under way.
+    waits: u64,
+    writes: usize,
     long: bool,
     /// Counted messages: staged, posted, and known to be taken.
     sequence: u32,
@@ -155,6 +164,8 @@ pub(super) struct Endpoint {
     /// The first message to the peer was sent, and something of it came.
     greeted: bool,
     pub(super) heard: bool,
+    /// Messages of the peer that have come, and writes that it is known to have.
+    pub(super) signs: u64,
     /// The provider had no room for an operation when it was last asked.
     refused: bool,
 }
@@ -196,6 +207,8 @@ impl Endpoint {
             operations: VecDeque::with_capacity(OPERATIONS),
             first: 0,
             waiting: 0,
+            waits: 0,
+            writes: 0,
             long: false,
             sequence: 0,
             posted: 0,
@@ -206,6 +219,7 @@ impl Endpoint {
             control_posted: false,
             greeted: false,
             heard: false,
+            signs: 0,
             refused: false,
         };
         made.post_buffers()
@@ -261,6 +275,7 @@ impl Endpoint {
             Decoded::Message(message) => message,
         };
         self.heard = true;
+        self.signs += 1;
         self.acknowledge(message.taken)?;
         let ahead = message.sequence.wrapping_sub(self.next) as usize;
         match message.kind {
@@ -432,6 +447,7 @@ impl Endpoint {
         self.post_control(facts)?;
         if self.waiting > 0 {
             let result = self.post_operations(facts);
+            self.pass_posted();
             self.retire();
             result?;
         }
@@ -441,8 +457,9 @@ impl Endpoint {
     fn post_operations(&mut self, facts: &Facts) -> Result<(), c_int> {
         // Behind a message that has to wait, or a write that is under way where order is not kept, writes may
         // still go, messages not.
-        let (mut held, mut writes) = (false, false);
-        for index in 0..self.operations.len() {
+        let mut held = false;
+        let mut writes = self.writes > 0 && !facts.orders_sends_after_writes;
+        for index in (self.waits - self.first) as usize..self.operations.len() {
             let operation = &self.operations[index];
             let code = match (&operation.what, operation.state) {
                 (_, State::Done) | (What::Message { .. }, State::Posted) => continue,
@@ -486,6 +503,16 @@ impl Endpoint {
             }
         }
         Ok(())
+    }
+
+    /// What was posted is not looked at again when something is to be posted.
+    fn pass_posted(&mut self) {
+        while let Some(Operation { state: state @ (State::Posted | State::Done), what, .. }) =
+            self.operations.get((self.waits - self.first) as usize)
+        {
+            self.writes += usize::from(*state == State::Posted && what.is_write());
+            self.waits += 1;
+        }
     }
 
     fn post_message(&mut self, index: usize, facts: &Facts) -> c_int {
@@ -575,15 +602,21 @@ impl Endpoint {
     }
 
     /// The provider is through with an operation.
-    pub(super) fn complete(&mut self, completed: Completed) {
+    pub(super) fn complete(&mut self, completed: Completed, facts: &Facts) {
         if completed.index == CONTROL {
             self.control_posted = false;
             return;
         }
         let number = (completed.index - SLOTS) as u64;
         let ahead = (number + OPERATIONS as u64 - self.first % OPERATIONS as u64) % OPERATIONS as u64;
-        if let Some(operation) = self.operations.get_mut(ahead as usize) {
+        if let Some(operation) = self.operations.get_mut(ahead as usize)
+            && operation.state == State::Posted
+        {
             operation.state = State::Done;
+            if operation.what.is_write() {
+                self.writes -= usize::from(self.first + ahead < self.waits);
+                self.signs += u64::from(!facts.orders_sends_after_writes);
+            }
         }
         self.retire();
     }
@@ -614,9 +647,20 @@ impl Endpoint {
         self.end == Some(self.next)
     }
 
-    /// Whether nothing is on its way to the provider or in its hands.
-    pub(super) fn is_idle(&self) -> bool {
-        self.operations.is_empty() && !self.control_posted
+    /// Whether nothing is in the provider's hands.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.control_posted && self.operations.iter().all(|operation| operation.state != State::Posted)
+    }
+
+    /// Whether the peer has not said yet that it took all that it gets from here.
+    pub(super) fn is_owed(&self) -> bool {
+        self.posted != self.acknowledged || !self.operations.is_empty()
+    }
+
+    /// Asks the peer what it took, once for each answer. It tells by itself, but not soon.
+    pub(super) fn inquire(&mut self) {
+        let answered = self.asks.is_none_or(|asked| !before(self.acknowledged, asked));
+        self.ask_due |= self.posted != self.acknowledged && answered;
     }
 
     /// Whether something waits that no completion will announce.
@@ -641,5 +685,105 @@ impl Drop for Endpoint {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+    use crate::{WindowId, WindowSpan};
+
+    const LANE: Lane = Lane::Prompt;
+
+    impl Endpoint {
+        /// As the provider would: takes the operation at `index`, without a peer.
+        fn post_at(&mut self, index: usize) {
+            assert_eq!(self.operations[index].state, State::Waits);
+            self.operations[index].state = State::Posted;
+            self.waiting -= 1;
+            self.pass_posted();
+        }
+
+        /// Where the search for something to post begins.
+        fn from(&self) -> usize {
+            (self.waits - self.first) as usize
+        }
+
+        fn complete_at(&mut self, index: usize, facts: &Facts) {
+            let completed = Completed { lane: LANE.index(), index: self.name_of(index) };
+            self.complete(completed, facts);
+        }
+    }
+
+    #[test]
+    fn what_was_posted_is_not_searched_again() {
+        let device = match Device::open("tcp", Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), 1024) {
+            Ok(device) => device,
+            Err(why @ OfiError::Absent { .. }) => return println!("skipped: {why}"),
+            Err(why) => panic!("{why}"),
+        };
+        let facts = &device.facts;
+        let mut end = Endpoint::open(&device, LANE, 1, || 1).unwrap();
+        let window = RemoteWindow {
+            span: WindowSpan { id: WindowId(0), len: 1 << 20, granule: 0 },
+            base: 0,
+            keys: [0; 2],
+        };
+        let data = vec![1; INLINE + 1];
+        let put = Put { window: WindowId(0), offset: 0, generation: 0, data: &data };
+        let frame = Outgoing { head: b"frame", body: b"", put: None, silent: false };
+        // A write and its message, then messages, as often as the numbers go around.
+        for _ in 0..2 * OPERATIONS / 100 {
+            end.stage(&device, &Outgoing { put: Some((put, window)), ..frame }).unwrap();
+            for _ in 2..100 {
+                end.stage(&device, &frame).unwrap();
+            }
+            assert_eq!((end.from(), end.waiting, end.writes), (0, 100, 0));
+            end.post_at(0);
+            assert_eq!((end.from(), end.writes), (1, 1));
+            for index in 1..60 {
+                end.post_at(index);
+            }
+            assert_eq!((end.from(), end.writes), (60, 1), "one look, behind 60 that are under way");
+            // What is through in the middle stays until what is before it is.
+            end.complete_at(30, facts);
+            assert_eq!((end.from(), end.operations.len()), (60, 100));
+            end.complete_at(0, facts);
+            end.complete_at(0, facts);
+            assert_eq!((end.from(), end.writes, end.operations.len()), (58, 0, 98));
+            while !end.operations.is_empty() {
+                if end.from() == 0 {
+                    end.post_at(0);
+                }
+                end.complete_at(0, facts);
+            }
+            assert_eq!((end.from(), end.waiting, end.waits), (0, 0, end.first));
+        }
+    }
+
+    #[test]
+    fn a_write_behind_what_waits_counts_only_when_that_is_posted() {
+        let Ok(device) = Device::open("tcp", Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), 1024) else {
+            return println!("skipped: no libfabric");
+        };
+        let mut end = Endpoint::open(&device, LANE, 1, || 1).unwrap();
+        let write = |long| What::Write { address: 0, key: 0, touches: touches(), long };
+        end.push(What::Message { taken: 0 }, 0, 0, 0);
+        end.push(write(None), 0, 0, 0);
+        end.push(write(None), 0, 0, 0);
+        end.post_at(1);
+        end.post_at(2);
+        assert_eq!((end.from(), end.writes), (0, 0), "a message need not wait for writes behind it");
+        end.complete_at(1, &device.facts);
+        end.post_at(0);
+        assert_eq!((end.from(), end.writes), (3, 1), "the next one waits for that which is under way");
+        end.complete_at(2, &device.facts);
+        assert_eq!(end.writes, 0);
+    }
+
+    fn touches() -> Touched {
+        Touched::by(0, &Put { window: WindowId(0), offset: 0, generation: 0, data: &[] })
     }
 }

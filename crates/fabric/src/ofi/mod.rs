@@ -22,6 +22,13 @@
 //! **The end of the peer.** An endpoint is not connected, so nothing tells that the peer is gone, unless something
 //! is sent. Whoever makes the rail watches a connection or process of the peer and sets the flag.
 //!
+//! **Silence.** What counts is what came over the rail itself: [`Rail::health`](crate::Rail::health) asks the peer's program for an
+//! answer when it owes one and nothing else comes. The program has to look for that, so whoever judges the path must
+//! know that it does.
+//!
+//! **The end of this side.** Dropping a rail waits for nobody. Where the provider still holds something of it, a thread
+//! closes it when that is through, after 100 ms at the latest; what only waited is not sent any more.
+//!
 //! **Encryption.** There is none: keys of windows and all data pass as they are. Where a cluster wants encryption
 //! this rail must not be used over a network that others can read.
 //!
@@ -37,6 +44,7 @@ mod library;
 mod offer;
 mod port;
 mod rail;
+mod reaper;
 mod signals;
 mod sys;
 mod touched;

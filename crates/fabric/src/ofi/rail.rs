@@ -10,10 +10,9 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Acquire},
     },
-    time::{Duration, Instant},
 };
 
-use plexus_base::crc32c_append;
+use plexus_base::{Nanos, clock, crc32c_append};
 use rustix::event::epoll;
 
 use super::{
@@ -22,6 +21,7 @@ use super::{
     endpoint::{Arrival, Endpoint, OPERATIONS, Outgoing, SLOTS},
     offer::{MAX_WINDOWS, Offer, RemoteWindow},
     port::Completed,
+    reaper::{self, Ending},
     sys, twins,
     wire::{Kind, MAX_MESSAGE, Target},
 };
@@ -33,9 +33,6 @@ const BATCH: usize = 32;
 /// Looks at the queue after the peer is known to be gone: what it sent before lies in this host's memory, and each look
 /// takes some of it.
 const LAST_LOOKS: usize = 16;
-
-/// How long the end of a rail may wait for the provider to take what was sent before.
-const LINGER: Duration = Duration::from_millis(100);
 
 /// One end of a rail to be: everything is open and receives, and the peer is not known yet.
 pub struct OfiEndpoint {
@@ -126,6 +123,8 @@ impl OfiEndpoint {
             ending: None,
             lost: None,
             said: false,
+            abandoned: false,
+            quiet: Quiet { heard: 0, since: clock::now(), under_way: false },
         };
         rail.progress();
         Ok(rail)
@@ -161,6 +160,63 @@ impl Parts {
     }
 }
 
+impl Parts {
+    /// Reads all completions.
+    ///
+    /// # Errors
+    /// Why the rail is lost.
+    #[allow(unsafe_code, reason = "reads what a C library wrote")]
+    fn read(&mut self) -> Result<(), Lost> {
+        let mut entries = [const { MaybeUninit::<sys::CqMsgEntry>::uninit() }; BATCH];
+        loop {
+            let count = match self.device.read(&mut entries) {
+                Ok(count) => count,
+                Err(sys::FI_EAGAIN) => return Ok(()),
+                Err(sys::FI_EAVAIL) => {
+                    self.read_error()?;
+                    continue;
+                }
+                Err(code) => return Err(self.closed(code)),
+            };
+            for entry in &entries[..count] {
+                // SAFETY: the queue wrote so many entries; their contexts are those of the endpoints, which live.
+                let (completed, len) = unsafe {
+                    let entry = entry.assume_init_ref();
+                    (Completed::of(entry.op_context), entry.len)
+                };
+                let endpoint = &mut self.endpoints[completed.lane];
+                if Endpoint::is_arrival(completed) {
+                    endpoint.arrive(completed, len).map_err(Lost::Corrupt)?;
+                } else {
+                    endpoint.complete(completed, &self.device.facts);
+                }
+            }
+            if count < BATCH {
+                return Ok(());
+            }
+        }
+    }
+
+    #[allow(unsafe_code, reason = "reads what a C library wrote")]
+    fn read_error(&mut self) -> Result<(), Lost> {
+        let Some((context, code)) = self.device.read_error() else { return Ok(()) };
+        if context.is_null() {
+            return Err(self.closed(code));
+        }
+        // SAFETY: the context of an operation of an endpoint that lives.
+        let completed = unsafe { Completed::of(context) };
+        if !Endpoint::is_arrival(completed) || code != sys::FI_ETRUNC {
+            return Err(self.closed(code));
+        }
+        self.endpoints[completed.lane].overlong(completed);
+        Ok(())
+    }
+
+    fn closed(&self, code: c_int) -> Lost {
+        Lost::Closed(self.device.explain(code))
+    }
+}
+
 /// A rail over libfabric. See the [module documentation](super).
 pub struct OfiRail {
     parts: ManuallyDrop<Parts>,
@@ -173,6 +229,28 @@ pub struct OfiRail {
     lost: Option<Lost>,
     /// Whether [`Rail::poll`] has said why it is lost.
     said: bool,
+    /// Nothing more is to be sent, not even a goodbye.
+    abandoned: bool,
+    quiet: Quiet,
+}
+
+/// How long nothing has come though something was to come, as far as looks tell.
+struct Quiet {
+    /// Signs of the peer that had come at the last look.
+    heard: u64,
+    since: Nanos,
+    under_way: bool,
+}
+
+impl Quiet {
+    /// `heard` signs have come, and the peer owes an answer while something is `under_way`.
+    fn look(&mut self, now: Nanos, heard: u64, under_way: bool) -> Nanos {
+        if self.heard != heard || !self.under_way || !under_way {
+            self.since = now;
+        }
+        (self.heard, self.under_way) = (heard, under_way);
+        now.since(self.since)
+    }
 }
 
 impl OfiRail {
@@ -209,58 +287,17 @@ impl OfiRail {
         }
     }
 
-    #[allow(unsafe_code, reason = "reads what a C library wrote")]
     fn read(&mut self) {
-        let mut entries = [const { MaybeUninit::<sys::CqMsgEntry>::uninit() }; BATCH];
-        loop {
-            let Parts { endpoints, device, .. } = &mut *self.parts;
-            let count = match device.read(&mut entries) {
-                Ok(count) => count,
-                Err(sys::FI_EAGAIN) => return,
-                Err(sys::FI_EAVAIL) => {
-                    self.read_error();
-                    continue;
-                }
-                Err(code) => return self.fail(code),
-            };
-            for entry in &entries[..count] {
-                // SAFETY: the queue wrote so many entries; their contexts are those of the endpoints, which live.
-                let (completed, len) = unsafe {
-                    let entry = entry.assume_init_ref();
-                    (Completed::of(entry.op_context), entry.len)
-                };
-                let endpoint = &mut endpoints[completed.lane];
-                if !Endpoint::is_arrival(completed) {
-                    endpoint.complete(completed);
-                } else if let Err(what) = endpoint.arrive(completed, len) {
-                    self.ending = Some(Lost::Corrupt(what));
-                    return;
-                }
-            }
-            if count < BATCH {
-                return;
-            }
-        }
-    }
-
-    #[allow(unsafe_code, reason = "reads what a C library wrote")]
-    fn read_error(&mut self) {
-        let Some((context, code)) = self.parts.device.read_error() else { return };
-        if context.is_null() {
-            return self.fail(code);
-        }
-        // SAFETY: the context of an operation of an endpoint that lives.
-        let completed = unsafe { Completed::of(context) };
-        if Endpoint::is_arrival(completed) && code == sys::FI_ETRUNC {
-            self.parts.endpoints[completed.lane].overlong(completed);
-        } else {
-            self.fail(code);
+        match self.parts.read() {
+            Ok(()) => {}
+            Err(corrupt @ Lost::Corrupt(_)) => self.ending = Some(corrupt),
+            Err(lost) => drop(self.ending.get_or_insert(lost)),
         }
     }
 
     fn fail(&mut self, code: c_int) {
-        let why = self.parts.device.explain(code);
-        self.ending.get_or_insert(Lost::Closed(why));
+        let lost = self.parts.closed(code);
+        self.ending.get_or_insert(lost);
     }
 
     /// Hands over what has arrived.
@@ -395,9 +432,24 @@ impl Rail for OfiRail {
         self.take(lane, &Outgoing { head: &[], body: &[], put: Some((put, window)), silent: true })
     }
 
+    /// Silent is what nothing came from since the peer was asked to answer; it does so when its program next looks.
     fn health(&mut self) -> Health {
-        let unsent = self.parts.endpoints.iter().map(Endpoint::unsent).sum();
-        Health { unsent, ..Health::default() }
+        // What has come counts, however late this program is to look.
+        self.read();
+        let ends = &mut self.parts.endpoints;
+        let heard = ends.iter().map(|end| end.signs).sum();
+        let under_way = ends.iter().any(Endpoint::is_owed);
+        let silent = self.quiet.look(clock::now(), heard, under_way);
+        if silent > Nanos(0) {
+            ends.iter_mut().for_each(Endpoint::inquire);
+        }
+        let unsent = ends.iter().map(Endpoint::unsent).sum();
+        self.progress();
+        Health { unsent, silent: Some(silent), ..Health::default() }
+    }
+
+    fn abandon(&mut self) {
+        self.abandoned = true;
     }
 
     fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost> {
@@ -455,29 +507,6 @@ impl Rail for OfiRail {
     }
 }
 
-impl OfiRail {
-    /// Says that it ends and gives the provider a moment to take what was sent.
-    fn say_goodbye(&mut self) {
-        let end = Instant::now() + LINGER;
-        let mut said = [false; LANES];
-        loop {
-            self.progress();
-            // To a peer that is gone nothing is sent: some providers touch its memory.
-            if self.end().is_some() {
-                return;
-            }
-            let Parts { endpoints, device, .. } = &mut *self.parts;
-            for (said, endpoint) in said.iter_mut().zip(endpoints.iter_mut()) {
-                *said = *said || endpoint.is_idle() && endpoint.end(&device.facts);
-            }
-            let done = said == [true; LANES] && endpoints.iter().all(Endpoint::is_idle);
-            if done || Instant::now() > end {
-                return;
-            }
-        }
-    }
-}
-
 impl Drop for OfiRail {
     #[allow(unsafe_code, reason = "takes the parts out of what is dropped")]
     fn drop(&mut self) {
@@ -485,11 +514,71 @@ impl Drop for OfiRail {
         self.parts.window_regions.iter_mut().for_each(|region| {
             region.close();
         });
-        self.say_goodbye();
-        let provider = self.parts.device.facts.provider.clone();
-        let (session, twin) = self.sessions;
+        // To a peer that is gone nothing is sent: some providers touch its memory.
+        let says_goodbye = !self.abandoned && self.end().is_none();
         // SAFETY: taken once, and the rail is not used afterwards.
         let parts = unsafe { ManuallyDrop::take(&mut self.parts) };
-        twins::end(&provider, session, twin, parts);
+        let mut remains = Remains {
+            parts: Some(parts),
+            sessions: self.sessions,
+            gone: self.gone.clone(),
+            said: [!says_goodbye; LANES],
+        };
+        if !remains.look() {
+            reaper::close(remains);
+        }
+    }
+}
+
+/// What is left of a rail: endpoints with operations in the provider's hands. Nothing that only waits is posted any more.
+pub(super) struct Remains {
+    /// Until they are closed.
+    parts: Option<Parts>,
+    sessions: (u64, u64),
+    gone: Arc<AtomicBool>,
+    /// Whether nothing is to be said any more, by lane.
+    said: [bool; LANES],
+}
+
+impl Ending for Remains {
+    fn look(&mut self) -> bool {
+        let Some(parts) = &mut self.parts else { return true };
+        if parts.read().is_err() || self.gone.load(Acquire) || parts.endpoints.iter().all(Endpoint::has_ended)
+        {
+            return true;
+        }
+        let Parts { endpoints, device, .. } = parts;
+        for (said, endpoint) in self.said.iter_mut().zip(endpoints.iter_mut()) {
+            *said = *said || endpoint.is_quiet() && endpoint.end(&device.facts);
+        }
+        self.said == [true; LANES] && endpoints.iter().all(Endpoint::is_quiet)
+    }
+}
+
+impl Drop for Remains {
+    fn drop(&mut self) {
+        if let Some(parts) = self.parts.take() {
+            let provider = parts.device.facts.provider.clone();
+            let (session, twin) = self.sessions;
+            twins::end(&provider, session, twin, parts);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_owed_makes_silence() {
+        let ms = Nanos::from_ms;
+        let mut quiet = Quiet { heard: 0, since: ms(0), under_way: false };
+        assert_eq!(quiet.look(ms(100), 0, false), Nanos(0), "nobody was asked anything");
+        assert_eq!(quiet.look(ms(200), 0, true), Nanos(0), "it went out since the last look");
+        assert_eq!(quiet.look(ms(210), 0, true), ms(10));
+        assert_eq!(quiet.look(ms(260), 0, true), ms(60));
+        assert_eq!(quiet.look(ms(270), 1, true), Nanos(0), "something came");
+        assert_eq!(quiet.look(ms(280), 1, true), ms(10));
+        assert_eq!(quiet.look(ms(290), 1, false), Nanos(0), "all is answered");
     }
 }

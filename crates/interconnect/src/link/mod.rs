@@ -472,8 +472,9 @@ impl Link {
     /// others. The rail that keeps nothing ends the link.
     #[cold]
     fn give_up(&mut self, index: usize, why: Lost) {
-        let Attached { slot, generation, rail, .. } = self.rails.swap_remove(index);
+        let Attached { slot, generation, mut rail, .. } = self.rails.swap_remove(index);
         let retains = rank(rail.kind()).retains;
+        rail.abandon();
         drop(rail);
         if !retains {
             return self.fail(why);

@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_base::Incarnation;
+use plexus_base::{Incarnation, Nanos};
 use plexus_fabric::{
     Access, Frame, Health, Lane, Lost, Put, Rail, RailKind, SendError,
     ofi::{Offer, OfiEndpoint, OfiError, OfiRail},
@@ -101,7 +101,7 @@ fn exchange(common: &Common, here: IpAddr, mut life: Box<dyn Rail>) -> Result<Gu
         life.poll(1, &mut |_, _| {}).map_err(lost)?;
         pause(common, until)?;
     }
-    Ok(Guarded { ofi, life, gone, quiet: 0 })
+    Ok(Guarded { ofi, life, gone, quiet: 0, witness: Witness::default() })
 }
 
 fn pause(common: &Common, until: Instant) -> Result<(), String> {
@@ -118,13 +118,41 @@ struct Guarded {
     life: Box<dyn Rail>,
     gone: Arc<AtomicBool>,
     quiet: u32,
+    witness: Witness,
 }
 
 impl Guarded {
     fn look_at_life(&mut self) {
-        if self.life.poll(64, &mut |_, _| {}).is_err() {
-            self.gone.store(true, Release);
+        match self.life.poll(64, &mut |_, _| {}) {
+            Ok(frames) => self.witness.heard(frames),
+            Err(_) => self.gone.store(true, Release),
         }
+    }
+}
+
+/// Tells a fabric that is dead from a peer whose program has no time: over the connections it is heard with every tick of
+/// its own, and with each it looks at the fabric, too.
+#[derive(Default)]
+struct Witness {
+    /// Ticks of the peer since the fabric became silent.
+    ticks: usize,
+}
+
+impl Witness {
+    /// The first may have been on its way before it was asked over the fabric, or be the one after which it looks there.
+    const ENOUGH: usize = 2;
+
+    fn heard(&mut self, frames: usize) {
+        self.ticks = self.ticks.saturating_add(frames);
+    }
+
+    /// How long the path is silent, when nothing came for so long over the `fabric`, and the peer's host was heard by
+    /// the `system`.
+    fn silent(&mut self, fabric: Nanos, system: Option<Nanos>) -> Nanos {
+        if fabric == Nanos(0) {
+            self.ticks = 0;
+        }
+        if self.ticks >= Self::ENOUGH { fabric } else { system.map_or(fabric, |system| system.min(fabric)) }
     }
 }
 
@@ -149,14 +177,16 @@ impl Rail for Guarded {
         self.ofi.direct(access)
     }
 
-    /// What libfabric does not know of the peer's host, its system says: it acknowledges an empty frame on the connection
-    /// however busy its processes are.
+    /// The connection carries an empty frame, the sign that this program looks at the fabric. Its system acknowledges it
+    /// however busy the peer's processes are: while those do not show themselves, the system speaks for the host.
     fn health(&mut self) -> Health {
         self.look_at_life();
         let _ = self.life.send(Lane::Prompt, &[], &[]);
         let _ = self.life.flush();
-        let Health { unsent, bulk_acknowledged, .. } = self.ofi.health();
-        Health { unsent, bulk_acknowledged, encrypted: false, mtu: 0, ..self.life.health() }
+        let Health { unsent, bulk_acknowledged, silent, .. } = self.ofi.health();
+        let life = self.life.health();
+        let silent = silent.map(|fabric| self.witness.silent(fabric, life.silent));
+        Health { unsent, bulk_acknowledged, silent, encrypted: false, mtu: 0, ..life }
     }
 
     fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost> {
@@ -169,6 +199,10 @@ impl Rail for Guarded {
             }
         }
         Ok(delivered)
+    }
+
+    fn abandon(&mut self) {
+        self.ofi.abandon();
     }
 
     fn flush(&mut self) -> Result<(), Lost> {
@@ -184,5 +218,34 @@ impl Rail for Guarded {
     fn register(&self, epoll: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         self.ofi.register(epoll, token)?;
         self.life.register(epoll, token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> Nanos = Nanos::from_ms;
+
+    #[test]
+    fn a_dead_fabric_is_silent_though_the_connection_lives() {
+        let mut witness = Witness::default();
+        assert_eq!(witness.silent(MS(0), Some(MS(0))), MS(0));
+        witness.heard(1);
+        assert_eq!(witness.silent(MS(10), Some(MS(0))), MS(0), "that tick may be older than the question");
+        witness.heard(1);
+        assert_eq!(witness.silent(MS(20), Some(MS(0))), MS(20), "it looked and did not answer");
+        assert_eq!(witness.silent(MS(30), Some(MS(10))), MS(30));
+        assert_eq!(witness.silent(MS(0), Some(MS(0))), MS(0), "the fabric was heard");
+        witness.heard(1);
+        assert_eq!(witness.silent(MS(10), Some(MS(0))), MS(0), "and the count begins anew");
+    }
+
+    #[test]
+    fn a_busy_peer_is_not_silent_and_a_dead_host_is() {
+        let mut witness = Witness::default();
+        assert_eq!(witness.silent(MS(500), Some(MS(5))), MS(5), "its system answers, its program does not");
+        assert_eq!(witness.silent(MS(500), Some(MS(400))), MS(400), "its system does not answer either");
+        assert_eq!(witness.silent(MS(2), Some(MS(400))), MS(2), "the fabric lives without the connection");
     }
 }
