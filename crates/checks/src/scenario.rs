@@ -73,6 +73,8 @@ pub struct Scenario {
     pub name: &'static str,
     /// What it is about.
     pub about: &'static str,
+    /// So many times bigger than the others: of so many seeds one is taken when all scenarios run.
+    pub bigger: u64,
     vary: fn(&mut Params, &mut Random),
 }
 
@@ -81,25 +83,52 @@ pub const LINKS: [&str; 2] = ["links", "wide"];
 
 /// All scenarios.
 pub const ALL: [Scenario; 11] = [
-    Scenario { name: "calm", about: "room for everything, nothing fails", vary: calm },
-    Scenario { name: "hot", about: "one or two blocks that everybody wants", vary: hot },
+    Scenario { name: "calm", about: "room for everything, nothing fails", bigger: 1, vary: calm },
+    Scenario { name: "hot", about: "one or two blocks that everybody wants", bigger: 1, vary: hot },
     Scenario {
         name: "crowded",
         about: "more blocks than frames: evictions, sessions waiting for a frame",
+        bigger: 1,
         vary: crowded,
     },
-    Scenario { name: "disk", about: "slow disk, failing writes and reads, checkpoints", vary: disk },
-    Scenario { name: "pauses", about: "nodes that stop for long and go on, two-slot rings", vary: pauses },
-    Scenario { name: "leaving", about: "a node hands everything back while others go on", vary: leaving },
-    Scenario { name: "death", about: "a node dies; the lost are named", vary: death },
-    Scenario { name: "rails", about: "the real link core; rails are lost and come back", vary: rails },
+    Scenario {
+        name: "disk",
+        about: "slow disk, failing writes and reads, checkpoints",
+        bigger: 1,
+        vary: disk,
+    },
+    Scenario {
+        name: "pauses",
+        about: "nodes that stop for long and go on, two-slot rings",
+        bigger: 1,
+        vary: pauses,
+    },
+    Scenario {
+        name: "leaving",
+        about: "a node hands everything back while others go on",
+        bigger: 1,
+        vary: leaving,
+    },
+    Scenario { name: "death", about: "a node dies; the lost are named", bigger: 1, vary: death },
+    Scenario {
+        name: "rails",
+        about: "the real link core; rails are lost and come back",
+        bigger: 1,
+        vary: rails,
+    },
     Scenario {
         name: LINKS[0],
         about: "links alone: bursts over two-slot rings, rails lost and back",
+        bigger: 1,
         vary: links,
     },
-    Scenario { name: LINKS[1], about: "links alone: 24 nodes, each joined with every other", vary: wide },
-    Scenario { name: "mixed", about: "a little of everything but death", vary: mixed },
+    Scenario {
+        name: LINKS[1],
+        about: "links alone: 24 nodes, each joined with every other",
+        bigger: 10,
+        vary: wide,
+    },
+    Scenario { name: "mixed", about: "a little of everything but death", bigger: 1, vary: mixed },
 ];
 
 /// The scenario of this name.
