@@ -177,6 +177,8 @@ pub struct Health {
     /// How long ago the system last heard from the peer's host, acknowledgements included; 0 while that owes no answer,
     /// `None` where it does not say.
     pub silent: Option<Nanos>,
+    /// The same for what is sent on [`Lane::Bulk`] alone, where that has a connection of its own.
+    pub bulk_silent: Option<Nanos>,
     /// Packets that the system sent again.
     pub retransmits: u64,
     /// Bytes that wait here for the path to take them.

@@ -232,11 +232,15 @@ impl Rail for TcpRail {
         let unsent = self.outboxes.iter().map(|outbox| outbox.queued() as u64).sum();
         let mut health = Health { unsent, encrypted: self.encrypted, ..Health::default() };
         for (lane, stream) in Lane::ALL.into_iter().zip(&self.streams) {
-            // One of the two may be cut off alone, so the more silent one counts. What the kernel refuses to tell is not known; a connection that has ended says so elsewhere.
+            // What the kernel refuses to tell is not known; a connection that has ended says so elsewhere.
             let Ok(path) = path::look(stream) else { continue };
             health.mtu = if health.mtu == 0 { path.mtu } else { health.mtu.min(path.mtu) };
             health.rtt = if health.rtt.0 == 0 { path.rtt } else { health.rtt.min(path.rtt) };
-            health.silent = health.silent.max(Some(path.silent));
+            // Either may be cut off alone: by what filters ports, or what swallows long packets.
+            match lane {
+                Lane::Prompt => health.silent = Some(path.silent),
+                Lane::Bulk => health.bulk_silent = Some(path.silent),
+            }
             health.retransmits += path.retransmits;
             if lane == Lane::Bulk {
                 health.bulk_acknowledged = path.acknowledged;

@@ -18,7 +18,8 @@ use rustix::{
 use crate::pairs::{End, Kind, Own, WHOLE, WHOLE_LEN, pair, sockets};
 
 fn silent(end: &mut End) -> Nanos {
-    end.rail.health().silent.expect("the kernel tells")
+    let Health { silent, bulk_silent, .. } = end.rail.health();
+    silent.max(bulk_silent).expect("the kernel tells")
 }
 
 /// A pair, and the sockets of its second end.
@@ -59,10 +60,11 @@ fn a_pair_on_loopback_says_what_it_is() {
         let (mut a, mut b) = pair(kind);
         say(&mut a);
         b.take(1);
-        let Health { mtu, rtt, silent, retransmits, unsent, bulk_acknowledged, encrypted } = a.rail.health();
+        let Health { mtu, rtt, silent, bulk_silent, retransmits, unsent, bulk_acknowledged, encrypted } =
+            a.rail.health();
         assert!((576..=65_536).contains(&mtu), "{mtu}");
         assert!(rtt > Nanos(0) && rtt < Nanos::from_ms(10_000), "{rtt}");
-        assert!(silent.is_some());
+        assert!(silent.is_some() && bulk_silent.is_some());
         assert_eq!((retransmits, unsent), (0, 0));
         assert!(bulk_acknowledged <= 1, "all but the connection's begin went on the other lane");
         assert_eq!(encrypted, kind == Kind::SealedTcp);

@@ -186,7 +186,7 @@ impl Rail for Guarded {
         let Health { unsent, bulk_acknowledged, silent, .. } = self.ofi.health();
         let life = self.life.health();
         let silent = silent.map(|fabric| self.witness.silent(fabric, life.silent));
-        Health { unsent, bulk_acknowledged, silent, encrypted: false, mtu: 0, ..life }
+        Health { unsent, bulk_acknowledged, silent, bulk_silent: None, encrypted: false, mtu: 0, ..life }
     }
 
     fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost> {

@@ -1,8 +1,8 @@
 //! A worker: the links of one partition share, the service that handles their messages, and who drives them.
 //!
-//! **The token.** Everything in a worker is used by one thread at a time, the holder of its [token](token). Two sorts of
+//! **The token.** Everything in a worker is used by one thread at a time, the holder of its [token]. Two sorts of
 //! threads take it: the worker's background thread ([`Worker::run`]), and local threads that hand something in or
-//! [wait](wait) for an answer and poll the links themselves, so that their answers cost no wake-up.
+//! [wait] for an answer and poll the links themselves, so that their answers cost no wake-up.
 //!
 //! **No wake-up is lost.** Who lets go of the token ([`Shared::let_go`]) first arms the bell, then looks again at
 //! everything that could have come, and then unlocks, with an eye on those who were woken meanwhile and turned away; `token.rs`

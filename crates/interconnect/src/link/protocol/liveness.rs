@@ -41,11 +41,17 @@ const IDLE_SLOWER: u64 = 10;
 /// Long frames may stand still this many probe intervals while short ones pass.
 const STALLED_AFTER: u64 = 25;
 
+/// Long frames may go without an acknowledgement of the peer's system for so many probe intervals while short ones are
+/// answered: longer than a packet that was lost takes to be sent again.
+const SWALLOWED_AFTER: u64 = 12;
+
 /// What the system knows of a rail's path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Signs {
     /// How long ago the peer's host was last heard; `None` where the system does not say.
     pub silent: Option<Nanos>,
+    /// The same for long frames, where they have a connection of their own.
+    pub bulk_silent: Option<Nanos>,
     /// Smoothed round trip.
     pub rtt: Nanos,
     /// Bytes of long frames that the peer's system has acknowledged; 0 where it does not say.
@@ -81,6 +87,8 @@ pub(super) struct Liveness {
     used: Nanos,
     /// Since when long frames under way stand still.
     stuck: Option<Nanos>,
+    /// How long they have gone without an acknowledgement of its system.
+    bulk_silent: Nanos,
     /// When the peer's program last said something.
     said: Nanos,
     last: Seen,
@@ -96,6 +104,7 @@ impl Liveness {
             probed: now,
             used: now,
             stuck: None,
+            bulk_silent: Nanos(0),
             said: now,
             last: Seen::default(),
             notes: 0,
@@ -124,6 +133,7 @@ impl Liveness {
         if self.asked.is_some_and(|asked| self.heard >= asked) {
             self.asked = None;
         }
+        self.bulk_silent = signs.bulk_silent.unwrap_or_default();
         let passed = seen.sent - last.sent + seen.received - last.received;
         if passed > std::mem::take(&mut self.notes) {
             self.used = now;
@@ -159,6 +169,10 @@ impl Liveness {
             if waited >= limit && (others.is_some_and(|heard| heard >= asked) || waited >= pace.alone.0) {
                 return Some(Sick::Silent);
             }
+        }
+        let limit = SWALLOWED_AFTER * pace.probe.0;
+        if self.bulk_silent.0 >= if others.is_some() { limit } else { 4 * limit } {
+            return Some(Sick::Stalled);
         }
         // The peer's program lives and answers what is short: it would have told of long frames too.
         if let Some(stuck) = self.stuck {
@@ -229,6 +243,23 @@ mod tests {
             liveness.sick(PACE, at(*ms), Nanos(0), Some(at(*ms))) == Some(Sick::Stalled)
         });
         assert!(found.is_some_and(|ms| (500..600).contains(&ms)), "{found:?}");
+    }
+
+    #[test]
+    fn long_packets_that_are_swallowed_are_a_stall_and_one_that_is_lost_is_not() {
+        let mut liveness = Liveness::new(at(0));
+        let mut stalled_after = |silent_ms| {
+            let signs = Signs {
+                silent: Some(Nanos(0)),
+                bulk_silent: Some(Nanos::from_ms(silent_ms)),
+                ..Signs::default()
+            };
+            liveness.look(PACE, at(silent_ms), Seen::default(), signs);
+            [Some(at(silent_ms)), None].map(|others| liveness.sick(PACE, at(silent_ms), Nanos(0), others))
+        };
+        assert_eq!(stalled_after(210), [None, None], "a lost packet is sent again after 200 ms");
+        assert_eq!(stalled_after(250), [Some(Sick::Stalled), None]);
+        assert_eq!(stalled_after(1000), [Some(Sick::Stalled), Some(Sick::Stalled)]);
     }
 
     #[test]

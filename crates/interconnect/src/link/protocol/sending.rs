@@ -156,7 +156,7 @@ impl<F> LinkCore<F> {
     }
 
     /// Brings to the rails what waits: first news of dead rails, then what is sent again, then notes that are due, then what was
-    /// queued. `send` answers [`NoRoom`] for a rail and lane that takes nothing more now.
+    /// queued. `send` answers [`NoRoom`](super::NoRoom) for a rail and lane that takes nothing more now.
     pub fn pump(&mut self, send: &mut Send<'_, F>) {
         if !self.wants_pump() {
             return;
