@@ -9,6 +9,7 @@
 mod access;
 mod arrive;
 mod attached;
+mod kept;
 pub mod protocol;
 
 use std::{sync::Arc, time::Duration};
@@ -22,6 +23,7 @@ use zerocopy::IntoBytes;
 use self::{
     arrive::{Arrivals, Desk},
     attached::{Attached, rank},
+    kept::{Owned, Spare},
     protocol::{Limits, LinkCore, NoRoom, Outgoing, Pace, Sick, Signs, Span, Waybill},
 };
 use crate::{
@@ -79,36 +81,13 @@ pub(crate) enum Event {
     RailDown { slot: u8, generation: u32, why: Lost },
 }
 
-/// A frame that could not be sent at once, or is kept until it has arrived.
-struct Owned {
-    header: Header,
-    body: Box<[u8]>,
-    put: Option<OwnedPut>,
-}
-
-struct OwnedPut {
-    window: WindowId,
-    offset: u64,
-    generation: u32,
-    data: Box<[u8]>,
-}
-
-impl OwnedPut {
-    fn of(put: Put<'_>) -> Self {
-        Self { window: put.window, offset: put.offset, generation: put.generation, data: put.data.into() }
-    }
-
-    fn borrow(&self) -> Put<'_> {
-        Put { window: self.window, offset: self.offset, generation: self.generation, data: &self.data }
-    }
-}
-
 pub(crate) struct Link {
     pub(crate) peer: NodeId,
     info: LinkInfo,
     windows: Arc<Windows>,
     rails: Vec<Attached>,
     core: LinkCore<Owned>,
+    spare: Spare,
     arrivals: Arrivals,
     answer: Vec<u8>,
     patience: Nanos,
@@ -139,6 +118,7 @@ impl Link {
             windows,
             rails: Vec::new(),
             core: LinkCore::new(Limits::default(), pace),
+            spare: Spare::default(),
             arrivals: Arrivals::default(),
             answer: Vec::new(),
             patience: nanos(settings.patience),
@@ -332,7 +312,8 @@ impl Link {
         });
         let bill = Waybill { channel: head.channel, kind: head.kind, lane, span };
         let header = Header::of(&head);
-        let owned = || Owned { header, body: body.into(), put: put.map(OwnedPut::of) };
+        let spare = &self.spare;
+        let owned = || Owned::of(spare, header, put, body);
         let route = self.core.route(&bill);
         let Some(attached) = route.and_then(|slot| attached(&mut self.rails, slot)) else {
             return self.core.queue(bill, owned());
@@ -452,8 +433,7 @@ impl Link {
             let attached = attached(rails, slot).ok_or(NoRoom)?;
             let sent = match outgoing {
                 Outgoing::Frame(_, owned) => {
-                    let put = owned.put.as_ref().map(OwnedPut::borrow);
-                    offer(attached, lane, owned.header.stamped(stamp), put, &owned.body)
+                    offer(attached, lane, owned.header.stamped(stamp), owned.put(), owned.body())
                 }
                 Outgoing::Note(received) => {
                     let body = arrive::encode_note(received);
