@@ -145,11 +145,14 @@ fn silence_grows_while_one_lane_is_not_answered_and_ends_when_it_is() {
 fn a_peer_that_takes_nothing_is_not_silent() {
     let (mut a, b, sockets) = pair_with_sockets();
     let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(700) {
+    // As long as three of its answers take. One look may fall between a question and its answer; most must not.
+    let (mut looks, mut heard) = (0, 0);
+    while start.elapsed() < Duration::from_millis(700) || looks < 100 {
         while a.offer(Lane::Prompt, &[1; 64], &[]) {}
-        let silent = silent(&mut a);
-        assert!(silent < Nanos::from_ms(100), "{silent}: its system lives");
+        looks += 1;
+        heard += u32::from(silent(&mut a) == Nanos(0));
     }
+    assert!(heard > looks / 2, "its system lives, and was heard in {heard} of {looks} looks");
     assert!(a.rail.health().unsent > 0);
     deafen(&sockets[Lane::Prompt.index()]);
     while silent(&mut a) < Nanos::from_ms(300) {}
