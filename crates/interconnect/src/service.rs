@@ -63,7 +63,8 @@ pub struct Net {
     me: NodeId,
     worker: WorkerId,
     epoch: Epoch,
-    pub(crate) links: Vec<Option<Link>>,
+    /// By peer. Boxed, so that a look over all of them touches two cache lines.
+    pub(crate) links: Vec<Option<Box<Link>>>,
     calls: Calls,
     /// Accesses that this processor has executed: what was there, to be handed over in the next turn.
     done: Vec<(NodeId, u64, Vec<u8>)>,
@@ -113,7 +114,7 @@ impl Net {
     /// Frames to `peer` that wait in memory for credits, room or a rail: who sends much looks here and holds off.
     #[must_use]
     pub fn backlog(&self, peer: NodeId) -> usize {
-        self.links.get(peer.index()).and_then(Option::as_ref).map_or(0, Link::queued)
+        self.links.get(peer.index()).and_then(Option::as_ref).map_or(0, |link| link.queued())
     }
 
     /// Sends a message; it waits in memory while credits or room are missing.
@@ -270,7 +271,7 @@ impl Net {
 
     #[inline]
     fn link(&mut self, to: NodeId) -> Result<&mut Link, NoLink> {
-        self.links.get_mut(to.index()).and_then(Option::as_mut).ok_or(NoLink(to))
+        self.links.get_mut(to.index()).and_then(Option::as_deref_mut).ok_or(NoLink(to))
     }
 
     pub(crate) fn take_reply(&mut self, message: &Message<'_>) -> Option<u64> {

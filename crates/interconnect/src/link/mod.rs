@@ -15,9 +15,7 @@ pub mod protocol;
 use std::{sync::Arc, time::Duration};
 
 use plexus_base::{Epoch, Nanos, NodeId, clock};
-use plexus_fabric::{
-    Access, Health, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, WindowId, Windows,
-};
+use plexus_fabric::{Access, Health, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, Windows};
 use zerocopy::IntoBytes;
 
 use self::{

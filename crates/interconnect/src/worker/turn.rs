@@ -121,7 +121,7 @@ impl<S: Service> Core<S> {
 
     /// Whether there are still links that want to know the time.
     fn note_ticks(&self, shared: &Shared<S>) {
-        let wanted = self.net.links.iter().flatten().any(Link::wants_ticks);
+        let wanted = self.net.links.iter().flatten().any(|link| link.wants_ticks());
         if shared.ticking.swap(wanted, Relaxed) != wanted && wanted {
             // The background thread sleeps without a limit.
             shared.watch.nudge();
@@ -160,7 +160,7 @@ impl<S: Service> Core<S> {
         }
         let first = self.net.links[peer.index()].is_none();
         let link = self.net.links[peer.index()]
-            .get_or_insert_with(|| Link::new(info, shared.links, shared.windows.clone()));
+            .get_or_insert_with(|| Box::new(Link::new(info, shared.links, shared.windows.clone())));
         link.attach(new);
         if first {
             (shared.events)(LinkEvent::Up { peer, worker: shared.id });
@@ -191,6 +191,6 @@ impl<S: Service> Core<S> {
             || shared.tick_due.load(Relaxed)
             || self.service.pending()
             || self.net.has_done()
-            || self.net.links.iter_mut().flatten().any(Link::pending)
+            || self.net.links.iter_mut().flatten().any(|link| link.pending())
     }
 }
