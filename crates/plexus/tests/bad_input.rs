@@ -34,7 +34,7 @@ fn a_cluster_that_cannot_be_made_leaves_nothing() {
         (&["--size-mib", "0"], "would have 0 blocks"),
         (&["--workers", "9"], "workers = 9: use 1 to 8"),
         (&["--cache-mib", "0"], "is too small for 1 workers with blocks of 8 KiB; use at least 1"),
-        (&["--rails", "rdma"], "unknown rail `rdma`: use shm or tcp"),
+        (&["--rails", "rdma"], "unknown rail `rdma`: use shm or ofi or tcp"),
         (&["--port", "65534"], "there are not 3 ports from there on"),
     ];
     for (args, part) in cases {
@@ -90,7 +90,8 @@ fn a_configuration_that_is_wrong_says_where() {
 fn a_port_in_use_stops_the_start_of_all() {
     let cluster = Cluster::new(2);
     let text = fs::read_to_string(cluster.dir().join("cluster.toml")).unwrap();
-    let address = text.split('"').rfind(|word| word.starts_with("127.")).unwrap();
+    let settings = text.lines().filter(|line| line.starts_with("address"));
+    let address = settings.last().unwrap().split('"').find(|word| word.starts_with("127.")).unwrap();
     let taken = TcpListener::bind(address).unwrap();
     let refusal = cluster.run("up").said().refusal();
     contains(

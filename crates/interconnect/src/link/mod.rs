@@ -45,8 +45,11 @@ const REFILL: usize = 4;
 /// Longer puts are cut where several rails share the bulk.
 const STRIPE: usize = 64 << 10;
 
-/// Bytes of answers to accesses that may wait; more are executed when those have gone.
-const ANSWERS: usize = 1 << 20;
+/// Frames of replies that may wait before an access is executed: 1 MiB of the longest.
+const ANSWERS: usize = 64;
+
+/// Memory for an answer that is kept.
+const ANSWER_KEPT: usize = 1 << 20;
 
 /// Frames taken from each lane before other links get their turn.
 const POLL_FRAMES: usize = 32;
@@ -99,8 +102,6 @@ pub(crate) struct Link {
     must_look: bool,
     /// Accesses by message that have no answer yet: others must not be executed past them.
     asked: u32,
-    /// Bytes of answers sent since nothing waited.
-    answered: usize,
     events: Vec<Event>,
     lost: Option<Lost>,
 }
@@ -126,7 +127,6 @@ impl Link {
             looked: true,
             must_look: false,
             asked: 0,
-            answered: 0,
             events: Vec::new(),
             lost: None,
         }
@@ -384,20 +384,16 @@ impl Link {
     /// Executes accesses that the peer has asked for, as long as their answers do not pile up: what is not executed keeps its
     /// credit.
     fn execute(&mut self) {
-        if self.core.queued() == 0 {
-            self.answered = 0;
-        }
-        while self.answered <= ANSWERS
+        while self.core.waiting(Kind::Reply) < ANSWERS
             && let Some((head, request)) = self.arrivals.accesses.pop_front()
         {
             let mut answer = std::mem::take(&mut self.answer);
             request.execute(&self.windows, &mut answer);
             self.core.consume(head.kind);
             self.send(head.epoch, head.channel, Kind::Reply, head.tag, &answer);
-            self.answered += answer.len();
             self.answer = answer;
         }
-        self.answer.shrink_to(ANSWERS);
+        self.answer.shrink_to(ANSWER_KEPT);
     }
 
     /// A message of `kind` has been handled. (The fragments before its last frame were as they came.)
@@ -535,7 +531,7 @@ impl Link {
             self.must_look = true;
             return true;
         }
-        let answers = !self.arrivals.accesses.is_empty() && self.core.queued() == 0;
+        let answers = !self.arrivals.accesses.is_empty() && self.core.waiting(Kind::Reply) < ANSWERS;
         answers || self.rails.iter_mut().any(|attached| attached.rail.pending())
     }
 

@@ -247,6 +247,12 @@ impl<F> LinkCore<F> {
         self.best.is_some()
     }
 
+    /// Frames of a kind that wait for credits or room.
+    #[must_use]
+    pub fn waiting(&self, kind: Kind) -> usize {
+        self.outbox[kind as usize].iter().map(VecDeque::len).sum()
+    }
+
     /// Frames that wait for credits, room, or a rail.
     #[must_use]
     pub fn queued(&self) -> usize {

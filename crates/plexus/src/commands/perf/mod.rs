@@ -40,8 +40,8 @@ A key file is one line of 64 hexadecimal digits that only its owner may read: a 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A machine where `plexus perf --listen` runs (HOST or HOST:PORT), or a running cluster and two of its nodes ([DIR]
-    /// [NODE NODE]) [default: two processes of this machine].
+    /// A machine where `plexus perf --listen` runs (HOST or HOST:PORT), or a running cluster and two of its nodes (DIR and
+    /// NODE NODE) [default: two processes of this machine].
     #[arg(value_name = "HOST | DIR | NODE", num_args = 0..=3)]
     target: Vec<String>,
 
