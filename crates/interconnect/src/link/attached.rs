@@ -83,7 +83,8 @@ impl LinkInfo {
     }
 
     /// Adds a rail, or renews the entry of its slot.
-    pub(super) fn connected(&self, new: &NewRail) {
+    pub(crate) fn connected(&self, new: &mut NewRail) {
+        let encrypted = new.rail.health().encrypted;
         let mut rails = self.lock();
         let index = rails.iter().position(|rail| rail.slot == new.slot).unwrap_or_else(|| {
             let index = rails.iter().take_while(|rail| rail.slot < new.slot).count();
@@ -93,6 +94,7 @@ impl LinkInfo {
         });
         let rail = &mut rails[index];
         (rail.kind, rail.generation, rail.path) = (new.rail.kind(), new.generation, new.path.clone());
+        rail.encrypted = encrypted;
     }
 
     /// Brings every entry up to date.

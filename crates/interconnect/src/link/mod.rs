@@ -133,7 +133,7 @@ impl Link {
     }
 
     /// Adds a rail. One that takes a slot in use replaces what is there: its peer has given that up.
-    pub(crate) fn attach(&mut self, new: NewRail) {
+    pub(crate) fn attach(&mut self, mut new: NewRail) {
         if let Some(index) = self.rails.iter().position(|attached| attached.slot == new.slot) {
             if self.rails[index].generation >= new.generation {
                 return;
@@ -148,7 +148,7 @@ impl Link {
             let why = Lost::Closed("the peer has closed it meanwhile".into());
             return self.events.push(Event::RailDown { slot: new.slot, generation: new.generation, why });
         }
-        self.info.connected(&new);
+        self.info.connected(&mut new);
         let NewRail { slot, generation, mut rail, .. } = new;
         let health = rail.health();
         self.rails.push(Attached { slot, generation, rail, health, bytes_out: 0, bytes_in: 0 });

@@ -316,7 +316,10 @@ impl<S: Service> Worker<S> {
             .entry(peer)
             .or_insert_with(|| LinkInfo::new(peer, self.shared.id))
             .clone();
-        self.control(Control::Rail(info, NewRail { slot, generation, rail, path }));
+        let mut new = NewRail { slot, generation, rail, path };
+        // Who asks before the worker has come to it finds it already.
+        info.connected(&mut new);
+        self.control(Control::Rail(info, new));
     }
 
     /// Every link that is or was up.
