@@ -9,11 +9,11 @@ use plexus_node::port::Port;
 
 use super::{
     Measured, PerfError, Plan, Trial, Until,
-    parameters::{BULK, PROMPT},
+    parameters::PROMPT,
     progress::Progress,
     result::{Demand, Flow, ServerReport},
     side::Side,
-    wire::{Tag, What},
+    wire::{DRAINS, Tag, What, drain},
 };
 use crate::{Usage, responses::thousandths};
 
@@ -35,7 +35,7 @@ enum Phase {
     Measuring,
     /// The server has been asked what it saw.
     Ending,
-    /// It has said so; what is still under way on the bulk lane would land in the middle of the next trial.
+    /// It has said so; what is still under way would land in the middle of the next trial.
     Draining,
 }
 
@@ -46,6 +46,8 @@ pub(super) struct Client {
     until: Until,
     trial: usize,
     phase: Phase,
+    /// Of how many ways the server has said that nothing is under way there any more.
+    drained: usize,
     side: Option<Side>,
     began: Nanos,
     elapsed: Nanos,
@@ -64,6 +66,7 @@ impl Client {
             until: plan.until,
             trial: 0,
             phase: Phase::Alone,
+            drained: 0,
             side: None,
             began: Nanos::default(),
             elapsed: Nanos::default(),
@@ -154,7 +157,8 @@ impl Client {
         });
         self.phase = Phase::Draining;
         // No link: the port is told of that apart.
-        let _ = net.send(self.peer, BULK, Kind::Request, Tag::plain(What::Drain), &[]);
+        self.drained = 0;
+        drain(net, self.peer);
     }
 
     fn drained(&mut self, net: &mut Net) {
@@ -189,7 +193,12 @@ impl Port for Client {
                 Ok(report) => self.ended(net, report),
                 Err(error) => self.progress.finish(Err(PerfError::Nonsense(error.to_string()))),
             },
-            (What::Drain, Phase::Draining) => self.drained(net),
+            (What::Drain, Phase::Draining) => {
+                self.drained += 1;
+                if self.drained == DRAINS {
+                    self.drained(net);
+                }
+            }
             _ => {
                 let Some(side) = &mut self.side else { return };
                 match side.message(net, tag, &message) {

@@ -13,6 +13,24 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use plexus_base::NodeId;
+use plexus_interconnect::{Kind, Net};
+
+use super::parameters::{BULK, PROMPT};
+
+/// Ways that a side sends on, each in an order of its own: requests and replies, prompt and bulk.
+pub(super) const DRAINS: usize = 4;
+
+/// Says on every way that nothing of the trial is behind this: what is still under way in front of it lands before it is heard.
+pub(super) fn drain(net: &mut Net, to: NodeId) {
+    for channel in [PROMPT, BULK] {
+        for kind in [Kind::Request, Kind::Reply] {
+            // No link: the port is told of that apart.
+            let _ = net.send(to, channel, kind, Tag::plain(What::Drain), &[]);
+        }
+    }
+}
+
 /// What a message is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -39,7 +57,7 @@ pub(super) enum What {
     End,
     /// Server: what it saw since the mark, as JSON.
     Ended,
-    /// Client, on the bulk lane: what of a trial is still under way there? Server: nothing any more, either way.
+    /// Client, on every way that it sends on: nothing of the trial is behind this. Server, on every way: nor here.
     Drain,
     /// Client: that was the last trial.
     Bye,
