@@ -90,8 +90,8 @@ fn a_configuration_that_is_wrong_says_where() {
 fn a_port_in_use_stops_the_start_of_all() {
     let cluster = Cluster::new(2);
     let text = fs::read_to_string(cluster.dir().join("cluster.toml")).unwrap();
-    let settings = text.lines().filter(|line| line.starts_with("address"));
-    let address = settings.last().unwrap().split('"').find(|word| word.starts_with("127.")).unwrap();
+    let mut settings = text.lines().filter(|line| line.starts_with("address"));
+    let address = settings.next_back().unwrap().split('"').find(|word| word.starts_with("127.")).unwrap();
     let taken = TcpListener::bind(address).unwrap();
     let refusal = cluster.run("up").said().refusal();
     contains(
