@@ -182,10 +182,10 @@ fn amount(value: u64, seconds: Option<f64>) -> String {
     bytes(seconds.map_or(value, |seconds| (value as f64 / seconds).round() as u64))
 }
 
-/// Width of each column of [`line`], wide enough for the fastest cluster that there is.
+/// Width of each column of [`line()`], wide enough for the fastest cluster that there is.
 const WIDTHS: [usize; 7] = [8, 13, 13, 13, 11, 11, 9];
 
-/// The heads over [`line`]s.
+/// The heads over [`line()`]s.
 #[must_use]
 pub fn line_heads() -> String {
     let heads = ["time", "operations/s", "served/s", "messages/s", "out/s", "in/s", "mean"];

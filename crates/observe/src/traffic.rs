@@ -1,6 +1,6 @@
 //! What went over links, by channel, direction and message size.
 //!
-//! Counts only; what they mean for a second or for a cluster is made of them in [`crate::interval`] and [`crate::stat`].
+//! Counts only; what they mean for a second or for a cluster is made of them in [`crate::stat`].
 
 use std::collections::BTreeMap;
 
