@@ -3,15 +3,32 @@
 //! An ordinary copy first takes each target line away from the cache that used it last, one round trip between
 //! cores for every 64 bytes, and then has the user take it back the same way. Streaming stores (Intel SDM vol. 1,
 //! 10.4.6.2) write whole lines without reading them first and leave them in no cache, from where the other core's
-//! prefetcher fetches them well. Measured here for 16 KiB that are passed to and fro, all of it read: 1.7
-//! instead of 2.3 microseconds between cores that are near each other, 1.8 instead of 8.6 between ones that are far.
+//! prefetcher fetches them well. Which is faster depends on the machine, and not by little: 16 KiB passed to and fro, all of
+//! it read, took 1.8 instead of 8.6 microseconds on one, 1.7 instead of 0.6 on another. So it is [measured](prepare) once in
+//! each process that will copy to others.
 #![allow(unsafe_code, reason = "streaming stores are intrinsics over raw memory")]
 
-use std::ptr::copy_nonoverlapping;
+use std::{
+    ptr::copy_nonoverlapping,
+    sync::{
+        Once,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Shorter copies go through the cache: fetching them from memory would take the reader longer than the
 /// stores save. The smallest block is as long.
-pub(crate) const STREAM_FROM: usize = 4096;
+const STREAM_FROM: usize = 4096;
+
+/// Whether streaming stores are the faster way here.
+static STREAMS: AtomicBool = AtomicBool::new(false);
 
 /// Copies `len` bytes; when this returns, whatever this thread writes next is seen after them.
 ///
@@ -22,7 +39,7 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: as the caller's.
     unsafe {
         #[cfg(target_arch = "x86_64")]
-        if len >= STREAM_FROM {
+        if len >= STREAM_FROM && STREAMS.load(Relaxed) {
             return streaming(from, to, len);
         }
         copy_nonoverlapping(from, to, len);
@@ -34,7 +51,6 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 unsafe fn streaming(from: *const u8, to: *mut u8, len: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
 
-    const LINE: usize = 64;
     let head = to.align_offset(LINE).min(len);
     let lines = (len - head) / LINE;
     let tail = head + lines * LINE;
@@ -54,20 +70,139 @@ unsafe fn streaming(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
+/// Finds out which way of copying is the faster one between two cores of this process, once: takes a millisecond or less,
+/// [`PATIENCE`] at most. Where that cannot be found out, copies go through the cache.
+pub(crate) fn prepare() {
+    static MEASURED: Once = Once::new();
+    #[cfg(target_arch = "x86_64")]
+    MEASURED.call_once(|| {
+        let found = Course::new().measure();
+        tracing::debug!(?found, "a block to another core and back, through the cache and streamed");
+        if let Some([cached, streamed]) = found {
+            STREAMS.store(streamed < cached, Relaxed);
+        }
+    });
+}
+
+/// A machine that has no time for both threads will not give it within this.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// Rounds of each way, and those before that do not count.
+const ROUNDS: usize = 41;
+const WARM_UP: usize = 10;
+
+const LINE: usize = 64;
+const BLOCK: usize = 16 << 10;
+const BLOCKS: usize = 8;
+
+#[repr(align(64))]
+#[derive(Default)]
+struct Line([AtomicU64; LINE / 8]);
+
+/// Where two threads pass blocks to and fro.
+struct Course {
+    blocks: Box<[Line]>,
+    there: Line,
+    back: Line,
+    until: Instant,
+}
+
+impl Course {
+    fn new() -> Self {
+        let lines = (0..BLOCKS * BLOCK / LINE).map(|_| Line::default()).collect();
+        Self {
+            blocks: lines,
+            there: Line::default(),
+            back: Line::default(),
+            until: Instant::now() + PATIENCE,
+        }
+    }
+
+    /// How long a block takes to the other core and an answer back, through the cache and streamed; medians.
+    #[cfg(target_arch = "x86_64")]
+    fn measure(&self) -> Option<[Duration; 2]> {
+        let cores = sched_getaffinity(None).ok()?;
+        let mut allowed = (0..CpuSet::MAX_CPU).filter(|core| cores.is_set(*core));
+        // Neighbours in number are often neighbours in a cache.
+        let (first, last) = (allowed.next()?, allowed.next_back()?);
+        thread::scope(|scope| {
+            scope.spawn(move || pin(last).and_then(|()| self.answer()));
+            scope.spawn(move || pin(first).and_then(|()| self.ask())).join().ok()?
+        })
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn ask(&self) -> Option<[Duration; 2]> {
+        let source = vec![1u8; BLOCK];
+        let mut taken = [const { Vec::new() }; 2];
+        for round in 0..2 * (WARM_UP + ROUNDS) {
+            let (block, way) = (self.block(round).as_ptr().cast::<u8>().cast_mut(), round % 2);
+            let began = Instant::now();
+            // SAFETY: atomics that live as long as `self`; the other thread looks at them when it has heard of them.
+            unsafe {
+                match way {
+                    0 => copy_nonoverlapping(source.as_ptr(), block, BLOCK),
+                    _ => streaming(source.as_ptr(), block, BLOCK),
+                }
+            }
+            self.there.0[0].store(round as u64 + 1, Release);
+            self.hear(&self.back, round)?;
+            if round >= 2 * WARM_UP {
+                taken[way].push(began.elapsed());
+            }
+        }
+        Some(taken.map(|mut taken| *taken.select_nth_unstable(ROUNDS / 2).1))
+    }
+
+    fn answer(&self) -> Option<()> {
+        for round in 0..2 * (WARM_UP + ROUNDS) {
+            self.hear(&self.there, round)?;
+            let read = self.block(round).iter().flat_map(|line| &line.0);
+            let sum = read.fold(0, |sum: u64, word| sum.wrapping_add(word.load(Relaxed)));
+            self.back.0[1].store(sum, Relaxed);
+            self.back.0[0].store(round as u64 + 1, Release);
+        }
+        Some(())
+    }
+
+    fn block(&self, round: usize) -> &[Line] {
+        let lines = BLOCK / LINE;
+        &self.blocks[round % BLOCKS * lines..][..lines]
+    }
+
+    /// Waits for the word of a round.
+    fn hear(&self, line: &Line, round: usize) -> Option<()> {
+        for spin in 1u32.. {
+            if line.0[0].load(Acquire) > round as u64 {
+                return Some(());
+            }
+            if spin.is_multiple_of(1024) && Instant::now() > self.until {
+                return None;
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+}
+
+fn pin(core: usize) -> Option<()> {
+    let mut set = CpuSet::new();
+    set.set(core);
+    sched_setaffinity(None, &set).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    #[cfg(target_arch = "x86_64")]
     fn every_length_and_alignment_is_copied_and_nothing_beside_it() {
         let source: Vec<u8> = (0..3 * STREAM_FROM).map(|byte| byte as u8 | 1).collect();
-        for len in
-            [0, 1, 63, STREAM_FROM - 1, STREAM_FROM, STREAM_FROM + 1, STREAM_FROM + 77, 2 * STREAM_FROM]
-        {
+        for len in [64, 127, STREAM_FROM - 1, STREAM_FROM, STREAM_FROM + 77, 2 * STREAM_FROM] {
             for shift in 0..70 {
                 let mut target = vec![0; 3 * STREAM_FROM];
                 // SAFETY: both ranges lie inside their vectors.
-                unsafe { copy(source.as_ptr().add(shift / 3), target.as_mut_ptr().add(shift), len) };
+                unsafe { streaming(source.as_ptr().add(shift / 3), target.as_mut_ptr().add(shift), len) };
                 assert_eq!(
                     target[shift..shift + len],
                     source[shift / 3..shift / 3 + len],
@@ -76,5 +211,18 @@ mod tests {
                 assert!(target[..shift].iter().chain(&target[shift + len..]).all(|byte| *byte == 0));
             }
         }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn what_is_measured_ends_in_time_and_leaves_this_thread_where_it_was() {
+        let cores = sched_getaffinity(None).unwrap();
+        let course = Course::new();
+        if let Some(found) = course.measure() {
+            assert!(found.iter().all(|taken| !taken.is_zero() && *taken < PATIENCE), "{found:?}");
+            let sum = (BLOCK as u64 / 8).wrapping_mul(0x0101_0101_0101_0101);
+            assert_eq!(course.back.0[1].load(Relaxed), sum);
+        }
+        assert_eq!(sched_getaffinity(None).unwrap(), cores);
     }
 }

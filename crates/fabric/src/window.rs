@@ -238,6 +238,7 @@ impl PeerWindow {
     /// # Errors
     /// They are not, or the system refuses.
     pub fn map(fd: BorrowedFd<'_>, span: WindowSpan) -> Result<Self, SetupError> {
+        stream::prepare();
         Ok(Self { span, memory: Memory::map("window", fd, span.len)? })
     }
 
