@@ -41,8 +41,9 @@ const IDLE_SLOWER: u64 = 10;
 /// Long frames may stand still this many probe intervals while short ones pass.
 const STALLED_AFTER: u64 = 25;
 
-/// Long frames may go without an acknowledgement of the peer's system for so many probe intervals while short ones are
-/// answered: longer than a packet that was lost takes to be sent again.
+/// Long frames may go without an acknowledgement of the peer's system for so many probe intervals, and a few round trips,
+/// while short ones are answered: longer than a packet that was lost takes to be sent again (200 ms after a round trip on
+/// Linux) and then to be acknowledged.
 const SWALLOWED_AFTER: u64 = 12;
 
 /// What the system knows of a rail's path.
@@ -50,7 +51,7 @@ const SWALLOWED_AFTER: u64 = 12;
 pub struct Signs {
     /// How long ago the peer's host was last heard; `None` where the system does not say.
     pub silent: Option<Nanos>,
-    /// The same for long frames, where they have a connection of their own.
+    /// The same for long frames, where they have a connection of their own; 0 while none is on its way.
     pub bulk_silent: Option<Nanos>,
     /// Smoothed round trip.
     pub rtt: Nanos,
@@ -87,8 +88,8 @@ pub(super) struct Liveness {
     used: Nanos,
     /// Since when long frames under way stand still.
     stuck: Option<Nanos>,
-    /// How long they have gone without an acknowledgement of its system.
-    bulk_silent: Nanos,
+    /// Since when they are on their way without an acknowledgement of the peer's system, as far as looks tell.
+    bulk_asked: Option<Nanos>,
     /// When the peer's program last said something.
     said: Nanos,
     last: Seen,
@@ -104,7 +105,7 @@ impl Liveness {
             probed: now,
             used: now,
             stuck: None,
-            bulk_silent: Nanos(0),
+            bulk_asked: None,
             said: now,
             last: Seen::default(),
             notes: 0,
@@ -133,7 +134,14 @@ impl Liveness {
         if self.asked.is_some_and(|asked| self.heard >= asked) {
             self.asked = None;
         }
-        self.bulk_silent = signs.bulk_silent.unwrap_or_default();
+        // Heard long ago is no sign of anything when nothing was sent since.
+        match signs.bulk_silent.unwrap_or_default() {
+            Nanos(0) => self.bulk_asked = None,
+            silent => {
+                let heard = Nanos(now.0.saturating_sub(silent.0));
+                self.bulk_asked = Some(self.bulk_asked.filter(|asked| *asked > heard).unwrap_or(now));
+            }
+        }
         let passed = seen.sent - last.sent + seen.received - last.received;
         if passed > std::mem::take(&mut self.notes) {
             self.used = now;
@@ -170,8 +178,9 @@ impl Liveness {
                 return Some(Sick::Silent);
             }
         }
-        let limit = SWALLOWED_AFTER * pace.probe.0;
-        if self.bulk_silent.0 >= if others.is_some() { limit } else { 4 * limit } {
+        let limit = SWALLOWED_AFTER * pace.probe.0 + 4 * rtt.0;
+        let limit = if others.is_some() { limit } else { 4 * limit };
+        if self.bulk_asked.is_some_and(|asked| now.since(asked).0 >= limit) {
             return Some(Sick::Stalled);
         }
         // The peer's program lives and answers what is short: it would have told of long frames too.
@@ -245,21 +254,49 @@ mod tests {
         assert!(found.is_some_and(|ms| (500..600).contains(&ms)), "{found:?}");
     }
 
-    #[test]
-    fn long_packets_that_are_swallowed_are_a_stall_and_one_that_is_lost_is_not() {
+    /// How long after long frames were first on their way, unheard since, the rail is found stalled; the system last heard
+    /// an acknowledgement of some so long before.
+    fn stalled_after(idle_ms: u64, rtt: Nanos, others: bool) -> Option<u64> {
         let mut liveness = Liveness::new(at(0));
-        let mut stalled_after = |silent_ms| {
+        (0..3000).step_by(10).find(|ms| {
             let signs = Signs {
                 silent: Some(Nanos(0)),
-                bulk_silent: Some(Nanos::from_ms(silent_ms)),
+                bulk_silent: Some(Nanos::from_ms(idle_ms + ms)),
                 ..Signs::default()
             };
-            liveness.look(PACE, at(silent_ms), Seen::default(), signs);
-            [Some(at(silent_ms)), None].map(|others| liveness.sick(PACE, at(silent_ms), Nanos(0), others))
-        };
-        assert_eq!(stalled_after(210), [None, None], "a lost packet is sent again after 200 ms");
-        assert_eq!(stalled_after(250), [Some(Sick::Stalled), None]);
-        assert_eq!(stalled_after(1000), [Some(Sick::Stalled), Some(Sick::Stalled)]);
+            liveness.look(PACE, at(*ms), Seen::default(), signs);
+            liveness.sick(PACE, at(*ms), rtt, others.then_some(at(*ms))) == Some(Sick::Stalled)
+        })
+    }
+
+    #[test]
+    fn long_packets_that_are_swallowed_are_a_stall_and_one_that_is_lost_is_not() {
+        assert_eq!(
+            stalled_after(10, Nanos(0), true),
+            Some(240),
+            "one that is lost is sent again after 200 ms"
+        );
+        assert_eq!(stalled_after(10, Nanos(0), false), Some(960), "there is nothing to go to");
+        assert_eq!(
+            stalled_after(10, Nanos::from_ms(50), true),
+            Some(440),
+            "a long queue: the repetition waits too"
+        );
+        assert_eq!(stalled_after(60_000, Nanos(0), true), Some(240), "nothing was sent for a minute");
+    }
+
+    #[test]
+    fn acknowledgements_now_and_then_are_no_stall() {
+        let mut liveness = Liveness::new(at(0));
+        for ms in (0..5000).step_by(10) {
+            let signs = Signs {
+                silent: Some(Nanos(0)),
+                bulk_silent: Some(Nanos::from_ms(1 + ms % 220)),
+                ..Signs::default()
+            };
+            liveness.look(PACE, at(ms), Seen::default(), signs);
+            assert_eq!(liveness.sick(PACE, at(ms), Nanos(0), Some(at(ms))), None);
+        }
     }
 
     #[test]
