@@ -9,8 +9,12 @@
 mod access;
 mod arrive;
 mod attached;
+#[cfg(test)]
+pub(crate) mod fake;
 mod kept;
 pub mod protocol;
+#[cfg(test)]
+mod tests;
 
 use std::{sync::Arc, time::Duration};
 
@@ -227,7 +231,7 @@ impl Link {
         if let Some(memory) = self.memory() {
             return match memory.write(lane, put) {
                 Ok(()) => {}
-                Err(SendError::TooLarge) => self.fail(Lost::Corrupt("asked for a put outside its window")),
+                Err(SendError::TooLarge) => self.fail(misplaced_put()),
                 Err(SendError::Full | SendError::Lost) => self.frame(head, lane, Some(put), &[]),
             };
         }
@@ -320,7 +324,7 @@ impl Link {
         match offer(attached, lane, header.stamped(stamp), put, body) {
             Ok(()) => self.core.sent(attached.slot, &bill, stamp, owned),
             Err(SendError::Full | SendError::Lost) => self.core.queue(bill, owned()),
-            Err(SendError::TooLarge) => self.fail(Lost::Corrupt("asked for a put outside its window")),
+            Err(SendError::TooLarge) => self.fail(misplaced_put()),
         }
     }
 
@@ -376,7 +380,10 @@ impl Link {
                 self.give_up(index, Lost::Closed("the peer has given it up".into()));
             }
             if self.core.peer_closed(closed).is_err() {
-                self.fail(Lost::Corrupt("news of a rail that cannot be"));
+                return self.fail(Lost::Corrupt("news of a rail that cannot be"));
+            }
+            if self.core.is_overrun() {
+                return self.fail(Lost::Corrupt("news of more rails than it reads the answers to"));
             }
         }
     }
@@ -423,6 +430,7 @@ impl Link {
 
     fn pump(&mut self) {
         let Self { core, rails, .. } = self;
+        let mut misplaced = false;
         core.pump(&mut |slot, lane, stamp, outgoing| {
             let attached = attached(rails, slot).ok_or(NoRoom)?;
             let sent = match outgoing {
@@ -438,8 +446,14 @@ impl Link {
                     offer(attached, lane, Header::closed().stamped(stamp), None, &body)
                 }
             };
-            sent.map_err(|_| NoRoom)
+            sent.map_err(|error| {
+                misplaced |= error == SendError::TooLarge;
+                NoRoom
+            })
         });
+        if misplaced {
+            self.fail(misplaced_put());
+        }
     }
 
     /// A rail is dead or is given up: destroys this end of it. What was under way on it is settled with the peer over the
@@ -522,10 +536,10 @@ impl Link {
         }
     }
 
-    /// Whether [`Link::poll`] or [`Link::flush`] would get something done that no bell announces.
+    /// Whether a turn would get something done that no bell announces.
     pub(crate) fn pending(&mut self) -> bool {
-        if self.lost.is_some() {
-            return false;
+        if self.has_news() {
+            return true;
         }
         if self.rails.len() > 1 && !self.looked {
             self.must_look = true;
@@ -546,6 +560,12 @@ impl Link {
             self.lost = Some(lost);
         }
     }
+}
+
+/// A put that no rail takes: to leave it out would be to deliver the message behind it without its data.
+#[cold]
+fn misplaced_put() -> Lost {
+    Lost::Closed("a put was to go where the peer has no window".into())
 }
 
 fn written(epoch: Epoch, channel: Channel, kind: Kind) -> Head {

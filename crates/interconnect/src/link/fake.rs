@@ -1,0 +1,113 @@
+//! A rail for tests that does as it is told, and shows what it was given.
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::BorrowedFd,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use plexus_base::{Epoch, NodeId, WorkerId};
+use plexus_fabric::{Frame, Lane, Lost, Put, Rail, RailKind, SendError};
+use zerocopy::IntoBytes;
+
+use super::{Link, LinkInfo, NewRail, Settings, arrive::encode_closed, protocol::Closed};
+use crate::{Channel, message::Header};
+
+/// What a rail answers and what lies in it.
+#[derive(Default)]
+pub(crate) struct Script {
+    /// What every frame and put is refused with.
+    pub(crate) refuses: Option<SendError>,
+    /// How the next flush finds the rail dead.
+    pub(crate) dies: Option<Lost>,
+    /// What the peer has sent, the oldest first.
+    pub(crate) arrivals: VecDeque<(Lane, Vec<u8>)>,
+    /// Frames that were taken.
+    pub(crate) sent: Vec<Vec<u8>>,
+}
+
+/// One end of the script; the other is the rail's.
+#[derive(Clone, Default)]
+pub(crate) struct Fake(Arc<Mutex<Script>>);
+
+impl Fake {
+    pub(crate) fn script(&self) -> MutexGuard<'_, Script> {
+        self.0.lock().unwrap()
+    }
+
+    /// The rail, as it comes to a link.
+    pub(crate) fn rail(&self, kind: RailKind) -> Box<dyn Rail> {
+        Box::new(FakeRail { fake: self.clone(), kind })
+    }
+
+    /// A link to node 1 over this rail alone.
+    pub(crate) fn link(&self, kind: RailKind) -> Link {
+        let info = LinkInfo::new(NodeId(1), WorkerId(0));
+        let mut link = Link::new(info, Settings::default(), Arc::default());
+        link.attach(NewRail { slot: 0, generation: 1, rail: self.rail(kind), path: String::new() });
+        link
+    }
+
+    /// The peer says that it has closed a rail.
+    pub(crate) fn tells_end(&self, closed: Closed) {
+        let frame = [Header::closed().as_bytes(), &encode_closed(closed)].concat();
+        self.script().arrivals.push_back((Lane::Prompt, frame));
+    }
+}
+
+/// A put of `data` on a channel that needs no other rail, to where only a peer knows whether it fits.
+pub(crate) fn put(data: &[u8]) -> (Epoch, Channel, Put<'_>) {
+    let window = plexus_fabric::WindowId(1);
+    (Epoch(1), Channel::CacheRequests, Put { window, offset: 0, generation: 0, data })
+}
+
+struct FakeRail {
+    fake: Fake,
+    kind: RailKind,
+}
+
+impl Rail for FakeRail {
+    fn kind(&self) -> RailKind {
+        self.kind
+    }
+
+    fn send(&mut self, _: Lane, head: &[u8], body: &[u8]) -> Result<(), SendError> {
+        let mut script = self.fake.script();
+        match script.refuses {
+            Some(error) => Err(error),
+            None => {
+                script.sent.push([head, body].concat());
+                Ok(())
+            }
+        }
+    }
+
+    fn put(&mut self, lane: Lane, _: Put<'_>, head: &[u8], body: &[u8]) -> Result<(), SendError> {
+        self.send(lane, head, body)
+    }
+
+    fn write(&mut self, lane: Lane, _: Put<'_>) -> Result<(), SendError> {
+        self.send(lane, &[], &[])
+    }
+
+    fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost> {
+        let mut arrivals = std::mem::take(&mut self.fake.script().arrivals);
+        let now = arrivals.len().min(limit);
+        arrivals.drain(..now).for_each(|(lane, frame)| deliver(lane, Frame::of(&frame)));
+        self.fake.script().arrivals = arrivals;
+        Ok(now)
+    }
+
+    fn flush(&mut self) -> Result<(), Lost> {
+        self.fake.script().dies.take().map_or(Ok(()), Err)
+    }
+
+    fn pending(&mut self) -> bool {
+        !self.fake.script().arrivals.is_empty()
+    }
+
+    fn register(&self, _: BorrowedFd<'_>, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}

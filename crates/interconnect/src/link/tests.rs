@@ -1,0 +1,47 @@
+//! The driver of a link over a rail that does as it is told.
+
+use plexus_fabric::{Lost, RailKind, SendError};
+
+use super::{
+    fake::{Fake, put},
+    protocol::Closed,
+};
+use crate::{Kind, inbox::Inbox};
+
+#[test]
+fn a_put_outside_the_window_ends_the_link_also_when_it_had_to_wait() {
+    for first in [SendError::Full, SendError::TooLarge] {
+        let fake = Fake::default();
+        let mut link = fake.link(RailKind::Tcp);
+        let (epoch, channel, put) = put(b"data");
+        fake.script().refuses = Some(first);
+        link.put(epoch, channel, Kind::Request, 0, put, b"behind it");
+        assert_eq!(link.lost().is_some(), first == SendError::TooLarge);
+        fake.script().refuses = Some(SendError::TooLarge);
+        link.flush();
+        assert!(matches!(link.lost(), Some(Lost::Closed(_))), "{:?}", link.lost());
+    }
+}
+
+#[test]
+fn a_peer_that_tells_of_rails_without_end_and_reads_nothing_is_given_up() {
+    let fake = Fake::default();
+    let mut link = fake.link(RailKind::Tcp);
+    fake.script().refuses = Some(SendError::Full);
+    let told = (1..1_000).find(|generation| {
+        fake.tells_end(Closed { slot: 3, generation: *generation, received: [0, 0], had: true });
+        link.poll(&mut Inbox::default());
+        link.flush();
+        link.lost().is_some()
+    });
+    assert!(told.is_some_and(|told| told < 200), "{told:?}");
+}
+
+#[test]
+fn a_link_that_is_lost_has_something_to_tell() {
+    let fake = Fake::default();
+    let mut link = fake.link(RailKind::Tcp);
+    assert!(!link.pending());
+    link.fail(Lost::Silent);
+    assert!(link.pending());
+}
