@@ -17,11 +17,14 @@
 //! The background thread looks every [`LENT`]; when nobody has visited since, it takes over.
 //!
 //! **Who gives way.** A background thread that polls gives the token up when a local thread wants it (`wanted`): it
-//! would only be another hand between the answer and who waits for it.
+//! would only be another hand between the answer and who waits for it. A local thread that polls goes on while others only
+//! wait for answers, which it brings them as well; it gives way to one that must have the token itself (`claimed`).
 //!
 //! **The clock.** While a link wants it, the background thread wakes every [`TICK`] and leaves word (`tick_due`); whoever
 //! drives tells the links the time in its next turn.
 
+#[cfg(test)]
+mod tests;
 mod token;
 mod turn;
 mod wait;
@@ -59,6 +62,9 @@ const TASKS: usize = 4096;
 
 /// How often a leaver serves what came meanwhile before it leaves that to the background thread.
 const TURNS_WHEN_LEAVING: usize = 4;
+
+/// Turns of a local thread that polls between two looks at whether another claims the token.
+const TURNS_BETWEEN_CLAIMS: u32 = 64;
 
 /// How long a lent worker may be left unvisited: the longest that a message waits where threads poll and the one that
 /// drove last stays away.
@@ -160,7 +166,10 @@ struct Shared<S: Service> {
     bell: Arc<Bell>,
     watch: Watch,
     words: Words,
+    /// A local thread wants the background thread to give way.
     wanted: AtomicBool,
+    /// A local thread wants everybody to: what it does cannot be done by whoever drives.
+    claimed: AtomicBool,
     stopping: AtomicBool,
     /// Nobody drives, and the bell is not armed: a local thread will be back.
     lent: AtomicBool,
@@ -212,6 +221,7 @@ impl<S: Service> Worker<S> {
                 bell,
                 words: Words::default(),
                 wanted: AtomicBool::new(false),
+                claimed: AtomicBool::new(false),
                 stopping: AtomicBool::new(false),
                 lent: AtomicBool::new(false),
                 visits: AtomicU32::new(0),
@@ -263,17 +273,12 @@ impl<S: Service> Worker<S> {
     /// Runs `act` on the worker itself, as soon as the token can be had.
     pub fn with<R>(&self, act: impl FnOnce(&mut S, &mut Net) -> R) -> R {
         let shared = &*self.shared;
-        loop {
-            if let Some(mut core) = shared.token.try_take() {
-                let core_ref = &mut *core;
-                let result = act(&mut core_ref.service, &mut core_ref.net);
-                core.turn(shared);
-                shared.leave(core, None);
-                return result;
-            }
-            shared.wanted.store(true, Ordering::Relaxed);
-            thread::yield_now();
-        }
+        let mut core = shared.take();
+        let core_ref = &mut *core;
+        let result = act(&mut core_ref.service, &mut core_ref.net);
+        core.turn(shared);
+        shared.leave(core, None);
+        result
     }
 
     /// Drives the worker without ever sleeping until `act`, called after every turn, answers. Where nothing comes for a
@@ -282,13 +287,7 @@ impl<S: Service> Worker<S> {
     /// This is how a benchmark measures the links without any hand-over between threads.
     pub fn drive<R>(&self, mut act: impl FnMut(&mut S, &mut Net) -> Option<R>) -> R {
         let shared = &*self.shared;
-        let mut core = loop {
-            if let Some(core) = shared.token.try_take() {
-                break core;
-            }
-            shared.wanted.store(true, Ordering::Relaxed);
-            thread::yield_now();
-        };
+        let mut core = shared.take();
         shared.bell.disarm();
         let seat = shared.watch.sit();
         let mut courtesy = Courtesy::default();
@@ -399,6 +398,20 @@ impl<S: Service> Worker<S> {
 }
 
 impl<S: Service> Shared<S> {
+    /// The token, for who cannot do without.
+    fn take(&self) -> MutexGuard<'_, Core<S>> {
+        loop {
+            if let Some(core) = self.token.try_take() {
+                // Others who claim it say so again.
+                self.claimed.store(false, Ordering::Relaxed);
+                return core;
+            }
+            self.wanted.store(true, Ordering::Relaxed);
+            self.claimed.store(true, Ordering::Relaxed);
+            thread::yield_now();
+        }
+    }
+
     /// The background thread drives for as long as there is something to do, and a little longer.
     fn spin(&self, core: &mut Core<S>) {
         let mut spinner = Spinner::new(self.waiting, &self.crowded);

@@ -5,6 +5,7 @@
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
+    thread,
     time::Duration,
 };
 
@@ -12,7 +13,7 @@ use plexus_base::{Nanos, Waiting, clock};
 use plexus_fabric::Window;
 
 use super::{
-    Left, Worker,
+    Left, TURNS_BETWEEN_CLAIMS, Worker,
     watch::Seat,
     words::{Listed, Words},
 };
@@ -140,10 +141,15 @@ impl<S: Service> Worker<S> {
                 if core.sockets && seat.is_none() && shared.waiting == Waiting::Adaptive {
                     seat = shared.watch.sit();
                 }
+                let mut turns = 0u32;
                 let spin = loop {
                     let done = core.turn(shared);
                     answer = answer.or_else(|| awaited.answer());
                     if answer.is_some() || deadline.is_some_and(|deadline| clock::now() >= deadline) {
+                        break true;
+                    }
+                    turns = turns.wrapping_add(1);
+                    if turns.is_multiple_of(TURNS_BETWEEN_CLAIMS) && shared.claimed.load(Relaxed) {
                         break true;
                     }
                     if done > 0 {
@@ -154,17 +160,21 @@ impl<S: Service> Worker<S> {
                 };
                 if spin {
                     shared.lend_or_leave(core, seat.as_ref());
-                    break;
-                }
-                seat = seat.or_else(|| shared.watch.sit());
-                awaited.expect();
-                answer = awaited.answer();
-                match shared.let_go(core, seat.as_ref()) {
-                    Left::Quiet => false,
-                    Left::Busy if seat.is_some() && answer.is_none() => true,
-                    Left::Busy => {
-                        shared.bell.wake();
-                        false
+                    if answer.is_none() {
+                        thread::yield_now();
+                    }
+                    true
+                } else {
+                    seat = seat.or_else(|| shared.watch.sit());
+                    awaited.expect();
+                    answer = awaited.answer();
+                    match shared.let_go(core, seat.as_ref()) {
+                        Left::Quiet => false,
+                        Left::Busy if seat.is_some() && answer.is_none() => true,
+                        Left::Busy => {
+                            shared.bell.wake();
+                            false
+                        }
                     }
                 }
             } else {

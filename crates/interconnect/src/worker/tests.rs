@@ -1,0 +1,72 @@
+//! Who drives a worker, and what it tells, without a background thread unless a test starts one.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use plexus_base::{NodeId, Waiting};
+use plexus_fabric::{Bell, Lost};
+
+use super::{Worker, WorkerParts};
+use crate::{Message, Net, Service, Signal};
+
+/// Longer than any test takes.
+const NEVER: Duration = Duration::from_secs(60);
+
+/// Counts its turns.
+#[derive(Default)]
+struct Counts(Arc<AtomicU32>);
+
+impl Service for Counts {
+    type Task = ();
+
+    fn message(&mut self, _: &mut Net, _: Message<'_>) {}
+
+    fn task(&mut self, _: &mut Net, (): ()) {}
+
+    fn peer_gone(&mut self, _: &mut Net, _: NodeId, _: &Lost) {}
+
+    fn turn(&mut self, _: &mut Net) -> usize {
+        self.0.fetch_add(1, Relaxed);
+        0
+    }
+}
+
+fn worker<S: Service>(waiting: Waiting, service: S) -> Worker<S> {
+    let parts = WorkerParts::alone(NodeId(0), Arc::new(Bell::create().unwrap()), waiting);
+    Worker::new(parts, service).unwrap()
+}
+
+#[test]
+fn who_waits_for_an_answer_gives_way_to_who_must_have_the_token() {
+    for waiting in Waiting::ALL {
+        let turns = Arc::new(AtomicU32::new(0));
+        let worker = worker(waiting, Counts(turns.clone()));
+        let (tell, told) = mpsc::channel();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let signal = Arc::new(Signal::new());
+                tell.send(signal.clone()).unwrap();
+                worker.wait(&signal)
+            });
+            let signal = told.recv().unwrap();
+            // Nobody else drives.
+            while turns.load(Relaxed) == 0 {
+                thread::yield_now();
+            }
+            let (tell, told) = mpsc::channel();
+            let worker = &worker;
+            scope.spawn(move || tell.send(worker.with(|_, _| ())));
+            let had = told.recv_timeout(NEVER);
+            signal.set(7);
+            assert_eq!(waits.join().unwrap(), 7);
+            assert_eq!(had, Ok(()), "{waiting}");
+        });
+    }
+}
