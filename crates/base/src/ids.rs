@@ -155,7 +155,12 @@ impl NodeSet {
 
     /// The members, lowest id first.
     pub fn iter(self) -> impl Iterator<Item = NodeId> {
-        (0..MAX_NODES as u8).map(NodeId).filter(move |node| self.contains(*node))
+        let mut rest = self;
+        std::iter::from_fn(move || {
+            let next = rest.lowest()?;
+            rest.remove(next);
+            Some(next)
+        })
     }
 }
 

@@ -5,6 +5,7 @@
 //! needed by a cluster that is not being measured.
 
 pub mod blocks;
+mod clock;
 mod inside;
 pub mod perf;
 mod responses;

@@ -9,6 +9,7 @@
 mod channel;
 mod inbox;
 pub mod link;
+mod links;
 pub mod mesh;
 mod message;
 mod report;

@@ -6,6 +6,7 @@ use plexus_fabric::{Lost, Put, RailKind, WindowId};
 use crate::{
     Channel, Kind, Message,
     link::{Link, Request},
+    links::Links,
 };
 
 /// A program of messages: what a worker runs. All calls come one at a time from whoever drives the worker; none
@@ -63,8 +64,7 @@ pub struct Net {
     me: NodeId,
     worker: WorkerId,
     epoch: Epoch,
-    /// By peer. Boxed, so that a look over all of them touches two cache lines.
-    pub(crate) links: Vec<Option<Box<Link>>>,
+    pub(crate) links: Links,
     calls: Calls,
     /// Accesses that this processor has executed: what was there, to be handed over in the next turn.
     done: Vec<(NodeId, u64, Vec<u8>)>,
@@ -80,7 +80,7 @@ impl Net {
             me,
             worker,
             epoch,
-            links: (0..nodes).map(|_| None).collect(),
+            links: Links::new(nodes),
             calls: Calls::default(),
             done: Vec::new(),
             spare: Vec::new(),
@@ -108,13 +108,13 @@ impl Net {
     /// What prompt messages to `peer` go over now, if there is a link and it has a rail.
     #[must_use]
     pub fn rail(&self, peer: NodeId) -> Option<RailKind> {
-        self.links.get(peer.index())?.as_ref()?.rail_kind()
+        self.links.get(peer)?.rail_kind()
     }
 
     /// Frames to `peer` that wait in memory for credits, room or a rail: who sends much looks here and holds off.
     #[must_use]
     pub fn backlog(&self, peer: NodeId) -> usize {
-        self.links.get(peer.index()).and_then(Option::as_ref).map_or(0, |link| link.queued())
+        self.links.get(peer).map_or(0, Link::queued)
     }
 
     /// Sends a message; it waits in memory while credits or room are missing.
@@ -271,7 +271,7 @@ impl Net {
 
     #[inline]
     fn link(&mut self, to: NodeId) -> Result<&mut Link, NoLink> {
-        self.links.get_mut(to.index()).and_then(Option::as_deref_mut).ok_or(NoLink(to))
+        self.links.get_mut(to).ok_or(NoLink(to))
     }
 
     pub(crate) fn take_reply(&mut self, message: &Message<'_>) -> Option<u64> {

@@ -27,6 +27,9 @@ const LATE: Nanos = Nanos::from_us(2);
 /// Looks of adaptive waiting between two at the clock.
 const LOOKS_BETWEEN_CLOCKS: u32 = 8;
 
+/// ... and of a thread that never sleeps, which is in no hurry to give way.
+const COURTEOUS_LOOKS: u32 = 32;
+
 /// A thread that polls always lets others run now and then: they may be what it waits for.
 const LOOKS_BETWEEN_YIELDS: u32 = 64;
 
@@ -116,7 +119,7 @@ impl Courtesy {
     pub(crate) fn again(&mut self) -> bool {
         self.looks += 1;
         // No pause: a look at all links is one, and the processor's own takes as long as a message.
-        self.looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS) && self.give_way(clock::now())
+        self.looks.is_multiple_of(COURTEOUS_LOOKS) && self.give_way(clock::now())
     }
 
     fn give_way(&mut self, now: Nanos) -> bool {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use plexus_base::{Nanos, NodeId, clock};
+use plexus_base::{Nanos, NodeId};
 use plexus_fabric::Window;
 use plexus_interconnect::{Channel, Kind, Net};
 
@@ -17,7 +17,7 @@ use super::{
     places::{self, Announced, WORD},
     wire::{self, Tag, What},
 };
-use crate::Responses;
+use crate::{Responses, clock};
 
 /// Sends, and counts what was answered.
 pub(super) struct Active {

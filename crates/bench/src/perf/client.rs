@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plexus_base::{Nanos, NodeId, clock};
+use plexus_base::{Nanos, NodeId};
 use plexus_fabric::Window;
 use plexus_interconnect::{Kind, Message, Net};
 use plexus_node::port::Port;
@@ -15,7 +15,7 @@ use super::{
     side::Side,
     wire::{DRAINS, Tag, What, drain},
 };
-use crate::{Usage, responses::thousandths};
+use crate::{Usage, clock, responses::thousandths};
 
 /// Messages that flow before any counts: a quarter of what is measured, at most so many milliseconds or messages.
 const WARM_MS: u64 = 200;
@@ -85,6 +85,7 @@ impl Client {
     fn begin(&mut self, net: &mut Net) {
         let trial = self.trials[self.trial];
         self.phase = Phase::Beginning;
+        clock::calibrate();
         let number = Tag::next_trial();
         self.side = Some(Side::client(trial, number, self.peer, self.window.clone()));
         self.progress.reach(self.trial, 0);
@@ -118,6 +119,8 @@ impl Client {
         match self.phase {
             Phase::Warming if warm() => {
                 self.phase = Phase::Measuring;
+                clock::calibrate();
+                let now = clock::now();
                 side.mark(now);
                 self.began = now;
                 self.say(net, What::Mark, &[]);

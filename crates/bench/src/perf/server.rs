@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plexus_base::{NodeId, clock};
+use plexus_base::NodeId;
 use plexus_fabric::Window;
 use plexus_interconnect::{Kind, Message, Net};
 use plexus_node::port::Port;
@@ -15,7 +15,7 @@ use super::{
     side::Side,
     wire::{DRAINS, Tag, What, drain},
 };
-use crate::Usage;
+use crate::{Usage, clock};
 
 pub(super) struct Server {
     client: Option<NodeId>,
@@ -82,6 +82,7 @@ impl Port for Server {
             What::Mark => {
                 self.cpu_at_mark_ns = Usage::cpu_ns();
                 if let Some(side) = &mut self.side {
+                    clock::calibrate();
                     side.mark(clock::now());
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plexus_base::{Nanos, NodeId, clock};
+use plexus_base::{Nanos, NodeId};
 use plexus_fabric::Window;
 use plexus_interconnect::{Message, Net};
 
@@ -14,6 +14,7 @@ use super::{
     payload, places,
     wire::{self, Tag, What},
 };
+use crate::clock;
 
 /// See the module.
 pub(super) struct Side {

@@ -224,6 +224,10 @@ impl ShmRail {
         let mut feeds = false;
         for lane in Lane::ALL {
             let reader = &mut self.readers[lane.index()];
+            if reader.is_idle() {
+                feeds |= reader.feeds_starved();
+                continue;
+            }
             let (count, result) = reader.poll(limit, |frame| deliver(lane, frame));
             delivered += count;
             feeds |= reader.feeds_starved();

@@ -301,6 +301,13 @@ impl Reader {
         self.place.header(self.next).load(Relaxed) != 0
     }
 
+    /// Nothing has arrived, as at the last poll: another one would find nothing to do.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        fetch_soon(self.place.line(self.next + 1));
+        self.waited && !self.has_arrived()
+    }
+
     /// Hands over up to `limit` frames; how many, and whether the writer broke the rules after them.
     #[inline]
     pub(super) fn poll(

@@ -391,7 +391,9 @@ impl<S: Service> Worker<S> {
         }
         // Peers see the end of a node that stops within a process as they see the end of the process.
         self.with(|_, net| {
-            net.links.iter_mut().filter_map(Option::take).for_each(|mut link| link.goodbye());
+            for peer in net.links.present().iter() {
+                net.links.remove(peer).into_iter().for_each(|mut link| link.goodbye());
+            }
         });
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use plexus_base::{NodeSet, clock};
+use plexus_base::{NodeId, NodeSet, clock};
 use plexus_fabric::{Lost, RailKind};
 
 use super::{Control, Shared, lock};
@@ -39,8 +39,8 @@ impl<S: Service> Core<S> {
             done += self.obey(shared);
         }
         let Self { service, net, inbox, .. } = self;
-        for peer in 0..net.links.len() {
-            let Some(link) = &mut net.links[peer] else { continue };
+        for peer in net.links.present().iter() {
+            let Some(link) = net.links.get_mut(peer) else { continue };
             link.poll(inbox);
             if inbox.len() > 0 {
                 done += inbox.len();
@@ -51,7 +51,7 @@ impl<S: Service> Core<S> {
                         Some(token) => service.reply(net, from, token, message.payload),
                         None => service.message(net, message),
                     }
-                    if let Some(link) = &mut net.links[peer] {
+                    if let Some(link) = net.links.get_mut(peer) {
                         link.handled(kind);
                     }
                 }
@@ -73,8 +73,8 @@ impl<S: Service> Core<S> {
         if shared.tick_due.load(Relaxed) {
             self.tick(shared);
         }
-        for peer in 0..self.net.links.len() {
-            let Some(link) = &mut self.net.links[peer] else { continue };
+        for peer in self.net.links.present().iter() {
+            let Some(link) = self.net.links.get_mut(peer) else { continue };
             link.flush();
             if link.has_news() {
                 self.news(peer, shared);
@@ -98,14 +98,14 @@ impl<S: Service> Core<S> {
 
     /// Something became of the link to a peer or of its rails.
     #[cold]
-    fn news(&mut self, peer: usize, shared: &Shared<S>) {
-        let Some(link) = &mut self.net.links[peer] else { return };
-        let (peer, worker) = (link.peer, shared.id);
+    fn news(&mut self, peer: NodeId, shared: &Shared<S>) {
+        let Some(link) = self.net.links.get_mut(peer) else { return };
+        let worker = shared.id;
         for link::Event::RailDown { slot, generation, why } in link.events() {
             (shared.events)(LinkEvent::RailDown { peer, worker, slot, generation, why });
         }
         if link.lost().is_some() {
-            self.lose(peer.index(), shared);
+            self.lose(peer, shared);
         }
         self.note_ticks(shared);
     }
@@ -115,13 +115,13 @@ impl<S: Service> Core<S> {
     fn tick(&mut self, shared: &Shared<S>) {
         shared.tick_due.store(false, Relaxed);
         let now = clock::now();
-        self.net.links.iter_mut().flatten().filter(|link| link.wants_ticks()).for_each(|link| link.tick(now));
+        self.net.links.iter_mut().filter(|link| link.wants_ticks()).for_each(|link| link.tick(now));
         self.note_ticks(shared);
     }
 
     /// Whether there are still links that want to know the time.
     fn note_ticks(&self, shared: &Shared<S>) {
-        let wanted = self.net.links.iter().flatten().any(|link| link.wants_ticks());
+        let wanted = self.net.links.iter().any(|link| link.wants_ticks());
         if shared.ticking.swap(wanted, Relaxed) != wanted && wanted {
             // The background thread sleeps without a limit.
             shared.watch.nudge();
@@ -137,9 +137,7 @@ impl<S: Service> Core<S> {
             match control {
                 Control::Rail(info, rail) => self.attach(shared, info, rail),
                 Control::Drop(peer) => {
-                    if self.net.links[peer.index()].is_some() {
-                        self.lose(peer.index(), shared);
-                    }
+                    self.lose(peer, shared);
                 }
             }
         }
@@ -158,9 +156,9 @@ impl<S: Service> Core<S> {
             let (worker, slot, generation) = (shared.id, new.slot, new.generation);
             return (shared.events)(LinkEvent::RailDown { peer, worker, slot, generation, why });
         }
-        let first = self.net.links[peer.index()].is_none();
-        let link = self.net.links[peer.index()]
-            .get_or_insert_with(|| Box::new(Link::new(info, shared.links, shared.windows.clone())));
+        let first = self.net.links.get(peer).is_none();
+        let make = || Link::new(info, shared.links, shared.windows.clone());
+        let link = self.net.links.get_or_insert(peer, make);
         link.attach(new);
         if first {
             (shared.events)(LinkEvent::Up { peer, worker: shared.id });
@@ -169,11 +167,10 @@ impl<S: Service> Core<S> {
     }
 
     #[cold]
-    fn lose(&mut self, peer: usize, shared: &Shared<S>) {
-        let Some(mut link) = self.net.links[peer].take() else { return };
+    fn lose(&mut self, peer: NodeId, shared: &Shared<S>) {
+        let Some(mut link) = self.net.links.remove(peer) else { return };
         link.goodbye();
         let why = link.lost().cloned().unwrap_or_else(|| Lost::Closed("given up here".into()));
-        let peer = link.peer;
         drop(link);
         self.gone.insert(peer);
         (shared.events)(LinkEvent::Gone { peer, worker: shared.id, why: why.clone() });
@@ -191,6 +188,6 @@ impl<S: Service> Core<S> {
             || shared.tick_due.load(Relaxed)
             || self.service.pending()
             || self.net.has_done()
-            || self.net.links.iter_mut().flatten().any(|link| link.pending())
+            || self.net.links.iter_mut().any(|link| link.pending())
     }
 }
