@@ -14,10 +14,10 @@ use std::{
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
-use rustix::{event::EventfdFlags, fs::OFlags, io::Errno};
+use rustix::{fs::OFlags, io::Errno};
 
 use crate::{
-    handover,
+    Event, handover,
     memory::{Memory, SetupError},
 };
 
@@ -29,25 +29,20 @@ const PAGE_LEN: usize = 4096;
 pub struct Bell {
     page: Memory,
     page_fd: OwnedFd,
-    event: OwnedFd,
+    event: Event,
 }
 
 /// A peer's bell.
 #[derive(Debug)]
 pub struct PeerBell {
     page: Memory,
-    event: OwnedFd,
+    event: Event,
 }
 
 fn armed(page: &Memory) -> &AtomicU32 {
     // SAFETY: the page is mapped as long as it is borrowed, aligned, and this word is only ever used as an
     // atomic.
     unsafe { AtomicU32::from_ptr(page.start().as_ptr().cast()) }
-}
-
-fn strike(event: &OwnedFd) {
-    // The only way to fail is a counter that is full: then the sleeper will wake.
-    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
 impl Bell {
@@ -57,15 +52,12 @@ impl Bell {
     /// No memory or no descriptors.
     pub fn create() -> Result<Self, SetupError> {
         let (page, page_fd) = Memory::create("doorbell", PAGE_LEN)?;
-        let event =
-            rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| {
-                SetupError::System {
-                    what: "doorbell",
-                    doing: "create an event descriptor",
-                    bytes: PAGE_LEN as u64,
-                    source: errno.into(),
-                }
-            })?;
+        let event = Event::create().map_err(|source| SetupError::System {
+            what: "doorbell",
+            doing: "create an event descriptor",
+            bytes: PAGE_LEN as u64,
+            source,
+        })?;
         Ok(Self { page, page_fd, event })
     }
 
@@ -93,7 +85,7 @@ impl Bell {
 
     /// Makes [`Bell::fd`] unreadable again until the next ring.
     pub fn drain(&self) {
-        let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
+        self.event.clear();
     }
 
     /// Whether the next ring would wake the owner. A hint: it may be rung at any time.
@@ -105,7 +97,7 @@ impl Bell {
 
     /// Wakes the owner whether it has armed itself or not: for what it cannot see by looking at its rails.
     pub fn wake(&self) {
-        strike(&self.event);
+        self.event.signal();
     }
 
     /// Wakes the worker if it sleeps, from a thread of this process that left it something to do. Whether it
@@ -113,7 +105,7 @@ impl Bell {
     pub fn ring(&self) -> bool {
         let asleep = handover::claim(armed(&self.page));
         if asleep {
-            strike(&self.event);
+            self.event.signal();
         }
         asleep
     }
@@ -138,7 +130,7 @@ impl PeerBell {
         if !flags.contains(OFlags::NONBLOCK) || !is_eventfd(&event) {
             return Err(refused(io::Error::other("it is not a non-blocking eventfd")));
         }
-        Ok(Self { page, event })
+        Ok(Self { page, event: Event::from_peer(event) })
     }
 
     /// After publishing a batch: wakes the peer if it sleeps. Costs a fence and a load; whether it slept.
@@ -146,7 +138,7 @@ impl PeerBell {
     pub fn ring_if_armed(&self) -> bool {
         let asleep = handover::claim(armed(&self.page));
         if asleep {
-            strike(&self.event);
+            self.event.signal();
         }
         asleep
     }

@@ -11,6 +11,7 @@
 //! [`Rail::register`] adds to its epoll set.
 
 mod bell;
+mod event;
 mod frame;
 mod handover;
 mod memory;
@@ -22,6 +23,7 @@ pub mod tcp;
 mod window;
 
 pub use bell::{Bell, PeerBell};
+pub use event::Event;
 pub use frame::Frame;
 pub use memory::SetupError;
 pub use ofi::OfiRail;

@@ -16,6 +16,7 @@ mod report;
 mod service;
 mod signal;
 mod spin;
+mod sync;
 mod worker;
 
 pub use channel::{CHANNELS, Channel, ChannelCounters, ChannelCounts, Class};

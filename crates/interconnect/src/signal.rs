@@ -7,18 +7,18 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{
             AtomicU64,
             Ordering::{AcqRel, Acquire, Relaxed},
         },
     },
     thread::{self, Thread},
-    time::Duration,
 };
 
-use plexus_base::{Nanos, clock};
 use plexus_fabric::Bell;
+
+use crate::sync::lock;
 
 /// No answer yet, and the owner looks.
 const AWAKE: u64 = 0;
@@ -57,7 +57,7 @@ impl Signal {
         match self.state.swap(answer + FIRST, AcqRel) {
             PARKED => self.owner.unpark(),
             WATCHING => {
-                if let Some(bell) = &*self.bell.lock().unwrap_or_else(PoisonError::into_inner) {
+                if let Some(bell) = &*lock(&self.bell) {
                     bell.wake();
                 }
             }
@@ -79,23 +79,19 @@ impl Signal {
         self.state.load(Acquire) >= FIRST
     }
 
-    /// Sleeps until an answer has come, or until `deadline`.
-    pub(crate) fn park(&self, deadline: Option<Nanos>) {
+    /// Sleeps until an answer has come.
+    pub(crate) fn park(&self) {
         if !self.leave(PARKED) {
             return;
         }
         while !self.is_set() {
-            match deadline.map(|deadline| deadline.since(clock::now())) {
-                None => thread::park(),
-                Some(Nanos(0)) => return self.rise(PARKED),
-                Some(left) => thread::park_timeout(Duration::from(left)),
-            }
+            thread::park();
         }
     }
 
     /// Before the owner sleeps on `bell`: whether it may, since no answer has come. [`Signal::watched`] follows.
     pub(crate) fn watch(&self, bell: &Arc<Bell>) -> bool {
-        let mut place = self.bell.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = lock(&self.bell);
         if !place.as_ref().is_some_and(|known| Arc::ptr_eq(known, bell)) {
             *place = Some(bell.clone());
         }
@@ -105,16 +101,12 @@ impl Signal {
 
     /// The owner is awake again.
     pub(crate) fn watched(&self) {
-        self.rise(WATCHING);
+        // It fails when the answer has come, which is to stay.
+        let _ = self.state.compare_exchange(WATCHING, AWAKE, AcqRel, Acquire);
     }
 
     fn leave(&self, to: u64) -> bool {
         self.state.compare_exchange(AWAKE, to, AcqRel, Acquire).is_ok()
-    }
-
-    fn rise(&self, from: u64) {
-        // It fails when the answer has come, which is to stay.
-        let _ = self.state.compare_exchange(from, AWAKE, AcqRel, Acquire);
     }
 }
 
@@ -149,14 +141,12 @@ mod tests {
     }
 
     #[test]
-    fn a_parked_thread_is_woken_by_the_answer_and_by_its_deadline() {
+    fn a_parked_thread_is_woken_by_the_answer() {
         let (tell, told) = std::sync::mpsc::channel();
         let waiting = thread::spawn(move || {
             let signal = Arc::new(Signal::new());
-            signal.park(Some(clock::now() + Nanos::from_ms(1)));
-            assert!(!signal.is_set());
             tell.send(Arc::clone(&signal)).unwrap();
-            signal.park(None);
+            signal.park();
             signal.take()
         });
         told.recv().unwrap().set(5);

@@ -1,6 +1,6 @@
 //! The rails of a link and what is reported of them.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use plexus_base::{Nanos, NodeId, WorkerId};
 use plexus_fabric::{Health, Rail, RailKind};
@@ -9,7 +9,7 @@ use super::{
     LinkCounters,
     protocol::{LinkCore, Rank},
 };
-use crate::{RailReport, RailState, Reason};
+use crate::{RailReport, RailState, Reason, sync::lock};
 
 /// A rail of a link.
 pub(super) struct Attached {
@@ -26,6 +26,8 @@ pub(crate) struct NewRail {
     pub(crate) slot: u8,
     pub(crate) generation: u32,
     pub(crate) rail: Box<dyn Rail>,
+    /// Of the rail, when it was connected.
+    pub(crate) health: Health,
     /// From where to where, for reports.
     pub(crate) path: String,
 }
@@ -79,12 +81,11 @@ impl LinkInfo {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<RailReport>> {
-        self.rails.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.rails)
     }
 
     /// Adds a rail, or renews the entry of its slot.
-    pub(crate) fn connected(&self, new: &mut NewRail) {
-        let encrypted = new.rail.health().encrypted;
+    pub(crate) fn connected(&self, new: &NewRail) {
         let mut rails = self.lock();
         let index = rails.iter().position(|rail| rail.slot == new.slot).unwrap_or_else(|| {
             let index = rails.iter().take_while(|rail| rail.slot < new.slot).count();
@@ -94,7 +95,7 @@ impl LinkInfo {
         });
         let rail = &mut rails[index];
         (rail.kind, rail.generation, rail.path) = (new.rail.kind(), new.generation, new.path.clone());
-        rail.encrypted = encrypted;
+        rail.encrypted = new.health.encrypted;
     }
 
     /// Brings every entry up to date.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use plexus_base::{Epoch, NodeId, WorkerId};
-use plexus_fabric::{Frame, Lane, Lost, Put, Rail, RailKind, SendError};
+use plexus_fabric::{Frame, Health, Lane, Lost, Put, Rail, RailKind, SendError};
 use zerocopy::IntoBytes;
 
 use super::{Link, LinkInfo, NewRail, Settings, arrive::encode_closed, protocol::Closed};
@@ -36,6 +36,11 @@ impl Fake {
         self.0.lock().unwrap()
     }
 
+    /// Whether the rail has not been dropped.
+    pub(crate) fn is_held(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// The rail, as it comes to a link.
     pub(crate) fn rail(&self, kind: RailKind) -> Box<dyn Rail> {
         Box::new(FakeRail { fake: self.clone(), kind })
@@ -45,7 +50,8 @@ impl Fake {
     pub(crate) fn link(&self, kind: RailKind) -> Link {
         let info = LinkInfo::new(NodeId(1), WorkerId(0));
         let mut link = Link::new(info, Settings::default(), Arc::default());
-        link.attach(NewRail { slot: 0, generation: 1, rail: self.rail(kind), path: String::new() });
+        let (rail, health, path) = (self.rail(kind), Health::default(), String::new());
+        link.attach(NewRail { slot: 0, generation: 1, rail, health, path });
         link
     }
 

@@ -137,7 +137,7 @@ impl Link {
     }
 
     /// Adds a rail. One that takes a slot in use replaces what is there: its peer has given that up.
-    pub(crate) fn attach(&mut self, mut new: NewRail) {
+    pub(crate) fn attach(&mut self, new: NewRail) {
         if let Some(index) = self.rails.iter().position(|attached| attached.slot == new.slot) {
             if self.rails[index].generation >= new.generation {
                 return;
@@ -152,9 +152,7 @@ impl Link {
             let why = Lost::Closed("the peer has closed it meanwhile".into());
             return self.events.push(Event::RailDown { slot: new.slot, generation: new.generation, why });
         }
-        self.info.connected(&mut new);
-        let NewRail { slot, generation, mut rail, .. } = new;
-        let health = rail.health();
+        let NewRail { slot, generation, rail, health, .. } = new;
         self.rails.push(Attached { slot, generation, rail, health, bytes_out: 0, bytes_in: 0 });
         self.down = None;
         self.refresh();

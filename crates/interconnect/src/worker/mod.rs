@@ -29,13 +29,12 @@ mod token;
 mod turn;
 mod wait;
 mod watch;
-mod words;
 
 use std::{
     collections::BTreeMap,
     io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
@@ -49,12 +48,12 @@ use self::{
     token::Token,
     turn::Core,
     watch::{Seat, Watch},
-    words::Words,
 };
 use crate::{
     LinkInfo, Net, Service,
     link::{self, NewRail},
     spin::{Courtesy, Spinner},
+    sync::lock,
 };
 
 /// Tasks that may wait for a worker; who finds the queue full waits. One for each local thread is enough.
@@ -161,11 +160,10 @@ struct Shared<S: Service> {
     infos: Mutex<BTreeMap<NodeId, LinkInfo>>,
     token: Token<Core<S>>,
     tasks: ArrayQueue<S::Task>,
-    controls: Mutex<Vec<Control>>,
+    controls: Mutex<Controls>,
     controlled: AtomicBool,
     bell: Arc<Bell>,
     watch: Watch,
-    words: Words,
     /// A local thread wants the background thread to give way.
     wanted: AtomicBool,
     /// A local thread wants everybody to: what it does cannot be done by whoever drives.
@@ -191,6 +189,14 @@ enum Left {
     Quiet,
     /// More kept coming than a leaver should serve: look again at once.
     Busy,
+}
+
+/// What the rest of the node asks of a worker and nobody has seen to.
+#[derive(Default)]
+struct Controls {
+    waiting: Vec<Control>,
+    /// Nobody will: the worker's background thread has ended.
+    ended: bool,
 }
 
 /// What the rest of the node asks of a worker, rarely.
@@ -219,7 +225,6 @@ impl<S: Service> Worker<S> {
                 controlled: AtomicBool::new(false),
                 watch: Watch::new(&bell)?,
                 bell,
-                words: Words::default(),
                 wanted: AtomicBool::new(false),
                 claimed: AtomicBool::new(false),
                 stopping: AtomicBool::new(false),
@@ -309,15 +314,16 @@ impl<S: Service> Worker<S> {
     }
 
     /// Gives the worker a rail to `peer`, the first of which makes the link. It takes the place of an older generation in its
-    /// slot. `path` says in reports from where to where it leads.
-    pub fn add_rail(&self, peer: NodeId, slot: u8, generation: u32, rail: Box<dyn Rail>, path: String) {
+    /// slot. `path` says in reports from where to where it leads. Once [`Worker::run`] has ended it is dropped.
+    pub fn add_rail(&self, peer: NodeId, slot: u8, generation: u32, mut rail: Box<dyn Rail>, path: String) {
         let info = lock(&self.shared.infos)
             .entry(peer)
             .or_insert_with(|| LinkInfo::new(peer, self.shared.id))
             .clone();
-        let mut new = NewRail { slot, generation, rail, path };
+        let health = rail.health();
+        let new = NewRail { slot, generation, rail, health, path };
         // Who asks before the worker has come to it finds it already.
-        info.connected(&mut new);
+        info.connected(&new);
         self.control(Control::Rail(info, new));
     }
 
@@ -333,7 +339,12 @@ impl<S: Service> Worker<S> {
     }
 
     fn control(&self, control: Control) {
-        lock(&self.shared.controls).push(control);
+        let mut controls = lock(&self.shared.controls);
+        if controls.ended {
+            return;
+        }
+        controls.waiting.push(control);
+        drop(controls);
         self.shared.controlled.store(true, Ordering::Release);
         self.shared.bell.wake();
     }
@@ -391,6 +402,11 @@ impl<S: Service> Worker<S> {
         }
         // Peers see the end of a node that stops within a process as they see the end of the process.
         self.with(|_, net| {
+            let mut controls = lock(&shared.controls);
+            controls.ended = true;
+            let late = std::mem::take(&mut controls.waiting);
+            drop(controls);
+            drop(late);
             for peer in net.links.present().iter() {
                 net.links.remove(peer).into_iter().for_each(|mut link| link.goodbye());
             }
@@ -487,8 +503,4 @@ impl<S: Service> Shared<S> {
         }
         Left::Busy
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,10 +11,10 @@ use std::{
 };
 
 use plexus_base::{NodeId, Waiting};
-use plexus_fabric::{Bell, Lost};
+use plexus_fabric::{Bell, Lost, RailKind};
 
 use super::{Worker, WorkerParts};
-use crate::{Message, Net, Service, Signal};
+use crate::{Message, Net, Service, Signal, link::fake::Fake};
 
 /// Longer than any test takes.
 const NEVER: Duration = Duration::from_secs(60);
@@ -69,4 +69,17 @@ fn who_waits_for_an_answer_gives_way_to_who_must_have_the_token() {
             assert_eq!(had, Ok(()), "{waiting}");
         });
     }
+}
+
+#[test]
+fn a_rail_that_comes_when_the_worker_ends_is_dropped() {
+    let worker = worker(Waiting::Adaptive, Counts::default());
+    let [before, after] = [Fake::default(), Fake::default()];
+    let give = |fake: &Fake| worker.add_rail(NodeId(1), 0, 1, fake.rail(RailKind::Tcp), String::new());
+    worker.stop();
+    give(&before);
+    worker.run().unwrap();
+    give(&after);
+    worker.with(|_, net| assert_eq!(net.links.iter().count(), 0));
+    assert_eq!([before.is_held(), after.is_held()], [false, false]);
 }

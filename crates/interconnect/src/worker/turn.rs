@@ -5,11 +5,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use plexus_base::{NodeId, NodeSet, clock};
 use plexus_fabric::{Lost, RailKind};
 
-use super::{Control, Shared, lock};
+use super::{Control, Shared};
 use crate::{
     LinkEvent, LinkInfo, Net, Service,
     inbox::Inbox,
     link::{self, Link, NewRail},
+    sync::lock,
 };
 
 /// Tasks handled before the links get their turn.
@@ -81,7 +82,6 @@ impl<S: Service> Core<S> {
                 done += 1;
             }
         }
-        shared.words.look();
         done
     }
 
@@ -131,7 +131,7 @@ impl<S: Service> Core<S> {
     #[cold]
     fn obey(&mut self, shared: &Shared<S>) -> usize {
         shared.controlled.store(false, Relaxed);
-        let controls = std::mem::take(&mut *lock(&shared.controls));
+        let controls = std::mem::take(&mut lock(&shared.controls).waiting);
         let done = controls.len();
         for control in controls {
             match control {
@@ -182,7 +182,6 @@ impl<S: Service> Core<S> {
 
     /// Whether a turn would get something done. Looked at after the bell was armed.
     pub(super) fn pending(&mut self, shared: &Shared<S>) -> bool {
-        shared.words.look();
         !shared.tasks.is_empty()
             || shared.controlled.load(Acquire)
             || shared.tick_due.load(Relaxed)

@@ -30,9 +30,9 @@ use std::{
 };
 
 use plexus_base::Nanos;
-use plexus_fabric::Bell;
+use plexus_fabric::{Bell, Event};
 use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd},
+    event::{PollFd, PollFlags, epoll},
     fs::Timespec,
     io::Errno,
 };
@@ -49,7 +49,7 @@ const EVENTS: usize = 32;
 pub(super) struct Watch {
     arrivals: OwnedFd,
     outer: OwnedFd,
-    nudge: OwnedFd,
+    nudge: Event,
     seated: AtomicBool,
 }
 
@@ -60,7 +60,7 @@ impl Watch {
     pub(super) fn new(bell: &Bell) -> io::Result<Self> {
         let set = || epoll::create(epoll::CreateFlags::CLOEXEC);
         let (arrivals, outer) = (set()?, set()?);
-        let nudge = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let nudge = Event::create()?;
         epoll::add(&arrivals, bell.fd(), epoll::EventData::new_u64(BELL), EDGE)?;
         epoll::add(&outer, &nudge, epoll::EventData::new_u64(NUDGE), epoll::EventFlags::IN)?;
         epoll::add(&outer, &arrivals, epoll::EventData::new_u64(ARRIVALS), EDGE)?;
@@ -99,7 +99,7 @@ impl Watch {
             Err(error) => return Err(error.into()),
         };
         if nudged {
-            self.drain();
+            self.nudge.clear();
         }
         Ok(())
     }
@@ -109,7 +109,7 @@ impl Watch {
         let mut nudge = [PollFd::new(&self.nudge, PollFlags::IN)];
         match rustix::event::poll(&mut nudge, limit.map(timespec).as_ref()) {
             Ok(0) | Err(Errno::INTR) => {}
-            Ok(_) => self.drain(),
+            Ok(_) => self.nudge.clear(),
             Err(error) => return Err(error.into()),
         }
         Ok(())
@@ -117,12 +117,7 @@ impl Watch {
 
     /// Wakes the background thread.
     pub(super) fn nudge(&self) {
-        // The only way to fail is a counter that is full: then it will wake.
-        let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
-    }
-
-    fn drain(&self) {
-        let _ = rustix::io::read(&self.nudge, &mut [0u8; 8]);
+        self.nudge.signal();
     }
 
     fn mute(&self, mute: bool) {
@@ -143,9 +138,9 @@ impl Watch {
 const EDGE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 
 impl Seat<'_> {
-    /// Sleeps until something arrives, or `limit`. Everything must be looked at afterwards.
-    pub(super) fn sleep(&self, limit: Option<Nanos>) {
-        self.0.take_off(limit);
+    /// Sleeps until something arrives. Everything must be looked at afterwards.
+    pub(super) fn sleep(&self) {
+        self.0.take_off(None);
     }
 
     /// Takes off the set what has arrived; whether there was anything. As [`Watch::harvest`].
@@ -196,7 +191,7 @@ mod tests {
         assert!(watch.sit().is_none(), "one seat");
         bell.wake();
         assert!(!wakes(&watch) && !watch.harvest());
-        seat.sleep(None);
+        seat.sleep();
         assert!(!seat.harvest(), "taken off by the sleep");
         watch.nudge();
         assert!(wakes(&watch), "a nudge comes through");
