@@ -10,17 +10,16 @@ use std::{
 };
 
 use plexus_base::{Incarnation, NodeId, NodeSet, WorkerId};
-use plexus_fabric::{Lane, Lost, Rail, RailKind, Windows};
+use plexus_fabric::{Event, Lane, Lost, Rail, RailKind, Windows};
 
 use super::{
-    Config, Peer,
+    Config, MeshError, Peer, event,
     hello::{HELLO, Hello, Refusal},
     keys::Key,
-    lock,
     pair::{Pair, Path, Standing, paths},
     warned::Warned,
 };
-use crate::RailReport;
+use crate::{RailReport, sync::lock};
 
 /// A place for a rail.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -61,11 +60,18 @@ pub(super) struct Common {
     /// What was said of refused peers.
     refused: Mutex<Warned<(NodeId, Refusal)>>,
     stopping: AtomicBool,
+    /// Wakes the thread of the network: a rail is lost, was not to be had, or the node ends.
+    pub(super) stirred: Event,
     give: Give,
 }
 
 impl Common {
-    pub(super) fn new(config: Config, workers: u8, give: Give) -> Self {
+    pub(super) fn new(
+        config: Config,
+        workers: u8,
+        windows: Arc<Windows>,
+        give: Give,
+    ) -> Result<Self, MeshError> {
         let pair = |peer: &Peer| {
             let rails: Vec<_> = peer.rails.iter().copied().filter(|rail| may_carry(*rail, peer)).collect();
             let mut pair = Pair::new(paths(&rails, &config.listen, &peer.addresses), workers);
@@ -75,17 +81,18 @@ impl Common {
             }
             (peer.id, pair)
         };
-        Self {
+        Ok(Self {
             pairs: Mutex::new(config.peers.iter().map(pair).collect()),
-            windows: Arc::new(Windows::new(config.windows.iter().cloned())),
+            windows,
             config,
             workers,
             changed: Condvar::new(),
             strangers: AtomicU64::new(0),
             refused: Mutex::default(),
             stopping: AtomicBool::new(false),
+            stirred: event()?,
             give,
-        }
+        })
     }
 
     pub(super) fn pairs(&self) -> std::sync::MutexGuard<'_, BTreeMap<NodeId, Pair>> {
@@ -119,8 +126,12 @@ impl Common {
     }
 
     pub(super) fn stop(&self) {
+        // Within the lock: whoever has looked and is about to wait for a change does so before it, and hears of this one.
+        let pairs = self.pairs();
         self.stopping.store(true, Relaxed);
+        drop(pairs);
         self.changed.notify_all();
+        self.stirred.signal();
     }
 
     /// Counts one that came and did not prove that it is of the cluster.
@@ -228,6 +239,7 @@ impl Common {
             pair.failed(slot, worker, Instant::now());
             pair.hindered(slot, why);
         }
+        self.stirred.signal();
     }
 
     /// What there is to say about rails that never were up.
@@ -249,6 +261,7 @@ impl Common {
         if let Some(pair) = self.pairs().get_mut(&peer) {
             pair.unseat(slot, worker, generation, why, Instant::now());
         }
+        self.stirred.signal();
     }
 
     /// Looks which peers are connected by now; when to look again.
@@ -266,5 +279,67 @@ impl Common {
             pair.standing = Standing::Gone;
         }
         self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use plexus_base::{Epoch, Waiting};
+    use rustix::{
+        event::{PollFd, PollFlags, Timespec, poll},
+        io::Errno,
+    };
+
+    use super::{
+        super::keys::{KEY, Key},
+        *,
+    };
+
+    fn common() -> Common {
+        let config = Config {
+            me: NodeId(1),
+            incarnation: Incarnation(1),
+            cluster: [7; 16],
+            keys: Arc::new(vec![Key::new([1; KEY])]),
+            epoch: Epoch(1),
+            fingerprint: 0,
+            listen: vec![([127, 0, 0, 1], 1).into()],
+            peers: vec![Peer {
+                id: NodeId(0),
+                addresses: vec![([127, 0, 0, 1], 2).into()],
+                rails: vec![RailKind::Ofi],
+                encrypt: false,
+            }],
+            windows: Vec::new(),
+            waiting: Waiting::Event,
+            patience: Duration::from_secs(1),
+            probe: Duration::from_millis(20),
+            ofi_provider: None,
+        };
+        Common::new(config, 1, Arc::default(), Box::new(|_| {})).unwrap()
+    }
+
+    /// Whether the thread of the network would wake now.
+    fn stirred(common: &Common) -> bool {
+        let mut fds = [PollFd::new(&common.stirred, PollFlags::IN)];
+        let stirred: Result<usize, Errno> = poll(&mut fds, Some(&Timespec::default()));
+        common.stirred.clear();
+        stirred == Ok(1)
+    }
+
+    #[test]
+    fn what_makes_a_call_due_wakes_who_calls() {
+        let common = common();
+        let place = Place { peer: NodeId(0), slot: 0, worker: 0 };
+        assert!(!stirred(&common));
+        // Its rail was being made elsewhere, which is why nobody looks for long.
+        common.failed(place, "in vain".into());
+        assert!(stirred(&common));
+        common.lost(place, 1, &Lost::Silent);
+        assert!(stirred(&common));
+        common.stop();
+        assert!(stirred(&common));
     }
 }

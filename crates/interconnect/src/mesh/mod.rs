@@ -39,14 +39,13 @@ use std::{
     io,
     net::SocketAddr,
     os::fd::OwnedFd,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 use plexus_base::{Epoch, Incarnation, NodeId, NodeSet, Waiting, WorkerId};
-use plexus_fabric::{Bell, RailKind, SetupError, Window, Windows};
-use rustix::event::{EventfdFlags, eventfd};
+use plexus_fabric::{Bell, Event, RailKind, SetupError, Window, Windows};
 
 use self::{
     common::{Common, Made, Place},
@@ -59,7 +58,9 @@ pub use self::{
     keys::{KEY, Key, KeySource},
     pair::MAX_SLOTS,
 };
-use crate::{Events, LinkEvent, LinkInfo, LinkSettings, RailReport, Service, Worker, WorkerParts};
+use crate::{
+    Events, LinkEvent, LinkInfo, LinkSettings, RailReport, Service, Worker, WorkerParts, sync::lock,
+};
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(2);
@@ -144,15 +145,17 @@ pub(crate) fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> MeshEr
     move |errno| MeshError::System { what, error: errno.into() }
 }
 
+fn event() -> Result<Event, MeshError> {
+    Event::create().map_err(|error| MeshError::System { what: "create an eventfd", error })
+}
+
 /// The connections of a node.
 pub struct Mesh<S: Service> {
     common: Arc<Common>,
     workers: Vec<Worker<S>>,
     local: Arc<Local>,
-    /// Wakes the thread of the network.
-    stirred: Arc<OwnedFd>,
     /// Ends the thread that meets local peers.
-    stopped: Arc<OwnedFd>,
+    stopped: Arc<Event>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
@@ -170,20 +173,17 @@ impl<S: Service> Mesh<S> {
         config.keys.keys().map_err(MeshError::Keys)?;
         let listeners = Network::listen(&config.listen)?;
         let local_listener = shm::listen(&config)?;
-        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new);
-        let stirred = event().map_err(system("create an eventfd"))?;
         let windows = Arc::new(Windows::new(config.windows.iter().cloned()));
         // Workers are made before what they tell of their rails.
-        let told = Arc::new(OnceLock::<(Arc<Common>, Arc<OwnedFd>)>::new());
+        let told = Arc::new(OnceLock::<Arc<Common>>::new());
         let events: Events = {
             let told = told.clone();
             Arc::new(move |event| {
-                let Some((common, stirred)) = told.get() else { return };
+                let Some(common) = told.get() else { return };
                 match event {
                     LinkEvent::Up { .. } => {}
                     LinkEvent::RailDown { peer, worker, slot, generation, why } => {
                         common.lost(Place { peer, slot, worker: worker.0 }, generation, &why);
-                        stir(stirred);
                     }
                     // One link gone is the peer gone.
                     LinkEvent::Gone { peer, .. } => common.forget(peer),
@@ -217,18 +217,18 @@ impl<S: Service> Mesh<S> {
                 workers[usize::from(worker)].add_rail(peer, slot, generation, rail, path);
             }
         };
-        let common = Arc::new(Common::new(config, workers.len() as u8, Box::new(give)));
-        assert!(told.set((common.clone(), stirred.clone())).is_ok(), "told once");
-        let network = Network::new(common.clone(), listeners, stirred.clone())?;
+        let common = Arc::new(Common::new(config, workers.len() as u8, windows, Box::new(give))?);
+        assert!(told.set(common.clone()).is_ok(), "told once");
+        let network = Network::new(common.clone(), listeners)?;
         let mesh = Arc::new(Self {
             local: Arc::new(Local::new(common.clone(), bells)?),
             common,
             workers,
-            stirred,
-            stopped: event().map_err(system("create an eventfd"))?,
+            stopped: Arc::new(event()?),
             threads: Mutex::default(),
         });
-        mesh.start_threads(network, local_listener, Arc::new(placed))?;
+        // Threads that run already must not outlive a mesh that nobody has.
+        mesh.start_threads(network, local_listener, Arc::new(placed)).inspect_err(|_| mesh.stop())?;
         Ok(mesh)
     }
 
@@ -333,9 +333,7 @@ impl<S: Service> Mesh<S> {
     /// Ends all threads and with them all links; peers see that as this node's end.
     pub fn stop(&self) {
         self.common.stop();
-        for event in [&self.stirred, &self.stopped] {
-            stir(event);
-        }
+        self.stopped.signal();
         self.workers.iter().for_each(Worker::stop);
         for handle in std::mem::take(&mut *lock(&self.threads)) {
             if handle.thread().id() != thread::current().id() {
@@ -355,19 +353,10 @@ impl<S: Service> Mesh<S> {
     }
 }
 
-/// Wakes who sleeps on the event; it is full only when that is awake already.
-fn stir(event: &OwnedFd) {
-    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
-}
-
 /// The caller is gone again, or there are no descriptors: then looking again at once would only burn a core.
 fn not_accepted(error: &io::Error) {
     if error.kind() != io::ErrorKind::WouldBlock {
         tracing::warn!(%error, "a connection could not be accepted");
         thread::sleep(RETRY);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -37,8 +37,6 @@ pub(super) struct Network {
     common: Arc<Common>,
     epoll: OwnedFd,
     listeners: Vec<TcpListener>,
-    /// Written to when a rail is lost or the node ends.
-    stirred: Arc<OwnedFd>,
     door: Door,
     calls: Calls,
 }
@@ -57,16 +55,12 @@ impl Network {
         addresses.iter().map(listen).collect()
     }
 
-    pub(super) fn new(
-        common: Arc<Common>,
-        listeners: Vec<TcpListener>,
-        stirred: Arc<OwnedFd>,
-    ) -> Result<Self, MeshError> {
+    pub(super) fn new(common: Arc<Common>, listeners: Vec<TcpListener>) -> Result<Self, MeshError> {
         let set_up = || -> io::Result<OwnedFd> {
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             let add =
                 |fd, mark| epoll::add(&epoll, fd, epoll::EventData::new_u64(mark), epoll::EventFlags::IN);
-            add(stirred.as_fd(), STIRRED)?;
+            add(common.stirred.as_fd(), STIRRED)?;
             for (index, listener) in listeners.iter().enumerate() {
                 add(listener.as_fd(), STIRRED + 1 + index as u64)?;
             }
@@ -74,7 +68,7 @@ impl Network {
         };
         let epoll = set_up().map_err(|error| MeshError::System { what: "create an epoll set", error })?;
         let (door, calls) = (Door::new(common.clone()), Calls::new(common.clone()));
-        Ok(Self { common, epoll, listeners, stirred, door, calls })
+        Ok(Self { common, epoll, listeners, door, calls })
     }
 
     /// Runs until the node ends.
@@ -103,10 +97,7 @@ impl Network {
         match mark.checked_sub(CONNECTIONS) {
             Some(number) if number % 2 == 0 => self.door.hear(&self.epoll, number / 2),
             Some(number) => self.calls.hear(&self.epoll, call, number / 2),
-            None if mark == STIRRED => {
-                // That it was written to is all that it says.
-                let _ = rustix::io::read(&self.stirred, &mut [0; 8]);
-            }
+            None if mark == STIRRED => self.common.stirred.clear(),
             None => self.accept(mark - STIRRED - 1),
         }
     }

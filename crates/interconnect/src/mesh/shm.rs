@@ -10,17 +10,14 @@ use std::{
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, atomic::AtomicBool},
     thread,
     time::Instant,
 };
 
 use plexus_base::{Incarnation, NodeId};
 use plexus_fabric::{
-    Bell, Lane, PeerBell, PeerWindow, Rail, RailKind, ShmRail, WindowSpan,
+    Bell, Event, Lane, PeerBell, PeerWindow, Rail, RailKind, ShmRail, WindowSpan,
     shm::{PeerProcess, PeerWatch, RxRings, ShmParts, TxRings},
 };
 use rustix::{
@@ -38,7 +35,6 @@ use super::{
     Config, HANDSHAKE, MeshError,
     common::{Common, Made, Place},
     keys::Key,
-    lock,
     noise::{self, GREETING, Session},
     not_accepted,
     pair::Standing,
@@ -46,6 +42,7 @@ use super::{
     system,
     tcp::{GO, SEALED_GO, SEALED_SPANS, our_spans, their_spans},
 };
+use crate::sync::lock;
 
 /// Most descriptors in one packet; the kernel's own limit is 253.
 const DESCRIPTORS: usize = WINDOWS + PER_WORKER * plexus_base::MAX_WORKERS;
@@ -54,7 +51,7 @@ const DESCRIPTORS: usize = WINDOWS + PER_WORKER * plexus_base::MAX_WORKERS;
 const PER_WORKER: usize = 3;
 
 /// Handshakes that may be under way at once; more are turned away.
-const HANDSHAKES: u32 = 64;
+const HANDSHAKES: usize = 64;
 
 fn name(config: &Config, node: NodeId) -> rustix::io::Result<SocketAddrUnix> {
     let cluster: String = config.cluster.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -96,14 +93,15 @@ pub(super) struct Local {
     common: Arc<Common>,
     bells: Vec<Arc<Bell>>,
     watch: Mutex<Option<PeerWatch>>,
-    handshakes: AtomicU32,
+    /// A clone for each handshake that is under way.
+    handshakes: Arc<()>,
 }
 
 impl Local {
     pub(super) fn new(common: Arc<Common>, bells: Vec<Arc<Bell>>) -> Result<Self, MeshError> {
         let watch =
             PeerWatch::start().map_err(|error| MeshError::System { what: "watch processes", error })?;
-        Ok(Self { common, bells, watch: Mutex::new(Some(watch)), handshakes: AtomicU32::new(0) })
+        Ok(Self { common, bells, watch: Mutex::new(Some(watch)), handshakes: Arc::new(()) })
     }
 
     /// Closes the sockets over which peers were met: their sign that this node has ended. Call it when nothing writes to their
@@ -191,7 +189,7 @@ impl Local {
     }
 
     /// Takes calls until `stopped` can be read.
-    pub(super) fn accept(self: &Arc<Self>, listener: &OwnedFd, stopped: &OwnedFd) {
+    pub(super) fn accept(self: &Arc<Self>, listener: &OwnedFd, stopped: &Event) {
         while !self.common.is_stopping() {
             let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
             match poll(&mut fds, None) {
@@ -210,23 +208,20 @@ impl Local {
 
     /// Runs one handshake on a thread of its own, if not too many are under way.
     fn welcome(self: &Arc<Self>, socket: OwnedFd) {
-        let turn_away = |local: &Self| {
-            local.handshakes.fetch_sub(1, Relaxed);
-            local.common.stranger();
-        };
-        if self.handshakes.fetch_add(1, Relaxed) >= HANDSHAKES {
-            return turn_away(self);
+        // Beside the one that all are cloned from. Only this thread makes more.
+        if Arc::strong_count(&self.handshakes) > HANDSHAKES {
+            return self.common.stranger();
         }
-        let local = self.clone();
+        let (local, under_way) = (self.clone(), self.handshakes.clone());
         let spawned = thread::Builder::new().name("handshake".into()).spawn(move || {
+            let _under_way = under_way;
             if let Err(why) = local.answer(&socket) {
                 local.common.stranger();
                 tracing::debug!("turned a connection of this host away: {why}");
             }
-            local.handshakes.fetch_sub(1, Relaxed);
         });
         if spawned.is_err() {
-            turn_away(self);
+            self.common.stranger();
         }
     }
 
