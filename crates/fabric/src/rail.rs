@@ -174,11 +174,14 @@ pub struct Health {
     pub mtu: u32,
     /// Smoothed round trip; 0 where not known.
     pub rtt: Nanos,
-    /// How long ago the system last heard from the peer's host, acknowledgements included; 0 while that owes no answer,
-    /// `None` where it does not say.
+    /// The longest of the lanes' smoothed round trips, where each has a connection of its own: that of the path when its queues
+    /// hold what is sent on the rail. 0 where not known.
+    pub longest_rtt: Nanos,
+    /// How long ago the system last heard from the peer's host, on whichever lane; 0 while that owes no answer on any, `None`
+    /// where the system does not say.
     pub silent: Option<Nanos>,
-    /// The same for what is sent on [`Lane::Bulk`] alone, where that has a connection of its own.
-    pub bulk_silent: Option<Nanos>,
+    /// By [`Lane::index`], the same of one lane, where each has a connection of its own; `None` while no answer is owed there.
+    pub lane_silent: [Option<Nanos>; LANES],
     /// Packets that the system sent again.
     pub retransmits: u64,
     /// Bytes that wait here for the path to take them.

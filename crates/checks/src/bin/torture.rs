@@ -40,12 +40,9 @@ fn run(arguments: &[String]) -> Result<(), String> {
         }
         [command, first, second] if command == "shares" => {
             let mbit = [number(first)? as u32, number(second)? as u32];
-            let [a, b] = campaign::shares(program, mbit, SHARES_FOR)?.map(|share| share * 100.0);
+            let shares = campaign::shares(program, mbit, SHARES_FOR)?;
             let of_all = f64::from(mbit[0]) * 100.0 / f64::from(mbit[0] + mbit[1]);
-            println!(
-                "paths of {first} and {second} Mbit/s: {a:.1} % and {b:.1} % of the members' bytes took the first, which has \
-                 {of_all:.1} % of the rate"
-            );
+            println!("paths of {first} and {second} Mbit/s, of which the first has {of_all:.1} %: {shares}");
             Ok(())
         }
         [command, seconds, seed @ ..] if command == "soak" && seed.len() < 2 => {

@@ -161,12 +161,74 @@ fn struck(pair: &mut Pair, net: &Net, path: usize) -> Result<u64, String> {
     Ok(stall.max(pair.flows()?))
 }
 
-/// How bulk is shared between two paths that carry so many megabits a second: for each member, which part of its bytes went
-/// over the first path in `time`.
+/// How bulk was shared between two paths.
+#[derive(Clone, Debug)]
+pub struct Shares {
+    /// Bytes that each member gave to each path.
+    pub bytes: [[u64; 2]; 2],
+    /// For how long they were counted.
+    pub time: Duration,
+    /// What the members said when it began and when it ended.
+    pub reports: [[Report; 2]; 2],
+}
+
+impl Shares {
+    /// Which part of each member's bytes went over the first path.
+    #[must_use]
+    pub fn of_first(&self) -> [f64; 2] {
+        self.bytes.map(|[first, second]| first as f64 / ((first + second) as f64).max(1.0))
+    }
+
+    /// What each member sent over each path, in megabits a second.
+    #[must_use]
+    pub fn mbit(&self) -> [[f64; 2]; 2] {
+        self.bytes.map(|paths| paths.map(|bytes| bytes as f64 * 8.0 / 1e6 / self.time.as_secs_f64()))
+    }
+
+    /// Whether a rail was lost or left meanwhile: then the shares say nothing of the paths.
+    #[must_use]
+    pub fn rails_stayed(&self) -> bool {
+        let [before, after] = &self.reports;
+        before.iter().zip(after).all(|(before, after)| {
+            before.rails.iter().zip(&after.rails).all(|(before, after)| {
+                before.is_active() && after.is_active() && before.generation == after.generation
+            })
+        })
+    }
+}
+
+impl fmt::Display for Shares {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (side, (share, [first, second])) in
+            Side::BOTH.iter().zip(self.of_first().into_iter().zip(self.mbit()))
+        {
+            write!(
+                f,
+                "\n{side:?} sent {first:.1} and {second:.1} Mbit/s, {:.1} % over the first",
+                share * 100.0
+            )?;
+        }
+        for (when, reports) in ["first", "last"].iter().zip(&self.reports) {
+            for (side, report) in Side::BOTH.iter().zip(reports) {
+                for rail in &report.rails {
+                    write!(
+                        f,
+                        "\n{when}, {side:?}: {}: {}, generation {}",
+                        rail.path, rail.state, rail.generation
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How bulk is shared between two paths that carry so many megabits a second, over `time` in which both are in use and
+/// filled: a machine that has too little to spare for that shows nothing of them.
 ///
 /// # Errors
-/// Something was lost, doubled, late or changed, or traffic did not go on.
-pub fn shares(program: PathBuf, mbit: [u32; 2], time: Duration) -> Result<[f64; 2], String> {
+/// Something was lost, doubled, late or changed, traffic did not go on, or the paths were never filled.
+pub fn shares(program: PathBuf, mbit: [u32; 2], time: Duration) -> Result<Shares, String> {
     let net = Net::new(2)?;
     let mut pair = pair(program, &net)?;
     for (path, mbit) in mbit.into_iter().enumerate() {
@@ -175,20 +237,45 @@ pub fn shares(program: PathBuf, mbit: [u32; 2], time: Duration) -> Result<[f64; 
     pair.bulk()?;
     // What the queues of the paths had room for at first is not counted.
     pair.flows()?;
-    let before = [pair.report(Side::A)?, pair.report(Side::B)?];
-    thread::sleep(time);
-    let after = [pair.report(Side::A)?, pair.report(Side::B)?];
+    let rate = f64::from(mbit.iter().sum::<u32>());
+    let mut tries = 0;
+    let shares = loop {
+        let shares = share(&mut pair, &net, time)?;
+        tries += 1;
+        if !shares.rails_stayed() || shares.mbit().iter().flatten().sum::<f64>() >= 2.0 * FILLED * rate {
+            break shares;
+        }
+        if tries == MOST_TRIES {
+            return Err(format!(
+                "paths of {mbit:?} Mbit/s were not filled in {tries} times {time:?}: {shares}"
+            ));
+        }
+    };
     net.heal()?;
     pair.finish()?;
+    Ok(shares)
+}
+
+/// What part of the rate of paths must be used for them to count as filled, and how often that is tried.
+const FILLED: f64 = 0.75;
+const MOST_TRIES: u32 = 10;
+
+fn share(pair: &mut Pair, net: &Net, time: Duration) -> Result<Shares, String> {
+    let active = |report: &Report| report.rails.iter().all(Seen::is_active);
+    let before = pair.until("both paths are in use", |_, report| active(report))?;
+    let began = Instant::now();
+    thread::sleep(time);
+    let after = [pair.report(Side::A)?, pair.report(Side::B)?];
+    let time = began.elapsed();
     let sent = |report: &Report, path| {
         let here = report.rails.iter().filter(|rail| net.path_of(&rail.path) == Some(path));
         here.map(|rail| rail.bytes_out).sum::<u64>()
     };
-    Ok(Side::BOTH.map(|side| {
+    let bytes = Side::BOTH.map(|side| {
         let [before, after] = [&before, &after].map(|reports| &reports[side.index()]);
-        let [first, second] = [0, 1].map(|path| (sent(after, path) - sent(before, path)) as f64);
-        first / (first + second).max(1.0)
-    }))
+        [0, 1].map(|path| sent(after, path).saturating_sub(sent(before, path)))
+    });
+    Ok(Shares { bytes, time, reports: [before, after] })
 }
 
 /// What a soak saw.

@@ -80,7 +80,9 @@ fn bulk_is_shared_as_the_paths_can_carry_it() {
     if net(2).is_none() {
         return;
     }
-    let shares = campaign::shares(program(), [40, 10], Duration::from_secs(3)).unwrap();
-    eprintln!("paths of 40 and 10 Mbit/s: {shares:?} of the bytes took the first");
-    assert!(shares.iter().all(|share| (0.6..0.95).contains(share)), "{shares:?} of the bytes took the first");
+    // Slow enough to be filled by a machine with little time to spare.
+    let shares = campaign::shares(program(), [8, 2], Duration::from_secs(3)).unwrap();
+    eprintln!("paths of 8 and 2 Mbit/s: {shares}");
+    assert!(shares.rails_stayed(), "a rail that carried was given up: {shares}");
+    assert!(shares.of_first().iter().all(|share| (0.6..0.95).contains(share)), "{shares}");
 }

@@ -20,6 +20,7 @@ use std::{
     sync::Arc,
 };
 
+use plexus_base::Nanos;
 use rustix::event::epoll;
 
 use crate::{
@@ -231,16 +232,16 @@ impl Rail for TcpRail {
     fn health(&mut self) -> Health {
         let unsent = self.outboxes.iter().map(|outbox| outbox.queued() as u64).sum();
         let mut health = Health { unsent, encrypted: self.encrypted, ..Health::default() };
+        let mut heard = None;
         for (lane, stream) in Lane::ALL.into_iter().zip(&self.streams) {
             // What the kernel refuses to tell is not known; a connection that has ended says so elsewhere.
             let Ok(path) = path::look(stream) else { continue };
             health.mtu = if health.mtu == 0 { path.mtu } else { health.mtu.min(path.mtu) };
             health.rtt = if health.rtt.0 == 0 { path.rtt } else { health.rtt.min(path.rtt) };
+            health.longest_rtt = health.longest_rtt.max(path.rtt);
             // Either may be cut off alone: by what filters ports, or what swallows long packets.
-            match lane {
-                Lane::Prompt => health.silent = Some(path.silent),
-                Lane::Bulk => health.bulk_silent = Some(path.silent),
-            }
+            health.lane_silent[lane.index()] = path.owes.then_some(path.heard);
+            heard = Some(heard.map_or(path.heard, |heard: Nanos| heard.min(path.heard)));
             health.retransmits += path.retransmits;
             if lane == Lane::Bulk {
                 health.bulk_acknowledged = path.acknowledged;
@@ -248,6 +249,9 @@ impl Rail for TcpRail {
             // So that a probe is answered when it arrives and not when the other end has something to say.
             let _ = path::acknowledge_at_once(stream);
         }
+        // What is heard on one lane shows that the path lives: the other may wait behind it in a queue.
+        let owes = health.lane_silent.iter().any(Option::is_some);
+        health.silent = if owes { heard } else { Some(Nanos(0)) };
         health
     }
 

@@ -3,7 +3,7 @@
 //! Guarantees: a connection set up here on which nothing is under way ends by itself within [`SILENCE`] when the other host
 //! no longer answers; none ends while that answers, however long its process takes nothing. It must not know what is sent.
 //!
-//! While something is under way the judgement is with whoever asks for [`Path::silent`]. The kernel's own
+//! While something is under way the judgement is with whoever asks for [`Path::heard`] and [`Path::owes`]. The kernel's own
 //! (`TCP_USER_TIMEOUT`, tcp(7)) is not used: it also ends connections whose other end says again and again that it has no
 //! room now, as the system of a stopped process does. Without it, an end that nobody looks after gives up what is not
 //! acknowledged after `tcp_retries2`, a quarter of an hour.
@@ -40,8 +40,10 @@ pub(super) struct Path {
     pub(super) mtu: u32,
     /// Smoothed.
     pub(super) rtt: Nanos,
-    /// Since the other host was last heard, by data or by an acknowledgement; 0 while it owes no answer.
-    pub(super) silent: Nanos,
+    /// Since the other host was last heard, by data or by an acknowledgement.
+    pub(super) heard: Nanos,
+    /// Whether it owes an answer.
+    pub(super) owes: bool,
     /// Segments sent again.
     pub(super) retransmits: u64,
     /// Bytes that the other host has acknowledged, with one or two that stand for the connection's begin and end.
@@ -102,22 +104,25 @@ pub(super) fn look(stream: &TcpStream) -> io::Result<Path> {
     Ok(Path {
         mtu: info.tcpi_pmtu,
         rtt: Nanos::from_us(info.tcpi_rtt.into()),
-        silent: silent(&info),
+        heard: Nanos::from_ms(heard_ms(&info).saturating_sub(TICK_MS).into()),
+        owes: owes(&info),
         retransmits: info.tcpi_total_retrans.into(),
         acknowledged: info.tcpi_bytes_acked,
     })
 }
 
-fn silent(info: &libc::tcp_info) -> Nanos {
-    let heard_ms = info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv);
-    let owes_nothing = if info.tcpi_unacked == 0 {
+fn heard_ms(info: &libc::tcp_info) -> u32 {
+    info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv)
+}
+
+fn owes(info: &libc::tcp_info) -> bool {
+    if info.tcpi_unacked == 0 {
         // Nothing was sent, or there is no room for it: then the kernel asks now and then, and counts until it is answered.
-        info.tcpi_probes < UNANSWERED
+        info.tcpi_probes >= UNANSWERED
     } else {
         // What was on its way when the room ended is sent again, ever more rarely, and answered without being taken.
-        info.tcpi_snd_wnd == 0 && heard_ms <= info.tcpi_last_data_sent
-    };
-    if owes_nothing { Nanos(0) } else { Nanos::from_ms(heard_ms.saturating_sub(TICK_MS).into()) }
+        info.tcpi_snd_wnd > 0 || heard_ms(info) > info.tcpi_last_data_sent
+    }
 }
 
 fn info(socket: impl AsFd) -> io::Result<libc::tcp_info> {
@@ -144,26 +149,25 @@ mod tests {
 
     use super::*;
 
-    /// Silence in milliseconds by what the kernel says: segments under way, probes without an answer, room at the other
+    /// Whether an answer is owed by what the kernel says: segments under way, probes without an answer, room at the other
     /// end, and the times since something was heard and since data were sent.
-    fn silent_ms(unacked: u32, probes: u8, room: u32, heard: u32, sent: u32) -> u64 {
+    fn owed(unacked: u32, probes: u8, room: u32, heard: u32, sent: u32) -> bool {
         // SAFETY: integers only, for which zero is a value.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
         (info.tcpi_unacked, info.tcpi_probes, info.tcpi_snd_wnd) = (unacked, probes, room);
         (info.tcpi_last_ack_recv, info.tcpi_last_data_recv, info.tcpi_last_data_sent) = (heard, 70_000, sent);
-        silent(&info).0 / 1_000_000
+        owes(&info)
     }
 
     #[test]
-    fn silence_counts_only_where_an_answer_is_owed() {
-        assert_eq!(silent_ms(0, 0, 9000, 60_000, 60_000), 0, "idle");
-        assert_eq!(silent_ms(1, 0, 9000, 500, 20), 490, "under way");
-        assert_eq!(silent_ms(1, 0, 9000, 500, 600), 490, "under way, and older than what was heard");
-        assert_eq!(silent_ms(1, 0, 9000, 4, 0), 0, "heard within the last tick");
-        assert_eq!(silent_ms(0, 1, 0, 1600, 1700), 0, "no room, asked for, not answered yet");
-        assert_eq!(silent_ms(0, 2, 0, 1600, 1700), 1590, "no room, not answered");
-        assert_eq!(silent_ms(3, 0, 0, 500, 500), 0, "no room for what was under way, answered");
-        assert_eq!(silent_ms(3, 0, 0, 900, 500), 890, "no room for what was under way, not answered");
+    fn an_answer_is_owed_for_what_is_under_way_or_was_asked() {
+        assert!(!owed(0, 0, 9000, 60_000, 60_000), "idle");
+        assert!(owed(1, 0, 9000, 500, 20), "under way");
+        assert!(owed(1, 0, 9000, 500, 600), "under way, and older than what was heard");
+        assert!(!owed(0, 1, 0, 1600, 1700), "no room, asked for, not answered yet");
+        assert!(owed(0, 2, 0, 1600, 1700), "no room, not answered");
+        assert!(!owed(3, 0, 0, 500, 500), "no room for what was under way, answered");
+        assert!(owed(3, 0, 0, 900, 500), "no room for what was under way, not answered");
     }
 
     /// A connection whose other end is stopped must stay, see the module documentation.

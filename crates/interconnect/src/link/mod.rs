@@ -502,8 +502,8 @@ impl Link {
             let sick = self.core.tick(now, &mut |slot| {
                 let Some(attached) = attached(rails, slot) else { return Signs::default() };
                 attached.health = attached.rail.health();
-                let Health { silent, bulk_silent, rtt, bulk_acknowledged, .. } = attached.health;
-                Signs { silent, bulk_silent, rtt, bulk_acknowledged }
+                let Health { silent, lane_silent, rtt, longest_rtt, bulk_acknowledged, .. } = attached.health;
+                Signs { silent, lane_silent, rtt, longest_rtt, bulk_acknowledged }
             });
             let Some((slot, sick)) = sick else { break };
             let Some(index) = self.rails.iter().position(|attached| attached.slot == slot) else { break };

@@ -21,7 +21,7 @@ use std::{
 
 use plexus_base::{Incarnation, Nanos};
 use plexus_fabric::{
-    Access, Frame, Health, Lane, Lost, Put, Rail, RailKind, SendError,
+    Access, Frame, Health, LANES, Lane, Lost, Put, Rail, RailKind, SendError,
     ofi::{Offer, OfiEndpoint, OfiError, OfiRail},
 };
 
@@ -186,7 +186,8 @@ impl Rail for Guarded {
         let Health { unsent, bulk_acknowledged, silent, .. } = self.ofi.health();
         let life = self.life.health();
         let silent = silent.map(|fabric| self.witness.silent(fabric, life.silent));
-        Health { unsent, bulk_acknowledged, silent, bulk_silent: None, encrypted: false, mtu: 0, ..life }
+        let lane_silent = [None; LANES];
+        Health { unsent, bulk_acknowledged, silent, lane_silent, encrypted: false, mtu: 0, ..life }
     }
 
     fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost> {

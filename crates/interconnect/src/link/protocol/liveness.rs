@@ -6,8 +6,12 @@
 //!
 //! A rail is given up when it is silent and another one is not: then there is something to gain. When none of them hears anything
 //! the peer's host is the likelier cause, and its rails are kept for [`Pace::alone`].
+//!
+//! A lane that is not answered while the other is may only wait behind that one in a queue of the path, so it is given far
+//! more time than a path on which nothing is heard.
 
 use plexus_base::Nanos;
+use plexus_fabric::{LANES, Lane};
 
 /// How often to probe and how long to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,20 +45,23 @@ const IDLE_SLOWER: u64 = 10;
 /// Long frames may stand still this many probe intervals while short ones pass.
 const STALLED_AFTER: u64 = 25;
 
-/// Long frames may go without an acknowledgement of the peer's system for so many probe intervals, and a few round trips,
-/// while short ones are answered: longer than a packet that was lost takes to be sent again (200 ms after a round trip on
-/// Linux) and then to be acknowledged.
+/// A lane may go without an acknowledgement of the peer's system for so many probe intervals, and a few round trips, while
+/// the other is answered: longer than a packet that was lost takes to be sent again (200 ms after a round trip on Linux) and
+/// then to be acknowledged.
 const SWALLOWED_AFTER: u64 = 12;
 
 /// What the system knows of a rail's path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Signs {
-    /// How long ago the peer's host was last heard; `None` where the system does not say.
+    /// How long ago the peer's host was last heard, on whichever lane; 0 while it owes no answer on any, `None` where the
+    /// system does not say.
     pub silent: Option<Nanos>,
-    /// The same for long frames, where they have a connection of their own; 0 while none is on its way.
-    pub bulk_silent: Option<Nanos>,
+    /// The same of one lane, where each has a connection of its own; `None` while no answer is owed there.
+    pub lane_silent: [Option<Nanos>; LANES],
     /// Smoothed round trip.
     pub rtt: Nanos,
+    /// The longest of the lanes'.
+    pub longest_rtt: Nanos,
     /// Bytes of long frames that the peer's system has acknowledged; 0 where it does not say.
     pub bulk_acknowledged: u64,
 }
@@ -62,7 +69,7 @@ pub struct Signs {
 /// Why a rail is to be given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sick {
-    /// Nothing was heard.
+    /// Nothing was heard, or nothing of what is prompt.
     Silent,
     /// Only short frames pass.
     Stalled,
@@ -88,10 +95,12 @@ pub(super) struct Liveness {
     used: Nanos,
     /// Since when long frames under way stand still.
     stuck: Option<Nanos>,
-    /// Since when they are on their way without an acknowledgement of the peer's system, as far as looks tell.
-    bulk_asked: Option<Nanos>,
+    /// Since when each lane alone is not answered by the peer's system, as far as looks tell.
+    unanswered: [Option<Nanos>; LANES],
     /// When the peer's program last said something.
     said: Nanos,
+    /// How long the path, and one lane alone, may say nothing.
+    patience: (Nanos, Nanos),
     last: Seen,
     /// Sent or received since `used` that was only a note.
     notes: u64,
@@ -105,8 +114,9 @@ impl Liveness {
             probed: now,
             used: now,
             stuck: None,
-            bulk_asked: None,
+            unanswered: [None; LANES],
             said: now,
+            patience: (Nanos(0), Nanos(0)),
             last: Seen::default(),
             notes: 0,
         }
@@ -121,6 +131,10 @@ impl Liveness {
     /// A regular look; whether to probe.
     pub(super) fn look(&mut self, pace: Pace, now: Nanos, seen: Seen, signs: Signs) -> bool {
         let last = std::mem::replace(&mut self.last, seen);
+        // With the looks before and after, half an interval each, one and a half make two and a half.
+        let silence = (pace.probe.0 * 3 / 2).max(4 * signs.rtt.0);
+        let lane_silence = SWALLOWED_AFTER * pace.probe.0 + 4 * signs.rtt.max(signs.longest_rtt).0;
+        self.patience = (Nanos(silence), Nanos(lane_silence));
         if let Some(silent) = signs.silent {
             self.heard = self.heard.max(Nanos(now.0.saturating_sub(silent.0)));
         }
@@ -134,13 +148,14 @@ impl Liveness {
         if self.asked.is_some_and(|asked| self.heard >= asked) {
             self.asked = None;
         }
-        // Heard long ago is no sign of anything when nothing was sent since.
-        match signs.bulk_silent.unwrap_or_default() {
-            Nanos(0) => self.bulk_asked = None,
-            silent => {
+        // While nothing is heard at all, nothing is known of one lane. Heard long ago is no sign of anything when nothing was
+        // sent since.
+        let dark = self.asked.is_some_and(|asked| now.since(asked).0 >= silence);
+        for (unanswered, silent) in self.unanswered.iter_mut().zip(signs.lane_silent) {
+            *unanswered = silent.map(|silent| {
                 let heard = Nanos(now.0.saturating_sub(silent.0));
-                self.bulk_asked = Some(self.bulk_asked.filter(|asked| *asked > heard).unwrap_or(now));
-            }
+                unanswered.filter(|since| *since > heard && !dark).unwrap_or(now)
+            });
         }
         let passed = seen.sent - last.sent + seen.received - last.received;
         if passed > std::mem::take(&mut self.notes) {
@@ -169,19 +184,20 @@ impl Liveness {
     }
 
     /// Whether to give it up, `others` having been heard last at that time.
-    pub(super) fn sick(&self, pace: Pace, now: Nanos, rtt: Nanos, others: Option<Nanos>) -> Option<Sick> {
-        // With the looks before and after, half an interval each, that makes two and a half.
-        let limit = (pace.probe.0 * 3 / 2).max(4 * rtt.0);
+    pub(super) fn sick(&self, pace: Pace, now: Nanos, others: Option<Nanos>) -> Option<Sick> {
+        let (silence, lane_silence) = self.patience;
         if let Some(asked) = self.asked {
-            let waited = now.since(asked).0;
-            if waited >= limit && (others.is_some_and(|heard| heard >= asked) || waited >= pace.alone.0) {
+            let waited = now.since(asked);
+            let is_better = others.is_some_and(|heard| heard >= asked);
+            if waited >= silence && (is_better || waited >= pace.alone) {
                 return Some(Sick::Silent);
             }
         }
-        let limit = SWALLOWED_AFTER * pace.probe.0 + 4 * rtt.0;
-        let limit = if others.is_some() { limit } else { 4 * limit };
-        if self.bulk_asked.is_some_and(|asked| now.since(asked).0 >= limit) {
-            return Some(Sick::Stalled);
+        let limit = if others.is_some() { lane_silence.0 } else { 4 * lane_silence.0 };
+        for (lane, since) in Lane::ALL.into_iter().zip(self.unanswered) {
+            if since.is_some_and(|since| now.since(since).0 >= limit) {
+                return Some(if lane == Lane::Prompt { Sick::Silent } else { Sick::Stalled });
+            }
         }
         // The peer's program lives and answers what is short: it would have told of long frames too.
         if let Some(stuck) = self.stuck {
@@ -216,7 +232,7 @@ mod tests {
         for ms in (10..5000).step_by(10) {
             seen.sent += 1;
             liveness.look(PACE, at(ms), seen, Signs { silent: silent(ms), ..Signs::default() });
-            if let Some(sick) = liveness.sick(PACE, at(ms), Nanos(0), others(ms)) {
+            if let Some(sick) = liveness.sick(PACE, at(ms), others(ms)) {
                 return Some((ms, sick));
             }
         }
@@ -249,24 +265,32 @@ mod tests {
         let found = (10..5000).step_by(10).find(|ms| {
             (seen.sent, seen.received) = (seen.sent + 1, seen.received + 1);
             liveness.look(PACE, at(*ms), seen, Signs::default());
-            liveness.sick(PACE, at(*ms), Nanos(0), Some(at(*ms))) == Some(Sick::Stalled)
+            liveness.sick(PACE, at(*ms), Some(at(*ms))) == Some(Sick::Stalled)
         });
         assert!(found.is_some_and(|ms| (500..600).contains(&ms)), "{found:?}");
     }
 
-    /// How long after long frames were first on their way, unheard since, the rail is found stalled; the system last heard
+    /// What the system says when one lane was heard so long ago, the other just now.
+    fn lane_silent(lane: Lane, ms: u64) -> Signs {
+        let mut signs = Signs { silent: Some(Nanos(0)), ..Signs::default() };
+        signs.lane_silent[lane.index()] = Some(Nanos::from_ms(ms));
+        signs
+    }
+
+    /// How long after frames of a lane were first on their way, unheard since, the rail is given up; the system last heard
     /// an acknowledgement of some so long before.
-    fn stalled_after(idle_ms: u64, rtt: Nanos, others: bool) -> Option<u64> {
+    fn given_up_after(lane: Lane, idle_ms: u64, rtt: Nanos, others: bool) -> Option<(u64, Sick)> {
         let mut liveness = Liveness::new(at(0));
-        (0..3000).step_by(10).find(|ms| {
-            let signs = Signs {
-                silent: Some(Nanos(0)),
-                bulk_silent: Some(Nanos::from_ms(idle_ms + ms)),
-                ..Signs::default()
-            };
-            liveness.look(PACE, at(*ms), Seen::default(), signs);
-            liveness.sick(PACE, at(*ms), rtt, others.then_some(at(*ms))) == Some(Sick::Stalled)
+        (0..3000).step_by(10).find_map(|ms| {
+            let signs = Signs { longest_rtt: rtt, ..lane_silent(lane, idle_ms + ms) };
+            liveness.look(PACE, at(ms), Seen::default(), signs);
+            Some((ms, liveness.sick(PACE, at(ms), others.then_some(at(ms)))?))
         })
+    }
+
+    fn stalled_after(idle_ms: u64, rtt: Nanos, others: bool) -> Option<u64> {
+        let (after, sick) = given_up_after(Lane::Bulk, idle_ms, rtt, others)?;
+        (sick == Sick::Stalled).then_some(after)
     }
 
     #[test]
@@ -289,13 +313,40 @@ mod tests {
     fn acknowledgements_now_and_then_are_no_stall() {
         let mut liveness = Liveness::new(at(0));
         for ms in (0..5000).step_by(10) {
-            let signs = Signs {
-                silent: Some(Nanos(0)),
-                bulk_silent: Some(Nanos::from_ms(1 + ms % 220)),
-                ..Signs::default()
-            };
+            let signs = lane_silent(Lane::Bulk, 1 + ms % 220);
             liveness.look(PACE, at(ms), Seen::default(), signs);
-            assert_eq!(liveness.sick(PACE, at(ms), Nanos(0), Some(at(ms))), None);
+            assert_eq!(liveness.sick(PACE, at(ms), Some(at(ms))), None);
+        }
+    }
+
+    /// Bulk had filled a queue of the path faster than round trips were learned: the prompt lane was behind it for 100 ms.
+    #[test]
+    fn a_prompt_lane_that_waits_behind_bulk_is_no_silence_and_a_dead_one_is() {
+        assert_eq!(given_up_after(Lane::Prompt, 10, Nanos(0), true), Some((240, Sick::Silent)));
+        let mut liveness = Liveness::new(at(0));
+        let mut seen = Seen::default();
+        for ms in (0..5000).step_by(10) {
+            seen.sent += 1;
+            liveness.look(PACE, at(ms), seen, lane_silent(Lane::Prompt, ms % 200));
+            assert_eq!(liveness.sick(PACE, at(ms), Some(at(ms))), None, "{ms}");
+        }
+    }
+
+    /// An outage of a second in which the peer's host said nothing on either lane, then on the prompt one first: a packet that
+    /// was lost was sent again there sooner.
+    #[test]
+    fn an_outage_of_the_only_path_is_not_counted_against_one_lane() {
+        let mut liveness = Liveness::new(at(0));
+        let mut seen = Seen::default();
+        for ms in (0..1500).step_by(10) {
+            seen.sent += 1;
+            let mut signs = lane_silent(Lane::Bulk, ms);
+            if ms < 900 {
+                signs.silent = Some(Nanos::from_ms(ms));
+                signs.lane_silent[Lane::Prompt.index()] = signs.silent;
+            }
+            liveness.look(PACE, at(ms), seen, signs);
+            assert_eq!(liveness.sick(PACE, at(ms), None), None, "{ms}");
         }
     }
 
@@ -305,7 +356,7 @@ mod tests {
         let seen = Seen { bulk_under_way: 3, bulk_acknowledged: (7, 0), ..Seen::default() };
         for ms in (10..5000).step_by(10) {
             liveness.look(PACE, at(ms), seen, Signs { silent: Some(Nanos(0)), ..Signs::default() });
-            assert_eq!(liveness.sick(PACE, at(ms), Nanos(0), Some(at(ms))), None);
+            assert_eq!(liveness.sick(PACE, at(ms), Some(at(ms))), None);
         }
     }
 

@@ -154,7 +154,6 @@ impl<F> LinkCore<F> {
     /// destroys it, says so by [`LinkCore::rail_lost`], and asks again. `signs` tells what the system knows of a slot's path.
     pub fn tick(&mut self, now: Nanos, signs: &mut dyn FnMut(u8) -> Signs) -> Option<(u8, Sick)> {
         let pace = self.pace;
-        let mut rtts = [Nanos(0); SLOTS];
         for slot in 0..SLOTS as u8 {
             let Some(rail) = &mut self.rails[usize::from(slot)] else { continue };
             if !rail.rank.retains {
@@ -168,7 +167,6 @@ impl<F> LinkCore<F> {
                 bulk_acknowledged: (bulk.acknowledged, signs.bulk_acknowledged),
                 bulk_under_way: bulk.under_way(),
             };
-            rtts[usize::from(slot)] = signs.rtt;
             if rail.liveness.look(pace, now, seen, signs) {
                 self.note_due |= 1 << slot;
             }
@@ -181,7 +179,7 @@ impl<F> LinkCore<F> {
         (0..SLOTS).find_map(|slot| {
             let rail = self.rails[slot].as_ref().filter(|rail| rail.rank.retains)?;
             let others = (0..SLOTS).filter(|other| *other != slot).filter_map(heard).max();
-            Some((slot as u8, rail.liveness.sick(pace, now, rtts[slot], others)?))
+            Some((slot as u8, rail.liveness.sick(pace, now, others)?))
         })
     }
 

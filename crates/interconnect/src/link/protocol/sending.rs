@@ -10,6 +10,10 @@ use super::{
 };
 use crate::{Channel, Class, KINDS, Kind};
 
+/// Frames of bulk that go to a rail before the peer has acknowledged any; with each that it has, one more. A rail that is back
+/// may be far slower than the others, and what went there holds up the order of its channel.
+const UNTRIED: u64 = 4;
+
 impl<F> LinkCore<F> {
     /// Credits of a kind that a class leaves to those above it.
     #[inline]
@@ -95,15 +99,21 @@ impl<F> LinkCore<F> {
         }
     }
 
-    /// The rail for bulk among the slots in `usable`: of the best ones that with the least under way.
+    /// The rail for bulk among the slots in `usable`: of the best ones that with the least under way, a rail that has yet to show
+    /// what it carries after the others.
     #[inline]
     fn bulk_rail(&self, usable: u8) -> Option<u8> {
         let slots = self.bulk & usable;
         if slots.count_ones() < 2 {
             return (slots != 0).then(|| slots.trailing_zeros() as u8);
         }
-        let under_way = |slot: &u8| self.rail(*slot).map_or(0, |r| r.streams[Lane::Bulk.index()].under_way());
-        (0..SLOTS as u8).filter(|slot| slots & 1 << slot != 0).min_by_key(under_way)
+        let load = |slot: &u8| {
+            self.rail(*slot).map(|rail| {
+                let bulk = &rail.streams[Lane::Bulk.index()];
+                (bulk.under_way() >= UNTRIED + bulk.acknowledged, bulk.under_way())
+            })
+        };
+        (0..SLOTS as u8).filter(|slot| slots & 1 << slot != 0).min_by_key(load)
     }
 
     /// The stamp for the next frame of a channel.

@@ -35,6 +35,39 @@ fn bulk_and_normal_leave_credits_to_what_is_urgent() {
     assert_eq!(fill(&mut core, &bill(Channel::CacheBlocks, Kind::Reply)), 80, "each kind has its own");
 }
 
+/// It got as much at once as was under way on the others: on a slow path seconds of it.
+#[test]
+fn a_rail_that_is_back_gets_little_until_it_has_shown_what_it_carries() {
+    let mut core = core(2);
+    let bulk = bill(Channel::CacheBlocks, Kind::Request);
+    let under_way = |core: &LinkCore<u32>, slot: usize| {
+        core.rails[slot].as_ref().unwrap().streams[Lane::Bulk.index()].under_way()
+    };
+    fill(&mut core, &bulk);
+    assert_eq!([under_way(&core, 0), under_way(&core, 1)], [40, 40], "none has shown anything");
+    core.rail_lost(1, Reason::Silent, Nanos(0));
+    assert!(core.rail_up(1, 2, RANK, Nanos(0)));
+    let later = Nanos(core.pace().trust.0);
+    assert_eq!(core.tick(later, &mut |_| Signs { silent: Some(Nanos(0)), ..Signs::default() }), None);
+    // As many come back as went, all from the first rail.
+    core.receive(0, Lane::Prompt, None, [40, 0, 0]).unwrap();
+    core.noted(0, [0, 40]).unwrap();
+    assert_eq!(fill(&mut core, &bulk), 40);
+    assert_eq!([under_way(&core, 0), under_way(&core, 1)], [36, 4]);
+    core.receive(1, Lane::Prompt, None, [4, 0, 0]).unwrap();
+    core.noted(1, [0, 4]).unwrap();
+    assert_eq!(fill(&mut core, &bulk), 4);
+    assert_eq!(
+        [under_way(&core, 0), under_way(&core, 1)],
+        [36, 4],
+        "it may have eight now, and has the fewest"
+    );
+    core.receive(0, Lane::Prompt, None, [30, 0, 0]).unwrap();
+    core.noted(0, [0, 70]).unwrap();
+    fill(&mut core, &bulk);
+    assert_eq!([under_way(&core, 0), under_way(&core, 1)], [32, 8]);
+}
+
 #[test]
 fn a_peer_cannot_have_credits_returned_twice() {
     let mut core = core(2);
