@@ -2,7 +2,6 @@
 // usage: asleep CPU CPU     prints "asleep 64 NS"
 #define _GNU_SOURCE
 #include <stdint.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -32,6 +31,8 @@ int main(int argc, char **argv) {
     if (shared == MAP_FAILED || there < 0 || back < 0) die("memory and descriptors");
     pid_t child = fork();
     if (child < 0) die("fork");
+    // Both hold both descriptors, so neither sees the end of the other.
+    mortal();
     pin(atoi(argv[child ? 1 : 2]));
     for (int i = 0; i < WARM + ROUNDS; i++) {
         if (child) {

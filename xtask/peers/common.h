@@ -1,9 +1,10 @@
-// What the small peer programs share: time, pinning, namespaces, the median.
+// What the small peer programs share: time, pinning, namespaces, memory, the median, an end.
 // They print lines of "WHAT SIZE VALUE": latency in nanoseconds one way, rate in messages a second.
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -44,5 +45,16 @@ static int by_value(const void *a, const void *b) {
 
 static double median(int count) {
     qsort(samples, (size_t)count, sizeof *samples, by_value);
-    return samples[count / 2];
+    return count % 2 ? samples[count / 2] : (samples[count / 2 - 1] + samples[count / 2]) / 2;
 }
+
+// Memory that is there: what was never written reads as one page of zeros.
+__attribute__((unused)) static char *memory(size_t size) {
+    char *bytes = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+    if (!bytes) die("memory");
+    memset(bytes, 0x5a, size);
+    return bytes;
+}
+
+// No measurement takes a minute: who waits for so long waits for one that is gone.
+static void mortal(void) { alarm(60); }

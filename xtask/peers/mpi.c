@@ -2,7 +2,6 @@
 // usage: mpirun -np 2 mpi CPU CPU latency|rate:SIZE...     prints "latency SIZE NS" and "rate SIZE MESSAGES_A_SECOND"
 #define _GNU_SOURCE
 #include <mpi.h>
-#include <string.h>
 #include "common.h"
 
 enum { EACH = 100, CHUNKS = 200, WARM = 20, WINDOW = 64 };
@@ -28,7 +27,8 @@ static void latency(char *buffer, int size) {
     if (rank == 0) printf("latency %d %.1f\n", size, median(CHUNKS));
 }
 
-static void stream(char *buffers, int size) {
+// All from one buffer and into one, as the usual benchmarks of MPI have it.
+static void stream(char *buffer, int size) {
     MPI_Request requests[WINDOW];
     char answer = 0;
     int windows = size > 4096 ? 200 : 4000, warm = windows / 10;
@@ -36,7 +36,6 @@ static void stream(char *buffers, int size) {
     for (int w = 0; w < warm + windows; w++) {
         if (w == warm) started = now_ns();
         for (int i = 0; i < WINDOW; i++) {
-            char *buffer = buffers + (size_t)i * (size_t)size;
             if (rank == 0) MPI_Isend(buffer, size, MPI_BYTE, 1, 0, MPI_COMM_WORLD, &requests[i]);
             else MPI_Irecv(buffer, size, MPI_BYTE, 0, 0, MPI_COMM_WORLD, &requests[i]);
         }
@@ -48,16 +47,16 @@ static void stream(char *buffers, int size) {
 }
 
 int main(int argc, char **argv) {
+    mortal();
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (argc < 4) die("usage: mpi CPU CPU latency|rate:SIZE...");
     pin(atoi(argv[1 + rank]));
     for (int arg = 3; arg < argc; arg++) {
         int size = atoi(strchr(argv[arg], ':') + 1);
-        char *buffers = calloc(WINDOW, (size_t)size);
-        if (!buffers) die("memory");
-        (argv[arg][0] == 'l' ? latency : stream)(buffers, size);
-        free(buffers);
+        char *buffer = memory((size_t)size);
+        (argv[arg][0] == 'l' ? latency : stream)(buffer, size);
+        free(buffer);
     }
     MPI_Finalize();
     return 0;

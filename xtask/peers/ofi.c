@@ -7,7 +7,6 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
-#include <string.h>
 #include <sys/wait.h>
 #include "common.h"
 
@@ -65,8 +64,8 @@ static void expect(void *buffer, size_t size) {
     check(result, "fi_recv");
 }
 
-static void latency(char *buffers, size_t size) {
-    char *out = buffers, *in = buffers + size;
+static void latency(size_t size) {
+    char *out = memory(size), *in = memory(size);
     expect(in, size);
     for (int chunk = 0; chunk < WARM + CHUNKS; chunk++) {
         double started = now_ns();
@@ -85,9 +84,13 @@ static void latency(char *buffers, size_t size) {
     await(1);
     await_sends();
     if (first) printf("latency %zu %.1f\n", size, median(CHUNKS));
+    free(out);
+    free(in);
 }
 
-static void stream(char *buffers, size_t size) {
+// All from one buffer and into one.
+static void stream(size_t size) {
+    char *buffer = memory(size);
     int windows = size > 4096 ? 100 : 2000, warm = windows / 10;
     double started = 0;
     char answer = 0;
@@ -95,16 +98,17 @@ static void stream(char *buffers, size_t size) {
         if (w == warm) started = now_ns();
         if (first) {
             expect(&answer, 1);
-            for (int i = 0; i < WINDOW; i++) give(buffers + (size_t)i * size, size);
+            for (int i = 0; i < WINDOW; i++) give(buffer, size);
             await(1);
         } else {
-            for (int i = 0; i < WINDOW; i++) expect(buffers + (size_t)i * size, size);
+            for (int i = 0; i < WINDOW; i++) expect(buffer, size);
             await(WINDOW);
             give(&answer, 1);
         }
         await_sends();
     }
     if (first) printf("rate %zu %.1f\n", size, (double)windows * WINDOW * 1e9 / (now_ns() - started));
+    free(buffer);
 }
 
 static void open_endpoint(const char *provider, const char *address) {
@@ -151,16 +155,17 @@ int main(int argc, char **argv) {
     pid_t child = fork();
     if (child < 0) die("fork");
     first = child != 0;
+    mortal();
+    // The end of the other is seen only where nobody else holds it.
+    close(first ? there[0] : there[1]);
+    close(first ? back[1] : back[0]);
     pin(atoi(argv[first ? 2 : 3]));
     enter(argv[first ? 4 : 5]);
     open_endpoint(argv[1], argv[first ? 6 : 7]);
     meet(first ? there[1] : back[1], first ? back[0] : there[0]);
     for (int arg = 8; arg < argc; arg++) {
         size_t size = (size_t)atol(strchr(argv[arg], ':') + 1);
-        char *buffers = calloc(WINDOW, size);
-        if (!buffers) die("memory");
-        (argv[arg][0] == 'l' ? latency : stream)(buffers, size);
-        free(buffers);
+        (argv[arg][0] == 'l' ? latency : stream)(size);
     }
     if (first) {
         fflush(stdout);

@@ -1,21 +1,20 @@
-// Plain TCP sockets between two pinned processes, in namespaces of their own if asked: half a round trip, and a stream.
-// usage: tcp poll|wait CPU CPU NAMESPACE NAMESPACE ADDRESS latency|rate:SIZE...     ("-": no namespace; ADDRESS is that
+// Plain TCP sockets between two pinned processes that poll them, in namespaces of their own if asked: half a round trip,
+// and a stream.
+// usage: tcp CPU CPU NAMESPACE NAMESPACE ADDRESS latency|rate:SIZE...     ("-": no namespace; ADDRESS is that
 // of the second side) prints "latency SIZE NS" and "rate SIZE MESSAGES_A_SECOND"
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
-#include <string.h>
 #include <sys/wait.h>
 #include "common.h"
 
-static int poll_mode, fd, first;
+static int fd, first;
 
 static void move(char *buffer, size_t size, int out) {
     for (size_t done = 0; done < size;) {
-        int flags = poll_mode ? MSG_DONTWAIT : 0;
-        ssize_t n = out ? send(fd, buffer + done, size - done, flags | MSG_NOSIGNAL)
-                        : recv(fd, buffer + done, size - done, flags);
+        ssize_t n = out ? send(fd, buffer + done, size - done, MSG_DONTWAIT | MSG_NOSIGNAL)
+                        : recv(fd, buffer + done, size - done, MSG_DONTWAIT);
         if (n > 0) done += (size_t)n;
         else if (n == 0) die("the connection was closed");
         else if (errno != EAGAIN && errno != EINTR) die("socket");
@@ -50,15 +49,17 @@ static void stream(char *buffer, size_t size) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 8) die("usage: tcp poll|wait CPU CPU NAMESPACE NAMESPACE ADDRESS latency|rate:SIZE...");
-    poll_mode = !strcmp(argv[1], "poll");
+    if (argc < 7) die("usage: tcp CPU CPU NAMESPACE NAMESPACE ADDRESS latency|rate:SIZE...");
     struct sockaddr_in address = {.sin_family = AF_INET};
-    if (inet_pton(AF_INET, argv[6], &address.sin_addr) != 1) die("address");
+    if (inet_pton(AF_INET, argv[5], &address.sin_addr) != 1) die("address");
     int port[2];
     check(pipe(port), "pipe");
     pid_t child = check(fork(), "fork");
     first = child != 0;
-    enter(argv[first ? 4 : 5]);
+    mortal();
+    // The end of the other is seen only where nobody else holds it.
+    close(port[first]);
+    enter(argv[first ? 3 : 4]);
     socklen_t length = sizeof address;
     int own = check(socket(AF_INET, SOCK_STREAM, 0), "socket");
     if (first) {
@@ -74,11 +75,10 @@ int main(int argc, char **argv) {
     }
     int on = 1;
     check(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on), "TCP_NODELAY");
-    pin(atoi(argv[first ? 2 : 3]));
-    for (int arg = 7; arg < argc; arg++) {
+    pin(atoi(argv[first ? 1 : 2]));
+    for (int arg = 6; arg < argc; arg++) {
         size_t size = (size_t)atol(strchr(argv[arg], ':') + 1);
-        char *buffer = calloc(1, size);
-        if (!buffer) die("memory");
+        char *buffer = memory(size);
         (argv[arg][0] == 'l' ? latency : stream)(buffer, size);
         free(buffer);
     }

@@ -29,17 +29,20 @@ enum Command {
     },
     /// Runs the protocols in the simulator, one cluster for each seed.
     Sim(Sim),
-    /// Real fail-overs between two processes in network namespaces, counted (as root).
+    /// Real faults between two processes in network namespaces, counted (as root).
     Torture {
-        /// How many.
+        /// How many fail-overs, of every kind of fault in turn; how long traffic stood still is printed beside its goal.
         #[arg(long, default_value_t = 200)]
         failovers: u64,
+        /// Instead: how two paths of these rates, in Mbit/s, share what the members send.
+        #[arg(long, num_args = 2, value_names = ["MBIT", "MBIT"], conflicts_with = "failovers")]
+        shares: Option<Vec<u32>>,
     },
     /// Real faults at random on two processes that talk all the time (as root).
     Soak {
-        /// For so long.
-        #[arg(long, default_value_t = 60)]
-        minutes: u64,
+        /// For so long; 0.5 is half a minute.
+        #[arg(long, default_value_t = 60.0, value_parser = minutes)]
+        minutes: f64,
         /// Which faults, and when.
         #[arg(long, default_value_t = 1)]
         seed: u64,
@@ -51,13 +54,13 @@ enum Command {
 
 #[derive(Args)]
 struct Sim {
-    /// How many seeds.
-    #[arg(long, default_value_t = 200)]
-    seeds: u64,
-    /// The first seed.
+    /// How many seeds of each scenario [default: 200].
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// The first seed [default: 0].
     #[arg(long)]
     from: Option<u64>,
-    /// Only this scenario.
+    /// Only this scenario; a name that is none, as `?`, lists them.
     #[arg(long)]
     scenario: Option<String>,
 }
@@ -88,25 +91,36 @@ fn run(command: Command) -> Result<()> {
             }
             verify::tidy_tree(&root)
         }
-        Command::Torture { failovers } => {
+        Command::Torture { shares: Some(mbit), .. } => {
+            let mbit = mbit.iter().map(u32::to_string);
+            command::run(checks(&root, "torture").arg("shares").args(mbit))
+        }
+        Command::Torture { failovers, shares: None } => {
             command::run(checks(&root, "torture").args(["failovers", &failovers.to_string()]))
         }
         Command::Soak { minutes, seed } => {
-            let seconds = (minutes * 60).to_string();
+            let seconds = ((minutes * 60.0).ceil() as u64).to_string();
             command::run(checks(&root, "torture").args(["soak", &seconds, &seed.to_string()]))
         }
         Command::Sim(sim) => {
             let mut cargo = checks(&root, "sim");
-            cargo.args(["--seeds", &sim.seeds.to_string()]);
-            for (name, value) in
-                [("--from", sim.from.map(|seed| seed.to_string())), ("--scenario", sim.scenario)]
-            {
+            // The program knows what holds where nothing is said.
+            let number = |number: Option<u64>| number.map(|number| number.to_string());
+            let given =
+                [("--seeds", number(sim.seeds)), ("--from", number(sim.from)), ("--scenario", sim.scenario)];
+            for (name, value) in given {
                 cargo.args(value.iter().flat_map(|value| [name, value]));
             }
             command::run(&mut cargo)
         }
         Command::Bench(Bench::Interconnect(options)) => interconnect::run(&root, &options),
     }
+}
+
+/// Minutes that are some, and whose seconds can be counted.
+fn minutes(text: &str) -> Result<f64, String> {
+    let minutes = text.parse().ok().filter(|minutes: &f64| (0.01..=1e6).contains(minutes));
+    minutes.ok_or_else(|| "use a number of minutes, as 0.5 or 60".into())
 }
 
 /// A program of `plexus-checks`, to be built and run.

@@ -1,33 +1,28 @@
-//! Our own side: two nodes and `plexus perf` between them, and the benchmark of the bare rails.
+//! Our own side: `plexus perf` between two nodes, the bare rails, and nodes that wait.
 
 use std::{
     path::{Path as FilePath, PathBuf},
-    process::{Command, Stdio},
-    thread,
-    time::{Duration, Instant},
+    process::Command,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use toml::Table;
 
 use super::{
-    peers::{BLOCK, Ended},
+    nodes::Nodes,
+    peers::PATIENCE,
     place::Place,
+    rows::BLOCK,
+    samples::Reading,
     work::{Path, What, Who, Work},
 };
-use crate::command;
-
-/// How long two nodes may take to find each other.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Seconds for each size.
-const SECONDS: &str = "0.4";
+use crate::command::{self, output_within};
 
 /// Our programs.
 pub(super) struct Ours {
     plexus: PathBuf,
     rails: PathBuf,
+    waiting: PathBuf,
     cpus: [usize; 2],
 }
 
@@ -48,129 +43,162 @@ impl Ours {
                 .find_map(|message| message["executable"].as_str().map(PathBuf::from));
             found.with_context(|| format!("cargo built no `{name}`"))
         };
+        let bench =
+            |package, name| built(&["bench", "--package", package, "--bench", name, "--no-run"], name);
         Ok(Self {
             plexus: built(&["build", "--release", "--package", "plexus", "--bin", "plexus"], "plexus")?,
-            rails: built(&["bench", "--package", "plexus-fabric", "--bench", "rails", "--no-run"], "rails")?,
+            rails: bench("plexus-fabric", "rails")?,
+            waiting: bench("plexus-interconnect", "waiting")?,
             cpus,
         })
     }
 
-    /// Has `who` of us do `works`, which are alike but for their size.
+    /// Has `who` of us do `works`, which are alike but for their size; with what comes along.
     ///
     /// # Errors
     /// The program failed, or printed something else than it does.
-    pub(super) fn measure(&self, who: Who, works: &[Work], place: &Place) -> Result<Vec<(Work, f64)>> {
-        match who {
-            Who::Plexus => self.perf(works, place, false),
-            Who::PlexusSealed => self.perf(works, place, true),
-            Who::PlexusRail => self.rail(works, "shm"),
-            Who::Machine => self.rail(works, "copy"),
-            _ => bail!("{} is a peer", who.name()),
-        }
-    }
-
-    /// Starts two nodes, measures between them, and takes them down.
-    fn perf(&self, works: &[Work], place: &Place, sealed: bool) -> Result<Vec<(Work, f64)>> {
-        let Some(first) = works.first() else { return Ok(Vec::new()) };
-        let folder = tempfile::tempdir()?;
-        let dir = folder.path().join("pair");
-        let mut init = Command::new(&self.plexus);
-        init.arg("init").arg(&dir).args(["--nodes", "2", "--size-mib", "8", "--cache-mib", "4"]);
-        let rail = if place.path == Path::Shm { "shm" } else { "tcp" };
-        command::output(init.args(["--rails", rail, "--waiting", "event"]))?;
-        self.configure(&dir.join("cluster.toml"), place, sealed)?;
-        let _nodes = self.start(&dir, place)?;
-
-        let latency = matches!(first.what, What::Message | What::RoundTrip | What::Asleep);
-        let mut perf = Command::new(&self.plexus);
-        perf.arg("perf").arg(&dir).args(["n1", "n2", "--seconds", SECONDS, "--json"]);
-        perf.args(["--test", if latency { "latency" } else { "bandwidth" }]);
-        perf.args(["--op", if first.what == What::PutStream { "put" } else { "send" }]);
-        perf.args(["--wait", if first.what == What::Asleep { "event" } else { "polling" }]);
-        let depth = if first.what == What::Rate { "64" } else { "16" };
-        let sizes: Vec<String> = works.iter().map(|work| work.bytes.to_string()).collect();
-        let text = command::output(perf.args(["--depth", depth, "--sizes", &sizes.join(",")]))?;
-        let json: Value = serde_json::from_str(&text).context("plexus perf printed no JSON")?;
-        let rows = json["perf"].as_array().context("plexus perf printed no list `perf`")?;
-        let value = |work: &Work| {
-            let row = rows.iter().find(|row| row["bytes"] == work.bytes);
-            let row = row.with_context(|| format!("plexus perf printed no row for {work}"))?;
-            let value = match work.what {
-                What::Asleep => row["round_trip_us"]["p50"].as_f64().map(|us| us * 1000.0),
-                _ if latency => row["latency_us"]["p50"].as_f64().map(|us| work.of_one_way(us * 1000.0)),
-                _ => row["messages_per_s"].as_f64().map(|rate| work.of_rate(rate)),
-            };
-            Ok((*work, value.with_context(|| format!("plexus perf printed no result for {work}"))?))
+    pub(super) fn measure(&self, who: Who, works: &[Work], place: &Place<'_>) -> Result<Vec<Reading>> {
+        let each = |measure: &dyn Fn(Work) -> Result<Vec<Reading>>| {
+            let readings: Vec<_> = works.iter().map(|work| measure(*work)).collect::<Result<Vec<_>>>()?;
+            Ok(readings.concat())
         };
-        works.iter().map(value).collect()
-    }
-
-    /// Puts the two nodes on their cores, and at the ends of the path.
-    fn configure(&self, path: &FilePath, place: &Place, sealed: bool) -> Result<()> {
-        let mut config: Table = std::fs::read_to_string(path)?.parse()?;
-        let interconnect = config.get_mut("interconnect").and_then(|table| table.as_table_mut());
-        let interconnect = interconnect.context("cluster.toml has no [interconnect]")?;
-        interconnect.insert("encrypt".into(), if sealed { "always" } else { "never" }.into());
-        let nodes = config.get_mut("node").and_then(|nodes| nodes.as_array_mut());
-        for (side, node) in nodes.context("cluster.toml has no nodes")?.iter_mut().enumerate() {
-            let node = node.as_table_mut().context("cluster.toml has strange nodes")?;
-            node.insert("cores".into(), vec![self.cpus[side] as i64].into());
-            // Ports of our own: the cluster may not be the only one here.
-            let port = 20_000 + std::process::id() % 10_000 * 2 + side as u32;
-            node.insert("address".into(), format!("{}:{port}", place.hosts()[side]).into());
-        }
-        Ok(std::fs::write(path, config.to_string())?)
-    }
-
-    /// Starts the nodes, which end with this process, and waits until they serve.
-    fn start(&self, dir: &FilePath, place: &Place) -> Result<Vec<Ended>> {
-        let mut nodes = Vec::new();
-        for (name, namespace) in ["n1", "n2"].into_iter().zip(place.namespaces()) {
-            let mut node = Command::new(&self.plexus);
-            node.arg("node").arg(dir).arg(name).args(["--lifeline", "0"]).stdin(Stdio::piped());
-            if namespace != "-" {
-                node.args(["--network-namespace", &namespace]);
-            }
-            let log = std::fs::File::create(dir.join(format!("{name}.out")))?;
-            nodes.push(Ended(node.stdout(Stdio::null()).stderr(log).spawn()?));
-        }
-        let started = Instant::now();
-        loop {
-            let mut status = Command::new(&self.plexus);
-            let text = command::output(status.arg("status").arg(dir).arg("--json")).unwrap_or_default();
-            let json: Value = serde_json::from_str(&text).unwrap_or_default();
-            let states = json["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
-            if states.len() == 2 && states.iter().all(|node| node["state"] == "running") {
-                return Ok(nodes);
-            }
-            for (name, node) in ["n1", "n2"].into_iter().zip(&mut nodes) {
-                let said = std::fs::read_to_string(dir.join(format!("{name}.out"))).unwrap_or_default();
-                ensure!(node.0.try_wait()?.is_none(), "{name} ended: {}", said.trim());
-            }
-            ensure!(started.elapsed() < PATIENCE, "two nodes do not find each other: {text}");
-            thread::sleep(Duration::from_millis(10));
+        let nodes = |sealed| Nodes::start(&self.plexus, self.cpus, place, sealed);
+        match (who, works[0].what) {
+            (Who::Plexus, What::Urgent) => each(&|work| urgent(&nodes(false)?, work)),
+            (Who::Plexus | Who::PlexusSealed, _) => perf(&nodes(who == Who::PlexusSealed)?, who, works),
+            (Who::PlexusRail, _) => each(&|work| self.rail(work)),
+            (Who::Adaptive, _) => each(&|work| self.crowd(work)),
+            _ => bail!("{} is none of us", who.name()),
         }
     }
 
-    /// Runs the benchmark of the rails for the figures of these works whose names begin with `prefix`.
-    fn rail(&self, works: &[Work], prefix: &str) -> Result<Vec<(Work, f64)>> {
-        let figure = |work: &Work| match (work.what, work.bytes) {
-            (What::Block, BLOCK) if prefix == "copy" => Ok("copy_16k"),
-            (What::Block, BLOCK) => Ok("shm_put_16k"),
-            (What::Put, 8) => Ok("shm_write_8"),
+    /// A cache line from one core to the other at this moment; then two, of which one is the flag.
+    ///
+    /// # Errors
+    /// The benchmark of the rails failed, or printed something else than it does.
+    pub(super) fn lines(&self) -> Result<[Reading; 2]> {
+        let figures = figures(&self.rails, &["line", "--repeats=5"])?;
+        let line = |name, bytes| {
+            let work = Work::new(Path::Shm, What::Line, bytes);
+            number(&figures, name, "median_ns").map(|ns| Reading::new(Who::Machine, work, ns))
+        };
+        Ok([line("line", 8)?, line("two_lines", 64)?])
+    }
+
+    /// The rail alone, in turns with the machine.
+    fn rail(&self, work: Work) -> Result<Vec<Reading>> {
+        let (own, limit) = match (work.what, work.bytes) {
+            (What::Block, BLOCK) => ("shm_put_16k", Some("copy_16k")),
+            (What::Put, 8) => ("shm_write_8", None),
             _ => bail!("the benchmark of the rails does not measure {work}"),
         };
-        let names = works.iter().map(figure).collect::<Result<Vec<_>>>()?;
-        let mut bench = Command::new(&self.rails);
-        let text = command::output(bench.args(["--bench", "--json", "--repeats=5"]).args(&names))?;
-        let json: Value =
-            serde_json::from_str(&text).context("the benchmark of the rails printed no JSON")?;
-        let figures = json["figures"].as_array().context("the benchmark's JSON has no list `figures`")?;
-        let value = |(work, name): (&Work, &str)| {
-            let found = figures.iter().find(|figure| figure["name"] == name);
-            let ns = found.and_then(|figure| figure["median_ns"].as_f64());
-            Ok((*work, ns.with_context(|| format!("the benchmark of the rails has no figure {name}"))?))
-        };
-        works.iter().zip(names).map(value).collect()
+        let names: Vec<&str> = ["--repeats=9", own].into_iter().chain(limit).collect();
+        let figures = figures(&self.rails, &names)?;
+        let value = |name| number(&figures, name, "median_ns");
+        let own_reading = Reading::new(Who::PlexusRail, work, value(own)?);
+        Ok(match limit {
+            None => vec![own_reading],
+            Some(limit) => vec![
+                Reading { ratio: Some(number(&figures, own, "ratio")?), ..own_reading },
+                Reading::new(Who::Machine, work, value(limit)?),
+            ],
+        })
     }
+
+    /// More nodes than cores, waiting in two ways, in turns.
+    fn crowd(&self, work: Work) -> Result<Vec<Reading>> {
+        let prefix = match work.what {
+            What::Crowd => "crowd",
+            What::Idle => "idle",
+            _ => bail!("the benchmark of waiting does not measure {work}"),
+        };
+        let [adaptive, event] = ["adaptive", "event"].map(|waiting| format!("{prefix}_{waiting}"));
+        let figures = figures(&self.waiting, &[&event, &adaptive, "--repeats=3"])?;
+        let value = |name: &str| number(&figures, name, "median");
+        let ratio = (work.what == What::Crowd).then(|| number(&figures, &adaptive, "ratio")).transpose()?;
+        Ok(vec![
+            Reading { ratio, ..Reading::new(Who::Adaptive, work, value(&adaptive)?) },
+            Reading::new(Who::Sleeping, work, value(&event)?),
+        ])
+    }
+}
+
+/// What one of our benchmarks prints.
+fn figures(program: &FilePath, arguments: &[&str]) -> Result<Vec<Value>> {
+    let text = output_within(Command::new(program).args(["--bench", "--json"]).args(arguments), PATIENCE)?;
+    let mut json: Value = serde_json::from_str(&text).context("our benchmark printed no JSON")?;
+    match json["figures"].take() {
+        Value::Array(figures) => Ok(figures),
+        _ => bail!("the JSON of our benchmark has no list `figures`"),
+    }
+}
+
+fn number(figures: &[Value], name: &str, what: &str) -> Result<f64> {
+    let found = figures.iter().find(|figure| figure["name"] == name);
+    let value = found.and_then(|figure| figure[what].as_f64());
+    value.with_context(|| format!("our benchmark printed no {what} of {name}"))
+}
+
+/// Works that differ in their size.
+fn perf(nodes: &Nodes<'_>, who: Who, works: &[Work]) -> Result<Vec<Reading>> {
+    let what = works[0].what;
+    let sizes: Vec<String> = works.iter().map(|work| work.bytes.to_string()).collect();
+    let op = match what {
+        What::Put => "write",
+        What::PutStream => "put",
+        _ => "send",
+    };
+    let rows = nodes.perf(&[
+        "--test",
+        if what.is_latency() { "latency" } else { "bandwidth" },
+        "--op",
+        op,
+        "--wait",
+        if what == What::Asleep { "event" } else { "polling" },
+        "--depth",
+        if what == What::Rate { "64" } else { "16" },
+        "--sizes",
+        &sizes.join(","),
+    ])?;
+    let value = |work: &Work| {
+        let row = rows.iter().find(|row| row["bytes"] == work.bytes);
+        let row = row.with_context(|| format!("plexus perf printed no row for {work}"))?;
+        let value = match work.what {
+            What::Asleep => ns(row, "round_trip_us", "p50")?,
+            _ if what.is_latency() => work.of_one_way(ns(row, "latency_us", "p50")?),
+            _ => work.of_rate(per_second(row)?),
+        };
+        Ok(Reading::new(who, *work, value))
+    };
+    works.iter().map(value).collect()
+}
+
+/// Urgent messages while bulk fills the link, beside the same on an idle link, between the same nodes.
+fn urgent(nodes: &Nodes<'_>, work: Work) -> Result<Vec<Reading>> {
+    let bytes = work.bytes.to_string();
+    let polling = |arguments: &[&str]| -> Result<Value> {
+        let rows = nodes.perf(&[&["--op", "send", "--wait", "polling"], arguments].concat())?;
+        rows.into_iter().next().context("plexus perf printed no row")
+    };
+    let latency = |load: &[&str]| {
+        ns(&polling(&[&["--test", "latency", "--sizes", &bytes], load].concat())?, "round_trip_us", "p99")
+    };
+    let (idle, loaded) = (latency(&[])?, latency(&["--load", "max"])?);
+    let chunk = polling(&["--test", "bandwidth", "--depth", "16", "--sizes", &BLOCK.to_string()])?;
+    let with_chunk = idle + 1e9 / per_second(&chunk)?;
+    let limit = if work.path == Path::Shm { with_chunk } else { idle };
+    Ok(vec![
+        Reading { ratio: Some(loaded / limit), ..Reading::new(Who::Plexus, work, loaded) },
+        Reading::new(Who::IdleLink, work, idle),
+        Reading::new(Who::IdleLinkAndChunk, work, with_chunk),
+    ])
+}
+
+fn ns(row: &Value, what: &str, percentile: &str) -> Result<f64> {
+    let us = row[what][percentile].as_f64();
+    Ok(us.with_context(|| format!("plexus perf printed no {what}.{percentile}"))? * 1000.0)
+}
+
+fn per_second(row: &Value) -> Result<f64> {
+    row["messages_per_s"].as_f64().context("plexus perf printed no messages_per_s")
 }

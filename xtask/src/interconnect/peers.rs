@@ -5,7 +5,7 @@
 use std::{
     net::TcpListener,
     path::{Path as FilePath, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -16,30 +16,20 @@ use tempfile::TempDir;
 
 use super::{
     place::Place,
+    samples::Reading,
     work::{Path, What, Who, Work},
 };
-use crate::command;
+use crate::command::{self, Ended, Said, output_within};
 
-/// Longest that one measurement may take.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// The block of which copies are measured.
-pub(super) const BLOCK: usize = 16 << 10;
-
-/// What the machine itself does at this moment, in nanoseconds.
-pub(super) struct Limit {
-    /// A cache line from one core to the other; then two, of which one is the flag.
-    pub line: [f64; 2],
-    /// Copying a block that the other core read last.
-    pub copy: f64,
-}
+/// Longest that one program may take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The peers that this machine has, ready to be run.
 pub(super) struct Peers {
     programs: TempDir,
     cpus: [String; 2],
     /// Peers that are not here, with the reason.
-    pub absent: Vec<(Who, String)>,
+    absent: Vec<(Who, &'static str)>,
 }
 
 impl Peers {
@@ -50,10 +40,10 @@ impl Peers {
     pub(super) fn build(sources: &FilePath, cpus: [usize; 2]) -> Result<Self> {
         let programs = tempfile::tempdir()?;
         let mut peers = Self { programs, cpus: cpus.map(|cpu| cpu.to_string()), absent: Vec::new() };
-        for name in ["limit", "asleep", "tcp"] {
-            peers.compile("cc", sources, name, &["-pthread"])?;
+        for name in ["asleep", "tcp"] {
+            peers.compile("cc", sources, name, &[])?;
         }
-        let mut lacks = |who, why: &str| peers.absent.push((who, why.to_owned()));
+        let mut lacks = |who, why| peers.absent.push((who, why));
         if !command::found("ucx_perftest") {
             lacks(Who::Ucx, "`ucx_perftest` is not installed (package ucx-utils)");
         }
@@ -63,14 +53,18 @@ impl Peers {
         if !command::found("fi_pingpong") {
             lacks(Who::OfiMsg, "`fi_pingpong` is not installed (package libfabric-bin)");
         }
-        if !command::found("mpicc") || !command::found("mpirun") {
+        let mpi = command::found("mpicc") && command::found("mpirun");
+        if !mpi {
             lacks(Who::Mpi, "`mpicc` and `mpirun` are not installed (packages openmpi-bin, libopenmpi-dev)");
-        } else {
+        }
+        let ofi = FilePath::new("/usr/include/rdma/fabric.h").exists();
+        if !ofi {
+            lacks(Who::Ofi, "its headers are not installed (package libfabric-dev)");
+        }
+        if mpi {
             peers.compile("mpicc", sources, "mpi", &[])?;
         }
-        if !FilePath::new("/usr/include/rdma/fabric.h").exists() {
-            peers.absent.push((Who::Ofi, "its headers are not installed (package libfabric-dev)".into()));
-        } else {
+        if ofi {
             peers.compile("cc", sources, "ofi", &["-lfabric"])?;
         }
         Ok(peers)
@@ -86,26 +80,21 @@ impl Peers {
         self.programs.path().join(name)
     }
 
-    /// Measures the machine itself.
-    ///
-    /// # Errors
-    /// The program failed.
-    pub(super) fn limit(&self) -> Result<Limit> {
-        let mut limit = Command::new(self.program("limit"));
-        let text = command::output(limit.args(&self.cpus).arg(BLOCK.to_string()))?;
-        let value = |what, bytes| read(&text, what, bytes);
-        Ok(Limit { line: [value("line", 8)?, value("line", 64)?], copy: value("copy", BLOCK)? })
-    }
-
     /// Has `who` do `works`, which are alike but for their size.
     ///
     /// # Errors
-    /// The program failed, or printed something else than it does.
-    pub(super) fn measure(&self, who: Who, works: &[Work], place: &Place) -> Result<Vec<(Work, f64)>> {
-        match who {
-            Who::Ucx => works.iter().map(|work| Ok((*work, self.ucx(*work, place)?))).collect(),
-            Who::OfiMsg => works.iter().map(|work| Ok((*work, self.fi_pingpong(*work, place)?))).collect(),
-            Who::Iperf => works.iter().map(|work| Ok((*work, self.iperf(place)?))).collect(),
+    /// The peer is not here, failed, or printed something else than it does.
+    pub(super) fn measure(&self, who: Who, works: &[Work], place: &Place<'_>) -> Result<Vec<Reading>> {
+        if let Some((_, why)) = self.absent.iter().find(|(absent, _)| *absent == who) {
+            bail!("{why}; `cargo xtask bench interconnect --install` installs it");
+        }
+        let each = |measure: &dyn Fn(Work) -> Result<f64>| -> Result<Vec<(Work, f64)>> {
+            works.iter().map(|work| Ok((*work, measure(*work)?))).collect()
+        };
+        let values = match who {
+            Who::Ucx => each(&|work| self.ucx(work, place)),
+            Who::OfiMsg => each(&|work| self.fi_pingpong(work, place)),
+            Who::Iperf => each(&|_| self.iperf(place)),
             Who::Mpi => {
                 let mut command = Command::new("mpirun");
                 if rustix::process::geteuid().is_root() {
@@ -124,36 +113,40 @@ impl Peers {
             }
             Who::Sockets => {
                 let mut command = Command::new(self.program("tcp"));
-                command.arg("poll").args(&self.cpus).args(place.namespaces()).arg(place.hosts()[1]);
+                command.args(&self.cpus).args(place.namespaces()).arg(place.hosts()[1]);
                 self.small(command, works)
             }
             Who::Eventfd => {
-                let text = command::output(Command::new(self.program("asleep")).args(&self.cpus))?;
-                works.iter().map(|work| Ok((*work, read(&text, "asleep", work.bytes)?))).collect()
+                let mut asleep = Command::new(self.program("asleep"));
+                let text = output_within(asleep.args(&self.cpus), PATIENCE)?;
+                each(&|work| read(&text, "asleep", work.bytes))
             }
             _ => bail!("{} is no peer", who.name()),
-        }
+        };
+        Ok(values?.into_iter().map(|(work, value)| Reading::new(who, work, value)).collect())
     }
 
     /// Runs one of the small programs, which take `latency:SIZE` and `rate:SIZE`.
     fn small(&self, mut command: Command, works: &[Work]) -> Result<Vec<(Work, f64)>> {
-        let what = |work: &Work| if is_latency(work.what) { "latency" } else { "rate" };
+        let what = |work: &Work| if work.what.is_latency() { "latency" } else { "rate" };
         command.args(works.iter().map(|work| format!("{}:{}", what(work), work.bytes)));
-        let text = command::output(&mut command)?;
+        let text = output_within(&mut command, PATIENCE)?;
         let value = |work: &Work| {
             let value = read(&text, what(work), work.bytes)?;
-            Ok((*work, if is_latency(work.what) { work.of_one_way(value) } else { work.of_rate(value) }))
+            Ok((*work, if work.what.is_latency() { work.of_one_way(value) } else { work.of_rate(value) }))
         };
         works.iter().map(value).collect()
     }
 
-    fn ucx(&self, work: Work, place: &Place) -> Result<f64> {
+    fn ucx(&self, work: Work, place: &Place<'_>) -> Result<f64> {
         let port = free_port()?;
         let perftest = |side: usize| {
             let mut command = place.command(side, "ucx_perftest");
-            command.args(["-p", &port, "-c", &self.cpus[side]]).env("UCX_LOG_LEVEL", "fatal");
+            command.args(["-p", &port, "-c", &self.cpus[side]]).env("UCX_LOG_LEVEL", "error");
             match place.path {
-                Path::Shm => command.env("UCX_TLS", "posix,self"),
+                Path::Shm if work.what.is_latency() => command.env("UCX_TLS", "posix,self"),
+                // Long messages it may copy from process to process at once.
+                Path::Shm => command.env("UCX_TLS", "shm,self"),
                 _ => command.env("UCX_TLS", "tcp,self").env("UCX_NET_DEVICES", place.devices()[side]),
             };
             command
@@ -164,7 +157,7 @@ impl Peers {
             What::Rate | What::Stream => "tag_bw",
             _ => bail!("ucx_perftest does not measure {work}"),
         };
-        let iterations = match (place.path, work.bytes, is_latency(work.what)) {
+        let iterations = match (place.path, work.bytes, work.what.is_latency()) {
             (Path::Shm, ..=4096, true) => 200_000,
             (Path::Shm, ..=4096, false) => 2_000_000,
             (_, ..=4096, _) => 20_000,
@@ -174,19 +167,20 @@ impl Peers {
         let mut client = perftest(0);
         client.args([place.hosts()[1], "-t", test]);
         client.args(["-s", &work.bytes.to_string(), "-n", &iterations, "-w", &warm, "-f", "-v"]);
-        let text = with_server(perftest(1), client)?;
-        // iterations, median, average, overall; bandwidths; message rates; microseconds.
-        let fields: Vec<&str> = text.lines().last().unwrap_or_default().split(',').collect();
-        let field = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok());
-        let value = if is_latency(work.what) {
-            field(1).map(|us| work.of_one_way(us * 1000.0))
-        } else {
-            field(7).map(|rate| work.of_rate(rate))
-        };
-        value.with_context(|| format!("ucx_perftest printed no result: {text}"))
+        with_server(perftest(1), client, |text| {
+            // iterations, median, average, overall; bandwidths; message rates; microseconds.
+            let fields: Vec<&str> = text.lines().last().unwrap_or_default().split(',').collect();
+            let field = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok());
+            let value = if work.what.is_latency() {
+                field(1).map(|us| work.of_one_way(us * 1000.0))
+            } else {
+                field(7).map(|rate| work.of_rate(rate))
+            };
+            value.with_context(|| format!("ucx_perftest printed no result: {text}"))
+        })
     }
 
-    fn fi_pingpong(&self, work: Work, place: &Place) -> Result<f64> {
+    fn fi_pingpong(&self, work: Work, place: &Place<'_>) -> Result<f64> {
         let (port, size) = (free_port()?, work.bytes.to_string());
         let pingpong = |side: usize| {
             let mut command = place.command(side, "taskset");
@@ -196,14 +190,15 @@ impl Peers {
         };
         let mut client = pingpong(0);
         client.arg(place.hosts()[1]);
-        let text = with_server(pingpong(1), client)?;
-        // bytes, sent, acknowledged, total, time, MB/s, microseconds, millions a second.
-        let us = text.lines().last().and_then(|line| line.split_whitespace().nth(6)?.parse::<f64>().ok());
-        us.map(|us| work.of_one_way(us * 1000.0))
-            .with_context(|| format!("fi_pingpong printed no result: {text}"))
+        with_server(pingpong(1), client, |text| {
+            // bytes, sent, acknowledged, total, time, MB/s, microseconds (their mean), millions a second.
+            let us = text.lines().last().and_then(|line| line.split_whitespace().nth(6)?.parse::<f64>().ok());
+            us.map(|us| work.of_one_way(us * 1000.0))
+                .with_context(|| format!("fi_pingpong printed no result: {text}"))
+        })
     }
 
-    fn iperf(&self, place: &Place) -> Result<f64> {
+    fn iperf(&self, place: &Place<'_>) -> Result<f64> {
         let port = free_port()?;
         let iperf = |side: usize| {
             let mut command = place.command(side, "iperf3");
@@ -213,15 +208,8 @@ impl Peers {
         let (mut server, mut client) = (iperf(1), iperf(0));
         server.args(["--server", "--one-off"]);
         client.args(["--client", place.hosts()[1], "--time", "1", "--json"]);
-        let text = with_server(server, client)?;
-        let json: Value = serde_json::from_str(&text).context("iperf3 printed no JSON")?;
-        let bits = json["end"]["sum_received"]["bits_per_second"].as_f64();
-        bits.map(|bits| bits / 8e6).context("iperf3 printed no result")
+        with_server(server, client, iperf_result)
     }
-}
-
-fn is_latency(what: What) -> bool {
-    matches!(what, What::Message | What::RoundTrip | What::Put)
 }
 
 /// Reads a line "WHAT BYTES VALUE".
@@ -235,36 +223,36 @@ fn free_port() -> Result<String> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port().to_string())
 }
 
-/// What `client` prints. The server says nowhere that it listens: the client knocks until it does.
-fn with_server(mut server: Command, mut client: Command) -> Result<String> {
-    let mut server = Ended(server.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+/// Megabytes a second that the receiver got. A client that could not connect says so in its JSON, and ends well.
+fn iperf_result(text: &str) -> Result<f64> {
+    let json: Value = serde_json::from_str(text).context("iperf3 printed no JSON")?;
+    let bits = json["end"]["sum_received"]["bits_per_second"].as_f64();
+    bits.map(|bits| bits / 8e6).with_context(|| format!("iperf3 printed no result: {}", json["error"]))
+}
+
+/// What `result` finds in what `client` prints. The server says nowhere that it listens: the client knocks until it
+/// has a result.
+fn with_server(
+    mut server: Command,
+    mut client: Command,
+    result: impl Fn(&str) -> Result<f64>,
+) -> Result<f64> {
+    let said = Said::new()?;
+    server.stdin(Stdio::null()).stdout(said.stdio()?).stderr(said.stdio()?);
+    let mut server = Ended(server.spawn().context("cannot start a server of a peer")?);
     let started = Instant::now();
     loop {
-        match command::output(&mut client) {
-            Ok(text) => {
+        match output_within(&mut client, PATIENCE).and_then(|text| result(&text)) {
+            Ok(value) => {
                 // It ends by itself; were it killed before, the next one might find its port taken.
-                while server.0.try_wait()?.is_none() {
-                    ensure!(started.elapsed() < PATIENCE, "a server of a peer does not end");
-                    thread::sleep(Duration::from_millis(2));
-                }
-                return Ok(text);
+                ensure!(command::ends_within(&server.0, PATIENCE)?, "a server of a peer does not end");
+                return Ok(value);
             }
             Err(error) if started.elapsed() > PATIENCE || server.0.try_wait()?.is_some() => {
-                return Err(error);
+                return Err(error.context(format!("its server said: {}", said.text()?.trim())));
             }
             Err(_) => thread::sleep(Duration::from_millis(20)),
         }
-    }
-}
-
-/// A child that does not outlive its owner.
-pub(super) struct Ended(pub Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        // It has ended by itself unless something failed; then there is nothing to learn from it.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -278,5 +266,34 @@ mod tests {
         assert_eq!(read(text, "latency", 64).ok(), Some(120.0));
         assert_eq!(read(text, "rate", 8).ok(), Some(1e7));
         assert!(read(text, "latency", 6).is_err() && read("Segmentation fault", "rate", 8).is_err());
+    }
+    #[test]
+    fn an_iperf_that_ended_well_without_a_connection_has_no_result() {
+        let failed = r#"{"start":{"connected":[]},"intervals":[],"end":{},"error":"Connection refused"}"#;
+        let why = iperf_result(failed).expect_err("nothing was received").to_string();
+        assert!(why.contains("Connection refused"), "{why}");
+        let measured = r#"{"end":{"sum_received":{"bits_per_second":8e9}}}"#;
+        assert_eq!(iperf_result(measured).ok(), Some(1000.0));
+    }
+
+    #[test]
+    fn a_client_without_a_result_knocks_again_and_the_server_is_heard() {
+        let shell = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            command
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        // Each call says one more x; the third has its result. The server ends when that is there.
+        let client = format!("printf x >> {0}; cat {0}", path("knocks"));
+        let server =
+            format!("until [ \"$(cat {0} 2>/dev/null)\" = xxx ]; do sleep 0.01; done", path("knocks"));
+        let result = |text: &str| if text == "xxx" { Ok(3.0) } else { bail!("no result: {text}") };
+        assert_eq!(with_server(shell(&server), shell(&client), result).ok(), Some(3.0));
+        let dead =
+            with_server(shell("echo no device; exit 1"), shell("echo nothing"), |_| bail!("no result"));
+        let why = format!("{:#}", dead.expect_err("nothing was measured"));
+        assert!(why.contains("no device") && why.contains("no result"), "{why}");
     }
 }

@@ -15,11 +15,14 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// The place of `path`; nothing where there is no veth pair and one is needed.
-    pub(super) fn of(path: Path, veth: Option<&'a Veth>) -> Option<Self> {
+    /// The place of `path`.
+    ///
+    /// # Errors
+    /// Why there is no veth pair, where one is needed.
+    pub(super) fn of<E>(path: Path, veth: Result<&'a Veth, E>) -> Result<Self, E> {
         match path {
             Path::Veth => veth.map(|veth| Self { path, veth: Some(veth) }),
-            _ => Some(Self { path, veth: None }),
+            _ => Ok(Self { path, veth: None }),
         }
     }
 

@@ -8,30 +8,50 @@ use std::collections::BTreeMap;
 
 use super::work::{Who, Work};
 
-/// One measurement.
-#[derive(Clone, Debug)]
-pub(super) struct Sample {
+/// What one contender did, once.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Reading {
     /// Who did it.
     pub who: Who,
     /// What was done.
     pub work: Work,
     /// What came out, in the unit of the work.
     pub value: f64,
+    /// To its limit, where the two were taken in turns by one program.
+    pub ratio: Option<f64>,
+}
+
+impl Reading {
+    pub(super) fn new(who: Who, work: Work, value: f64) -> Self {
+        Self { who, work, value, ratio: None }
+    }
+}
+
+/// A reading, and how far the cores were from each other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    /// What was read.
+    pub reading: Reading,
     /// A cache line just before and just after, in nanoseconds.
     pub line_ns: [f64; 2],
 }
 
-/// How far the two cores are from each other.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Placement {
-    /// As near as was seen in this run.
-    Near,
-    /// A cache line takes more than [`FAR`] times as long.
-    Far,
+impl Sample {
+    fn is_steady(&self) -> bool {
+        let [before, after] = self.line_ns;
+        before.max(after) <= STEADY * before.min(after)
+    }
+
+    fn line(&self) -> f64 {
+        (self.line_ns[0] * self.line_ns[1]).sqrt()
+    }
 }
 
-/// How many times the best cache-line time makes another placement.
-const FAR: f64 = 1.7;
+/// By how much the time of a cache line may differ before and after a sample: beyond it the cores have moved.
+const STEADY: f64 = 1.3;
+
+/// How many times the time of a cache line makes another placement.
+const STEP: f64 = 1.4;
 
 /// The values of one measurement: median and extremes.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -40,35 +60,62 @@ pub(super) struct Values {
     pub least: f64,
     pub most: f64,
     pub count: usize,
+    /// The median of the ratios, where the readings have one.
+    pub ratio: Option<f64>,
 }
 
 impl Values {
-    fn of(mut values: Vec<f64>) -> Self {
-        values.sort_by(f64::total_cmp);
-        let count = values.len();
-        Self { median: values[count / 2], least: values[0], most: values[count - 1], count }
+    fn of(readings: &[Reading]) -> Self {
+        let mut values: Vec<f64> = readings.iter().map(|reading| reading.value).collect();
+        let mut ratios: Vec<f64> = readings.iter().filter_map(|reading| reading.ratio).collect();
+        let median_of_values = median(&mut values);
+        Self {
+            median: median_of_values,
+            least: values[0],
+            most: values[values.len() - 1],
+            count: values.len(),
+            ratio: (!ratios.is_empty()).then(|| median(&mut ratios)),
+        }
     }
+}
+
+/// The one in the middle, or the mean of the two; sorts them.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let half = values.len() / 2;
+    if values.len().is_multiple_of(2) { f64::midpoint(values[half - 1], values[half]) } else { values[half] }
 }
 
 /// What was measured in one placement.
 pub(super) type Group = BTreeMap<(Work, Who), Values>;
 
-/// Sorts samples by placement; those in which it changed are left out.
+/// All samples, in their order.
+pub(super) struct Placements {
+    /// From near to far.
+    pub groups: Vec<Group>,
+    /// Samples in which the cores moved: they are in no group.
+    pub moved: usize,
+}
+
+/// Sorts samples by placement. The steps between placements are counted from the median, so that the placement
+/// which most samples have is in the middle of a step and not divided by its edge.
 #[must_use]
-pub(super) fn by_placement(samples: &[Sample]) -> BTreeMap<Placement, Group> {
-    let limit = samples.iter().flat_map(|sample| sample.line_ns).fold(f64::INFINITY, f64::min) * FAR;
-    let mut groups: BTreeMap<Placement, BTreeMap<(Work, Who), Vec<f64>>> = BTreeMap::new();
-    for sample in samples {
-        let placement = match sample.line_ns.map(|ns| ns <= limit) {
-            [true, true] => Placement::Near,
-            [false, false] => Placement::Far,
-            _ => continue,
-        };
-        groups.entry(placement).or_default().entry((sample.work, sample.who)).or_default().push(sample.value);
+pub(super) fn by_placement(samples: &[Sample]) -> Placements {
+    let steady: Vec<&Sample> = samples.iter().filter(|sample| sample.is_steady()).collect();
+    let mut lines: Vec<f64> = steady.iter().map(|sample| sample.line()).collect();
+    let mut groups: BTreeMap<i64, BTreeMap<(Work, Who), Vec<Reading>>> = BTreeMap::new();
+    if !lines.is_empty() {
+        let middle = median(&mut lines);
+        for sample in &steady {
+            let step = ((sample.line() / middle).ln() / STEP.ln()).round() as i64;
+            let Reading { who, work, .. } = sample.reading;
+            groups.entry(step).or_default().entry((work, who)).or_default().push(sample.reading);
+        }
     }
-    let values =
-        |all: BTreeMap<_, Vec<f64>>| all.into_iter().map(|(key, values)| (key, Values::of(values))).collect();
-    groups.into_iter().map(|(placement, all)| (placement, values(all))).collect()
+    let values = |all: BTreeMap<_, Vec<Reading>>| {
+        all.into_iter().map(|(key, readings)| (key, Values::of(&readings))).collect()
+    };
+    Placements { moved: samples.len() - steady.len(), groups: groups.into_values().map(values).collect() }
 }
 
 #[cfg(test)]
@@ -78,20 +125,51 @@ mod tests {
         *,
     };
 
+    const WORK: Work = Work::new(Path::Shm, What::Message, 64);
+
+    fn sample(value: f64, line_ns: [f64; 2]) -> Sample {
+        Sample { reading: Reading::new(Who::Ucx, WORK, value), line_ns }
+    }
+
     #[test]
     fn only_samples_of_one_placement_meet() {
-        let work = Work::new(Path::Shm, What::Message, 64);
-        let sample = |value, line_ns| Sample { who: Who::Ucx, work, value, line_ns };
         let (near, far) = ([50.0, 55.0], [180.0, 170.0]);
-        let groups = by_placement(&[
+        let placements = by_placement(&[
             sample(100.0, near),
             sample(120.0, near),
             sample(110.0, near),
             sample(400.0, far),
             sample(9999.0, [50.0, 180.0]),
         ]);
-        let values = groups[&Placement::Near][&(work, Who::Ucx)];
-        assert_eq!(values, Values { median: 110.0, least: 100.0, most: 120.0, count: 3 });
-        assert_eq!(groups[&Placement::Far][&(work, Who::Ucx)].median, 400.0);
+        assert_eq!(placements.moved, 1);
+        let found: Vec<Values> = placements.groups.iter().map(|group| group[&(WORK, Who::Ucx)]).collect();
+        let near = Values { median: 110.0, least: 100.0, most: 120.0, count: 3, ratio: None };
+        assert_eq!(found[0], near);
+        assert_eq!((found[1].median, found.len()), (400.0, 2));
+    }
+
+    #[test]
+    fn one_low_reading_makes_no_placement_of_all_others() {
+        let usual = [60.0, 62.0, 66.0, 58.0, 70.0].map(|line| sample(line, [line, line]));
+        let mut samples = usual.to_vec();
+        samples.push(sample(20.0, [20.0, 61.0]));
+        let placements = by_placement(&samples);
+        assert_eq!((placements.groups.len(), placements.moved), (1, 1));
+        assert_eq!(placements.groups[0][&(WORK, Who::Ucx)].count, usual.len());
+    }
+
+    #[test]
+    fn the_median_of_an_even_count_is_between_the_two_in_the_middle() {
+        assert_eq!(median(&mut [4.0, 1.0, 2.0, 100.0]), 3.0);
+        assert_eq!(median(&mut [4.0, 1.0, 100.0]), 4.0);
+        assert_eq!(median(&mut [4.0]), 4.0);
+    }
+
+    #[test]
+    fn ratios_are_those_of_the_turns_and_not_of_the_medians() {
+        let reading =
+            |value, ratio| Reading { ratio: Some(ratio), ..Reading::new(Who::PlexusRail, WORK, value) };
+        let values = Values::of(&[reading(100.0, 1.2), reading(300.0, 1.1), reading(200.0, 1.0)]);
+        assert_eq!((values.median, values.ratio), (200.0, Some(1.1)));
     }
 }

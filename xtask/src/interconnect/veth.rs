@@ -34,8 +34,8 @@ impl Veth {
     /// Why that cannot be done here.
     pub(super) fn new() -> Result<Self> {
         ensure!(rustix::process::geteuid().is_root(), "only root may make network namespaces");
-        for tool in ["ip", "nsenter"] {
-            ensure!(command::found(tool), "`{tool}` is not installed (packages iproute2, util-linux)");
+        for tool in ["ip", "nsenter", "unshare", "mount"] {
+            ensure!(command::found(tool), "`{tool}` is not installed (packages iproute2, util-linux, mount)");
         }
         let veth = Self { namespaces: [fresh_namespace()?, fresh_namespace()?] };
         let other = veth.namespace(1);
@@ -59,10 +59,12 @@ impl Veth {
     }
 }
 
-/// A program to be started in the namespace at `path`.
+/// A program to be started in the namespace at `path`. Its `/sys` shows the devices that are there, which is where
+/// UCX looks for them: the one of this process shows others.
 pub(super) fn inside(path: &str, program: &str) -> Command {
+    const SHOW: &str = r#"mount -t sysfs sysfs /sys && exec "$0" "$@""#;
     let mut command = Command::new("nsenter");
-    command.arg(format!("--net={path}")).arg("--").arg(program);
+    command.arg(format!("--net={path}")).args(["--", "unshare", "--mount", "sh", "-c", SHOW, program]);
     command
 }
 

@@ -1,4 +1,4 @@
-//! What is compared: works, who does them, and the rows of the table with their goals.
+//! What is measured, and who does it.
 
 use std::fmt;
 
@@ -26,16 +26,20 @@ pub(super) enum What {
     Block,
     /// A message there and back between two sides that sleep.
     Asleep,
+    /// A message there and back while bulk fills the link: the time that one in a hundred exceeds.
+    Urgent,
     /// A cache line from core to core; 64: a line of payload and one with the flag.
     Line,
-    /// So many bytes copied by one core, last read by the other.
-    Copy,
     /// Messages of so many bytes, as many as go.
     Rate,
     /// The same, bytes counted.
     Stream,
     /// Bytes put into the peer's memory, as many as go.
     PutStream,
+    /// Calls of so many bytes between four nodes on the two cores.
+    Crowd,
+    /// The same four nodes with nothing to do: what they use of a core.
+    Idle,
 }
 
 /// The unit of a measurement, and which direction is better.
@@ -47,15 +51,29 @@ pub(super) enum Unit {
     PerSecond,
     /// 10^6 bytes a second: more is better.
     Megabytes,
+    /// Percent of a core: less is better.
+    Percent,
+}
+
+impl Unit {
+    pub(super) fn less_is_better(self) -> bool {
+        matches!(self, Self::Ns | Self::Percent)
+    }
 }
 
 impl What {
     pub(super) fn unit(self) -> Unit {
         match self {
-            Self::Rate => Unit::PerSecond,
+            Self::Rate | Self::Crowd => Unit::PerSecond,
             Self::Stream | Self::PutStream => Unit::Megabytes,
+            Self::Idle => Unit::Percent,
             _ => Unit::Ns,
         }
+    }
+
+    /// Whether messages go one at a time.
+    pub(super) fn is_latency(self) -> bool {
+        matches!(self, Self::Message | Self::RoundTrip | Self::Put | Self::Asleep | Self::Urgent)
     }
 }
 
@@ -104,8 +122,11 @@ impl fmt::Display for Work {
             What::Put => "put, one way",
             What::Block => "block put, read, answered",
             What::Asleep => "round trip, both asleep",
-            What::Line => return write!(f, "{} cache line(s), one way", 1 + self.bytes / 64),
-            What::Copy => return write!(f, "memcpy of {bytes}"),
+            What::Urgent => "round trip p99, bulk beside it",
+            What::Line if self.bytes < 64 => return f.write_str("a cache line, one way"),
+            What::Line => return f.write_str("two cache lines, one way"),
+            What::Crowd => return write!(f, "calls/s of {bytes}, 4 nodes on 2 cores"),
+            What::Idle => return f.write_str("CPU of 4 nodes with nothing to do"),
             What::Rate => "messages/s",
             What::Stream => "bandwidth",
             What::PutStream => "put bandwidth",
@@ -123,6 +144,14 @@ pub(super) enum Who {
     PlexusSealed,
     /// Our rail alone: `cargo bench -p plexus-fabric --bench rails`.
     PlexusRail,
+    /// Two nodes as [`Plexus`](Self::Plexus), the link carrying nothing else.
+    IdleLink,
+    /// The same, and the time that a chunk of bulk takes.
+    IdleLinkAndChunk,
+    /// Nodes that wait adaptively: `cargo bench -p plexus-interconnect --bench waiting`.
+    Adaptive,
+    /// Nodes that sleep as soon as there is nothing to do, in the same benchmark.
+    Sleeping,
     /// `ucx_perftest`.
     Ucx,
     /// `xtask/peers/mpi.c`.
@@ -135,19 +164,37 @@ pub(super) enum Who {
     Sockets,
     /// `iperf3`.
     Iperf,
-    /// `xtask/peers/limit.c`, and the bare copies of our own benchmark.
+    /// Bare cache lines and bare copies, in the benchmark of the rails.
     Machine,
     /// `xtask/peers/asleep.c`: an eventfd each way.
     Eventfd,
 }
 
 impl Who {
+    /// Whether it is we who do it.
+    pub(super) fn is_ours(self) -> bool {
+        use Who::*;
+        matches!(
+            self,
+            Plexus | PlexusSealed | PlexusRail | IdleLink | IdleLinkAndChunk | Adaptive | Sleeping | Machine
+        )
+    }
+
+    /// Whether another contender's measurement brings this one's values along.
+    pub(super) fn comes_along(self) -> bool {
+        matches!(self, Self::Machine | Self::IdleLink | Self::IdleLinkAndChunk | Self::Sleeping)
+    }
+
     /// The name in the tables.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Plexus => "plexus",
             Self::PlexusSealed => "plexus, encrypted",
             Self::PlexusRail => "plexus rail",
+            Self::IdleLink => "an idle link",
+            Self::IdleLinkAndChunk => "an idle link and 16 KiB",
+            Self::Adaptive => "plexus, adaptive",
+            Self::Sleeping => "plexus, event",
             Self::Ucx => "UCX",
             Self::Mpi => "Open MPI",
             Self::Ofi => "libfabric",
@@ -156,76 +203,6 @@ impl Who {
             Self::Iperf => "iperf3",
             Self::Machine => "the machine",
             Self::Eventfd => "an eventfd each way",
-        }
-    }
-}
-
-/// Ours beside others, and the goal.
-#[derive(Clone, Debug)]
-pub(super) struct Row {
-    /// What `--only` chooses by.
-    pub key: &'static str,
-    /// Ours.
-    pub ours: (Who, Work),
-    /// The others; the best of them counts.
-    pub beside: Vec<(Who, Work)>,
-    /// For times: at most this many times the best other; for rates: at least.
-    pub goal: f64,
-}
-
-/// The table: every row of what the interconnect is to reach.
-pub(super) fn rows() -> Vec<Row> {
-    use {Path::*, What::*};
-    let mut rows = Vec::new();
-    let mut row = |key, ours: (Who, Work), beside: &[Who], goal| {
-        let beside = beside.iter().map(|who| (*who, ours.1)).collect();
-        rows.push(Row { key, ours, beside, goal });
-    };
-    let peers = [Who::Ucx, Who::Mpi, Who::Ofi];
-    for bytes in [8, 64] {
-        row("message", (Who::Plexus, Work::new(Shm, Message, bytes)), &peers, 1.0);
-    }
-    row("put", (Who::PlexusRail, Work::new(Shm, Put, 8)), &[Who::Ucx], 1.0);
-    row("rate", (Who::Plexus, Work::new(Shm, Rate, 8)), &peers, 1.0);
-    for bytes in [64 << 10, 1 << 20] {
-        row("bandwidth", (Who::Plexus, Work::new(Shm, Stream, bytes)), &peers, 1.0);
-    }
-    for path in [Loopback, Veth] {
-        let round_trip = Work::new(path, RoundTrip, 64);
-        let stream = Work::new(path, Stream, 1 << 20);
-        row("tcp-latency", (Who::Plexus, round_trip), &[Who::Ucx, Who::Ofi, Who::OfiMsg], 1.0);
-        row("tcp-latency", (Who::Plexus, round_trip), &[Who::Sockets], 1.1);
-        row("tcp-bandwidth", (Who::Plexus, stream), &[Who::Ucx, Who::Ofi], 1.0);
-        row("tcp-bandwidth", (Who::Plexus, stream), &[Who::Sockets, Who::Iperf], 0.95);
-        row("tcp-encrypted", (Who::PlexusSealed, stream), &[Who::Plexus], 0.5);
-    }
-    row("block", (Who::PlexusRail, Work::new(Shm, Block, 16 << 10)), &[Who::Machine], 1.3);
-    row("asleep", (Who::Plexus, Work::new(Shm, Asleep, 64)), &[Who::Eventfd], 1.2);
-    for bytes in [8, 64] {
-        let (ours, line) = (Work::new(Shm, Message, bytes), Work::new(Shm, Line, bytes));
-        let beside = vec![(Who::Machine, line)];
-        rows.push(Row { key: "message", ours: (Who::Plexus, ours), beside, goal: 2.0 });
-    }
-    for bytes in [64 << 10, 1 << 20] {
-        let (ours, streams) = (Work::new(Shm, PutStream, bytes), Work::new(Shm, Stream, bytes));
-        let beside = peers.map(|who| (who, streams)).to_vec();
-        rows.push(Row { key: "bandwidth", ours: (Who::Plexus, ours), beside, goal: 1.0 });
-    }
-    rows
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_row_compares_values_of_one_unit() {
-        for row in rows() {
-            let unit = row.ours.1.what.unit();
-            assert!(!row.beside.is_empty(), "{row:?}");
-            assert!(row.beside.iter().all(|(_, work)| work.what.unit() == unit), "{row:?}");
-            // A goal that ours alone could miss in the wrong direction would be none.
-            assert_eq!(unit == Unit::Ns, row.goal >= 1.0 && unit == Unit::Ns, "{row:?}");
         }
     }
 }

@@ -14,7 +14,7 @@ struct Arguments {
 }
 
 fn arguments() -> Result<Arguments, String> {
-    let mut parsed = Arguments { seeds: 1000, from: 0, scenarios: scenario::ALL.to_vec() };
+    let mut parsed = Arguments { seeds: 200, from: 0, scenarios: scenario::ALL.to_vec() };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next().ok_or(format!("`{word}` needs a value"))?;
