@@ -1,9 +1,10 @@
 //! What waiting costs: a round trip with both sides asleep beside the same with bare event descriptors; more nodes than
 //! cores in every waiting mode; the processor time of nodes with nothing to do.
 //!
-//! All in one run, in turn, medians over the turns, each beside its limit. `--repeats=N` for more turns, `--json` for
-//! machines.
+//! Run by `cargo bench -p plexus-interconnect --bench waiting [-- [--json] [--repeats=N] [NAME..]]`.
 
+#[path = "../../fabric/benches/common/figures.rs"]
+mod figures;
 #[allow(dead_code, reason = "the suite of the rails uses the rest")]
 #[path = "../../fabric/tests/conformance/pairs.rs"]
 mod pairs;
@@ -20,13 +21,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use figures::{Asked, Figure, cpus, pin};
 use pairs::Kind;
 use plexus_base::Waiting;
 use plexus_interconnect::Signal;
 use rustix::{
     event::{EventfdFlags, eventfd},
     fd::OwnedFd,
-    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 use workers::mesh;
 
@@ -39,27 +40,6 @@ const NODES: usize = 4;
 const BUSY: Duration = Duration::from_millis(400);
 /// How long they have nothing to do.
 const IDLE: Duration = Duration::from_secs(2);
-
-fn pin(cpu: usize) {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).expect("pin a thread");
-}
-
-fn cpus() -> (usize, usize) {
-    let allowed = sched_getaffinity(None).expect("the cores of this thread");
-    let mut cores = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-    match (cores.next(), cores.next()) {
-        (Some(one), Some(other)) => (one, other),
-        _ => panic!("this benchmark needs two cores"),
-    }
-}
-
-fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
 
 /// Microseconds of one round, in a thread of its own on `cpu`.
 fn timed(cpu: usize, mut round: impl FnMut(u64) + Send) -> f64 {
@@ -147,22 +127,15 @@ fn idle(waiting: Waiting) -> f64 {
     (used() - before) / start.elapsed().as_secs_f64() * 100.0
 }
 
-struct Figure {
-    name: String,
-    unit: &'static str,
-    limit: Option<&'static str>,
-    measure: Box<dyn Fn() -> f64>,
-    samples: Vec<f64>,
-}
-
-fn figures() -> Vec<Figure> {
+fn main() {
     let cpus = cpus();
     let figure = |name: &str, unit, limit, measure: Box<dyn Fn() -> f64>| Figure {
         name: name.into(),
+        what: name.into(),
         unit,
         limit,
+        steady: unit == "%",
         measure,
-        samples: Vec::new(),
     };
     let call = |kind, waiting| -> Box<dyn Fn() -> f64> { Box::new(move || calls(cpus, kind, waiting)) };
     let mut figures = vec![
@@ -179,52 +152,5 @@ fn figures() -> Vec<Figure> {
     for waiting in [Waiting::Event, Waiting::Adaptive] {
         figures.push(figure(&format!("idle_{waiting}"), "%", None, Box::new(move || idle(waiting))));
     }
-    figures
-}
-
-fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let json = arguments.iter().any(|argument| argument == "--json");
-    let repeats = arguments.iter().find_map(|argument| argument.strip_prefix("--repeats="));
-    let repeats = repeats.map_or(REPEATS, |repeats| repeats.parse().expect("--repeats= takes a number"));
-    let only: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with("--")).collect();
-    let mut figures = figures();
-    figures.retain(|figure| only.is_empty() || only.iter().any(|only| figure.name.contains(only.as_str())));
-    for turn in 0..repeats {
-        for figure in &mut figures {
-            // Idling is steady: once is enough.
-            if turn == 0 || figure.unit != "%" {
-                figure.samples.push((figure.measure)());
-            }
-        }
-    }
-    let rows: Vec<_> = figures
-        .iter()
-        .map(|figure| {
-            let limit = figure.limit.and_then(|limit| figures.iter().find(|figure| figure.name == limit));
-            let ratio = limit.map(|limit| {
-                median(figure.samples.iter().zip(&limit.samples).map(|(own, limit)| own / limit))
-            });
-            (figure, median(figure.samples.iter().copied()), ratio)
-        })
-        .collect();
-    if json {
-        let rows: Vec<_> = rows
-            .iter()
-            .map(|(figure, median, ratio)| {
-                serde_json::json!({
-                    "name": figure.name, "unit": figure.unit, "median": median,
-                    "samples": figure.samples, "limit": figure.limit, "ratio": ratio,
-                })
-            })
-            .collect();
-        println!("{}", serde_json::json!({ "repeats": repeats, "figures": rows }));
-        return;
-    }
-    println!("{:<24} {:>12} {:>5} {:>7}  of", "", "median", "", "ratio");
-    for (figure, median, ratio) in rows {
-        let ratio = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
-        let limit = figure.limit.unwrap_or_default();
-        println!("{:<24} {median:>12.2} {:>5} {ratio:>7}  {limit}", figure.name, figure.unit);
-    }
+    Asked::new(REPEATS).show(figures);
 }

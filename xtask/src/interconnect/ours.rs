@@ -80,7 +80,7 @@ impl Ours {
         let figures = figures(&self.rails, &["line", "--repeats=5"])?;
         let line = |name, bytes| {
             let work = Work::new(Path::Shm, What::Line, bytes);
-            number(&figures, name, "median_ns").map(|ns| Reading::new(Who::Machine, work, ns))
+            number(&figures, name, "median").map(|ns| Reading::new(Who::Machine, work, ns))
         };
         Ok([line("line", 8)?, line("two_lines", 64)?])
     }
@@ -94,7 +94,7 @@ impl Ours {
         };
         let names: Vec<&str> = ["--repeats=9", own].into_iter().chain(limit).collect();
         let figures = figures(&self.rails, &names)?;
-        let value = |name| number(&figures, name, "median_ns");
+        let value = |name| number(&figures, name, "median");
         let own_reading = Reading::new(Who::PlexusRail, work, value(own)?);
         Ok(match limit {
             None => vec![own_reading],
