@@ -8,6 +8,8 @@ pub mod counters;
 mod ids;
 pub mod waiting;
 
+use crc_fast::CrcAlgorithm;
+
 pub use clock::Nanos;
 pub use ids::{BlockId, Epoch, Incarnation, NodeId, NodeSet, Partition, WorkerId};
 pub use waiting::Waiting;
@@ -22,11 +24,36 @@ pub const MAX_WORKERS: usize = 8;
 /// CRC-32C (Castagnoli) of `bytes`, the checksum of every page, label and TCP frame.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    ::crc32c::crc32c(bytes)
+    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
 /// Continues a CRC-32C over more bytes: `crc32c_append(crc32c(a), b) == crc32c(ab)`.
 #[must_use]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
-    ::crc32c::crc32c_append(crc, bytes)
+    // What is kept between two parts is what the last step of a sum turns over.
+    let mut sum = crc_fast::Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
+    sum.update(bytes);
+    sum.finalize() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_those_of_the_standard() {
+        // RFC 3720, B.4.
+        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn a_sum_over_parts_is_that_over_the_whole() {
+        let bytes: Vec<u8> = (0..5000u32).map(|byte| (byte * 7 >> 3) as u8).collect();
+        for at in [0, 1, 15, 16, 17, 255, 256, 4096, 4999, 5000] {
+            let (a, b) = bytes.split_at(at);
+            assert_eq!(crc32c_append(crc32c(a), b), crc32c(&bytes), "cut at {at}");
+        }
+    }
 }

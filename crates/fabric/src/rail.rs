@@ -2,6 +2,7 @@
 
 use std::{fmt, io, os::fd::BorrowedFd};
 
+use bytes::Bytes;
 use plexus_base::Nanos;
 
 use crate::{Frame, WindowId};
@@ -203,6 +204,14 @@ pub trait Rail: Send {
     /// # Errors
     /// See [`SendError`]; on an error nothing was sent.
     fn send(&mut self, lane: Lane, head: &[u8], body: &[u8]) -> Result<(), SendError>;
+
+    /// Like [`Rail::send`], for a body that others keep too: a rail that cannot pass it on at once need not copy it.
+    ///
+    /// # Errors
+    /// See [`SendError`]; on an error nothing was sent.
+    fn send_shared(&mut self, lane: Lane, head: &[u8], body: &Bytes) -> Result<(), SendError> {
+        self.send(lane, head, body)
+    }
 
     /// Writes `put.data` into the peer's window, then sends the frame `head` + `body` on `lane`: whoever
     /// receives the frame finds the data in place.

@@ -19,6 +19,8 @@ mod spin;
 mod sync;
 mod worker;
 
+/// Bytes that several hold, as [`Net::send_shared`] takes them.
+pub use bytes::Bytes;
 pub use channel::{CHANNELS, Channel, ChannelCounters, ChannelCounts, Class};
 pub use link::{LinkCounters, LinkInfo, MAX_MESSAGE, Settings as LinkSettings};
 #[doc(hidden)]

@@ -1,5 +1,6 @@
 //! What runs on a worker, and the network that it is handed.
 
+use bytes::Bytes;
 use plexus_base::{Epoch, NodeId, WorkerId};
 use plexus_fabric::{Lost, Put, RailKind, WindowId};
 
@@ -132,6 +133,24 @@ impl Net {
     ) -> Result<(), NoLink> {
         let epoch = self.epoch;
         self.link(to)?.send(epoch, channel, kind, tag, payload);
+        Ok(())
+    }
+
+    /// Like [`Net::send`], for bytes that nobody changes any more: what must wait, and what is kept until it has arrived, is
+    /// not copied. Worth it for what is long.
+    ///
+    /// # Errors
+    /// No link to the node.
+    pub fn send_shared(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        kind: Kind,
+        tag: u32,
+        payload: &Bytes,
+    ) -> Result<(), NoLink> {
+        let epoch = self.epoch;
+        self.link(to)?.send_shared(epoch, channel, kind, tag, payload);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use plexus_base::{Nanos, NodeId};
 use plexus_fabric::Window;
-use plexus_interconnect::{Channel, Kind, Net};
+use plexus_interconnect::{Bytes, Channel, Kind, Net};
 
 use super::{
     Load, Op, PerfError, Test, Trial,
@@ -28,7 +28,7 @@ pub(super) struct Active {
     peer: NodeId,
     /// This side's, where answers are written to.
     window: Arc<Window>,
-    data: Box<[u8]>,
+    data: Bytes,
     /// What an answer that carries the bytes must look like.
     look: u64,
     streams: Vec<Stream>,
@@ -302,6 +302,7 @@ impl Active {
             number,
             offset: self.trial.place(stream as u32, number),
             data: &self.data,
+            shared: &self.data,
         };
         ops::issue(net, &sending);
     }

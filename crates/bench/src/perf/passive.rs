@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plexus_base::NodeId;
 use plexus_fabric::Window;
-use plexus_interconnect::{Kind, Message, Net};
+use plexus_interconnect::{Bytes, Kind, Message, Net};
 
 use super::{
     Op, PerfError, Test, Trial, USUAL_DEPTH,
@@ -23,7 +23,7 @@ pub(super) struct Passive {
     window: Arc<Window>,
     answer: What,
     /// What is sent back, and what must arrive.
-    data: Box<[u8]>,
+    data: Bytes,
     look: u64,
     arrived: Vec<u64>,
     acknowledge_every: u64,
@@ -109,6 +109,7 @@ impl Passive {
                 offset: self.trial.place(stream, now),
                 // How much has come needs no more than the word.
                 data: if latency { &self.data } else { &self.data[word..] },
+                shared: &self.data,
             };
             ops::issue(net, &sending);
         }
@@ -139,6 +140,7 @@ impl Passive {
                 number,
                 offset: place,
                 data: &self.data,
+                shared: &self.data,
             };
             ops::issue(net, &sending);
         } else if number.is_multiple_of(self.acknowledge_every) {

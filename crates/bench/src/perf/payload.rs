@@ -4,6 +4,7 @@
 //! compares what it read with what was sent: a message that came changed or before its data ends the measurement.
 
 use plexus_fabric::Window;
+use plexus_interconnect::Bytes;
 
 /// Bytes that move between cores at once.
 const LINE: usize = 64;
@@ -11,7 +12,7 @@ const LINE: usize = 64;
 const WORD: usize = 8;
 
 /// What is sent: no two words of it are alike.
-pub(super) fn pattern(bytes: usize) -> Box<[u8]> {
+pub(super) fn pattern(bytes: usize) -> Bytes {
     let words = (0..bytes.div_ceil(WORD) as u64).map(|word| (word + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut pattern: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     pattern.truncate(bytes);

@@ -10,6 +10,7 @@
 mod inbox;
 mod outbox;
 mod path;
+mod queue;
 mod seal;
 mod wire;
 
@@ -20,6 +21,7 @@ use std::{
     sync::Arc,
 };
 
+use bytes::Bytes;
 use plexus_base::Nanos;
 use rustix::event::epoll;
 
@@ -27,7 +29,7 @@ use crate::{
     Frame, Health, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, WindowSpan, Windows,
 };
 use inbox::{Inbox, Stop};
-use outbox::{Broken, Outbox};
+use outbox::{Body, Broken, Outbox};
 use wire::Load;
 
 #[doc(hidden)]
@@ -139,14 +141,14 @@ impl TcpRail {
         if len > u64::from(u32::MAX) || !span.is_some_and(|span| span.holds(load.put.offset, len)) {
             return Err(SendError::TooLarge);
         }
-        self.take(lane, head, body, Some(&load))
+        self.take(lane, head, Body::Borrowed(body), Some(&load))
     }
 
     fn take(
         &mut self,
         lane: Lane,
         head: &[u8],
-        body: &[u8],
+        body: Body<'_>,
         load: Option<&Load<'_>>,
     ) -> Result<(), SendError> {
         if head.len() + body.len() > MAX_FRAME {
@@ -172,7 +174,11 @@ impl Rail for TcpRail {
     }
 
     fn send(&mut self, lane: Lane, head: &[u8], body: &[u8]) -> Result<(), SendError> {
-        self.take(lane, head, body, None)
+        self.take(lane, head, Body::Borrowed(body), None)
+    }
+
+    fn send_shared(&mut self, lane: Lane, head: &[u8], body: &Bytes) -> Result<(), SendError> {
+        self.take(lane, head, Body::Shared(body), None)
     }
 
     fn put(&mut self, lane: Lane, put: Put<'_>, head: &[u8], body: &[u8]) -> Result<(), SendError> {

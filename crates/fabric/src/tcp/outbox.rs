@@ -1,43 +1,46 @@
 //! The sending half of one stream: gathers what goes out, keeps what the socket did not take.
 //!
-//! Guarantees: a frame is taken whole or not at all; the bytes of the caller are not needed after the call;
-//! memory is bounded. Small frames wait for the flush, so that a batch of them is one system call; large ones
-//! go out at once, straight from where they are, with whatever waits in front of them.
+//! Guarantees: a frame is taken whole or not at all; the bytes of the caller are not needed after the call, unless it
+//! shares them; memory is bounded. Small frames wait for the flush, so that a batch of them is one system call, and so do long
+//! ones that are shared; other long ones go out at once, straight from where they are, with whatever waits in front of them.
 
 use std::{io::IoSlice, net::TcpStream};
 
+use bytes::Bytes;
 use rustix::{
     io::Errno,
     net::{SendAncillaryBuffer, SendFlags},
 };
 
 use super::{
+    queue::Queue,
     seal::Sealer,
     wire::{self, Load},
 };
 use crate::{Lane, SendError};
 
-/// Bytes that may wait for the socket, by lane. Prompt: more than the credits of all channels allow to be
-/// under way. Bulk:
-/// 512 blocks of 16 KiB, some milliseconds of a fast network.
-const MOST_QUEUED: [usize; 2] = [512 << 10, 8 << 20];
+/// Bytes that may wait for the socket, by lane. Prompt: a batch of small frames. Bulk: a few dozens of the longest frames; more
+/// wait in the link, which keeps them anyway.
+const MOST_QUEUED: [usize; 2] = [512 << 10, 1 << 20];
 
 /// Frames up to this many bytes wait for the flush: copying them costs less than a system call by far.
 const SMALL: usize = 4 << 10;
 
-/// So much is sent without waiting for the flush.
+/// So much of what is copied is sent without waiting for the flush, and so much of what is shared.
 const ENOUGH: usize = 32 << 10;
+const ENOUGH_SHARED: usize = 256 << 10;
 
-/// Memory kept when a queue has emptied.
-const KEPT: usize = 256 << 10;
+/// Pieces that one system call takes.
+const SLICES: usize = 40;
+
+/// Pieces of a frame: headers, body, data of a put.
+const PARTS: usize = 4;
 
 pub(super) struct Outbox {
     lane: Lane,
     sequence: u32,
     sealer: Option<Sealer>,
-    queue: Vec<u8>,
-    /// How much of the queue the socket has taken.
-    taken: usize,
+    queue: Queue,
     /// The socket took less than it was offered; it will say when it takes more.
     blocked: bool,
     /// Bytes that the socket has taken ever.
@@ -51,22 +54,34 @@ pub(super) struct Broken {
     pub(super) begun: bool,
 }
 
+/// The body of a frame.
+#[derive(Clone, Copy)]
+pub(super) enum Body<'a> {
+    Borrowed(&'a [u8]),
+    Shared(&'a Bytes),
+}
+
+impl<'a> Body<'a> {
+    fn bytes(self) -> &'a [u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+
+    pub(super) fn len(self) -> usize {
+        self.bytes().len()
+    }
+}
+
 impl Outbox {
     pub(super) fn new(lane: Lane, sealer: Option<Sealer>) -> Self {
-        Self {
-            lane,
-            sequence: 0,
-            sealer,
-            queue: Vec::with_capacity(2 * ENOUGH),
-            taken: 0,
-            blocked: false,
-            sent: 0,
-        }
+        Self { lane, sequence: 0, sealer, queue: Queue::default(), blocked: false, sent: 0 }
     }
 
     /// Bytes that wait for the socket.
     pub(super) fn queued(&self) -> usize {
-        self.queue.len() - self.taken
+        self.queue.len()
     }
 
     /// Whether a flush might send something.
@@ -79,7 +94,7 @@ impl Outbox {
         &mut self,
         socket: &TcpStream,
         head: &[u8],
-        body: &[u8],
+        body: Body<'_>,
         load: Option<&Load<'_>>,
     ) -> Result<Result<(), SendError>, Broken> {
         let before = self.sent + self.queued() as u64;
@@ -90,7 +105,7 @@ impl Outbox {
         &mut self,
         socket: &TcpStream,
         head: &[u8],
-        body: &[u8],
+        body: Body<'_>,
         load: Option<&Load<'_>>,
     ) -> Result<Result<(), SendError>, Errno> {
         let data = load.map_or(&[][..], |load| load.put.data);
@@ -106,36 +121,41 @@ impl Outbox {
         let sequence = self.sequence;
         self.sequence = sequence.wrapping_add(1);
         if let Some(sealer) = &mut self.sealer {
-            wire::seal(sealer, self.lane, sequence, head, body, load, &mut self.queue);
+            let (lane, body) = (self.lane, body.bytes());
+            self.queue.write(|queue| wire::seal(sealer, lane, sequence, head, body, load, queue));
             self.pieces(socket, data)?;
-            if total > SMALL && !self.blocked {
-                self.flush(socket)?;
-            }
-            return Ok(Ok(()));
+            return self.go(socket, total > SMALL, ENOUGH);
         }
-        let header = wire::encode(self.lane, sequence, head, body, load);
-        let parts = [header.bytes(), head, body, data];
-        if total <= SMALL || self.blocked {
-            parts.iter().for_each(|part| self.queue.extend_from_slice(part));
-            if self.queued() >= ENOUGH && !self.blocked {
-                self.flush(socket)?;
-            }
-            return Ok(Ok(()));
+        let header = wire::encode(self.lane, sequence, head, body.bytes(), load);
+        if let (Body::Shared(shared), true) = (body, total > SMALL && data.is_empty()) {
+            self.queue.write(|queue| [header.bytes(), head].into_iter().for_each(|part| queue.extend(part)));
+            self.queue.share(shared);
+            return self.go(socket, false, ENOUGH_SHARED);
         }
-        let waiting = self.queued();
-        let mut taken = self.offer(socket, parts)?;
-        if taken >= waiting {
-            self.queue.clear();
-            self.taken = 0;
-            taken -= waiting;
-        } else {
-            self.taken += taken;
-            taken = 0;
+        let parts = [header.bytes(), head, body.bytes(), data];
+        let mut taken = 0;
+        if total > SMALL && !self.blocked {
+            let waiting = self.queued();
+            let all = self.offer(socket, parts)?;
+            self.queue.took(all.min(waiting));
+            taken = all.saturating_sub(waiting);
         }
-        for part in parts {
-            let skipped = taken.min(part.len());
-            taken -= skipped;
-            self.queue.extend_from_slice(&part[skipped..]);
+        if taken < total {
+            self.queue.write(|queue| {
+                for part in parts {
+                    let skipped = taken.min(part.len());
+                    taken -= skipped;
+                    queue.extend_from_slice(&part[skipped..]);
+                }
+            });
+        }
+        self.go(socket, false, ENOUGH)
+    }
+
+    /// A frame is in the queue: flushes it if that is to be, or if there is `enough` to be flushed.
+    fn go(&mut self, socket: &TcpStream, now: bool, enough: usize) -> Result<Result<(), SendError>, Errno> {
+        if (now || self.queued() >= enough) && !self.blocked {
+            self.flush(socket)?;
         }
         Ok(Ok(()))
     }
@@ -147,46 +167,37 @@ impl Outbox {
             if self.queued() >= ENOUGH && !self.blocked {
                 self.flush(socket)?;
             }
-            match (&mut self.sealer, pieces.next()) {
-                (Some(sealer), Some(piece)) => wire::seal_piece(sealer, piece, &mut self.queue),
-                _ => return Ok(()),
-            }
+            let (Some(sealer), Some(piece)) = (&mut self.sealer, pieces.next()) else { return Ok(()) };
+            self.queue.write(|queue| wire::seal_piece(sealer, piece, queue));
         }
     }
 
     /// Sends what waits, as far as the socket takes it.
     pub(super) fn flush(&mut self, socket: &TcpStream) -> Result<(), Errno> {
-        if self.queued() == 0 {
-            return Ok(());
-        }
-        self.taken += self.offer(socket, [&[]; 4])?;
-        if self.queued() == 0 {
-            self.queue.clear();
-            self.queue.shrink_to(KEPT);
-            self.taken = 0;
-        } else if self.taken >= KEPT && self.taken >= self.queued() {
-            self.queue.drain(..self.taken);
-            self.taken = 0;
+        while self.queued() > 0 {
+            let taken = self.offer(socket, [&[]; PARTS])?;
+            self.queue.took(taken);
+            if self.blocked {
+                break;
+            }
         }
         Ok(())
     }
 
-    /// Offers the queue and then `parts` to the socket; how many bytes it took.
-    fn offer(&mut self, socket: &TcpStream, parts: [&[u8]; 4]) -> Result<usize, Errno> {
-        let [a, b, c, d] = parts;
-        let all = [&self.queue[self.taken..], a, b, c, d];
-        let offered: usize = all.iter().map(|part| part.len()).sum();
-        let slices = all.map(IoSlice::new);
-        let first = usize::from(all[0].is_empty());
-        let last = all.iter().rposition(|part| !part.is_empty()).unwrap_or(0);
+    /// Offers the queue and then `parts` to the socket; how many bytes it took. Where the queue has more pieces than a call
+    /// takes, the parts are not offered.
+    fn offer(&mut self, socket: &TcpStream, parts: [&[u8]; PARTS]) -> Result<usize, Errno> {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let (mut count, mut offered) = self.queue.slices(&mut slices[..SLICES - PARTS]);
+        if offered == self.queue.len() {
+            for part in parts.into_iter().filter(|part| !part.is_empty()) {
+                slices[count] = IoSlice::new(part);
+                (count, offered) = (count + 1, offered + part.len());
+            }
+        }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let taken = loop {
-            match rustix::net::sendmsg(
-                socket,
-                &slices[first..=last],
-                &mut SendAncillaryBuffer::default(),
-                flags,
-            ) {
+            match rustix::net::sendmsg(socket, &slices[..count], &mut SendAncillaryBuffer::default(), flags) {
                 Ok(taken) => break taken,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break 0,

@@ -16,6 +16,8 @@ pub(super) struct Attached {
     pub(super) slot: u8,
     pub(super) generation: u32,
     pub(super) rail: Box<dyn Rail>,
+    /// Of its [`Rank`].
+    pub(super) retains: bool,
     pub(super) health: Health,
     pub(super) bytes_out: u64,
     pub(super) bytes_in: u64,

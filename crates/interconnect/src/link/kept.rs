@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use crossbeam_queue::ArrayQueue;
 use plexus_fabric::{Put, WindowId};
 
@@ -31,36 +32,68 @@ impl Default for Spare {
 
 impl Spare {
     /// A copy of `bytes`.
-    fn copy(&self, bytes: &[u8]) -> Bytes {
+    pub(super) fn copy(&self, bytes: &[u8]) -> Bytes {
         if bytes.len() <= SHORT || bytes.len() > LONGEST {
-            return Bytes { bytes: bytes.to_vec(), spare: None };
+            return Bytes::copy_from_slice(bytes);
         }
         let mut copy = self.0.pop().unwrap_or_default();
         copy.clear();
         copy.extend_from_slice(bytes);
-        Bytes { bytes: copy, spare: Some(self.clone()) }
+        Bytes::from_owner(Piece { bytes: copy, spare: self.clone() })
     }
 }
 
-/// Some bytes, whose memory goes back to where it came from.
-struct Bytes {
+/// Some memory that goes back to where it came from.
+struct Piece {
     bytes: Vec<u8>,
-    spare: Option<Spare>,
+    spare: Spare,
 }
 
-impl Drop for Bytes {
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Piece {
     fn drop(&mut self) {
-        if let Some(spare) = &self.spare {
-            // When it is full there is enough.
-            let _ = spare.0.push(std::mem::take(&mut self.bytes));
+        // When it is full there is enough.
+        let _ = self.spare.0.push(std::mem::take(&mut self.bytes));
+    }
+}
+
+/// The body of a frame, as its sender has it.
+#[derive(Clone, Copy)]
+pub(super) struct Body<'a> {
+    pub(super) bytes: &'a [u8],
+    /// What they are a part of, if their sender keeps them as they are.
+    pub(super) shared: Option<&'a Bytes>,
+}
+
+impl<'a> Body<'a> {
+    /// Bytes that are the sender's own again when it has handed them in.
+    pub(super) fn borrowed(bytes: &'a [u8]) -> Self {
+        Self { bytes, shared: None }
+    }
+
+    /// The same for as long as is needed: a copy only where they are not shared.
+    pub(super) fn keep(self, spare: &Spare) -> Bytes {
+        match self.shared {
+            Some(all) => all.slice_ref(self.bytes),
+            None => spare.copy(self.bytes),
         }
+    }
+
+    /// Whether copying them is worth avoiding.
+    pub(super) fn is_long(self) -> bool {
+        self.bytes.len() > SHORT
     }
 }
 
 /// A frame, with the put in front of it.
 pub(super) struct Owned {
     pub(super) header: Header,
-    body: Bytes,
+    pub(super) body: Bytes,
     put: Option<OwnedPut>,
 }
 
@@ -72,23 +105,19 @@ struct OwnedPut {
 }
 
 impl Owned {
-    pub(super) fn of(spare: &Spare, header: Header, put: Option<Put<'_>>, body: &[u8]) -> Self {
+    pub(super) fn of(spare: &Spare, header: Header, put: Option<Put<'_>>, body: Body<'_>) -> Self {
         let put = put.map(|put| OwnedPut {
             window: put.window,
             offset: put.offset,
             generation: put.generation,
             data: spare.copy(put.data),
         });
-        Self { header, body: spare.copy(body), put }
-    }
-
-    pub(super) fn body(&self) -> &[u8] {
-        &self.body.bytes
+        Self { header, body: body.keep(spare), put }
     }
 
     pub(super) fn put(&self) -> Option<Put<'_>> {
         let OwnedPut { window, offset, generation, data } = self.put.as_ref()?;
-        Some(Put { window: *window, offset: *offset, generation: *generation, data: &data.bytes })
+        Some(Put { window: *window, offset: *offset, generation: *generation, data })
     }
 }
 
@@ -97,14 +126,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_shared_is_not_copied() {
+        let (spare, all) = (Spare::default(), Bytes::from(vec![7; 40_000]));
+        let kept = Body { bytes: &all[10_000..30_000], shared: Some(&all) }.keep(&spare);
+        assert_eq!((kept.as_ptr(), kept.len()), (all[10_000..].as_ptr(), 20_000));
+    }
+
+    #[test]
     fn memory_of_long_fragments_is_used_again_and_bounded() {
         let spare = Spare::default();
-        let keep = |bytes: usize| Owned::of(&spare, Header::note(), None, &vec![7; bytes]);
+        let keep = |bytes: usize| Owned::of(&spare, Header::note(), None, Body::borrowed(&vec![7; bytes]));
         let kept = keep(10_000);
-        let place = kept.body().as_ptr();
-        assert_eq!(kept.body(), [7; 10_000]);
+        let place = kept.body.as_ptr();
+        assert_eq!(kept.body, [7; 10_000][..]);
         drop(kept);
-        assert_eq!(keep(9_000).body().as_ptr(), place);
+        assert_eq!(keep(9_000).body.as_ptr(), place);
         drop([keep(10), keep(LONGEST + 1)]);
         assert_eq!(spare.0.len(), 1, "neither short nor very long ones");
         drop((0..2 * PIECES).map(|_| keep(5_000)).collect::<Vec<_>>());

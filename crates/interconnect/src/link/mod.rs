@@ -18,6 +18,7 @@ mod tests;
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use plexus_base::{Epoch, Nanos, NodeId, clock};
 use plexus_fabric::{Access, Health, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, Windows};
 use zerocopy::IntoBytes;
@@ -25,7 +26,7 @@ use zerocopy::IntoBytes;
 use self::{
     arrive::{Arrivals, Desk},
     attached::{Attached, rank},
-    kept::{Owned, Spare},
+    kept::{Body, Owned, Spare},
     protocol::{Limits, LinkCore, NoRoom, Outgoing, Pace, Sick, Signs, Span, Waybill},
 };
 use crate::{
@@ -153,7 +154,8 @@ impl Link {
             return self.events.push(Event::RailDown { slot: new.slot, generation: new.generation, why });
         }
         let NewRail { slot, generation, rail, health, .. } = new;
-        self.rails.push(Attached { slot, generation, rail, health, bytes_out: 0, bytes_in: 0 });
+        let retains = rank(kind).retains;
+        self.rails.push(Attached { slot, generation, rail, retains, health, bytes_out: 0, bytes_in: 0 });
         self.down = None;
         self.refresh();
     }
@@ -182,6 +184,31 @@ impl Link {
     /// Sends a message, or queues it while credits or room are missing.
     #[inline]
     pub(crate) fn send(&mut self, epoch: Epoch, channel: Channel, kind: Kind, tag: u32, payload: &[u8]) {
+        self.message(epoch, channel, kind, tag, payload, None);
+    }
+
+    /// Sends a message whose bytes need not be copied to be kept.
+    pub(crate) fn send_shared(
+        &mut self,
+        epoch: Epoch,
+        channel: Channel,
+        kind: Kind,
+        tag: u32,
+        payload: &Bytes,
+    ) {
+        self.message(epoch, channel, kind, tag, payload, Some(payload));
+    }
+
+    #[inline]
+    fn message(
+        &mut self,
+        epoch: Epoch,
+        channel: Channel,
+        kind: Kind,
+        tag: u32,
+        payload: &[u8],
+        shared: Option<&Bytes>,
+    ) {
         assert!(payload.len() <= MAX_MESSAGE, "a message of {} bytes", payload.len());
         self.info.counters[channel.index()].sent(kind, payload.len());
         let head = Head { what: What::Message, kind, channel, epoch, tag };
@@ -189,14 +216,14 @@ impl Link {
         let mut rest = payload;
         while rest.len() > MAX_BODY {
             let (fragment, behind) = rest.split_at(MAX_BODY);
-            self.frame(Head { what: What::Part, ..head }, lane, None, fragment);
+            self.frame(Head { what: What::Part, ..head }, lane, None, Body { bytes: fragment, shared });
             rest = behind;
             // While we copy what finds no room, the peer makes some: it must not run dry meanwhile.
             if self.core.queued() > 0 && (payload.len() - rest.len()).is_multiple_of(REFILL * MAX_BODY) {
                 self.pump();
             }
         }
-        self.frame(head, lane, None, rest);
+        self.frame(head, lane, None, Body { bytes: rest, shared });
     }
 
     /// Puts bytes into a window of the peer and sends a message behind them.
@@ -215,7 +242,7 @@ impl Link {
         let head = Head { what: What::Message, kind, channel, epoch, tag };
         let lane = lane(channel, put.data.len());
         let put = self.stripes(head, lane, put);
-        self.frame(head, lane, Some(put), payload);
+        self.frame(head, lane, Some(put), Body::borrowed(payload));
     }
 
     /// Puts bytes into a window of the peer and tells nobody.
@@ -230,11 +257,13 @@ impl Link {
             return match memory.write(lane, put) {
                 Ok(()) => {}
                 Err(SendError::TooLarge) => self.fail(misplaced_put()),
-                Err(SendError::Full | SendError::Lost) => self.frame(head, lane, Some(put), &[]),
+                Err(SendError::Full | SendError::Lost) => {
+                    self.frame(head, lane, Some(put), Body::borrowed(&[]));
+                }
             };
         }
         let put = self.stripes(head, lane, put);
-        self.frame(head, lane, Some(put), &[]);
+        self.frame(head, lane, Some(put), Body::borrowed(&[]));
     }
 
     /// The rail of a peer whose memory is mapped here, if what is done over it at once overtakes nothing that was sent before.
@@ -252,7 +281,7 @@ impl Link {
             while put.data.len() > STRIPE {
                 let (piece, rest) = put.data.split_at(STRIPE);
                 let head = written(head.epoch, head.channel, head.kind);
-                self.frame(head, lane, Some(Put { data: piece, ..put }), &[]);
+                self.frame(head, lane, Some(Put { data: piece, ..put }), Body::borrowed(&[]));
                 put = Put { offset: put.offset + STRIPE as u64, data: rest, ..put };
             }
         }
@@ -265,7 +294,7 @@ impl Link {
         self.info.counters[channel.index()].sent(Kind::Request, bytes.len());
         self.asked += 1;
         let head = Head { what: What::Access, kind: Kind::Request, channel, epoch, tag };
-        self.frame(head, channel.lane(), None, &bytes);
+        self.frame(head, channel.lane(), None, Body::borrowed(&bytes));
     }
 
     /// An access by message was answered.
@@ -304,7 +333,7 @@ impl Link {
     }
 
     #[inline]
-    fn frame(&mut self, head: Head, lane: Lane, put: Option<Put<'_>>, body: &[u8]) {
+    fn frame(&mut self, head: Head, lane: Lane, put: Option<Put<'_>>, body: Body<'_>) {
         let span = put.map(|put| Span {
             window: put.window.0,
             from: put.offset,
@@ -318,11 +347,24 @@ impl Link {
         let Some(attached) = route.and_then(|slot| attached(&mut self.rails, slot)) else {
             return self.core.queue(bill, owned());
         };
-        let stamp = self.core.stamp(head.channel);
-        match offer(attached, lane, header.stamped(stamp), put, body) {
-            Ok(()) => self.core.sent(attached.slot, &bill, stamp, owned),
-            Err(SendError::Full | SendError::Lost) => self.core.queue(bill, owned()),
-            Err(SendError::TooLarge) => self.fail(misplaced_put()),
+        let (stamp, slot) = (self.core.stamp(head.channel), attached.slot);
+        let header = header.stamped(stamp);
+        let (error, owned) = if attached.retains && body.is_long() && put.is_none() {
+            // It is kept anyway: what the rail does not pass on at once it can take from there.
+            let owned = owned();
+            match offer_shared(attached, lane, header, &owned.body) {
+                Ok(()) => return self.core.sent(slot, &bill, stamp, || owned),
+                Err(error) => (error, owned),
+            }
+        } else {
+            match offer(attached, lane, header, put, body.bytes) {
+                Ok(()) => return self.core.sent(slot, &bill, stamp, owned),
+                Err(error) => (error, owned()),
+            }
+        };
+        match error {
+            SendError::Full | SendError::Lost => self.core.queue(bill, owned),
+            SendError::TooLarge => self.fail(misplaced_put()),
         }
     }
 
@@ -433,7 +475,11 @@ impl Link {
             let attached = attached(rails, slot).ok_or(NoRoom)?;
             let sent = match outgoing {
                 Outgoing::Frame(_, owned) => {
-                    offer(attached, lane, owned.header.stamped(stamp), owned.put(), owned.body())
+                    let header = owned.header.stamped(stamp);
+                    match owned.put() {
+                        None => offer_shared(attached, lane, header, &owned.body),
+                        put => offer(attached, lane, header, put, &owned.body),
+                    }
                 }
                 Outgoing::Note(received) => {
                     let body = arrive::encode_note(received);
@@ -458,8 +504,7 @@ impl Link {
     /// others. The rail that keeps nothing ends the link.
     #[cold]
     fn give_up(&mut self, index: usize, why: Lost) {
-        let Attached { slot, generation, mut rail, .. } = self.rails.swap_remove(index);
-        let retains = rank(rail.kind()).retains;
+        let Attached { slot, generation, mut rail, retains, .. } = self.rails.swap_remove(index);
         rail.abandon();
         drop(rail);
         if !retains {
@@ -594,5 +639,12 @@ fn offer(
         Some(put) => attached.rail.put(lane, put, header.as_bytes(), body)?,
     }
     attached.bytes_out += (HEADER + body.len() + put.map_or(0, |put| put.data.len())) as u64;
+    Ok(())
+}
+
+#[inline]
+fn offer_shared(attached: &mut Attached, lane: Lane, header: Header, body: &Bytes) -> Result<(), SendError> {
+    attached.rail.send_shared(lane, header.as_bytes(), body)?;
+    attached.bytes_out += (HEADER + body.len()) as u64;
     Ok(())
 }

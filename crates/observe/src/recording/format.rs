@@ -149,7 +149,7 @@ impl Head {
             magic: MAGIC,
             format: FORMAT.into(),
             length: (text.len() as u32).into(),
-            crc: crc32c::crc32c(&text).into(),
+            crc: plexus_base::crc32c(&text).into(),
         };
         [head.as_bytes(), &text].concat()
     }
@@ -165,7 +165,7 @@ impl Head {
             return Err("it was recorded by a newer plexus, in a format that this one does not know");
         }
         let text = rest.get(..head.length.get() as usize).filter(|text| text.len() <= MAX_LENGTH);
-        let text = text.filter(|text| crc32c::crc32c(text) == head.crc.get());
+        let text = text.filter(|text| plexus_base::crc32c(text) == head.crc.get());
         let parsed: Self =
             text.and_then(|text| serde_json::from_slice(text).ok()).ok_or("its head is damaged")?;
         if parsed.size_bounds.len() + 1 != SIZES || parsed.directions.len() != DIRECTIONS.len() {
@@ -234,7 +234,7 @@ impl Record {
         let (front, rest) = RecordBytes::read_from_prefix(bytes).ok()?;
         let length = front.length.get() as usize;
         let mut body = rest.get(..length).filter(|_| length <= MAX_LENGTH)?;
-        if crc32c::crc32c(body) != front.crc.get() {
+        if plexus_base::crc32c(body) != front.crc.get() {
             return None;
         }
         let body = &mut body;
@@ -276,6 +276,6 @@ fn below(place: u64, length: usize) -> Option<usize> {
 
 /// A body behind its length and checksum.
 pub(super) fn sealed(body: &[u8]) -> Vec<u8> {
-    let front = RecordBytes { length: (body.len() as u32).into(), crc: crc32c::crc32c(body).into() };
+    let front = RecordBytes { length: (body.len() as u32).into(), crc: plexus_base::crc32c(body).into() };
     [front.as_bytes(), body].concat()
 }

@@ -10,7 +10,7 @@ mod write;
 
 use plexus_base::NodeId;
 use plexus_fabric::Window;
-use plexus_interconnect::{Channel, Kind, Message, Net};
+use plexus_interconnect::{Bytes, Channel, Kind, Message, Net};
 use plexus_node::port::Ports;
 
 use super::{Op, Trial, parameters::PROMPT, payload};
@@ -27,6 +27,8 @@ pub(super) struct Sending<'a> {
     /// Where in the peer's window it goes, if it goes there.
     pub(super) offset: u64,
     pub(super) data: &'a [u8],
+    /// What that is a part of.
+    pub(super) shared: &'a Bytes,
 }
 
 /// Sends it. Where there is no link nothing happens: the port is told of that apart.
