@@ -46,24 +46,24 @@ pub fn size_class(bytes: u64) -> usize {
 /// Messages and bytes by message size.
 #[derive(Debug, Default)]
 pub struct SizeCounters {
-    messages: [Counter; SIZES],
-    bytes: [Counter; SIZES],
+    /// Messages and bytes of a class side by side: counting one changes one cache line.
+    classes: [[Counter; 2]; SIZES],
 }
 
 impl SizeCounters {
     /// Counts one message of `bytes`.
     pub fn count(&self, bytes: u64) {
-        let class = size_class(bytes);
-        self.messages[class].add(1);
-        self.bytes[class].add(bytes);
+        let [messages, sum] = &self.classes[size_class(bytes)];
+        messages.add(1);
+        sum.add(bytes);
     }
 
     /// The counts now.
     #[must_use]
     pub fn snapshot(&self) -> SizeCounts {
         SizeCounts {
-            messages: std::array::from_fn(|class| self.messages[class].value()),
-            bytes: std::array::from_fn(|class| self.bytes[class].value()),
+            messages: self.classes.each_ref().map(|[messages, _]| messages.value()),
+            bytes: self.classes.each_ref().map(|[_, bytes]| bytes.value()),
         }
     }
 }

@@ -66,6 +66,14 @@ impl Inbox {
         self.entries.len()
     }
 
+    /// Who sent the message, and what stands in front of it.
+    #[inline]
+    pub(crate) fn head(&self, index: usize) -> (NodeId, Head) {
+        let Entry { from, head, .. } = self.entries[index];
+        (from, head)
+    }
+
+    #[inline]
     pub(crate) fn message(&self, index: usize) -> Message<'_> {
         let Entry { from, head, place } = self.entries[index];
         let Head { channel, kind, epoch, tag, .. } = head;

@@ -8,6 +8,7 @@ use crate::{
     Channel, Kind, Message,
     link::{Link, Request},
     links::Links,
+    message::Head,
 };
 
 /// A program of messages: what a worker runs. All calls come one at a time from whoever drives the worker; none
@@ -293,12 +294,10 @@ impl Net {
         self.links.get_mut(to).ok_or(NoLink(to))
     }
 
-    pub(crate) fn take_reply(&mut self, message: &Message<'_>) -> Option<u64> {
-        if message.kind != Kind::Reply {
-            return None;
-        }
-        let (token, access) = self.calls.close(message)?;
-        if access && let Ok(link) = self.link(message.from) {
+    /// The token of the call that a reply ends, if it ends one.
+    pub(crate) fn take_reply(&mut self, from: NodeId, reply: &Head) -> Option<u64> {
+        let (token, access) = self.calls.close(from, reply)?;
+        if access && let Ok(link) = self.link(from) {
             link.access_answered();
         }
         Some(token)
@@ -339,11 +338,11 @@ impl Calls {
         u32::from(call.generation) << 16 | u32::from(place)
     }
 
-    fn close(&mut self, reply: &Message<'_>) -> Option<(u64, bool)> {
+    fn close(&mut self, from: NodeId, reply: &Head) -> Option<(u64, bool)> {
         let place = (reply.tag & 0xffff) as u16;
         let call = self.open.get_mut(usize::from(place))?;
         let (to, channel, token) = call.waiting?;
-        if u32::from(call.generation) != reply.tag >> 16 || to != reply.from || channel != reply.channel {
+        if u32::from(call.generation) != reply.tag >> 16 || to != from || channel != reply.channel {
             return None;
         }
         call.waiting = None;
@@ -369,21 +368,22 @@ impl Calls {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::What;
 
-    fn reply(from: NodeId, tag: u32) -> Message<'static> {
-        Message { from, channel: Channel::Services, kind: Kind::Reply, epoch: Epoch(1), tag, payload: &[] }
+    fn reply(tag: u32) -> Head {
+        Head { what: What::Message, channel: Channel::Services, kind: Kind::Reply, epoch: Epoch(1), tag }
     }
 
     #[test]
     fn a_reply_is_taken_once_and_only_from_whom_it_was_asked() {
         let mut calls = Calls::default();
         let tag = calls.open(NodeId(1), Channel::Services, 77, true);
-        assert_eq!(calls.close(&reply(NodeId(2), tag)), None);
-        assert_eq!(calls.close(&reply(NodeId(1), tag)), Some((77, true)));
-        assert_eq!(calls.close(&reply(NodeId(1), tag)), None);
+        assert_eq!(calls.close(NodeId(2), &reply(tag)), None);
+        assert_eq!(calls.close(NodeId(1), &reply(tag)), Some((77, true)));
+        assert_eq!(calls.close(NodeId(1), &reply(tag)), None);
         let again = calls.open(NodeId(1), Channel::Services, 78, false);
         assert_ne!(tag, again, "the same place, another generation");
-        assert_eq!(calls.close(&reply(NodeId(1), tag)), None);
+        assert_eq!(calls.close(NodeId(1), &reply(tag)), None);
         assert_eq!(calls.fail(NodeId(1)), [78]);
     }
 }

@@ -201,6 +201,9 @@ impl Trial {
     /// Where in the window of the peer message `number` of `stream` goes: no two under way share a place
     /// while there are places.
     pub(crate) fn place(&self, stream: u32, number: u64) -> u64 {
+        if matches!(self.op, Op::Send | Op::Atomic) {
+            return 0;
+        }
         let places = u64::from(LONGEST / self.bytes);
         let place = u64::from(stream) * u64::from(self.depth) + number % u64::from(self.depth);
         place % places * u64::from(self.bytes)

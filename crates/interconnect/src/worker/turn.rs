@@ -7,7 +7,7 @@ use plexus_fabric::{Lost, RailKind};
 
 use super::{Control, Shared};
 use crate::{
-    LinkEvent, LinkInfo, Net, Service,
+    Kind, LinkEvent, LinkInfo, Net, Service,
     inbox::Inbox,
     link::{self, Link, NewRail},
     sync::lock,
@@ -46,11 +46,12 @@ impl<S: Service> Core<S> {
             if inbox.len() > 0 {
                 done += inbox.len();
                 for index in 0..inbox.len() {
-                    let message = inbox.message(index);
-                    let (from, kind) = (message.from, message.kind);
-                    match net.take_reply(&message) {
-                        Some(token) => service.reply(net, from, token, message.payload),
-                        None => service.message(net, message),
+                    let (from, head) = inbox.head(index);
+                    let kind = head.kind;
+                    let token = if kind == Kind::Reply { net.take_reply(from, &head) } else { None };
+                    match token {
+                        Some(token) => service.reply(net, from, token, inbox.message(index).payload),
+                        None => service.message(net, inbox.message(index)),
                     }
                     if let Some(link) = net.links.get_mut(peer) {
                         link.handled(kind);
