@@ -102,7 +102,7 @@ fn handshake(path: &Path) -> io::Result<Parts> {
     }
     let mut descriptors = descriptors.into_iter();
     let mut next = || descriptors.next().ok_or_else(|| wrong("a descriptor is missing"));
-    let span = WindowSpan { id: WindowId(0), len: welcome.arena, granule: 0 };
+    let span = WindowSpan { id: WindowId(0), len: welcome.arena, granule: 0, wordwise: true };
     let arena = PeerWindow::map(next()?.as_fd(), span).map_err(setup)?;
     let bell = Bell::create().map_err(setup)?;
     let gone = Arc::new(AtomicBool::new(false));

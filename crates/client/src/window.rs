@@ -221,26 +221,28 @@ impl Window {
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::NoWindow`], [`Error::NodeGone`].
     pub fn get(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        let mut at = offset;
-        for piece in into.chunks_mut(MAX_MESSAGE) {
+        let (mut at, mut rest) = (offset, into);
+        while !rest.is_empty() {
+            let (piece, behind) = rest.split_at_mut(piece(at, rest.len()));
             let len = (piece.len() as u64).to_le_bytes();
             let done = self.access(Verb::Get, at, &len)?;
             piece.copy_from_slice(done.bytes.get(..piece.len()).ok_or(Error::OutOfRange)?);
-            at += piece.len() as u64;
+            (at, rest) = (at + piece.len() as u64, behind);
         }
         Ok(())
     }
 
     /// Writes at the window's home and in every copy. What is longer than [`MAX_MESSAGE`] is written in pieces; other programs'
-    /// changes may come in between. An aligned word of eight bytes is never seen half written.
+    /// changes may come in between. No word, eight bytes at a multiple of 8, is ever seen half written.
     ///
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::NoWindow`], [`Error::NodeGone`]: after that it may be in some copies and not in others.
     pub fn put(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        let mut at = offset;
-        for piece in bytes.chunks(MAX_MESSAGE) {
+        let (mut at, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let (piece, behind) = rest.split_at(piece(at, rest.len()));
             self.access(Verb::Put, at, piece)?;
-            at += piece.len() as u64;
+            (at, rest) = (at + piece.len() as u64, behind);
         }
         Ok(())
     }
@@ -325,10 +327,38 @@ impl Drop for Window {
     }
 }
 
+/// How much of `rest` bytes at `offset` is accessed at once: no word is cut in two.
+fn piece(offset: u64, rest: usize) -> usize {
+    if rest <= MAX_MESSAGE { rest } else { MAX_MESSAGE - (offset % 8) as usize }
+}
+
+const _: () = assert!(MAX_MESSAGE.is_multiple_of(8));
+
 /// The operands of a compare-and-swap.
 pub(crate) fn swap(expected: u64, new: u64) -> [u8; 16] {
     let mut operands = [0; 16];
     operands[..8].copy_from_slice(&expected.to_le_bytes());
     operands[8..].copy_from_slice(&new.to_le_bytes());
     operands
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_accesses_are_cut_between_words() {
+        for (begin, len) in
+            (0..9).flat_map(|begin| [0, 1, MAX_MESSAGE, 3 * MAX_MESSAGE + 5].map(|len| (begin, len)))
+        {
+            let (mut at, end) = (begin, begin + len as u64);
+            while at < end {
+                let piece = piece(at, (end - at) as usize);
+                assert!(piece > 0 && piece <= MAX_MESSAGE);
+                at += piece as u64;
+                assert!(at == end || at.is_multiple_of(8), "{at} of {len} bytes at {begin}");
+            }
+            assert_eq!(at, end);
+        }
+    }
 }

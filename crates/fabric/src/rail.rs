@@ -222,7 +222,8 @@ pub trait Rail: Send {
 
     /// Like [`Rail::put`] without a frame: the peer finds the bytes in its window, and is told nothing; asleep, it is
     /// woken by the flush as for a frame. They are in place before any frame that is sent later on the same lane
-    /// arrives. Eight bytes at a multiple of eight change at once: who looks at them sees the old or the new ones.
+    /// arrives. Eight bytes at a multiple of eight change at once: who looks at them sees the old or the new ones; in a
+    /// [wordwise](crate::WindowSpan::wordwise) window this holds for every eight of a longer write or put.
     ///
     /// # Errors
     /// See [`SendError`]; on an error nothing was written.

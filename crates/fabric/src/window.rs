@@ -14,11 +14,16 @@
 //! added to and compared-and-swapped by whichever processor has the memory mapped. A window is mapped at the start of a
 //! page, so a word of the window is an aligned `AtomicU64` to everyone.
 //!
+//! In a *wordwise* window the same holds for every word of a longer put, because there are threads that look at it while
+//! one arrives: a rail that passes the owner's CPU keeps the put aside until it is all there and verified, so it has a
+//! [longest](MAX_WORDWISE), and everybody writes word by word.
+//!
 //! What this module cannot guarantee: that bytes in a window hold still. Peers may write at any time, so the
 //! memory is reached by pointer only, and who reads it validates what was read.
 #![allow(unsafe_code, reason = "reaches memory that peers write to")]
 
 mod local;
+mod words;
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -41,6 +46,9 @@ use crate::{
 /// Bytes in a word.
 const WORD: usize = size_of::<u64>();
 
+/// Longest put into a window that is written word by word: every connection keeps room for one.
+pub const MAX_WORDWISE: usize = 64 << 10;
+
 // Words are little endian in every window; a processor that is not would need to turn them around in each access.
 const _: () = assert!(cfg!(target_endian = "little"));
 
@@ -57,15 +65,19 @@ pub struct WindowSpan {
     pub len: u64,
     /// Bytes in a granule; 0 where the window has none and puts carry no generation.
     pub granule: u32,
+    /// Whether puts go in word by word, and only when they are verified, for threads that look there at any time. Such a
+    /// put is no longer than [`MAX_WORDWISE`].
+    pub wordwise: bool,
 }
 
 impl WindowSpan {
-    /// Whether `len` bytes at `offset` lie inside the window, and inside one granule where it has any.
+    /// Whether a put of `len` bytes at `offset` lies inside the window, inside one granule where it has any, and is not too
+    /// long for it.
     #[must_use]
     #[inline]
     pub fn holds(&self, offset: u64, len: u64) -> bool {
         let Some(end) = offset.checked_add(len) else { return false };
-        if end > self.len {
+        if end > self.len || self.wordwise && len > MAX_WORDWISE as u64 {
             return false;
         }
         match u64::from(self.granule) {
@@ -132,7 +144,15 @@ impl Window {
         let (memory, fd) = Memory::create("window", len)?;
         let granules = len.checked_div(granule as usize).unwrap_or(0);
         let generations = (0..granules).map(|_| AtomicU32::new(0)).collect();
-        Ok(Self { span: WindowSpan { id, len: len as u64, granule }, memory, fd, generations })
+        let span = WindowSpan { id, len: len as u64, granule, wordwise: false };
+        Ok(Self { span, memory, fd, generations })
+    }
+
+    /// The same window, wordwise: see [`WindowSpan::wordwise`].
+    #[must_use]
+    pub fn wordwise(mut self) -> Self {
+        self.span.wordwise = true;
+        self
     }
 
     /// What to tell peers.
@@ -276,7 +296,7 @@ impl PeerWindow {
         }
     }
 
-    /// Copies `put.data` to its place, a word in one store; false, and nothing copied, where that is not inside the
+    /// Copies `put.data` to its place, a word in one store, and so each word of a wordwise window; false, and nothing copied, where that is not inside the
     /// window.
     #[inline]
     pub(crate) fn write(&self, put: &Put<'_>) -> bool {
@@ -288,11 +308,15 @@ impl PeerWindow {
             word.store(u64::from_le_bytes(bytes), Release);
             return true;
         }
-        // SAFETY: inside the span, whose length is that of the mapping; `data` is ours and cannot overlap
-        // memory that nobody here has a reference to.
+        // SAFETY: inside the span, whose length is that of the mapping, and that has whole pages; `data` is ours and cannot
+        // overlap memory that nobody here has a reference to.
         unsafe {
             let target = self.memory.start().as_ptr().add(put.offset as usize);
-            stream::copy(put.data.as_ptr(), target, put.data.len());
+            if self.span.wordwise {
+                words::write(target, put.data);
+            } else {
+                stream::copy(put.data.as_ptr(), target, put.data.len());
+            }
         }
         true
     }
@@ -354,7 +378,7 @@ mod tests {
 
     #[test]
     fn only_what_lies_in_one_granule_is_inside() {
-        let divided = WindowSpan { id: WindowId(0), len: 8192, granule: 4096 };
+        let divided = WindowSpan { id: WindowId(0), len: 8192, granule: 4096, wordwise: false };
         assert!(divided.holds(0, 4096) && divided.holds(4096, 4096) && divided.holds(8191, 1));
         assert!(!divided.holds(1, 4096) && !divided.holds(8192, 0) && !divided.holds(8191, 2));
         assert!(
@@ -362,6 +386,9 @@ mod tests {
         );
         let whole = WindowSpan { granule: 0, ..divided };
         assert!(whole.holds(0, 8192) && whole.holds(8192, 0) && !whole.holds(1, 8192));
+        let long = WindowSpan { len: 1 << 20, wordwise: true, ..whole };
+        let most = MAX_WORDWISE as u64;
+        assert!(long.holds(5, most) && !long.holds(5, most + 1) && long.contains(5, most + 1));
     }
 
     #[test]

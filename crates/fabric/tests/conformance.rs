@@ -15,6 +15,8 @@ mod path;
 mod suite;
 #[path = "conformance/words.rs"]
 mod words;
+#[path = "conformance/wordwise.rs"]
+mod wordwise;
 
 /// Where there is no libfabric, the test says so.
 fn over_libfabric(provider: &'static str, property: impl Fn(pairs::Kind)) {
@@ -73,5 +75,11 @@ over_every_rail! {
         adding_from_both_sides_loses_nothing
         who_sleeps_for_a_word_is_woken_by_its_write
         a_peer_that_comes_back_finds_the_windows_over_a_new_rail
+    }
+    wordwise {
+        every_word_under_a_put_is_seen_whole
+        every_word_under_the_same_put_again_and_again_is_seen_whole
+        what_was_put_is_there_and_counted_when_its_frame_is
+        a_put_longer_than_a_wordwise_window_takes_is_refused
     }
 }

@@ -159,7 +159,7 @@ impl Body {
         let mut windows = wiring.windows();
         windows.push(benchmark.clone());
         let arena = Window::create(ARENA, (config.program_window_mib as usize) << 20, 0);
-        let arena = Arc::new(arena.map_err(|error| error.to_string())?);
+        let arena = Arc::new(arena.map_err(|error| error.to_string())?.wordwise());
         windows.push(arena.clone());
 
         let workers = Arc::<Workers>::default();

@@ -21,13 +21,13 @@ use super::{
     OfiError,
     buffer::{Buffer, Staging},
     device::{Device, Facts, Object, Region},
-    offer::RemoteWindow,
+    outgoing::Outgoing,
     port::{Completed, Piece, Port},
     sys,
     touched::{Touched, UnderWay, before},
     wire::{self, Decoded, Kind, MAX_MESSAGE, Message, Stamp},
 };
-use crate::{Lane, Put, SendError};
+use crate::{Lane, MAX_WORDWISE, SendError};
 
 /// Counted messages that may be on their way to one side of a lane. A link's credits let about as many small ones be.
 const WINDOW: u32 = 128;
@@ -60,6 +60,7 @@ const LONG: usize = 256 << 10;
 
 const _: () = {
     assert!(INLINE + MAX_MESSAGE <= 2 * SLOT_LEN && LONG + 2 * MAX_MESSAGE <= STAGED[0]);
+    assert!(MAX_WORDWISE + 8 * MAX_MESSAGE <= STAGED[0]);
     assert!(wire::BASE_LEN <= CONTROL_LEN);
 };
 
@@ -106,16 +107,6 @@ struct Operation {
 pub(super) struct Arrival {
     slot: usize,
     pub(super) message: Message,
-}
-
-/// What goes out in one call of the rail.
-#[derive(Clone, Copy)]
-pub(super) struct Outgoing<'a> {
-    pub(super) head: &'a [u8],
-    pub(super) body: &'a [u8],
-    pub(super) put: Option<(Put<'a>, RemoteWindow)>,
-    /// The put has no frame.
-    pub(super) silent: bool,
 }
 
 /// See the [module documentation](self). Fields are closed and freed from the top.
@@ -345,15 +336,30 @@ impl Endpoint {
 
     /// Takes what the caller wants to send, whole or not at all.
     pub(super) fn stage(&mut self, device: &Device, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
-        let Outgoing { head, body, put, silent } = *outgoing;
+        if outgoing.wordwise().is_none() {
+            return self.stage_one(device, outgoing);
+        }
+        let pieces = outgoing.pieces();
+        let mut staging = self.staging.clone();
+        for piece in pieces.clone() {
+            staging.take(wire::MAX_HEADER + piece.len()).ok_or(SendError::Full)?;
+        }
+        if self.operations.len() + pieces.clone().count() + 1 > OPERATIONS {
+            return Err(SendError::Full);
+        }
+        pieces.map(|piece| self.stage_one(device, &piece)).collect()
+    }
+
+    fn stage_one(&mut self, device: &Device, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
+        let Outgoing { head, body, put, silent, more } = *outgoing;
         let frame = head.len() + body.len();
         let data = put.map_or(&[][..], |(put, _)| put.data);
         let kind = match put {
             None => Kind::Frame,
-            Some(_) if data.len() <= INLINE && wire::MAX_HEADER + frame + data.len() <= MAX_MESSAGE => {
-                Kind::Inline
+            Some((_, window)) => {
+                let fits = data.len() <= INLINE && wire::MAX_HEADER + frame + data.len() <= MAX_MESSAGE;
+                if fits || window.span.wordwise { Kind::Inline } else { Kind::Behind }
             }
-            Some(_) => Kind::Behind,
         };
         let inline = if kind == Kind::Inline { data } else { &[] };
         let header = wire::header_len(kind);
@@ -386,7 +392,7 @@ impl Endpoint {
             self.push(what, at, put.data.len(), upto);
         }
         self.staging = staging;
-        let stamp = Stamp { silent, ..self.stamp() };
+        let stamp = Stamp { silent, more, ..self.stamp() };
         let put = put.map(|(put, _)| put);
         let encoded = wire::encode(stamp, kind, head, body, put.as_ref());
         let mut at = piece.at;
@@ -422,7 +428,7 @@ impl Endpoint {
     /// What stands in front of the next message.
     fn stamp(&self) -> Stamp {
         let Self { peer_session: session, lane, sequence, taken, .. } = *self;
-        Stamp { session, lane, sequence, taken, silent: false, asks: false }
+        Stamp { session, lane, sequence, taken, silent: false, more: false, asks: false }
     }
 
     /// The peer will hear that so many were taken.
@@ -693,7 +699,7 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
     use super::*;
-    use crate::{WindowId, WindowSpan};
+    use crate::{Put, WindowId, WindowSpan, ofi::offer::RemoteWindow};
 
     const LANE: Lane = Lane::Prompt;
 
@@ -727,13 +733,13 @@ mod tests {
         let facts = &device.facts;
         let mut end = Endpoint::open(&device, LANE, 1, || 1).unwrap();
         let window = RemoteWindow {
-            span: WindowSpan { id: WindowId(0), len: 1 << 20, granule: 0 },
+            span: WindowSpan { id: WindowId(0), len: 1 << 20, granule: 0, wordwise: false },
             base: 0,
             keys: [0; 2],
         };
         let data = vec![1; INLINE + 1];
         let put = Put { window: WindowId(0), offset: 0, generation: 0, data: &data };
-        let frame = Outgoing { head: b"frame", body: b"", put: None, silent: false };
+        let frame = Outgoing { head: b"frame", body: b"", put: None, silent: false, more: false };
         // A write and its message, then messages, as often as the numbers go around.
         for _ in 0..2 * OPERATIONS / 100 {
             end.stage(&device, &Outgoing { put: Some((put, window)), ..frame }).unwrap();

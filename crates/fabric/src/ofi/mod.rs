@@ -8,7 +8,8 @@
 //! travel in the message of their frame; the peer's processor checks them and lets them in. Long ones are written by the
 //! adapter into the registered window (`fi_write`), and their frame follows: at once where the provider keeps that
 //! order, else when the write is complete at the peer. The checksum in the frame is compared with what stands in the
-//! window before the frame is delivered, so that no provider's own checks are relied on.
+//! window before the frame is delivered, so that no provider's own checks are relied on. Into
+//! [wordwise](crate::WindowSpan::wordwise) windows the adapter does not write: all data travel in messages.
 //!
 //! **What is not checked.** The adapter does not ask for a granule's generation, so a long put that comes late overwrites what is
 //! there, and the rail ends when its frame is found to be late. A long write without a frame
@@ -42,6 +43,7 @@ mod device;
 mod endpoint;
 mod library;
 mod offer;
+mod outgoing;
 mod port;
 mod rail;
 mod reaper;

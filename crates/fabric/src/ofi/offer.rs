@@ -17,7 +17,7 @@
 //! 336  [u8; 256]  address of the bulk lane's endpoint, then zeros
 //!                 -- then for each window:
 //! 0    u16        its name
-//! 2    u16        0
+//! 2    u16        flags: 1 = wordwise, it is written by messages and has no key
 //! 4    u32        bytes in a granule, 0: not divided
 //! 8    u64        length in bytes
 //! 16   u64        what is added to an offset to address it
@@ -41,6 +41,7 @@ use crate::{LANES, WindowId, WindowSpan};
 const MAGIC: [u8; 8] = *b"PLXOFI\r\n";
 const VERSION: u16 = 1;
 const MAX_PROVIDER: usize = 48;
+const FLAG_WORDWISE: u16 = 1;
 /// Windows that fit in an offer.
 pub(super) const MAX_WINDOWS: usize = 64;
 
@@ -113,7 +114,7 @@ struct Head {
 #[repr(C)]
 struct WireWindow {
     id: U16,
-    zero: U16,
+    flags: U16,
     granule: U32,
     len: U64,
     base: U64,
@@ -157,7 +158,7 @@ impl Offer {
         for window in &self.windows {
             let wire = WireWindow {
                 id: window.span.id.0.into(),
-                zero: 0.into(),
+                flags: if window.span.wordwise { FLAG_WORDWISE } else { 0 }.into(),
                 granule: window.span.granule.into(),
                 len: window.span.len.into(),
                 base: window.base.into(),
@@ -204,7 +205,11 @@ impl Offer {
                 id: WindowId(window.id.get()),
                 len: window.len.get(),
                 granule: window.granule.get(),
+                wordwise: window.flags.get() == FLAG_WORDWISE,
             };
+            if window.flags.get() & !FLAG_WORDWISE != 0 {
+                return Err(BadOffer::Field);
+            }
             let base = window.base.get();
             // So that no offset that the span holds leads past the end of all addresses.
             if base.checked_add(span.len).is_none() || windows.iter().any(|other| other.span.id == span.id) {
@@ -233,7 +238,7 @@ mod tests {
 
     fn offer(windows: usize) -> Offer {
         let window = |id: usize| RemoteWindow {
-            span: WindowSpan { id: WindowId(id as u16), len: 1 << 20, granule: 4096 },
+            span: WindowSpan { id: WindowId(id as u16), len: 1 << 20, granule: 4096, wordwise: id % 2 == 1 },
             base: 0x7f00_0000_0000,
             keys: [id as u64, u64::MAX - id as u64],
         };
@@ -290,6 +295,7 @@ mod tests {
         assert_eq!(change(28, &[1, 1]), Err(BadOffer::Field), "an address of 257 bytes");
         assert_eq!(change(32, &[0xff]), Err(BadOffer::Field), "a name that is no text");
         assert_eq!(change(HEAD + 16, &[0xff; 8]), Err(BadOffer::Field), "a window past the end of memory");
+        assert_eq!(change(HEAD + 2, &[2]), Err(BadOffer::Field), "a flag that there is not");
         assert_eq!(change(HEAD + WINDOW, &[0, 0]), Err(BadOffer::Field), "two windows of one name");
     }
 

@@ -18,8 +18,9 @@ use rustix::event::epoll;
 use super::{
     OfiError,
     device::{Device, Region},
-    endpoint::{Arrival, Endpoint, OPERATIONS, Outgoing, SLOTS},
+    endpoint::{Arrival, Endpoint, OPERATIONS, SLOTS},
     offer::{MAX_WINDOWS, Offer, RemoteWindow},
+    outgoing::Outgoing,
     port::Completed,
     reaper::{self, Ending},
     sys, twins,
@@ -119,6 +120,7 @@ impl OfiEndpoint {
             parts: ManuallyDrop::new(parts),
             sessions: (ours.session, offer.session),
             peer_windows: offer.windows,
+            landed: [0; LANES],
             gone,
             ending: None,
             lost: None,
@@ -136,11 +138,15 @@ fn random() -> Result<u64, OfiError> {
 }
 
 impl Parts {
-    /// Registers all windows; what the peer must know of them.
+    /// Registers the windows that the peer's adapter may write; what the peer must know of all of them.
     #[allow(unsafe_code, reason = "hands memory to a C library")]
     fn register(&mut self, key: &mut impl FnMut() -> u64) -> Result<Vec<RemoteWindow>, OfiError> {
         let mut remote = Vec::new();
         for span in self.windows.spans() {
+            if span.wordwise {
+                remote.push(RemoteWindow { span, base: 0, keys: [0; LANES] });
+                continue;
+            }
             let window = self.windows.find(span.id).expect("a window of the table");
             let base =
                 if self.device.facts.virtual_addresses() { window.ptr().addr().get() as u64 } else { 0 };
@@ -223,6 +229,8 @@ pub struct OfiRail {
     /// Of this end and of the other.
     sessions: (u64, u64),
     peer_windows: Vec<RemoteWindow>,
+    /// Bytes of a put whose last piece is still to come, by lane.
+    landed: [u32; LANES],
     gone: Arc<AtomicBool>,
     /// Why nothing more can be sent; what has arrived is still to be delivered.
     ending: Option<Lost>,
@@ -313,8 +321,12 @@ impl OfiRail {
                     self.ending = Some(Lost::Corrupt(what));
                     return delivered;
                 }
-                if !arrival.message.silent {
-                    let put = arrival.message.target.as_ref().map_or(0, |target| target.len);
+                let here = arrival.message.target.as_ref().map_or(0, |target| target.len);
+                let before = &mut self.landed[lane.index()];
+                let put = std::mem::take(before).saturating_add(here);
+                if arrival.message.more {
+                    *before = put;
+                } else if !arrival.message.silent {
                     let frame = Frame::of(endpoint.bytes(&arrival, arrival.message.frame.clone()));
                     deliver(lane, frame.behind(put));
                     delivered += 1;
@@ -419,17 +431,20 @@ impl Rail for OfiRail {
     }
 
     fn send(&mut self, lane: Lane, head: &[u8], body: &[u8]) -> Result<(), SendError> {
-        self.take(lane, &Outgoing { head, body, put: None, silent: false })
+        self.take(lane, &Outgoing { head, body, put: None, silent: false, more: false })
     }
 
     fn put(&mut self, lane: Lane, put: Put<'_>, head: &[u8], body: &[u8]) -> Result<(), SendError> {
         let window = self.window(&put)?;
-        self.take(lane, &Outgoing { head, body, put: Some((put, window)), silent: false })
+        self.take(lane, &Outgoing { head, body, put: Some((put, window)), silent: false, more: false })
     }
 
     fn write(&mut self, lane: Lane, put: Put<'_>) -> Result<(), SendError> {
         let window = self.window(&put)?;
-        self.take(lane, &Outgoing { head: &[], body: &[], put: Some((put, window)), silent: true })
+        self.take(
+            lane,
+            &Outgoing { head: &[], body: &[], put: Some((put, window)), silent: true, more: false },
+        )
     }
 
     /// Silent is what nothing came from since the peer was asked to answer; it does so when its program next looks.

@@ -7,7 +7,8 @@
 //! 8   u8   version, 1
 //! 9   u8   kind: 0 frame, 1 frame behind a put, 2 frame with the data of a put, 3 credit, 4 end
 //! 10  u8   lane, as its index
-//! 11  u8   flags: 1 = a put without a frame, nothing is delivered; 2 = in a credit: answer with one
+//! 11  u8   flags: 1 = a put without a frame, nothing is delivered; 2 = in a credit: answer with one; 4 = with 1: more of
+//!          the same put follows
 //! 12  u32  sequence: how many frames were sent in this lane before
 //! 16  u32  taken: how many frames of this lane the sender has taken off its receive buffers, modulo 2^32
 //! 20  u32  length of the frame in bytes, at most MAX_FRAME; 0 in credit and end
@@ -40,6 +41,7 @@ use crate::{Lane, MAX_FRAME, Put, WindowId};
 const VERSION: u8 = 1;
 const FLAG_SILENT: u8 = 1;
 const FLAG_ASKS: u8 = 2;
+const FLAG_MORE: u8 = 4;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -118,6 +120,8 @@ pub(super) struct Message {
     pub(super) kind: Kind,
     /// There is no frame to deliver.
     pub(super) silent: bool,
+    /// More of the put follows.
+    pub(super) more: bool,
     /// The peer waits to hear what was taken.
     pub(super) asks: bool,
     pub(super) sequence: u32,
@@ -144,6 +148,7 @@ pub(super) struct Stamp {
     pub(super) sequence: u32,
     pub(super) taken: u32,
     pub(super) silent: bool,
+    pub(super) more: bool,
     pub(super) asks: bool,
 }
 
@@ -167,7 +172,9 @@ pub(super) fn encode(
         version: VERSION,
         kind: kind as u8,
         lane: stamp.lane.index() as u8,
-        flags: u8::from(stamp.silent) * FLAG_SILENT + u8::from(stamp.asks) * FLAG_ASKS,
+        flags: u8::from(stamp.silent) * FLAG_SILENT
+            + u8::from(stamp.asks) * FLAG_ASKS
+            + u8::from(stamp.more) * FLAG_MORE,
         sequence: U32::new(stamp.sequence),
         taken: U32::new(stamp.taken),
         len: U32::new((head.len() + body.len()) as u32),
@@ -206,7 +213,10 @@ pub(super) fn decode(bytes: &[u8], session: u64, lane: Lane) -> Result<Decoded, 
         return Err("a message of another version");
     }
     let kind = *Kind::ALL.get(usize::from(base.kind)).ok_or("a message of no known kind")?;
-    if base.lane as usize != lane.index() || base.flags > FLAG_SILENT + FLAG_ASKS || base.zeros.get() != 0 {
+    if base.lane as usize != lane.index()
+        || base.flags > FLAG_SILENT + FLAG_ASKS + FLAG_MORE
+        || base.zeros.get() != 0
+    {
         return Err("a message with a broken header");
     }
     let mut crc = crc32c(&bytes[..COVERED]);
@@ -225,8 +235,8 @@ pub(super) fn decode(bytes: &[u8], session: u64, lane: Lane) -> Result<Decoded, 
         rest = behind;
     }
     let len = base.len.get() as usize;
-    let (silent, asks) = (base.flags & FLAG_SILENT != 0, base.flags & FLAG_ASKS != 0);
-    if silent && (!kind.has_put() || len > 0) || asks && kind != Kind::Credit {
+    let [silent, asks, more] = [FLAG_SILENT, FLAG_ASKS, FLAG_MORE].map(|flag| base.flags & flag != 0);
+    if silent && (!kind.has_put() || len > 0) || asks && kind != Kind::Credit || more && !silent {
         return Err("a message with flags that it cannot have");
     }
     if len > MAX_FRAME || len > rest.len() {
@@ -247,6 +257,7 @@ pub(super) fn decode(bytes: &[u8], session: u64, lane: Lane) -> Result<Decoded, 
     Ok(Decoded::Message(Message {
         kind,
         silent,
+        more,
         asks,
         sequence: base.sequence.get(),
         taken: base.taken.get(),
@@ -270,7 +281,15 @@ mod tests {
     const SESSION: u64 = 0x0123_4567_89ab_cdef;
 
     fn stamp(lane: Lane) -> Stamp {
-        Stamp { session: SESSION, lane, sequence: 7, taken: u32::MAX, silent: false, asks: false }
+        Stamp {
+            session: SESSION,
+            lane,
+            sequence: 7,
+            taken: u32::MAX,
+            silent: false,
+            more: false,
+            asks: false,
+        }
     }
 
     fn message(kind: Kind, frame: &[u8], data: &[u8]) -> Vec<u8> {

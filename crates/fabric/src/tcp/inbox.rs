@@ -3,11 +3,12 @@
 //! Guarantees: the data of a put are read by the kernel straight to their place (those that came along with
 //! its header excepted, which are copied there), only after the header was verified and the window accepts
 //! them, and the frame follows only after their checksum matched. Sealed data are opened where they landed, each piece
-//! when its tag is there: until the frame behind them is delivered nobody takes them for anything. Memory is
-//! fixed: one buffer that holds the longest frame with its header.
+//! when its tag is there: until the frame behind them is delivered nobody takes them for anything. Where somebody may
+//! (one word of any window, all of a wordwise one) they are kept aside, and written when they are verified. Memory is
+//! fixed: one buffer that holds the longest frame with its header, one for what is kept aside.
 #![allow(unsafe_code, reason = "receives into windows")]
 
-use std::{io::IoSliceMut, net::TcpStream, sync::atomic::Ordering::Release};
+use std::{io::IoSliceMut, net::TcpStream};
 
 use plexus_base::crc32c_append;
 use rustix::{io::Errno, net::RecvFlags};
@@ -16,7 +17,7 @@ use super::{
     seal::{Opener, TAG_LEN},
     wire::{self, Decoded, Target},
 };
-use crate::{Frame, Lane, MAX_FRAME, Window, Windows, window::is_word};
+use crate::{Frame, Lane, MAX_FRAME, MAX_WORDWISE, Window, Windows, window::is_word};
 
 /// Several of the longest frames, or a thousand small ones, for one system call.
 const BUFFER_LEN: usize = 64 << 10;
@@ -44,26 +45,27 @@ struct Landing {
     crc: u32,
     /// How many of them are opened, if the stream is sealed.
     opened: usize,
-    /// Where the bytes of a word wait for each other: it changes at once, and only when it is verified.
-    word: [u8; 8],
+    /// Whether they wait aside until all of them are verified.
+    aside: bool,
 }
 
 impl Landing {
-    /// Whether it is one word, which whoever polls it must see whole, and never unverified.
-    fn is_word(&self) -> bool {
-        is_word(self.target.offset, u64::from(self.target.len))
+    /// The beginning of a put to `target`, which lies in `window`.
+    fn new(target: Target, window: &Window) -> Self {
+        let aside = window.span().wordwise || is_word(target.offset, u64::from(target.len));
+        Self { target, done: 0, crc: 0, opened: 0, aside }
     }
 
     /// Where the bytes `from..to` of the put belong.
-    fn place<'a>(&'a mut self, window: &'a Window, from: usize, to: usize) -> &'a mut [u8] {
+    fn place<'a>(&self, window: &'a Window, aside: &'a mut [u8], from: usize, to: usize) -> &'a mut [u8] {
         assert!(to <= self.target.len as usize);
-        if self.is_word() {
-            return &mut self.word[from..to];
+        if self.aside {
+            return &mut aside[from..to];
         }
         // SAFETY: `admit` has found the whole target inside the window, which is mapped as long as the table
         // holds it. No thread of ours reads or writes a granule while it expects a put; in a window without
-        // granules, bytes under a put are arbitrary to whoever looks, and this slice is only handed to the kernel and
-        // summed or opened.
+        // granules that is not wordwise, bytes under a put are arbitrary to whoever looks, and this slice is only handed
+        // to the kernel and summed or opened.
         unsafe {
             let start = window.ptr().add(self.target.offset as usize + from);
             std::slice::from_raw_parts_mut(start.as_ptr(), to - from)
@@ -80,6 +82,8 @@ pub(super) struct Inbox {
     start: usize,
     end: usize,
     landing: Option<Landing>,
+    /// Its data, where they wait aside.
+    aside: Box<[u8]>,
     /// The frame that follows the put on its way in.
     held: Vec<u8>,
     /// Puts without a frame that this poll has brought: they count for its limit, or it would never end.
@@ -100,6 +104,7 @@ impl Inbox {
             start: 0,
             end: 0,
             landing: None,
+            aside: vec![0; MAX_WORDWISE].into(),
             held: Vec::with_capacity(MAX_FRAME),
             quiet: 0,
             chunk: BUFFER_LEN,
@@ -171,13 +176,13 @@ impl Inbox {
                 Ok(Some(1))
             }
             Decoded::Frame { frame, end, target: Some(target) } => {
-                admit(windows, &target).map_err(Stop::Corrupt)?;
+                let window = admit(windows, &target).map_err(Stop::Corrupt)?;
+                self.landing = Some(Landing::new(target, window));
                 self.held.clear();
                 self.held.extend_from_slice(&arrived[frame]);
                 self.start += end;
                 self.sequence = self.sequence.wrapping_add(1);
                 self.chunk = BEHIND_PUT;
-                self.landing = Some(Landing { target, done: 0, crc: 0, opened: 0, word: [0; 8] });
                 Ok(Some(0))
             }
             Decoded::Needs(needed) => self.fill(socket, needed, dry),
@@ -239,7 +244,7 @@ impl Inbox {
         // Again before every write: the owner may have given up waiting.
         let window = admit(windows, &landing.target).map_err(Stop::Corrupt)?;
         let (done, rest) = (landing.done, upto - landing.done);
-        let place = landing.place(window, done, upto);
+        let place = landing.place(window, &mut self.aside, done, upto);
         let landed = if self.start < self.end {
             let landed = rest.min(self.end - self.start);
             place[..landed].copy_from_slice(&self.buffer[self.start..self.start + landed]);
@@ -261,7 +266,8 @@ impl Inbox {
             landed
         };
         if self.opener.is_none() {
-            landing.crc = crc32c_append(landing.crc, &*landing.place(window, done, done + landed));
+            let place = landing.place(window, &mut self.aside, done, done + landed);
+            landing.crc = crc32c_append(landing.crc, place);
         }
         landing.done += landed;
         Ok(Some(0))
@@ -280,7 +286,8 @@ impl Inbox {
         };
         if let (Some(opener), Some(landing)) = (&mut self.opener, &mut self.landing) {
             let window = admit(windows, &landing.target).map_err(Stop::Corrupt)?;
-            if !opener.open(&[], landing.place(window, landing.opened, upto), *tag) {
+            let piece = landing.place(window, &mut self.aside, landing.opened, upto);
+            if !opener.open(&[], piece, *tag) {
                 return Err(Stop::Corrupt("data of a put that the peer did not seal"));
             }
             landing.opened = upto;
@@ -289,7 +296,7 @@ impl Inbox {
         Ok(Some(0))
     }
 
-    /// All of its data are in place: they are verified, a word is written, its frame handed over.
+    /// All of its data are in place: they are verified, written if they waited aside, its frame handed over.
     fn settle(
         &mut self,
         windows: &Windows,
@@ -300,11 +307,9 @@ impl Inbox {
         if self.opener.is_none() && landing.crc != target.crc {
             return Err(Stop::Corrupt("data of a put whose checksum does not match"));
         }
-        if landing.is_word() {
+        if landing.aside {
             let window = admit(windows, &target).map_err(Stop::Corrupt)?;
-            if let Some(word) = window.word(target.offset) {
-                word.store(u64::from_le_bytes(landing.word), Release);
-            }
+            window.write(target.offset, &self.aside[..target.len as usize]);
         }
         if !target.announced {
             self.quiet += 1;

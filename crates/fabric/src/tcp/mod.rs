@@ -1,6 +1,6 @@
 //! The rail over TCP: two connections, one for each lane, so that small frames never queue behind bulk.
 //!
-//! A put is received straight into its window. Every frame has a sequence number and a checksum, every put
+//! A put is received straight into its window, one into a [wordwise](WindowSpan::wordwise) window when it is verified. Every frame has a sequence number and a checksum, every put
 //! one over its data; the first byte that does not fit ends the rail. Sends never block: what a socket does
 //! not take waits in a queue of bounded size. The layout on the wire is in `wire.rs`.
 //!
@@ -51,8 +51,8 @@ pub struct TcpParts {
     /// The peer's windows, as it announced them.
     pub peer_windows: Vec<WindowSpan>,
     /// Keys for each stream, by [`Lane::index`], as the peer has them the other way round; `None`: in clear, with checksums.
-    /// Sealed data of more than a word are opened in the window: who looks there before the frame behind them, or at a write
-    /// that has none, may see what only the two ends understand.
+    /// Sealed data of more than a word are opened in the window unless that is [wordwise](WindowSpan::wordwise): who looks
+    /// there before the frame behind them, or at a write that has none, may see what only the two ends understand.
     pub seals: Option<[Seal; LANES]>,
 }
 

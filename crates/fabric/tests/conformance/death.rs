@@ -23,7 +23,7 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-use crate::pairs::{End, Kind, Own, Sleeper, WHOLE, seals};
+use crate::pairs::{End, FDS, Kind, Own, Sleeper, WHOLE, seals};
 
 const KIND: &str = "PLEXUS_TEST_PEER_KIND";
 const SENDS: &str = "PLEXUS_TEST_PEER_SENDS";
@@ -37,16 +37,16 @@ fn sends(kind: Kind) -> u64 {
     }
 }
 
-fn send_fds(socket: &UnixStream, fds: [OwnedFd; 5]) {
+fn send_fds(socket: &UnixStream, fds: [OwnedFd; FDS]) {
     let fds = fds.each_ref().map(AsFd::as_fd);
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
     sendmsg(socket, &[IoSlice::new(&[5])], &mut control, SendFlags::empty()).unwrap();
 }
 
-fn receive_fds(socket: &UnixStream) -> [OwnedFd; 5] {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
+fn receive_fds(socket: &UnixStream) -> [OwnedFd; FDS] {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
     recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();

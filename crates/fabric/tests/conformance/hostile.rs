@@ -207,7 +207,7 @@ fn memory_that_is_not_sealed_or_too_small_is_refused() {
     for len in [0, 4096, len - 1, len + 1] {
         assert!(matches!(TxRings::map(memory(len, all).as_fd()), Err(SetupError::WrongSize { .. })));
     }
-    let span = WindowSpan { id: WindowId(0), len: 1 << 20, granule: 4096 };
+    let span = WindowSpan { id: WindowId(0), len: 1 << 20, granule: 4096, wordwise: false };
     let error = PeerWindow::map(memory(1 << 19, all).as_fd(), span).unwrap_err();
     assert!(error.to_string().contains("524288") && error.to_string().contains("1048576"), "{error}");
     let (_pipe, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();

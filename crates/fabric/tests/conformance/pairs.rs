@@ -22,6 +22,12 @@ pub(crate) const GRANULES: usize = 16;
 /// A window without.
 pub(crate) const WHOLE: WindowId = WindowId(1);
 pub(crate) const WHOLE_LEN: usize = 4 << 20;
+/// One that is looked at while puts arrive.
+pub(crate) const WORDWISE: WindowId = WindowId(2);
+pub(crate) const WORDWISE_LEN: usize = 128 << 10;
+
+/// Descriptors that a peer is handed.
+pub(crate) const FDS: usize = 6;
 
 /// What a pair runs over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,6 +89,7 @@ impl Own {
         let windows = [
             Window::create(DIVIDED, GRANULES * GRANULE, GRANULE as u32),
             Window::create(WHOLE, WHOLE_LEN, 0),
+            Window::create(WORDWISE, WORDWISE_LEN, 0).map(Window::wordwise),
         ];
         let windows = Windows::new(windows.map(|window| Arc::new(window.unwrap())));
         Self::with(Arc::new(Bell::create().unwrap()), Arc::new(windows))
@@ -94,24 +101,21 @@ impl Own {
     }
 
     /// What to hand to the peer: rings, page and event of the bell, windows.
-    pub(crate) fn fds(&self) -> [OwnedFd; 5] {
-        let [divided, whole] = [DIVIDED, WHOLE].map(|id| self.windows.find(id).unwrap());
-        [self.rx.fd(), self.bell.page_fd(), self.bell.fd(), divided.fd(), whole.fd()]
+    pub(crate) fn fds(&self) -> [OwnedFd; FDS] {
+        let [divided, whole, words] = [DIVIDED, WHOLE, WORDWISE].map(|id| self.windows.find(id).unwrap());
+        [self.rx.fd(), self.bell.page_fd(), self.bell.fd(), divided.fd(), whole.fd(), words.fd()]
             .map(|fd| fd.try_clone_to_owned().unwrap())
     }
 
-    pub(crate) fn shm(self, peer: [OwnedFd; 5]) -> End {
-        let [rings, page, event, divided, whole] = peer;
-        let spans = spans();
+    pub(crate) fn shm(self, peer: [OwnedFd; FDS]) -> End {
+        let [rings, page, event, windows @ ..] = peer;
+        let map = |(fd, span): (&OwnedFd, _)| PeerWindow::map(fd.as_fd(), span).unwrap();
         let gone = Arc::new(AtomicBool::new(false));
         let rail = ShmRail::new(ShmParts {
             tx: TxRings::map(rings.as_fd()).unwrap(),
             rx: self.rx,
             bell: PeerBell::map(page.as_fd(), event).unwrap(),
-            windows: Arc::new([
-                PeerWindow::map(divided.as_fd(), spans[0]).unwrap(),
-                PeerWindow::map(whole.as_fd(), spans[1]).unwrap(),
-            ]),
+            windows: windows.iter().zip(spans()).map(map).collect(),
             gone: Arc::clone(&gone),
         });
         End { rail: Box::new(rail), bell: self.bell, windows: self.windows, gone }
@@ -137,10 +141,12 @@ impl Own {
     }
 }
 
-fn spans() -> [WindowSpan; 2] {
+fn spans() -> [WindowSpan; 3] {
+    let span = |id, len, granule| WindowSpan { id, len: len as u64, granule, wordwise: id == WORDWISE };
     [
-        WindowSpan { id: DIVIDED, len: (GRANULES * GRANULE) as u64, granule: GRANULE as u32 },
-        WindowSpan { id: WHOLE, len: WHOLE_LEN as u64, granule: 0 },
+        span(DIVIDED, GRANULES * GRANULE, GRANULE as u32),
+        span(WHOLE, WHOLE_LEN, 0),
+        span(WORDWISE, WORDWISE_LEN, 0),
     ]
 }
 

@@ -267,7 +267,7 @@ pub(crate) fn a_put_outside_its_window_is_refused_by_the_sender(kind: Kind) {
         put(DIVIDED, u64::MAX, &[1; 2]),
         put(DIVIDED, GRANULE as u64 - 1, &[1; 2]),
         put(WHOLE, WHOLE_LEN as u64, &[1]),
-        put(WindowId(2), 0, &[1]),
+        put(WindowId(3), 0, &[1]),
         put(WindowId(u16::MAX), 0, &[1]),
     ];
     for put in outside {

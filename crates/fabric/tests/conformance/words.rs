@@ -138,7 +138,7 @@ pub(crate) fn what_is_not_in_the_window_is_refused_and_left_alone(kind: Kind) {
         outside(DIVIDED, GRANULE as u64 - 4, &[1; 8]),
         outside(WHOLE, WHOLE_LEN as u64 - 7, &[1; 8]),
         outside(WHOLE, u64::MAX - 7, &[1; 8]),
-        outside(WindowId(2), 0, &[1]),
+        outside(WindowId(3), 0, &[1]),
     ] {
         assert_eq!(a.rail.write(Lane::Prompt, put), Err(SendError::TooLarge), "{put:?}");
     }

@@ -20,7 +20,9 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use plexus_base::{Epoch, Nanos, NodeId, clock};
-use plexus_fabric::{Access, Health, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, Windows};
+use plexus_fabric::{
+    Access, Health, Lane, Lost, MAX_FRAME, MAX_WORDWISE, Put, Rail, RailKind, SendError, Windows,
+};
 use zerocopy::IntoBytes;
 
 use self::{
@@ -49,6 +51,8 @@ const REFILL: usize = 4;
 
 /// Longer puts are cut where several rails share the bulk.
 const STRIPE: usize = 64 << 10;
+
+const _: () = assert!(STRIPE >= MAX_WORDWISE, "a cut through a word would show");
 
 /// Frames of replies that may wait before an access is executed: 1 MiB of the longest.
 const ANSWERS: usize = 64;

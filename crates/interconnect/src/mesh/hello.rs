@@ -31,7 +31,7 @@ use zerocopy::{
 };
 
 const MAGIC: [u8; 8] = *b"PLEXUS\r\n";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 /// Length of a hello in bytes.
 pub(super) const HELLO: usize = size_of::<Wire>();

@@ -20,7 +20,7 @@ use std::{
 
 use plexus_base::NodeId;
 use plexus_client::wire::{ClientId, Head, Letters, Pipe, Use, limits};
-use plexus_fabric::{Lost, Put, Rail, Window, WindowId};
+use plexus_fabric::{Lost, MAX_WORDWISE, Put, Rail, Window, WindowId};
 use plexus_interconnect::{Channel, Message, Net};
 
 pub(crate) use door::{Door, Offer};
@@ -28,6 +28,8 @@ use protocol::{Core, Place, World, kind};
 
 /// The window of every node that windows of programs are parts of.
 pub(crate) const ARENA: WindowId = WindowId(0x101);
+
+const _: () = assert!(limits::MAX_MESSAGE <= MAX_WORDWISE, "an access is put into copies at once");
 
 /// A program, to one worker.
 pub(crate) struct Attached {
