@@ -177,11 +177,10 @@ impl Hello {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn hello() -> Hello {
-        Hello {
+impl Hello {
+    /// One with something in every field.
+    pub(super) fn example() -> Self {
+        Self {
             rail: RailKind::Tcp,
             lane: Lane::Bulk,
             worker: 1,
@@ -198,16 +197,21 @@ mod tests {
             refusal: Some(Refusal::Settings),
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[test]
     fn a_hello_comes_back_as_it_was() {
         assert_eq!(HELLO, 80);
-        assert_eq!(Hello::decode(&hello().encode()), Ok(hello()));
+        assert_eq!(Hello::decode(&Hello::example().encode()), Ok(Hello::example()));
     }
 
     #[test]
     fn any_flipped_bit_is_refused() {
-        let bytes = hello().encode();
+        let bytes = Hello::example().encode();
         for bit in 0..HELLO * 8 {
             let mut flipped = bytes;
             flipped[bit / 8] ^= 1 << (bit % 8);

@@ -15,7 +15,9 @@
 //! | `common.rs` | that, shared by all who connect |
 //! | `network.rs`, `line.rs`, `door.rs`, `calls.rs`, `tcp.rs` | TCP: one thread that waits for no single connection |
 //! | `warned.rs` | that nobody from outside fills the log |
+//! | `ofi.rs` | libfabric: what a TCP rail proved and carries becomes a rail of the other kind |
 //! | `shm.rs` | shared memory: descriptors passed over a local socket |
+//! | `any.rs` | what a handshake reads, over any bytes, for fuzz targets |
 
 #[doc(hidden)]
 pub mod any;

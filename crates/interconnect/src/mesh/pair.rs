@@ -16,9 +16,10 @@ use plexus_base::Incarnation;
 use plexus_fabric::{Lost, RailKind};
 
 use super::hello::{Hello, Refusal};
+use crate::link::protocol::SLOTS;
 
 /// Most slots of a pair.
-pub const MAX_SLOTS: usize = 8;
+pub const MAX_SLOTS: usize = SLOTS;
 
 /// The first pause after an attempt in vain; each that follows is twice as long.
 const RETRY: Duration = Duration::from_millis(50);
@@ -292,9 +293,6 @@ impl Pair {
 
 #[cfg(test)]
 mod tests {
-    use plexus_base::{Epoch, NodeId};
-    use plexus_fabric::Lane;
-
     use super::*;
 
     fn address(port: u16) -> SocketAddr {
@@ -308,22 +306,8 @@ mod tests {
     }
 
     fn hello(slot: u8, worker: u8, generation: u32, incarnation: u64) -> Hello {
-        Hello {
-            rail: RailKind::Tcp,
-            lane: Lane::Prompt,
-            worker,
-            workers: 2,
-            from: NodeId(1),
-            to: NodeId(0),
-            cluster: [0; 16],
-            incarnation: Incarnation(incarnation),
-            fingerprint: 0,
-            epoch: Epoch(1),
-            slot,
-            generation,
-            clamp: 0,
-            refusal: None,
-        }
+        let incarnation = Incarnation(incarnation);
+        Hello { slot, worker, generation, incarnation, ..Hello::example() }
     }
 
     #[test]

@@ -31,6 +31,7 @@ impl<F> LinkCore<F> {
             losses => Nanos(self.pace.trust.0 << (losses - 1).min(MOST_DOUBLED)),
         };
         self.rails[usize::from(slot)] = Some(RailCore::new(generation, rank, now, now + wait));
+        self.open.iter_mut().for_each(|open| *open |= 1 << slot);
         self.choose(now);
         true
     }
@@ -39,12 +40,6 @@ impl<F> LinkCore<F> {
     #[must_use]
     pub fn up(&self, slot: u8) -> Option<u32> {
         Some(self.rail(slot)?.generation)
-    }
-
-    /// The highest generation of a slot that was up here, or closed there.
-    #[must_use]
-    pub fn burned(&self, slot: u8) -> u32 {
-        self.histories[usize::from(slot)].burned
     }
 
     /// Which rails carry what, after any of them has changed.

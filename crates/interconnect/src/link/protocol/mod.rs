@@ -7,7 +7,7 @@
 //! frame to that rail with [`LinkCore::stamp`]'s credits and number and, when the rail took it, call [`LinkCore::sent`];
 //! otherwise [`LinkCore::queue`] it. After every batch call [`LinkCore::pump`]. For every frame that arrives call
 //! [`LinkCore::receive`], hand it over when [`Order`] says that it is its turn, and call [`LinkCore::consume`] once it has been
-//! handled. Call [`LinkCore::tick`] every [`Pace::tick`]. What returns an error ends the rail that it came from.
+//! handled. Call [`LinkCore::tick`] every [`Pace::tick`]. What returns an error ends the link.
 //!
 //! **What holds.** Frames of one (kind, channel) are delivered once each, in the order offered, whatever happens to rails. At
 //! most [`Limits::credits`] frames of a kind are sent and not yet handled; a peer that exceeds this is cut off. No call blocks
@@ -50,6 +50,8 @@ use crate::{CHANNELS, Channel, KINDS, Kind, Reason};
 /// Rails that a pair of nodes can have.
 pub const SLOTS: usize = 8;
 
+const _: () = assert!(SLOTS <= u8::BITS as usize, "a set of slots is a byte");
+
 /// Credits of a link, the same at both ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -86,7 +88,7 @@ pub struct Closed {
     pub had: bool,
 }
 
-/// A peer that does not keep to the protocol; the rail that brought this must be destroyed.
+/// A peer that does not keep to the protocol; the link with it must end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Violation {
     /// More frames of a kind than it had credits for.
@@ -140,6 +142,8 @@ pub struct LinkCore<F> {
     best: Option<u8>,
     /// The slots that share bulk, one bit each.
     bulk: u8,
+    /// By lane: the slots whose rail may take more, since not too much of it is without acknowledgement.
+    open: [u8; LANES],
     histories: [History; SLOTS],
     closing: Vec<Closing<F>>,
     /// To be said to the peer.
@@ -199,8 +203,13 @@ const FORGIVEN_AFTER: u64 = 60;
 /// Generations of a slot of which it is remembered that the peer told their end: it tells one twice only while that is news.
 const MOST_ANSWERED: usize = 128;
 
-/// Frames of a lane that may be without acknowledgement: all credits of all kinds, and many notes.
+/// Frames of a lane that may be without acknowledgement; more wait. The peer gets no further without saying what it got: credits may
+/// come back over other rails while the network swallows that.
 const MOST_UNACKNOWLEDGED: u64 = 4096;
+
+/// What the link itself has to say waits for nothing, lest both ends wait to hear of the other; where even that comes to so much,
+/// the peer hears it and does not acknowledge it.
+const MOST_KEPT: u64 = 2 * MOST_UNACKNOWLEDGED;
 
 /// Rails that may be closed here and not yet there.
 const MOST_CLOSING: usize = 64;
@@ -220,6 +229,7 @@ impl<F> LinkCore<F> {
             rails: Default::default(),
             best: None,
             bulk: 0,
+            open: [0; LANES],
             histories: Default::default(),
             closing: Vec::new(),
             closed: VecDeque::new(),
@@ -238,13 +248,6 @@ impl<F> LinkCore<F> {
     #[must_use]
     pub fn pace(&self) -> Pace {
         self.pace
-    }
-
-    /// Whether any rail is up.
-    #[must_use]
-    #[inline]
-    pub fn has_rail(&self) -> bool {
-        self.best.is_some()
     }
 
     /// Frames of a kind that wait for credits or room.
@@ -297,8 +300,7 @@ impl<F> LinkCore<F> {
         }
         let rail = self.rails[usize::from(slot)].as_mut().ok_or(Violation::Slot)?;
         rail.streams[lane.index()].received += 1;
-        // Credits come back and acknowledgements do not: what is kept would grow without end.
-        if rail.rank.retains && rail.streams.iter().any(|stream| stream.under_way() > MOST_UNACKNOWLEDGED) {
+        if rail.rank.retains && rail.streams.iter().any(|stream| stream.under_way() > MOST_KEPT) {
             return Err(Violation::Acknowledged);
         }
         if kind.is_none() {
@@ -321,6 +323,13 @@ impl<F> LinkCore<F> {
     /// # Errors
     /// The peer broke the protocol.
     pub fn noted(&mut self, slot: u8, received: [u64; LANES]) -> Result<(), Violation> {
-        self.rails[usize::from(slot)].as_mut().ok_or(Violation::Slot)?.acknowledged(received)
+        let rail = self.rails[usize::from(slot)].as_mut().ok_or(Violation::Slot)?;
+        rail.acknowledged(received)?;
+        for (open, stream) in self.open.iter_mut().zip(&rail.streams) {
+            if stream.under_way() < MOST_UNACKNOWLEDGED {
+                *open |= 1 << slot;
+            }
+        }
+        Ok(())
     }
 }

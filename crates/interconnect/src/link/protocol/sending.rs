@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use plexus_fabric::{LANES, Lane};
 
 use super::{
-    CLASSES, LinkCore, Outgoing, SLOTS, Send, Stamp, Waiting, Waybill, order,
+    CLASSES, LinkCore, MOST_UNACKNOWLEDGED, Outgoing, SLOTS, Send, Stamp, Waiting, Waybill, order,
     rail::{Numbered, What},
 };
 use crate::{Channel, Class, KINDS, Kind};
@@ -60,7 +60,7 @@ impl<F> LinkCore<F> {
     /// waits while that is in doubt.
     #[inline]
     fn place(&self, best: u8, bill: &Waybill, room: [u8; LANES]) -> Option<u8> {
-        let usable = room[bill.lane.index()];
+        let usable = room[bill.lane.index()] & self.open[bill.lane.index()];
         let Some(span) = &bill.span else { return self.free_place(best, bill.lane, usable) };
         // Where nothing is kept, bytes land when they are sent; on one lane of one rail they land in order.
         let lands_at_once = self.rail(best).is_some_and(|rail| !rail.rank.retains);
@@ -142,6 +142,9 @@ impl<F> LinkCore<F> {
         }
         if let Some(rail) = &mut self.rails[usize::from(slot)] {
             rail.sent(lane, credits, keep);
+            if rail.rank.retains && rail.streams[lane.index()].under_way() >= MOST_UNACKNOWLEDGED {
+                self.open[lane.index()] &= !(1 << slot);
+            }
         }
     }
 
