@@ -6,10 +6,9 @@
 use plexus_base::NodeId;
 use plexus_fabric::Frame;
 
-use crate::{Message, message::Head};
+use crate::{Message, message::Head, spares::Spares};
 
-/// Memory that is kept between messages: of the buffer, and of all long messages together. A flood of long ones must not hold
-/// its memory for ever.
+/// Memory of the buffer that is kept between messages.
 const KEPT: usize = 4 << 20;
 
 #[derive(Clone, Copy)]
@@ -32,11 +31,8 @@ struct Entry {
 pub(crate) struct Inbox {
     bytes: Vec<u8>,
     wholes: Vec<Vec<u8>>,
-    /// The memory of long messages that were handled, for the next ones: a new buffer costs its page faults, and copies while it
-    /// grows.
-    spares: Vec<Vec<u8>>,
-    /// How much that is.
-    spared: usize,
+    /// The memory of long messages that were handled.
+    spares: Spares,
     entries: Vec<Entry>,
 }
 
@@ -57,9 +53,7 @@ impl Inbox {
 
     /// An empty buffer to put a long message together in.
     pub(crate) fn spare(&mut self) -> Vec<u8> {
-        let spare = self.spares.pop().unwrap_or_default();
-        self.spared -= spare.capacity();
-        spare
+        self.spares.take()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -98,12 +92,6 @@ impl Inbox {
 
     #[cold]
     fn recycle(&mut self) {
-        for mut whole in self.wholes.drain(..) {
-            if self.spared + whole.capacity() <= KEPT {
-                whole.clear();
-                self.spared += whole.capacity();
-                self.spares.push(whole);
-            }
-        }
+        self.wholes.drain(..).for_each(|whole| self.spares.give(whole));
     }
 }

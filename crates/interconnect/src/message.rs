@@ -7,7 +7,7 @@
 //! | 2 | 3 | credits returned, one byte for each kind |
 //! | 5 | 3 | number of the frame within its channel, modulo 2^24 |
 //! | 8 | 4 | epoch |
-//! | 12 | 4 | tag: names a call, or is the sender's own |
+//! | 12 | 4 | tag: the sender's own; of a reply with bit 31 set, that of the call that it answers |
 //!
 //! Forms: a message's kind (request 0, forward 1, reply 2), or'ed with 0x80 when more fragments follow; 3 a note; 4 an end of a rail is
 //! destroyed; 5 goodbye; 7 an access to a window, which counts as a request; 8 to 10 bytes were put and there is no message, by kind.

@@ -148,7 +148,7 @@ pub struct RailReport {
     pub rtt: Nanos,
     /// Bytes of frames and puts sent.
     pub bytes_out: u64,
-    /// Bytes of frames received.
+    /// Bytes of frames and puts received.
     pub bytes_in: u64,
     /// Frames that were sent again on this rail because another was lost.
     pub frames_resent: u64,

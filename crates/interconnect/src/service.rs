@@ -2,13 +2,14 @@
 
 use bytes::Bytes;
 use plexus_base::{Epoch, NodeId, WorkerId};
-use plexus_fabric::{Lost, Put, RailKind, WindowId};
+use plexus_fabric::{Lost, Put, WindowId};
 
 use crate::{
     Channel, Kind, Message,
     link::{Link, Request},
     links::Links,
     message::Head,
+    spares::Spares,
 };
 
 /// A program of messages: what a worker runs. All calls come one at a time from whoever drives the worker; none
@@ -61,6 +62,17 @@ pub trait Service: Send + 'static {
 #[error("no link to {0}")]
 pub struct NoLink(pub NodeId);
 
+/// Why there will be no reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CallError {
+    /// There is no link to that node.
+    #[error(transparent)]
+    NoLink(#[from] NoLink),
+    /// Every tag names a call that waits for its reply: take some first.
+    #[error("{MOST_CALLS} calls wait for their replies")]
+    Full,
+}
+
 /// The links of one worker.
 pub struct Net {
     me: NodeId,
@@ -70,11 +82,9 @@ pub struct Net {
     calls: Calls,
     /// Accesses that this processor has executed: what was there, to be handed over in the next turn.
     done: Vec<(NodeId, u64, Vec<u8>)>,
-    spare: Vec<Vec<u8>>,
+    /// Memory for their answers.
+    spares: Spares,
 }
-
-/// Answers of accesses kept to be used again.
-const SPARE: usize = 64;
 
 impl Net {
     pub(crate) fn new(me: NodeId, worker: WorkerId, epoch: Epoch, nodes: usize) -> Self {
@@ -85,7 +95,7 @@ impl Net {
             links: Links::new(nodes),
             calls: Calls::default(),
             done: Vec::new(),
-            spare: Vec::new(),
+            spares: Spares::default(),
         }
     }
 
@@ -107,19 +117,14 @@ impl Net {
         self.epoch
     }
 
-    /// What prompt messages to `peer` go over now, if there is a link and it has a rail.
-    #[must_use]
-    pub fn rail(&self, peer: NodeId) -> Option<RailKind> {
-        self.links.get(peer)?.rail_kind()
-    }
-
     /// Frames to `peer` that wait in memory for credits, room or a rail: who sends much looks here and holds off.
     #[must_use]
     pub fn backlog(&self, peer: NodeId) -> usize {
         self.links.get(peer).map_or(0, Link::queued)
     }
 
-    /// Sends a message; it waits in memory while credits or room are missing.
+    /// Sends a message; it waits in memory while credits or room are missing. `tag` is the sender's own; that of a reply
+    /// leaves bit 31 to [calls](Net::call).
     ///
     /// # Errors
     /// No link to the node.
@@ -132,6 +137,7 @@ impl Net {
         tag: u32,
         payload: &[u8],
     ) -> Result<(), NoLink> {
+        debug_assert!(is_own(kind, tag), "a reply with the tag of a call");
         let epoch = self.epoch;
         self.link(to)?.send(epoch, channel, kind, tag, payload);
         Ok(())
@@ -150,12 +156,13 @@ impl Net {
         tag: u32,
         payload: &Bytes,
     ) -> Result<(), NoLink> {
+        debug_assert!(is_own(kind, tag), "a reply with the tag of a call");
         let epoch = self.epoch;
         self.link(to)?.send_shared(epoch, channel, kind, tag, payload);
         Ok(())
     }
 
-    /// Puts bytes into a window of `to` and sends a message that is delivered when they are in place.
+    /// Puts bytes into a window of `to` and sends a message, as [`Net::send`] does, that is delivered when they are in place.
     ///
     /// # Errors
     /// No link to the node.
@@ -169,6 +176,7 @@ impl Net {
         put: Put<'_>,
         payload: &[u8],
     ) -> Result<(), NoLink> {
+        debug_assert!(is_own(kind, tag), "a reply with the tag of a call");
         let epoch = self.epoch;
         self.link(to)?.put(epoch, channel, kind, tag, put, payload);
         Ok(())
@@ -191,7 +199,7 @@ impl Net {
     /// perhaps what is put there before the answer has come.
     ///
     /// # Errors
-    /// No link to the node.
+    /// No link to the node, or too many calls wait.
     pub fn get(
         &mut self,
         to: NodeId,
@@ -200,7 +208,7 @@ impl Net {
         offset: u64,
         len: u32,
         token: u64,
-    ) -> Result<(), NoLink> {
+    ) -> Result<(), CallError> {
         self.access(to, channel, Request::Get { window, offset, len }, token)
     }
 
@@ -208,7 +216,7 @@ impl Net {
     /// [`Service::reply`] with `token`, 8 bytes little endian; none where there is no such word.
     ///
     /// # Errors
-    /// No link to the node.
+    /// No link to the node, or too many calls wait.
     pub fn fetch_add(
         &mut self,
         to: NodeId,
@@ -217,14 +225,14 @@ impl Net {
         offset: u64,
         add: u64,
         token: u64,
-    ) -> Result<(), NoLink> {
+    ) -> Result<(), CallError> {
         self.access(to, channel, Request::FetchAdd { window, offset, add }, token)
     }
 
     /// Makes a word of a window of `to` `new` if it is `expected`; answered as [`Net::fetch_add`] is.
     ///
     /// # Errors
-    /// No link to the node.
+    /// No link to the node, or too many calls wait.
     #[allow(clippy::too_many_arguments, reason = "a place and two values")]
     pub fn compare_swap(
         &mut self,
@@ -235,18 +243,24 @@ impl Net {
         expected: u64,
         new: u64,
         token: u64,
-    ) -> Result<(), NoLink> {
+    ) -> Result<(), CallError> {
         self.access(to, channel, Request::CompareSwap { window, offset, expected, new }, token)
     }
 
-    fn access(&mut self, to: NodeId, channel: Channel, request: Request, token: u64) -> Result<(), NoLink> {
-        let mut answer = self.spare.pop().unwrap_or_default();
+    fn access(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        request: Request,
+        token: u64,
+    ) -> Result<(), CallError> {
+        let mut answer = self.spares.take();
         if self.link(to)?.direct(request, &mut answer) {
             self.done.push((to, token, answer));
             return Ok(());
         }
-        self.spare.push(answer);
-        let tag = self.calls.open(to, channel, token, true);
+        self.spares.give(answer);
+        let tag = self.calls.open(to, channel, token, true)?;
         let epoch = self.epoch;
         self.link(to)?.access(epoch, channel, tag, request);
         Ok(())
@@ -266,19 +280,23 @@ impl Net {
 
     /// Takes the memory of an answer back.
     pub(crate) fn recycle(&mut self, answer: Vec<u8>) {
-        if self.spare.len() < SPARE {
-            self.spare.push(answer);
-        }
+        self.spares.give(answer);
     }
 
     /// Sends a request whose reply comes to [`Service::reply`] with `token`.
     ///
     /// # Errors
-    /// No link to the node.
-    pub fn call(&mut self, to: NodeId, channel: Channel, payload: &[u8], token: u64) -> Result<(), NoLink> {
+    /// No link to the node, or too many calls wait.
+    pub fn call(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        payload: &[u8],
+        token: u64,
+    ) -> Result<(), CallError> {
         self.link(to)?;
-        let tag = self.calls.open(to, channel, token, false);
-        self.send(to, channel, Kind::Request, tag, payload)
+        let tag = self.calls.open(to, channel, token, false)?;
+        Ok(self.send(to, channel, Kind::Request, tag, payload)?)
     }
 
     /// Answers a call: `request` is the message that made it.
@@ -286,7 +304,9 @@ impl Net {
     /// # Errors
     /// No link to the node.
     pub fn answer(&mut self, request: Message<'_>, payload: &[u8]) -> Result<(), NoLink> {
-        self.send(request.from, request.channel, Kind::Reply, request.tag, payload)
+        let epoch = self.epoch;
+        self.link(request.from)?.send(epoch, request.channel, Kind::Reply, request.tag, payload);
+        Ok(())
     }
 
     #[inline]
@@ -294,18 +314,49 @@ impl Net {
         self.links.get_mut(to).ok_or(NoLink(to))
     }
 
-    /// The token of the call that a reply ends, if it ends one.
-    pub(crate) fn take_reply(&mut self, from: NodeId, reply: &Head) -> Option<u64> {
-        let (token, access) = self.calls.close(from, reply)?;
+    /// What a message is to the calls of this node.
+    #[inline]
+    pub(crate) fn take_reply(&mut self, from: NodeId, message: &Head) -> Reply {
+        if is_own(message.kind, message.tag) { Reply::None } else { self.answered(from, message) }
+    }
+
+    fn answered(&mut self, from: NodeId, answer: &Head) -> Reply {
+        let Some((token, access)) = self.calls.close(from, answer) else { return Reply::Late };
         if access && let Ok(link) = self.link(from) {
             link.access_answered();
         }
-        Some(token)
+        Reply::To(token)
     }
 
     pub(crate) fn fail_calls(&mut self, peer: NodeId) -> Vec<u64> {
         self.calls.fail(peer)
     }
+}
+
+/// What a message answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reply {
+    /// The call that was given this token.
+    To(u64),
+    /// A call that is answered, has failed, or never was.
+    Late,
+    /// No call: it is a message for the service.
+    None,
+}
+
+/// Set in the tags of calls, and not in those of the replies that services send of their own.
+const CALL: u32 = 1 << 31;
+
+/// Generations of a place in the table of calls, as many as fit in front of it.
+const GENERATIONS: u16 = 1 << 15;
+
+/// Calls that may wait for their reply.
+const MOST_CALLS: usize = u16::MAX as usize;
+
+/// Whether a tag is its sender's own, and no call's.
+#[inline]
+fn is_own(kind: Kind, tag: u32) -> bool {
+    kind != Kind::Reply || tag & CALL == 0
 }
 
 /// Calls that wait for their reply. A tag is a place in the table and its generation, so that a late or
@@ -324,25 +375,33 @@ struct Call {
     access: bool,
 }
 
+impl Call {
+    fn tag(&self, place: u16) -> u32 {
+        CALL | u32::from(self.generation) << 16 | u32::from(place)
+    }
+}
+
 impl Calls {
-    fn open(&mut self, to: NodeId, channel: Channel, token: u64, access: bool) -> u32 {
-        let place = self.free.pop().unwrap_or_else(|| {
-            assert!(self.open.len() < usize::from(u16::MAX), "more calls under way than there are tags");
-            self.open.push(Call { generation: 0, waiting: None, access });
-            (self.open.len() - 1) as u16
-        });
+    fn open(&mut self, to: NodeId, channel: Channel, token: u64, access: bool) -> Result<u32, CallError> {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None if self.open.len() == MOST_CALLS => return Err(CallError::Full),
+            None => {
+                self.open.push(Call { generation: 0, waiting: None, access });
+                (self.open.len() - 1) as u16
+            }
+        };
         let call = &mut self.open[usize::from(place)];
-        // Generation 0 is never used: tag 0 means "no call".
-        call.generation = call.generation.wrapping_add(1).max(1);
+        call.generation = (call.generation + 1) % GENERATIONS;
         (call.waiting, call.access) = (Some((to, channel, token)), access);
-        u32::from(call.generation) << 16 | u32::from(place)
+        Ok(call.tag(place))
     }
 
     fn close(&mut self, from: NodeId, reply: &Head) -> Option<(u64, bool)> {
         let place = (reply.tag & 0xffff) as u16;
         let call = self.open.get_mut(usize::from(place))?;
         let (to, channel, token) = call.waiting?;
-        if u32::from(call.generation) != reply.tag >> 16 || to != from || channel != reply.channel {
+        if call.tag(place) != reply.tag || to != from || channel != reply.channel {
             return None;
         }
         call.waiting = None;
@@ -377,13 +436,35 @@ mod tests {
     #[test]
     fn a_reply_is_taken_once_and_only_from_whom_it_was_asked() {
         let mut calls = Calls::default();
-        let tag = calls.open(NodeId(1), Channel::Services, 77, true);
+        let tag = calls.open(NodeId(1), Channel::Services, 77, true).unwrap();
         assert_eq!(calls.close(NodeId(2), &reply(tag)), None);
         assert_eq!(calls.close(NodeId(1), &reply(tag)), Some((77, true)));
         assert_eq!(calls.close(NodeId(1), &reply(tag)), None);
-        let again = calls.open(NodeId(1), Channel::Services, 78, false);
+        let again = calls.open(NodeId(1), Channel::Services, 78, false).unwrap();
         assert_ne!(tag, again, "the same place, another generation");
         assert_eq!(calls.close(NodeId(1), &reply(tag)), None);
         assert_eq!(calls.fail(NodeId(1)), [78]);
+    }
+
+    #[test]
+    fn a_plain_reply_is_no_answer_whatever_its_tag() {
+        let mut net = Net::new(NodeId(0), WorkerId(0), Epoch(1), 2);
+        let tag = net.calls.open(NodeId(1), Channel::Services, 77, false).unwrap();
+        assert_eq!(net.take_reply(NodeId(1), &reply(tag & !CALL)), Reply::None);
+        let request = Head { kind: Kind::Request, ..reply(tag) };
+        assert_eq!(net.take_reply(NodeId(1), &request), Reply::None);
+        assert_eq!(net.take_reply(NodeId(1), &reply(tag)), Reply::To(77));
+        assert_eq!(net.take_reply(NodeId(1), &reply(tag)), Reply::Late);
+    }
+
+    #[test]
+    fn more_calls_than_tags_are_refused() {
+        let mut calls = Calls::default();
+        let open = |calls: &mut Calls| calls.open(NodeId(1), Channel::Services, 0, false);
+        let first = open(&mut calls).unwrap();
+        assert!((1..MOST_CALLS).all(|_| open(&mut calls).is_ok()));
+        assert_eq!(open(&mut calls), Err(CallError::Full));
+        assert!(calls.close(NodeId(1), &reply(first)).is_some());
+        assert!(open(&mut calls).is_ok());
     }
 }

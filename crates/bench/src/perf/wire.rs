@@ -5,7 +5,8 @@
 //! | 0..4 | what it is, see [`What`] |
 //! | 4..10 | the stream |
 //! | 10..16 | the trial: what comes late of another one is passed over, for lanes are not in order with each other |
-//! | 16..32 | the low bits of the message's number within its stream |
+//! | 16..31 | the low bits of the message's number within its stream |
+//! | 31 | 0: it is no tag of a call |
 //!
 //! Acknowledgements carry, in 8 bytes little endian, how many messages of their stream have come. What is said once
 //! for each trial is JSON: a [`Trial`](super::Trial) to begin it, a [`ServerReport`](super::result::ServerReport) at
@@ -82,7 +83,7 @@ impl What {
 }
 
 /// How many low bits of a message's number its tag has.
-const NUMBER_BITS: u32 = 16;
+const NUMBER_BITS: u32 = 15;
 
 const WHAT_MASK: u32 = 0xf;
 const STREAM_SHIFT: u32 = 4;

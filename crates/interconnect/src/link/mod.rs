@@ -164,11 +164,6 @@ impl Link {
         self.refresh();
     }
 
-    /// What prompt messages go over.
-    pub(crate) fn rail_kind(&self) -> Option<RailKind> {
-        self.info.best()
-    }
-
     /// Whether there is something in [`Link::events`], or it is lost.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
@@ -307,13 +302,14 @@ impl Link {
     }
 
     /// Executes an access with this processor, where the peer's memory is mapped; whether that was done. What was there is
-    /// left in `answer`: empty where the peer's window has no such place.
+    /// left in `answer`: empty where the peer's window has no such place, or it is longer than any message.
     pub(crate) fn direct(&mut self, request: Request, answer: &mut Vec<u8>) -> bool {
         let Some(memory) = self.memory() else { return false };
         answer.clear();
         let word = match request {
+            Request::Get { len, .. } if len as usize > MAX_MESSAGE => return true,
             Request::Get { window, offset, len } => {
-                answer.resize((len as usize).min(MAX_MESSAGE), 0);
+                answer.resize(len as usize, 0);
                 match memory.direct(Access::Get { window, offset, into: answer }) {
                     Some(Ok(_)) => {}
                     Some(Err(_)) => answer.clear(),

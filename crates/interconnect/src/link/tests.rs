@@ -1,8 +1,9 @@
 //! The driver of a link over a rail that does as it is told.
 
-use plexus_fabric::{Lost, RailKind, SendError};
+use plexus_fabric::{Lost, RailKind, SendError, WindowId};
 
 use super::{
+    MAX_MESSAGE, Request,
     fake::{Fake, put},
     protocol::Closed,
 };
@@ -44,4 +45,15 @@ fn a_link_that_is_lost_has_something_to_tell() {
     assert!(!link.pending());
     link.fail(Lost::Silent);
     assert!(link.pending());
+}
+
+#[test]
+fn a_get_longer_than_a_message_is_refused_over_memory_too() {
+    let mut link = Fake::default().link(RailKind::Shm);
+    let lengths = [MAX_MESSAGE, MAX_MESSAGE + 1].map(|len| {
+        let (mut answer, len) = (vec![1], len as u32);
+        assert!(link.direct(Request::Get { window: WindowId(1), offset: 0, len }, &mut answer));
+        answer.len()
+    });
+    assert_eq!(lengths, [MAX_MESSAGE, 0]);
 }

@@ -7,9 +7,10 @@ use plexus_fabric::{Lost, RailKind};
 
 use super::{Control, Shared};
 use crate::{
-    Kind, LinkEvent, LinkInfo, Net, Service,
+    LinkEvent, LinkInfo, Net, Service,
     inbox::Inbox,
     link::{self, Link, NewRail},
+    service::Reply,
     sync::lock,
 };
 
@@ -48,10 +49,10 @@ impl<S: Service> Core<S> {
                 for index in 0..inbox.len() {
                     let (from, head) = inbox.head(index);
                     let kind = head.kind;
-                    let token = if kind == Kind::Reply { net.take_reply(from, &head) } else { None };
-                    match token {
-                        Some(token) => service.reply(net, from, token, inbox.message(index).payload),
-                        None => service.message(net, inbox.message(index)),
+                    match net.take_reply(from, &head) {
+                        Reply::To(token) => service.reply(net, from, token, inbox.message(index).payload),
+                        Reply::None => service.message(net, inbox.message(index)),
+                        Reply::Late => {}
                     }
                     if let Some(link) = net.links.get_mut(peer) {
                         link.handled(kind);
