@@ -18,6 +18,8 @@ pub(super) struct Attached {
     pub(super) rail: Box<dyn Rail>,
     /// Of its [`Rank`].
     pub(super) retains: bool,
+    /// Something was sent since it was flushed.
+    pub(super) unflushed: bool,
     pub(super) health: Health,
     pub(super) bytes_out: u64,
     pub(super) bytes_in: u64,

@@ -159,7 +159,16 @@ impl Link {
         }
         let NewRail { slot, generation, rail, health, .. } = new;
         let retains = rank(kind).retains;
-        self.rails.push(Attached { slot, generation, rail, retains, health, bytes_out: 0, bytes_in: 0 });
+        self.rails.push(Attached {
+            slot,
+            generation,
+            rail,
+            retains,
+            unflushed: false,
+            health,
+            bytes_out: 0,
+            bytes_in: 0,
+        });
         self.down = None;
         self.refresh();
     }
@@ -269,7 +278,10 @@ impl Link {
     fn memory(&mut self) -> Option<&mut dyn Rail> {
         let clear = self.asked == 0 && self.core.queued() == 0;
         match &mut self.rails[..] {
-            [only] if clear && only.rail.kind() == RailKind::Shm => Some(&mut *only.rail),
+            [only] if clear && only.rail.kind() == RailKind::Shm => {
+                only.unflushed = true;
+                Some(&mut *only.rail)
+            }
             _ => None,
         }
     }
@@ -458,10 +470,12 @@ impl Link {
         if !self.arrivals.accesses.is_empty() && self.lost.is_none() {
             self.execute();
         }
-        // Also when nothing was sent since: a socket that took only a part may take the rest now.
         let mut index = 0;
         while index < self.rails.len() {
-            match self.rails[index].rail.flush() {
+            let attached = &mut self.rails[index];
+            // A socket that took only a part may take the rest now, also when nothing was sent since.
+            let wanted = std::mem::take(&mut attached.unflushed) || attached.retains;
+            match if wanted { attached.rail.flush() } else { Ok(()) } {
                 Ok(()) => index += 1,
                 Err(lost) => self.give_up(index, lost),
             }
@@ -638,6 +652,7 @@ fn offer(
         None => attached.rail.send(lane, header.as_bytes(), body)?,
         Some(put) => attached.rail.put(lane, put, header.as_bytes(), body)?,
     }
+    attached.unflushed = true;
     attached.bytes_out += (HEADER + body.len() + put.map_or(0, |put| put.data.len())) as u64;
     Ok(())
 }
@@ -645,6 +660,7 @@ fn offer(
 #[inline]
 fn offer_shared(attached: &mut Attached, lane: Lane, header: Header, body: &Bytes) -> Result<(), SendError> {
     attached.rail.send_shared(lane, header.as_bytes(), body)?;
+    attached.unflushed = true;
     attached.bytes_out += (HEADER + body.len()) as u64;
     Ok(())
 }
