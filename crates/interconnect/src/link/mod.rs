@@ -49,7 +49,7 @@ const MAX_BODY: usize = MAX_FRAME - HEADER;
 /// Fragments of a long message that are copied aside before the rails are offered what waits.
 const REFILL: usize = 4;
 
-/// Longer puts are cut where several rails share the bulk.
+/// Longer puts are cut where several rails may share the bulk and what is sent is kept.
 const STRIPE: usize = 64 << 10;
 
 const _: () = assert!(STRIPE >= MAX_WORDWISE, "a cut through a word would show");
@@ -286,9 +286,10 @@ impl Link {
         }
     }
 
-    /// Sends all of a long put but its last piece, where several rails share the bulk; that piece.
+    /// Sends all of a long put but its last piece, where several rails may share the bulk; that piece. One that is kept in
+    /// pieces needs no new memory for each.
     fn stripes<'a>(&mut self, head: Head, lane: Lane, mut put: Put<'a>) -> Put<'a> {
-        if self.rails.len() > 1 && lane == Lane::Bulk {
+        if self.rails.iter().any(|attached| attached.retains) && lane == Lane::Bulk {
             while put.data.len() > STRIPE {
                 let (piece, rest) = put.data.split_at(STRIPE);
                 let head = written(head.epoch, head.channel, head.kind);
