@@ -16,6 +16,7 @@ mod frame;
 mod handover;
 mod memory;
 pub mod ofi;
+mod put_fields;
 mod rail;
 pub mod shm;
 mod stream;

@@ -24,9 +24,12 @@ use super::{
     port::Completed,
     reaper::{self, Ending},
     sys, twins,
-    wire::{Kind, MAX_MESSAGE, Target},
+    wire::{Kind, MAX_MESSAGE},
 };
-use crate::{Frame, Health, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, Window, Windows};
+use crate::{
+    Frame, Health, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, Window, Windows,
+    put_fields::Target,
+};
 
 /// Completions that are read in one call.
 const BATCH: usize = 32;
@@ -34,6 +37,10 @@ const BATCH: usize = 32;
 /// Looks at the queue after the peer is known to be gone: what it sent before lies in this host's memory, and each look
 /// takes some of it.
 const LAST_LOOKS: usize = 16;
+
+/// Why a rail that cannot put what is long ends.
+const NOT_PINNED: &str =
+    "libfabric cannot pin memory for a long put: raise the limit of locked memory (ulimit -l)";
 
 /// One end of a rail to be: everything is open and receives, and the peer is not known yet.
 pub struct OfiEndpoint {
@@ -359,14 +366,19 @@ impl OfiRail {
             let Parts { endpoints, device, .. } = &mut *rail.parts;
             endpoints[lane.index()].stage(device, outgoing)
         };
-        if stage(self) == Err(SendError::Full) {
+        let mut staged = stage(self);
+        if staged == Err(SendError::Full) {
             // What was sent before may be through by now, or may go out.
             self.progress();
             if self.ending.is_some() {
                 return Err(SendError::Lost);
             }
-            stage(self)?;
+            staged = stage(self);
         }
+        if staged == Err(SendError::Lost) {
+            self.ending = Some(Lost::Closed(NOT_PINNED.into()));
+        }
+        staged?;
         let Parts { endpoints, device, .. } = &mut *self.parts;
         if let Err(code) = endpoints[lane.index()].post(&device.facts) {
             self.fail(code);

@@ -33,10 +33,13 @@ use std::ops::Range;
 use plexus_base::{crc32c, crc32c_append};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U16, U32, U64},
+    little_endian::{U32, U64},
 };
 
-use crate::{Lane, MAX_FRAME, Put, WindowId};
+use crate::{
+    Lane, MAX_FRAME, Put,
+    put_fields::{PUT_LEN, PutFields, Target},
+};
 
 const VERSION: u8 = 1;
 const FLAG_SILENT: u8 = 1;
@@ -58,19 +61,7 @@ struct Base {
     zeros: U32,
 }
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct PutFields {
-    offset: U64,
-    len: U32,
-    crc: U32,
-    generation: U32,
-    window: U16,
-    zero: U16,
-}
-
 pub(super) const BASE_LEN: usize = size_of::<Base>();
-const PUT_LEN: usize = size_of::<PutFields>();
 /// Bytes of `Base` that its own checksum covers.
 const COVERED: usize = 24;
 
@@ -80,7 +71,7 @@ pub(super) const MAX_HEADER: usize = BASE_LEN + PUT_LEN;
 /// Longest message.
 pub(super) const MAX_MESSAGE: usize = MAX_HEADER + MAX_FRAME;
 
-const _: () = assert!(BASE_LEN == 32 && PUT_LEN == 24);
+const _: () = assert!(BASE_LEN == 32);
 
 /// What a message is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,17 +92,6 @@ impl Kind {
     fn has_put(self) -> bool {
         matches!(self, Self::Behind | Self::Inline)
     }
-}
-
-/// Where the data of a put are or go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Target {
-    pub(super) window: WindowId,
-    pub(super) offset: u64,
-    pub(super) len: u32,
-    pub(super) generation: u32,
-    /// Of the data.
-    pub(super) crc: u32,
 }
 
 /// A message, verified.
@@ -184,14 +164,7 @@ pub(super) fn encode(
     let mut header = [0; MAX_HEADER];
     let mut crc = crc32c(&base.as_bytes()[..COVERED]);
     if let Some(put) = put {
-        let fields = PutFields {
-            offset: U64::new(put.offset),
-            len: U32::new(put.data.len() as u32),
-            crc: U32::new(crc32c(put.data)),
-            generation: U32::new(put.generation),
-            window: U16::new(put.window.0),
-            zero: U16::new(0),
-        };
+        let fields = PutFields::of(put, crc32c(put.data));
         header[BASE_LEN..].copy_from_slice(fields.as_bytes());
         crc = crc32c_append(crc, fields.as_bytes());
     }
@@ -225,13 +198,7 @@ pub(super) fn decode(bytes: &[u8], session: u64, lane: Lane) -> Result<Decoded, 
     if kind.has_put() {
         let (fields, behind) = PutFields::ref_from_prefix(rest).map_err(|_| "a put that is cut off")?;
         crc = crc32c_append(crc, fields.as_bytes());
-        target = Some(Target {
-            window: WindowId(fields.window.get()),
-            offset: fields.offset.get(),
-            len: fields.len.get(),
-            generation: fields.generation.get(),
-            crc: fields.crc.get(),
-        });
+        target = Some(fields.target());
         rest = behind;
     }
     let len = base.len.get() as usize;
@@ -277,6 +244,7 @@ pub fn decode_any(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::WindowId;
 
     const SESSION: u64 = 0x0123_4567_89ab_cdef;
 

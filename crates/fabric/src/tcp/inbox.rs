@@ -15,9 +15,9 @@ use rustix::{io::Errno, net::RecvFlags};
 
 use super::{
     seal::{Opener, TAG_LEN},
-    wire::{self, Decoded, Target},
+    wire::{self, Decoded},
 };
-use crate::{Frame, Lane, MAX_FRAME, MAX_WORDWISE, Window, Windows, window::is_word};
+use crate::{Frame, Lane, MAX_FRAME, MAX_WORDWISE, Window, Windows, put_fields::Target, window::is_word};
 
 /// Several of the longest frames, or a thousand small ones, for one system call.
 const BUFFER_LEN: usize = 64 << 10;
@@ -39,6 +39,8 @@ pub(super) enum Stop {
 /// A put on its way in.
 struct Landing {
     target: Target,
+    /// Whether a frame is delivered behind it.
+    announced: bool,
     /// How many of its bytes are in place.
     done: usize,
     /// Over those, unless the stream is sealed.
@@ -51,9 +53,9 @@ struct Landing {
 
 impl Landing {
     /// The beginning of a put to `target`, which lies in `window`.
-    fn new(target: Target, window: &Window) -> Self {
+    fn new(target: Target, announced: bool, window: &Window) -> Self {
         let aside = window.span().wordwise || is_word(target.offset, u64::from(target.len));
-        Self { target, done: 0, crc: 0, opened: 0, aside }
+        Self { target, announced, done: 0, crc: 0, opened: 0, aside }
     }
 
     /// Where the bytes `from..to` of the put belong.
@@ -168,16 +170,16 @@ impl Inbox {
         let arrived = &mut self.buffer[self.start..self.end];
         let decoded = wire::decode(arrived, self.lane, self.sequence, self.opener.as_mut());
         match decoded.map_err(Stop::Corrupt)? {
-            Decoded::Frame { frame, end, target: None } => {
+            Decoded::Frame { frame, end, target: None, .. } => {
                 self.start += end;
                 self.sequence = self.sequence.wrapping_add(1);
                 self.chunk = BUFFER_LEN;
                 deliver(Frame::of(&arrived[frame]));
                 Ok(Some(1))
             }
-            Decoded::Frame { frame, end, target: Some(target) } => {
+            Decoded::Frame { frame, end, target: Some(target), announced } => {
                 let window = admit(windows, &target).map_err(Stop::Corrupt)?;
-                self.landing = Some(Landing::new(target, window));
+                self.landing = Some(Landing::new(target, announced, window));
                 self.held.clear();
                 self.held.extend_from_slice(&arrived[frame]);
                 self.start += end;
@@ -311,7 +313,7 @@ impl Inbox {
             let window = admit(windows, &target).map_err(Stop::Corrupt)?;
             window.write(target.offset, &self.aside[..target.len as usize]);
         }
-        if !target.announced {
+        if !landing.announced {
             self.quiet += 1;
             return Ok(Some(0));
         }

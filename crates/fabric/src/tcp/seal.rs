@@ -4,8 +4,11 @@
 //! in front, and the number only grows; an endpoint that was given one key for both directions is refused. Whoever
 //! changes, drops, repeats or swaps records makes a tag not match. After [`RECORDS_PER_KEY`] records both ends go on
 //! to the next key (Noise Protocol Framework, revision 34, section 4.2: the rekey function), so no key covers more
-//! than some 64 GiB, and who takes a process's memory cannot read what it said long before. Keys are overwritten when they
-//! are no longer used.
+//! than some 64 GiB, and who takes a process's memory cannot read what it said long before. What holds a key
+//! here is overwritten when the key is no longer used.
+//!
+//! What cannot be overwritten: copies that the compiler leaves on a stack where a value was moved, and what is in registers. And
+//! who has the process while it runs has the key in use.
 //!
 //! It must not know what a record holds, nor where the keys come from.
 #![allow(unsafe_code, reason = "overwrites keys that are no longer used")]
@@ -39,13 +42,17 @@ pub struct Seal {
 }
 
 impl Seal {
-    /// From a fresh secret for each direction: never used before, for another stream or another connection.
+    /// From a fresh secret for each direction: never used before, for another stream or another connection. Who has it
+    /// in memory that is wiped gives that; bytes alone stay behind where they were.
     ///
     /// # Panics
     /// When both are the same: the two ends would seal different records under one nonce.
     #[must_use]
-    pub fn new(send_key: [u8; KEY_LEN], receive_key: [u8; KEY_LEN]) -> Self {
-        let (send, receive) = (Zeroizing::new(send_key), Zeroizing::new(receive_key));
+    pub fn new(
+        send_key: impl Into<Zeroizing<[u8; KEY_LEN]>>,
+        receive_key: impl Into<Zeroizing<[u8; KEY_LEN]>>,
+    ) -> Self {
+        let (send, receive) = (send_key.into(), receive_key.into());
         assert!(*send != *receive, "one key for both directions");
         Self { send, receive }
     }

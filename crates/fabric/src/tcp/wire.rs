@@ -33,13 +33,13 @@
 use std::ops::Range;
 
 use plexus_base::{crc32c, crc32c_append};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U16, U32, U64},
-};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, little_endian::U32};
 
 use super::seal::{KEY_LEN, Opener, Seal, Sealer, TAG_LEN};
-use crate::{Lane, MAX_FRAME, Put, WindowId};
+use crate::{
+    Lane, MAX_FRAME, Put,
+    put_fields::{PUT_LEN, PutFields, Target},
+};
 
 const VERSION: u8 = 1;
 const FLAG_PUT: u8 = 1;
@@ -61,19 +61,7 @@ struct Base {
     crc: U32,
 }
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct PutFields {
-    offset: U64,
-    len: U32,
-    crc: U32,
-    generation: U32,
-    window: U16,
-    zero: U16,
-}
-
 const BASE_LEN: usize = size_of::<Base>();
-const PUT_LEN: usize = size_of::<PutFields>();
 /// Bytes of `Base` that its own checksum covers.
 const COVERED: usize = 12;
 
@@ -82,20 +70,7 @@ const MAX_HEADER: usize = BASE_LEN + PUT_LEN;
 /// Most bytes in front of the data of a put, or of the next frame.
 pub(super) const MAX_RECORD: usize = MAX_HEADER + MAX_FRAME + TAG_LEN;
 
-const _: () = assert!(BASE_LEN == 16 && PUT_LEN == 24);
-
-/// Where the data of a put go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Target {
-    pub(super) window: WindowId,
-    pub(super) offset: u64,
-    pub(super) len: u32,
-    pub(super) generation: u32,
-    /// Of the data, unless the stream is sealed.
-    pub(super) crc: u32,
-    /// Whether a frame is delivered when they are in place.
-    pub(super) announced: bool,
-}
+const _: () = assert!(BASE_LEN == 16);
 
 /// A put to send.
 #[derive(Clone, Copy)]
@@ -110,8 +85,9 @@ pub(super) struct Load<'a> {
 pub(super) enum Decoded {
     /// Not all of it is there; so many bytes are needed before more can be said.
     Needs(usize),
-    /// A verified frame, and where what follows it begins: with a target, the data of that.
-    Frame { frame: Range<usize>, end: usize, target: Option<Target> },
+    /// A verified frame, and where what follows it begins: with a target, the data of that, when all of which are in place the
+    /// frame is delivered if it is `announced`.
+    Frame { frame: Range<usize>, end: usize, target: Option<Target>, announced: bool },
 }
 
 /// A header, ready to send.
@@ -151,17 +127,6 @@ fn base(lane: Lane, sequence: u32, len: usize, load: Option<&Load<'_>>, sealed: 
     }
 }
 
-fn fields(put: &Put<'_>, crc: u32) -> PutFields {
-    PutFields {
-        offset: U64::new(put.offset),
-        len: U32::new(put.data.len() as u32),
-        crc: U32::new(crc),
-        generation: U32::new(put.generation),
-        window: U16::new(put.window.0),
-        zero: U16::new(0),
-    }
-}
-
 /// The header for the frame `head` + `body`, which the caller has found to be no longer than [`MAX_FRAME`],
 /// and `load`, whose data are no longer than a `u32` says.
 pub(super) fn encode(lane: Lane, sequence: u32, head: &[u8], body: &[u8], load: Option<&Load<'_>>) -> Header {
@@ -169,7 +134,7 @@ pub(super) fn encode(lane: Lane, sequence: u32, head: &[u8], body: &[u8], load: 
     let mut header = Header { bytes: [0; MAX_HEADER], len: header_len(load.is_some()) };
     let mut crc = crc32c(&base.as_bytes()[..COVERED]);
     if let Some(Load { put, .. }) = load {
-        let fields = fields(put, crc32c(put.data));
+        let fields = PutFields::of(put, crc32c(put.data));
         header.bytes[BASE_LEN..].copy_from_slice(fields.as_bytes());
         crc = crc32c_append(crc, fields.as_bytes());
     }
@@ -193,7 +158,7 @@ pub(super) fn seal(
     queue.extend_from_slice(base.as_bytes());
     let start = queue.len();
     if let Some(Load { put, .. }) = load {
-        queue.extend_from_slice(fields(put, 0).as_bytes());
+        queue.extend_from_slice(PutFields::of(put, 0).as_bytes());
     }
     queue.extend_from_slice(head);
     queue.extend_from_slice(body);
@@ -254,19 +219,11 @@ pub(super) fn decode(
     }
     let target = if put {
         let fields = PutFields::ref_from_bytes(&record[BASE_LEN..start]);
-        let fields = fields.map_err(|_| "a header that cannot be")?;
-        Some(Target {
-            window: WindowId(fields.window.get()),
-            offset: fields.offset.get(),
-            len: fields.len.get(),
-            generation: fields.generation.get(),
-            crc: fields.crc.get(),
-            announced,
-        })
+        Some(fields.map_err(|_| "a header that cannot be")?.target())
     } else {
         None
     };
-    Ok(Decoded::Frame { frame: start..start + len, end, target })
+    Ok(Decoded::Frame { frame: start..start + len, end, target, announced })
 }
 
 fn verify(record: &[u8], crc: u32) -> Result<(), &'static str> {
@@ -309,7 +266,7 @@ pub fn decode_any_sealed(bytes: &[u8]) -> usize {
 fn decode_stream(bytes: &[u8], mut opener: Option<&mut Opener>) -> usize {
     let (mut bytes, mut frames) = (bytes.to_vec(), 0);
     let mut bytes = &mut bytes[..];
-    while let Ok(Decoded::Frame { frame, end, target }) =
+    while let Ok(Decoded::Frame { frame, end, target, .. }) =
         decode(bytes, Lane::Prompt, frames as u32, opener.as_deref_mut())
     {
         assert!(frame.end <= end && end <= bytes.len() && frame.len() <= MAX_FRAME);

@@ -116,6 +116,9 @@ fn read(state: &mut HandshakeState, message: &[u8; GREETING]) -> Result<[u8; HEL
     }
 }
 
+/// The keys of a rail for what is sent and for what is received, wiped when they are dropped.
+pub(super) type RailKeys = (Zeroizing<[u8; KEY]>, Zeroizing<[u8; KEY]>);
+
 /// What two ends have in common once each knows that the other has the key.
 pub(super) struct Session {
     send: Half,
@@ -148,8 +151,8 @@ impl Session {
     }
 
     /// The keys for what is sent and received over the connection after the handshake.
-    pub(super) fn into_rail_keys(self) -> ([u8; KEY], [u8; KEY]) {
-        (*self.send.rail, *self.receive.rail)
+    pub(super) fn into_rail_keys(self) -> RailKeys {
+        (self.send.rail, self.receive.rail)
     }
 }
 
@@ -214,9 +217,9 @@ mod tests {
         let mut sealed = there.seal(b"their windows");
         assert_eq!(here.open(&mut sealed), Ok(&b"their windows"[..]));
         let ((send, receive), (theirs, ours)) = (here.into_rail_keys(), there.into_rail_keys());
-        assert_eq!((send, receive), (ours, theirs));
+        assert_eq!((&send, &receive), (&ours, &theirs));
         let (again, _) = joined();
-        let all = [send, receive, again.send.rail.as_slice().try_into().unwrap()];
+        let all = [send, receive, again.send.rail];
         assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2]);
     }
 

@@ -10,8 +10,7 @@ use plexus_fabric::{
 
 use super::{
     common::Common,
-    keys::KEY,
-    noise::TAG,
+    noise::{RailKeys, TAG},
     spans::{self, SPANS},
 };
 
@@ -28,7 +27,7 @@ pub(super) const SEALED_SPANS: usize = SPANS + TAG;
 pub(super) struct Lane {
     pub(super) stream: TcpStream,
     /// For what is sent and what is received.
-    pub(super) keys: ([u8; KEY], [u8; KEY]),
+    pub(super) keys: RailKeys,
 }
 
 /// What this node's windows are.

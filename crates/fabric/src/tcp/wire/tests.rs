@@ -3,6 +3,7 @@
 use plexus_sim::hostile;
 
 use super::*;
+use crate::WindowId;
 
 const SEQUENCES: u32 = 40;
 
@@ -54,13 +55,14 @@ fn decoded(
 #[test]
 fn what_is_encoded_is_decoded() {
     let bytes = frame(None, 5, b"headbody!", Some(&put(b"data")));
-    let Ok(Decoded::Frame { frame, end, target: Some(target) }) = decoded(&bytes, Lane::Prompt, 5, None)
+    let Ok(Decoded::Frame { frame, end, target: Some(target), announced: true }) =
+        decoded(&bytes, Lane::Prompt, 5, None)
     else {
         panic!()
     };
     assert_eq!((&bytes[frame.clone()], end), (&b"headbody!"[..], bytes.len()));
-    let Target { window, offset, len, generation, crc, announced } = target;
-    assert_eq!((window, offset, len, generation, announced), (WindowId(7), 1 << 40, 4, 11, true));
+    let Target { window, offset, len, generation, crc } = target;
+    assert_eq!((window, offset, len, generation), (WindowId(7), 1 << 40, 4, 11));
     assert_eq!(crc, crc32c(b"data"));
     assert!(decoded(&bytes, Lane::Bulk, 5, None).is_err() && decoded(&bytes, Lane::Prompt, 6, None).is_err());
 }
@@ -71,7 +73,7 @@ fn what_is_sealed_is_opened() {
     for sequence in 0..3 {
         let mut bytes = frame(Some(&mut sealer), sequence, b"headbody!", Some(&put(b"data")));
         assert!(!bytes.windows(4).any(|bytes| bytes == b"body"));
-        let Ok(Decoded::Frame { frame, end, target: Some(target) }) =
+        let Ok(Decoded::Frame { frame, end, target: Some(target), .. }) =
             decode(&mut bytes, Lane::Prompt, sequence, Some(&mut opener))
         else {
             panic!()
@@ -88,12 +90,12 @@ fn what_is_sealed_is_opened() {
 fn a_write_is_a_put_that_nothing_announces() {
     let load = Load { announced: false, ..put(b"data") };
     let bytes = frame(None, 5, b"", Some(&load));
-    let Ok(Decoded::Frame { frame: found, target: Some(target), .. }) =
+    let Ok(Decoded::Frame { frame: found, target: Some(target), announced: false, .. }) =
         decoded(&bytes, Lane::Prompt, 5, None)
     else {
         panic!()
     };
-    assert!(found.is_empty() && target.len == 4 && !target.announced);
+    assert!(found.is_empty() && target.len == 4);
     let with_a_frame = frame(None, 5, b"head", Some(&load));
     assert_eq!(decoded(&with_a_frame, Lane::Prompt, 5, None), Err("a header that cannot be"));
 }
