@@ -21,6 +21,7 @@ use super::{
     OfiError,
     buffer::{Buffer, Staging},
     device::{Device, Facts, Object, Region},
+    long::{Long, Longs},
     outgoing::Outgoing,
     port::{Completed, Piece, Port},
     sys,
@@ -55,7 +56,7 @@ const CONTROL_LEN: usize = 64;
 /// processor can check before it lets them in.
 const INLINE: usize = 4096;
 
-/// Longer puts get memory of their own for the time being, one at once.
+/// Longer puts get memory of their own.
 const LONG: usize = 256 << 10;
 
 const _: () = {
@@ -73,12 +74,6 @@ enum State {
     Waits,
     Posted,
     Done,
-}
-
-/// Memory for one long put.
-struct Long {
-    region: Option<Region>,
-    buffer: Buffer,
 }
 
 enum What {
@@ -142,7 +137,7 @@ pub(super) struct Endpoint {
     /// Number of the first that waits, or of the next, and how many writes before it are under way.
     waits: u64,
     writes: usize,
-    long: bool,
+    longs: Longs,
     /// Counted messages: staged, posted, and known to be taken.
     sequence: u32,
     posted: u32,
@@ -200,7 +195,7 @@ impl Endpoint {
             waiting: 0,
             waits: 0,
             writes: 0,
-            long: false,
+            longs: Longs::new(key()),
             sequence: 0,
             posted: 0,
             acknowledged: 0,
@@ -380,7 +375,7 @@ impl Endpoint {
                     self.staged.write(piece.at, put.data);
                     None
                 }
-                None => Some(self.long(device, put.data)?),
+                None => Some(self.longs.give(device, self.port.object(), put.data)?),
             };
             let what = What::Write {
                 address: window.base + put.offset,
@@ -407,22 +402,6 @@ impl Endpoint {
         self.sequence = self.sequence.wrapping_add(1);
         self.push(What::Message { taken: stamp.taken }, piece.at, len, piece.upto);
         Ok(())
-    }
-
-    /// Memory of its own for `data`.
-    fn long(&mut self, device: &Device, data: &[u8]) -> Result<Box<Long>, SendError> {
-        if self.long {
-            return Err(SendError::Full);
-        }
-        let mut buffer = Buffer::new(data.len());
-        buffer.write(0, data);
-        // SAFETY: freed after the region is closed, or after the endpoint, or never.
-        let region =
-            unsafe { device.register_local(self.port.object(), buffer.at(0), buffer.len(), self.session) };
-        // Memory that cannot be pinned now may be later.
-        let region = region.map_err(|_| SendError::Full)?;
-        self.long = true;
-        Ok(Box::new(Long { region, buffer }))
     }
 
     /// What stands in front of the next message.
@@ -542,7 +521,7 @@ impl Endpoint {
         let operation = &self.operations[index];
         let What::Write { address, key, long, .. } = &operation.what else { unreachable!("a write") };
         let (start, region) = match long {
-            Some(long) => (long.buffer.at(0), long.region.as_ref()),
+            Some(long) => (long.start(), long.region()),
             None => (self.staged.at(operation.at), self.staged_region.as_ref()),
         };
         let data = Piece { start, len: operation.len, region };
@@ -631,7 +610,7 @@ impl Endpoint {
         while let Some(Operation { state: State::Done, upto, what, .. }) = self.operations.front() {
             self.staging.release(*upto);
             if let What::Write { long: Some(_), .. } = what {
-                self.long = false;
+                self.longs.taken_back();
             }
             self.operations.pop_front();
             self.first += 1;
@@ -687,7 +666,7 @@ impl Drop for Endpoint {
             [&mut self.slots, &mut self.staged].into_iter().for_each(Buffer::keep);
             for operation in &mut self.operations {
                 if let What::Write { long: Some(long), .. } = &mut operation.what {
-                    long.buffer.keep();
+                    long.keep();
                 }
             }
         }
@@ -723,13 +702,21 @@ mod tests {
         }
     }
 
+    /// None where there is no libfabric.
+    fn device() -> Option<Device> {
+        match Device::open("tcp", Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), 1024) {
+            Ok(device) => Some(device),
+            Err(why @ OfiError::Absent { .. }) => {
+                println!("skipped: {why}");
+                None
+            }
+            Err(why) => panic!("{why}"),
+        }
+    }
+
     #[test]
     fn what_was_posted_is_not_searched_again() {
-        let device = match Device::open("tcp", Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), 1024) {
-            Ok(device) => device,
-            Err(why @ OfiError::Absent { .. }) => return println!("skipped: {why}"),
-            Err(why) => panic!("{why}"),
-        };
+        let Some(device) = device() else { return };
         let facts = &device.facts;
         let mut end = Endpoint::open(&device, LANE, 1, || 1).unwrap();
         let window = RemoteWindow {
@@ -771,9 +758,7 @@ mod tests {
 
     #[test]
     fn a_write_behind_what_waits_counts_only_when_that_is_posted() {
-        let Ok(device) = Device::open("tcp", Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), 1024) else {
-            return println!("skipped: no libfabric");
-        };
+        let Some(device) = device() else { return };
         let mut end = Endpoint::open(&device, LANE, 1, || 1).unwrap();
         let write = |long| What::Write { address: 0, key: 0, touches: touches(), long };
         end.push(What::Message { taken: 0 }, 0, 0, 0);

@@ -42,6 +42,7 @@ mod buffer;
 mod device;
 mod endpoint;
 mod library;
+mod long;
 mod offer;
 mod outgoing;
 mod port;
