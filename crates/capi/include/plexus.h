@@ -6,7 +6,8 @@
  *
  * Results. A function that returns int returns PLEXUS_OK (0), or a number below zero that plexus_strerror explains;
  * where it says so, a number above zero is a result. plexus_last_error has the whole story of the calling thread's last
- * failure. Handles are written only on success.
+ * failure. Handles are written only on success. A handle that is ended twice is PLEXUS_E_ARGUMENT, where there is
+ * a result, and harmless.
  *
  * Limits of time are in microseconds; below zero: none; 0: only look.
  *
@@ -165,7 +166,8 @@ ssize_t plexus_call(const plexus_client *client, plexus_address to, const void *
  * multiples of 8, and are never seen half changed. */
 
 /* Makes a window of zeros, a multiple of 8 bytes long, under a name (1 to 64 bytes) that no other window of this node
- * has. Closing it ends it. It is mapped from the beginning. */
+ * has. Closing it ends it. For its creator it is mapped from the beginning. It lies in the part that one worker of the node has of
+ * the memory for windows: with 8 workers and 16 MiB none is longer than 2 MiB. */
 int plexus_window_create(const plexus_client *client, const char *name, uint64_t length, plexus_window **window);
 
 /* The window of that name at a node; at whichever node has one. */
@@ -223,6 +225,7 @@ int plexus_cq_wait(const plexus_cq *queue, plexus_completion *completion, void *
 /* An endpoint at a port of this node (0: any that is free) whose completions go to queue. */
 int plexus_endpoint_create(const plexus_client *client, uint32_t number, const plexus_cq *queue,
                            plexus_endpoint **endpoint);
+/* Receives that are posted to it, and sends that were not taken or still wait for room, then never complete. */
 void plexus_endpoint_destroy(plexus_endpoint *endpoint);
 
 /* Where others send to; where plexus_post_send sends to from now on. */

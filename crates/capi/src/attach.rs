@@ -8,25 +8,27 @@ use std::{
 use plexus_client::{Client, Waiting};
 
 use crate::{
-    end,
-    error::{OK, argument, fail},
-    hand_out, text,
+    error::{OK, argument, fail, pointer},
+    handle::{end, hand_out},
+    text,
 };
 
-/// A waiting mode by its number in the header.
-pub(crate) fn waiting(mode: c_int) -> Option<Waiting> {
+/// A waiting mode by its number in the header, or what to answer where there is none of that number.
+pub(crate) fn waiting(mode: c_int) -> Result<Waiting, c_int> {
     match mode {
-        0 => Some(Waiting::Adaptive),
-        1 => Some(Waiting::Polling),
-        2 => Some(Waiting::Event),
-        _ => None,
+        0 => Ok(Waiting::Adaptive),
+        1 => Ok(Waiting::Polling),
+        2 => Ok(Waiting::Event),
+        _ => Err(argument(
+            "there is no such way of waiting: use PLEXUS_ADAPTIVE, PLEXUS_POLLING or PLEXUS_EVENT",
+        )),
     }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_attach(path: *const c_char, client: *mut *mut Client) -> c_int {
     // SAFETY: the header asks for a text.
-    let Some(path) = unsafe { text(path) }.filter(|_| !client.is_null()) else { return argument() };
+    let Some(path) = unsafe { text(path) }.filter(|_| !client.is_null()) else { return pointer() };
     match Client::attach(path) {
         // SAFETY: not null, and the header asks for a place.
         Ok(attached) => unsafe { hand_out(client, attached) },
@@ -37,38 +39,42 @@ pub unsafe extern "C" fn plexus_attach(path: *const c_char, client: *mut *mut Cl
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_detach(client: *mut Client) {
-    // SAFETY: the header asks for what plexus_attach gave, once.
-    unsafe { end(client) };
+    end(client);
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_node(client: *const Client) -> c_int {
     // SAFETY: the header asks for what plexus_attach gave.
-    unsafe { client.as_ref() }.map_or_else(argument, |client| c_int::from(client.node().0))
+    unsafe { client.as_ref() }.map_or_else(pointer, |client| c_int::from(client.node().0))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_nodes(client: *const Client) -> c_int {
     // SAFETY: the header asks for what plexus_attach gave.
-    unsafe { client.as_ref() }.map_or_else(argument, |client| c_int::from(client.nodes()))
+    unsafe { client.as_ref() }.map_or_else(pointer, |client| c_int::from(client.nodes()))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_set_waiting(client: *const Client, mode: c_int) -> c_int {
     // SAFETY: the header asks for what plexus_attach gave.
-    let (Some(client), Some(mode)) = (unsafe { client.as_ref() }, waiting(mode)) else { return argument() };
-    client.set_waiting(mode);
-    OK
+    let Some(client) = (unsafe { client.as_ref() }) else { return pointer() };
+    waiting(mode).map_or_else(
+        |wrong| wrong,
+        |mode| {
+            client.set_waiting(mode);
+            OK
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_fd(client: *const Client) -> c_int {
     // SAFETY: the header asks for what plexus_attach gave.
-    unsafe { client.as_ref() }.map_or_else(argument, |client| client.fd().as_raw_fd())
+    unsafe { client.as_ref() }.map_or_else(pointer, |client| client.fd().as_raw_fd())
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_arm(client: *const Client) -> c_int {
     // SAFETY: the header asks for what plexus_attach gave.
-    unsafe { client.as_ref() }.map_or_else(argument, |client| c_int::from(client.arm()))
+    unsafe { client.as_ref() }.map_or_else(pointer, |client| c_int::from(client.arm()))
 }

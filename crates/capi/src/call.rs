@@ -5,15 +5,17 @@ use std::ffi::c_int;
 use plexus_client::{Client, Request, Server};
 
 use crate::{
-    PlexusAddress, bytes, end,
-    error::{OK, argument, fail, of},
-    fill, hand_out, limit, room,
+    PlexusAddress, bytes,
+    error::{OK, argument, fail, of, pointer},
+    fill,
+    handle::{end, hand_out, take_back},
+    limit, room,
 };
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_serve(client: *const Client, number: u32, server: *mut *mut Server) -> c_int {
     // SAFETY: the header asks for what plexus_attach gave.
-    let Some(client) = unsafe { client.as_ref() }.filter(|_| !server.is_null()) else { return argument() };
+    let Some(client) = unsafe { client.as_ref() }.filter(|_| !server.is_null()) else { return pointer() };
     match client.serve(number) {
         // SAFETY: not null, and the header asks for a place.
         Ok(serving) => unsafe { hand_out(server, serving) },
@@ -24,15 +26,14 @@ pub unsafe extern "C" fn plexus_serve(client: *const Client, number: u32, server
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_stop_serving(server: *mut Server) {
-    // SAFETY: the header asks for what plexus_serve gave, once.
-    unsafe { end(server) };
+    end(server);
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_server_address(server: *const Server, address: *mut PlexusAddress) -> c_int {
     // SAFETY: the header asks for what plexus_serve gave, and for a place.
     let (Some(server), Some(address)) = (unsafe { server.as_ref() }, unsafe { address.as_mut() }) else {
-        return argument();
+        return pointer();
     };
     *address = server.address().into();
     OK
@@ -45,7 +46,7 @@ pub unsafe extern "C" fn plexus_next_request(
     limit_us: i64,
 ) -> c_int {
     // SAFETY: the header asks for what plexus_serve gave.
-    let Some(server) = unsafe { server.as_ref() }.filter(|_| !request.is_null()) else { return argument() };
+    let Some(server) = unsafe { server.as_ref() }.filter(|_| !request.is_null()) else { return pointer() };
     match server.next(limit(limit_us)) {
         // SAFETY: not null, and the header asks for a place.
         Ok(next) => unsafe { hand_out(request, next) },
@@ -58,7 +59,7 @@ pub unsafe extern "C" fn plexus_next_request(
 pub unsafe extern "C" fn plexus_request_bytes(request: *const Request, len: *mut usize) -> *const u8 {
     // SAFETY: the header asks for what plexus_next_request gave, and for a place.
     let (Some(request), Some(len)) = (unsafe { request.as_ref() }, unsafe { len.as_mut() }) else {
-        argument();
+        pointer();
         return std::ptr::null();
     };
     *len = request.bytes().len();
@@ -68,25 +69,22 @@ pub unsafe extern "C" fn plexus_request_bytes(request: *const Request, len: *mut
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_request_node(request: *const Request) -> c_int {
     // SAFETY: the header asks for what plexus_next_request gave.
-    unsafe { request.as_ref() }.map_or_else(argument, |request| c_int::from(request.from().0))
+    unsafe { request.as_ref() }.map_or_else(pointer, |request| c_int::from(request.from().0))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_reply(request: *mut Request, answer: *const u8, len: usize) -> c_int {
-    if request.is_null() {
-        return argument();
-    }
-    // SAFETY: the header asks for what plexus_next_request gave, once.
-    let request = unsafe { Box::from_raw(request) };
+    let Some(request) = take_back(request) else {
+        return argument("the call was answered or refused before, or never was one");
+    };
     // SAFETY: the header asks for that many bytes.
-    let Some(answer) = (unsafe { bytes(answer, len) }) else { return argument() };
+    let Some(answer) = (unsafe { bytes(answer, len) }) else { return pointer() };
     of(request.reply(answer))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_refuse(request: *mut Request) {
-    // SAFETY: the header asks for what plexus_next_request gave, once.
-    unsafe { end(request) };
+    end(request);
 }
 
 #[unsafe(no_mangle)]
@@ -103,7 +101,7 @@ pub unsafe extern "C" fn plexus_call(
     let (client, request, answer) =
         unsafe { (client.as_ref(), bytes(request, request_len), room(answer, answer_len)) };
     let (Some(client), Some(request), Some(answer)) = (client, request, answer) else {
-        return argument() as isize;
+        return pointer() as isize;
     };
     match client.call(to.address(), request, limit(limit_us)) {
         Ok(bytes) => {

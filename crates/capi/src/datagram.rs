@@ -5,9 +5,11 @@ use std::ffi::c_int;
 use plexus_client::{Client, DatagramPort};
 
 use crate::{
-    PlexusAddress, bytes, end,
-    error::{OK, argument, fail, of},
-    fill, hand_out, limit, room,
+    PlexusAddress, bytes,
+    error::{OK, fail, of, pointer},
+    fill,
+    handle::{end, hand_out},
+    limit, room,
 };
 
 #[unsafe(no_mangle)]
@@ -17,7 +19,7 @@ pub unsafe extern "C" fn plexus_bind(
     port: *mut *mut DatagramPort,
 ) -> c_int {
     // SAFETY: the header asks for what plexus_attach gave.
-    let Some(client) = unsafe { client.as_ref() }.filter(|_| !port.is_null()) else { return argument() };
+    let Some(client) = unsafe { client.as_ref() }.filter(|_| !port.is_null()) else { return pointer() };
     match client.bind(number) {
         // SAFETY: not null, and the header asks for a place.
         Ok(bound) => unsafe { hand_out(port, bound) },
@@ -28,8 +30,7 @@ pub unsafe extern "C" fn plexus_bind(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_unbind(port: *mut DatagramPort) {
-    // SAFETY: the header asks for what plexus_bind gave, once.
-    unsafe { end(port) };
+    end(port);
 }
 
 #[unsafe(no_mangle)]
@@ -39,7 +40,7 @@ pub unsafe extern "C" fn plexus_port_address(
 ) -> c_int {
     // SAFETY: the header asks for what plexus_bind gave, and for a place.
     let (Some(port), Some(address)) = (unsafe { port.as_ref() }, unsafe { address.as_mut() }) else {
-        return argument();
+        return pointer();
     };
     *address = port.address().into();
     OK
@@ -55,7 +56,7 @@ pub unsafe extern "C" fn plexus_send(
 ) -> c_int {
     // SAFETY: the header asks for what plexus_bind gave, and for that many bytes.
     let (Some(port), Some(message)) = (unsafe { port.as_ref() }, unsafe { bytes(message, len) }) else {
-        return argument();
+        return pointer();
     };
     of(port.send(to.address(), message, limit(limit_us)))
 }
@@ -70,7 +71,7 @@ pub unsafe extern "C" fn plexus_receive(
 ) -> isize {
     // SAFETY: the header asks for what plexus_bind gave, and for that much room.
     let (Some(port), Some(into)) = (unsafe { port.as_ref() }, unsafe { room(into, len) }) else {
-        return argument() as isize;
+        return pointer() as isize;
     };
     match port.receive(limit(limit_us)) {
         Ok(datagram) => {
@@ -88,5 +89,5 @@ pub unsafe extern "C" fn plexus_receive(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_settle(port: *const DatagramPort, limit_us: i64) -> c_int {
     // SAFETY: the header asks for what plexus_bind gave.
-    unsafe { port.as_ref() }.map_or_else(argument, |port| of(port.settle(limit(limit_us))))
+    unsafe { port.as_ref() }.map_or_else(pointer, |port| of(port.settle(limit(limit_us))))
 }

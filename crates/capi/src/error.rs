@@ -64,13 +64,21 @@ pub(crate) fn code(error: &Error) -> c_int {
 pub(crate) fn fail(error: &Error) -> c_int {
     // An error's text has no zero in it, except through a path that has none either.
     let words = CString::new(error.to_string()).unwrap_or_default();
-    LAST.with(|last| *last.borrow_mut() = words);
+    // A thread that is ending may call this from what it runs then; its words are gone already.
+    let _ = LAST.try_with(|last| *last.borrow_mut() = words);
     code(error)
 }
 
-/// An argument that is none.
-pub(crate) fn argument() -> c_int {
-    fail(&Error::Argument("a pointer is null where something is needed, or a text is not UTF-8"))
+/// An argument that is none, in words for people.
+pub(crate) fn argument(what: &'static str) -> c_int {
+    fail(&Error::Argument(what))
+}
+
+/// A pointer or what it leads to is none.
+pub(crate) fn pointer() -> c_int {
+    argument(
+        "a pointer is null where something is needed, a text is not UTF-8, or a length is that of no memory",
+    )
 }
 
 /// The number of a result.
@@ -85,5 +93,5 @@ pub extern "C" fn plexus_strerror(code: c_int) -> *const c_char {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn plexus_last_error() -> *const c_char {
-    LAST.with(|last| last.borrow().as_ptr())
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }

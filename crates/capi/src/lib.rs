@@ -1,8 +1,7 @@
 //! `libplexus`: the client library in the shape of C. What each function does stands in `include/plexus.h`, and only there.
 //!
 //! Every function takes what the header says or answers `PLEXUS_E_ARGUMENT`; none keeps a pointer that it was
-//! given, except the handles that it made. A handle is a box of the Rust object of the same name; it is used by reference
-//! until the function that ends it takes the box back.
+//! given, except the handles that it made ([`handle`]).
 #![allow(unsafe_code, reason = "speaks C: pointers come from outside")]
 #![allow(missing_docs, clippy::missing_safety_doc, reason = "the header says it")]
 #![allow(unreachable_pub, reason = "C is who reaches it")]
@@ -11,6 +10,7 @@ mod attach;
 mod call;
 mod datagram;
 mod error;
+mod handle;
 mod queue;
 mod window;
 
@@ -51,6 +51,9 @@ fn limit(micros: i64) -> Option<Duration> {
     u64::try_from(micros).ok().map(Duration::from_micros)
 }
 
+/// More bytes than any memory has: a length below zero that was made a `size_t`.
+const TOO_MANY: usize = isize::MAX as usize + 1;
+
 /// The bytes that a program passes; none where it passes no pointer and no length.
 ///
 /// # Safety
@@ -58,8 +61,8 @@ fn limit(micros: i64) -> Option<Duration> {
 unsafe fn bytes<'a>(bytes: *const u8, len: usize) -> Option<&'a [u8]> {
     match (bytes.is_null(), len) {
         (_, 0) => Some(&[]),
-        (true, _) => None,
-        // SAFETY: as the caller says, and it is not null.
+        (true, _) | (_, TOO_MANY..) => None,
+        // SAFETY: as the caller says, it is not null, and no longer than a slice may be.
         (false, _) => Some(unsafe { std::slice::from_raw_parts(bytes, len) }),
     }
 }
@@ -71,8 +74,8 @@ unsafe fn bytes<'a>(bytes: *const u8, len: usize) -> Option<&'a [u8]> {
 unsafe fn room<'a>(room: *mut u8, len: usize) -> Option<&'a mut [u8]> {
     match (room.is_null(), len) {
         (_, 0) => Some(&mut []),
-        (true, _) => None,
-        // SAFETY: as the caller says, and it is not null.
+        (true, _) | (_, TOO_MANY..) => None,
+        // SAFETY: as the caller says, it is not null, and no longer than a slice may be.
         (false, _) => Some(unsafe { std::slice::from_raw_parts_mut(room, len) }),
     }
 }
@@ -95,27 +98,26 @@ fn fill(room: &mut [u8], bytes: &[u8]) {
     room[..len].copy_from_slice(&bytes[..len]);
 }
 
-/// Hands a new object out.
-///
-/// # Safety
-/// `place` can be written, or is null.
-unsafe fn hand_out<T>(place: *mut *mut T, object: T) {
-    // SAFETY: as the caller says; the caller of this has checked that it is not null.
-    unsafe { place.write(Box::into_raw(Box::new(object))) }
-}
-
-/// Ends an object that was handed out.
-///
-/// # Safety
-/// `object` was handed out and not ended before, or is null.
-unsafe fn end<T>(object: *mut T) {
-    if !object.is_null() {
-        // SAFETY: as the caller says.
-        drop(unsafe { Box::from_raw(object) });
-    }
-}
-
 #[unsafe(no_mangle)]
 pub extern "C" fn plexus_abi_version() -> u32 {
     ABI
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_below_zero_is_no_length() {
+        let mut place = [7_u8; 4];
+        // SAFETY: where a length is not that of the place, nothing is made of it.
+        unsafe {
+            assert_eq!(bytes(place.as_ptr(), 4), Some(&[7; 4][..]));
+            for len in [TOO_MANY, -1_isize as usize] {
+                assert_eq!((bytes(place.as_ptr(), len), room(place.as_mut_ptr(), len)), (None, None));
+            }
+            assert_eq!(bytes(std::ptr::null(), 1), None);
+            assert_eq!(room(std::ptr::null_mut(), 0), Some(&mut [][..]));
+        }
+    }
 }

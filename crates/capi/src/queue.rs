@@ -7,9 +7,11 @@ use plexus_client::{Client, CompletionQueue, Endpoint, Error, Operation, Window}
 use crate::{
     PlexusAddress,
     attach::waiting,
-    bytes, end,
-    error::{OK, argument, code, fail, of},
-    fill, hand_out, limit, room,
+    bytes,
+    error::{OK, code, fail, of, pointer},
+    fill,
+    handle::{end, hand_out},
+    limit, room,
 };
 
 /// A completion, as C sees it.
@@ -43,9 +45,10 @@ pub unsafe extern "C" fn plexus_cq_create(
     queue: *mut *mut CompletionQueue,
 ) -> c_int {
     // SAFETY: the header asks for what plexus_attach gave.
-    let (Some(client), Some(mode), false) = (unsafe { client.as_ref() }, waiting(mode), queue.is_null())
-    else {
-        return argument();
+    let Some(client) = unsafe { client.as_ref() }.filter(|_| !queue.is_null()) else { return pointer() };
+    let mode = match waiting(mode) {
+        Ok(mode) => mode,
+        Err(wrong) => return wrong,
     };
     // SAFETY: not null, and the header asks for a place.
     unsafe { hand_out(queue, client.completion_queue(mode)) };
@@ -54,8 +57,7 @@ pub unsafe extern "C" fn plexus_cq_create(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_cq_destroy(queue: *mut CompletionQueue) {
-    // SAFETY: the header asks for what plexus_cq_create gave, once.
-    unsafe { end(queue) };
+    end(queue);
 }
 
 #[unsafe(no_mangle)]
@@ -68,7 +70,7 @@ pub unsafe extern "C" fn plexus_cq_wait(
 ) -> c_int {
     // SAFETY: the header asks for what plexus_cq_create gave, for a place and so much room.
     let (queue, completion, into) = unsafe { (queue.as_ref(), completion.as_mut(), room(into, len)) };
-    let (Some(queue), Some(completion), Some(into)) = (queue, completion, into) else { return argument() };
+    let (Some(queue), Some(completion), Some(into)) = (queue, completion, into) else { return pointer() };
     match queue.wait(limit(limit_us)) {
         Ok(done) => {
             fill(into, &done.bytes);
@@ -99,7 +101,7 @@ pub unsafe extern "C" fn plexus_endpoint_create(
     let (Some(client), Some(queue), false) =
         (unsafe { client.as_ref() }, unsafe { queue.as_ref() }, endpoint.is_null())
     else {
-        return argument();
+        return pointer();
     };
     match client.endpoint(number, queue) {
         // SAFETY: not null, and the header asks for a place.
@@ -111,8 +113,7 @@ pub unsafe extern "C" fn plexus_endpoint_create(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_endpoint_destroy(endpoint: *mut Endpoint) {
-    // SAFETY: the header asks for what plexus_endpoint_create gave, once.
-    unsafe { end(endpoint) };
+    end(endpoint);
 }
 
 #[unsafe(no_mangle)]
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn plexus_endpoint_address(
 ) -> c_int {
     // SAFETY: the header asks for an endpoint, and for a place.
     let (Some(endpoint), Some(address)) = (unsafe { endpoint.as_ref() }, unsafe { address.as_mut() }) else {
-        return argument();
+        return pointer();
     };
     *address = endpoint.address().into();
     OK
@@ -134,7 +135,37 @@ pub unsafe extern "C" fn plexus_endpoint_address(
 /// `endpoint` is one, or null.
 unsafe fn with(endpoint: *const Endpoint, act: impl FnOnce(&Endpoint) -> Result<(), Error>) -> c_int {
     // SAFETY: as the caller says.
-    unsafe { endpoint.as_ref() }.map_or_else(argument, |endpoint| of(act(endpoint)))
+    unsafe { endpoint.as_ref() }.map_or_else(pointer, |endpoint| of(act(endpoint)))
+}
+
+/// The same with bytes that the program passes.
+///
+/// # Safety
+/// The same, and `data` leads to `len` readable bytes, or is null.
+unsafe fn with_bytes(
+    endpoint: *const Endpoint,
+    (data, len): (*const u8, usize),
+    act: impl FnOnce(&Endpoint, &[u8]) -> Result<(), Error>,
+) -> c_int {
+    // SAFETY: as the caller says.
+    let Some(data) = (unsafe { bytes(data, len) }) else { return pointer() };
+    // SAFETY: as the caller says.
+    unsafe { with(endpoint, |endpoint| act(endpoint, data)) }
+}
+
+/// The same with a window.
+///
+/// # Safety
+/// `endpoint` and `window` are what they are called, or null.
+unsafe fn with_window(
+    endpoint: *const Endpoint,
+    window: *const Window,
+    act: impl FnOnce(&Endpoint, &Window) -> Result<(), Error>,
+) -> c_int {
+    // SAFETY: as the caller says.
+    let Some(window) = (unsafe { window.as_ref() }) else { return pointer() };
+    // SAFETY: as the caller says.
+    unsafe { with(endpoint, |endpoint| act(endpoint, window)) }
 }
 
 #[unsafe(no_mangle)]
@@ -160,10 +191,8 @@ pub unsafe extern "C" fn plexus_post_send(
     message: *const u8,
     len: usize,
 ) -> c_int {
-    // SAFETY: the header asks for that many bytes.
-    let Some(message) = (unsafe { bytes(message, len) }) else { return argument() };
-    // SAFETY: the header asks for an endpoint.
-    unsafe { with(endpoint, |endpoint| endpoint.post_send(cookie, message)) }
+    // SAFETY: the header asks for an endpoint, and for that many bytes.
+    unsafe { with_bytes(endpoint, (message, len), |endpoint, message| endpoint.post_send(cookie, message)) }
 }
 
 #[unsafe(no_mangle)]
@@ -174,10 +203,9 @@ pub unsafe extern "C" fn plexus_post_send_to(
     message: *const u8,
     len: usize,
 ) -> c_int {
-    // SAFETY: the header asks for that many bytes.
-    let Some(message) = (unsafe { bytes(message, len) }) else { return argument() };
-    // SAFETY: the header asks for an endpoint.
-    unsafe { with(endpoint, |endpoint| endpoint.post_send_to(cookie, to.address(), message)) }
+    let post = |endpoint: &Endpoint, message: &[u8]| endpoint.post_send_to(cookie, to.address(), message);
+    // SAFETY: the header asks for an endpoint, and for that many bytes.
+    unsafe { with_bytes(endpoint, (message, len), post) }
 }
 
 #[unsafe(no_mangle)]
@@ -189,12 +217,12 @@ pub unsafe extern "C" fn plexus_post_put(
     data: *const u8,
     len: usize,
 ) -> c_int {
-    // SAFETY: the header asks for a window, and for that many bytes.
-    let (Some(window), Some(data)) = (unsafe { window.as_ref() }, unsafe { bytes(data, len) }) else {
-        return argument();
-    };
-    // SAFETY: the header asks for an endpoint.
-    unsafe { with(endpoint, |endpoint| endpoint.post_put(cookie, window, offset, data)) }
+    // SAFETY: the header asks for that many bytes.
+    let Some(data) = (unsafe { bytes(data, len) }) else { return pointer() };
+    // SAFETY: the header asks for an endpoint and a window.
+    unsafe {
+        with_window(endpoint, window, |endpoint, window| endpoint.post_put(cookie, window, offset, data))
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -205,10 +233,10 @@ pub unsafe extern "C" fn plexus_post_get(
     offset: u64,
     len: usize,
 ) -> c_int {
-    // SAFETY: the header asks for a window.
-    let Some(window) = (unsafe { window.as_ref() }) else { return argument() };
-    // SAFETY: the header asks for an endpoint.
-    unsafe { with(endpoint, |endpoint| endpoint.post_get(cookie, window, offset, len)) }
+    // SAFETY: the header asks for an endpoint and a window.
+    unsafe {
+        with_window(endpoint, window, |endpoint, window| endpoint.post_get(cookie, window, offset, len))
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -219,10 +247,10 @@ pub unsafe extern "C" fn plexus_post_fetch_add(
     offset: u64,
     add: u64,
 ) -> c_int {
-    // SAFETY: the header asks for a window.
-    let Some(window) = (unsafe { window.as_ref() }) else { return argument() };
-    // SAFETY: the header asks for an endpoint.
-    unsafe { with(endpoint, |endpoint| endpoint.post_fetch_add(cookie, window, offset, add)) }
+    // SAFETY: the header asks for an endpoint and a window.
+    unsafe {
+        with_window(endpoint, window, |endpoint, window| endpoint.post_fetch_add(cookie, window, offset, add))
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -234,8 +262,10 @@ pub unsafe extern "C" fn plexus_post_compare_swap(
     expected: u64,
     new: u64,
 ) -> c_int {
-    // SAFETY: the header asks for a window.
-    let Some(window) = (unsafe { window.as_ref() }) else { return argument() };
-    // SAFETY: the header asks for an endpoint.
-    unsafe { with(endpoint, |endpoint| endpoint.post_compare_swap(cookie, window, offset, expected, new)) }
+    // SAFETY: the header asks for an endpoint and a window.
+    unsafe {
+        with_window(endpoint, window, |endpoint, window| {
+            endpoint.post_compare_swap(cookie, window, offset, expected, new)
+        })
+    }
 }

@@ -5,30 +5,31 @@ use std::ffi::{c_char, c_int};
 use plexus_client::{Client, Error, Window};
 
 use crate::{
-    bytes, end,
-    error::{OK, argument, fail, of},
-    hand_out, limit, node, room, text,
+    bytes,
+    error::{OK, fail, of, pointer},
+    handle::{end, hand_out},
+    limit, node, room, text,
 };
 
 /// What the three ways to a window have in common.
 ///
 /// # Safety
 /// As the header says of them.
-unsafe fn get_window(
+unsafe fn window(
     client: *const Client,
     name: *const c_char,
-    window: *mut *mut Window,
+    place: *mut *mut Window,
     get: impl FnOnce(&Client, &str) -> Result<Window, Error>,
 ) -> c_int {
     // SAFETY: the header asks for what plexus_attach gave, and for a text.
     let (Some(client), Some(name), false) =
-        (unsafe { client.as_ref() }, unsafe { text(name) }, window.is_null())
+        (unsafe { client.as_ref() }, unsafe { text(name) }, place.is_null())
     else {
-        return argument();
+        return pointer();
     };
     match get(client, name) {
         // SAFETY: not null, and the header asks for a place.
-        Ok(got) => unsafe { hand_out(window, got) },
+        Ok(got) => unsafe { hand_out(place, got) },
         Err(error) => return fail(&error),
     }
     OK
@@ -39,10 +40,10 @@ pub unsafe extern "C" fn plexus_window_create(
     client: *const Client,
     name: *const c_char,
     len: u64,
-    window: *mut *mut Window,
+    place: *mut *mut Window,
 ) -> c_int {
     // SAFETY: as the header says.
-    unsafe { get_window(client, name, window, |client, name| client.create_window(name, len)) }
+    unsafe { window(client, name, place, |client, name| client.create_window(name, len)) }
 }
 
 #[unsafe(no_mangle)]
@@ -50,26 +51,25 @@ pub unsafe extern "C" fn plexus_window_open(
     client: *const Client,
     home: u32,
     name: *const c_char,
-    window: *mut *mut Window,
+    place: *mut *mut Window,
 ) -> c_int {
     // SAFETY: as the header says.
-    unsafe { get_window(client, name, window, |client, name| client.open_window(node(home), name)) }
+    unsafe { window(client, name, place, |client, name| client.open_window(node(home), name)) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_window_find(
     client: *const Client,
     name: *const c_char,
-    window: *mut *mut Window,
+    place: *mut *mut Window,
 ) -> c_int {
     // SAFETY: as the header says.
-    unsafe { get_window(client, name, window, |client, name| client.find_window(name)) }
+    unsafe { window(client, name, place, |client, name| client.find_window(name)) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_window_close(window: *mut Window) {
-    // SAFETY: the header asks for a window, once.
-    unsafe { end(window) };
+    end(window);
 }
 
 #[unsafe(no_mangle)]
@@ -81,13 +81,13 @@ pub unsafe extern "C" fn plexus_window_length(window: *const Window) -> u64 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_window_home(window: *const Window) -> c_int {
     // SAFETY: the header asks for a window.
-    unsafe { window.as_ref() }.map_or_else(argument, |window| c_int::from(window.home().0))
+    unsafe { window.as_ref() }.map_or_else(pointer, |window| c_int::from(window.home().0))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plexus_window_map(window: *const Window) -> c_int {
     // SAFETY: the header asks for a window.
-    unsafe { window.as_ref() }.map_or_else(argument, |window| of(window.map()))
+    unsafe { window.as_ref() }.map_or_else(pointer, |window| of(window.map()))
 }
 
 #[unsafe(no_mangle)]
@@ -98,10 +98,7 @@ pub unsafe extern "C" fn plexus_window_read(
     len: usize,
 ) -> c_int {
     // SAFETY: the header asks for a window, and for that much room.
-    let (Some(window), Some(into)) = (unsafe { window.as_ref() }, unsafe { room(into, len) }) else {
-        return argument();
-    };
-    of(window.read(offset, into))
+    unsafe { with_room(window, (into, len), |window, into| window.read(offset, into)) }
 }
 
 #[unsafe(no_mangle)]
@@ -112,10 +109,7 @@ pub unsafe extern "C" fn plexus_window_get(
     len: usize,
 ) -> c_int {
     // SAFETY: the header asks for a window, and for that much room.
-    let (Some(window), Some(into)) = (unsafe { window.as_ref() }, unsafe { room(into, len) }) else {
-        return argument();
-    };
-    of(window.get(offset, into))
+    unsafe { with_room(window, (into, len), |window, into| window.get(offset, into)) }
 }
 
 #[unsafe(no_mangle)]
@@ -127,9 +121,25 @@ pub unsafe extern "C" fn plexus_window_put(
 ) -> c_int {
     // SAFETY: the header asks for a window, and for that many bytes.
     let (Some(window), Some(data)) = (unsafe { window.as_ref() }, unsafe { bytes(data, len) }) else {
-        return argument();
+        return pointer();
     };
     of(window.put(offset, data))
+}
+
+/// Fills room that the program offers from a window.
+///
+/// # Safety
+/// `window` is one, or null; `into` leads to that much room, or is null.
+unsafe fn with_room(
+    window: *const Window,
+    (into, len): (*mut u8, usize),
+    act: impl FnOnce(&Window, &mut [u8]) -> Result<(), Error>,
+) -> c_int {
+    // SAFETY: as the caller says.
+    let (Some(window), Some(into)) = (unsafe { window.as_ref() }, unsafe { room(into, len) }) else {
+        return pointer();
+    };
+    of(act(window, into))
 }
 
 /// The word that an operation on a window gives.
@@ -143,7 +153,7 @@ unsafe fn word(
 ) -> c_int {
     // SAFETY: the header asks for a window, and for a place.
     let (Some(window), Some(value)) = (unsafe { window.as_ref() }, unsafe { value.as_mut() }) else {
-        return argument();
+        return pointer();
     };
     match act(window) {
         Ok(word) => *value = word,
