@@ -41,17 +41,28 @@ impl Client {
     pub fn call(&self, to: Address, request: &[u8], limit: Option<Duration>) -> Result<Vec<u8>, Error> {
         verify(request)?;
         self.verify_node(to.node)?;
-        let id = self.shared.act(|core| {
-            let worker = core.worker(to.port);
-            let head = Head { node: to.node, other: to.port, ..Head::new(Verb::Call, Use::Calls) };
-            core.ask_limited(Limited::Call, worker, head, request)
-        })?;
-        let answer = self.shared.wait(self.waiting(), limit, |core| core.take_finished(id));
-        let answer = answer.inspect_err(|_| self.shared.act(|core| core.cancel(id)))?;
+        let mut id = None;
+        let answer = self.shared.wait(self.waiting(), limit, |core| match id {
+            Some(id) => core.take_finished(id).map(Ok),
+            None if core.is_full() => None,
+            None => {
+                let worker = core.worker(to.port);
+                let head = Head { node: to.node, other: to.port, ..Head::new(Verb::Call, Use::Calls) };
+                match core.ask_limited(Limited::Call, worker, head, request) {
+                    Ok(asked) => id = Some(asked),
+                    Err(error) => return Some(Err(error)),
+                }
+                None
+            }
+        });
+        if let (Err(_), Some(id)) = (&answer, id) {
+            self.shared.act(|core| core.cancel(id));
+        }
+        let answer = answer??;
         match answer.status {
             Status::Ok => Ok(answer.bytes),
             Status::NodeGone => Err(Error::NodeGone(to.node)),
-            Status::Busy => Err(Error::Busy("calls at that port")),
+            Status::Busy => Err(Error::Busy("calls at that port or to that node")),
             _ => Err(Error::PortClosed(to)),
         }
     }
@@ -100,25 +111,25 @@ impl Request {
     /// The answer is too long; the caller is told that there is none.
     pub fn reply(mut self, answer: &[u8]) -> Result<(), Error> {
         verify(answer)?;
-        self.answer(Status::Ok, answer);
+        self.answered = true;
+        let (port, head) = (self.port, self.answer(Status::Ok));
+        // Where the node has ended, nobody waits for it.
+        let _ = self.client.shared.say(self.client.waiting(), None, |core| {
+            (!core.is_full()).then(|| core.send(core.worker(port), head, answer))
+        });
         Ok(())
     }
 
-    fn answer(&mut self, status: Status, answer: &[u8]) {
-        self.answered = true;
-        let head = Head { id: self.arrived.id, status, ..Head::new(Verb::Answer, Use::Calls) };
-        let port = self.port;
-        self.client.shared.act(|core| {
-            let worker = core.worker(port);
-            core.send(worker, head, answer);
-        });
+    fn answer(&self, status: Status) -> Head {
+        Head { id: self.arrived.id, status, ..Head::new(Verb::Answer, Use::Calls) }
     }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
         if !self.answered {
-            self.answer(Status::PortClosed, &[]);
+            let (port, head) = (self.port, self.answer(Status::PortClosed));
+            self.client.shared.act(|core| core.send(core.worker(port), head, &[]));
         }
     }
 }

@@ -2,16 +2,20 @@
 //!
 //! One thread at a time uses it (see [`crate::shared`]). It waits for nothing and reads no clock.
 
+mod flows;
+
 use std::collections::{HashMap, VecDeque};
 
 use plexus_base::NodeId;
 
 use crate::{
     Address, Error,
-    endpoint::{Completion, EndpointState, Operation},
-    error::why,
-    wire::{FlowWindow, Head, Letters, Pipe, Status, Use, Verb, limits},
+    completions::{Completion, Completions, Operation},
+    endpoint::EndpointState,
+    wire::{Head, Letters, Pipe, Status, Use, Verb, limits},
 };
+pub(crate) use flows::Sender;
+use flows::{Flow, FlowKey};
 
 /// A message or request that has come for a port.
 pub(crate) struct Arrived {
@@ -41,35 +45,13 @@ enum Waiting {
     Abandoned,
 }
 
-/// What a program sends to one port from one of its own.
-#[derive(Default)]
-struct Flow {
-    /// 0: not begun, or ended.
-    id: u64,
-    window: FlowWindow,
-    /// For each message under way: whose completion it is.
-    posted: VecDeque<Option<Sender>>,
-    /// What was not taken, and why.
-    lost: Option<(usize, Status)>,
-}
-
-/// Who waits for a message to be taken.
-#[derive(Clone, Copy)]
-pub(crate) struct Sender {
-    pub(crate) queue: u64,
-    pub(crate) endpoint: u32,
-    pub(crate) cookie: u64,
-}
-
-type FlowKey = (Use, u32, Address);
-
 /// What is known of a window besides its handle.
 #[derive(Default)]
 pub(crate) struct WindowState {
     /// Why it is gone.
     pub(crate) gone: Option<Status>,
-    /// Changes that the node was asked to tell of.
-    pub(crate) changes: u64,
+    /// The node was asked to tell of the next change, and has not.
+    pub(crate) watched: bool,
 }
 
 /// Messages of one flow that a program has taken.
@@ -86,12 +68,11 @@ struct Taken {
 const TAKEN_MESSAGES: u64 = limits::FLOW_MESSAGES as u64 / 4;
 const TAKEN_BYTES: usize = limits::FLOW_BYTES / 4;
 
-/// Flows beyond these are ended when nothing is under way in them.
-const MANY_FLOWS: usize = limits::MAX_FLOWS / 2;
-
 pub(crate) struct Core {
     pipes: Vec<Pipe>,
     letters: Letters,
+    /// Looks at the rings, of all threads.
+    pub(crate) looks: u32,
     /// A thread sleeps on the bell.
     pub(crate) sleeper: bool,
     /// Threads that sleep until something is filed.
@@ -109,7 +90,9 @@ pub(crate) struct Core {
     due: Vec<Taken>,
     pub(crate) windows: HashMap<(usize, u32), WindowState>,
     pub(crate) endpoints: HashMap<u32, EndpointState>,
-    pub(crate) queues: HashMap<u64, VecDeque<Completion>>,
+    /// Endpoints that have something to send, but no flow to be had.
+    pub(crate) stuck: Vec<u32>,
+    pub(crate) queues: HashMap<u64, Completions>,
 }
 
 /// An operation's kind of limit: calls, accesses to windows.
@@ -123,6 +106,7 @@ impl Core {
     pub(crate) fn new(pipes: Vec<Pipe>) -> Self {
         Self {
             letters: Letters::default(),
+            looks: 0,
             sleeper: false,
             waiters: 0,
             ended: None,
@@ -136,6 +120,7 @@ impl Core {
             due: Vec::new(),
             windows: HashMap::new(),
             endpoints: HashMap::new(),
+            stuck: Vec::new(),
             queues: HashMap::new(),
             pipes,
         }
@@ -196,6 +181,10 @@ impl Core {
         operation: Operation,
     ) -> Result<(), Error> {
         self.enter(Limited::Access, worker)?;
+        if let Err(busy) = self.owe(sender.queue) {
+            self.under_way[worker][Limited::Access as usize] -= 1;
+            return Err(busy);
+        }
         let id = self.number(worker);
         let Sender { queue, endpoint, cookie } = sender;
         let posted = Waiting::Posted { queue, endpoint, operation, cookie };
@@ -292,6 +281,11 @@ impl Core {
         }
     }
 
+    /// Whether so much waits for room in a ring that who can wait must, so that it does not all lie in this program's memory.
+    pub(crate) fn is_full(&self) -> bool {
+        self.pipes.iter().any(|pipe| pipe.queued() > limits::FLOW_BYTES)
+    }
+
     /// Whether something waits for room in a ring.
     pub(crate) fn is_blocked(&self) -> bool {
         self.pipes.iter().any(|pipe| pipe.queued() > 0)
@@ -326,22 +320,12 @@ impl Core {
                     queue.push_back(arrived);
                 }
             }
-            Verb::Taken => {
-                let Some(key) = self.flow_keys.get(&head.id).copied() else { return };
-                let Some(flow) = self.flows.get_mut(&key) else { return };
-                if !flow.window.taken(head.value) {
-                    return;
-                }
-                let taken: Vec<_> = flow.posted.drain(..head.value as usize).flatten().collect();
-                for sender in taken {
-                    self.complete_send(sender, key.2, None);
-                }
-                self.send_posted(key);
-            }
+            Verb::Taken => self.credit(head),
             Verb::Refused => self.refused(head),
+            Verb::Cancel => self.given_up(head),
             Verb::Changed => {
                 if let Some(window) = self.windows.get_mut(&(worker, head.port)) {
-                    window.changes += 1;
+                    window.watched = false;
                 }
             }
             Verb::Gone => {
@@ -388,50 +372,35 @@ impl Core {
         }
     }
 
-    fn refused(&mut self, head: Head) {
-        let Some(key) = self.flow_keys.remove(&head.id) else { return };
-        let Some(flow) = self.flows.get_mut(&key) else { return };
-        let posted: Vec<_> = flow.posted.drain(..).collect();
-        let mut lost = 0;
-        let mut errors = Vec::new();
-        for sender in posted {
-            match sender {
-                Some(sender) => errors.push(sender),
-                None => lost += 1,
-            }
+    /// Nobody waits for the answer to a call any more. One that the program has not taken is answered for it.
+    fn given_up(&mut self, head: Head) {
+        let Some(calls) = self.ports.get_mut(&(Use::Calls, head.port)) else { return };
+        let before = calls.len();
+        calls.retain(|call| call.id != head.id);
+        if calls.len() < before {
+            let answer =
+                Head { id: head.id, status: Status::PortClosed, ..Head::new(Verb::Answer, Use::Calls) };
+            self.send(self.worker(head.port), answer, &[]);
         }
-        *flow = Flow { lost: (lost > 0).then_some((lost, head.status)), ..Flow::default() };
-        if lost == 0 {
-            self.flows.remove(&key);
+    }
+
+    /// Something is posted whose completion will be in `queue`.
+    pub(crate) fn owe(&mut self, queue: u64) -> Result<(), Error> {
+        self.queues.get_mut(&queue).map_or(Ok(()), Completions::owe)
+    }
+
+    /// So much of what was posted will not complete.
+    pub(crate) fn forgive(&mut self, queue: u64, count: usize) {
+        if let Some(queue) = self.queues.get_mut(&queue) {
+            queue.forgive(count);
         }
-        for sender in errors {
-            self.complete_send(sender, key.2, Some(head.status));
-        }
-        self.send_posted(key);
     }
 
     pub(crate) fn complete(&mut self, queue: u64, completion: Completion) {
         // Nobody looks at the queue any more: its completions are of no use.
         if let Some(queue) = self.queues.get_mut(&queue) {
-            queue.push_back(completion);
+            queue.push(completion);
         }
-    }
-
-    fn complete_send(&mut self, sender: Sender, to: Address, status: Option<Status>) {
-        let result = match status {
-            None => Ok(()),
-            Some(status) => Err(Error::Undelivered { to, lost: 1, why: why(status) }),
-        };
-        let completion = Completion {
-            cookie: sender.cookie,
-            endpoint: sender.endpoint,
-            operation: Operation::Send,
-            result,
-            value: 0,
-            bytes: Vec::new(),
-            from: None,
-        };
-        self.complete(sender.queue, completion);
     }
 
     /// Gives a port back, with all that was sent from it and is not under way.
@@ -444,15 +413,7 @@ impl Core {
         let keys: Vec<FlowKey> =
             self.flows.keys().filter(|(of, own, _)| (*of, *own) == (usage, port)).copied().collect();
         keys.into_iter().for_each(|key| self.end_flow(key));
-    }
-
-    fn end_flow(&mut self, key: FlowKey) {
-        let Some(flow) = self.flows.remove(&key) else { return };
-        if flow.id != 0 {
-            self.flow_keys.remove(&flow.id);
-            let worker = self.worker(key.2.port);
-            self.send(worker, Head { id: flow.id, ..Head::new(Verb::End, key.0) }, &[]);
-        }
+        self.send_stuck();
     }
 
     /// The next message of a port. It counts as taken when the program comes back, see [`Core::begin`].
@@ -482,76 +443,6 @@ impl Core {
             None => self.taken.push(Taken { usage, port, node, flow, count: 1, bytes: len }),
         }
     }
-
-    /// Sends a message if its flow has room; whether it had. What was lost before is said first.
-    pub(crate) fn try_send(
-        &mut self,
-        usage: Use,
-        own: u32,
-        to: Address,
-        bytes: &[u8],
-        sender: Option<Sender>,
-    ) -> Result<bool, Error> {
-        if let Some(why) = &self.ended {
-            return Err(Error::NodeLost(why.clone()));
-        }
-        let key = (usage, own, to);
-        if self.flows.len() >= MANY_FLOWS && !self.flows.contains_key(&key) {
-            self.end_idle_flows()?;
-        }
-        let worker = self.worker(to.port);
-        let next = self.last + 1;
-        let flow = self.flows.entry(key).or_default();
-        if let Some((lost, status)) = flow.lost.take() {
-            return Err(Error::Undelivered { to, lost, why: why(status) });
-        }
-        if !flow.window.has_room(bytes.len()) {
-            return Ok(false);
-        }
-        if flow.id == 0 {
-            self.last = next;
-            flow.id = next;
-            self.flow_keys.insert(next, key);
-        }
-        let value = flow.window.send(bytes.len());
-        flow.posted.push_back(sender);
-        let head = Head {
-            node: to.node,
-            port: own,
-            other: to.port,
-            id: flow.id,
-            value,
-            ..Head::new(Verb::Send, usage)
-        };
-        self.send(worker, head, bytes);
-        Ok(true)
-    }
-
-    fn end_idle_flows(&mut self) -> Result<(), Error> {
-        let idle = |flow: &Flow| flow.window.under_way() == 0 && flow.lost.is_none();
-        let keys: Vec<FlowKey> =
-            self.flows.iter().filter(|(_, flow)| idle(flow)).map(|(key, _)| *key).collect();
-        if keys.is_empty() {
-            return Err(Error::Busy("ports with messages under way to them"));
-        }
-        keys.into_iter().for_each(|key| self.end_flow(key));
-        Ok(())
-    }
-
-    /// Whether all that a port sent was taken; the first loss among it is said.
-    pub(crate) fn is_settled(&mut self, usage: Use, own: u32) -> Result<bool, Error> {
-        let mut settled = true;
-        for ((of, port, to), flow) in &mut self.flows {
-            if (*of, *port) != (usage, own) {
-                continue;
-            }
-            if let Some((lost, status)) = flow.lost.take() {
-                return Err(Error::Undelivered { to: *to, lost, why: why(status) });
-            }
-            settled &= flow.window.under_way() == 0;
-        }
-        Ok(settled)
-    }
 }
 
 /// What the end of an access means to who asked for it.
@@ -559,7 +450,7 @@ pub(crate) fn window_result(status: Status) -> Result<(), Error> {
     match status {
         Status::Ok => Ok(()),
         Status::OutOfRange => Err(Error::OutOfRange),
-        Status::Busy => Err(Error::Busy("windows of a program")),
+        Status::Busy => Err(Error::Busy("windows of a program, or accesses to that node")),
         _ => Err(Error::NoWindow),
     }
 }

@@ -75,11 +75,10 @@ impl DatagramPort {
         verify(bytes)?;
         self.client.verify_node(to.node)?;
         let own = self.port;
-        let first = self.client.shared.act(|core| core.try_send(Use::Datagrams, own, to, bytes, None))?;
-        if first {
-            return Ok(());
-        }
-        self.client.shared.wait(self.client.waiting(), limit, |core| {
+        self.client.shared.say(self.client.waiting(), limit, |core| {
+            if core.is_full() {
+                return None;
+            }
             match core.try_send(Use::Datagrams, own, to, bytes, None) {
                 Ok(false) => None,
                 Ok(true) => Some(Ok(())),

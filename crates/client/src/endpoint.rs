@@ -1,16 +1,15 @@
-//! Endpoints and completion queues: work is posted with a cookie of the program's own, and its end is a completion in a
-//! queue, which is polled or waited for.
+//! Endpoints: work is posted with a cookie of the program's own, and its end is a completion in a queue, which is polled
+//! or waited for.
 //!
 //! An endpoint has a port and may be connected to another one, which is then where what it sends goes. A message is put
 //! into the oldest receive that was posted; while none is, it waits, and so does its sender when as much as may be is under
 //! way. A send completes when the receiver has put it into a receive: then it has arrived.
 
-use std::{collections::VecDeque, time::Duration};
-
-use plexus_base::Waiting;
+use std::collections::VecDeque;
 
 use crate::{
     Address, Client, Error, MAX_MESSAGE, Window,
+    completions::{Completion, CompletionQueue, Operation},
     core::{Arrived, Core, Sender},
     datagram::verify,
     window::swap,
@@ -20,50 +19,8 @@ use crate::{
 /// Sends that may wait in an endpoint for room, and receives that may be posted.
 const MAX_POSTED: usize = 4096;
 
-/// What a completion is the end of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Operation {
-    /// A message was put into a receive of its receiver.
-    Send,
-    /// A message has come.
-    Receive,
-    /// Bytes are in a window and in all its copies.
-    Put,
-    /// Bytes of a window are here.
-    Get,
-    /// A word of a window was added to.
-    FetchAdd,
-    /// A word of a window was compared and, if it was the expected one, replaced.
-    CompareSwap,
-}
-
-/// The end of something that was posted.
-#[derive(Debug)]
-pub struct Completion {
-    /// What it was posted with.
-    pub cookie: u64,
-    /// The port of the endpoint that it was posted to.
-    pub endpoint: u32,
-    /// What it was.
-    pub operation: Operation,
-    /// Whether it was done. An [`Error::TooLong`] says that a message did not fit its receive; `bytes` is what did.
-    pub result: Result<(), Error>,
-    /// The word as it was before, where one was changed.
-    pub value: u64,
-    /// What came, where something did.
-    pub bytes: Vec<u8>,
-    /// Who sent it.
-    pub from: Option<Address>,
-}
-
-/// Where endpoints of one program put their completions.
-pub struct CompletionQueue {
-    client: Client,
-    number: u64,
-    waiting: Waiting,
-}
-
-/// A port for posted work, given back when dropped. Receives that are posted then never complete.
+/// A port for posted work, given back when dropped. Receives that are posted, and sends that were not taken or still wait for room, then never
+/// complete: nobody is told of them.
 pub struct Endpoint {
     client: Client,
     port: u32,
@@ -80,17 +37,6 @@ pub(crate) struct EndpointState {
 }
 
 impl Client {
-    /// A queue for completions, and how threads wait for them.
-    #[must_use]
-    pub fn completion_queue(&self, waiting: Waiting) -> CompletionQueue {
-        let number = self.shared.act(|core| {
-            let number = core.next();
-            core.queues.insert(number, VecDeque::new());
-            number
-        });
-        CompletionQueue { client: self.clone(), number, waiting }
-    }
-
     /// An endpoint at `port` of this program's node (0: any that is free), whose completions go to `queue`.
     ///
     /// # Errors
@@ -115,34 +61,6 @@ impl Client {
     }
 }
 
-impl CompletionQueue {
-    /// The oldest completion, if there is one.
-    ///
-    /// # Errors
-    /// The node has ended and nothing more is there.
-    pub fn poll(&self) -> Result<Option<Completion>, Error> {
-        match self.wait(Some(Duration::ZERO)) {
-            Ok(completion) => Ok(Some(completion)),
-            Err(Error::TimedOut) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The oldest completion, for which it waits up to `limit` (`None`: without end).
-    ///
-    /// # Errors
-    /// [`Error::TimedOut`].
-    pub fn wait(&self, limit: Option<Duration>) -> Result<Completion, Error> {
-        self.client.shared.wait(self.waiting, limit, |core| core.queues.get_mut(&self.number)?.pop_front())
-    }
-}
-
-impl Drop for CompletionQueue {
-    fn drop(&mut self) {
-        self.client.shared.act(|core| core.queues.remove(&self.number));
-    }
-}
-
 impl Endpoint {
     /// Its address: what others connect to.
     #[must_use]
@@ -158,14 +76,16 @@ impl Endpoint {
     /// Offers room for one message of up to `len` bytes.
     ///
     /// # Errors
-    /// [`Error::Busy`].
+    /// [`Error::Busy`]: too many are posted, or too many completions are not taken.
     pub fn post_receive(&self, cookie: u64, len: usize) -> Result<(), Error> {
         self.client.shared.act(|core| {
-            let Some(endpoint) = core.endpoints.get_mut(&self.port) else { return Ok(()) };
-            if endpoint.receives.len() >= MAX_POSTED {
+            if core.endpoints.get(&self.port).is_some_and(|endpoint| endpoint.receives.len() >= MAX_POSTED) {
                 return Err(Error::Busy("receives posted to an endpoint"));
             }
-            endpoint.receives.push_back((cookie, len));
+            core.owe(self.queue)?;
+            if let Some(endpoint) = core.endpoints.get_mut(&self.port) {
+                endpoint.receives.push_back((cookie, len));
+            }
             core.match_receives(self.port);
             Ok(())
         })
@@ -183,7 +103,7 @@ impl Endpoint {
     /// Sends to an endpoint's port.
     ///
     /// # Errors
-    /// [`Error::TooLong`], [`Error::Busy`]: too many wait for room already; take completions first.
+    /// [`Error::TooLong`], [`Error::Busy`]: too many wait for room already, or too many completions are not taken.
     pub fn post_send_to(&self, cookie: u64, to: Address, bytes: &[u8]) -> Result<(), Error> {
         verify(bytes)?;
         self.client.verify_node(to.node)?;
@@ -193,9 +113,17 @@ impl Endpoint {
             if waits >= MAX_POSTED {
                 return Err(Error::Busy("sends posted to an endpoint"));
             }
+            core.owe(queue)?;
             let sender = Sender { queue, endpoint: port, cookie };
-            if waits == 0 && core.try_send(Use::Endpoints, port, to, bytes, Some(sender))? {
-                return Ok(());
+            if waits == 0 {
+                match core.try_send(Use::Endpoints, port, to, bytes, Some(sender)) {
+                    Ok(false) => {}
+                    Ok(true) => return Ok(()),
+                    Err(error) => {
+                        core.forgive(queue, 1);
+                        return Err(error);
+                    }
+                }
             }
             if let Some(endpoint) = core.endpoints.get_mut(&port) {
                 endpoint.sends.push_back((cookie, to, bytes.to_vec()));
@@ -270,7 +198,9 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         let port = self.port;
         self.client.shared.act(|core| {
-            core.endpoints.remove(&port);
+            if let Some(endpoint) = core.endpoints.remove(&port) {
+                core.forgive(endpoint.queue, endpoint.receives.len() + endpoint.sends.len());
+            }
             core.close_port(Use::Endpoints, port);
         });
     }
@@ -313,7 +243,7 @@ impl Core {
     }
 
     /// Sends what waited for room in a flow of an endpoint, and for what waited in front of it.
-    pub(crate) fn send_posted(&mut self, (usage, port, _): (Use, u32, Address)) {
+    pub(crate) fn send_posted(&mut self, usage: Use, port: u32) {
         if usage != Use::Endpoints {
             return;
         }
@@ -323,12 +253,24 @@ impl Core {
             let queue = endpoint.queue;
             let sender = Sender { queue, endpoint: port, cookie };
             // What endpoints lose is said by completions, so no loss is said here.
-            if !matches!(self.try_send(usage, port, to, &bytes, Some(sender)), Ok(true)) {
-                if let Some(endpoint) = self.endpoints.get_mut(&port) {
-                    endpoint.sends.push_front((cookie, to, bytes));
-                }
-                return;
+            let sent = self.try_send(usage, port, to, &bytes, Some(sender));
+            if matches!(sent, Ok(true)) {
+                continue;
             }
+            if let Some(endpoint) = self.endpoints.get_mut(&port) {
+                endpoint.sends.push_front((cookie, to, bytes));
+            }
+            if matches!(sent, Err(Error::Busy(_))) && !self.stuck.contains(&port) {
+                self.stuck.push(port);
+            }
+            return;
+        }
+    }
+
+    /// Flows can be had again: sends what waits for one.
+    pub(crate) fn send_stuck(&mut self) {
+        for port in std::mem::take(&mut self.stuck) {
+            self.send_posted(Use::Endpoints, port);
         }
     }
 }

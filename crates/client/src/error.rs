@@ -51,7 +51,8 @@ pub enum Error {
         /// How long.
         len: usize,
     },
-    /// The arena of a node has no room for the window.
+    /// The arena of a node has no room for the window. A window lies in the part of one worker, which its name chooses: with
+    /// 8 workers and 16 MiB none is longer than 2 MiB.
     #[error(
         "no room for a window of {0} bytes: give back others, or raise `program_window_mib` in cluster.toml"
     )]

@@ -29,6 +29,7 @@
 mod attach;
 mod call;
 mod client;
+mod completions;
 mod core;
 mod datagram;
 mod endpoint;
@@ -39,8 +40,9 @@ pub mod wire;
 
 pub use call::{Request, Server};
 pub use client::Client;
+pub use completions::{Completion, CompletionQueue, Operation};
 pub use datagram::{Datagram, DatagramPort};
-pub use endpoint::{Completion, CompletionQueue, Endpoint, Operation};
+pub use endpoint::Endpoint;
 pub use error::Error;
 pub use plexus_base::{NodeId, Waiting};
 pub use window::Window;

@@ -34,8 +34,9 @@ const GIVING_WAY: Duration = Duration::from_micros(50);
 /// Looks between two at the clock.
 const LOOKS: u32 = 16;
 
-/// Looks between two at the socket, for who never sleeps: the end of the node shows there.
-const LOOKS_AT_SOCKET: u32 = 1 << 14;
+/// Looks of all threads together between two at the socket, for who never sleeps: the end of a node that was killed
+/// shows there and nowhere else. The system call is then a small part of a nanosecond for each look.
+const LOOKS_AT_SOCKET: u32 = 1 << 10;
 
 pub(crate) struct Shared {
     core: Mutex<Core>,
@@ -65,94 +66,133 @@ impl Shared {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with what is known, and sends what it leads to.
+    /// Does something with what is known, and sends what it leads to. Never sleeps: where the node does not make room soon,
+    /// whoever is in a call next sends the rest.
     pub(crate) fn act<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
         let mut core = self.lock();
         core.begin();
         let result = act(&mut core);
         core.flush();
-        self.empty(core);
+        self.empty(core, Waiting::Polling, Some(GIVING_WAY));
         result
     }
 
-    /// Waits until everything that was said is in the rings, which the node always reads: nobody may come back to send the
-    /// rest.
-    fn empty<'a>(&'a self, mut core: MutexGuard<'a, Core>) {
-        let start = Instant::now();
-        while core.is_blocked() && core.ended.is_none() {
-            if start.elapsed() < GIVING_WAY {
-                drop(core);
-                thread::yield_now();
-            } else {
-                self.sleep(core, None);
-            }
-            core = self.lock();
-            self.turn(&mut core);
-            core.flush();
-        }
-    }
-
-    /// Waits until `look` finds what it looks for.
+    /// Waits up to `limit` (`None`: without end) until `look` finds what it looks for. With a limit of no time that is one look,
+    /// and none at the clock.
     pub(crate) fn wait<R>(
         &self,
         waiting: Waiting,
         limit: Option<Duration>,
         mut look: impl FnMut(&mut Core) -> Option<R>,
     ) -> Result<R, Error> {
-        let start = Instant::now();
-        let mut idle_since = start;
-        let mut looks = 0_u32;
-        self.lock().begin();
-        loop {
-            let mut core = self.lock();
-            if self.turn(&mut core) > 0 {
-                idle_since = Instant::now();
-            }
-            if let Some(result) = look(&mut core) {
+        let mut core = self.lock();
+        core.begin();
+        let (core, found) = self.watch(core, waiting, limit, &mut look)?;
+        self.empty(core, Waiting::Polling, Some(GIVING_WAY));
+        Ok(found)
+    }
+
+    /// The same for who says something once there is room for it: returns when that is in the rings, where it does not need
+    /// anybody to come back, or when the limit has passed.
+    pub(crate) fn say<R>(
+        &self,
+        waiting: Waiting,
+        limit: Option<Duration>,
+        mut say: impl FnMut(&mut Core) -> Option<R>,
+    ) -> Result<R, Error> {
+        let start = limit.filter(|limit| !limit.is_zero()).map(|_| Instant::now());
+        let mut core = self.lock();
+        core.begin();
+        let (core, said) = self.watch(core, waiting, limit, &mut say)?;
+        let gone = start.map_or(Duration::ZERO, |start| start.elapsed());
+        self.empty(core, waiting, limit.map(|limit| limit.saturating_sub(gone)));
+        Ok(said)
+    }
+
+    /// Waits up to `limit` until everything that was said is in the rings.
+    fn empty<'a>(&'a self, core: MutexGuard<'a, Core>, waiting: Waiting, limit: Option<Duration>) {
+        if core.is_blocked() {
+            // An end of the node is said by the next call that waits for something.
+            let _ = self.watch(core, waiting, limit, &mut |core| {
                 core.flush();
-                if core.waiters > 0 {
-                    self.filed.notify_all();
-                }
-                self.empty(core);
-                return Ok(result);
-            }
-            core.flush();
-            if let Some(why) = &core.ended {
-                return Err(Error::NodeLost(why.clone()));
-            }
+                (!core.is_blocked()).then_some(())
+            });
+        }
+    }
+
+    fn watch<'a, R>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        waiting: Waiting,
+        limit: Option<Duration>,
+        look: &mut impl FnMut(&mut Core) -> Option<R>,
+    ) -> Result<(MutexGuard<'a, Core>, R), Error> {
+        if let (_, Some(found)) = self.look(&mut core, look)? {
+            return Ok((core, found));
+        }
+        if limit == Some(Duration::ZERO) {
+            return Err(Error::TimedOut);
+        }
+        let start = Instant::now();
+        // A limit beyond all time is none.
+        let end = limit.and_then(|limit| start.checked_add(limit));
+        let (mut idle_since, mut looks) = (start, 0_u32);
+        loop {
             looks = looks.wrapping_add(1);
             if waiting != Waiting::Event && !looks.is_multiple_of(LOOKS) {
                 drop(core);
                 std::hint::spin_loop();
-                continue;
-            }
-            let now = Instant::now();
-            let left = match limit.map(|limit| limit.checked_sub(now - start)) {
-                Some(None) => return Err(Error::TimedOut),
-                Some(left) => left,
-                None => None,
-            };
-            let idle = now - idle_since;
-            match waiting {
-                Waiting::Polling => {
-                    drop(core);
-                    if looks.is_multiple_of(LOOKS_AT_SOCKET) {
-                        self.look_at_socket();
-                    }
-                    thread::yield_now();
+            } else {
+                let now = Instant::now();
+                if end.is_some_and(|end| now >= end) {
+                    return Err(Error::TimedOut);
                 }
-                Waiting::Adaptive if idle < GIVING_WAY => {
-                    drop(core);
-                    if idle > BUSY {
+                let idle = now - idle_since;
+                match waiting {
+                    Waiting::Polling => {
+                        drop(core);
                         thread::yield_now();
                     }
-                }
-                Waiting::Adaptive | Waiting::Event => {
-                    self.sleep(core, left);
-                    idle_since = Instant::now();
+                    Waiting::Adaptive if idle < GIVING_WAY => {
+                        drop(core);
+                        if idle > BUSY {
+                            thread::yield_now();
+                        }
+                    }
+                    Waiting::Adaptive | Waiting::Event => {
+                        self.sleep(core, end.map(|end| end - now));
+                        idle_since = Instant::now();
+                    }
                 }
             }
+            core = self.lock();
+            match self.look(&mut core, look)? {
+                (_, Some(found)) => return Ok((core, found)),
+                (true, None) => idle_since = Instant::now(),
+                (false, None) => {}
+            }
         }
+    }
+
+    /// Takes what has come, looks, and sends what that leads to. Whether something had come, and what was found.
+    fn look<R>(
+        &self,
+        core: &mut Core,
+        look: &mut impl FnMut(&mut Core) -> Option<R>,
+    ) -> Result<(bool, Option<R>), Error> {
+        core.looks = core.looks.wrapping_add(1);
+        if core.looks.is_multiple_of(LOOKS_AT_SOCKET) {
+            self.look_at_socket();
+        }
+        let news = self.turn(core) > 0;
+        let found = look(core);
+        core.flush();
+        match (&found, &core.ended) {
+            (None, Some(why)) => return Err(Error::NodeLost(why.clone())),
+            (Some(_), _) if core.waiters > 0 => self.filed.notify_all(),
+            _ => {}
+        }
+        Ok((news, found))
     }
 
     fn turn(&self, core: &mut Core) -> usize {
@@ -224,6 +264,7 @@ impl Shared {
     /// See [`crate::Client::arm`].
     pub(crate) fn arm(&self) -> bool {
         let mut core = self.lock();
+        core.begin();
         self.bell.drain();
         self.look_at_socket();
         core.flush();

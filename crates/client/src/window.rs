@@ -7,7 +7,7 @@
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use plexus_base::NodeId;
@@ -141,24 +141,20 @@ impl Window {
         self.home
     }
 
-    /// Has this node keep a copy, and makes it readable in place. At its home a window is mapped from the beginning. The copy
+    /// Has this node keep a copy, and makes it readable in place. For its creator a window is mapped from the beginning. The copy
     /// is given up when the last program of the node that mapped it drops it.
     ///
     /// # Errors
     /// [`Error::NoRoom`] in this node's arena, [`Error::NoWindow`], [`Error::NodeGone`].
     pub fn map(&self) -> Result<(), Error> {
-        // A copy that others are just giving up can be had again as soon as its home knows.
-        loop {
-            let done = self.ask(|core, head| Ok(core.ask(self.worker, head(Verb::Map), &[])))?;
-            match done.status {
-                Status::Ok => {
-                    self.mapped.store(done.value + 1, Ordering::Release);
-                    return Ok(());
-                }
-                Status::Busy => std::thread::yield_now(),
-                Status::NoRoom => return Err(Error::NoRoom(self.len)),
-                status => return Err(self.error(status)),
+        let done = self.ask(|core, head| Ok(core.ask(self.worker, head(Verb::Map), &[])))?;
+        match done.status {
+            Status::Ok => {
+                self.mapped.store(done.value + 1, Ordering::Release);
+                Ok(())
             }
+            Status::NoRoom => Err(Error::NoRoom(self.len)),
+            status => Err(self.error(status)),
         }
     }
 
@@ -192,27 +188,34 @@ impl Window {
         limit: Option<Duration>,
         mut wanted: impl FnMut(u64) -> bool,
     ) -> Result<u64, Error> {
-        let mut asked_at = None;
+        let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let mut seen = None;
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let word = self.next_word(offset, seen, left)?;
+            // Not under the lock: what it calls may need it.
+            if wanted(word) {
+                return Ok(word);
+            }
+            seen = Some(word);
+        }
+    }
+
+    /// The word at `offset` as soon as it is not the one that was seen.
+    fn next_word(&self, offset: u64, seen: Option<u64>, limit: Option<Duration>) -> Result<u64, Error> {
+        self.place(offset, 8)?;
         let key = (self.worker, self.number);
-        let shared = &self.client.shared;
-        shared.wait(self.client.waiting(), limit, |core| {
-            let state = core.windows.get(&key)?;
-            let (gone, changes) = (state.gone, state.changes);
-            if let Some(status) = gone {
+        self.client.shared.wait(self.client.waiting(), limit, |core| {
+            let state = core.windows.get_mut(&key)?;
+            if let Some(status) = state.gone {
                 return Some(Err(self.error(status)));
             }
             // The node answers when it will tell of the next change; what has changed until then is seen in the look that
             // follows the answer.
-            if asked_at != Some(changes) {
-                asked_at = Some(changes);
-                let watch = Head { port: self.number, ..Head::new(Verb::Watch, Use::Windows) };
-                core.send(self.worker, watch, &[]);
+            if !std::mem::replace(&mut state.watched, true) {
+                core.send(self.worker, self.head(Verb::Watch), &[]);
             }
-            match self.load(offset) {
-                Ok(word) if wanted(word) => Some(Ok(word)),
-                Ok(_) => None,
-                Err(error) => Some(Err(error)),
-            }
+            Some(self.load(offset)).filter(|word| !matches!(word, Ok(word) if Some(*word) == seen))
         })?
     }
 

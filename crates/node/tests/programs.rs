@@ -82,6 +82,24 @@ fn a_slow_receiver_holds_up_its_own_senders_and_nobody_else() {
 }
 
 #[test]
+fn a_slow_receiver_with_many_senders_is_not_cut_off() {
+    let cluster = Cluster::start(2, 1, RailKind::Shm);
+    let (one, two) = (cluster.client(0), cluster.client(1));
+    let slow = two.bind(1).unwrap();
+    // 37 MiB, as much as may be under way from so many; meanwhile it does not call the library.
+    let message = bytes(1, MAX_MESSAGE);
+    let senders: Vec<_> = (0..150).map(|_| one.bind(0).unwrap()).collect();
+    for _ in 0..4 {
+        for sender in &senders {
+            sender.send(slow.address(), &message, LONG).unwrap();
+        }
+    }
+    for _ in 0..4 * senders.len() {
+        assert!(slow.receive(LONG).unwrap().bytes == message);
+    }
+}
+
+#[test]
 fn what_is_not_taken_is_said_to_its_sender_and_a_new_conversation_starts_clean() {
     for cluster in both() {
         let (one, two) = (cluster.client(0), cluster.client(1));
@@ -144,8 +162,21 @@ fn calls_are_answered_or_say_why_not() {
             assert!(matches!(call.join().unwrap(), Err(Error::PortClosed(_))));
         });
         assert!(matches!(one.call(to, b"x", Some(Duration::from_millis(1))), Err(Error::TimedOut)));
-        // Nobody waits for this one; answering it does no harm.
-        server.next(LONG).unwrap().reply(b"late").unwrap();
+        // That nobody waits is known there when later calls of both by way of the same worker have been refused.
+        let nobody = Address::new(to.node, to.port + 2);
+        for client in [&one, &two] {
+            assert!(matches!(client.call(nobody, b"x", LONG), Err(Error::PortClosed(_))));
+        }
+        let next = server.next(Some(Duration::ZERO)).map(drop);
+        assert!(matches!(next, Err(Error::TimedOut)), "{next:?}");
+        // One that was taken before it was given up may be answered; it does no harm.
+        thread::scope(|scope| {
+            let server = &server;
+            let answering = scope.spawn(move || server.next(LONG).unwrap().reply(b"late").unwrap());
+            while !answering.is_finished() {
+                let _ = one.call(to, b"x", Some(Duration::from_micros(100)));
+            }
+        });
         thread::scope(|scope| {
             let call = scope.spawn(|| one.call(to, b"x", LONG));
             let request = server.next(LONG).unwrap();
@@ -303,6 +334,36 @@ fn posted_work_completes_with_its_cookie() {
 }
 
 #[test]
+fn what_is_posted_and_not_looked_after_ends_in_busy() {
+    let cluster = Cluster::start(1, 1, RailKind::Shm);
+    let client = cluster.client(0);
+    let queue = client.completion_queue(Waiting::Polling);
+    let endpoints: Vec<_> = (0..3).map(|_| client.endpoint(0, &queue).unwrap()).collect();
+    let window = client.create_window("w", 64).unwrap();
+    let mut put = 0;
+    // Each put completes; nobody takes the completions.
+    while endpoints[0].post_put(1, &window, 0, b"x").is_ok() {
+        put += 1;
+        window.fetch_add(8, 1).unwrap();
+        assert!(put < 100_000, "it goes on for ever");
+    }
+    assert!(matches!(endpoints[1].post_receive(1, 8), Err(Error::Busy(_))));
+    assert!(matches!(endpoints[1].post_send_to(1, endpoints[2].address(), b"x"), Err(Error::Busy(_))));
+    for _ in 0..put {
+        assert!(queue.poll().unwrap().expect("a completion for each").result.is_ok());
+    }
+    assert!(queue.poll().unwrap().is_none());
+    // What was posted to an endpoint that is gone is not waited for.
+    for _ in 0..5 {
+        let endpoint = client.endpoint(0, &queue).unwrap();
+        for cookie in 0..4096 {
+            endpoint.post_receive(cookie, 8).unwrap();
+        }
+        assert!(matches!(endpoint.post_receive(1, 8), Err(Error::Busy(_))));
+    }
+}
+
+#[test]
 fn a_program_can_wait_for_a_descriptor() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     let (one, two) = (cluster.client(0), cluster.client(1));
@@ -319,6 +380,9 @@ fn a_program_can_wait_for_a_descriptor() {
     sender.send(port.address(), b"wake", LONG).unwrap();
     assert!(ready(30), "the descriptor becomes readable");
     assert_eq!(port.receive(LONG).unwrap().bytes, b"wake");
+    // Who comes back to wait has done with what it took.
+    let _ = one.arm();
+    sender.settle(LONG).unwrap();
     sender.send(port.address(), b"two", LONG).unwrap();
     sender.send(port.address(), b"three", LONG).unwrap();
     assert_eq!(port.receive(LONG).unwrap().bytes, b"two");

@@ -1,5 +1,8 @@
 //! What a program may have at a time. A node gives no more than this, whatever programs ask for, so the memory that
-//! it holds for them has a bound.
+//! it holds for them has a bound. What may wait for a program that keeps to the rules is less than what it is cut off for,
+//! however slowly it reads and whatever others send it: the last lines say so.
+
+use super::HEAD;
 
 /// Programs attached to a node.
 pub const MAX_CLIENTS: usize = 64;
@@ -13,8 +16,9 @@ pub const MAX_PORTS: usize = 256;
 /// Flows of a program on one worker: pairs of a port of its own and one that it sends to.
 pub const MAX_FLOWS: usize = 1024;
 
-/// Flows into one port; who comes later is refused until others have ended.
-pub const MAX_SENDERS: usize = 1024;
+/// Flows into the ports of a program on one worker; who comes later is refused until others have ended and what came of them
+/// was taken.
+pub const MAX_SENDERS: usize = 256;
 
 /// Messages of a flow that were sent and not yet taken.
 pub const FLOW_MESSAGES: usize = 64;
@@ -25,8 +29,11 @@ pub const FLOW_BYTES: usize = 256 << 10;
 /// Calls of a program under way on one worker.
 pub const MAX_CALLS: usize = 256;
 
-/// Calls that wait at one port for their answer.
+/// Calls that a program has not answered, on one worker; those that nobody waits for any more are counted too.
 pub const MAX_WAITING: usize = 1024;
+
+/// Bytes of their requests.
+pub const WAITING_BYTES: usize = 16 << 20;
 
 /// Windows of a program on one worker, created and opened.
 pub const MAX_WINDOWS: usize = 64;
@@ -37,8 +44,19 @@ pub const MAX_ACCESSES: usize = 256;
 /// Longest name of a window.
 pub const MAX_NAME: usize = 64;
 
-/// What a node keeps for a program that does not read: above it the program is cut off. Twice what a program that keeps
-/// to the rules can make others send to one port of it in the common case of a few dozen senders.
-pub const MAX_QUEUED: usize = 32 << 20;
+/// What a node keeps on one worker for a program that does not read: above it the program is cut off.
+pub const MAX_QUEUED: usize = 128 << 20;
 
-const _: () = assert!(MAX_MESSAGE <= FLOW_BYTES && FLOW_MESSAGES > 1);
+/// Frames that wait for one node on one worker; while there are more, nothing new is begun with that node. Twice what the
+/// credits of a link let through at a time.
+pub const MAX_BACKLOG: usize = 2048;
+
+const _: () = {
+    assert!(MAX_MESSAGE <= FLOW_BYTES && FLOW_MESSAGES > 1 && MAX_MESSAGE <= WAITING_BYTES);
+    let received = MAX_SENDERS * (FLOW_BYTES + FLOW_MESSAGES * HEAD);
+    let requests = WAITING_BYTES + MAX_WAITING * HEAD;
+    let results = (MAX_CALLS + MAX_ACCESSES) * (MAX_MESSAGE + HEAD);
+    // That messages were taken, flows refused, calls given up, ports given, windows changed and gone.
+    let news = (MAX_FLOWS * FLOW_MESSAGES + MAX_WAITING + MAX_PORTS + 3 * MAX_WINDOWS) * HEAD;
+    assert!(received + requests + results + news <= MAX_QUEUED);
+};

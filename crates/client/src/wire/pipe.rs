@@ -214,6 +214,7 @@ pub(super) fn any(mut bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use plexus_fabric::Frame;
+    use plexus_sim::Random;
 
     use super::*;
     use crate::wire::{MAX_PAYLOAD, Use, Verb};
@@ -246,23 +247,17 @@ mod tests {
 
     #[test]
     fn whatever_frames_come_nothing_breaks() {
-        let mut state = 0x0123_4567_89ab_cdef_u64;
-        let mut random = move || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut random = Random::new(1);
         let (mut refused, mut taken) = (0, 0);
         for _ in 0..20_000 {
             let (mut partial, mut letters) = (None, Letters::default());
             let head = Head::new(Verb::Put, Use::Windows);
-            for mut frame in frames(head, &vec![1; random() as usize % (3 * MAX_FRAME)]) {
-                match random() % 8 {
-                    0 => frame.truncate(random() as usize % (frame.len() + 1)),
+            for mut frame in frames(head, &vec![1; random.below(3 * MAX_FRAME as u64) as usize]) {
+                match random.below(8) {
+                    0 => frame.truncate(random.bits() as usize % (frame.len() + 1)),
                     1 => {
-                        let at = random() as usize % HEAD.min(frame.len());
-                        frame[at] = random() as u8;
+                        let at = random.bits() as usize % HEAD.min(frame.len());
+                        frame[at] = random.bits() as u8;
                     }
                     2 => frame.push(0),
                     _ => {}

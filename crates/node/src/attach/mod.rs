@@ -113,6 +113,10 @@ impl World for Acting<'_> {
         self.net.send(to, channel(head.usage), kind(head.verb), 0, message).is_ok()
     }
 
+    fn is_choked(&self, to: NodeId) -> bool {
+        self.net.backlog(to) > limits::MAX_BACKLOG
+    }
+
     fn copy(&mut self, to: NodeId, at: u64, bytes: &[u8], head: Head) -> bool {
         let put = Put { window: ARENA, offset: at, generation: 0, data: bytes };
         self.net.put(to, channel(head.usage), kind(head.verb), 0, put, &head.encode(0)).is_ok()

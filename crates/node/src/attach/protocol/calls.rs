@@ -1,4 +1,7 @@
 //! Calls: a request to a port, and its answer or the reason why there is none.
+//!
+//! A call counts at its server until the server has answered it, whether somebody still waits or not: its request may lie in
+//! this node's memory until then. A server that is told of a call that was given up, and has not taken it yet, answers at once.
 
 use std::collections::BTreeMap;
 
@@ -33,9 +36,10 @@ struct Made {
 pub(super) struct Waiting {
     program: ClientId,
     port: u32,
-    node: NodeId,
-    /// The caller's node's number for it.
-    id: u64,
+    /// The caller's node, and its number for it; none where nobody waits any more.
+    caller: Option<(NodeId, u64)>,
+    /// Bytes of the request.
+    len: usize,
 }
 
 impl Core {
@@ -47,6 +51,10 @@ impl Core {
         head: Head,
         payload: &[u8],
     ) -> Result<(), Violation> {
+        if world.is_choked(head.node) {
+            world.tell(from, Head::done(Use::Calls, head.id, Status::Busy), &[]);
+            return Ok(());
+        }
         self.calls.last += 1;
         let number = self.calls.last;
         let program = self.mine(from)?;
@@ -69,22 +77,25 @@ impl Core {
 
     /// A port of ours is called.
     pub(super) fn called(&mut self, world: &mut impl World, from: NodeId, head: Head, payload: &[u8]) {
-        let port = self.ports.get_mut(&(Use::Calls, head.other));
-        let status = match &port {
-            None => Status::PortClosed,
-            Some(port) if port.waiting.len() >= limits::MAX_WAITING => Status::Busy,
-            Some(_) => Status::Ok,
-        };
-        let Some(port) = port.filter(|_| status == Status::Ok) else {
+        let refuse = |world: &mut _, status| {
             let refusal = Head { status, id: head.id, ..Head::new(Verb::Answer, Use::Calls) };
-            world.send(from, refusal, &[]);
-            return;
+            World::send(world, from, refusal, &[]);
         };
+        let Some(port) = self.ports.get_mut(&(Use::Calls, head.other)) else {
+            return refuse(world, Status::PortClosed);
+        };
+        let Some(program) = self.programs.get_mut(&port.program) else { return };
+        let len = payload.len();
+        if program.waiting >= limits::MAX_WAITING || program.waiting_bytes + len > limits::WAITING_BYTES {
+            return refuse(world, Status::Busy);
+        }
+        program.waiting += 1;
+        program.waiting_bytes += len;
         self.calls.last += 1;
         let number = self.calls.last;
         port.waiting.insert(number);
-        let waiting = Waiting { program: port.program, port: head.other, node: from, id: head.id };
-        self.calls.waiting.insert(number, waiting);
+        let caller = Some((from, head.id));
+        self.calls.waiting.insert(number, Waiting { program: port.program, port: head.other, caller, len });
         self.calls.by_caller.insert((from, head.id), number);
         let request = Head {
             id: number,
@@ -96,7 +107,7 @@ impl Core {
         world.tell(port.program, request, payload);
     }
 
-    /// A program answers; what nobody waits for any more is dropped.
+    /// A program answers; where nobody waits any more, that is all.
     pub(super) fn answer(
         &mut self,
         world: &mut impl World,
@@ -111,9 +122,9 @@ impl Core {
             }
             Some(_) => {}
         }
-        if let Some(waiting) = self.take_waiting(head.id) {
-            let answer = Head { id: waiting.id, status: head.status, ..Head::new(Verb::Answer, Use::Calls) };
-            world.send(waiting.node, answer, payload);
+        if let Some((node, id)) = self.take_waiting(head.id) {
+            let answer = Head { id, status: head.status, ..Head::new(Verb::Answer, Use::Calls) };
+            world.send(node, answer, payload);
         }
         Ok(())
     }
@@ -126,9 +137,12 @@ impl Core {
     }
 
     /// A caller does not wait any more.
-    pub(super) fn cancelled(&mut self, from: NodeId, head: Head) {
-        if let Some(number) = self.calls.by_caller.get(&(from, head.id)).copied() {
-            self.take_waiting(number);
+    pub(super) fn cancelled(&mut self, world: &mut impl World, from: NodeId, head: Head) {
+        let Some(number) = self.calls.by_caller.remove(&(from, head.id)) else { return };
+        if let Some(waiting) = self.calls.waiting.get_mut(&number) {
+            waiting.caller = None;
+            let cancel = Head { id: number, port: waiting.port, ..Head::new(Verb::Cancel, Use::Calls) };
+            world.tell(waiting.program, cancel, &[]);
         }
     }
 
@@ -142,19 +156,24 @@ impl Core {
 
     /// Nobody will answer this call.
     pub(super) fn refuse_call(&mut self, world: &mut impl World, number: u64, status: Status) {
-        if let Some(waiting) = self.take_waiting(number) {
-            let refusal = Head { status, id: waiting.id, ..Head::new(Verb::Answer, Use::Calls) };
-            world.send(waiting.node, refusal, &[]);
+        if let Some((node, id)) = self.take_waiting(number) {
+            world.send(node, Head { status, id, ..Head::new(Verb::Answer, Use::Calls) }, &[]);
         }
     }
 
-    fn take_waiting(&mut self, number: u64) -> Option<Waiting> {
+    /// Ends a call at its server; who waits for it.
+    fn take_waiting(&mut self, number: u64) -> Option<(NodeId, u64)> {
         let waiting = self.calls.waiting.remove(&number)?;
-        self.calls.by_caller.remove(&(waiting.node, waiting.id));
         if let Some(port) = self.ports.get_mut(&(Use::Calls, waiting.port)) {
             port.waiting.remove(&number);
         }
-        Some(waiting)
+        if let Some(program) = self.programs.get_mut(&waiting.program) {
+            program.waiting -= 1;
+            program.waiting_bytes -= waiting.len;
+        }
+        let caller = waiting.caller?;
+        self.calls.by_caller.remove(&caller);
+        Some(caller)
     }
 
     fn end_call(&mut self, world: &mut impl World, number: u64, status: Status, payload: &[u8]) {
@@ -172,9 +191,9 @@ impl Core {
             self.end_call(world, number, Status::NodeGone, &[]);
         }
         let waiting: Vec<u64> =
-            self.calls.by_caller.range((peer, 0)..=(peer, u64::MAX)).map(|(_, number)| *number).collect();
-        for number in waiting {
-            self.take_waiting(number);
+            self.calls.by_caller.range((peer, 0)..=(peer, u64::MAX)).map(|((_, id), _)| *id).collect();
+        for id in waiting {
+            self.cancelled(world, peer, Head { id, ..Head::new(Verb::Cancel, Use::Calls) });
         }
     }
 }

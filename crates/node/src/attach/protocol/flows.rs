@@ -5,9 +5,9 @@
 //! the program learns from [`Verb::Refused`] how much of what it sent was not taken. So a port that is closed and taken by
 //! somebody else never sees the rest of a conversation whose beginning it missed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
-use super::{ClientId, Core, FlowWindow, Head, NodeId, Status, Use, Verb, Violation, World, limits};
+use super::{ClientId, Core, FlowWindow, Head, NodeId, Port, Status, Use, Verb, Violation, World, limits};
 
 /// What this node's programs send.
 #[derive(Default)]
@@ -43,6 +43,8 @@ pub(super) type Senders = BTreeMap<(NodeId, u64), Arrived>;
 pub(super) struct Arrived {
     next: u64,
     taken: u64,
+    /// Its sender will send no more; it is forgotten when all that came was taken.
+    ended: bool,
 }
 
 impl Core {
@@ -64,6 +66,12 @@ impl Core {
             (None, 1..) => return Ok(()),
             (None, 0) if flows.len() >= limits::MAX_FLOWS => {
                 return Err(Violation("more flows than it may have"));
+            }
+            (None, 0) if world.is_choked(head.node) => {
+                let refused =
+                    Head { status: Status::Busy, id: head.id, ..Head::new(Verb::Refused, head.usage) };
+                world.tell(from, refused, &[]);
+                return Ok(());
             }
             (None, 0) => {
                 self.flows.last += 1;
@@ -102,14 +110,15 @@ impl Core {
         let Some(port) = self.ports.get_mut(&(head.usage, head.other)) else {
             return refuse(world, Status::PortClosed);
         };
-        let known = port.senders.len();
+        let Some(program) = self.programs.get_mut(&port.program) else { return };
         let arrived = match port.senders.entry((from, head.id)) {
-            std::collections::btree_map::Entry::Occupied(flow) => flow.into_mut(),
-            std::collections::btree_map::Entry::Vacant(_) if head.value != 0 => return,
-            std::collections::btree_map::Entry::Vacant(_) if known >= limits::MAX_SENDERS => {
-                return refuse(world, Status::Busy);
+            Entry::Occupied(flow) => flow.into_mut(),
+            Entry::Vacant(_) if head.value != 0 => return,
+            Entry::Vacant(_) if program.senders >= limits::MAX_SENDERS => return refuse(world, Status::Busy),
+            Entry::Vacant(place) => {
+                program.senders += 1;
+                place.insert(Arrived::default())
             }
-            std::collections::btree_map::Entry::Vacant(place) => place.insert(Arrived::default()),
         };
         if arrived.next != head.value {
             return;
@@ -130,12 +139,15 @@ impl Core {
         if port.program != from {
             return Err(Violation("messages of somebody else's port"));
         }
-        // The sender may have ended since.
         let Some(arrived) = port.senders.get_mut(&(head.node, head.id)) else { return Ok(()) };
         if head.value > arrived.next - arrived.taken {
             return Err(Violation("more messages taken than have come"));
         }
         arrived.taken += head.value;
+        if arrived.ended {
+            self.forget_sender(head.usage, head.port, (head.node, head.id));
+            return Ok(());
+        }
         let taken = Head { id: head.id, value: head.value, ..Head::new(Verb::Taken, head.usage) };
         world.send(head.node, taken, &[]);
         Ok(())
@@ -159,8 +171,22 @@ impl Core {
 
     /// A flow to a port of ours has no sender any more.
     pub(super) fn ended(&mut self, from: NodeId, head: Head) {
-        if let Some(port) = self.ports.get_mut(&(head.usage, head.other)) {
-            port.senders.remove(&(from, head.id));
+        if let Some(port) = self.ports.get_mut(&(head.usage, head.other))
+            && let Some(arrived) = port.senders.get_mut(&(from, head.id))
+        {
+            arrived.ended = true;
+            self.forget_sender(head.usage, head.other, (from, head.id));
+        }
+    }
+
+    /// Forgets a flow that has ended, if all that came of it was taken: what was not waits in the node's memory.
+    fn forget_sender(&mut self, usage: Use, port: u32, flow: (NodeId, u64)) {
+        let Some(port) = self.ports.get_mut(&(usage, port)) else { return };
+        if port.senders.get(&flow).is_some_and(|arrived| arrived.ended && arrived.taken == arrived.next) {
+            port.senders.remove(&flow);
+            if let Some(program) = self.programs.get_mut(&port.program) {
+                program.senders -= 1;
+            }
         }
     }
 
@@ -185,8 +211,12 @@ impl Core {
         for number in numbers {
             self.fail_flow(world, number, Status::NodeGone);
         }
-        for port in self.ports.values_mut() {
-            port.senders.retain(|(node, _), _| *node != peer);
+        let flows = |(key, port): (&(Use, u32), &Port)| {
+            let of_peer = port.senders.range((peer, 0)..=(peer, u64::MAX));
+            of_peer.map(|(flow, _)| (*key, *flow)).collect::<Vec<_>>()
+        };
+        for ((usage, port), (_, id)) in self.ports.iter().flat_map(flows).collect::<Vec<_>>() {
+            self.ended(peer, Head { other: port, id, ..Head::new(Verb::End, usage) });
         }
     }
 }

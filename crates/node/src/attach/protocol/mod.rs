@@ -34,6 +34,8 @@ pub(crate) trait World {
     fn tell(&mut self, program: ClientId, head: Head, payload: &[u8]);
     /// Sends to a node, this one too; false where there is no link.
     fn send(&mut self, to: NodeId, head: Head, payload: &[u8]) -> bool;
+    /// Whether so much waits for a node already that nothing new may be begun with it.
+    fn is_choked(&self, to: NodeId) -> bool;
     /// Writes into the arena of another node and sends `head` behind it; false where there is no link.
     fn copy(&mut self, to: NodeId, at: u64, bytes: &[u8], head: Head) -> bool;
     /// Reads this node's arena.
@@ -94,6 +96,11 @@ struct Program {
     calls: BTreeMap<u64, u64>,
     views: BTreeMap<u32, View>,
     accesses: usize,
+    /// Flows into its ports.
+    senders: usize,
+    /// Calls that it has not answered, and the bytes of their requests.
+    waiting: usize,
+    waiting_bytes: usize,
 }
 
 /// A port that a program has.
@@ -155,9 +162,6 @@ impl Core {
         head: Head,
         payload: &[u8],
     ) -> Result<(), Violation> {
-        if payload.len() > limits::MAX_MESSAGE && !matches!(head.verb, Verb::Put | Verb::Swap) {
-            return Err(Violation("a message longer than any"));
-        }
         match head.verb {
             Verb::Bind => self.bind(world, from, head),
             Verb::Unbind => {
@@ -206,14 +210,14 @@ impl Core {
             Verb::End => self.ended(from, head),
             Verb::Call => self.called(world, from, head, payload),
             Verb::Answer => self.answered(world, from, head, payload),
-            Verb::Cancel => self.cancelled(from, head),
+            Verb::Cancel => self.cancelled(world, from, head),
             Verb::Open => self.find(world, from, head, payload),
             Verb::Put | Verb::Get | Verb::Add | Verb::Swap => self.execute(world, from, head, payload),
             Verb::Done => self.finished(world, from, head, payload),
             Verb::Join => self.join(world, from, head),
             Verb::Joined => self.joined(world, from, head),
             Verb::Leave => self.leave(world, from, head),
-            Verb::Left => self.left(from, head),
+            Verb::Left => self.left(world, from, head),
             Verb::Copied => self.copied(world, from, head),
             Verb::Landed => self.landed(world, from, head),
             Verb::Gone => self.window_gone(world, from, head),
@@ -280,6 +284,9 @@ impl Core {
 
     fn close_port(&mut self, world: &mut impl World, usage: Use, port: u32) {
         let Some(closed) = self.ports.remove(&(usage, port)) else { return };
+        if let Some(program) = self.programs.get_mut(&closed.program) {
+            program.senders -= closed.senders.len();
+        }
         for (node, flow) in closed.senders.into_keys() {
             let head = Head { status: Status::PortClosed, id: flow, ..Head::new(Verb::Refused, usage) };
             world.send(node, head, &[]);

@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use plexus_sim::Random;
+
 use super::*;
 
 const NODES: usize = 3;
@@ -21,6 +23,8 @@ struct Way {
     told: Vec<(usize, ClientId, Head, Vec<u8>)>,
     /// Bytes of arenas that were written.
     moved: u64,
+    /// Too much waits for this node.
+    choked: Option<usize>,
 }
 
 struct Acting<'a>(usize, &'a mut Way);
@@ -36,6 +40,9 @@ impl World for Acting<'_> {
         let queue = self.1.between.entry((self.0, to.index(), kind(head.verb))).or_default();
         queue.push_back((head, payload.to_vec()));
         true
+    }
+    fn is_choked(&self, to: NodeId) -> bool {
+        self.1.choked == Some(to.index())
     }
     fn copy(&mut self, to: NodeId, at: u64, bytes: &[u8], head: Head) -> bool {
         self.1.moved += bytes.len() as u64;
@@ -104,15 +111,8 @@ impl Cluster {
     }
 }
 
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
 /// Something that a program may say, or nearly: small numbers, so that what is said meets what was said before.
-fn anything(state: &mut u64) -> (Head, Vec<u8>) {
+fn anything(random: &mut Random) -> (Head, Vec<u8>) {
     const VERBS: [Verb; 19] = [
         Verb::Bind,
         Verb::Unbind,
@@ -134,7 +134,7 @@ fn anything(state: &mut u64) -> (Head, Vec<u8>) {
         Verb::Add,
         Verb::Swap,
     ];
-    let mut pick = |most: u64| random(state) % most;
+    let mut pick = |most: u64| random.below(most);
     let verb = VERBS[pick(19) as usize];
     let usage = match verb {
         Verb::Call | Verb::Answer | Verb::Cancel => Use::Calls,
@@ -164,27 +164,27 @@ fn anything(state: &mut u64) -> (Head, Vec<u8>) {
 fn nothing_is_left_of_programs_that_said_anything_at_all() {
     let (mut cut_off, mut said) = (0, 0);
     for seed in 1..400_u64 {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut random = Random::new(seed);
         let mut cluster = Cluster::new();
         let mut programs: Vec<(usize, ClientId)> = Vec::new();
         for number in 0..600 {
             if programs.len() < 4 {
-                let (node, program) = (random(&mut state) as usize % NODES, ClientId(number));
+                let (node, program) = (random.bits() as usize % NODES, ClientId(number));
                 cluster.cores[node].attach(program);
                 programs.push((node, program));
             }
-            let place = random(&mut state) as usize % programs.len();
+            let place = random.bits() as usize % programs.len();
             let (node, program) = programs[place];
-            let (head, payload) = anything(&mut state);
+            let (head, payload) = anything(&mut random);
             said += 1;
             let gone = cluster.say(node, program, head, &payload).is_err();
             cut_off += u32::from(gone);
-            if gone || random(&mut state).is_multiple_of(60) {
+            if gone || random.bits().is_multiple_of(60) {
                 cluster.cores[node].forget(&mut Acting(node, &mut cluster.way), program);
                 programs.swap_remove(place);
             }
-            for _ in 0..random(&mut state) % 4 {
-                let chance = random(&mut state);
+            for _ in 0..random.bits() % 4 {
+                let chance = random.bits();
                 cluster.deliver(chance);
             }
         }
@@ -200,20 +200,20 @@ fn nothing_is_left_of_programs_that_said_anything_at_all() {
 #[test]
 fn nothing_is_left_of_a_node_that_is_gone() {
     for seed in 1..200_u64 {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut random = Random::new(seed);
         let mut cluster = Cluster::new();
         for number in 0..NODES {
             cluster.cores[number].attach(ClientId(number as u32));
         }
         for _ in 0..200 {
-            let node = random(&mut state) as usize % NODES;
-            let (head, payload) = anything(&mut state);
+            let node = random.bits() as usize % NODES;
+            let (head, payload) = anything(&mut random);
             if cluster.say(node, ClientId(node as u32), head, &payload).is_err() {
                 let mut world = Acting(node, &mut cluster.way);
                 cluster.cores[node].forget(&mut world, ClientId(node as u32));
                 cluster.cores[node].attach(ClientId(node as u32));
             }
-            let chance = random(&mut state);
+            let chance = random.bits();
             cluster.deliver(chance);
         }
         // Node 2 ends: what it said before is heard, then its peers are told; what is said to it goes nowhere.
@@ -249,7 +249,7 @@ fn nothing_is_left_of_a_node_that_is_gone() {
 #[test]
 fn every_copy_of_a_window_ends_like_its_home() {
     for seed in 1..200_u64 {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut random = Random::new(seed);
         let mut cluster = Cluster::new();
         let window = |verb| Head { port: 1, ..Head::new(verb, Use::Windows) };
         for node in 0..NODES {
@@ -264,16 +264,16 @@ fn every_copy_of_a_window_ends_like_its_home() {
         cluster.settle();
         // Copies begin while others write already.
         for number in 0..60_u64 {
-            let node = random(&mut state) as usize % NODES;
-            let place = random(&mut state) % 32 * 8;
+            let node = random.bits() as usize % NODES;
+            let place = random.bits() % 32 * 8;
             let change = Head { id: 100 + number, value: place, ..window(Verb::Put) };
             cluster.say(node, ClientId(0), change, &number.to_le_bytes()).unwrap();
             if number == 10 || number == 30 {
                 let node = if number == 10 { 1 } else { 2 };
                 cluster.say(node, ClientId(0), Head { id: 2, ..window(Verb::Map) }, &[]).unwrap();
             }
-            for _ in 0..random(&mut state) % 5 {
-                let chance = random(&mut state);
+            for _ in 0..random.bits() % 5 {
+                let chance = random.bits();
                 cluster.deliver(chance);
             }
         }
@@ -354,4 +354,160 @@ fn large_windows_are_made_and_copied_in_small_steps() {
     for (node, core) in cluster.cores.iter_mut().enumerate() {
         assert!(core.windows.are_all_given_back(2 * LARGE), "windows of {node}");
     }
+}
+
+fn say(verb: Verb, usage: Use) -> Head {
+    Head { node: NodeId(1), port: 1, other: 1, ..Head::new(verb, usage) }
+}
+
+impl Cluster {
+    /// Two programs: one at node 0, and one at node 1 that has port 1 of `usage`.
+    fn with_a_port(usage: Use) -> Self {
+        let mut cluster = Self::new();
+        for node in 0..2 {
+            cluster.cores[node].attach(ClientId(0));
+        }
+        cluster.say(1, ClientId(0), say(Verb::Bind, usage), &[]).unwrap();
+        cluster
+    }
+
+    /// What `node` has told its program since this was last asked, about what it was told of `verb`.
+    fn told(&mut self, node: usize, verb: Verb) -> Vec<(Head, Vec<u8>)> {
+        let told = std::mem::take(&mut self.way.told).into_iter();
+        let (wanted, rest): (Vec<_>, _) = told.partition(|told| told.0 == node && told.2.verb == verb);
+        self.way.told = rest;
+        wanted.into_iter().map(|(_, _, head, payload)| (head, payload)).collect()
+    }
+}
+
+/// What a sender can make the receiver's node keep has a bound, also when it begins ever new conversations.
+#[test]
+fn what_is_not_taken_counts_after_its_flow_has_ended() {
+    let mut cluster = Cluster::with_a_port(Use::Datagrams);
+    for id in 0..2 * limits::MAX_SENDERS as u64 {
+        cluster.say(0, ClientId(0), Head { id, ..say(Verb::Send, Use::Datagrams) }, b"x").unwrap();
+        cluster.say(0, ClientId(0), Head { id, ..say(Verb::End, Use::Datagrams) }, &[]).unwrap();
+        cluster.settle();
+    }
+    let came = cluster.told(1, Verb::Deliver);
+    assert_eq!(came.len(), limits::MAX_SENDERS);
+    // Each that is taken makes room for one more.
+    for (number, (flow, _)) in came.iter().enumerate().take(3) {
+        let taken = Head { node: NodeId(0), id: flow.id, value: 1, ..say(Verb::Taken, Use::Datagrams) };
+        cluster.say(1, ClientId(0), taken, &[]).unwrap();
+        for id in [10_000, 20_000].map(|id| id + number as u64) {
+            cluster.say(0, ClientId(0), Head { id, ..say(Verb::Send, Use::Datagrams) }, b"y").unwrap();
+        }
+        cluster.settle();
+        assert_eq!(cluster.told(1, Verb::Deliver).len(), 1);
+        let refused = cluster.told(0, Verb::Refused).pop().map(|(head, _)| (head.id, head.status));
+        assert_eq!(refused, Some((20_000 + number as u64, Status::Busy)));
+    }
+    // A port that is given back takes what was counted with it.
+    cluster.say(1, ClientId(0), say(Verb::Unbind, Use::Datagrams), &[]).unwrap();
+    assert_eq!(cluster.cores[1].programs[&ClientId(0)].senders, 0);
+}
+
+#[test]
+fn a_call_counts_until_its_server_answers_it() {
+    let mut cluster = Cluster::with_a_port(Use::Calls);
+    let request = vec![1; limits::MAX_MESSAGE];
+    let most = (limits::WAITING_BYTES / limits::MAX_MESSAGE) as u64;
+    for id in 0..most {
+        cluster.say(0, ClientId(0), Head { id, ..say(Verb::Call, Use::Calls) }, &request).unwrap();
+        cluster.say(0, ClientId(0), Head { id, ..say(Verb::Cancel, Use::Calls) }, &[]).unwrap();
+        cluster.settle();
+    }
+    let (calls, cancels) = (cluster.told(1, Verb::Request), cluster.told(1, Verb::Cancel));
+    assert_eq!((calls.len() as u64, cancels.len() as u64), (most, most));
+    let ids = |told: &[(Head, Vec<u8>)]| told.iter().map(|(head, _)| head.id).collect::<Vec<_>>();
+    assert_eq!(ids(&calls), ids(&cancels));
+    let call = |cluster: &mut Cluster, id| {
+        cluster.say(0, ClientId(0), Head { id, ..say(Verb::Call, Use::Calls) }, &request).unwrap();
+        cluster.settle();
+        cluster.told(0, Verb::Done).pop().map(|(head, _)| head.status)
+    };
+    assert_eq!(call(&mut cluster, 1000), Some(Status::Busy));
+    let answer = |id| Head { id, ..say(Verb::Answer, Use::Calls) };
+    cluster.say(1, ClientId(0), answer(calls[0].0.id), &[]).unwrap();
+    assert_eq!(call(&mut cluster, 1001), None, "it waits for its answer");
+    assert_eq!(call(&mut cluster, 1002), Some(Status::Busy));
+    // Its caller's node is gone: that changes nothing for the server's memory.
+    cluster.cores[1].peer_gone(&mut Acting(1, &mut cluster.way), NodeId(0));
+    assert_eq!(cluster.told(1, Verb::Cancel).len(), 1);
+    assert_eq!(call(&mut cluster, 1003), Some(Status::Busy));
+}
+
+#[test]
+fn nothing_is_begun_with_a_node_that_too_much_waits_for() {
+    let mut cluster = Cluster::with_a_port(Use::Datagrams);
+    let window = |verb, id| Head { id, ..say(verb, Use::Windows) };
+    for node in 0..2 {
+        let create =
+            Head { id: 1, port: 2 + node as u32, value: 64, ..Head::new(Verb::Create, Use::Windows) };
+        cluster.say(node, ClientId(0), create, b"w").unwrap();
+    }
+    cluster.settle();
+    cluster.say(0, ClientId(0), window(Verb::Open, 2), b"w").unwrap();
+    cluster.say(1, ClientId(0), Head { node: NodeId(0), ..window(Verb::Open, 2) }, b"w").unwrap();
+    cluster.settle();
+    cluster.say(1, ClientId(0), window(Verb::Map, 3), &[]).unwrap();
+    cluster.say(0, ClientId(0), Head { id: 4, ..say(Verb::Send, Use::Datagrams) }, b"before").unwrap();
+    cluster.settle();
+    cluster.way.told.clear();
+    cluster.way.choked = Some(1);
+    cluster.say(0, ClientId(0), Head { id: 5, ..say(Verb::Send, Use::Datagrams) }, b"new").unwrap();
+    cluster.say(0, ClientId(0), Head { id: 4, value: 1, ..say(Verb::Send, Use::Datagrams) }, b"on").unwrap();
+    cluster.say(0, ClientId(0), Head { id: 6, ..say(Verb::Call, Use::Calls) }, b"new").unwrap();
+    cluster.say(0, ClientId(0), window(Verb::Put, 7), b"at home there").unwrap();
+    cluster.say(0, ClientId(0), Head { port: 2, ..window(Verb::Put, 8) }, b"copied to there").unwrap();
+    cluster.settle();
+    let refused: Vec<_> =
+        cluster.told(0, Verb::Refused).iter().map(|(head, _)| (head.id, head.status)).collect();
+    assert_eq!(refused, [(5, Status::Busy)]);
+    let done: Vec<_> = cluster.told(0, Verb::Done).iter().map(|(head, _)| (head.id, head.status)).collect();
+    assert_eq!(done, [6, 7, 8].map(|id| (id, Status::Busy)));
+    let came: Vec<_> = cluster.told(1, Verb::Deliver).into_iter().map(|(_, payload)| payload).collect();
+    assert_eq!(came, [b"on"], "what was begun goes on");
+}
+
+/// Who wants a copy that is just given up gets it as soon as its home writes to it no more, and asks once.
+#[test]
+fn a_copy_that_is_given_up_can_be_had_again() {
+    let mut cluster = Cluster::new();
+    let window = |verb, port, id| Head { port, id, node: NodeId(0), ..Head::new(verb, Use::Windows) };
+    for node in 0..2 {
+        cluster.cores[node].attach(ClientId(0));
+    }
+    cluster.say(0, ClientId(0), Head { value: 64, ..window(Verb::Create, 1, 1) }, b"w").unwrap();
+    cluster.settle();
+    for port in [1, 2, 3] {
+        cluster.say(1, ClientId(0), window(Verb::Open, port, 1), b"w").unwrap();
+    }
+    cluster.settle();
+    cluster.say(1, ClientId(0), window(Verb::Map, 1, 2), &[]).unwrap();
+    cluster.settle();
+    cluster.told(1, Verb::Done);
+    cluster.say(1, ClientId(0), window(Verb::Close, 1, 0), &[]).unwrap();
+    for port in [2, 3] {
+        cluster.say(1, ClientId(0), window(Verb::Map, port, u64::from(port)), &[]).unwrap();
+    }
+    assert!(cluster.told(1, Verb::Done).is_empty(), "its home may still write to it");
+    cluster.say(1, ClientId(0), window(Verb::Close, 3, 0), &[]).unwrap();
+    cluster.settle();
+    let done: Vec<_> = cluster.told(1, Verb::Done).iter().map(|(head, _)| (head.id, head.status)).collect();
+    assert_eq!(done, [(2, Status::Ok), (3, Status::Ok)]);
+    // And when all who wanted it change their minds meanwhile.
+    cluster.say(1, ClientId(0), window(Verb::Close, 2, 0), &[]).unwrap();
+    cluster.say(1, ClientId(0), window(Verb::Open, 4, 4), b"w").unwrap();
+    while cluster.told(1, Verb::Done).is_empty() {
+        cluster.deliver(1);
+    }
+    cluster.settle();
+    for node in 0..2 {
+        cluster.cores[node].forget(&mut Acting(node, &mut cluster.way), ClientId(0));
+    }
+    cluster.settle();
+    cluster.cores.truncate(2);
+    cluster.assert_nothing_is_left();
 }

@@ -85,7 +85,8 @@ enum State {
     /// Not all of it has come. These operations of programs wait for the rest.
     Joining(Vec<(ClientId, u64)>),
     Complete,
-    Leaving,
+    /// Given up, but its home may still write to it. These operations want it again as soon as it does not.
+    Leaving(Vec<(ClientId, u64)>),
 }
 
 /// What one program knows of one window.
@@ -105,6 +106,17 @@ struct Asked {
     home: NodeId,
     /// Looking for a window: the program's number for it.
     opens: Option<u32>,
+}
+
+/// What a program wants the home of a window to do.
+struct Wish {
+    program: ClientId,
+    /// The program's number for it.
+    id: u64,
+    home: NodeId,
+    /// See [`Asked::opens`].
+    opens: Option<u32>,
+    request: Head,
 }
 
 struct Change {
@@ -233,7 +245,9 @@ impl Core {
             world.tell(from, Head::done(Use::Windows, asked.id, Status::Busy), &[]);
             return Ok(());
         }
-        self.ask(world, from, asked.id, asked.node, Some(asked.port), head(Verb::Open), name)
+        let opens = Some(asked.port);
+        let wish = Wish { program: from, id: asked.id, home: asked.node, opens, request: head(Verb::Open) };
+        self.ask(world, wish, name)
     }
 
     fn check_new_view(&mut self, from: ClientId, number: u32, name: &[u8]) -> Result<(), Violation> {
@@ -246,21 +260,16 @@ impl Core {
         Ok(())
     }
 
-    /// Sends `request` to the window's home in the name of a program.
-    #[allow(clippy::too_many_arguments, reason = "one call of what is otherwise written three times")]
-    fn ask(
-        &mut self,
-        world: &mut impl World,
-        program: ClientId,
-        id: u64,
-        home: NodeId,
-        opens: Option<u32>,
-        request: Head,
-        payload: &[u8],
-    ) -> Result<(), Violation> {
+    /// Sends what a program wishes to the window's home.
+    fn ask(&mut self, world: &mut impl World, wish: Wish, payload: &[u8]) -> Result<(), Violation> {
+        let Wish { program, id, home, opens, request } = wish;
         let mine = self.mine(program)?;
         if mine.accesses >= limits::MAX_ACCESSES {
             return Err(Violation("more accesses than it may have under way"));
+        }
+        if world.is_choked(home) {
+            world.tell(program, Head::done(Use::Windows, id, Status::Busy), &[]);
+            return Ok(());
         }
         mine.accesses += 1;
         let number = self.windows.next();
@@ -392,7 +401,7 @@ impl Core {
         };
         let (home, window) = (view.home, view.window);
         let request = Head { port: window, value: asked.value, ..head(asked.verb) };
-        self.ask(world, from, asked.id, home, None, request, payload)
+        self.ask(world, Wish { program: from, id: asked.id, home, opens: None, request }, payload)
     }
 
     /// Does to a window of ours what a node asks.
@@ -412,6 +421,10 @@ impl Core {
         let whole = !words || asked.value.is_multiple_of(8);
         if !inside || !whole || len > limits::MAX_MESSAGE as u64 {
             world.send(from, Head { status: Status::OutOfRange, ..done }, &[]);
+            return;
+        }
+        if asked.verb != Verb::Get && home.members.keys().any(|node| world.is_choked(*node)) {
+            world.send(from, Head { status: Status::Busy, ..done }, &[]);
             return;
         }
         let at = home.at + asked.value;

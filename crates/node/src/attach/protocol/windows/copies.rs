@@ -29,12 +29,11 @@ impl Core {
         }
         if let Some(copy) = self.windows.copies.get_mut(&key) {
             match &mut copy.state {
-                State::Leaving => world.tell(from, done(Status::Busy, 0), &[]),
                 State::Complete => {
                     copy.users.insert(user);
                     world.tell(from, done(Status::Ok, copy.at), &[]);
                 }
-                State::Joining(waiting) => {
+                State::Joining(waiting) | State::Leaving(waiting) => {
                     if waiting.len() >= limits::MAX_ACCESSES {
                         return Err(Violation("it asks for one copy too often"));
                     }
@@ -56,10 +55,14 @@ impl Core {
             watchers: BTreeSet::new(),
         };
         self.windows.copies.insert(key, copy);
+        self.begin_copy(world, key, at);
+        Ok(())
+    }
+
+    fn begin_copy(&mut self, world: &mut impl World, key: (NodeId, u32), at: u64) {
         if !world.send(key.0, Head { port: key.1, value: at, ..head(Verb::Join) }, &[]) {
             self.end_copy(world, key, Status::NodeGone);
         }
-        Ok(())
     }
 
     /// A node wants a copy of a window of ours.
@@ -114,7 +117,7 @@ impl Core {
     pub(super) fn leave_unused(&mut self, world: &mut impl World, key: (NodeId, u32)) {
         let Some(copy) = self.windows.copies.get_mut(&key) else { return };
         if copy.state == State::Complete && copy.users.is_empty() {
-            copy.state = State::Leaving;
+            copy.state = State::Leaving(Vec::new());
             // Without a link the loss of the node ends it.
             world.send(key.0, Head { port: key.1, ..head(Verb::Leave) }, &[]);
         }
@@ -130,13 +133,16 @@ impl Core {
     }
 
     /// Nothing is written to a copy of ours any more.
-    pub(in super::super) fn left(&mut self, from: NodeId, said: Head) {
+    pub(in super::super) fn left(&mut self, world: &mut impl World, from: NodeId, said: Head) {
         let key = (from, said.port);
-        if self.windows.copies.get(&key).is_some_and(|copy| copy.state == State::Leaving)
-            && let Some(copy) = self.windows.copies.remove(&key)
-        {
-            self.windows.arena.give(copy.at, copy.len);
+        let Some(copy) = self.windows.copies.get_mut(&key) else { return };
+        let State::Leaving(waiting) = &mut copy.state else { return };
+        if copy.users.is_empty() {
+            return self.end_copy(world, key, Status::NoWindow);
         }
+        let (waiting, at) = (std::mem::take(waiting), copy.at);
+        copy.state = State::Joining(waiting);
+        self.begin_copy(world, key, at);
     }
 
     /// A window of another node is gone.
@@ -147,7 +153,7 @@ impl Core {
     pub(super) fn end_copy(&mut self, world: &mut impl World, key: (NodeId, u32), status: Status) {
         let Some(copy) = self.windows.copies.remove(&key) else { return };
         self.windows.arena.give(copy.at, copy.len);
-        if let State::Joining(waiting) = copy.state {
+        if let State::Joining(waiting) | State::Leaving(waiting) = copy.state {
             for (program, id) in waiting {
                 world.tell(program, Head::done(Use::Windows, id, status), &[]);
             }
