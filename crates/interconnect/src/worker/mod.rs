@@ -45,7 +45,7 @@ use plexus_base::{Epoch, MAX_NODES, Nanos, NodeId, Waiting, WorkerId, clock};
 use plexus_fabric::{Bell, Lost, Rail, Windows};
 
 use self::{
-    token::Token,
+    token::{Steps, Token},
     turn::Core,
     watch::{Seat, Watch},
 };
@@ -481,26 +481,31 @@ impl<S: Service> Shared<S> {
     }
 
     /// Lets go of the token; see `token.rs` for why nothing is missed.
-    fn let_go<'a>(&'a self, mut core: MutexGuard<'a, Core<S>>, seat: Option<&Seat<'_>>) -> Left {
-        for _ in 0..TURNS_WHEN_LEAVING {
-            self.bell.arm();
-            // Events of sockets that were polled meanwhile: left there, they would wake somebody for nothing. What took
-            // them off looks at everything, since a rail need not know of an event in `pending`.
-            let harvested = core.sockets && seat.is_some_and(Seat::harvest);
-            if harvested || core.pending(self) {
-                self.bell.disarm();
-                core.turn(self);
-                continue;
-            }
-            match self.token.unlock(core) {
-                None => return Left::Quiet,
-                // What woke the one who was turned away is used up: look at everything.
-                Some(again) => {
-                    core = again;
-                    core.turn(self);
-                }
-            }
-        }
-        Left::Busy
+    fn let_go(&self, core: MutexGuard<'_, Core<S>>, seat: Option<&Seat<'_>>) -> Left {
+        let quiet = self.token.let_go(core, TURNS_WHEN_LEAVING, &Leaver { shared: self, seat });
+        if quiet { Left::Quiet } else { Left::Busy }
+    }
+}
+
+/// Who lets go of the token.
+struct Leaver<'a, S: Service> {
+    shared: &'a Shared<S>,
+    seat: Option<&'a Seat<'a>>,
+}
+
+impl<S: Service> Steps<Core<S>> for Leaver<'_, S> {
+    fn arm(&self) {
+        self.shared.bell.arm();
+    }
+
+    fn look(&self, core: &mut Core<S>) -> bool {
+        // Events of sockets that were polled meanwhile: left there, they would wake somebody for nothing. What took
+        // them off looks at everything, since a rail need not know of an event in `pending`.
+        core.sockets && self.seat.is_some_and(Seat::harvest) || core.pending(self.shared)
+    }
+
+    fn turn(&self, core: &mut Core<S>) {
+        self.shared.bell.disarm();
+        core.turn(self.shared);
     }
 }

@@ -14,8 +14,8 @@
 //! already. The two fences have one order: either the woken thread's try comes after the unlock, or the one who lets go sees
 //! `missed`.
 //!
-//! The same text is compiled for the real primitives and for those of `loom`, which tries every order that the memory
-//! model allows. Broken on purpose, it finds a message that nobody will handle, in each of these cases: the look comes before the
+//! The same text, letting go and all, is compiled for the real primitives and for those of `loom`, which tries every order
+//! that the memory model allows. Broken on purpose, it finds a message that nobody will handle, in each of these cases: the look comes before the
 //! arming; either of the two fences is missing; `missed` is not looked at, or looked at before the unlock; a woken thread
 //! does not say that it tries; it goes because its own answer is there (the ring that woke it may have been for
 //! somebody else as well).
@@ -67,6 +67,50 @@ macro_rules! token {
                 fence(Ordering::SeqCst);
                 if self.missed.load(Ordering::SeqCst) { self.try_take() } else { None }
             }
+
+            /// Lets go, and serves what comes meanwhile; false: more kept coming for so many `turns`.
+            #[inline]
+            pub(super) fn let_go<'a>(
+                &'a self,
+                mut core: MutexGuard<'a, T>,
+                turns: usize,
+                steps: &impl Steps<T>,
+            ) -> bool {
+                for _ in 0..turns {
+                    steps.arm();
+                    if !steps.look(&mut core) {
+                        match steps.unlock(self, core) {
+                            None => return true,
+                            // What woke the one who was turned away is used up: look at everything.
+                            Some(again) => core = again,
+                        }
+                    }
+                    steps.turn(&mut core);
+                }
+                false
+            }
+        }
+
+        /// What letting go is made of.
+        pub(super) trait Steps<T> {
+            /// From now on whoever brings something rings.
+            fn arm(&self);
+
+            /// Whether something has come before that.
+            fn look(&self, core: &mut T) -> bool;
+
+            /// Looks at everything, and sees to it.
+            fn turn(&self, core: &mut T);
+
+            /// Only a test does this otherwise.
+            #[inline]
+            fn unlock<'a>(
+                &self,
+                token: &'a Token<T>,
+                core: MutexGuard<'a, T>,
+            ) -> Option<MutexGuard<'a, T>> {
+                token.unlock(core)
+            }
         }
     };
 }
@@ -79,7 +123,7 @@ mod tests {
         token!(loom::sync);
     }
 
-    use in_loom::Token;
+    use in_loom::{Steps as _, Token};
     use loom::{
         sync::{
             Arc, Mutex, MutexGuard,
@@ -88,6 +132,8 @@ mod tests {
         thread,
     };
 
+    use super::super::TURNS_WHEN_LEAVING;
+
     /// How often a thread is interrupted where it could have gone on.
     const PREEMPTIONS: usize = 3;
 
@@ -95,9 +141,9 @@ mod tests {
     type Core = u32;
     type Held<'a> = MutexGuard<'a, Core>;
 
-    /// The steps of letting go and of being woken, to be broken one by one.
+    /// What is done in letting go and in being woken, to be broken one by one.
     #[derive(Clone, Copy)]
-    struct Steps {
+    struct Ways {
         arms_first: bool,
         unlock: for<'a> fn(&'a Token<Core>, Held<'a>) -> Option<Held<'a>>,
         woken: fn(&Token<Core>),
@@ -105,7 +151,7 @@ mod tests {
         goes_with_its_answer: bool,
     }
 
-    const SOUND: Steps = Steps {
+    const SOUND: Ways = Ways {
         arms_first: true,
         unlock: |token, core| token.unlock(core),
         woken: Token::woken,
@@ -121,11 +167,37 @@ mod tests {
         /// The answer of the thread that watches.
         answered: AtomicBool,
         driving: AtomicBool,
-        steps: Steps,
+        ways: Ways,
+    }
+
+    impl in_loom::Steps<Core> for Worker {
+        fn arm(&self) {
+            if self.ways.arms_first {
+                self.arm_now();
+            }
+        }
+
+        fn look(&self, _: &mut Core) -> bool {
+            let found = self.tasks.load(Ordering::Acquire) != 0;
+            if !self.ways.arms_first {
+                self.arm_now();
+            }
+            found
+        }
+
+        fn turn(&self, core: &mut Core) {
+            assert!(!self.driving.swap(true, Ordering::Relaxed), "two drivers");
+            *core += self.tasks.swap(0, Ordering::Acquire);
+            self.driving.store(false, Ordering::Relaxed);
+        }
+
+        fn unlock<'a>(&self, token: &'a Token<Core>, core: Held<'a>) -> Option<Held<'a>> {
+            (self.ways.unlock)(token, core)
+        }
     }
 
     impl Worker {
-        fn arm(&self) {
+        fn arm_now(&self) {
             self.armed.store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
         }
@@ -139,29 +211,9 @@ mod tests {
             }
         }
 
-        fn turn(&self, core: &mut Core) {
-            assert!(!self.driving.swap(true, Ordering::Relaxed), "two drivers");
-            *core += self.tasks.swap(0, Ordering::Acquire);
-            self.driving.store(false, Ordering::Relaxed);
-        }
-
-        fn let_go<'a>(&'a self, mut core: Held<'a>) {
-            loop {
-                if self.steps.arms_first {
-                    self.arm();
-                }
-                if self.tasks.load(Ordering::Acquire) != 0 {
-                    self.turn(&mut core);
-                    continue;
-                }
-                if !self.steps.arms_first {
-                    self.arm();
-                }
-                match (self.steps.unlock)(&self.token, core) {
-                    None => return,
-                    Some(again) => core = again,
-                }
-                self.turn(&mut core);
+        fn leave(&self, core: Held<'_>) {
+            if !self.token.let_go(core, TURNS_WHEN_LEAVING, self) {
+                *self.event.lock().unwrap() = true;
             }
         }
 
@@ -172,7 +224,7 @@ mod tests {
             self.turn(&mut core);
             self.answered.store(true, Ordering::Release);
             *self.event.lock().unwrap() = true;
-            self.let_go(core);
+            self.leave(core);
         }
 
         /// The thread that watches, if it has been woken by now.
@@ -180,20 +232,20 @@ mod tests {
             if !std::mem::take(&mut *self.event.lock().unwrap()) {
                 return;
             }
-            if self.steps.goes_with_its_answer && self.answered.load(Ordering::Acquire) {
+            if self.ways.goes_with_its_answer && self.answered.load(Ordering::Acquire) {
                 return;
             }
-            (self.steps.woken)(&self.token);
+            (self.ways.woken)(&self.token);
             let Some(mut core) = self.token.try_take() else { return };
             self.armed.store(0, Ordering::Relaxed);
             self.turn(&mut core);
-            self.let_go(core);
+            self.leave(core);
         }
     }
 
     /// Every order of a driver that lets go, a peer that sends, and the thread that watches. At the end everything
     /// was handled, or the bell is rung and somebody will come.
-    fn explore(steps: Steps) {
+    fn explore(ways: Ways) {
         let mut model = loom::model::Builder::new();
         // Every fault below shows with three; without a limit the search takes minutes.
         model.preemption_bound = Some(PREEMPTIONS);
@@ -205,7 +257,7 @@ mod tests {
                 tasks: AtomicU32::new(0),
                 answered: AtomicBool::new(false),
                 driving: AtomicBool::new(false),
-                steps,
+                ways,
             });
             let start = |act: fn(&Worker)| {
                 let worker = Arc::clone(&worker);
@@ -228,7 +280,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "nobody will handle")]
     fn looking_before_arming_loses_a_message() {
-        explore(Steps { arms_first: false, ..SOUND });
+        explore(Ways { arms_first: false, ..SOUND });
     }
 
     #[test]
@@ -238,13 +290,13 @@ mod tests {
             drop(core);
             None
         }
-        explore(Steps { unlock, ..SOUND });
+        explore(Ways { unlock, ..SOUND });
     }
 
     #[test]
     #[should_panic(expected = "nobody will handle")]
     fn trying_without_saying_so_loses_a_message() {
-        explore(Steps { woken: |_| {}, ..SOUND });
+        explore(Ways { woken: |_| {}, ..SOUND });
     }
 
     #[test]
@@ -256,7 +308,7 @@ mod tests {
             drop(core);
             if missed { token.try_take() } else { None }
         }
-        explore(Steps { unlock, ..SOUND });
+        explore(Ways { unlock, ..SOUND });
     }
 
     #[test]
@@ -266,18 +318,18 @@ mod tests {
             drop(core);
             if token.missed.load(Ordering::SeqCst) { token.try_take() } else { None }
         }
-        explore(Steps { unlock, ..SOUND });
+        explore(Ways { unlock, ..SOUND });
     }
 
     #[test]
     #[should_panic(expected = "nobody will handle")]
     fn the_fence_of_who_was_woken_is_needed() {
-        explore(Steps { woken: |token| token.missed.store(true, Ordering::SeqCst), ..SOUND });
+        explore(Ways { woken: |token| token.missed.store(true, Ordering::SeqCst), ..SOUND });
     }
 
     #[test]
     #[should_panic(expected = "nobody will handle")]
     fn who_was_woken_must_look_after_the_worker_even_with_its_answer_there() {
-        explore(Steps { goes_with_its_answer: true, ..SOUND });
+        explore(Ways { goes_with_its_answer: true, ..SOUND });
     }
 }
