@@ -283,7 +283,7 @@ impl Common {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use plexus_base::{Epoch, Waiting};
@@ -297,9 +297,10 @@ mod tests {
         *,
     };
 
-    fn common() -> Common {
+    /// Of a node with one peer, to which it has one path.
+    pub(in super::super) fn common(me: u8, peer: u8, rail: RailKind) -> Common {
         let config = Config {
-            me: NodeId(1),
+            me: NodeId(me),
             incarnation: Incarnation(1),
             cluster: [7; 16],
             keys: Arc::new(vec![Key::new([1; KEY])]),
@@ -307,9 +308,9 @@ mod tests {
             fingerprint: 0,
             listen: vec![([127, 0, 0, 1], 1).into()],
             peers: vec![Peer {
-                id: NodeId(0),
+                id: NodeId(peer),
                 addresses: vec![([127, 0, 0, 1], 2).into()],
-                rails: vec![RailKind::Ofi],
+                rails: vec![rail],
                 encrypt: false,
             }],
             windows: Vec::new(),
@@ -331,7 +332,7 @@ mod tests {
 
     #[test]
     fn what_makes_a_call_due_wakes_who_calls() {
-        let common = common();
+        let common = common(1, 0, RailKind::Ofi);
         let place = Place { peer: NodeId(0), slot: 0, worker: 0 };
         assert!(!stirred(&common));
         // Its rail was being made elsewhere, which is why nobody looks for long.

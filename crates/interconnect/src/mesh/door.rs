@@ -4,7 +4,7 @@
 //! Those who have proved nothing yet are [`GUESTS`] at most; when one more comes, the one that got least far gives
 //! way, among those one that calls from no peer's address, among those the oldest. So a crowd of strangers
 //! costs a peer at most another attempt, and this node neither threads nor more descriptors. Those who have proved it are limited
-//! by the places that there are.
+//! by the places that there are: of two that ask for one lane of a place the younger stays, for its caller has given the other up.
 
 use std::{
     collections::BTreeMap,
@@ -47,6 +47,20 @@ struct Guest {
     known: bool,
     stage: Stage,
     until: Instant,
+}
+
+impl Guest {
+    /// Which lane of which place it has proved that it may ask for.
+    fn proved(&self) -> Option<(Place, usize)> {
+        match &self.stage {
+            Stage::Outside | Stage::Greeted(_) => None,
+            Stage::Proved(said, _) => Some((place(&said.1), said.1.lane.index())),
+        }
+    }
+}
+
+fn place(hello: &Hello) -> Place {
+    Place { peer: hello.from, slot: hello.slot, worker: hello.worker }
 }
 
 /// The lanes of one place, until all are there.
@@ -135,7 +149,7 @@ impl Door {
         let Some(guest) = self.guests.remove(&number) else { return };
         let (from, known) = (guest.from, guest.known);
         match self.step(guest) {
-            Next::Stays(guest) => drop(self.guests.insert(number, guest)),
+            Next::Stays(guest) => self.keep(number, guest),
             Next::Done(guest) => self.gather(epoll, guest),
             Next::Leaves => {}
             Next::Stranger(why) => {
@@ -149,6 +163,13 @@ impl Door {
                 }
             }
         }
+    }
+
+    fn keep(&mut self, number: u64, guest: Guest) {
+        if let Some(asked) = guest.proved() {
+            self.guests.retain(|_, other| other.proved() != Some(asked));
+        }
+        self.guests.insert(number, guest);
     }
 
     fn step(&self, mut guest: Guest) -> Next {
@@ -213,7 +234,7 @@ impl Door {
         let Stage::Proved(said, peer_windows) = guest.stage else { return };
         let (session, hello) = *said;
         let Ok(stream) = guest.line.into_stream(epoll) else { return };
-        let place = Place { peer: hello.from, slot: hello.slot, worker: hello.worker };
+        let place = place(&hello);
         let empty = || Gathering {
             generation: hello.generation,
             incarnation: hello.incarnation,
@@ -259,5 +280,55 @@ impl Door {
         self.gathering.retain(|_, gathering| gathering.until > now);
         let guests = self.guests.values().map(|guest| guest.until);
         guests.chain(self.gathering.values().map(|gathering| gathering.until)).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::TcpListener,
+    };
+
+    use plexus_base::NodeId;
+    use rustix::event::epoll;
+
+    use super::{super::common::tests::common, *};
+
+    #[test]
+    fn of_two_that_proved_themselves_for_the_same_the_younger_stays() {
+        let (here, there) = (common(0, 1, RailKind::Tcp), common(1, 0, RailKind::Tcp));
+        let (key, cluster) = (here.keys().unwrap().remove(0), here.config.cluster);
+        let mut door = Door::new(Arc::new(here));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let mut prove = |lane| {
+            let mut caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (stream, from) = listener.accept().unwrap();
+            let number = door.next;
+            door.welcome(&epoll, |number| number, stream, from);
+            let mut hear = || {
+                let mut events = [const { std::mem::MaybeUninit::uninit() }; 1];
+                assert_eq!(epoll::wait(&epoll, &mut events, None).unwrap().0[0].data.u64(), number);
+                door.hear(&epoll, number);
+            };
+            let place = Place { peer: NodeId(0), slot: 0, worker: 0 };
+            let hello = there.hello(place, RailKind::Tcp, lane, 1, 0);
+            let (calling, greeting) = noise::call(&key, cluster, &hello.encode());
+            caller.write_all(&greeting).unwrap();
+            hear();
+            let mut answer = [0; GREETING];
+            caller.read_exact(&mut answer).unwrap();
+            let (_, mut session) = calling.answered(&answer).unwrap();
+            caller.write_all(&session.seal(&tcp::our_spans(&there))).unwrap();
+            hear();
+            caller.read_exact(&mut [0; SEALED_SPANS]).unwrap();
+            caller
+        };
+        let [mut given_up, _bulk, _prompt] =
+            [plexus_fabric::Lane::Prompt, plexus_fabric::Lane::Bulk, plexus_fabric::Lane::Prompt]
+                .map(&mut prove);
+        assert_eq!(door.guests.keys().copied().collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(given_up.read(&mut [0]).unwrap(), 0, "its connection is closed");
     }
 }
