@@ -7,6 +7,13 @@ use plexus_base::Nanos;
 
 use crate::{Frame, WindowId};
 
+/// Bytes of bulk that what is urgent may have to wait for.
+pub(crate) const CHUNK: usize = 16 << 10;
+
+/// Polls in a row that may leave the bulk lane alone because the prompt one had something: the answer to that need not wait,
+/// bulk frames wait for no more than these.
+pub(crate) const MOST_SKIPPED: u32 = 4;
+
 /// Largest frame in bytes, head and body together: a 16 KiB message with its headers fits in one.
 pub const MAX_FRAME: usize = 16 * 1024 + 128;
 
@@ -245,10 +252,22 @@ pub trait Rail: Send {
         Health::default()
     }
 
+    /// Bytes of bulk that go at once now, either way: what is urgent waits for the copying of so many, and fewer may not be
+    /// worth a call.
+    fn chunk(&self) -> usize {
+        CHUNK
+    }
+
+    /// Whether there is urgent traffic: where that is so [`Rail::chunk`] may be shorter.
+    fn hurry(&mut self, urgent: bool) {
+        let _ = urgent;
+    }
+
     /// It is given up and will be dropped next: nothing more of it is to be sent, not even a goodbye.
     fn abandon(&mut self) {}
 
-    /// Hands over up to `limit` frames of each lane that have arrived, [`Lane::Prompt`] first; how many.
+    /// Hands over up to `limit` frames of each lane that have arrived, [`Lane::Prompt`] first, and of [`Lane::Bulk`] none
+    /// after [`Rail::chunk`] bytes; how many.
     ///
     /// # Errors
     /// The rail is dead, and everything that arrived before was delivered.

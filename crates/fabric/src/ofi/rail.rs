@@ -318,9 +318,14 @@ impl OfiRail {
     /// Hands over what has arrived.
     fn deliver(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> usize {
         let mut delivered = 0;
+        let chunk = self.chunk();
         let Parts { endpoints, windows, .. } = &mut *self.parts;
         for (lane, endpoint) in Lane::ALL.into_iter().zip(endpoints) {
+            let mut most = if lane == Lane::Bulk { chunk } else { usize::MAX };
             for _ in 0..limit {
+                if most == 0 {
+                    break;
+                }
                 let Some(arrival) = endpoint.next() else { break };
                 if let Err(what) = settle(endpoint, &arrival, windows) {
                     // Nothing of what stands behind it is to be seen either.
@@ -334,6 +339,7 @@ impl OfiRail {
                 if arrival.message.more {
                     *before = put;
                 } else if !arrival.message.silent {
+                    most = most.saturating_sub(arrival.message.frame.len().max(1));
                     let frame = Frame::of(endpoint.bytes(&arrival, arrival.message.frame.clone()));
                     deliver(lane, frame.behind(put));
                     delivered += 1;

@@ -36,6 +36,7 @@ use crate::{
     Access, Frame, LANES, Lane, Lost, MAX_FRAME, PeerBell, PeerWindow, Put, Rail, RailKind, SendError,
     WindowId,
     memory::{Memory, SetupError},
+    rail::MOST_SKIPPED,
 };
 #[doc(hidden)]
 pub use ring::ring_any;
@@ -153,6 +154,8 @@ pub struct ShmRail {
     readers: [Reader; LANES],
     /// Something was sent since the last flush.
     unflushed: bool,
+    /// Polls since the last one that looked at the bulk lane.
+    bulk_skipped: u32,
     lost: Option<Lost>,
     /// Whether [`Rail::poll`] has said why it is lost.
     said: bool,
@@ -178,6 +181,7 @@ impl ShmRail {
             writers: Lane::ALL.map(|lane| Writer::new(place(&tx, lane))),
             readers: Lane::ALL.map(|lane| Reader::new(place(&rx, lane))),
             unflushed: false,
+            bulk_skipped: 0,
             lost: None,
             said: false,
             bell,
@@ -223,12 +227,20 @@ impl ShmRail {
         let mut delivered = 0;
         let mut feeds = false;
         for lane in Lane::ALL {
+            let most = if lane == Lane::Bulk { self.chunk() } else { usize::MAX };
+            if lane == Lane::Bulk && delivered > 0 && self.bulk_skipped < MOST_SKIPPED {
+                self.bulk_skipped += 1;
+                break;
+            }
             let reader = &mut self.readers[lane.index()];
             if reader.is_idle() {
                 feeds |= reader.feeds_starved();
                 continue;
             }
-            let (count, result) = reader.poll(limit, |frame| deliver(lane, frame));
+            if lane == Lane::Bulk {
+                self.bulk_skipped = 0;
+            }
+            let (count, result) = reader.poll(limit, most, |frame| deliver(lane, frame));
             delivered += count;
             feeds |= reader.feeds_starved();
             if let Err(broken) = result {

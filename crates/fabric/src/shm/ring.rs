@@ -308,16 +308,17 @@ impl Reader {
         self.waited && !self.has_arrived()
     }
 
-    /// Hands over up to `limit` frames; how many, and whether the writer broke the rules after them.
+    /// Hands over up to `limit` frames, and none after `most` bytes of them; how many, and whether the writer broke the rules after them.
     #[inline]
     pub(super) fn poll(
         &mut self,
         limit: usize,
+        mut most: usize,
         mut deliver: impl FnMut(Frame<'_>),
     ) -> (usize, Result<(), Broken>) {
         let lines = self.place.lines;
         let mut delivered = 0;
-        while delivered < limit {
+        while delivered < limit && most > 0 {
             // Read once; everything below speaks of this copy.
             let header = self.place.header(self.next).load(Acquire);
             fetch_soon(self.place.line(self.next + 1));
@@ -345,6 +346,7 @@ impl Reader {
             // outlives the call.
             let frame = unsafe { Frame::shared(self.place.line(self.next).add(HEADER), len) };
             deliver(frame.behind((header >> PUT_BITS) as u32));
+            most = most.saturating_sub(len.max(1));
             self.next += lines_of(len);
             delivered += 1;
             if self.next - self.published >= lines / 8 {
@@ -418,7 +420,7 @@ pub fn ring_any(bytes: &[u8]) -> usize {
     let (mut frames, mut bytes) = (0, vec![0; MAX_FRAME]);
     // More than fit cannot be found: what was read stays where it is, and the end of the ring comes round only once.
     while frames <= LINES {
-        let (count, result) = reader.poll(16, |frame| frame.copy(0, &mut bytes[..frame.len()]));
+        let (count, result) = reader.poll(16, usize::MAX, |frame| frame.copy(0, &mut bytes[..frame.len()]));
         frames += count;
         let _ = reader.feeds_starved();
         if result.is_err() || count == 0 && !reader.has_arrived() {
@@ -475,7 +477,7 @@ mod tests {
             let mut frames = Vec::new();
             while frames.len() < limit {
                 let before = frames.len();
-                let (count, result) = self.reader.poll(limit - before, |frame| {
+                let (count, result) = self.reader.poll(limit - before, usize::MAX, |frame| {
                     let mut bytes = vec![0; frame.len()];
                     frame.copy(0, &mut bytes);
                     frames.push(bytes);
@@ -491,7 +493,7 @@ mod tests {
 
         fn poke(&mut self, header: u64) -> Result<(), Broken> {
             self.lines[0][0] = header;
-            self.reader.poll(4, |_| {}).1
+            self.reader.poll(4, usize::MAX, |_| {}).1
         }
     }
 
@@ -535,12 +537,21 @@ mod tests {
     #[test]
     fn a_second_frame_is_looked_for_once_frames_come_without_a_wait() {
         let mut ring = Bench::new(1024);
-        let poll = |ring: &mut Bench| ring.reader.poll(8, |_| {}).0;
+        let poll = |ring: &mut Bench| ring.reader.poll(8, usize::MAX, |_| {}).0;
         (0..20).for_each(|_| assert!(ring.send(&[1])));
         assert_eq!([(); 5].map(|()| poll(&mut ring)), [1, 1, 8, 8, 2]);
         assert_eq!(poll(&mut ring), 0);
         (0..2).for_each(|_| assert!(ring.send(&[1])));
         assert_eq!([(); 3].map(|()| poll(&mut ring)), [1, 1, 0]);
+    }
+
+    #[test]
+    fn no_frame_is_handed_over_after_so_many_bytes() {
+        let mut ring = Bench::new(1024);
+        (0..9).for_each(|_| assert!(ring.send(&[1; 100])));
+        ring.receive(2);
+        let poll = |ring: &mut Bench, most| ring.reader.poll(8, most, |_| {}).0;
+        assert_eq!([poll(&mut ring, 1), poll(&mut ring, 250), poll(&mut ring, usize::MAX)], [1, 3, 3]);
     }
 
     #[test]
@@ -566,7 +577,7 @@ mod tests {
         let mut ring = Bench::new(1024);
         ring.reader.next = 1023;
         ring.lines[1023][0] = FRAME | 57;
-        assert!(ring.reader.poll(1, |_| {}).1.is_err());
+        assert!(ring.reader.poll(1, usize::MAX, |_| {}).1.is_err());
     }
 
     #[test]

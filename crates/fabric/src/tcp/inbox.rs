@@ -90,6 +90,8 @@ pub(super) struct Inbox {
     held: Vec<u8>,
     /// Puts without a frame that this poll has brought: they count for its limit, or it would never end.
     quiet: usize,
+    /// Bytes that this poll has brought.
+    moved: usize,
     /// Most bytes to read at once, see [`BEHIND_PUT`].
     chunk: usize,
     /// The socket had less than was asked for, so it will announce what comes.
@@ -109,6 +111,7 @@ impl Inbox {
             aside: vec![0; MAX_WORDWISE].into(),
             held: Vec::with_capacity(MAX_FRAME),
             quiet: 0,
+            moved: 0,
             chunk: BUFFER_LEN,
             drained: false,
         }
@@ -124,13 +127,14 @@ impl Inbox {
         self.drained = false;
     }
 
-    /// Hands over up to `limit` frames, at least 1; how many, and whether and why there will be no more. With
+    /// Hands over up to `limit` frames, at least 1, and none after `most` bytes; how many, and whether and why there will be no more. With
     /// `to_the_end` it asks the socket until that has nothing left.
     pub(super) fn poll(
         &mut self,
         socket: &TcpStream,
         windows: &Windows,
         limit: usize,
+        most: usize,
         to_the_end: bool,
         mut deliver: impl FnMut(Frame<'_>),
     ) -> (usize, Result<(), Stop>) {
@@ -138,8 +142,8 @@ impl Inbox {
         // One look at the socket at least; after that it is only asked again when it gave all that was asked
         // for.
         let mut dry = false;
-        self.quiet = 0;
-        while delivered + self.quiet < limit {
+        (self.quiet, self.moved) = (0, 0);
+        while delivered + self.quiet < limit && self.moved < most {
             let step = if self.landing.is_some() {
                 self.land(socket, windows, &mut dry, &mut deliver)
             } else {
@@ -172,6 +176,7 @@ impl Inbox {
         match decoded.map_err(Stop::Corrupt)? {
             Decoded::Frame { frame, end, target: None, .. } => {
                 self.start += end;
+                self.moved += end;
                 self.sequence = self.sequence.wrapping_add(1);
                 self.chunk = BUFFER_LEN;
                 deliver(Frame::of(&arrived[frame]));
@@ -272,6 +277,7 @@ impl Inbox {
             landing.crc = crc32c_append(landing.crc, place);
         }
         landing.done += landed;
+        self.moved += landed;
         Ok(Some(0))
     }
 

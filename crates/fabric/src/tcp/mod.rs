@@ -27,6 +27,7 @@ use rustix::event::epoll;
 
 use crate::{
     Frame, Health, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, WindowSpan, Windows,
+    rail::{CHUNK, MOST_SKIPPED},
 };
 use inbox::{Inbox, Stop};
 use outbox::{Body, Broken, Outbox};
@@ -38,9 +39,8 @@ pub use wire::{decode_any, decode_any_sealed};
 pub use path::{clamp, segment_len};
 pub use seal::{KEY_LEN, Seal};
 
-/// Polls in a row that may leave the bulk stream alone because the prompt one had something: the answer to it
-/// need not wait for a system call, bulk frames wait for no more than these.
-const MOST_SKIPPED: u32 = 4;
+/// Bytes of bulk that go at once while nothing is urgent: one call for many frames.
+const CALM_CHUNK: usize = 256 << 10;
 
 /// What a rail over TCP is built from.
 pub struct TcpParts {
@@ -66,6 +66,8 @@ pub struct TcpRail {
     encrypted: bool,
     /// Polls since the last one that looked at the bulk stream.
     bulk_skipped: u32,
+    /// Bulk is to go in short chunks.
+    urgent: bool,
     /// Why nothing more can be sent or a stream has ended; what has arrived is still to be delivered.
     ending: Option<String>,
     lost: Option<Lost>,
@@ -98,6 +100,7 @@ impl TcpRail {
             peer_windows,
             encrypted,
             bulk_skipped: 0,
+            urgent: false,
             ending: None,
             lost: None,
             said: false,
@@ -107,6 +110,7 @@ impl TcpRail {
     /// One look at the streams; how many frames came. What ends the rail is left in `ending` or `lost`.
     fn receive(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> usize {
         let mut delivered = 0;
+        let chunk = self.chunk();
         for lane in Lane::ALL {
             let inbox = &mut self.inboxes[lane.index()];
             if lane == Lane::Bulk && delivered > 0 && self.bulk_skipped < MOST_SKIPPED {
@@ -116,8 +120,12 @@ impl TcpRail {
             }
             let stream = &self.streams[lane.index()];
             let to_the_end = self.ending.is_some();
+            let most = match lane {
+                Lane::Prompt => usize::MAX,
+                Lane::Bulk => chunk,
+            };
             let (count, result) =
-                inbox.poll(stream, &self.windows, limit, to_the_end, |frame| deliver(lane, frame));
+                inbox.poll(stream, &self.windows, limit, most, to_the_end, |frame| deliver(lane, frame));
             delivered += count;
             if lane == Lane::Bulk {
                 self.bulk_skipped = 0;
@@ -175,6 +183,14 @@ impl Rail for TcpRail {
 
     fn send(&mut self, lane: Lane, head: &[u8], body: &[u8]) -> Result<(), SendError> {
         self.take(lane, head, Body::Borrowed(body), None)
+    }
+
+    fn chunk(&self) -> usize {
+        if self.urgent { CHUNK } else { CALM_CHUNK }
+    }
+
+    fn hurry(&mut self, urgent: bool) {
+        self.urgent = urgent;
     }
 
     fn send_shared(&mut self, lane: Lane, head: &[u8], body: &Bytes) -> Result<(), SendError> {

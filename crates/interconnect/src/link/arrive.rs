@@ -69,6 +69,8 @@ pub(super) struct Arrivals {
     pub(super) closed: VecDeque<Closed>,
     /// Accesses to be executed after the poll.
     pub(super) accesses: VecDeque<(Head, Request)>,
+    /// Something urgent came.
+    pub(super) urgent: bool,
     /// The peer ends the link.
     pub(super) goodbye: bool,
 }
@@ -103,6 +105,7 @@ impl Arrivals {
         if head.channel.lane() != lane && head.channel.class() != Class::Normal {
             return Err("a message on the wrong lane");
         }
+        self.urgent |= lane == Lane::Prompt;
         let stamp = header.stamp();
         desk.core.receive(slot, lane, Some(head.kind), stamp.credits).map_err(said)?;
         match self.order.arrive(head.channel, stamp.sequence).map_err(said)? {

@@ -9,6 +9,7 @@
 mod access;
 mod arrive;
 mod attached;
+mod budget;
 #[cfg(test)]
 pub(crate) mod fake;
 mod kept;
@@ -28,6 +29,7 @@ use zerocopy::IntoBytes;
 use self::{
     arrive::{Arrivals, Desk},
     attached::{Attached, rank},
+    budget::Budget,
     kept::{Body, Owned, Spare},
     protocol::{Limits, LinkCore, NoRoom, Outgoing, Pace, Sick, Signs, Span, Waybill},
 };
@@ -99,6 +101,10 @@ pub(crate) struct Link {
     core: LinkCore<Owned>,
     spare: Spare,
     arrivals: Arrivals,
+    /// For bulk in this turn.
+    budget: Budget,
+    /// How much goes at once depends on whether something is urgent: not so over memory.
+    paced: bool,
     answer: Vec<u8>,
     patience: Nanos,
     /// Since when there is no rail, and why the last one went.
@@ -128,6 +134,8 @@ impl Link {
             core: LinkCore::new(Limits::default(), pace),
             spare: Spare::default(),
             arrivals: Arrivals::default(),
+            budget: Budget::default(),
+            paced: false,
             answer: Vec::new(),
             patience: nanos(settings.patience),
             down: None,
@@ -169,6 +177,8 @@ impl Link {
             bytes_out: 0,
             bytes_in: 0,
         });
+        self.paced |= retains;
+        self.pace_bulk();
         self.down = None;
         self.refresh();
     }
@@ -227,7 +237,10 @@ impl Link {
             self.frame(Head { what: What::Part, ..head }, lane, None, Body { bytes: fragment, shared });
             rest = behind;
             // While we copy what finds no room, the peer makes some: it must not run dry meanwhile.
-            if self.core.queued() > 0 && (payload.len() - rest.len()).is_multiple_of(REFILL * MAX_BODY) {
+            if shared.is_none()
+                && self.core.queued() > 0
+                && (payload.len() - rest.len()).is_multiple_of(REFILL * MAX_BODY)
+            {
                 self.pump();
             }
         }
@@ -347,6 +360,9 @@ impl Link {
 
     #[inline]
     fn frame(&mut self, head: Head, lane: Lane, put: Option<Put<'_>>, body: Body<'_>) {
+        if lane == Lane::Prompt && self.paced {
+            self.hurry();
+        }
         let span = put.map(|put| Span {
             window: put.window.0,
             from: put.offset,
@@ -356,11 +372,14 @@ impl Link {
         let header = Header::of(&head);
         let spare = &self.spare;
         let owned = || Owned::of(spare, header, put, body);
-        let route = self.core.route(&bill);
+        // What need not be copied to wait does so: what is urgent has its turn between two chunks.
+        let held_back = lane == Lane::Bulk && body.shared.is_some() && !self.budget.allows();
+        let route = if held_back { None } else { self.core.route(&bill) };
         let Some(attached) = route.and_then(|slot| attached(&mut self.rails, slot)) else {
             return self.core.queue(bill, owned());
         };
         let (stamp, slot) = (self.core.stamp(head.channel), attached.slot);
+        self.budget.spend(lane, body.bytes.len());
         let header = header.stamped(stamp);
         let (error, owned) = if attached.retains && body.is_long() && put.is_none() {
             // It is kept anyway: what the rail does not pass on at once it can take from there.
@@ -386,6 +405,7 @@ impl Link {
     pub(crate) fn poll(&mut self, inbox: &mut Inbox) {
         let all = self.rails.len() == 1 || self.look_everywhere();
         let mut index = 0;
+        let mut bulk = 0;
         while index < self.rails.len() {
             let Self { rails, core, arrivals, info, peer, .. } = self;
             let Attached { slot, rail, bytes_in, .. } = &mut rails[index];
@@ -398,6 +418,7 @@ impl Link {
             let polled = rail.poll(POLL_FRAMES, &mut |lane, frame| {
                 if violation.is_none() {
                     *bytes_in += frame.len() as u64 + u64::from(frame.put_len());
+                    bulk += if lane == Lane::Bulk { frame.len() } else { 0 };
                     violation = arrivals.frame(&mut desk, *slot, lane, &frame).err();
                 }
             });
@@ -408,12 +429,37 @@ impl Link {
                 self.give_up(index, lost);
             }
         }
+        if self.paced {
+            if std::mem::take(&mut self.arrivals.urgent) {
+                self.hurry();
+            }
+            if self.budget.calms() {
+                self.pace_bulk();
+            }
+        }
+        self.budget.renew(bulk);
         if !self.arrivals.closed.is_empty() {
             self.settle();
         }
         if !self.arrivals.accesses.is_empty() {
             self.execute();
         }
+    }
+
+    /// What is urgent is on its way: bulk is not to stand in front of it.
+    #[inline]
+    fn hurry(&mut self) {
+        if self.budget.hurry() {
+            self.pace_bulk();
+        }
+    }
+
+    /// Tells the rails whether there is something urgent, and asks how much bulk goes at once then.
+    #[cold]
+    fn pace_bulk(&mut self) {
+        let urgent = self.budget.is_urgent();
+        self.rails.iter_mut().for_each(|attached| attached.rail.hurry(urgent));
+        self.budget.goes_at_once(self.rails.iter().map(|attached| attached.rail.chunk()).max());
     }
 
     /// Whether this poll looks at rails that carry nothing, too.
@@ -484,13 +530,17 @@ impl Link {
     }
 
     fn pump(&mut self) {
-        let Self { core, rails, .. } = self;
+        let Self { core, rails, budget, .. } = self;
         let mut misplaced = false;
         core.pump(&mut |slot, lane, stamp, outgoing| {
             let attached = attached(rails, slot).ok_or(NoRoom)?;
+            if lane == Lane::Bulk && !budget.allows() {
+                return Err(NoRoom);
+            }
             let sent = match outgoing {
                 Outgoing::Frame(_, owned) => {
                     let header = owned.header.stamped(stamp);
+                    budget.spend(lane, owned.body.len());
                     match owned.put() {
                         None => offer_shared(attached, lane, header, &owned.body),
                         put => offer(attached, lane, header, put, &owned.body),
@@ -601,6 +651,9 @@ impl Link {
         }
         if self.rails.len() > 1 && !self.looked {
             self.must_look = true;
+            return true;
+        }
+        if self.budget.held_back() {
             return true;
         }
         let answers = !self.arrivals.accesses.is_empty() && self.core.waiting(Kind::Reply) < ANSWERS;
