@@ -26,7 +26,7 @@ const MOST_QUEUED: [usize; 2] = [512 << 10, 1 << 20];
 /// Frames up to this many bytes wait for the flush: copying them costs less than a system call by far.
 const SMALL: usize = 4 << 10;
 
-/// So much of what is copied is sent without waiting for the flush, and so much of what is shared.
+/// So much of what is borrowed is sent without waiting for the flush, and so much of what is shared.
 const ENOUGH: usize = 32 << 10;
 const ENOUGH_SHARED: usize = 256 << 10;
 
@@ -121,10 +121,13 @@ impl Outbox {
         let sequence = self.sequence;
         self.sequence = sequence.wrapping_add(1);
         if let Some(sealer) = &mut self.sealer {
-            let (lane, body) = (self.lane, body.bytes());
-            self.queue.write(|queue| wire::seal(sealer, lane, sequence, head, body, load, queue));
+            let lane = self.lane;
+            self.queue.write(|queue| wire::seal(sealer, lane, sequence, head, body.bytes(), load, queue));
             self.pieces(socket, data)?;
-            return self.go(socket, total > SMALL, ENOUGH);
+            return match body {
+                Body::Borrowed(_) => self.go(socket, total > SMALL, ENOUGH),
+                Body::Shared(_) => self.go(socket, false, ENOUGH_SHARED),
+            };
         }
         let header = wire::encode(self.lane, sequence, head, body.bytes(), load);
         if let (Body::Shared(shared), true) = (body, total > SMALL && data.is_empty()) {
