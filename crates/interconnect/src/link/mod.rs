@@ -379,24 +379,25 @@ impl Link {
             return self.core.queue(bill, owned());
         };
         let (stamp, slot) = (self.core.stamp(head.channel), attached.slot);
-        self.budget.spend(lane, body.bytes.len());
         let header = header.stamped(stamp);
-        let (error, owned) = if attached.retains && body.is_long() && put.is_none() {
+        let bytes = body.bytes.len() + put.map_or(0, |put| put.data.len());
+        let result = if attached.retains && body.is_long() && put.is_none() {
             // It is kept anyway: what the rail does not pass on at once it can take from there.
             let owned = owned();
             match offer_shared(attached, lane, header, &owned.body) {
-                Ok(()) => return self.core.sent(slot, &bill, stamp, || owned),
-                Err(error) => (error, owned),
+                Ok(()) => Ok(self.core.sent(slot, &bill, stamp, || owned)),
+                Err(error) => Err((error, owned)),
             }
         } else {
             match offer(attached, lane, header, put, body.bytes) {
-                Ok(()) => return self.core.sent(slot, &bill, stamp, owned),
-                Err(error) => (error, owned()),
+                Ok(()) => Ok(self.core.sent(slot, &bill, stamp, owned)),
+                Err(error) => Err((error, owned())),
             }
         };
-        match error {
-            SendError::Full | SendError::Lost => self.core.queue(bill, owned),
-            SendError::TooLarge => self.fail(misplaced_put()),
+        match result {
+            Ok(()) => self.budget.spend(lane, bytes),
+            Err((SendError::Full | SendError::Lost, owned)) => self.core.queue(bill, owned),
+            Err((SendError::TooLarge, _)) => self.fail(misplaced_put()),
         }
     }
 
@@ -540,11 +541,13 @@ impl Link {
             let sent = match outgoing {
                 Outgoing::Frame(_, owned) => {
                     let header = owned.header.stamped(stamp);
-                    budget.spend(lane, owned.body.len());
-                    match owned.put() {
+                    let put = owned.put();
+                    let bytes = owned.body.len() + put.map_or(0, |put| put.data.len());
+                    let sent = match put {
                         None => offer_shared(attached, lane, header, &owned.body),
                         put => offer(attached, lane, header, put, &owned.body),
-                    }
+                    };
+                    sent.inspect(|()| budget.spend(lane, bytes))
                 }
                 Outgoing::Note(received) => {
                     let body = arrive::encode_note(received);
