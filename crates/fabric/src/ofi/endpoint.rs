@@ -334,7 +334,7 @@ impl Endpoint {
         if outgoing.wordwise().is_none() {
             return self.stage_one(device, outgoing);
         }
-        let pieces = outgoing.pieces();
+        let mut pieces = outgoing.pieces();
         let mut staging = self.staging.clone();
         for piece in pieces.clone() {
             staging.take(wire::MAX_HEADER + piece.len()).ok_or(SendError::Full)?;
@@ -342,7 +342,7 @@ impl Endpoint {
         if self.operations.len() + pieces.clone().count() + 1 > OPERATIONS {
             return Err(SendError::Full);
         }
-        pieces.map(|piece| self.stage_one(device, &piece)).collect()
+        pieces.try_for_each(|piece| self.stage_one(device, &piece))
     }
 
     fn stage_one(&mut self, device: &Device, outgoing: &Outgoing<'_>) -> Result<(), SendError> {

@@ -15,12 +15,12 @@ use std::{
 
 use rustix::{
     buffer::spare_capacity,
-    event::{EventfdFlags, PollFd, PollFlags, epoll},
+    event::{PollFd, PollFlags, epoll},
     process::{Pid, PidfdFlags},
     time::Timespec,
 };
 
-use crate::Bell;
+use crate::{Bell, Event};
 
 /// The process at the other end of a Unix socket.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ struct Watched {
 
 struct Shared {
     epoll: OwnedFd,
-    stop: OwnedFd,
+    stop: Event,
     /// By token; an entry is taken out when its process has ended, and its place used again.
     watched: Mutex<Vec<Option<Watched>>>,
 }
@@ -80,7 +80,7 @@ impl PeerWatch {
     /// No descriptors or no threads.
     pub fn start() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let stop = Event::create()?;
         epoll::add(&epoll, &stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
         let shared = Arc::new(Shared { epoll, stop, watched: Mutex::new(Vec::new()) });
         let thread = std::thread::Builder::new().name("plexus-watch".into()).spawn({
@@ -136,7 +136,7 @@ impl Shared {
 
 impl Drop for PeerWatch {
     fn drop(&mut self) {
-        let _ = rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes());
+        self.shared.stop.signal();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -62,11 +62,11 @@ fn who_waits_for_an_answer_gives_way_to_who_must_have_the_token() {
             }
             let (tell, told) = mpsc::channel();
             let worker = &worker;
-            scope.spawn(move || tell.send(worker.with(|_, _| ())));
+            scope.spawn(move || tell.send(worker.with(|_, net| net.me())));
             let had = told.recv_timeout(NEVER);
             signal.set(7);
             assert_eq!(waits.join().unwrap(), 7);
-            assert_eq!(had, Ok(()), "{waiting}");
+            assert_eq!(had, Ok(NodeId(0)), "{waiting}");
         });
     }
 }
