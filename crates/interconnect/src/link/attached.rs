@@ -25,6 +25,12 @@ pub(super) struct Attached {
     pub(super) bytes_in: u64,
 }
 
+/// The one in a slot.
+#[inline]
+pub(super) fn at(rails: &mut [Attached], slot: u8) -> Option<&mut Attached> {
+    rails.iter_mut().find(|attached| attached.slot == slot)
+}
+
 /// A rail that was connected, on its way to its link.
 pub(crate) struct NewRail {
     pub(crate) slot: u8,
