@@ -77,6 +77,18 @@ impl Shared {
         result
     }
 
+    /// Takes what has come, and looks at what is known then; also whether the node is there.
+    pub(crate) fn see<R>(&self, see: impl FnOnce(&Core) -> R) -> Result<R, Error> {
+        self.look_at_socket();
+        let mut core = self.lock();
+        core.begin();
+        self.turn(&mut core);
+        let result = core.ended.clone().map_or_else(|| Ok(see(&core)), |why| Err(Error::NodeLost(why)));
+        core.flush();
+        self.empty(core, Waiting::Polling, Some(GIVING_WAY));
+        result
+    }
+
     /// Waits up to `limit` (`None`: without end) until `look` finds what it looks for. With a limit of no time that is one look,
     /// and none at the clock.
     pub(crate) fn wait<R>(

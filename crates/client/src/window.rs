@@ -161,17 +161,19 @@ impl Window {
     /// Reads this node's copy; see [`Window::map`]. Others may write meanwhile: more than a word may be half old and half new.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; the window is not mapped; [`Error::NoWindow`]: it has ended.
+    /// [`Error::OutOfRange`]; the window is not mapped; [`Error::NoWindow`], [`Error::NodeGone`]: it has ended;
+    /// [`Error::NodeLost`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         let place = self.place(offset, into.len() as u64)?;
         self.alive()?;
         if self.client.shared.arena.read(place, into) { Ok(()) } else { Err(Error::OutOfRange) }
     }
 
-    /// Reads the word at `offset`, a multiple of 8, of this node's copy: little endian, and never half of a change.
+    /// Reads the word at `offset`, a multiple of 8, of this node's copy: little endian, and never half of a change. This is one
+    /// look at memory, and an end of the window is not looked for: after it the word stays what it was last.
     ///
     /// # Errors
-    /// As [`Window::read`], but an end of the window is not looked for.
+    /// [`Error::OutOfRange`]; the window is not mapped.
     #[inline]
     pub fn load(&self, offset: u64) -> Result<u64, Error> {
         let place = self.place(offset, 8)?;
@@ -308,7 +310,7 @@ impl Window {
 
     fn alive(&self) -> Result<(), Error> {
         let key = (self.worker, self.number);
-        let gone = self.client.shared.act(|core| core.windows.get(&key).and_then(|state| state.gone));
+        let gone = self.client.shared.see(|core| core.windows.get(&key).and_then(|state| state.gone))?;
         gone.map_or(Ok(()), |status| Err(self.error(status)))
     }
 

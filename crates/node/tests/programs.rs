@@ -250,6 +250,7 @@ fn windows_are_changed_at_home_and_read_in_place_everywhere() {
             assert!(matches!(waiting.join().unwrap(), Err(Error::NoWindow)));
         });
         assert!(matches!(far.put(0, b"x"), Err(Error::NoWindow)));
+        assert_eq!(far.load(8).unwrap(), 7, "what it was last");
         drop(far);
         for _ in 0..40 {
             let window = clients[0].create_window("board", 4 << 20).unwrap();
@@ -258,6 +259,35 @@ fn windows_are_changed_at_home_and_read_in_place_everywhere() {
             assert_eq!(copy.load(4096).unwrap(), 0, "new windows are empty");
             window.put(4096, &[0xff; 64]).unwrap();
             assert_eq!(copy.load(4096).unwrap(), u64::MAX);
+        }
+    }
+}
+
+#[test]
+fn who_only_reads_a_window_hears_of_its_end_and_never_reads_another() {
+    for cluster in both() {
+        // A node tells its programs in the order in which they came.
+        let readers = [0, 1].map(|node| cluster.client(node));
+        let others = [0, 1].map(|node| cluster.client(node));
+        let made = others[0].create_window("short", 4096).unwrap();
+        made.put(0, &[7; 4096]).unwrap();
+        let map = |client: &Client| {
+            let window = client.find_window("short").unwrap();
+            window.map().unwrap();
+            window
+        };
+        let (views, witnesses) = (readers.each_ref().map(map), others.each_ref().map(map));
+        drop(made);
+        for witness in witnesses {
+            let told = witness.wait_word(0, LONG, |word| word == 0);
+            assert!(matches!(told, Err(Error::NoWindow)), "{told:?}");
+        }
+        for (view, other) in views.iter().zip(&others) {
+            // As many as it takes for one of them to get the memory, on whichever worker, if it could be had.
+            let create = |number: usize| other.create_window(&number.to_string(), 4096).unwrap();
+            let _next: Vec<_> = (0..8).map(create).collect();
+            assert_eq!(view.load(64).unwrap(), u64::from_le_bytes([7; 8]), "what it was last");
+            assert!(matches!(view.read(0, &mut [0; 64]), Err(Error::NoWindow)));
         }
     }
 }

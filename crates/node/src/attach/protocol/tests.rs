@@ -295,6 +295,46 @@ fn every_copy_of_a_window_ends_like_its_home() {
     }
 }
 
+/// A program that has mapped a window reads it until it hears of the end, and that takes as long as it takes.
+#[test]
+fn what_a_program_has_mapped_is_not_used_for_another_window_before_it_lets_go() {
+    const LEN: u64 = ARENA / 2;
+    let window = |verb| Head { port: 1, ..Head::new(verb, Use::Windows) };
+    let (creator, reader) = (ClientId(0), ClientId(1));
+    for (node, leaves) in [(0, false), (1, false), (1, true)] {
+        let mut cluster = Cluster::new();
+        cluster.cores[0].attach(creator);
+        cluster.cores[node].attach(reader);
+        cluster.cores[node].attach(ClientId(2));
+        cluster.say(0, creator, Head { id: 1, value: LEN, ..window(Verb::Create) }, b"w").unwrap();
+        cluster.settle();
+        cluster.say(node, reader, Head { id: 1, ..window(Verb::Open) }, b"w").unwrap();
+        cluster.settle();
+        cluster.say(node, reader, Head { id: 2, ..window(Verb::Map) }, &[]).unwrap();
+        cluster.say(0, creator, window(Verb::Map), &[]).unwrap();
+        cluster.settle();
+        cluster.say(0, creator, window(Verb::Close), &[]).unwrap();
+        cluster.settle();
+        let create = |cluster: &mut Cluster, id: u64| {
+            let asked = Head { id, port: id as u32, value: LEN + 8, ..window(Verb::Create) };
+            cluster.say(node, ClientId(2), asked, &[id as u8]).unwrap();
+            cluster.settle();
+            let (.., done, _) = cluster.way.told.last().unwrap();
+            assert_eq!(done.id, id);
+            done.status
+        };
+        assert_eq!(create(&mut cluster, 10), Status::NoRoom, "at node {node}");
+        let gone = |told: &&(usize, ClientId, Head, Vec<u8>)| told.1 == reader && told.2.verb == Verb::Gone;
+        assert_eq!(cluster.way.told.iter().filter(gone).count(), 1, "and yet it was told");
+        if leaves {
+            cluster.cores[node].forget(&mut Acting(node, &mut cluster.way), reader);
+        } else {
+            cluster.say(node, reader, window(Verb::Close), &[]).unwrap();
+        }
+        assert_eq!(create(&mut cluster, 11), Status::Ok, "at node {node}");
+    }
+}
+
 /// What a node does at one go is a small part of a large window, however large it is.
 #[test]
 fn large_windows_are_made_and_copied_in_small_steps() {

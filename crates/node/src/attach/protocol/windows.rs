@@ -7,10 +7,16 @@
 //! A node that begins to keep a copy is first made a member, then sent all of it, piece by piece; changes that come meanwhile go
 //! between the pieces. A node that ends it waits for [`Verb::Left`] before it uses the memory for something else, because until then something may still be
 //! put there. All that a home says to members is of one kind (forwards), so it arrives in order.
+//!
+//! Programs read copies in place and are told of an end, but not at once: what one has mapped it keeps until it closes its
+//! view, and reads nobody else's bytes there.
 
 mod copies;
+mod ended;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use ended::{Ended, Reader};
 
 use super::{ClientId, Core, Head, NodeId, Status, Use, Verb, Violation, World, arena::Arena, limits};
 
@@ -33,6 +39,7 @@ pub(super) struct Windows {
     /// Copies of windows of ours that are on their way, by the number that their pieces have.
     sending: BTreeMap<u64, Sending>,
     copies: BTreeMap<(NodeId, u32), Copy>,
+    ended: Vec<Ended>,
     /// What programs wait for: see [`Asked`].
     asked: BTreeMap<u64, Asked>,
     /// Changes of ours that have not arrived in every copy yet.
@@ -48,8 +55,10 @@ struct Home {
     len: u64,
     members: BTreeMap<NodeId, u64>,
     /// This node's programs that know it, and their number for it.
-    users: BTreeSet<(ClientId, u32)>,
-    watchers: BTreeSet<(ClientId, u32)>,
+    users: BTreeSet<Reader>,
+    /// Those of them that asked to map it.
+    readers: BTreeSet<Reader>,
+    watchers: BTreeSet<Reader>,
 }
 
 /// A window whose memory is being cleared.
@@ -76,8 +85,8 @@ struct Copy {
     at: u64,
     len: u64,
     state: State,
-    users: BTreeSet<(ClientId, u32)>,
-    watchers: BTreeSet<(ClientId, u32)>,
+    users: BTreeSet<Reader>,
+    watchers: BTreeSet<Reader>,
 }
 
 #[derive(PartialEq, Eq)]
@@ -135,6 +144,7 @@ impl Windows {
             making: VecDeque::new(),
             sending: BTreeMap::new(),
             copies: BTreeMap::new(),
+            ended: Vec::new(),
             asked: BTreeMap::new(),
             changes: BTreeMap::new(),
             last_window: 0,
@@ -199,6 +209,7 @@ impl Core {
             len,
             members: BTreeMap::new(),
             users: BTreeSet::from([(from, asked.port)]),
+            readers: BTreeSet::new(),
             watchers: BTreeSet::new(),
         };
         self.windows.making.push_back(Making { window, cleared: 0, home, creator: from, id: asked.id });
@@ -338,8 +349,10 @@ impl Core {
             self.destroy(world, view.window);
         } else if let Some(home) = self.windows.homes.get_mut(&view.window) {
             home.users.remove(&user);
+            home.readers.remove(&user);
             home.watchers.remove(&user);
         }
+        self.windows.let_go(user);
     }
 
     fn destroy(&mut self, world: &mut impl World, window: u32) {
@@ -348,7 +361,7 @@ impl Core {
         let Some(home) = unmade.or_else(|| self.windows.homes.remove(&window)) else { return };
         self.windows.sending.retain(|_, sending| sending.window != window);
         self.windows.names.remove(&home.name);
-        self.windows.arena.give(home.at, home.len);
+        self.windows.give(home.at, home.len, home.readers);
         for node in home.members.into_keys() {
             world.send(node, Head { port: window, ..head(Verb::Gone) }, &[]);
         }
@@ -512,13 +525,13 @@ fn word(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk().map(|word| u64::from_le_bytes(*word))
 }
 
-fn say_changed(world: &mut impl World, watchers: &mut BTreeSet<(ClientId, u32)>) {
+fn say_changed(world: &mut impl World, watchers: &mut BTreeSet<Reader>) {
     while let Some((program, port)) = watchers.pop_first() {
         world.tell(program, Head { port, ..head(Verb::Changed) }, &[]);
     }
 }
 
-fn say_gone(world: &mut impl World, users: &BTreeSet<(ClientId, u32)>, status: Status) {
+fn say_gone(world: &mut impl World, users: &BTreeSet<Reader>, status: Status) {
     for (program, port) in users {
         world.tell(*program, Head { port: *port, status, ..head(Verb::Gone) }, &[]);
     }

@@ -23,7 +23,10 @@ impl Core {
         let (key, len, user) = ((view.home, view.window), view.len, (from, view.number));
         let done = |status, value| Head { value, ..Head::done(Use::Windows, asked.id, status) };
         if key.0 == me {
-            let at = self.windows.homes.get(&key.1).map(|home| home.at);
+            let at = self.windows.homes.get_mut(&key.1).map(|home| {
+                home.readers.insert(user);
+                home.at
+            });
             world.tell(from, at.map_or(done(Status::NoWindow, 0), |at| done(Status::Ok, at)), &[]);
             return Ok(());
         }
@@ -151,14 +154,19 @@ impl Core {
     }
 
     pub(super) fn end_copy(&mut self, world: &mut impl World, key: (NodeId, u32), status: Status) {
-        let Some(copy) = self.windows.copies.remove(&key) else { return };
-        self.windows.arena.give(copy.at, copy.len);
-        if let State::Joining(waiting) | State::Leaving(waiting) = copy.state {
-            for (program, id) in waiting {
-                world.tell(program, Head::done(Use::Windows, id, status), &[]);
+        let Some(Copy { at, len, state, users, .. }) = self.windows.copies.remove(&key) else { return };
+        let readers = match state {
+            State::Complete => users.clone(),
+            // Those that use it now were not told where it is.
+            State::Joining(waiting) | State::Leaving(waiting) => {
+                for (program, id) in waiting {
+                    world.tell(program, Head::done(Use::Windows, id, status), &[]);
+                }
+                BTreeSet::new()
             }
-        }
-        say_gone(world, &copy.users, status);
+        };
+        say_gone(world, &users, status);
+        self.windows.give(at, len, readers);
     }
 
     /// A piece of a copy of ours was written.
