@@ -47,6 +47,10 @@ pub(super) const COMPLETE_WITHIN: Duration = Duration::from_secs(1);
 /// under a tunnel, below the smallest packet of IPv6, and what every path must carry.
 const CLAMPS: [u16; 3] = [1400, 1200, 536];
 
+/// A path whose rail lived this long is not known to be narrow any more: larger segments are tried with its next rail. Both
+/// ends saw the same rail live, so both forget.
+const NARROW_FOR: Duration = Duration::from_mins(10);
+
 /// What a slot's rail runs over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Path {
@@ -193,12 +197,15 @@ impl Pair {
         if seat.generation != generation || !std::mem::take(&mut seat.up) {
             return;
         }
-        if seat.since.is_some_and(|since| now - since >= LASTING) {
+        let lived = seat.since.map_or(Duration::ZERO, |since| now - since);
+        if lived >= LASTING {
             seat.failures = 0;
         }
         if *why == Lost::Stalled {
             let clamp = &mut self.clamps[usize::from(slot)];
             *clamp = CLAMPS.into_iter().find(|step| clamp.is_none_or(|now| *step < now)).or(*clamp);
+        } else if lived >= NARROW_FOR {
+            self.clamps[usize::from(slot)] = None;
         }
         self.failed(slot, worker, now);
     }
@@ -412,6 +419,12 @@ mod tests {
             pair.unseat(0, 0, generation, &Lost::Stalled, now);
         }
         assert_eq!(seen, [0, 1400, 1200, 536, 536]);
+        // Lost for another reason: soon after, nothing is known; after long, the path may be another.
+        for (generation, lived, clamp) in [(6, LASTING, 536), (7, NARROW_FOR, 0)] {
+            pair.seat(0, 0, generation, Incarnation(5), now);
+            pair.unseat(0, 0, generation, &Lost::Silent, now + lived);
+            assert_eq!(pair.clamp(0), clamp);
+        }
         let mut other = super::tests::pair(&[RailKind::Tcp], 1, 1);
         assert!(other.clamped(0, 1200) && !other.clamped(0, 1400) && !other.clamped(0, 77));
         assert_eq!(other.clamp(0), 1200);
