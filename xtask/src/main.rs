@@ -63,6 +63,12 @@ struct Sim {
     /// Only this scenario; a name that is none, as `?`, lists them.
     #[arg(long)]
     scenario: Option<String>,
+    /// Stop in order after so many seconds, however many seeds that were.
+    #[arg(long = "for", value_name = "SECONDS")]
+    seconds: Option<u64>,
+    /// Instead of seeds: so many fail-overs over paths with a rate and a queue, and how long traffic stood still.
+    #[arg(long, conflicts_with_all = ["seeds", "scenario", "seconds"])]
+    failovers: Option<u64>,
 }
 
 #[derive(Subcommand)]
@@ -106,8 +112,13 @@ fn run(command: Command) -> Result<()> {
             let mut cargo = checks(&root, "sim");
             // The program knows what holds where nothing is said.
             let number = |number: Option<u64>| number.map(|number| number.to_string());
-            let given =
-                [("--seeds", number(sim.seeds)), ("--from", number(sim.from)), ("--scenario", sim.scenario)];
+            let given = [
+                ("--seeds", number(sim.seeds)),
+                ("--failovers", number(sim.failovers)),
+                ("--from", number(sim.from)),
+                ("--scenario", sim.scenario),
+                ("--for", number(sim.seconds)),
+            ];
             for (name, value) in given {
                 cargo.args(value.iter().flat_map(|value| [name, value]));
             }

@@ -12,6 +12,7 @@ pub mod faults;
 pub mod frames;
 pub mod links;
 pub mod page;
+pub mod paths;
 pub mod properties;
 pub mod relay;
 pub mod scenario;
@@ -32,6 +33,7 @@ pub use scenario::Scenario;
 
 use cluster::{Cluster, Phase};
 use links::Links;
+use paths::Paths;
 use properties::{ends, lost, sums};
 
 /// A run in which every property held.
@@ -56,6 +58,10 @@ pub struct Outcome {
 pub fn run(seed: u64, scenario: Scenario) -> Result<Outcome, Failure> {
     if scenario::LINKS.contains(&scenario.name) {
         return run_links(seed, scenario);
+    }
+    if scenario.name == scenario::PATHS {
+        let paths::Outcome { digest, events, delivered, rails_lost, .. } = run_paths(seed)?;
+        return Ok(Outcome { digest, events, operations: delivered, rails_lost, counts: Vec::new() });
     }
     let (at, broken) = match attempt(seed, scenario, None) {
         (_, Ok(outcome)) => return Ok(outcome),
@@ -83,6 +89,18 @@ fn run_links(seed: u64, scenario: Scenario) -> Result<Outcome, Failure> {
             Err(Failure { scenario: scenario.name, seed, at, broken, history: Vec::new() })
         }
     }
+}
+
+/// Takes one seed through [`scenario::PATHS`].
+///
+/// # Errors
+/// A property does not hold, or an assertion of the protocol failed.
+pub fn run_paths(seed: u64) -> Result<paths::Outcome, Failure> {
+    let mut paths = Paths::new(seed);
+    let result =
+        catch_unwind(AssertUnwindSafe(|| paths.drive())).unwrap_or_else(|panic| Err(panicked(&*panic, None)));
+    let (scenario, at) = (scenario::PATHS, paths.now());
+    result.map_err(|broken| Failure { scenario, seed, at, broken, history: Vec::new() })
 }
 
 fn panicked(panic: &(dyn Any + Send), block: Option<BlockId>) -> Broken {

@@ -81,8 +81,11 @@ pub struct Scenario {
 /// The scenarios that have links and no cache.
 pub const LINKS: [&str; 2] = ["links", "wide"];
 
+/// The scenario that has one link, over paths with a rate and a queue.
+pub const PATHS: &str = "paths";
+
 /// All scenarios.
-pub const ALL: [Scenario; 11] = [
+pub const ALL: [Scenario; 12] = [
     Scenario { name: "calm", about: "room for everything, nothing fails", bigger: 1, vary: calm },
     Scenario { name: "hot", about: "one or two blocks that everybody wants", bigger: 1, vary: hot },
     Scenario {
@@ -127,6 +130,12 @@ pub const ALL: [Scenario; 11] = [
         about: "links alone: 24 nodes, each joined with every other",
         bigger: 10,
         vary: wide,
+    },
+    Scenario {
+        name: PATHS,
+        about: "one link over paths with a rate and a queue: what it gives up, shares, and how long it stands still",
+        bigger: 10,
+        vary: calm,
     },
     Scenario { name: "mixed", about: "a little of everything but death", bigger: 1, vary: mixed },
 ];

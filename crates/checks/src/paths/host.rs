@@ -1,0 +1,284 @@
+//! One end of the link: its core, its rails, what it sends and what it has received.
+
+use std::collections::VecDeque;
+
+use plexus_base::Nanos;
+use plexus_fabric::{LANES, Lane};
+use plexus_interconnect::{
+    Channel, Kind, Reason,
+    link::protocol::{
+        Closed, Limits, LinkCore, NoRoom, Order, Outgoing, Pace, Rank, Sick, Signs, Stamp, Turn, Waybill,
+    },
+};
+use plexus_sim::Engine;
+
+use super::{
+    Ev,
+    wire::{Connection, Path},
+};
+use crate::failure::Broken;
+
+/// Bytes of what is prompt, of a frame of bulk, of a note.
+const PROMPT: u32 = 64;
+const BULK: u32 = 4096;
+const NOTE: u32 = 32;
+
+/// Frames of bulk that are offered at once, unless so many wait already.
+const BURST: usize = 8;
+
+/// Bytes of bulk offered in one go.
+pub(super) const OFFERED: u64 = BURST as u64 * BULK as u64;
+
+/// Traffic flows again after so many prompt frames.
+const FLOWING: u64 = 20;
+
+const RANK: Rank = Rank { class: 0, retains: true };
+
+/// A frame: its place among those of its channel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    lane: Lane,
+    number: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Frame(Frame),
+    Note([u64; LANES]),
+    Closed(Closed),
+}
+
+/// What is on a rail.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OnRail {
+    pub(super) lane: Lane,
+    /// Something before it on its lane was swallowed.
+    pub(super) behind_a_hole: bool,
+    stamp: Stamp,
+    what: What,
+}
+
+impl OnRail {
+    /// How long it is on the wire.
+    pub(super) fn bytes(&self) -> u32 {
+        match self.what {
+            What::Frame(Frame { lane: Lane::Bulk, .. }) => BULK,
+            What::Frame(_) => PROMPT,
+            What::Note(_) | What::Closed(_) => NOTE,
+        }
+    }
+}
+
+/// What an end sends over.
+pub(super) struct Wires<'a> {
+    pub(super) end: usize,
+    pub(super) engine: &'a mut Engine<Ev>,
+    pub(super) paths: &'a mut [Path],
+}
+
+impl Wires<'_> {
+    fn send(
+        &mut self,
+        rail: usize,
+        generation: u32,
+        connection: &mut Connection,
+        mut on_rail: OnRail,
+    ) -> Result<(), NoRoom> {
+        let (lane, bytes, now) = (on_rail.lane, on_rail.bytes(), self.engine.now());
+        if !connection.has_room(lane, bytes) {
+            return Err(NoRoom);
+        }
+        let after = self.paths[rail].pass(self.end, lane, bytes, now);
+        on_rail.behind_a_hole = !connection.sent(lane, bytes, after.is_some());
+        if let Some(after) = after {
+            let arrive = Ev::Arrive { to: 1 - self.end, rail, generation, on_rail, sent: now };
+            self.engine.schedule(after, None, arrive);
+        }
+        Ok(())
+    }
+}
+
+/// One end.
+pub(super) struct Host {
+    pub(super) core: LinkCore<Frame>,
+    order: Order<Frame>,
+    connections: Vec<Option<Connection>>,
+    /// What its system has for its program: rail, generation, frame.
+    pub(super) arrived: VecDeque<(usize, u32, OnRail)>,
+    /// By lane.
+    pub(super) sent: [u64; LANES],
+    pub(super) received: [u64; LANES],
+    /// Ends of rails that were destroyed.
+    pub(super) lost: u64,
+    /// When the last prompt frame was handed over, the longest time without one, and how many there were since it is watched.
+    last: u64,
+    pub(super) longest_gap: u64,
+    watched: u64,
+}
+
+impl Host {
+    pub(super) fn new(rails: usize) -> Self {
+        Self {
+            core: LinkCore::new(Limits::default(), Pace::default()),
+            order: Order::default(),
+            connections: vec![None; rails],
+            arrived: VecDeque::new(),
+            sent: [0; LANES],
+            received: [0; LANES],
+            lost: 0,
+            last: 0,
+            longest_gap: 0,
+            watched: 0,
+        }
+    }
+
+    pub(super) fn attach(&mut self, rail: usize, generation: u32, connection: Connection, now: u64) {
+        if self.core.rail_up(rail as u8, generation, RANK, Nanos(now)) {
+            self.connections[rail] = Some(connection);
+        }
+    }
+
+    pub(super) fn give_up(&mut self, rail: usize, why: Reason, now: u64) {
+        self.core.rail_lost(rail as u8, why, Nanos(now));
+        self.connections[rail] = None;
+        self.lost += 1;
+    }
+
+    /// A rail's connection, if it is still this one.
+    pub(super) fn connection(&mut self, rail: usize, generation: u32) -> Option<&mut Connection> {
+        let up = self.core.up(rail as u8) == Some(generation);
+        self.connections[rail].as_mut().filter(|_| up)
+    }
+
+    pub(super) fn signs(&self, rail: usize, now: u64) -> Signs {
+        self.connections[rail].as_ref().map_or_else(Signs::default, |connection| connection.signs(now))
+    }
+
+    /// A rail that the core wants to be given up.
+    pub(super) fn tick(&mut self, now: u64) -> Option<(usize, Sick)> {
+        let connections = &self.connections;
+        let signs = &mut |slot: u8| {
+            connections[usize::from(slot)]
+                .as_ref()
+                .map_or_else(Signs::default, |connection| connection.signs(now))
+        };
+        let (slot, sick) = self.core.tick(Nanos(now), signs)?;
+        Some((usize::from(slot), sick))
+    }
+
+    /// Bulk that each rail has carried.
+    pub(super) fn carried(&self) -> Vec<u64> {
+        self.connections.iter().map(|connection| connection.as_ref().map_or(0, Connection::bulk)).collect()
+    }
+
+    pub(super) fn longest_rtt(&self) -> u64 {
+        self.connections.iter().flatten().map(Connection::longest_rtt).max().unwrap_or_default()
+    }
+
+    /// The longest time without a prompt frame counts from now on.
+    pub(super) fn watch(&mut self, now: u64) {
+        (self.last, self.longest_gap, self.watched) = (now, 0, self.received[Lane::Prompt.index()]);
+    }
+
+    /// Whether prompt frames came since the last call of [`Host::watch`].
+    pub(super) fn flows(&self) -> bool {
+        self.received[Lane::Prompt.index()] >= self.watched + FLOWING
+    }
+
+    /// Sends one short frame, and bulk, if wanted, where little waits.
+    pub(super) fn drive(&mut self, wires: &mut Wires<'_>, bulk: bool) {
+        self.send(wires, Lane::Prompt);
+        for _ in (self.core.queued()..BURST).filter(|_| bulk) {
+            self.send(wires, Lane::Bulk);
+        }
+        self.pump(wires);
+    }
+
+    fn send(&mut self, wires: &mut Wires<'_>, lane: Lane) {
+        let frame = Frame { lane, number: self.sent[lane.index()] };
+        self.sent[lane.index()] += 1;
+        let bill = Waybill { channel: channel(lane), kind: Kind::Request, lane, span: None };
+        if let Some(slot) = self.core.route(&bill) {
+            let stamp = self.core.stamp(bill.channel);
+            let on_rail = OnRail { lane, behind_a_hole: false, stamp, what: What::Frame(frame) };
+            let (rail, generation) = (usize::from(slot), self.core.up(slot));
+            if let (Some(generation), Some(connection)) = (generation, &mut self.connections[rail])
+                && wires.send(rail, generation, connection, on_rail).is_ok()
+            {
+                return self.core.sent(slot, &bill, stamp, || frame);
+            }
+        }
+        self.core.queue(bill, frame);
+    }
+
+    /// Brings to the rails what waits.
+    pub(super) fn pump(&mut self, wires: &mut Wires<'_>) {
+        let generations: Vec<_> = (0..self.connections.len()).map(|rail| self.core.up(rail as u8)).collect();
+        let Self { core, connections, .. } = self;
+        core.pump(&mut |slot, lane, stamp, outgoing| {
+            let what = match outgoing {
+                Outgoing::Frame(_, frame) => What::Frame(*frame),
+                Outgoing::Note(received) => What::Note(received),
+                Outgoing::Closed(closed) => What::Closed(closed),
+            };
+            let rail = usize::from(slot);
+            let (Some(generation), Some(connection)) = (generations[rail], &mut connections[rail]) else {
+                return Err(NoRoom);
+            };
+            wires.send(rail, generation, connection, OnRail { lane, behind_a_hole: false, stamp, what })
+        });
+    }
+
+    /// Takes what arrived on a rail; news of a closed one is for whoever calls.
+    pub(super) fn receive(
+        &mut self,
+        rail: usize,
+        on_rail: OnRail,
+        now: u64,
+    ) -> Result<Option<Closed>, Broken> {
+        let broken = |what: &dyn std::fmt::Display| Broken::general("delivery", what.to_string());
+        let OnRail { lane, stamp, what, .. } = on_rail;
+        let kind = matches!(what, What::Frame(_)).then_some(Kind::Request);
+        self.core.receive(rail as u8, lane, kind, stamp.credits).map_err(|violation| broken(&violation))?;
+        match what {
+            What::Note(received) => {
+                self.core.noted(rail as u8, received).map_err(|violation| broken(&violation))?;
+            }
+            What::Closed(closed) => return Ok(Some(closed)),
+            What::Frame(frame) => {
+                let channel = channel(lane);
+                match self.order.arrive(channel, stamp.sequence).map_err(|violation| broken(&violation))? {
+                    Turn::Ahead => self.order.hold(channel, stamp.sequence, frame),
+                    Turn::Now => {
+                        self.hand_over(frame, now)?;
+                        while let Some(frame) = self.order.following(channel) {
+                            self.hand_over(frame, now)?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn hand_over(&mut self, frame: Frame, now: u64) -> Result<(), Broken> {
+        let due = &mut self.received[frame.lane.index()];
+        if frame.number != *due {
+            return Err(Broken::general("delivery", format!("{frame:?} came where {due} was due")));
+        }
+        *due += 1;
+        self.core.consume(Kind::Request);
+        if frame.lane == Lane::Prompt {
+            self.longest_gap = self.longest_gap.max(now - self.last);
+            self.last = now;
+        }
+        Ok(())
+    }
+}
+
+fn channel(lane: Lane) -> Channel {
+    match lane {
+        Lane::Prompt => Channel::CacheRequests,
+        Lane::Bulk => Channel::CacheBlocks,
+    }
+}

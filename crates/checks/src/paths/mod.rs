@@ -1,0 +1,455 @@
+//! One link over paths that have a rate and a queue: what it gives up, what it shares, and how long traffic stands still.
+//!
+//! Two real link cores over two or three rails, with the pace of real ones. What their systems know of a path follows from what was
+//! delivered on it (`wire.rs`). Each end sends a short frame every millisecond, and as much bulk as goes, except that a program
+//! stands still now and then. First nothing is wrong: **a rail that delivers is never given up**, and **bulk uses every path, and a
+//! faster one no less**.
+//! Then the path in use is struck again and again: it is left, everything is delivered once and in order over the others, and
+//! traffic stands still no longer than [`Stall::limit`] says.
+
+mod host;
+mod report;
+mod wire;
+
+use plexus_base::Nanos;
+use plexus_fabric::Lane;
+use plexus_interconnect::{RailState, Reason};
+use plexus_sim::Engine;
+
+use self::{
+    host::{Host, OnRail},
+    wire::{ACKNOWLEDGEMENT, Connection, Path},
+};
+pub use self::{report::Stalls, wire::Fault};
+use crate::failure::Broken;
+
+const MS: u64 = 1_000_000;
+
+/// Nothing is measured before then: queues fill, and round trips are learned.
+const WARM: u64 = 500 * MS;
+/// For so long it is measured what each path carries.
+const MEASURED: u64 = 2000 * MS;
+/// A fault must be found within this time, and after its end every path be connected.
+const PATIENCE: u64 = 20_000 * MS;
+/// How often both programs send, and the longest that either stands still.
+const DRIVE_EVERY: u64 = MS;
+const LONGEST_PAUSE: u64 = 300 * MS;
+/// Together paths carry at least this part of what they would if all were as slow as the slowest, and each this part of what
+/// the next slower one does.
+const LEAST_PART: f64 = 0.75;
+/// How often each run's paths are struck.
+const STRIKES: u32 = 6;
+
+/// One fail-over.
+#[derive(Clone, Copy, Debug)]
+pub struct Stall {
+    /// What happened to the path in use.
+    pub fault: Fault,
+    /// The longest time without a prompt frame at either end, until both had left the path.
+    pub ns: u64,
+    /// The longest round trip on any path just before.
+    pub rtt_ns: u64,
+    /// How long the slowest path needs for what a connection sends at once: bulk that comes over from another.
+    pub burst_ns: u64,
+}
+
+impl Stall {
+    /// The longest that it may be: three probes where nothing is heard any more, a quarter of a second for one lane; the
+    /// round trips in which an answer could have come, and in which both ends settle what has arrived; and the bulk that what
+    /// is prompt then finds in its way.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        let found = match self.fault {
+            Fault::Reset => 10 * MS,
+            Fault::BlackHole | Fault::There | Fault::Back => 60 * MS,
+            Fault::Long | Fault::Prompt => 300 * MS,
+        };
+        found + 12 * self.rtt_ns + 2 * self.burst_ns
+    }
+}
+
+/// A run in which everything held.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The hash over all events.
+    pub digest: u64,
+    /// How many there were.
+    pub events: u64,
+    /// Frames delivered.
+    pub delivered: u64,
+    /// Ends of rails that were destroyed.
+    pub rails_lost: u64,
+    /// Every fail-over.
+    pub stalls: Vec<Stall>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Ev {
+    /// A program sends.
+    Drive(usize),
+    /// A program looks at its rails.
+    Tick(usize),
+    /// A program takes what has arrived.
+    Poll(usize),
+    /// A frame is at the host of an end.
+    Arrive { to: usize, rail: usize, generation: u32, on_rail: OnRail, sent: u64 },
+    /// An acknowledgement is: of so many bytes, or of none where what came was behind a hole.
+    Acknowledge { to: usize, rail: usize, generation: u32, lane: Lane, bytes: u32, sent: u64 },
+    /// An end learns that its rail was closed.
+    Noticed { end: usize, rail: usize, generation: u32 },
+    /// A path is connected again: somebody calls.
+    Connect(usize),
+    /// And was answered after this time.
+    Attach { rail: usize, rtt: u64 },
+    /// A program stands still, or goes on.
+    Pause(usize, bool),
+    /// What each path carries is measured from now on.
+    Measure,
+    /// That ends.
+    Measured,
+    /// The path in use is struck.
+    Strike,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Struck {
+    rail: usize,
+    generation: u32,
+    fault: Fault,
+    at: u64,
+    rtt_ns: u64,
+}
+
+/// What a struck path is waited for.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Sound,
+    Struck(Struck),
+    /// Healed then, and not connected everywhere yet.
+    Healing(u64),
+    Ending,
+}
+
+/// The run of one seed.
+pub struct Paths {
+    engine: Engine<Ev>,
+    paths: Vec<Path>,
+    window: u32,
+    generations: Vec<u32>,
+    hosts: [Host; 2],
+    pauses: bool,
+    /// Only the first end sends bulk.
+    one_way: bool,
+    phase: Phase,
+    strikes: u32,
+    /// Bulk that each end's rails had carried when the measurement began.
+    carried: [Vec<u64>; 2],
+    stalls: Vec<Stall>,
+}
+
+impl Paths {
+    /// Paths of rates, delays and windows drawn from the seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let mut engine = Engine::new(seed, 2);
+        let count = engine.random.between(2, 3) as usize;
+        // From a gigabit to five megabits a second; or a cluster's network, which is never filled here.
+        let fast = engine.random.percent(50);
+        let rates: &[u64] = if fast { &[8, 4] } else { &[8, 80, 200, 800, 1600] };
+        let delays: &[u64] = if fast { &[20_000, 200_000] } else { &[20_000, 200_000, 2 * MS, 8 * MS] };
+        let paths = (0..count).map(|_| {
+            let ns_per_byte = *engine.random.pick(rates);
+            Path::new(ns_per_byte, *engine.random.pick(delays))
+        });
+        let paths: Vec<Path> = paths.collect();
+        let window = *engine.random.pick(&[32 << 10, 128 << 10, 512 << 10]);
+        let pauses = engine.random.percent(30);
+        let one_way = engine.random.percent(50);
+        let mut run = Self {
+            generations: vec![0; count],
+            hosts: [Host::new(count), Host::new(count)],
+            paths,
+            window,
+            pauses,
+            one_way,
+            phase: Phase::Sound,
+            strikes: 0,
+            carried: [vec![0; count], vec![0; count]],
+            stalls: Vec::new(),
+            engine,
+        };
+        (0..count).for_each(|rail| run.attach(rail, run.paths[rail].round_trip(0)));
+        for end in 0..2 {
+            run.engine.schedule(0, Some(end), Ev::Drive(end));
+            run.engine.schedule(0, Some(end), Ev::Tick(end));
+            if pauses {
+                let after = run.engine.random.below(WARM);
+                run.engine.schedule(after, None, Ev::Pause(end, true));
+            }
+        }
+        run.engine.schedule(WARM, None, Ev::Measure);
+        run.engine.schedule(WARM + MEASURED, None, Ev::Measured);
+        run
+    }
+
+    /// Takes it to its end.
+    ///
+    /// # Errors
+    /// The property that does not hold.
+    pub fn drive(&mut self) -> Result<Outcome, Broken> {
+        while let Some(event) = self.engine.advance() {
+            self.event(event)?;
+        }
+        let [a, b] = &self.hosts;
+        if a.sent != b.received || b.sent != a.received {
+            let what = format!(
+                "{:?} sent and {:?} received, {:?} and {:?} back",
+                a.sent, b.received, b.sent, a.received
+            );
+            return Err(Broken::general("delivery", what));
+        }
+        Ok(Outcome {
+            digest: self.engine.digest.value(),
+            events: self.engine.events(),
+            delivered: self.hosts.iter().flat_map(|host| host.received).sum(),
+            rails_lost: self.hosts.iter().map(|host| host.lost).sum(),
+            stalls: std::mem::take(&mut self.stalls),
+        })
+    }
+
+    /// When, in simulated nanoseconds.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.engine.now()
+    }
+
+    fn event(&mut self, event: Ev) -> Result<(), Broken> {
+        let now = self.engine.now();
+        match event {
+            Ev::Drive(end) => {
+                if !matches!(self.phase, Phase::Ending) {
+                    let bulk = end == 0 || !self.one_way;
+                    self.with(end, |host, wires| host.drive(wires, bulk));
+                    self.engine.schedule(DRIVE_EVERY, Some(end), Ev::Drive(end));
+                }
+            }
+            Ev::Tick(end) => return self.tick(end),
+            Ev::Poll(end) => return self.poll(end),
+            Ev::Arrive { to, rail, generation, on_rail, sent } => {
+                let Some(connection) = self.hosts[to].connection(rail, generation) else { return Ok(()) };
+                connection.heard(on_rail.lane, now);
+                let bytes = on_rail.bytes();
+                if !on_rail.behind_a_hole {
+                    self.hosts[to].arrived.push_back((rail, generation, on_rail));
+                    self.engine.schedule(20_000, Some(to), Ev::Poll(to));
+                }
+                if let Some(after) = self.paths[rail].pass(to, on_rail.lane, ACKNOWLEDGEMENT, now) {
+                    let bytes = if on_rail.behind_a_hole { 0 } else { bytes };
+                    let to = 1 - to;
+                    let acknowledge =
+                        Ev::Acknowledge { to, rail, generation, lane: on_rail.lane, bytes, sent };
+                    self.engine.schedule(after, None, acknowledge);
+                }
+            }
+            Ev::Acknowledge { to, rail, generation, lane, bytes, sent } => {
+                let Some(connection) = self.hosts[to].connection(rail, generation) else { return Ok(()) };
+                if bytes == 0 {
+                    connection.heard(lane, now);
+                } else {
+                    connection.acknowledged(lane, bytes, now - sent, now);
+                    self.engine.schedule(0, Some(to), Ev::Poll(to));
+                }
+            }
+            Ev::Noticed { end, rail, generation } => {
+                if self.hosts[end].core.up(rail as u8) == Some(generation) {
+                    self.give_up(end, rail, Reason::Reset);
+                }
+            }
+            Ev::Connect(rail) => {
+                // Calls and answers wait in the queues too.
+                let rtt = self.paths[rail].round_trip(now);
+                self.engine.schedule(rtt, None, Ev::Attach { rail, rtt });
+            }
+            Ev::Attach { rail, rtt } => self.attach(rail, rtt),
+            Ev::Pause(end, true) if self.pauses && matches!(self.phase, Phase::Sound) => {
+                self.engine.pause(end);
+                let after = self.engine.random.below(LONGEST_PAUSE);
+                self.engine.schedule(after, None, Ev::Pause(end, false));
+            }
+            Ev::Pause(_, true) => {}
+            Ev::Pause(end, false) => {
+                self.engine.resume(end);
+                let after = self.engine.random.below(WARM);
+                self.engine.schedule(after, None, Ev::Pause(end, true));
+            }
+            Ev::Measure => self.carried = self.carried(),
+            Ev::Measured => return self.measured(),
+            Ev::Strike => self.strike(),
+        }
+        Ok(())
+    }
+
+    /// Has an end do something with its rails.
+    fn with(&mut self, end: usize, act: impl FnOnce(&mut Host, &mut host::Wires<'_>)) {
+        let Self { engine, paths, hosts, .. } = self;
+        act(&mut hosts[end], &mut host::Wires { end, engine, paths });
+    }
+
+    /// Both ends of a path get a rail over it.
+    fn attach(&mut self, rail: usize, rtt: u64) {
+        self.generations[rail] += 1;
+        let (generation, now) = (self.generations[rail], self.engine.now());
+        for end in 0..2 {
+            self.give_up(end, rail, Reason::Reset);
+            self.hosts[end].attach(rail, generation, Connection::new(self.window, rtt, now), now);
+        }
+    }
+
+    /// An end destroys its rail; the other's system hears of it, unless that is swallowed.
+    fn give_up(&mut self, end: usize, rail: usize, why: Reason) {
+        let Some(generation) = self.hosts[end].core.up(rail as u8) else { return };
+        let now = self.engine.now();
+        self.hosts[end].give_up(rail, why, now);
+        if let Some(after) = self.paths[rail].pass(end, Lane::Prompt, ACKNOWLEDGEMENT, now) {
+            let noticed = Ev::Noticed { end: 1 - end, rail, generation };
+            self.engine.schedule(after, Some(1 - end), noticed);
+        }
+        self.with(end, Host::pump);
+    }
+
+    fn tick(&mut self, end: usize) -> Result<(), Broken> {
+        let now = self.engine.now();
+        while let Some((rail, sick)) = self.hosts[end].tick(now) {
+            if self.paths[rail].fault.is_none() {
+                let signs = self.hosts[end].signs(rail, now);
+                let path = &self.paths[rail];
+                let what = format!("end {end} gave up a rail that delivers: {sick:?}, {signs:?}, {path:?}");
+                return Err(Broken::general("paths", what));
+            }
+            self.give_up(end, rail, Reason::Silent);
+        }
+        self.with(end, Host::pump);
+        self.look(now)?;
+        let settled = self.hosts.iter().all(|host| host.core.unsettled() == 0);
+        if !(matches!(self.phase, Phase::Ending) && settled) {
+            // Programs are not on time.
+            let after = self.hosts[end].core.pace().tick().0 + self.engine.random.below(3 * MS);
+            self.engine.schedule(after, Some(end), Ev::Tick(end));
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, end: usize) -> Result<(), Broken> {
+        let now = self.engine.now();
+        while let Some((rail, generation, on_rail)) = self.hosts[end].arrived.pop_front() {
+            if self.hosts[end].core.up(rail as u8) != Some(generation) {
+                continue;
+            }
+            if let Some(closed) = self.hosts[end].receive(rail, on_rail, now)? {
+                if self.hosts[end].core.up(closed.slot) == Some(closed.generation) {
+                    self.give_up(end, usize::from(closed.slot), Reason::Reset);
+                }
+                let core = &mut self.hosts[end].core;
+                core.peer_closed(closed)
+                    .map_err(|violation| Broken::general("delivery", violation.to_string()))?;
+            }
+        }
+        self.with(end, Host::pump);
+        Ok(())
+    }
+
+    /// Bulk that each end's rails have carried.
+    fn carried(&self) -> [Vec<u64>; 2] {
+        self.hosts.each_ref().map(Host::carried)
+    }
+
+    fn measured(&mut self) -> Result<(), Broken> {
+        let offered = host::OFFERED as f64 / DRIVE_EVERY as f64;
+        let rate: f64 = self.paths.iter().map(|path| 1.0 / path.ns_per_byte as f64).sum();
+        // Where paths cannot be filled, what they carry says nothing of them.
+        let fills = |path: &Path| u64::from(self.window) * path.ns_per_byte > 4 * path.delay_ns;
+        if self.one_way && !self.pauses && offered > 2.0 * rate && self.paths.iter().all(fills) {
+            let [after, _] = self.carried();
+            let carried = after.iter().zip(&self.carried[0]).map(|(after, before)| after - before);
+            // Slowest first.
+            let mut paths: Vec<(u64, u64)> = carried
+                .zip(&self.paths)
+                .map(|(carried, path)| (MEASURED / path.ns_per_byte, carried))
+                .collect();
+            paths.sort_unstable();
+            let all: u64 = paths.iter().map(|(_, carried)| carried).sum();
+            let least = paths[0].0 * paths.len() as u64;
+            let is_more = |pair: &[(u64, u64)]| pair[1].1 as f64 > LEAST_PART * pair[0].1 as f64;
+            if (all as f64) < LEAST_PART * least as f64 || !paths.windows(2).all(is_more) {
+                let what = format!("paths, by what they could and did carry: {paths:?} bytes");
+                return Err(Broken::general("paths", what));
+            }
+        }
+        self.pauses = false;
+        self.engine.schedule(LONGEST_PAUSE + 100 * MS, None, Ev::Strike);
+        Ok(())
+    }
+
+    fn strike(&mut self) {
+        let now = self.engine.now();
+        let best = |rail: &usize| {
+            self.hosts[0].core.state(*rail as u8, Nanos(now)) == (RailState::Active, Reason::Best)
+        };
+        let rail = (0..self.paths.len()).find(best).expect("every rail is up");
+        let fault = *self.engine.random.pick(&Fault::ALL);
+        let rtt_ns = self.hosts.iter().map(Host::longest_rtt).max().unwrap_or_default();
+        self.paths[rail].fault = Some(fault);
+        let generation = self.generations[rail];
+        self.phase = Phase::Struck(Struck { rail, generation, fault, at: now, rtt_ns });
+        self.hosts.iter_mut().for_each(|host| host.watch(now));
+        if fault == Fault::Reset {
+            for end in 0..2 {
+                let after = self.engine.random.below(MS);
+                self.engine.schedule(after, Some(end), Ev::Noticed { end, rail, generation });
+            }
+        }
+    }
+
+    /// Whether what is waited for has come about.
+    fn look(&mut self, now: u64) -> Result<(), Broken> {
+        let late = |at: u64, what: &str| match now - at > PATIENCE {
+            true => Err(Broken::general("ends", what.into())),
+            false => Ok(()),
+        };
+        match self.phase {
+            Phase::Struck(struck) => {
+                let Struck { rail, generation, fault, at, rtt_ns } = struck;
+                late(at, &format!("{struck:?} is not left"))?;
+                let left = |host: &Host| host.core.up(rail as u8) != Some(generation) && host.flows();
+                if self.hosts.iter().all(left) {
+                    let ns = self.hosts.iter().map(|host| host.longest_gap).max().unwrap_or_default();
+                    let burst_ns = self.paths.iter().map(Path::burst).max().unwrap_or_default();
+                    let stall = Stall { fault, ns, rtt_ns, burst_ns };
+                    if ns > stall.limit() {
+                        let what = format!("traffic stood still for {} ms: {struck:?}", ns / MS);
+                        return Err(Broken::general("paths", what));
+                    }
+                    self.stalls.push(stall);
+                    self.paths[rail].fault = None;
+                    self.phase = Phase::Healing(now);
+                    let after = self.engine.random.between(50 * MS, 200 * MS);
+                    self.engine.schedule(after, None, Ev::Connect(rail));
+                }
+            }
+            Phase::Healing(since) => {
+                late(since, "a path is not connected again")?;
+                let all = |host: &Host| (0..self.paths.len()).all(|rail| host.core.up(rail as u8).is_some());
+                if self.hosts.iter().all(all) {
+                    self.strikes += 1;
+                    self.phase = if self.strikes == STRIKES { Phase::Ending } else { Phase::Sound };
+                    if self.strikes < STRIKES {
+                        let after = self.engine.random.below(200 * MS);
+                        self.engine.schedule(after, None, Ev::Strike);
+                    }
+                }
+            }
+            Phase::Sound | Phase::Ending => {}
+        }
+        Ok(())
+    }
+}

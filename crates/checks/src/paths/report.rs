@@ -1,0 +1,70 @@
+//! How long traffic stood still, by what happened to the path.
+
+use std::{collections::BTreeMap, fmt};
+
+use super::{Fault, Stall};
+
+/// Round trips up to so many nanoseconds leave the stall to how the fault is found.
+const SHORT: u64 = 5_000_000;
+
+/// Fail-overs, counted.
+#[derive(Clone, Debug, Default)]
+pub struct Stalls {
+    all: BTreeMap<(Fault, bool), Vec<u64>>,
+}
+
+impl Stalls {
+    /// Adds one.
+    pub fn add(&mut self, stall: Stall) {
+        self.all.entry((stall.fault, stall.rtt_ns > SHORT)).or_default().push(stall.ns);
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.all.values().map(Vec::len).sum()
+    }
+}
+
+impl fmt::Display for Stalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for ((fault, long), ns) in &self.all {
+            let mut sorted = ns.clone();
+            sorted.sort_unstable();
+            let at = |percent: usize| sorted[(sorted.len() - 1) * percent / 100] as f64 / 1e6;
+            writeln!(
+                f,
+                "{:<22} round trips {} 5 ms: {:>6} times, stall p50 {:>6.1} ms, p90 {:>6.1}, p99 {:>6.1}, longest {:>6.1}",
+                fault.name(),
+                if *long { "over " } else { "up to" },
+                sorted.len(),
+                at(50),
+                at(90),
+                at(99),
+                at(100)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fault_has_a_line_for_short_and_long_ways() {
+        let mut stalls = Stalls::default();
+        for (fault, ns, rtt_ns) in [
+            (Fault::Reset, 3_000_000, 100),
+            (Fault::Reset, 1_000_000, 100),
+            (Fault::Reset, 90_000_000, 80_000_000),
+            (Fault::Long, 250_000_000, 100),
+        ] {
+            stalls.add(Stall { fault, ns, rtt_ns, burst_ns: 0 });
+        }
+        let said = stalls.to_string();
+        let ends: Vec<_> = said.lines().map(|line| line.rsplit_once(' ').unwrap().1).collect();
+        assert_eq!((stalls.count(), ends), (4, vec!["3.0", "90.0", "250.0"]));
+    }
+}

@@ -1,0 +1,178 @@
+//! A path with a rate, a queue and a delay, and what the systems at its ends know of a connection over it.
+//!
+//! Both lanes share the queue of a direction, so what is prompt waits behind bulk that was sent before; acknowledgements share that
+//! of the other direction. A connection has so many bytes of a lane under way at most; what is swallowed holds up
+//! what was sent behind it on its lane, as TCP does. It must not know what is sent.
+
+use plexus_base::Nanos;
+use plexus_fabric::{LANES, Lane};
+use plexus_interconnect::link::protocol::Signs;
+
+/// An acknowledgement on the wire.
+pub(super) const ACKNOWLEDGEMENT: u32 = 60;
+
+/// Longer frames do not pass a path for short packets only.
+const SHORT: u32 = 700;
+
+/// What a connection may have under way at first; with each byte that is acknowledged, one more (slow start, RFC 6928).
+const FIRST_WINDOW: u64 = 14_600;
+
+/// What can be wrong with a path.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Fault {
+    /// Both ends are told at once.
+    Reset,
+    /// Everything is swallowed.
+    BlackHole,
+    /// What the first end sends is swallowed.
+    There,
+    /// What the second end sends is swallowed.
+    Back,
+    /// Long frames are swallowed.
+    Long,
+    /// What is prompt is swallowed, its acknowledgements too.
+    Prompt,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Reset, Self::BlackHole, Self::There, Self::Back, Self::Long, Self::Prompt];
+
+    /// The name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reset => "reset",
+            Self::BlackHole => "black hole",
+            Self::There => "black hole, there",
+            Self::Back => "black hole, back",
+            Self::Long => "long frames swallowed",
+            Self::Prompt => "prompt lane dead",
+        }
+    }
+
+    /// Whether it takes what `from` sends on a lane.
+    fn takes(self, from: usize, lane: Lane, bytes: u32) -> bool {
+        match self {
+            Self::Reset | Self::BlackHole => true,
+            Self::There => from == 0,
+            Self::Back => from == 1,
+            Self::Long => bytes > SHORT,
+            Self::Prompt => lane == Lane::Prompt,
+        }
+    }
+}
+
+/// One path, both directions.
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    pub(super) ns_per_byte: u64,
+    pub(super) delay_ns: u64,
+    pub(super) fault: Option<Fault>,
+    /// When what is queued in each direction has left.
+    free_at: [u64; 2],
+}
+
+impl Path {
+    pub(super) fn new(ns_per_byte: u64, delay_ns: u64) -> Self {
+        Self { ns_per_byte, delay_ns, fault: None, free_at: [0; 2] }
+    }
+
+    /// How long it takes what a new connection sends at once.
+    pub(super) fn burst(&self) -> u64 {
+        FIRST_WINDOW * self.ns_per_byte
+    }
+
+    /// How long something short takes there and back.
+    pub(super) fn round_trip(&self, now: u64) -> u64 {
+        2 * self.delay_ns + self.free_at.iter().map(|free_at| free_at.saturating_sub(now)).sum::<u64>()
+    }
+
+    /// Sends bytes: how long until they are there, unless they are swallowed.
+    pub(super) fn pass(&mut self, from: usize, lane: Lane, bytes: u32, now: u64) -> Option<u64> {
+        let free_at = &mut self.free_at[from];
+        *free_at = (*free_at).max(now) + u64::from(bytes) * self.ns_per_byte;
+        let swallowed = self.fault.is_some_and(|fault| fault.takes(from, lane, bytes));
+        (!swallowed).then_some(*free_at - now + self.delay_ns)
+    }
+}
+
+/// One lane of one end of a connection, as its system sees it.
+#[derive(Clone, Debug)]
+struct Socket {
+    under_way: u32,
+    /// Something was swallowed: nothing behind it is received.
+    holed: bool,
+    heard: u64,
+    rtt: u64,
+    acknowledged: u64,
+}
+
+/// One end of a connection.
+#[derive(Clone, Debug)]
+pub(super) struct Connection {
+    window: u32,
+    sockets: [Socket; LANES],
+}
+
+impl Connection {
+    /// A connection of which each lane may have `window` bytes under way.
+    pub(super) fn new(window: u32, rtt: u64, now: u64) -> Self {
+        let socket = Socket { under_way: 0, holed: false, heard: now, rtt, acknowledged: 0 };
+        Self { window, sockets: [socket.clone(), socket] }
+    }
+
+    pub(super) fn has_room(&self, lane: Lane, bytes: u32) -> bool {
+        let socket = &self.sockets[lane.index()];
+        let window = u64::from(self.window).min(FIRST_WINDOW + socket.acknowledged);
+        u64::from(socket.under_way + bytes) <= window
+    }
+
+    /// Bytes were given to the path, which swallowed them or not; whether they will be received.
+    pub(super) fn sent(&mut self, lane: Lane, bytes: u32, passes: bool) -> bool {
+        let socket = &mut self.sockets[lane.index()];
+        socket.under_way += bytes;
+        socket.holed |= !passes;
+        !socket.holed
+    }
+
+    /// Something came from the other end on a lane.
+    pub(super) fn heard(&mut self, lane: Lane, now: u64) {
+        self.sockets[lane.index()].heard = now;
+    }
+
+    /// The other end's system has these bytes, which were sent so long ago.
+    pub(super) fn acknowledged(&mut self, lane: Lane, bytes: u32, ago: u64, now: u64) {
+        let socket = &mut self.sockets[lane.index()];
+        socket.under_way -= bytes;
+        socket.acknowledged += u64::from(bytes);
+        socket.rtt = socket.rtt - socket.rtt / 8 + ago / 8;
+        socket.heard = now;
+    }
+
+    /// Bytes of bulk that the other end's system has.
+    pub(super) fn bulk(&self) -> u64 {
+        self.sockets[Lane::Bulk.index()].acknowledged
+    }
+
+    /// The longest of the lanes' smoothed round trips.
+    pub(super) fn longest_rtt(&self) -> u64 {
+        self.sockets.iter().map(|socket| socket.rtt).max().unwrap_or_default()
+    }
+
+    /// What a rail over TCP would tell.
+    pub(super) fn signs(&self, now: u64) -> Signs {
+        let owes = |socket: &Socket| socket.under_way > 0;
+        let ago = |socket: &Socket| Nanos(now - socket.heard);
+        let heard = self.sockets.iter().map(ago).min().unwrap_or_default();
+        let [prompt, bulk] = &self.sockets;
+        Signs {
+            silent: Some(if self.sockets.iter().any(owes) { heard } else { Nanos(0) }),
+            lane_silent: [prompt, bulk].map(|socket| owes(socket).then(|| ago(socket))),
+            rtt: Nanos(prompt.rtt.min(bulk.rtt)),
+            longest_rtt: Nanos(self.longest_rtt()),
+            bulk_acknowledged: bulk.acknowledged,
+        }
+    }
+}
