@@ -33,12 +33,33 @@ fn pair(seed: u64, sealed: bool) -> (TcpRail, TcpRail, Relay) {
     (rail([prompt.0, bulk.0], 1, 2), rail([prompt.1, bulk.1], 2, 1), relay)
 }
 
+/// What is waited for takes no longer: without it, who waits in vain says so.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Looks again and again until there is something.
+#[track_caller]
+fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "in vain");
+    }
+}
+
+/// Why a rail is lost on which nothing more may come.
+#[track_caller]
+fn why_lost(rail: &mut TcpRail) -> Lost {
+    until(|| rail.poll(1, &mut |_, _| panic!("nothing more was to come")).err())
+}
+
 /// Sends frame after frame, puts among them, until the other end has lost the rail; how many frames came, each of
 /// them what was sent, and why there are no more.
 fn until_lost(from: &mut TcpRail, to: &mut TcpRail, mut before: impl FnMut(u64)) -> (u64, Lost) {
     let data = vec![5; LEN];
     let (mut sent, mut came) = (0u64, 0u64);
-    loop {
+    until(|| {
         before(came);
         let text = sent.to_le_bytes();
         let put = Put { window: WINDOW, offset: 0, generation: 0, data: &data[..sent as usize * 977 % LEN] };
@@ -59,10 +80,8 @@ fn until_lost(from: &mut TcpRail, to: &mut TcpRail, mut before: impl FnMut(u64))
             assert_eq!((&bytes[..8], &bytes[8..]), (&came.to_le_bytes()[..], &[7; 40][..]));
             came += 1;
         });
-        if let Err(lost) = poll {
-            return (came, lost);
-        }
-    }
+        poll.err().map(|lost| (came, lost))
+    })
 }
 
 #[test]
@@ -94,11 +113,7 @@ fn a_reset_ends_both_ends() {
         }
     });
     assert!(came >= 20 && matches!(lost, Lost::Closed(_)), "{lost:?}");
-    let lost = loop {
-        if let Err(lost) = a.poll(1, &mut |_, _| panic!("nobody sends here")) {
-            break lost;
-        }
-    };
+    let lost = why_lost(&mut a);
     assert!(matches!(lost, Lost::Closed(_)), "{lost:?}");
 }
 
@@ -108,21 +123,16 @@ fn what_is_swallowed_one_way_still_passes_the_other() {
     relay.swallow(Way::There, true);
     a.send(Lane::Prompt, b"lost", b"").unwrap();
     a.flush().unwrap();
-    while relay.taken(Way::There) == 0 {}
+    until(|| (relay.taken(Way::There) > 0).then_some(()));
     b.send(Lane::Prompt, b"arrives", b"").unwrap();
     b.flush().unwrap();
-    while a.poll(1, &mut |_, frame| assert_eq!(frame.len(), 7)).unwrap() == 0 {}
+    until(|| (a.poll(1, &mut |_, frame| assert_eq!(frame.len(), 7)).unwrap() > 0).then_some(()));
     assert_eq!(b.poll(1, &mut |_, _| panic!("it was swallowed")), Ok(0));
     // Behind a gap nothing is taken for the next frame.
     relay.swallow(Way::There, false);
     a.send(Lane::Prompt, b"behind the gap", b"").unwrap();
     a.flush().unwrap();
-    let lost = loop {
-        if let Err(lost) = b.poll(1, &mut |_, _| panic!("out of sequence")) {
-            break lost;
-        }
-    };
-    assert_eq!(lost, Lost::Corrupt("a frame out of sequence"));
+    assert_eq!(why_lost(&mut b), Lost::Corrupt("a frame out of sequence"));
 }
 
 #[test]
@@ -134,11 +144,12 @@ fn what_is_late_arrives_whole_and_in_order_and_an_end_is_passed_on() {
     for number in 0..200u64 {
         a.send(Lane::Bulk, &number.to_le_bytes(), &[1; 3000]).unwrap();
     }
-    while a.health().unsent > 0 {
+    until(|| {
         a.flush().unwrap();
-    }
+        (a.health().unsent == 0).then_some(())
+    });
     let mut came = 0u64;
-    while came < 200 {
+    until(|| {
         b.poll(16, &mut |_, frame| {
             let mut number = [0; 8];
             frame.copy(0, &mut number);
@@ -147,12 +158,8 @@ fn what_is_late_arrives_whole_and_in_order_and_an_end_is_passed_on() {
             came += 1;
         })
         .unwrap();
-    }
+        (came == 200).then_some(())
+    });
     drop(a);
-    let lost = loop {
-        if let Err(lost) = b.poll(1, &mut |_, _| panic!("no more was sent")) {
-            break lost;
-        }
-    };
-    assert_eq!(lost, Lost::Closed("the peer closed it".into()));
+    assert_eq!(why_lost(&mut b), Lost::Closed("the peer closed it".into()));
 }

@@ -49,9 +49,10 @@ fn run(arguments: &[String]) -> Result<(), String> {
             let (time, seed) = (Duration::from_secs(number(seconds)?), seed.first().map_or(Ok(1), number)?);
             let mut say = |soaked: &campaign::Soaked| eprintln!("{} faults", soaked.faults);
             let soaked = campaign::soak(program, time, seed, &mut say)?;
-            let campaign::Soaked { faults, delivered } = soaked;
+            let campaign::Soaked { faults, delivered, grew_kib } = soaked;
             println!(
-                "{faults} faults, {delivered} messages: each delivered once, in order, unchanged; nothing grew"
+                "{faults} faults, {delivered} messages: each delivered once, in order, unchanged; no descriptor or thread more, \
+                 memory from the middle to the end {grew_kib:+?} KiB"
             );
             Ok(())
         }

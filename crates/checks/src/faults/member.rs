@@ -1,7 +1,7 @@
 //! The process of one member: a mesh with one worker, its [`Traffic`], and commands on standard input.
 //!
 //! `report` prints a [`Report`] on a line; `bulk` has more bulk under way from now on and prints one; `stop` ends the traffic, waits until nothing is under way, and prints one. The
-//! process ends with its standard input.
+//! process ends with its standard input, and with the thread that started it: stopped, it would not see the end of its input.
 
 use std::{
     fs::File,
@@ -17,7 +17,7 @@ use std::{
 use plexus_base::{Epoch, Incarnation, NodeId, Waiting};
 use plexus_fabric::{RailKind, Window};
 use plexus_interconnect::mesh::{Config, Key, Mesh, Peer};
-use rustix::thread::LinkNameSpaceType;
+use rustix::{process::Signal, thread::LinkNameSpaceType};
 
 use super::{
     Observed, Report, Seen, Task, Traffic,
@@ -92,6 +92,8 @@ impl Member {
     /// # Errors
     /// One line that says what could not be had.
     pub fn run(self) -> Result<(), String> {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+            .map_err(|error| format!("the end of whoever started it: {error}"))?;
         // Before there is any other thread: a namespace is entered by a thread, and inherited by those it starts.
         if let Some(path) = &self.namespace {
             let enter = File::open(path).and_then(|file| {

@@ -256,6 +256,24 @@ impl Pair {
         Ok(reports)
     }
 
+    /// Waits until a member holds no more than before: threads and descriptors end a moment after what they served.
+    ///
+    /// # Errors
+    /// It does not run, or holds more to the end of all patience.
+    pub fn flat(&self, side: Side, before: &Holds) -> Result<(), String> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let now = self.holds(side)?;
+            if now.is_flat_since(before) {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                return Err(format!("{side:?} grew from {before:?} to {now:?}"));
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
     /// Memory and descriptors that a member holds now.
     ///
     /// # Errors

@@ -2,15 +2,22 @@
 //! once, keeps nothing of the dead, and lets no other life in until it is started anew itself.
 
 use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use plexus_checks::faults::{Net, Pair, Report, Side};
+use plexus_checks::faults::{Net, Pair, Report, Side, member::Member};
 use plexus_fabric::RailKind;
-use rustix::process::Signal;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
+};
 
-use crate::{alone, net, one_path::segments, spec, unharmed};
+use crate::{alone, net, one_path::segments, program, spec, unharmed};
 
 /// A pair that flows over everything that joins it: two paths, or memory.
 fn joined(net: Option<&Net>) -> Pair {
@@ -104,6 +111,41 @@ fn a_member_that_stands_still_for_a_while_goes_on() {
     }
     pair.joined(2).unwrap();
     unharmed(pair);
+}
+
+/// A member that stands still does not see the end of its input.
+#[test]
+fn a_stopped_member_ends_with_whoever_started_it() {
+    let _alone = alone();
+    let address = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let member = Member {
+        me: 0,
+        cluster: std::process::id().into(),
+        life: 1,
+        rail: RailKind::Tcp,
+        encrypt: false,
+        listen: vec![address()],
+        peer: vec![address()],
+        namespace: None,
+    };
+    // Not the last command, so that the shell stays in between.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "\"$@\"; true", "sh"]).arg(program()).arg("member").args(member.to_arguments());
+    let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = shell.stdin.take().unwrap();
+    writeln!(input, "report").unwrap();
+    let mut line = String::new();
+    BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    line.parse::<Report>().unwrap();
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.id())).unwrap();
+    let pid = Pid::from_raw(children.trim().parse().unwrap()).unwrap();
+    let member = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+    let mut ended = [PollFd::new(&member, PollFlags::IN)];
+    let patience = Timespec { tv_sec: 40, tv_nsec: 0 };
+    assert_eq!(poll(&mut ended, Some(&patience)).unwrap(), 1, "it is still there");
 }
 
 #[test]

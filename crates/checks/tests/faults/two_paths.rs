@@ -32,10 +32,7 @@ fn a_path_that_dies_in_any_way_is_left_for_the_other() {
             pair.joined(2).unwrap();
         }
     }
-    for side in Side::BOTH {
-        let after = pair.holds(side).unwrap();
-        assert!(after.is_flat_since(&before[side.index()]), "{:?}, then {after:?}", before[side.index()]);
-    }
+    Side::BOTH.into_iter().for_each(|side| pair.flat(side, &before[side.index()]).unwrap());
     unharmed(pair);
 }
 
@@ -65,13 +62,14 @@ fn fail_overs_are_counted_and_lose_nothing() {
 }
 
 #[test]
-fn a_soak_of_some_seconds() {
+fn two_minutes_of_faults_at_random() {
     let _alone = alone();
     if net(2).is_none() {
         return;
     }
-    let soaked = campaign::soak(program(), Duration::from_secs(10), 1, &mut |_| ()).unwrap();
-    assert!(soaked.faults > 0 && soaked.delivered > 0, "{soaked:?}");
+    let soaked = campaign::soak(program(), Duration::from_secs(120), 1, &mut |_| ()).unwrap();
+    eprintln!("{soaked:?}");
+    assert!(soaked.faults > 20 && soaked.delivered > 0, "{soaked:?}");
 }
 
 #[test]

@@ -49,7 +49,7 @@ const CLAMPS: [u16; 3] = [1400, 1200, 536];
 
 /// A path whose rail lived this long is not known to be narrow any more: larger segments are tried with its next rail. Both
 /// ends saw the same rail live, so both forget.
-const NARROW_FOR: Duration = Duration::from_mins(10);
+const NARROW_FOR: Duration = Duration::from_secs(600);
 
 /// What a slot's rail runs over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
