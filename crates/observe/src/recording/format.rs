@@ -15,12 +15,15 @@
 //! Numbers of nodes, peers, channels, directions and classes are places in the lists of the text, so a file says itself what it
 //! holds. An entry is there only if something was counted.
 
-use plexus_base::counters::{SIZE_BOUNDS, SIZES};
+use plexus_base::{
+    counters::{SIZE_BOUNDS, SIZES},
+    crc32c,
+};
 use plexus_interconnect::Channel;
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, little_endian::U32};
 
-use super::varint::{put, take};
+use super::varint::{Wrong, put, take};
 use crate::{
     cluster::{Reading, Seen},
     stat::DIRECTIONS,
@@ -31,7 +34,13 @@ const MAGIC: [u8; 8] = *b"PLEXSTAT";
 const FORMAT: u32 = 1;
 
 /// Longest text and longest body that is read: far above what sixteen nodes could fill.
-const MAX_LENGTH: usize = 16 << 20;
+pub(super) const MAX_LENGTH: usize = 16 << 20;
+
+/// What stands before the text of a head.
+pub(super) const BEFORE_TEXT: usize = size_of::<HeadBytes>();
+
+/// What stands before the body of a record.
+pub(super) const BEFORE_BODY: usize = size_of::<RecordBytes>();
 
 /// The end of the year 9999: later moments, and longer intervals, are no recording of ours.
 const MAX_MS: u64 = 253_402_300_799_999;
@@ -149,31 +158,38 @@ impl Head {
             magic: MAGIC,
             format: FORMAT.into(),
             length: (text.len() as u32).into(),
-            crc: plexus_base::crc32c(&text).into(),
+            crc: crc32c(&text).into(),
         };
         [head.as_bytes(), &text].concat()
     }
 
-    /// The head and its length in bytes, or what the file is instead.
-    pub(super) fn decode(bytes: &[u8]) -> Result<(Self, usize), &'static str> {
+    /// How long the text is that follows these bytes, or what the file is instead.
+    pub(super) fn text_length(front: &[u8]) -> Result<usize, &'static str> {
         let none = "it is not a recording";
-        let (head, rest) = HeadBytes::read_from_prefix(bytes).map_err(|_| none)?;
+        let (head, _) = HeadBytes::read_from_prefix(front).map_err(|_| none)?;
         if head.magic != MAGIC {
             return Err(none);
         }
         if head.format.get() != FORMAT {
             return Err("it was recorded by a newer plexus, in a format that this one does not know");
         }
-        let text = rest.get(..head.length.get() as usize).filter(|text| text.len() <= MAX_LENGTH);
-        let text = text.filter(|text| plexus_base::crc32c(text) == head.crc.get());
-        let parsed: Self =
-            text.and_then(|text| serde_json::from_slice(text).ok()).ok_or("its head is damaged")?;
+        Some(head.length.get() as usize).filter(|length| *length <= MAX_LENGTH).ok_or(DAMAGED_HEAD)
+    }
+
+    /// The head that these bytes are, or what is wrong with it.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        let length = Self::text_length(bytes)?;
+        let (head, text) = HeadBytes::read_from_prefix(bytes).map_err(|_| DAMAGED_HEAD)?;
+        let text = Some(text).filter(|text| text.len() == length && crc32c(text) == head.crc.get());
+        let parsed: Self = text.and_then(|text| serde_json::from_slice(text).ok()).ok_or(DAMAGED_HEAD)?;
         if parsed.size_bounds.len() + 1 != SIZES || parsed.directions.len() != DIRECTIONS.len() {
             return Err("its size classes or directions are others than those of this plexus");
         }
-        Ok((parsed, size_of::<HeadBytes>() + head.length.get() as usize))
+        Ok(parsed)
     }
 }
+
+const DAMAGED_HEAD: &str = "its head is damaged";
 
 impl Record {
     /// An interval under `head`. Names that it does not know are left out: nodes have not changed while it is written.
@@ -229,18 +245,31 @@ impl Record {
         sealed(&body)
     }
 
-    /// The record at the front and its length in bytes; nothing if it is not whole or not what is written.
-    pub(super) fn decode(bytes: &[u8], head: &Head) -> Option<(Self, usize)> {
-        let (front, rest) = RecordBytes::read_from_prefix(bytes).ok()?;
-        let length = front.length.get() as usize;
-        let mut body = rest.get(..length).filter(|_| length <= MAX_LENGTH)?;
-        if plexus_base::crc32c(body) != front.crc.get() {
-            return None;
-        }
+    /// How long the body is that follows these bytes; nothing if no record begins so.
+    pub(super) fn body_length(front: &[u8; BEFORE_BODY]) -> Option<usize> {
+        let front =
+            RecordBytes::ref_from_bytes(front).expect("it has the length of what stands before a body");
+        Some(front.length.get() as usize).filter(|length| *length <= MAX_LENGTH)
+    }
+
+    /// The record that these bytes are; nothing if they are not what was written.
+    pub(super) fn decode(front: &[u8; BEFORE_BODY], body: &[u8], head: &Head) -> Option<Self> {
+        let announced = RecordBytes::ref_from_bytes(front).ok()?;
+        let whole = announced.length.get() as usize == body.len() && crc32c(body) == announced.crc.get();
+        Self::parse(body, head).ok().filter(|_| whole)
+    }
+
+    /// Whether `body`, of which more was announced, is the beginning of one. If its record is complete, or goes wrong,
+    /// then what was announced is wrong, and something else may follow.
+    pub(super) fn is_begun(body: &[u8], head: &Head) -> bool {
+        Self::parse(body, head) == Err(Wrong::Short)
+    }
+
+    fn parse(mut body: &[u8], head: &Head) -> Result<Self, Wrong> {
         let body = &mut body;
         let (unix_ms, interval_ms, count) = (take(body)?, take(body)?, take(body)?);
         if unix_ms.max(interval_ms) > MAX_MS {
-            return None;
+            return Err(Wrong::Bad);
         }
         // Nothing is allocated on the word of a count: each element is read before there is room for it.
         let mut nodes = Vec::new();
@@ -250,13 +279,13 @@ impl Record {
                 0 => NodeState::Alive,
                 1 => NodeState::Silent,
                 2 => NodeState::Down,
-                _ => return None,
+                _ => return Err(Wrong::Bad),
             };
             let mut entries = Vec::new();
             for _ in 0..take(body)? {
                 entries.push(Entry {
                     peer: below(take(body)?, head.nodes.len())?,
-                    worker: u8::try_from(take(body)?).ok()?,
+                    worker: u8::try_from(take(body)?).map_err(|_| Wrong::Bad)?,
                     channel: below(take(body)?, head.channels.len())?,
                     direction: below(take(body)?, head.directions.len())?,
                     class: below(take(body)?, SIZES)?,
@@ -266,16 +295,16 @@ impl Record {
             }
             nodes.push(NodeRecord { node, state, entries });
         }
-        body.is_empty().then_some((Self { unix_ms, interval_ms, nodes }, size_of::<RecordBytes>() + length))
+        body.is_empty().then_some(Self { unix_ms, interval_ms, nodes }).ok_or(Wrong::Bad)
     }
 }
 
-fn below(place: u64, length: usize) -> Option<usize> {
-    usize::try_from(place).ok().filter(|place| *place < length)
+fn below(place: u64, length: usize) -> Result<usize, Wrong> {
+    usize::try_from(place).ok().filter(|place| *place < length).ok_or(Wrong::Bad)
 }
 
 /// A body behind its length and checksum.
 pub(super) fn sealed(body: &[u8]) -> Vec<u8> {
-    let front = RecordBytes { length: (body.len() as u32).into(), crc: plexus_base::crc32c(body).into() };
+    let front = RecordBytes { length: (body.len() as u32).into(), crc: crc32c(body).into() };
     [front.as_bytes(), body].concat()
 }

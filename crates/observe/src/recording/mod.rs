@@ -2,18 +2,26 @@
 //!
 //! A file is a head, which says what its numbers mean, and records, one for each interval. Records are only ever appended,
 //! each with one write, so whoever is killed leaves at most one that is not whole; it is left out when the file is read and cut
-//! off when it is written on. A file of another cluster, or of one whose nodes have changed, is not written on.
+//! off when it is written on. Nothing else is ever cut off: a file that is damaged, of another cluster, or of one whose nodes
+//! have changed is not written on, and one recorder at a time writes.
 
 mod format;
+mod read;
 mod varint;
 
 use std::{
     fs::{File, OpenOptions},
-    io::{self, Read, Write},
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
+
 pub use format::{Entry, Head, NodeRecord, NodeState, Record};
+pub use read::{Recording, Source, Tail, Unreadable};
 
 use crate::cluster::Reading;
 
@@ -34,8 +42,23 @@ pub enum RecordingError {
         /// The file.
         path: PathBuf,
         /// What it is instead.
-        what: String,
+        what: &'static str,
     },
+    /// Bytes in it were changed.
+    #[error(
+        "{path}: damaged at byte {at}, and the {bytes} bytes from there on may hold more; it stays as it is: name another file"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the last whole record ends.
+        at: u64,
+        /// What stands behind it.
+        bytes: u64,
+    },
+    /// Another recorder.
+    #[error("{0}: another recorder writes this file; end it first, or name another file")]
+    Busy(PathBuf),
 }
 
 /// A recording that is being written.
@@ -50,41 +73,44 @@ impl Recorder {
     /// Begins the file, or goes on with one of the same cluster.
     ///
     /// # Errors
-    /// It cannot be written, or holds something else.
+    /// It cannot be written, is written by another, is damaged, or holds something else.
     pub fn open(path: &Path, head: Head) -> Result<Self, RecordingError> {
         let failed = |source| RecordingError::Io { path: path.into(), source };
-        let foreign = |what: String| RecordingError::Foreign { path: path.into(), what };
         let mut options = OpenOptions::new();
         let mut file = options.read(true).append(true).create(true).open(path).map_err(failed)?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(failed)?;
-        // A head that is not whole belongs to who was killed before the first record.
-        let records = if bytes.len() < head.encode().len() && head.encode().starts_with(&bytes) {
-            file.set_len(0).map_err(failed)?;
-            file.write_all(&head.encode()).map_err(failed)?;
-            0
-        } else {
-            let recording = Recording::decode(bytes).map_err(foreign)?;
-            if !recording.head.goes_on_with(&head) {
-                return Err(foreign("it is of another cluster, or its nodes have changed since".into()));
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(RecordingError::Busy(path.into())),
+            other => other.map_err(|error| failed(error.into()))?,
+        }
+        let fresh = head.encode();
+        if is_begun(&file, &fresh).map_err(failed)? {
+            file.set_len(0).and_then(|()| file.write_all(&fresh)).map_err(failed)?;
+            return Ok(Self { path: path.into(), file, head, records: 0 });
+        }
+        let recording = Recording::of(file.try_clone().map_err(failed)?).map_err(|why| why.at(path))?;
+        if !recording.head.goes_on_with(&head) {
+            let what = "it is of another cluster, or its nodes have changed since";
+            return Err(RecordingError::Foreign { path: path.into(), what });
+        }
+        let (records, end) = (recording.count(), recording.end());
+        match recording.tail() {
+            Tail::None => {}
+            Tail::Torn(_) => file.set_len(end).map_err(failed)?,
+            Tail::Damaged(bytes) => {
+                return Err(RecordingError::Damaged { path: path.into(), at: end, bytes });
             }
-            if recording.torn() > 0 {
-                file.set_len(recording.whole as u64).map_err(failed)?;
-            }
-            recording.records().count() as u64
-        };
+        }
         Ok(Self { path: path.into(), file, head, records })
     }
 
-    /// Appends an interval.
+    /// Appends an interval. After an error open the file again: that cuts off what was written of it.
     ///
     /// # Errors
     /// The system's.
     pub fn append(&mut self, interval: &Reading) -> Result<(), RecordingError> {
         let bytes = Record::of(interval, &self.head).encode();
-        self.file
-            .write_all(&bytes)
-            .map_err(|source| RecordingError::Io { path: self.path.clone(), source })?;
+        let failed = |source| RecordingError::Io { path: self.path.clone(), source };
+        self.file.write_all(&bytes).map_err(failed)?;
         self.records += 1;
         Ok(())
     }
@@ -96,53 +122,15 @@ impl Recorder {
     }
 }
 
-/// A recording that was read.
-pub struct Recording {
-    /// What its numbers mean.
-    pub head: Head,
-    bytes: Vec<u8>,
-    first: usize,
-    whole: usize,
-}
-
-impl Recording {
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// It cannot be read, or is something else.
-    pub fn read(path: &Path) -> Result<Self, RecordingError> {
-        let bytes = std::fs::read(path).map_err(|source| RecordingError::Io { path: path.into(), source })?;
-        Self::decode(bytes).map_err(|what| RecordingError::Foreign { path: path.into(), what })
+/// Whether the file is empty or holds a part of its head only: who began it was killed before the first record.
+fn is_begun(file: &File, head: &[u8]) -> io::Result<bool> {
+    let length = file.metadata()?.len();
+    if length >= head.len() as u64 {
+        return Ok(false);
     }
-
-    /// Reads the bytes of a file.
-    ///
-    /// # Errors
-    /// What they are instead.
-    pub fn decode(bytes: Vec<u8>) -> Result<Self, String> {
-        let (head, first) = Head::decode(&bytes).map_err(str::to_owned)?;
-        let mut whole = first;
-        while let Some((_, length)) = Record::decode(&bytes[whole..], &head) {
-            whole += length;
-        }
-        Ok(Self { head, bytes, first, whole })
-    }
-
-    /// The intervals, in the order of their writing.
-    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
-        let mut at = self.first;
-        std::iter::from_fn(move || {
-            let (record, length) = Record::decode(&self.bytes[at..self.whole], &self.head)?;
-            at += length;
-            Some(record)
-        })
-    }
-
-    /// Bytes at the end that are no whole record: who wrote was killed, or something else wrote there.
-    #[must_use]
-    pub fn torn(&self) -> usize {
-        self.bytes.len() - self.whole
-    }
+    let mut begun = vec![0; length as usize];
+    std::os::unix::fs::FileExt::read_exact_at(file, &mut begun, 0)?;
+    Ok(head.starts_with(&begun))
 }
 
 #[cfg(test)]
@@ -179,8 +167,8 @@ mod tests {
         let path = directory.path().join("r");
         written(&path, 2);
         let recording = Recording::read(&path).unwrap();
-        assert_eq!((&recording.head, recording.torn()), (&head(), 0));
-        let records: Vec<_> = recording.records().collect();
+        assert_eq!((&recording.head, recording.tail()), (&head(), Tail::None));
+        let records: Vec<_> = recording.records().map(Result::unwrap).collect();
         assert_eq!(records.len(), 2);
         assert_eq!((records[1].unix_ms, records[1].interval_ms), (1_795_266_479_001, 1250));
         assert_eq!(records[0].nodes[1], NodeRecord { node: 1, state: NodeState::Down, entries: Vec::new() });
@@ -206,8 +194,50 @@ mod tests {
             assert_eq!(recorder.records(), left, "{length}");
             recorder.append(&interval(9, 1)).unwrap();
             let recording = Recording::read(&path).unwrap();
-            assert_eq!((recording.records().count() as u64, recording.torn()), (left + 1, 0), "{length}");
+            assert_eq!((recording.count(), recording.tail()), (left + 1, Tail::None), "{length}");
         }
+    }
+
+    #[test]
+    fn going_on_with_a_damaged_file_is_refused_and_changes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("r");
+        let one = written(&path, 1).len();
+        let all = written(&path, 2);
+        assert_eq!(Recording::of(all.clone()).unwrap().count(), 3);
+        // Every bit of the second of three records, its length, checksum and counts among them.
+        let third = one + format::BEFORE_BODY + usize::from(all[one]);
+        for at in one..third {
+            for bit in 0..8 {
+                let mut bytes = all.clone();
+                bytes[at] ^= 1 << bit;
+                std::fs::write(&path, &bytes).unwrap();
+                let error = Recorder::open(&path, head()).err().unwrap().to_string();
+                assert!(error.contains(&format!("damaged at byte {one},")), "{at}.{bit}: {error}");
+                assert!(std::fs::read(&path).unwrap() == bytes, "{at}.{bit}");
+            }
+        }
+        // The last one too, if it says of itself that it is longer than it is.
+        let mut bytes = all[..one].to_vec();
+        bytes.extend_from_slice(&all[one..third]);
+        bytes[one] += 1;
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(matches!(Recorder::open(&path, head()), Err(RecordingError::Damaged { .. })));
+        // Zeros, as some file systems leave behind a lost write.
+        let zeros = [&all[..], &[0; 64]].concat();
+        std::fs::write(&path, &zeros).unwrap();
+        assert!(matches!(Recorder::open(&path, head()), Err(RecordingError::Damaged { bytes: 64, .. })));
+        assert_eq!(Recording::read(&path).unwrap().count(), 3, "it can still be read up to there");
+    }
+
+    #[test]
+    fn two_recorders_do_not_write_one_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("r");
+        let first = Recorder::open(&path, head()).unwrap();
+        assert!(matches!(Recorder::open(&path, head()), Err(RecordingError::Busy(_))));
+        drop(first);
+        assert!(Recorder::open(&path, head()).is_ok());
     }
 
     #[test]
@@ -217,8 +247,8 @@ mod tests {
         for at in 0..all.len() {
             let mut bytes = all.clone();
             bytes[at] ^= 1 << (at % 8);
-            if let Ok(recording) = Recording::decode(bytes) {
-                assert!(recording.records().count() < 2, "a flipped bit in byte {at} was taken");
+            if let Ok(recording) = Recording::of(bytes) {
+                assert!(recording.count() < 2, "a flipped bit in byte {at} was taken");
             }
         }
         // Lengths and counts that promise what is not there, under checksums that are right.
@@ -230,7 +260,10 @@ mod tests {
             &[0, 0, 1, 0, 0, 0xff, 0x7f],
             &[],
         ] {
-            assert!(Record::decode(&format::sealed(body), &head).is_none(), "{body:?}");
+            let bytes = [head.encode(), format::sealed(body)].concat();
+            let recording = Recording::of(bytes).unwrap();
+            let left = (format::BEFORE_BODY + body.len()) as u64;
+            assert_eq!((recording.count(), recording.tail()), (0, Tail::Damaged(left)), "{body:?}");
         }
     }
 

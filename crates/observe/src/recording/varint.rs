@@ -9,22 +9,31 @@ pub(super) fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Takes a number off the front; nothing if there is none, or one of more than 64 bits.
-pub(super) fn take(from: &mut &[u8]) -> Option<u64> {
+/// Why there is no number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wrong {
+    /// The bytes end before it does.
+    Short,
+    /// More bytes would make it no better.
+    Bad,
+}
+
+/// Takes a number of at most 64 bits off the front.
+pub(super) fn take(from: &mut &[u8]) -> Result<u64, Wrong> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
-        let (byte, rest) = from.split_first()?;
+        let (byte, rest) = from.split_first().ok_or(Wrong::Short)?;
         *from = rest;
         let bits = u64::from(byte & 0x7f);
         if bits << shift >> shift != bits {
-            return None;
+            return Err(Wrong::Bad);
         }
         value |= bits << shift;
         if byte & 0x80 == 0 {
-            return Some(value);
+            return Ok(value);
         }
     }
-    None
+    Err(Wrong::Bad)
 }
 
 #[cfg(test)]
@@ -36,11 +45,14 @@ mod tests {
         for value in [0, 1, 127, 128, 16383, 16384, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
             let mut bytes = Vec::new();
             put(&mut bytes, value);
-            assert!((1..bytes.len()).all(|cut| take(&mut &bytes[..cut]).is_none()));
+            assert!((0..bytes.len()).all(|cut| take(&mut &bytes[..cut]) == Err(Wrong::Short)));
             let mut rest = &*bytes;
-            assert_eq!((take(&mut rest), rest.len()), (Some(value), 0));
+            assert_eq!((take(&mut rest), rest.len()), (Ok(value), 0));
         }
-        assert_eq!(take(&mut &[0xff; 20][..]), None);
-        assert_eq!(take(&mut &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02][..]), None);
+        assert_eq!(take(&mut &[0xff; 20][..]), Err(Wrong::Bad));
+        assert_eq!(
+            take(&mut &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02][..]),
+            Err(Wrong::Bad)
+        );
     }
 }

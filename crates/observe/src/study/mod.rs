@@ -5,12 +5,12 @@
 
 mod page;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, io, time::Duration};
 
 use plexus_base::counters::SIZES;
 
 use crate::{
-    recording::{Head, NodeState, Record, Recording},
+    recording::{Head, NodeState, Record, Recording, Tail},
     show::{Bars, Stack, Table, bytes, chart::DrawError, count, date, duration, rate, time},
     stat::{DIRECTIONS, Flow, share},
     traffic::size_name,
@@ -28,7 +28,8 @@ pub struct Study {
     from_ms: u64,
     to_ms: u64,
     records: u64,
-    torn: usize,
+    end: u64,
+    tail: Tail,
     /// Time in which at least one node answered.
     watched: Duration,
     sizes: [Flow; SIZES],
@@ -75,23 +76,40 @@ pub struct Files {
 
 impl Study {
     /// Looks at a recording, or at its last part only. Nothing if it holds no interval.
-    #[must_use]
-    pub fn of(recording: &Recording, last: Option<Duration>) -> Option<Self> {
-        let to_ms = recording.records().map(|record| record.unix_ms).max()?;
+    ///
+    /// # Errors
+    /// It cannot be read any more.
+    pub fn of(recording: &Recording, last: Option<Duration>) -> io::Result<Option<Self>> {
+        // Three times from front to end instead of once into memory: it may be of a month.
+        let mut to_ms = None;
+        for record in recording.records() {
+            to_ms = to_ms.max(Some(record?.unix_ms));
+        }
+        let Some(to_ms) = to_ms else { return Ok(None) };
         let earliest = last.map_or(0, |last| to_ms.saturating_sub(last.as_millis() as u64));
-        let begins = |record: &Record| record.unix_ms.saturating_sub(record.interval_ms);
-        let taken = || recording.records().filter(|record| record.unix_ms > earliest);
-        let from_ms = taken().map(|record| begins(&record)).min()?.max(earliest);
-        let span = (to_ms - from_ms).max(1);
+        let taken = || {
+            let late = |record: &io::Result<Record>| {
+                record.as_ref().map_or(true, |record| record.unix_ms > earliest)
+            };
+            recording.records().filter(late)
+        };
         // No more places than intervals fit, or every other one would be empty.
-        let longest = taken().map(|record| record.interval_ms).max()?.max(recording.head.interval_ms).max(1);
+        let (mut from_ms, mut longest) = (to_ms, recording.head.interval_ms.max(1));
+        for record in taken() {
+            let Record { unix_ms, interval_ms, .. } = record?;
+            from_ms = from_ms.min(unix_ms.saturating_sub(interval_ms));
+            longest = longest.max(interval_ms);
+        }
+        let from_ms = from_ms.max(earliest);
+        let span = (to_ms - from_ms).max(1);
         let count = (span / longest).clamp(1, PLACES);
         let mut study = Self {
             head: recording.head.clone(),
             from_ms,
             to_ms,
             records: 0,
-            torn: recording.torn(),
+            end: recording.end(),
+            tail: recording.tail(),
             watched: Duration::ZERO,
             sizes: [Flow::default(); SIZES],
             channels: BTreeMap::new(),
@@ -99,12 +117,13 @@ impl Study {
             nodes: vec![Node::default(); recording.head.nodes.len()],
         };
         for record in taken() {
+            let record = record?;
             // The middle of an interval says where it belongs.
             let middle = record.unix_ms - record.interval_ms.min(record.unix_ms - from_ms) / 2;
             let place = ((middle - from_ms) * count / span).min(count - 1);
             study.add(&record, place as usize);
         }
-        Some(study)
+        Ok(Some(study))
     }
 
     fn add(&mut self, record: &Record, place: usize) {
@@ -174,6 +193,22 @@ impl Study {
 
     /// What a reader should take from it, a line each.
     fn findings(&self) -> Vec<String> {
+        let mut findings = self.sent_findings();
+        findings.extend(match self.tail {
+            Tail::None => None,
+            Tail::Torn(left) => {
+                Some(format!("{} at the end of the file are no whole record and were left out.", bytes(left)))
+            }
+            Tail::Damaged(left) => Some(format!(
+                "The file is damaged at byte {}; {} from there to its end were left out.",
+                self.end,
+                bytes(left)
+            )),
+        });
+        findings
+    }
+
+    fn sent_findings(&self) -> Vec<String> {
         let all = self.sent();
         if all.messages == 0 {
             return vec!["Nothing was sent.".into()];
@@ -213,12 +248,6 @@ impl Study {
                     count(down)
                 ));
             }
-        }
-        if self.torn > 0 {
-            findings.push(format!(
-                "{} at the end of the file are no whole record and were left out.",
-                bytes(self.torn as u64)
-            ));
         }
         findings
     }
@@ -417,7 +446,7 @@ mod tests {
     fn a_study_counts_what_was_sent_once() {
         let directory = tempfile::tempdir().unwrap();
         let recording = recording(directory.path());
-        let study = Study::of(&recording, None).unwrap();
+        let study = Study::of(&recording, None).unwrap().unwrap();
         let sent = study.sent();
         assert_eq!((sent.messages, sent.bytes), (40 + 505, 40 * 16384 + 505 * 250));
         assert_eq!(study.places.len(), 10);
@@ -430,14 +459,14 @@ mod tests {
         );
         assert!(text.contains("cache-blocks carries 84 % of the bytes and 7 % of the messages."), "{text}");
         assert!(text.contains("n2 did not answer in 0 of 10 intervals and was down in 1."), "{text}");
-        let last = Study::of(&recording, Some(Duration::from_secs(5))).unwrap();
+        let last = Study::of(&recording, Some(Duration::from_secs(5))).unwrap().unwrap();
         assert_eq!((last.records, last.sent().messages), (5, 20 + 500));
     }
 
     #[test]
     fn the_pictures_and_the_page_have_what_was_found() {
         let directory = tempfile::tempdir().unwrap();
-        let files = Study::of(&recording(directory.path()), None).unwrap().files().unwrap();
+        let files = Study::of(&recording(directory.path()), None).unwrap().unwrap().files().unwrap();
         for svg in [&files.shares_svg, &files.rates_svg] {
             assert!(svg.contains("cache-blocks") && svg.contains("locks"), "{svg}");
         }
@@ -468,8 +497,19 @@ mod tests {
             let interval = reading(unix_ms, vec![("n1", alive(n1.clone())), ("n2", alive(n1.clone()))]);
             recorder.append(&Reading { seconds: Some(seconds), ..interval }).unwrap();
         }
-        let study = Study::of(&Recording::read(&path).unwrap(), None).unwrap();
+        let study = Study::of(&Recording::read(&path).unwrap(), None).unwrap().unwrap();
         assert!(study.files().is_ok() && study.text().contains("9892-"), "{}", study.text());
+    }
+
+    #[test]
+    fn a_damaged_recording_says_from_where_on_nothing_was_looked_at() {
+        let directory = tempfile::tempdir().unwrap();
+        let whole = recording(directory.path());
+        let mut bytes = std::fs::read(directory.path().join("r")).unwrap();
+        bytes.extend_from_slice(&[0; 2048]);
+        let study = Study::of(&Recording::of(bytes).unwrap(), None).unwrap().unwrap();
+        let said = format!("damaged at byte {}; 2 KiB from there", whole.end());
+        assert!(study.records == 10 && study.text().contains(&said), "{}", study.text());
     }
 
     #[test]
@@ -477,6 +517,6 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("r");
         drop(Recorder::open(&path, Head::new("c1", "00", &["n1".into()], 1000)).unwrap());
-        assert!(Study::of(&Recording::read(&path).unwrap(), None).is_none());
+        assert!(Study::of(&Recording::read(&path).unwrap(), None).unwrap().is_none());
     }
 }

@@ -110,7 +110,8 @@ pub(crate) fn record(args: &Args) -> anyhow::Result<()> {
 /// Shows a recording.
 pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
     let recording = Recording::read(&args.file)?;
-    let Some(study) = Study::of(&recording, args.last) else {
+    let study = Study::of(&recording, args.last).with_context(|| format!("{}", args.file.display()))?;
+    let Some(study) = study else {
         bail!("{}: holds no interval yet; record for longer", args.file.display());
     };
     let files = study.files()?;
