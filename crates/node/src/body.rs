@@ -73,6 +73,7 @@ pub struct Body {
     cache: Cache,
     workers: Arc<Workers>,
     mesh: Arc<Mesh<NodeService>>,
+    keys: Arc<KeyFiles>,
     benchmark: Arc<Window>,
     threads: Mutex<Threads>,
     arena: Arc<Window>,
@@ -102,6 +103,9 @@ pub struct BodyStatus {
     pub blocks_written: u64,
     /// Connections refused because whoever was at the other end is no peer.
     pub strangers: u64,
+    /// What is wrong with the files of the cluster's keys, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys: Option<String>,
 }
 
 /// How a peer is reached.
@@ -175,7 +179,9 @@ impl Body {
                 NodeService::new(cache, programs, tell.clone())
             })
             .collect();
-        let mesh_config = mesh_config(&config, me, incarnation, settled.fingerprint(&config), windows);
+        let keys = Arc::new(KeyFiles::new(config.dir.clone()));
+        let fingerprint = settled.fingerprint(&config);
+        let mesh_config = mesh_config(&config, me, incarnation, fingerprint, windows, keys.clone());
         let cache = wiring.cache(port, Box::new(settled.lost));
 
         life.begin().map_err(|error| error.to_string())?;
@@ -190,6 +196,7 @@ impl Body {
             cache,
             workers,
             mesh,
+            keys,
             benchmark,
             threads: Mutex::default(),
             arena,
@@ -361,6 +368,7 @@ impl Body {
             blocks_held: self.cache.occupied() as u64,
             blocks_written: self.counts().disk_writes,
             strangers: self.mesh.strangers(),
+            keys: self.keys.problem(),
         }
     }
 
@@ -467,6 +475,7 @@ fn mesh_config(
     incarnation: Incarnation,
     fingerprint: u64,
     windows: Vec<Arc<Window>>,
+    keys: Arc<KeyFiles>,
 ) -> mesh::Config {
     let ids = (0..config.node_count()).map(NodeId).filter(|id| *id != me);
     let peers = ids.map(|id| mesh::Peer {
@@ -479,7 +488,7 @@ fn mesh_config(
         me,
         incarnation,
         cluster: config.id.0.to_le_bytes(),
-        keys: Arc::new(KeyFiles(config.dir.clone())),
+        keys,
         epoch: EPOCH,
         fingerprint,
         listen: config.nodes[me.index()].all_addresses().collect(),

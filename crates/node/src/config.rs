@@ -19,7 +19,7 @@ use plexus_fabric::RailKind;
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 pub use self::interconnect::{Encrypt, Interconnect};
-use crate::layout::ClusterDir;
+use crate::{body::BENCHMARK_WINDOW_BYTES, layout::ClusterDir};
 
 /// The format of `cluster.toml` that this program reads.
 pub const FORMAT: u32 = 1;
@@ -224,6 +224,14 @@ impl Config {
     #[must_use]
     pub fn shape(&self) -> Shape {
         Shape { id: GroupId(self.id.0), block_size: self.block_size, blocks: self.blocks }
+    }
+
+    /// Memory that a node shares with its peers and programs: the cache, what programs have windows in, and the window of
+    /// benchmarks.
+    #[must_use]
+    pub fn shared_bytes(&self) -> u64 {
+        let configured = u64::from(self.cache_mib) + u64::from(self.program_window_mib);
+        (configured << 20) + BENCHMARK_WINDOW_BYTES as u64
     }
 
     /// The number of nodes.

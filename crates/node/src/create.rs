@@ -179,7 +179,7 @@ mod tests {
         create(&config).unwrap();
         assert_eq!(Config::load(&config.dir).unwrap(), config);
         Group::open(&config.disks, &config.shape()).unwrap();
-        assert_eq!(KeyFiles(config.dir.clone()).read().unwrap().len(), 1);
+        assert_eq!(KeyFiles::new(config.dir.clone()).read().unwrap().valid.len(), 1);
         assert_eq!(names(directory.path()), ["c1"]);
 
         let line = create(&config).unwrap_err().to_string();

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use crate::{
     commands::Status,
-    control::{Control, ControlError},
-    launch::{self, Seen},
+    control::{Control, ControlError, Seen},
+    launch,
     layout::ClusterDir,
     life::Stage,
     state,
@@ -62,12 +62,12 @@ struct Running {
 /// Never fails: when nodes cannot hand back (a peer is dead, say), all are told to leave, and the report says so.
 pub fn take_down(dir: &ClusterDir, names: &[&str], progress: &(dyn Fn(&str, &str) + Sync)) -> Down {
     let (mut running, mut left, mut why) = (Vec::new(), Vec::new(), None);
-    for name in names {
-        match launch::look(dir, name) {
+    for (name, seen) in launch::look_at_all(dir, names) {
+        match seen {
             Seen::Alive(status) => running.push(*status),
             Seen::Down => {}
             Seen::Silent(line) => {
-                left.push((*name).to_owned());
+                left.push(name);
                 why.get_or_insert(line);
             }
         }

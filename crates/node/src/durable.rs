@@ -9,6 +9,7 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Serialize, de::DeserializeOwned};
+use tempfile::NamedTempFile;
 
 use crate::{settle::Settled, state::Record};
 
@@ -33,6 +34,19 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&temporary, path)?;
+    File::open(directory)?.sync_all()
+}
+
+/// Makes `path`, which is not there yet, as a file of these bytes that only its owner may read; durable when this returns.
+///
+/// # Errors
+/// `AlreadyExists`, or the system's; nothing is changed then.
+pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut file = NamedTempFile::new_in(directory)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist_noclobber(path)?;
     File::open(directory)?.sync_all()
 }
 

@@ -2,13 +2,15 @@
 //!
 //! `keys/cluster.key` is the key; `keys/next.key`, while there is one, is the newer of two that are valid. A file has a
 //! comment and 64 hexadecimal digits, and only its owner may read it. Nodes read the files again at every
-//! handshake, so what is done here counts for whoever connects from then on; connections that stand are not touched.
+//! handshake, so what is done here counts for whoever connects from then on; connections that stand are not touched. A newer key that cannot be
+//! used, because it is half copied or others may read it, is said and passed over: the older one goes on alone.
 
 use std::{
     fs::{DirBuilder, File},
     io::{self, Read},
     os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
 use plexus_interconnect::mesh::{KEY, Key, KeySource};
@@ -101,17 +103,18 @@ pub fn retire(dir: &ClusterDir) -> Result<PathBuf, KeyError> {
 
 fn make(path: PathBuf, if_there: &'static str) -> Result<PathBuf, KeyError> {
     let refused = |source| KeyError::Io { path: path.clone(), source };
-    if path.try_exists().map_err(refused)? {
-        return Err(KeyError::Exists { path, what: if_there });
-    }
     let mut key = [0; KEY];
     getrandom::fill(&mut key).map_err(|error| refused(io::Error::other(error)))?;
     let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     let text = format!(
         "# A key of a Plexus cluster: who has it can join and read everything. Copy it to the cluster's machines only.\n{digits}\n"
     );
-    durable::write(&path, text.as_bytes()).map_err(refused)?;
-    Ok(path)
+    match durable::create(&path, text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(KeyError::Exists { path, what: if_there })
+        }
+        made => made.map_err(refused).map(|()| path),
+    }
 }
 
 fn read(dir: &ClusterDir, path: &Path) -> Result<Key, KeyError> {
@@ -135,9 +138,9 @@ pub fn file(path: &Path) -> Result<Key, KeyError> {
         return Err(KeyError::Open { path: path.into(), mode });
     }
     let mut text = String::new();
-    let read = file.take(LONGEST).read_to_string(&mut text);
-    if read.is_err_and(|error| error.kind() != io::ErrorKind::InvalidData) {
-        return Err(refused(io::Error::other("it cannot be read")));
+    match file.take(LONGEST).read_to_string(&mut text) {
+        Err(error) if error.kind() != io::ErrorKind::InvalidData => return Err(refused(error)),
+        _ => {}
     }
     parse(&text).ok_or_else(|| KeyError::Malformed(path.into()))
 }
@@ -163,31 +166,71 @@ pub fn key_any(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(|text| parse(text).is_some())
 }
 
+/// The keys that are valid at a moment.
+#[derive(Debug)]
+pub struct Keys {
+    /// The newest first.
+    pub valid: Vec<Key>,
+    /// Why `keys/next.key`, which is there, is not among them. It may be on its way here.
+    pub unusable: Option<KeyError>,
+}
+
 /// The keys in a cluster's directory, as they are at each moment.
-#[derive(Clone, Debug)]
-pub struct KeyFiles(pub ClusterDir);
+#[derive(Debug)]
+pub struct KeyFiles {
+    dir: ClusterDir,
+    /// What the log says already about the newer of two.
+    said: Mutex<Option<String>>,
+}
 
 impl KeyFiles {
-    /// The valid keys, the newest first.
+    /// Those of the cluster in `dir`.
+    #[must_use]
+    pub fn new(dir: ClusterDir) -> Self {
+        Self { dir, said: Mutex::default() }
+    }
+
+    /// The valid keys.
     ///
     /// # Errors
-    /// One of the files is missing or not as it must be.
-    pub fn read(&self) -> Result<Vec<Key>, KeyError> {
+    /// The cluster's key is missing or not as it must be.
+    pub fn read(&self) -> Result<Keys, KeyError> {
         // In this order: what is renamed meanwhile is found in one place or the other.
-        let next = match read(&self.0, &self.0.next_key()) {
-            Ok(key) => Some(key),
-            Err(KeyError::Missing(..)) => None,
-            Err(error) => return Err(error),
+        let (next, unusable) = match read(&self.dir, &self.dir.next_key()) {
+            Ok(key) => (Some(key), None),
+            Err(KeyError::Missing(..)) => (None, None),
+            Err(error) => (None, Some(error)),
         };
-        let key = read(&self.0, &self.0.cluster_key())?;
+        let key = read(&self.dir, &self.dir.cluster_key())?;
         let same = next.as_ref() == Some(&key);
-        Ok(next.filter(|_| !same).into_iter().chain([key]).collect())
+        let valid = next.filter(|_| !same).into_iter().chain([key]).collect();
+        Ok(Keys { valid, unusable })
     }
+
+    /// What whoever looks after the cluster should know of its keys, if anything.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        match self.read() {
+            Ok(keys) => keys.unusable.map(not_taken),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+}
+
+fn not_taken(error: KeyError) -> String {
+    format!("{error}; until then the key before it is the only one")
 }
 
 impl KeySource for KeyFiles {
     fn keys(&self) -> Result<Vec<Key>, String> {
-        self.read().map_err(|error| error.to_string())
+        let keys = self.read().map_err(|error| error.to_string())?;
+        let line = keys.unusable.map(not_taken);
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if *said != line {
+            line.iter().for_each(|line| tracing::warn!("{line}"));
+            *said = line;
+        }
+        Ok(keys.valid)
     }
 }
 
@@ -213,24 +256,72 @@ mod tests {
     #[test]
     fn a_key_is_replaced_by_way_of_two() {
         let (_directory, dir) = cluster();
-        let files = KeyFiles(dir.clone());
+        let files = KeyFiles::new(dir.clone());
         create(&dir).unwrap();
-        let [old] = &files.read().unwrap()[..] else { panic!("one key") };
+        let [old] = &files.read().unwrap().valid[..] else { panic!("one key") };
         assert!(matches!(retire(&dir), Err(KeyError::OnlyOne(_))));
         rotate(&dir).unwrap();
-        let [first, second] = &files.read().unwrap()[..] else { panic!("two keys") };
+        let [first, second] = &files.read().unwrap().valid[..] else { panic!("two keys") };
         assert!(second == old && first != old, "the newest first");
         assert!(rotate(&dir).unwrap_err().to_string().contains("plexus key retire"));
         retire(&dir).unwrap();
-        assert_eq!(files.read().unwrap(), std::slice::from_ref(first));
+        assert_eq!(files.read().unwrap().valid, std::slice::from_ref(first));
         assert!(create(&dir).unwrap_err().to_string().contains("plexus key rotate"));
         assert_eq!(fs::metadata(dir.cluster_key()).unwrap().mode() & 0o777, 0o600);
     }
 
     #[test]
+    fn a_newer_key_that_cannot_be_used_leaves_the_older_one_valid() {
+        let (_directory, dir) = cluster();
+        let files = KeyFiles::new(dir.clone());
+        create(&dir).unwrap();
+        let old = files.keys().unwrap();
+        let half = "0f".repeat(KEY / 2);
+        for (text, mode, what) in [
+            (half.as_str(), 0o600, "not a key"),
+            (&"0f".repeat(KEY), 0o644, "chmod 600"),
+            ("", 0o600, "not a key"),
+        ] {
+            fs::write(dir.next_key(), text).unwrap();
+            fs::set_permissions(dir.next_key(), fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(files.keys().unwrap(), old);
+            let problem = files.problem().unwrap();
+            assert!(problem.contains("next.key") && problem.contains(what), "{problem}");
+        }
+        fs::write(dir.next_key(), "0f".repeat(KEY)).unwrap();
+        assert_eq!((files.keys().unwrap().len(), files.problem()), (2, None));
+        fs::write(dir.cluster_key(), half).unwrap();
+        assert!(files.keys().is_err() && files.problem().unwrap().contains("cluster.key"));
+    }
+
+    #[test]
+    fn of_two_who_rotate_at_once_one_does() {
+        let (_directory, dir) = cluster();
+        create(&dir).unwrap();
+        for _ in 0..50 {
+            let start = std::sync::Barrier::new(4);
+            let made: Vec<_> = std::thread::scope(|scope| {
+                let rotate = || {
+                    start.wait();
+                    rotate(&dir)
+                };
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(rotate)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert_eq!(made.iter().filter(|made| made.is_ok()).count(), 1, "{made:?}");
+            let refused = made.into_iter().filter_map(Result::err);
+            assert!(refused.into_iter().all(|error| matches!(error, KeyError::Exists { .. })));
+            retire(&dir).unwrap();
+        }
+        let files: Vec<_> =
+            fs::read_dir(dir.keys()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(files, ["cluster.key"], "nothing else is left");
+    }
+
+    #[test]
     fn a_cluster_without_a_key_is_told_how_to_get_one() {
         let (_directory, dir) = cluster();
-        let line = KeyFiles(dir.clone()).keys().unwrap_err();
+        let line = KeyFiles::new(dir.clone()).keys().unwrap_err();
         assert!(line.contains(&format!("plexus key create {}", dir.root().display())), "{line}");
     }
 
@@ -239,7 +330,7 @@ mod tests {
         let (_directory, dir) = cluster();
         create(&dir).unwrap();
         fs::set_permissions(dir.cluster_key(), fs::Permissions::from_mode(0o640)).unwrap();
-        let line = KeyFiles(dir).keys().unwrap_err();
+        let line = KeyFiles::new(dir).keys().unwrap_err();
         assert!(line.contains("mode 640") && line.contains("chmod 600"), "{line}");
     }
 
@@ -261,11 +352,11 @@ mod tests {
             "\u{e9}".repeat(32),
         ] {
             fs::write(dir.cluster_key(), &bad).unwrap();
-            assert!(matches!(KeyFiles(dir.clone()).read(), Err(KeyError::Malformed(_))), "{bad:?}");
+            assert!(matches!(KeyFiles::new(dir.clone()).read(), Err(KeyError::Malformed(_))), "{bad:?}");
         }
         fs::write(dir.cluster_key(), [0xff; 64]).unwrap();
-        assert!(matches!(KeyFiles(dir.clone()).read(), Err(KeyError::Malformed(_))));
+        assert!(matches!(KeyFiles::new(dir.clone()).read(), Err(KeyError::Malformed(_))));
         fs::write(dir.cluster_key(), format!("\n{digits}")).unwrap();
-        assert!(KeyFiles(dir).read().is_ok());
+        assert!(KeyFiles::new(dir).read().is_ok());
     }
 }

@@ -9,14 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::Value;
-
-use crate::{
-    commands::Status,
-    control::{Control, ControlError},
-    layout::ClusterDir,
-    life::Stage,
-};
+use crate::{commands::Status, control::Seen, layout::ClusterDir, life::Stage};
 
 /// How often a starting node is asked whether it serves.
 const ASK_EVERY: Duration = Duration::from_millis(10);
@@ -161,30 +154,16 @@ pub fn wait_until_ready(
     }
 }
 
-/// What is seen of a node from outside.
-#[derive(Debug)]
-pub enum Seen {
-    /// Nobody listens at its control socket.
-    Down,
-    /// It lives and does not say where it stands; why, in one line.
-    Silent(String),
-    /// What it says about itself.
-    Alive(Box<Status>),
-}
-
 /// Looks at the node called `name`.
 #[must_use]
-pub fn look(dir: &ClusterDir, name: &str) -> Seen {
-    let answer = Control::connect(dir, name).and_then(|mut control| {
-        control.set_patience(ANSWER_WITHIN)?;
-        control.call("status", Value::Null, |_| {})
-    });
-    match answer.map(serde_json::from_value) {
-        Ok(Ok(status)) => Seen::Alive(Box::new(status)),
-        Ok(Err(error)) => Seen::Silent(format!("{name} is of another version of plexus: {error}")),
-        Err(ControlError::NotRunning { .. } | ControlError::Ended { .. }) => Seen::Down,
-        Err(error) => Seen::Silent(error.to_string()),
-    }
+pub fn look(dir: &ClusterDir, name: &str) -> Seen<Status> {
+    Seen::of(dir, name, "status", ANSWER_WITHIN)
+}
+
+/// Looks at all nodes in `names` at once.
+#[must_use]
+pub fn look_at_all(dir: &ClusterDir, names: &[&str]) -> Vec<(String, Seen<Status>)> {
+    Seen::of_all(dir, names, "status", ANSWER_WITHIN)
 }
 
 /// What the node called `name` says about itself, if it lives and answers.

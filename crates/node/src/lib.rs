@@ -4,6 +4,7 @@
 //! ([`launch`]) and ended ([`down`]) as processes, how they are talked to ([`control`]), and what is known between
 //! two runs ([`settle`]).
 
+pub mod acceptor;
 mod attach;
 pub mod blocks;
 pub mod body;
@@ -25,6 +26,7 @@ pub mod port;
 pub mod service;
 pub mod settle;
 mod shards;
+mod socket;
 pub mod state;
 pub mod temporary;
 mod watcher;

@@ -154,8 +154,8 @@ fn join(
             path.display()
         );
     }
-    machine::check_memory(&node.name, config.cache_mib)?;
-    machine::check_address(&node.name, node.address)?;
+    machine::check_memory(&node.name, config.shared_bytes())?;
+    machine::check_addresses(&node.name, node.all_addresses())?;
     life.reach(Stage::Joining);
     let parts = Parts {
         config: Arc::clone(config),

@@ -1,13 +1,14 @@
-//! A node that has no descriptors left: programs wait at its door, and it does not burn a core over them. In a process of its own,
+//! A node that has no descriptors left: who comes to one of its sockets waits, and it does not burn a core over them. In a process of its own,
 //! for the limit is the process's.
 
 mod cluster;
 
 use std::{
     fs::File,
+    io::{BufRead, BufReader, Write},
     os::{
-        fd::{AsFd, AsRawFd},
-        unix::fs::FileExt,
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::{fs::FileExt, net::UnixStream},
     },
     thread,
     time::{Duration, Instant},
@@ -21,12 +22,11 @@ use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
 
-/// How the system sees the thread that lets programs in.
-fn acceptor() -> File {
+/// How the system sees the thread called `name`.
+fn acceptor(name: &str) -> File {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap().path());
-    let mut named = threads.filter(|path| {
-        std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim_end() == "plexus-attach")
-    });
+    let mut named = threads
+        .filter(|path| std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim_end() == name));
     File::open(named.next().expect("a node has such a thread").join("status")).unwrap()
 }
 
@@ -40,23 +40,34 @@ fn sleeps(status: &File) -> u64 {
 }
 
 #[test]
-fn a_node_without_descriptors_waits_for_some_and_lets_programs_in_then() {
+fn a_node_without_descriptors_waits_for_some_and_serves_then() {
     let cluster = Cluster::start(1, 1, RailKind::Shm);
-    let (status, path) = (acceptor(), ShortPath::of(&cluster.socket(0)).unwrap());
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .unwrap();
+    let paths = [cluster.socket(0), cluster.control(0)].map(|path| ShortPath::of(&path).unwrap());
+    let threads = ["plexus-attach", "plexus-control"].map(acceptor);
+    let [program, operator] = [SocketType::SEQPACKET, SocketType::STREAM]
+        .map(|kind| rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap());
     let before = getrlimit(Resource::Nofile);
     let first_free = File::open("/dev/null").unwrap().as_raw_fd() as u64;
     setrlimit(Resource::Nofile, Rlimit { current: Some(first_free), ..before }).unwrap();
-    let (slept, start) = (sleeps(&status), Instant::now());
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path.path()).unwrap()).unwrap();
-    send_packet(socket.as_fd(), &hello::hello(), &[]).unwrap();
-    while sleeps(&status) < slept + 5 {
-        assert!(start.elapsed() < Duration::from_secs(60), "it never sleeps");
-        thread::yield_now();
+    let (slept, start) = (threads.each_ref().map(sleeps), Instant::now());
+    let connect = |socket: &OwnedFd, path: &ShortPath| {
+        rustix::net::connect(socket, &SocketAddrUnix::new(path.path()).unwrap()).unwrap();
+    };
+    connect(&program, &paths[0]);
+    send_packet(program.as_fd(), &hello::hello(), &[]).unwrap();
+    connect(&operator, &paths[1]);
+    let mut operator = BufReader::new(UnixStream::from(operator));
+    operator.get_mut().write_all(b"{\"command\":\"status\"}\n").unwrap();
+    for (thread, slept) in threads.iter().zip(slept) {
+        while sleeps(thread) < slept + 5 {
+            assert!(start.elapsed() < Duration::from_secs(60), "it never sleeps");
+            thread::yield_now();
+        }
     }
     setrlimit(Resource::Nofile, before).unwrap();
-    let (packet, _) = receive_packet(socket.as_fd()).unwrap();
+    let (packet, _) = receive_packet(program.as_fd()).unwrap();
     assert!(hello::Welcome::decode(&packet).is_ok());
+    let mut answer = String::new();
+    operator.read_line(&mut answer).unwrap();
+    assert!(answer.starts_with("{\"ok\":"), "{answer}");
 }

@@ -3,16 +3,12 @@
 //! A node that is down or does not answer is part of a reading, not an error: whoever looks wants to see just that. All
 //! nodes are asked at the same time, so that one that hangs holds nobody up for longer than [`PATIENCE`].
 
-use std::{
-    thread,
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
 use plexus_node::{
     config::{Config, ConfigError},
-    control::{Control, ControlError},
+    control,
 };
-use serde_json::Value;
 
 use crate::{Snapshot, Traffic, snapshot::unix_ms};
 
@@ -20,15 +16,7 @@ use crate::{Snapshot, Traffic, snapshot::unix_ms};
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What is known of one node.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Seen {
-    /// It answered.
-    Alive(Box<Snapshot>),
-    /// It runs and does not answer, or not with what was asked for; the line says which.
-    Silent(String),
-    /// It does not run.
-    Down,
-}
+pub type Seen = control::Seen<Snapshot>;
 
 /// What is known of all nodes at a moment, or of what they did in an interval.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -39,43 +27,6 @@ pub struct Reading {
     pub seconds: Option<f64>,
     /// Each node that was asked.
     pub nodes: Vec<(String, Seen)>,
-}
-
-impl Seen {
-    fn of(config: &Config, name: &str) -> Self {
-        match ask(config, name) {
-            Ok(snapshot) => Self::Alive(Box::new(snapshot)),
-            Err(ControlError::NotRunning { .. } | ControlError::Ended { .. }) => Self::Down,
-            Err(error) => Self::Silent(error.to_string()),
-        }
-    }
-
-    /// The snapshot of a node that answered.
-    #[must_use]
-    pub fn alive(&self) -> Option<&Snapshot> {
-        match self {
-            Self::Alive(snapshot) => Some(snapshot),
-            Self::Silent(_) | Self::Down => None,
-        }
-    }
-
-    /// One word.
-    #[must_use]
-    pub fn state(&self) -> &'static str {
-        match self {
-            Self::Alive(_) => "alive",
-            Self::Silent(_) => "silent",
-            Self::Down => "down",
-        }
-    }
-}
-
-fn ask(config: &Config, name: &str) -> Result<Snapshot, ControlError> {
-    let mut control = Control::connect(&config.dir, name)?;
-    control.set_patience(PATIENCE)?;
-    let answer = control.call("snapshot", Value::Null, |_| {})?;
-    serde_json::from_value(answer)
-        .map_err(|error| ControlError::Io { name: name.into(), source: error.into() })
 }
 
 impl Reading {
@@ -89,16 +40,7 @@ impl Reading {
             None => config.nodes.iter().map(|node| node.name.as_str()).collect(),
         };
         let unix_ms = unix_ms(SystemTime::now());
-        let nodes = thread::scope(|scope| {
-            let asked: Vec<_> =
-                names.into_iter().map(|name| (name, scope.spawn(move || Seen::of(config, name)))).collect();
-            let seen = asked.into_iter().map(|(name, seen)| {
-                let seen =
-                    seen.join().unwrap_or_else(|_| Seen::Silent(format!("{name}: could not be asked")));
-                (name.to_owned(), seen)
-            });
-            seen.collect()
-        });
+        let nodes = Seen::of_all(&config.dir, &names, "snapshot", PATIENCE);
         Ok(Self { unix_ms, seconds: None, nodes })
     }
 

@@ -43,16 +43,3 @@ pub(crate) fn over(text: &str) {
     let _ = write!(io::stderr(), "\r\x1b[K{text}");
     let _ = io::stderr().flush();
 }
-
-/// A table with its columns aligned: the first row is the header.
-pub(crate) fn table(rows: &[Vec<String>]) -> anyhow::Result<()> {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width =
-        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max();
-    let widths: Vec<_> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    for row in rows {
-        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        line(cells.join("  ").trim_end())?;
-    }
-    Ok(())
-}

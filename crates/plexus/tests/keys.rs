@@ -121,7 +121,13 @@ fn nodes_of_different_hosts_encrypt_and_take_each_key_that_is_valid() {
     joined_and_encrypted();
     key(&cluster, "retire").ok();
     joined_and_encrypted();
+    // A newer key that is half copied: said, and passed over.
+    let next = cluster.dir().join("keys/next.key");
+    std::fs::write(&next, "0123").unwrap();
+    std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o600)).unwrap();
     down(&cluster);
     up(&cluster);
     joined_and_encrypted();
+    let status = cluster.run("status").said().ok();
+    assert!(status.contains("n1: keys: ") && status.contains("next.key: not a key"), "{status}");
 }

@@ -21,7 +21,9 @@ impl Key {
         Self(Zeroizing::new(bytes))
     }
 
-    pub(super) fn bytes(&self) -> &[u8; KEY] {
+    /// The bytes, for whoever proves it.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; KEY] {
         &self.0
     }
 }

@@ -6,10 +6,7 @@
 
 use std::{
     io,
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::fs::PermissionsExt,
-    },
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
@@ -21,7 +18,7 @@ use std::{
 
 use plexus_base::NodeId;
 use plexus_client::wire::{
-    ClientId, ShortPath,
+    ClientId,
     hello::{self, GO, Refusal, Welcome},
     limits::MAX_CLIENTS,
     receive_packet, send_packet,
@@ -37,12 +34,10 @@ use rustix::{
 };
 
 use super::{Attached, Seat};
+use crate::{acceptor::RETRY, socket};
 
 /// How long a program may take to say what it must.
 const HANDSHAKE: Duration = Duration::from_secs(2);
-
-/// How long it is waited before the next attempt to take a program in, when one failed.
-const RETRY: Duration = Duration::from_millis(50);
 
 /// What a program is told, and what it is given.
 pub(crate) struct Offer {
@@ -89,15 +84,9 @@ impl Door {
     /// # Errors
     /// The system's.
     pub(crate) fn open(path: &Path, offer: Offer) -> io::Result<Self> {
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        let short = ShortPath::of(path)?;
-        rustix::net::bind(&listener, &SocketAddrUnix::new(short.path())?)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        socket::open(path, |path| Ok(rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?))?;
         rustix::net::listen(&listener, 64)?;
         let room = Arc::new(Room {
             offer,

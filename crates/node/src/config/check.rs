@@ -134,7 +134,8 @@ fn check_nodes(nodes: &[NodeConfig], encrypt: Encrypt) -> Result<(), String> {
             return Err(format!("node {name} lists the address {} twice; list each once", twice[0]));
         }
         if node.rails.is_empty() {
-            return Err(format!("node {name} has no rails; list at least one of shm, tcp"));
+            let known = RailKind::ALL.map(RailKind::name).join(", ");
+            return Err(format!("node {name} has no rails; list at least one of {known}"));
         }
         if let Some(core) = node.cores.iter().find(|core| **core > MAX_CORE) {
             return Err(format!("node {name} is pinned to core {core}; use 0 to {MAX_CORE}"));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// How long a node may be unreachable before it is gone, at most.
 const LONGEST_PATIENCE_MS: u32 = 60_000;
@@ -14,7 +14,7 @@ const LONGEST_PROBE_MS: u32 = 1000;
 const PROBES: u32 = 3;
 
 /// Whether rails over a network are encrypted. Shared memory never leaves its host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Encrypt {
     /// Between nodes of different hosts.

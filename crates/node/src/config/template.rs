@@ -38,7 +38,7 @@ block_size_kib = {kib}
 # Memory of each node's cache in MiB: at least {MIN_FRAMES_PER_WORKER} blocks for each worker.
 cache_mib = {cache_mib}
 
-# Memory of each node for windows that programs share, in MiB; the same on every node.
+# Memory of each node for windows that programs share, in MiB.
 program_window_mib = {program_window_mib}
 
 # How often changed blocks are written to the disks, in seconds.

@@ -40,6 +40,10 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
 fn a_good_file_is_taken_as_it_is() {
     let config = parse(GOOD).unwrap();
     assert_eq!(config.blocks, 8192);
+    assert!(
+        config.shared_bytes() > (16 + u64::from(PROGRAM_WINDOW_MIB)) << 20,
+        "the window of benchmarks too"
+    );
     assert_eq!(config.disks, [PathBuf::from("/c1/disks/0"), PathBuf::from("/dev/plexus1")]);
     assert_eq!(config.rails(NodeId(1), NodeId(0)), [RailKind::Shm, RailKind::Tcp]);
     assert_eq!(config.rails(NodeId(0), NodeId(2)), [RailKind::Tcp]);
@@ -104,14 +108,14 @@ fn further_addresses_are_further_paths() {
 
 #[test]
 fn each_mistake_has_its_line() {
-    let seventeen: String = (0..17)
-        .map(|n| {
-            format!(
-                "[[node]]\nname = \"m{n}\"\nhost = \"a\"\naddress = \"127.0.0.1:{}\"\nrails = [\"tcp\"]\n",
-                7500 + n
-            )
-        })
-        .collect();
+    let node = |number: usize, more: &str| {
+        format!(
+            "[[node]]\nname = \"m{number}\"\nhost = \"a\"\naddress = \"127.0.0.1:{}\"\nrails = [\"tcp\"]\n{more}",
+            7500 + number
+        )
+    };
+    let seventeen: String = (0..17).map(|number| node(number, "")).collect();
+    let metrics = "metrics = \"127.0.0.1:7410\"\n";
     let cases: &[(&str, &str, &str)] = &[
         ("workers = 2", "workers = 2\nworker = 3", "/c1/cluster.toml:6: unknown field `worker`"),
         ("cores = [0, 1]", "core = 1", "/c1/cluster.toml:23: unknown field `core`"),
@@ -146,7 +150,7 @@ fn each_mistake_has_its_line() {
         ("size_mib = 64", "blocks = 9000000000000000000", "would have 9000000000000000000 blocks"),
         ("\"/dev/plexus1\"", "\"disks/0\"", "lists the disk disks/0 twice"),
         ("[\"disks/0\", \"/dev/plexus1\"]", "[]", "lists no disks"),
-        ("[\"tcp\"]", "[]", "node n3 has no rails"),
+        ("[\"tcp\"]", "[]", "node n3 has no rails; list at least one of shm, ofi, tcp"),
         ("[\"tcp\"]", "[\"rdma\"]", "unknown rail `rdma`: use shm or ofi or tcp"),
         (
             "[\"tcp\"]",
@@ -166,8 +170,8 @@ fn each_mistake_has_its_line() {
         ),
         (
             "cores = [0, 1]",
-            "metrics = \"127.0.0.1:7410\"\n[[node]]\nname = \"n5\"\nhost = \"a\"\naddress = \"127.0.0.1:7405\"\nrails = [\"tcp\"]\nmetrics = \"127.0.0.1:7410\"",
-            "nodes n2 and n5 have the same metrics on one host",
+            &format!("{metrics}{}", node(5, metrics)),
+            "nodes n2 and m5 have the same metrics on one host",
         ),
         (
             "[group]",

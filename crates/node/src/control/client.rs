@@ -3,15 +3,23 @@
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
+    path::Path,
     time::Duration,
 };
 
 use serde_json::Value;
 
 use plexus_client::wire::ShortPath;
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt},
+};
 
 use super::{MAX_LINE, Request, Response};
 use crate::layout::ClusterDir;
+
+/// How long a node may take to take a connection: at once, unless it is stopped and many wait already.
+const REACHED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A connection to a living node.
 pub struct Control {
@@ -37,6 +45,12 @@ pub enum ControlError {
         name: String,
         /// What it was asked for.
         command: String,
+    },
+    /// It runs, and takes no connection.
+    #[error("{name} does not take connections; is it stopped?")]
+    Closed {
+        /// The node.
+        name: String,
     },
     /// The node did not answer in time.
     #[error("{name} does not answer to `{command}`")]
@@ -64,19 +78,45 @@ pub enum ControlError {
     },
 }
 
+/// A connection to the socket at `path`. The system's own waits for as long as the other end has no room for one more.
+fn reach(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let short = ShortPath::of(path)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(limit))?;
+    let address = SocketAddrUnix::new(short.path())?;
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => return Ok(socket.into()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 impl Control {
     /// Connects to the node called `name` of the cluster in `dir`.
     ///
     /// # Errors
-    /// The node does not live, or the system's.
+    /// The node does not live, or takes no connections, or the system's.
     pub fn connect(dir: &ClusterDir, name: &str) -> Result<Self, ControlError> {
-        let stream = ShortPath::of(&dir.socket(name)).and_then(|short| UnixStream::connect(short.path()));
-        match stream {
+        Self::connect_within(dir, name, REACHED_WITHIN)
+    }
+
+    pub(super) fn connect_within(
+        dir: &ClusterDir,
+        name: &str,
+        limit: Duration,
+    ) -> Result<Self, ControlError> {
+        match reach(&dir.socket(name), limit) {
             Ok(stream) => Ok(Self { name: name.into(), stream: BufReader::new(stream) }),
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
             {
                 Err(ControlError::NotRunning { name: name.into(), dir: dir.root().display().to_string() })
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(ControlError::Closed { name: name.into() })
             }
             Err(source) => Err(ControlError::Io { name: name.into(), source }),
         }

@@ -14,6 +14,7 @@
 //! an error, like anything else that is not such a line, and ends nothing but itself.
 
 mod client;
+mod seen;
 mod server;
 
 use std::{
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use client::{Control, ControlError};
+pub use seen::Seen;
 pub use server::Server;
 
 /// Longest line in bytes, either way.

@@ -54,6 +54,25 @@ fn served(directory: &std::path::Path, gone: mpsc::Sender<()>) -> (ClusterDir, S
 }
 
 #[test]
+fn a_node_that_takes_no_connection_is_not_waited_for_for_ever() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = ClusterDir::new(directory.path());
+    fs::create_dir_all(dir.run()).unwrap();
+    // A stopped node's socket: connections wait in it until there is no room for one more.
+    let _listener = std::os::unix::net::UnixListener::bind(dir.socket("n1")).unwrap();
+    let limit = Duration::from_millis(10);
+    let mut waiting = Vec::new();
+    let refused = loop {
+        match Control::connect_within(&dir, "n1", limit) {
+            Ok(control) => waiting.push(control),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, ControlError::Closed { .. }), "{refused}");
+    assert!(refused.to_string().contains("n1 does not take connections"), "{refused}");
+}
+
+#[test]
 fn requests_are_answered_in_turn() {
     let directory = tempfile::tempdir().unwrap();
     let (dir, server) = served(directory.path(), mpsc::channel().0);

@@ -82,6 +82,11 @@ impl Cluster {
         self.dir.attach(&format!("n{}", index + 1))
     }
 
+    /// Where operators reach it.
+    pub(crate) fn control(&self, index: usize) -> PathBuf {
+        self.dir.socket(&format!("n{}", index + 1))
+    }
+
     /// The cluster's directory.
     pub(crate) fn directory(&self) -> &Path {
         self.dir.root()

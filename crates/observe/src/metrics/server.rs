@@ -8,16 +8,11 @@
 use std::{
     io::{self, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    os::fd::OwnedFd,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    thread::{self, JoinHandle},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use plexus_node::acceptor::Acceptor;
 
 use super::CONTENT_TYPE;
 
@@ -33,16 +28,12 @@ const MAX_HEAD: usize = 4096;
 /// How long an answer is given again before the node is looked at anew.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// After a connection that could not be accepted, for want of descriptors perhaps: looking again at once would burn a core.
-const PAUSE: Duration = Duration::from_millis(50);
-
 type Source = dyn Fn() -> String + Send + Sync;
 
 /// Serves until dropped.
 pub struct Server {
     address: SocketAddr,
-    stop: Arc<OwnedFd>,
-    acceptor: Option<JoinHandle<()>>,
+    _acceptor: Acceptor,
 }
 
 /// A port that is taken, to be served later: a node finds out that it cannot have it before it bothers its peers.
@@ -51,7 +42,6 @@ pub struct Reserved(TcpListener);
 struct Shared {
     source: Box<Source>,
     last: Mutex<Option<(Instant, Arc<str>)>>,
-    open: AtomicUsize,
 }
 
 impl Server {
@@ -60,9 +50,7 @@ impl Server {
     /// # Errors
     /// Somebody else has it, or the address is not one of this machine's.
     pub fn reserve(address: SocketAddr) -> io::Result<Reserved> {
-        let listener = TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        Ok(Reserved(listener))
+        TcpListener::bind(address).map(Reserved)
     }
 
     /// Where it listens.
@@ -79,69 +67,19 @@ impl Reserved {
     /// No descriptor or thread.
     pub fn serve(self, source: impl Fn() -> String + Send + Sync + 'static) -> io::Result<Server> {
         let address = self.0.local_addr()?;
-        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        let stopped = Arc::clone(&stop);
-        let shared =
-            Arc::new(Shared { source: Box::new(source), last: Mutex::default(), open: AtomicUsize::new(0) });
-        let acceptor = thread::Builder::new()
-            .name("metrics".into())
-            .spawn(move || accept(&self.0, &stopped, &shared))?;
-        Ok(Server { address, stop, acceptor: Some(acceptor) })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // An eventfd that was never full takes one more.
-        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if let Some(acceptor) = self.acceptor.take() {
-            let _ = acceptor.join();
-        }
-    }
-}
-
-fn accept(listener: &TcpListener, stop: &OwnedFd, shared: &Arc<Shared>) {
-    loop {
-        let mut events = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-        if poll(&mut events, None).is_err() {
-            continue; // Interrupted; nothing else can happen to these two.
-        }
-        if !events[1].revents().is_empty() {
-            return;
-        }
-        let stream = match listener.accept() {
-            Ok((stream, _)) => stream,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-            Err(_) => {
-                thread::sleep(PAUSE);
-                continue;
-            }
-        };
-        if shared.open.fetch_add(1, Relaxed) >= CONNECTIONS {
-            shared.open.fetch_sub(1, Relaxed);
-            continue; // Closed: the scraper tries again, a flood gets nothing.
-        }
-        let open = Open(Arc::clone(shared));
-        // Without a thread the connection is closed, like one too many.
-        let _ = thread::Builder::new().name("metrics-client".into()).spawn(move || {
+        let shared = Shared { source: Box::new(source), last: Mutex::default() };
+        let serve = move |stream| {
             // Whoever went away or was too slow is not waiting for an explanation.
-            let _ = answer(&stream, &open.0);
-        });
-    }
-}
-
-/// One of the [`CONNECTIONS`]; given back also when the source panics.
-struct Open(Arc<Shared>);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Relaxed);
+            let _ = answer(&stream, &shared);
+        };
+        // One too many is closed: the scraper tries again, a flood gets nothing.
+        let acceptor = Acceptor::start("metrics", self.0, CONNECTIONS, serve, drop)?;
+        Ok(Server { address, _acceptor: acceptor })
     }
 }
 
 fn answer(mut stream: &TcpStream, shared: &Shared) -> io::Result<()> {
     let end = Instant::now() + WITHIN;
-    stream.set_nonblocking(false)?;
     let (status, body) = match head(stream, end)? {
         None => ("431 Request Header Fields Too Large", Arc::from("too long\n")),
         Some(head) => respond(&head, shared),
@@ -220,7 +158,10 @@ fn left(end: Instant) -> io::Result<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicU32};
+    use std::{
+        sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+        thread,
+    };
 
     use super::*;
 

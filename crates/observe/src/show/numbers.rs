@@ -1,18 +1,6 @@
 //! Numbers as people read them.
 
-/// A whole number with commas between thousands.
-#[must_use]
-pub fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::with_capacity(digits.len() * 4 / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
+pub use plexus_node::blocks::thousands as count;
 
 /// Something per second, to the whole number.
 #[must_use]

@@ -1,7 +1,8 @@
 //! `plexus down`: writes everything back and ends the nodes of this machine.
 
 use anyhow::bail;
-use plexus_node::{blocks::thousands, down};
+use plexus_node::down;
+use plexus_observe::show::count;
 
 use super::cluster::Cluster;
 use crate::output;
@@ -36,8 +37,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             "{}: down: {} nodes gave back {} blocks and wrote {} of them; everything is on disk",
             config.name,
             down.ended.len(),
-            thousands(held),
-            thousands(written)
+            count(held),
+            count(written)
         ))?;
     }
     if !down.left.is_empty() {

@@ -1,11 +1,7 @@
 //! `plexus status`: the nodes of a cluster.
 
-use plexus_node::{
-    commands::Status,
-    config::Config,
-    launch::{self, Seen},
-    settle,
-};
+use plexus_node::{commands::Status, config::Config, control::Seen, launch::look_at_all, settle};
+use plexus_observe::show::{Table, count, duration};
 
 use super::cluster::Cluster;
 use crate::output;
@@ -23,8 +19,8 @@ pub(crate) struct Args {
 /// Shows them.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
-    let nodes: Vec<_> =
-        config.nodes.iter().map(|node| (node.name.as_str(), launch::look(&config.dir, &node.name))).collect();
+    let names: Vec<_> = config.nodes.iter().map(|node| node.name.as_str()).collect();
+    let nodes = look_at_all(&config.dir, &names);
     let lost = settle::settled(&config)?.lost;
     if args.json {
         let nodes: Vec<_> = nodes
@@ -39,20 +35,24 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             "cluster": config.name, "id": config.id.to_string(), "nodes": nodes, "lost": lost,
         }));
     }
-    let header =
-        ["node", "pid", "state", "epoch", "members", "uptime", "rails", "held", "written", "strangers"];
-    let mut rows = vec![header.map(String::from).to_vec()];
-    rows.extend(nodes.iter().map(|(name, status)| match status {
-        Seen::Alive(status) => row(status),
-        Seen::Silent(_) => vec![(*name).into(), "-".into(), "silent".into()],
-        Seen::Down => vec![(*name).into(), "-".into(), "down".into()],
-    }));
-    output::table(&rows)?;
+    let heads =
+        ["node", "state", "members", "rails", "pid", "epoch", "uptime", "held", "written", "strangers"];
+    let mut table = Table::new(heads).left(4);
+    for (name, seen) in &nodes {
+        match seen {
+            Seen::Alive(status) => table.row(row(status)),
+            Seen::Silent(_) | Seen::Down => table.row([name.clone(), seen.state().into()]),
+        }
+    }
+    output::line(table.to_string().trim_end())?;
     for (name, seen) in &nodes {
         match seen {
             Seen::Alive(status) => {
                 if let Some(why) = &status.why {
                     output::line(&format!("{name}: stopped: {why}"))?;
+                }
+                if let Some(problem) = &status.body.keys {
+                    output::line(&format!("{name}: keys: {problem}"))?;
                 }
                 for peer in &status.body.peers {
                     if let Some(problem) = &peer.problem {
@@ -70,22 +70,22 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     say_lost(&config, &lost)
 }
 
-fn row(status: &Status) -> Vec<String> {
+fn row(status: &Status) -> [String; 10] {
     let body = &status.body;
     let rails =
         body.peers.iter().map(|peer| format!("{}:{}", peer.name, peer.rail.as_deref().unwrap_or("none")));
     let or_dash = |text: String| if text.is_empty() { "-".into() } else { text };
-    vec![
+    [
         status.name.clone(),
-        status.pid.to_string(),
         status.state.to_string(),
-        body.epoch.to_string(),
         or_dash(body.members.join(",")),
-        plexus_observe::show::duration(status.uptime_s),
         or_dash(rails.collect::<Vec<_>>().join(" ")),
-        body.blocks_held.to_string(),
-        body.blocks_written.to_string(),
-        body.strangers.to_string(),
+        status.pid.to_string(),
+        body.epoch.to_string(),
+        duration(status.uptime_s),
+        count(body.blocks_held),
+        count(body.blocks_written),
+        count(body.strangers),
     ]
 }
 
