@@ -24,6 +24,24 @@ impl Usage {
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
     }
 
+    /// CPU time of this thread, in nanoseconds.
+    #[must_use]
+    pub fn cpu_ns_of_thread() -> u64 {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    }
+
+    /// CPU time of the threads that process `pid` has now, in nanoseconds, as of their last tick; 0 where the system does not say.
+    #[must_use]
+    pub fn cpu_ns_of(pid: u32) -> u64 {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let spent = threads.filter_map(|thread| {
+            let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+            text.split(' ').next()?.parse::<u64>().ok()
+        });
+        spent.sum()
+    }
+
     /// Now. Switches are those of the threads that live: take both moments while the same threads do.
     ///
     /// # Errors
@@ -79,6 +97,7 @@ mod tests {
         let _ = other.join();
         let used = Usage::now().unwrap().since(&before);
         assert!(used.cpu_ns >= 2_000_000 && sum > 0);
+        assert!(Usage::cpu_ns_of_thread() > 0 && Usage::cpu_ns_of(std::process::id()) > 0);
         assert!(Usage::now().unwrap().voluntary > 0);
     }
 }

@@ -19,7 +19,7 @@ use plexus_fabric::{
     shm::{RxRings, ShmParts, TxRings},
     tcp::TcpParts,
 };
-use plexus_interconnect::{Channel, Message, Net, Service, Worker, WorkerParts};
+use plexus_interconnect::{Channel, Kind, Message, Net, Service, Worker, WorkerParts};
 use plexus_node::port::Ports;
 
 /// Few: where cores are missing, two threads that poll take turns.
@@ -156,7 +156,7 @@ fn sockets() -> (TcpStream, TcpStream) {
 fn every_operation() -> Grid {
     Grid {
         tests: Test::ALL.into(),
-        ops: Op::ALL.into(),
+        ops: Op::of_nodes().collect(),
         sizes: vec![8, 4096, 1 << 20, perf::LONGEST],
         streams: vec![1],
         depths: vec![16],
@@ -225,7 +225,7 @@ fn streams_both_ways_under_load_on_every_lane() {
     for (kind, driving) in [(RailKind::Shm, Driving::Polling), (RailKind::Tcp, Driving::Waiting)] {
         for lane in LaneChoice::ALL {
             // What is written keeps its order on the prompt lane only.
-            let ops = Op::ALL.iter().copied().filter(|op| (*op, *lane) != (Op::Write, LaneChoice::Bulk));
+            let ops = Op::of_nodes().filter(|op| (*op, *lane) != (Op::Write, LaneChoice::Bulk));
             let grid = Grid {
                 ops: ops.collect(),
                 sizes: vec![8, 4096],
@@ -298,6 +298,33 @@ fn a_run_that_nobody_wants_ends() {
             assert_eq!(serving.join().unwrap(), Err(PerfError::Unwanted));
         });
     }
+}
+
+#[test]
+fn a_server_that_is_sent_nonsense_gives_up_and_says_so() {
+    let pair = Pair::new(RailKind::Shm);
+    let trials = vec![Trial::new(Test::Latency, Op::Send, 8)];
+    let plan = Plan { peer: 1, driving: Driving::Waiting, trials, until: Until::Ms(600_000) };
+    let serve = Serve { driving: Driving::Waiting, patience_ms: plan.total_ms() };
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| perf::serve(&pair.places[1], &serve, &mut || true));
+        let running = scope.spawn(|| perf::run(&pair.places[0], &plan, &mut |_| true));
+        // As soon as messages flow.
+        let counters = &pair.places[1].worker.links()[0].counters[Channel::Benchmark.index()];
+        while counters.server_in.snapshot().total_messages() < 100 {
+            thread::yield_now();
+        }
+        // Data (5) of whichever trial it is, and not in its turn.
+        pair.places[0].worker.with(|_, net| {
+            for trial in 0..64 {
+                let tag = 5 | trial << 10 | 0x7777 << 16;
+                net.send(NodeId(1), Channel::Benchmark, Kind::Request, tag, &[0; 8]).unwrap();
+            }
+        });
+        assert_eq!(serving.join().unwrap(), Err(PerfError::Changed { bytes: 8 }));
+        let told = format!("the other side gave up: {}", PerfError::Changed { bytes: 8 });
+        assert_eq!(running.join().unwrap(), Err(PerfError::Refused(told)));
+    });
 }
 
 #[test]

@@ -16,13 +16,13 @@ struct Cli {
     command: commands::Command,
 }
 
-/// Exit codes: 0 done, 1 not done (one line on standard error says why), 2 wrong usage.
+/// Exit codes: 0 done, 1 not done (one line on standard error says why), 2 wrong usage, 3 measured, and a threshold missed.
 fn main() -> ExitCode {
     match Cli::parse().command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output::error(&error);
-            ExitCode::FAILURE
+            if error.is::<commands::Missed>() { ExitCode::from(3) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -96,6 +96,24 @@ fn a_running_cluster_is_measured_again_and_again() {
     let said = common::run(["perf", &dir]).args(every).said().json();
     assert_eq!(said["perf"].as_array().unwrap().len(), 12, "operations, tests, ways of waiting");
 
+    // Programs at both nodes, beside the nodes themselves, in the order asked for.
+    let both = ["--op", "datagram,send", "--sizes", "64", "--streams", "2", "--count", "20", "--json"];
+    let said = common::run(["perf", &dir, "n2", "n1"]).args(both).said().json();
+    let rows = said["perf"].as_array().unwrap();
+    let ops: Vec<_> = rows.iter().map(|row| row["op"].as_str().unwrap()).collect();
+    assert_eq!(ops, ["datagram", "send"].repeat(4), "tests, ways of waiting");
+    for row in rows {
+        assert!(row["messages"].as_u64() >= Some(20) && row["mb_per_s"].as_f64() > Some(0.0), "{row}");
+        assert_eq!(row["per_stream"]["each"].as_array().unwrap().len(), 2, "{row}");
+        if row["test"] == "latency" {
+            assert_eq!(row["latency_us"]["count"], row["messages"], "{row}");
+            assert!(row["latency_us"]["p50"].as_f64() <= row["round_trip_us"]["p50"].as_f64(), "{row}");
+        }
+    }
+    let long = ["--op", "datagram", "--wait", "event", "--sizes", "1,64K", "--seconds", "0.05", "--json"];
+    let said = common::run(["perf", &dir]).args(long).said().json();
+    assert_eq!(said["perf"].as_array().unwrap().len(), 4, "tests, sizes");
+
     // What does not fit is refused by one line, and the cluster goes on.
     for (args, part) in [
         (&["bench", "blocks", &dir, "--hot", "1000000"], "hot blocks: use 1 to"),

@@ -17,10 +17,6 @@ use super::{
 };
 use crate::{Usage, clock, responses::thousandths};
 
-/// Messages that flow before any counts: a quarter of what is measured, at most so many milliseconds or messages.
-const WARM_MS: u64 = 200;
-const WARM_COUNT: u64 = 10_000;
-
 /// What a [`Client`] leaves behind.
 pub(super) type Outcome = Result<Vec<Measured>, PerfError>;
 
@@ -108,16 +104,12 @@ impl Client {
         let Some(side) = &mut self.side else { return };
         let answered = side.active.as_ref().map_or(0, |active| active.answered());
         let spent = now.since(self.began);
-        let warm = || match self.until {
-            Until::Ms(ms) => spent.0 >= u64::from(ms / 4).min(WARM_MS) * 1_000_000,
-            Until::Count(count) => answered >= (count / 4).min(WARM_COUNT),
-        };
-        let over = || match self.until {
+        let reached = |until| match until {
             Until::Ms(ms) => spent.0 >= u64::from(ms) * 1_000_000,
             Until::Count(count) => answered >= count,
         };
         match self.phase {
-            Phase::Warming if warm() => {
+            Phase::Warming if reached(self.until.warm_up()) => {
                 self.phase = Phase::Measuring;
                 clock::calibrate();
                 let now = clock::now();
@@ -127,7 +119,7 @@ impl Client {
                 self.cpu_before_ns = Usage::cpu_ns();
             }
             Phase::Measuring => {
-                if over() {
+                if reached(self.until) {
                     self.phase = Phase::Ending;
                     self.cpu_ns = Usage::cpu_ns() - self.cpu_before_ns;
                     self.elapsed = spent;
@@ -191,6 +183,10 @@ impl Port for Client {
             (What::Ready, Phase::Beginning) => {
                 let why = String::from_utf8_lossy(message.payload).into_owned();
                 self.progress.finish(Err(PerfError::Refused(why)));
+            }
+            (What::Failed, _) => {
+                let why = String::from_utf8_lossy(message.payload);
+                self.progress.finish(Err(PerfError::Refused(format!("the other side gave up: {why}"))));
             }
             (What::Ended, Phase::Ending) => match serde_json::from_slice(message.payload) {
                 Ok(report) => self.ended(net, report),

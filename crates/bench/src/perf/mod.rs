@@ -12,6 +12,7 @@
 //! | how an operation moves its bytes, and where to | `ops/`, `places.rs` |
 //! | what a side sends, keeps count of and answers | `side.rs`, `active.rs`, `passive.rs` |
 //! | when a trial begins, counts and ends | `client.rs`, `server.rs` |
+//! | what programs see instead | `datagram.rs` |
 //! | what comes out | `result.rs` |
 
 mod active;
@@ -20,6 +21,7 @@ mod between;
 mod client;
 pub mod command;
 pub mod compare;
+mod datagram;
 mod grid;
 pub mod host;
 mod ops;
@@ -41,6 +43,7 @@ mod wire;
 use plexus_base::NodeId;
 
 pub use between::{BetweenError, between};
+pub use datagram::{Attachment, datagrams};
 pub use grid::{Grid, load, size, sizes};
 pub use over::Over;
 pub use parameters::{

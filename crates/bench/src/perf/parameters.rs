@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
+use plexus_client::{MAX_MESSAGE, wire::limits::FLOW_MESSAGES};
 use plexus_fabric::WindowId;
 use plexus_interconnect::Channel;
 use plexus_node::body::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES};
@@ -101,6 +102,8 @@ named! {
         Write "write",
         /// One added to a word of the peer's window.
         Atomic "atomic",
+        /// In a reliable datagram from a program of one node to a program of the other.
+        Datagram "datagram",
     }
 }
 
@@ -127,11 +130,16 @@ named! {
 }
 
 impl Op {
+    /// Those between nodes, in the order of [`Op::ALL`].
+    pub fn of_nodes() -> impl Iterator<Item = Self> {
+        Self::ALL.iter().copied().filter(|op| *op != Self::Datagram)
+    }
+
     /// Whether one round trip carries the bytes one way only, so that half of it is no latency of anything.
     #[must_use]
     pub fn fetches(self) -> bool {
         match self {
-            Self::Send | Self::Put | Self::Write => false,
+            Self::Send | Self::Put | Self::Write | Self::Datagram => false,
             Self::Get | Self::Atomic => true,
         }
     }
@@ -143,6 +151,7 @@ impl Op {
             Self::Send | Self::Put | Self::Get => (1, LONGEST),
             Self::Write => (WORD, LONGEST),
             Self::Atomic => (WORD, WORD),
+            Self::Datagram => (1, MAX_MESSAGE as u32),
         }
     }
 }
@@ -209,6 +218,19 @@ impl Trial {
         place % places * u64::from(self.bytes)
     }
 
+    /// Refuses what nodes cannot measure.
+    ///
+    /// # Errors
+    /// What is wrong and what can be used.
+    pub fn check_between_nodes(&self) -> Result<(), PerfError> {
+        match self.op {
+            Op::Datagram => Err(PerfError::Plan(
+                "datagrams are between programs: measure them with a running cluster, as in `plexus perf c1 n1 n2 --op datagram`".into(),
+            )),
+            _ => self.check(),
+        }
+    }
+
     /// Refuses what cannot be measured.
     ///
     /// # Errors
@@ -231,6 +253,16 @@ impl Trial {
                 "write on the bulk lane, where rails share the load and nothing keeps an order: use prompt"
                     .into(),
             );
+        }
+        if self.op == Op::Datagram {
+            if self.bidirectional || self.load.is_some() || self.lane != LaneChoice::Auto {
+                return wrong(
+                    "datagrams go one way, with nothing beside them, on the lane that nodes choose".into(),
+                );
+            }
+            if self.depth as usize > FLOW_MESSAGES {
+                return wrong(format!("a depth of {} of datagrams: use 1 to {FLOW_MESSAGES}", self.depth));
+            }
         }
         if !(1..=STREAMS).contains(&self.streams) {
             return wrong(format!("{} streams: use 1 to {STREAMS}", self.streams));
@@ -274,6 +306,21 @@ pub enum Until {
     Count(u64),
 }
 
+/// Messages that flow before any counts: a quarter of what is measured, at most so many milliseconds or messages.
+const WARM_MS: u32 = 200;
+const WARM_COUNT: u64 = 10_000;
+
+impl Until {
+    /// When messages have flowed for long enough to count from then on.
+    #[must_use]
+    pub fn warm_up(self) -> Self {
+        match self {
+            Self::Ms(ms) => Self::Ms((ms / 4).min(WARM_MS)),
+            Self::Count(count) => Self::Count((count / 4).min(WARM_COUNT)),
+        }
+    }
+}
+
 /// The longest that a trial may last which ends by count, in milliseconds.
 const COUNT_WITHIN_MS: u64 = 60_000;
 
@@ -307,7 +354,7 @@ impl Plan {
         if self.trials.is_empty() || self.trials.len() > 4096 {
             return wrong(format!("{} trials: use 1 to 4096", self.trials.len()));
         }
-        self.trials.iter().try_for_each(Trial::check)
+        self.trials.iter().try_for_each(Trial::check_between_nodes)
     }
 
     /// The longest that all trials take together, in milliseconds, with their warm-up.
@@ -342,7 +389,7 @@ mod tests {
         }
         let said = "ipx".parse::<Op>().unwrap_err();
         assert!(
-            said.starts_with("unknown operation `ipx`: use one of send, put, get, write, atomic"),
+            said.starts_with("unknown operation `ipx`: use one of send, put, get, write, atomic, datagram"),
             "{said}"
         );
     }
@@ -382,9 +429,21 @@ mod tests {
                 "use 16384 at most",
             ),
             (plan(Trial { bytes: LONGEST, streams: 64, ..good }, Until::Ms(10)), "use 256 at most"),
+            (plan(Trial { op: Op::Datagram, ..good }, Until::Ms(10)), "with a running cluster"),
             (plan(good, Until::Ms(9)), "9 ms for each trial"),
             (plan(good, Until::Count(0)), "0 messages"),
             (Plan { trials: Vec::new(), ..plan(good, Until::Ms(10)) }, "0 trials"),
+        ] {
+            let said = bad.check().unwrap_err().to_string();
+            assert!(said.contains(part), "{said}");
+        }
+        let datagram = Trial { op: Op::Datagram, ..good };
+        assert_eq!(datagram.check(), Ok(()));
+        for (bad, part) in [
+            (Trial { bytes: 65_537, ..datagram }, "use 1 to 65536"),
+            (Trial { depth: 65, ..datagram }, "use 1 to 64"),
+            (Trial { bidirectional: true, ..datagram }, "one way"),
+            (Trial { lane: LaneChoice::Bulk, ..datagram }, "one way"),
         ] {
             let said = bad.check().unwrap_err().to_string();
             assert!(said.contains(part), "{said}");

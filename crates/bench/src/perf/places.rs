@@ -82,7 +82,7 @@ pub(super) fn prepare(window: &Window, trial: &Trial, number: u32, data: &[u8]) 
         }
     };
     match trial.op {
-        Op::Send | Op::Put => {}
+        Op::Send | Op::Put | Op::Datagram => {}
         Op::Write => (0..trial.streams).for_each(|stream| {
             clear(word(Announced::Data, stream));
             clear(word(Announced::Answer, stream));

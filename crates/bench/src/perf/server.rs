@@ -34,8 +34,8 @@ impl Server {
 
     fn begin(&mut self, net: &mut Net, from: NodeId, number: u32, payload: &[u8]) {
         let trial = serde_json::from_slice::<Trial>(payload).map_err(|error| error.to_string());
-        let checked =
-            trial.and_then(|trial| trial.check().map(|()| trial).map_err(|error| error.to_string()));
+        let checked = trial
+            .and_then(|trial| trial.check_between_nodes().map(|()| trial).map_err(|error| error.to_string()));
         match checked {
             Ok(trial) => {
                 let side = self.side.insert(Side::server(trial, number, from, self.window.clone()));
@@ -44,6 +44,15 @@ impl Server {
             }
             Err(why) => reply(net, from, What::Ready, format!("the other side cannot: {why}").as_bytes()),
         }
+    }
+
+    /// Gives up. The client is told, for it would wait until its patience ends.
+    #[cold]
+    fn fail(&mut self, net: &mut Net, error: PerfError) {
+        if let Some(client) = self.client {
+            reply(net, client, What::Failed, error.to_string().as_bytes());
+        }
+        self.progress.finish(Err(error));
     }
 
     fn report(&mut self) -> ServerReport {
@@ -101,7 +110,7 @@ impl Port for Server {
             _ => {
                 let Some(side) = &mut self.side else { return };
                 if let Err(error) = side.message(net, tag, &message) {
-                    self.progress.finish(Err(error));
+                    self.fail(net, error);
                 }
             }
         }
@@ -113,7 +122,7 @@ impl Port for Server {
         if self.client == Some(from)
             && let Err(error) = side.reply(net, tag, payload)
         {
-            self.progress.finish(Err(error));
+            self.fail(net, error);
         }
     }
 
@@ -126,7 +135,7 @@ impl Port for Server {
         match side.turn(net) {
             Ok((done, _)) => done,
             Err(error) => {
-                self.progress.finish(Err(error));
+                self.fail(net, error);
                 0
             }
         }

@@ -62,10 +62,12 @@ pub(super) enum What {
     Drain,
     /// Client: that was the last trial.
     Bye,
+    /// Server: it gives up; why, as a line.
+    Failed,
 }
 
 impl What {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Hello,
         Self::Welcome,
         Self::Begin,
@@ -79,6 +81,7 @@ impl What {
         Self::Ended,
         Self::Drain,
         Self::Bye,
+        Self::Failed,
     ];
 }
 
@@ -150,7 +153,7 @@ mod tests {
             assert_eq!(Tag::read(Tag::of(what, 63, 62, 0x1_2345_6789)), Some(tag));
             assert_eq!(Tag::read(Tag::plain(what)), Some(Tag { what, stream: 0, trial: 0, number: 0 }));
         }
-        assert_eq!((Tag::read(0), Tag::read(14), Tag::read(15)), (None, None, None));
+        assert_eq!((Tag::read(0), Tag::read(15)), (None, None));
         assert_eq!((number(&[1, 2]), number(&[1, 0, 0, 0, 0, 0, 0, 0, 9])), (0, 1));
     }
 }

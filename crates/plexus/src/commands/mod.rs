@@ -20,6 +20,8 @@ mod up;
 
 use clap::Subcommand;
 
+pub(crate) use perf::Missed;
+
 /// What there is to do.
 #[derive(Subcommand)]
 pub(crate) enum Command {

@@ -10,13 +10,17 @@ use plexus_interconnect::mesh::Key;
 use super::{
     AloneError, Ask, PORT, RailChoice,
     machine::identity,
-    meet::{Answer, AskWire, has, hear, say},
+    meet::{Answer, AskWire, has},
     mesh::{End, LISTENER, Pair},
+    sealed::Sealed,
 };
 use crate::perf::{Driving, Live, Measured, Over, Plan, Trial, Until, run};
 
 /// How long an address may take to be reached.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long a listener may take to prove that it has the key.
+const PROVED_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long a listener may take to answer: it may be busy with somebody else.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
@@ -27,7 +31,7 @@ pub struct Session {
     driving: Driving,
     over: Over,
     // Last: its end tells the listener that the session is over.
-    _control: TcpStream,
+    _control: Sealed,
 }
 
 impl Session {
@@ -39,28 +43,30 @@ impl Session {
         if let RailChoice::Only(rail) = ask.rail {
             has(rail).map_err(AloneError::Machine)?;
         }
-        let mut control = reach(target)?;
+        let stream = reach(target)?;
         let talk = |what| move |error| AloneError::Talk { what, error };
-        say(&mut control, &AskWire::of(ask, identity(), key.is_some()))
-            .map_err(talk("asking the listener"))?;
+        let control = Sealed::call(stream, key, PROVED_WITHIN);
+        let mut control = control.map_err(talk("proving the key to the listener"))?;
+        control.say(&AskWire::of(ask, identity())).map_err(talk("asking the listener"))?;
         let answer: Result<Answer, String> =
-            hear(&mut control, ANSWERED_WITHIN).map_err(talk("waiting for the listener's answer"))?;
+            control.hear(ANSWERED_WITHIN).map_err(talk("waiting for the listener's answer"))?;
         let answer = answer.map_err(AloneError::Refused)?;
         let rail = match answer.rail.parse().map_err(AloneError::Refused)? {
             RailChoice::Only(kind) => kind,
             RailChoice::Auto => return Err(AloneError::Refused("it names no rail".into())),
         };
-        let addresses = control.local_addr().and_then(|here| Ok((here, control.peer_addr()?)));
+        let addresses = control.stream().local_addr();
+        let addresses = addresses.and_then(|here| Ok((here, control.stream().peer_addr()?)));
         let (here, there) = addresses.map_err(talk("looking at the connection"))?;
         let pair = Pair {
             cluster: answer.cluster,
             rail,
             waiting: ask.waiting,
             key: key.cloned(),
-            encrypt: ask.encrypt,
+            encrypt: answer.encrypt,
         };
         let end = End::connect(&pair, here.ip(), SocketAddr::new(there.ip(), answer.port))?;
-        end.wait()?;
+        end.wait(&mut || true)?;
         let encrypted = end.rails().iter().any(|rail| rail.encrypted);
         let over = Over { rail: answer.rail, encrypted, why: answer.why };
         Ok(Self { end, driving: ask.driving, over, _control: control })

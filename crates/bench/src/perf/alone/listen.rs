@@ -1,34 +1,59 @@
-//! The listener: serves one client after another.
+//! The listener: hears everybody at once until they have proved the key, then serves one client after another.
+//!
+//! Who connects has a thread and little time. [`GUESTS`] are heard at once, [`FROM_ONE`] of them from one address, so that
+//! who says nothing holds nobody else up. What was asked for is done only after it was sealed with the key.
 
 use std::{
+    collections::BTreeMap,
     io,
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
     thread,
     time::Duration,
 };
 
-use plexus_fabric::RailKind;
 use plexus_interconnect::mesh::Key;
+use plexus_node::acceptor::Acceptor;
 
 use super::{
     AloneError, Ask,
     machine::{identity, pin},
-    meet::{Answer, AskWire, choose, hear, keys_agree, say},
+    meet::{Answer, AskWire, choose},
     mesh::{End, Pair},
+    sealed::Sealed,
 };
 use crate::perf::{PerfError, Serve, serve};
 
-/// How long a client may take to say what it wants.
-const ASKED_WITHIN: Duration = Duration::from_secs(2);
+/// How long a client may take to prove the key, and again to say what it wants.
+const HEARD_WITHIN: Duration = Duration::from_secs(2);
+
+/// Most connections that are heard, or wait to be served.
+const GUESTS: usize = 64;
+
+/// Most of them from one address.
+const FROM_ONE: usize = 16;
 
 /// A session lasts as long as its client wants; no measurement takes longer than this.
 const PATIENCE_MS: u64 = 24 * 3600 * 1000;
 
 /// Waits for clients.
 pub struct Listener {
-    listener: TcpListener,
+    address: SocketAddr,
     core: Option<usize>,
     key: Option<Key>,
+    guests: Receiver<Guest>,
+    _acceptor: Acceptor,
+}
+
+/// Who came.
+enum Guest {
+    /// One that has the key, and what it wants.
+    Client { control: Sealed, client: SocketAddr, asked: AskWire },
+    /// Nobody known, and what was wrong.
+    Stranger { client: SocketAddr, why: String },
 }
 
 /// What became of one connection.
@@ -48,45 +73,62 @@ pub enum Served {
         /// Why not.
         why: String,
     },
+    /// Somebody without the key. While a client is served only the first of them is told of.
+    Stranger {
+        /// Who it was.
+        client: SocketAddr,
+        /// What was wrong.
+        why: String,
+    },
 }
 
 impl Listener {
     /// Listens at `address`. Sessions stay on `core` unless the client names another. With a `key`, who does not prove it is
-    /// refused.
+    /// not answered.
     ///
     /// # Errors
     /// The address is taken or none of this machine's.
     pub fn bind(address: SocketAddr, core: Option<usize>, key: Option<Key>) -> Result<Self, AloneError> {
-        let listener = TcpListener::bind(address)
-            .map_err(|error| AloneError::Listen { address: address.to_string(), error })?;
-        Ok(Self { listener, core, key })
+        let failed = |error| AloneError::Listen { address: address.to_string(), error };
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let (tell, guests) = sync_channel(1);
+        let (theirs, from) = (key.clone(), Arc::new(Mutex::new(BTreeMap::new())));
+        let serve = move |stream: TcpStream| {
+            // Who is gone already is nobody to be told of.
+            let Ok(client) = stream.peer_addr() else { return };
+            let Some(_place) = OfOne::take(&from, client.ip()) else { return };
+            hear(stream, client, theirs.as_ref(), &tell);
+        };
+        let acceptor = Acceptor::start("perf-listen", listener, GUESTS, serve, drop).map_err(failed)?;
+        Ok(Self { address, core, key, guests, _acceptor: acceptor })
     }
 
     /// Where it listens.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Waits for a client and serves it to its end.
     ///
     /// # Errors
-    /// No more connections can be accepted. What is wrong with one client is no error.
+    /// No more connections are accepted. What is wrong with one client is no error.
     pub fn serve_one(&self) -> io::Result<Served> {
-        let (mut control, client) = self.listener.accept()?;
-        let refused = |why: String| Served::Refused { client, why };
-        let asked = hear::<AskWire>(&mut control, ASKED_WITHIN).map_err(|error| error.to_string());
-        let asked = asked.and_then(|wire| {
-            let ask = wire.ask()?;
-            keys_agree(self.key.is_some(), wire.keyed)?;
-            Ok((ask, wire.machine))
-        });
-        let served = asked.and_then(|(ask, machine)| {
+        let guest =
+            self.guests.recv().map_err(|_| io::Error::other("nobody accepts connections any more"))?;
+        let (mut control, client, asked) = match guest {
+            Guest::Client { control, client, asked } => (control, client, asked),
+            Guest::Stranger { client, why } => return Ok(Served::Stranger { client, why }),
+        };
+        let served = asked.ask().and_then(|ask| {
             // A thread of its own: what it is pinned to ends with it.
             thread::scope(|scope| {
-                let session = scope.spawn(|| self.session(&mut control, &ask, &machine));
+                let (core, key) = (ask.core.or(self.core), self.key.as_ref());
+                let session = scope.spawn({
+                    let (control, ask, machine) = (&mut control, &ask, &asked.machine);
+                    move || session(control, ask, machine, core, key)
+                });
                 session.join().unwrap_or_else(|_| Err("the session panicked".into()))
             })
         });
@@ -94,40 +136,88 @@ impl Listener {
             Ok(rail) => Served::Session { client, rail },
             Err(why) => {
                 // Best effort: it may be gone, or hear this after it heard its answer, and then it does not listen.
-                let _ = say(&mut control, &Err::<Answer, &str>(&why));
-                refused(why)
+                let _ = control.say(&Err::<Answer, &str>(&why));
+                Served::Refused { client, why }
             }
         })
     }
+}
 
-    fn session(&self, control: &mut TcpStream, ask: &Ask, machine: &str) -> Result<String, String> {
-        let text = |error: AloneError| error.to_string();
-        if let Some(core) = ask.core.or(self.core) {
-            pin(core).map_err(text)?;
+/// Serves a client to its end; over which rail.
+fn session(
+    control: &mut Sealed,
+    ask: &Ask,
+    machine: &str,
+    core: Option<usize>,
+    key: Option<&Key>,
+) -> Result<String, String> {
+    let text = |error: AloneError| error.to_string();
+    if let Some(core) = core {
+        pin(core).map_err(text)?;
+    }
+    let (rail, why, encrypt) = choose(ask, &identity(), machine)?;
+    let mut cluster = [0; 16];
+    getrandom::fill(&mut cluster).map_err(|error| format!("no random numbers: {error}"))?;
+    let pair = Pair { cluster, rail, waiting: ask.waiting, key: key.cloned(), encrypt };
+    let ip = control.stream().local_addr().map_err(|error| error.to_string())?.ip();
+    let (end, port) = End::listen(&pair, ip).map_err(text)?;
+    let rail = rail.to_string();
+    let answer = Answer { rail: rail.clone(), why, encrypt, cluster, port };
+    control.say(&Ok::<_, String>(answer)).map_err(|error| error.to_string())?;
+    let mut wanted = || still_there(control.stream());
+    end.wait(&mut wanted).map_err(text)?;
+    let order = Serve { driving: ask.driving, patience_ms: PATIENCE_MS };
+    while wanted() {
+        match serve(&end.place, &order, &mut wanted) {
+            // A plan was carried out: there may be another.
+            Ok(()) => {}
+            Err(PerfError::PeerGone(_) | PerfError::Unwanted) => break,
+            Err(error) => return Err(error.to_string()),
         }
-        let (rail, why) = choose(ask.rail, &identity(), machine)?;
-        if ask.encrypt && rail == RailKind::Ofi {
-            return Err("libfabric encrypts nothing: use --rail tcp, or leave --encrypt out".into());
+    }
+    Ok(rail)
+}
+
+/// Hears one who came: hands it on when it has proved the key and said what it wants.
+fn hear(stream: TcpStream, client: SocketAddr, key: Option<&Key>, tell: &SyncSender<Guest>) {
+    let heard = Sealed::answer(stream, key, HEARD_WITHIN).and_then(|mut control| {
+        let asked = control.hear::<AskWire>(HEARD_WITHIN)?;
+        Ok((control, asked))
+    });
+    match heard {
+        // It waits for its turn here; the listener may have ended meanwhile.
+        Ok((control, asked)) => drop(tell.send(Guest::Client { control, client, asked })),
+        // Never waits: strangers hold no place longer than they are heard.
+        Err(error) => drop(tell.try_send(Guest::Stranger { client, why: error.to_string() })),
+    }
+}
+
+type Counted = Arc<Mutex<BTreeMap<IpAddr, usize>>>;
+
+/// One of the places that an address may have.
+struct OfOne(Counted, IpAddr);
+
+impl OfOne {
+    fn take(counted: &Counted, from: IpAddr) -> Option<Self> {
+        let mut count = counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = count.entry(from).or_default();
+        if *taken >= FROM_ONE {
+            return None;
         }
-        let mut cluster = [0; 16];
-        getrandom::fill(&mut cluster).map_err(|error| format!("no random numbers: {error}"))?;
-        let pair = Pair { cluster, rail, waiting: ask.waiting, key: self.key.clone(), encrypt: ask.encrypt };
-        let ip = control.local_addr().map_err(|error| error.to_string())?.ip();
-        let (end, port) = End::listen(&pair, ip).map_err(text)?;
-        let rail = rail.to_string();
-        let answer = Answer { rail: rail.clone(), why, cluster, port };
-        say(control, &Ok::<_, String>(answer)).map_err(|error| error.to_string())?;
-        end.wait().map_err(text)?;
-        let order = Serve { driving: ask.driving, patience_ms: PATIENCE_MS };
-        while still_there(control) {
-            match serve(&end.place, &order, &mut || still_there(control)) {
-                // A plan was carried out: there may be another.
-                Ok(()) => {}
-                Err(PerfError::PeerGone(_) | PerfError::Unwanted) => break,
-                Err(error) => return Err(error.to_string()),
+        *taken += 1;
+        Some(Self(Arc::clone(counted), from))
+    }
+}
+
+impl Drop for OfOne {
+    fn drop(&mut self) {
+        let mut count = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(taken) = count.get_mut(&self.1) {
+            *taken -= 1;
+            if *taken == 0 {
+                count.remove(&self.1);
             }
         }
-        Ok(rail)
     }
 }
 

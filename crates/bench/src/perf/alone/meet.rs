@@ -1,26 +1,18 @@
-//! The first words between a client and a listener: a line of JSON each way.
+//! The first words between a client and a listener, over a [sealed](super::sealed) connection: one each way, as JSON.
 //!
 //! ```text
-//! -> {"version":2,"machine":"...","rail":"auto","waiting":"adaptive","driving":"waiting","core":1,"encrypt":false,"keyed":true}
-//! <- {"Ok":{"rail":"shm","why":"...","cluster":"32 hex digits","port":40001}}    or {"Err":"one line"}
+//! -> {"version":3,"machine":"...","rail":"auto","waiting":"adaptive","driving":"waiting","core":1,"encrypt":"auto"}
+//! <- {"Ok":{"rail":"shm","why":"...","encrypt":false,"cluster":[16 numbers],"port":40001}}    or {"Err":"one line"}
 //! ```
 //!
-//! Nothing of this is secret, and nothing of it is trusted: whoever changes it on the way can keep the two from meeting, no
-//! more. With a key each side proves it to the other when their meshes join, and refuses to join without.
-//!
-//! Lines are short and come soon, or the connection is closed. Unknown fields are refused, as another version is.
+//! Unknown fields are refused, as another version is.
 
-use std::{
-    fmt,
-    io::{self, Read, Write},
-    net::TcpStream,
-    str::FromStr,
-    time::{Duration, Instant},
-};
+use std::{fmt, str::FromStr};
 
 use plexus_base::Waiting;
 use plexus_fabric::{RailKind, ofi};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use plexus_node::config::Encrypt;
+use serde::{Deserialize, Serialize};
 
 use crate::perf::Driving;
 
@@ -28,10 +20,7 @@ use crate::perf::Driving;
 pub const PORT: u16 = 7490;
 
 /// What both sides must speak.
-pub(super) const VERSION: u32 = 2;
-
-/// Longest line.
-const LINE: usize = 4096;
+pub(super) const VERSION: u32 = 3;
 
 /// Which rail a client wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,7 +72,7 @@ pub struct Ask {
     /// The core that the listener's side is to stay on.
     pub core: Option<usize>,
     /// Whether what goes over a network is encrypted.
-    pub encrypt: bool,
+    pub encrypt: Encrypt,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -95,13 +84,11 @@ pub(super) struct AskWire {
     pub(super) waiting: String,
     pub(super) driving: Driving,
     pub(super) core: Option<usize>,
-    pub(super) encrypt: bool,
-    /// Whether the client has a key that the listener must have too.
-    pub(super) keyed: bool,
+    pub(super) encrypt: Encrypt,
 }
 
 impl AskWire {
-    pub(super) fn of(ask: &Ask, machine: String, keyed: bool) -> Self {
+    pub(super) fn of(ask: &Ask, machine: String) -> Self {
         Self {
             version: VERSION,
             machine,
@@ -110,7 +97,6 @@ impl AskWire {
             driving: ask.driving,
             core: ask.core,
             encrypt: ask.encrypt,
-            keyed,
         }
     }
 
@@ -136,6 +122,8 @@ pub(super) struct Answer {
     /// The rail, and why that one.
     pub(super) rail: String,
     pub(super) why: String,
+    /// Whether what goes over it is encrypted.
+    pub(super) encrypt: bool,
     /// The random name of the cluster of two.
     pub(super) cluster: [u8; 16],
     /// Where its mesh listens.
@@ -150,18 +138,27 @@ pub(super) fn has(rail: RailKind) -> Result<(), String> {
     }
 }
 
-/// Refuses where only one of the two has a key.
-pub(super) fn keys_agree(ours: bool, theirs: bool) -> Result<(), String> {
-    match (ours, theirs) {
-        (true, false) => Err("it serves only who has its key: name the same file with --key".into()),
-        (false, true) => Err("it has no key: start it with --key and the same file".into()),
-        _ => Ok(()),
+/// The rail for a client on `theirs` as seen by a listener on `ours`, why, and whether what goes over it is encrypted.
+pub(super) fn choose(ask: &Ask, ours: &str, theirs: &str) -> Result<(RailKind, String, bool), String> {
+    let same = !ours.is_empty() && ours == theirs;
+    let (kind, why) = rail(ask.rail, same)?;
+    Ok((kind, why, encrypts(ask.encrypt, kind, same)?))
+}
+
+/// Whether what goes over a rail is encrypted, which it is where it leaves the machine unless told otherwise.
+fn encrypts(encrypt: Encrypt, rail: RailKind, same: bool) -> Result<bool, String> {
+    let wanted = encrypt == Encrypt::Always || encrypt == Encrypt::Auto && !same;
+    match rail {
+        RailKind::Shm => Ok(false),
+        RailKind::Tcp => Ok(wanted),
+        RailKind::Ofi if wanted => {
+            Err("libfabric encrypts nothing: use --rail tcp, or measure it as it is with --plain".into())
+        }
+        RailKind::Ofi => Ok(false),
     }
 }
 
-/// The rail for a client on `theirs` as seen by a listener on `ours`, and why.
-pub(super) fn choose(rail: RailChoice, ours: &str, theirs: &str) -> Result<(RailKind, String), String> {
-    let same = !ours.is_empty() && ours == theirs;
+fn rail(rail: RailChoice, same: bool) -> Result<(RailKind, String), String> {
     match rail {
         RailChoice::Auto if same => {
             Ok((RailKind::Shm, "both are on one machine, where memory is fastest".into()))
@@ -178,86 +175,51 @@ pub(super) fn choose(rail: RailChoice, ours: &str, theirs: &str) -> Result<(Rail
     }
 }
 
-/// Sends a line.
-pub(super) fn say(stream: &mut TcpStream, words: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(words)?;
-    line.push(b'\n');
-    stream.write_all(&line)
-}
-
-/// Waits for a line, at most so long.
-pub(super) fn hear<T: DeserializeOwned>(stream: &mut TcpStream, within: Duration) -> io::Result<T> {
-    let end = Instant::now() + within;
-    let mut line = Vec::new();
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        let mut byte = [0];
-        match stream.read(&mut byte) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) if byte == *b"\n" => break,
-            Ok(_) if line.len() == LINE => return Err(io::ErrorKind::InvalidData.into()),
-            Ok(_) => line.push(byte[0]),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(serde_json::from_slice(&line)?)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-
     use super::*;
+
+    fn ask(rail: RailChoice, encrypt: Encrypt) -> Ask {
+        Ask { rail, waiting: Waiting::Event, driving: Driving::Waiting, core: Some(1), encrypt }
+    }
 
     #[test]
     fn memory_only_where_both_are() {
-        let kind = |rail, ours, theirs| choose(rail, ours, theirs).map(|(kind, _)| kind);
-        assert_eq!(kind(RailChoice::Auto, "a", "a"), Ok(RailKind::Shm));
-        assert_eq!(kind(RailChoice::Auto, "a", "b"), Ok(RailKind::Tcp));
-        assert_eq!(kind(RailChoice::Auto, "", ""), Ok(RailKind::Tcp), "nobody knows");
-        assert_eq!(kind(RailChoice::Only(RailKind::Tcp), "a", "a"), Ok(RailKind::Tcp));
+        let kind = |rail, ours, theirs| {
+            choose(&ask(rail, Encrypt::Auto), ours, theirs).map(|(kind, _, encrypted)| (kind, encrypted))
+        };
+        assert_eq!(kind(RailChoice::Auto, "a", "a"), Ok((RailKind::Shm, false)));
+        assert_eq!(kind(RailChoice::Auto, "a", "b"), Ok((RailKind::Tcp, true)));
+        assert_eq!(kind(RailChoice::Auto, "", ""), Ok((RailKind::Tcp, true)), "nobody knows");
+        assert_eq!(kind(RailChoice::Only(RailKind::Tcp), "a", "a"), Ok((RailKind::Tcp, false)));
         assert!(kind(RailChoice::Only(RailKind::Shm), "a", "b").unwrap_err().contains("one machine"));
         assert!("ipx".parse::<RailChoice>().unwrap_err().contains("use auto or one of"));
     }
 
     #[test]
-    fn strange_lines_are_errors() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        for bytes in [
-            &b"hello\n"[..],
-            b"{}\n",
-            b"",
-            &[b'x'; 2 * LINE],
-            br#"{"version":2,"machine":"","rail":"auto","waiting":"event","driving":"polling","core":null,"encrypt":true,"keyed":true,"x":1}
-"#,
-        ] {
-            let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let (mut server, _) = listener.accept().unwrap();
-            client.write_all(bytes).unwrap();
-            client.shutdown(std::net::Shutdown::Write).unwrap();
-            let heard = hear::<AskWire>(&mut server, Duration::from_secs(5));
-            assert!(heard.is_err(), "{heard:?}");
+    fn what_leaves_the_machine_is_encrypted_unless_told_otherwise() {
+        for (encrypt, here, away) in
+            [(Encrypt::Auto, false, true), (Encrypt::Always, true, true), (Encrypt::Never, false, false)]
+        {
+            assert_eq!(encrypts(encrypt, RailKind::Tcp, true), Ok(here));
+            assert_eq!(encrypts(encrypt, RailKind::Tcp, false), Ok(away));
+            assert_eq!(encrypts(encrypt, RailKind::Shm, true), Ok(false), "it stays where it is");
+            assert_eq!(encrypts(encrypt, RailKind::Ofi, true).is_err(), here);
+            assert_eq!(encrypts(encrypt, RailKind::Ofi, false).is_err(), away);
         }
-        let ask = Ask {
-            rail: RailChoice::Auto,
-            waiting: Waiting::Event,
-            driving: Driving::Waiting,
-            core: Some(1),
-            encrypt: true,
-        };
-        let wire = AskWire::of(&ask, "m".into(), true);
-        let text = serde_json::to_string(&wire).unwrap();
-        let back: AskWire = serde_json::from_str(&text).unwrap();
-        assert_eq!(back.ask(), Ok(ask));
+    }
+
+    #[test]
+    fn strange_words_are_errors() {
+        let wire = AskWire::of(&ask(RailChoice::Auto, Encrypt::Always), "m".into());
+        let mut said = serde_json::to_value(&wire).unwrap();
+        let back: AskWire = serde_json::from_value(said.clone()).unwrap();
+        assert_eq!(back.ask(), Ok(ask(RailChoice::Auto, Encrypt::Always)));
         assert!(AskWire { version: 9, ..back }.ask().unwrap_err().contains("version 9"));
-        assert_eq!((keys_agree(true, true), keys_agree(false, false)), (Ok(()), Ok(())));
-        assert!(keys_agree(true, false).is_err() && keys_agree(false, true).is_err());
+        said["x"] = 1.into();
+        assert!(serde_json::from_value::<AskWire>(said).is_err());
+        plexus_sim::hostile(&[serde_json::to_vec(&wire).unwrap()], |bytes| {
+            let _ = serde_json::from_slice::<AskWire>(bytes).map(|wire| wire.ask());
+        });
     }
 }

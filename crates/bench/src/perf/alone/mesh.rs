@@ -3,7 +3,7 @@
 use std::{
     net::{IpAddr, SocketAddr, TcpListener},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use plexus_base::{Epoch, Incarnation, NodeId, Waiting};
@@ -21,8 +21,9 @@ use crate::perf::{Place, WINDOW, WINDOW_BYTES};
 pub(super) const LISTENER: NodeId = NodeId(0);
 pub(super) const CLIENT: NodeId = NodeId(1);
 
-/// How long the two may take to connect everything.
+/// How long the two may take to connect everything, and how often who waits looks whether it is still to.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How long a measurement survives a path that is silent, and how often that is asked.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -80,8 +81,8 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Without a key the random name is all that the two have in common. It went over the network as it is: it keeps
-    /// strangers away, not those who listen.
+    /// Without a key the random name is all that the two have in common. It was sealed on its way, so it keeps away strangers and
+    /// those who listen, not who came between the two.
     fn key(&self) -> Key {
         if let Some(key) = &self.key {
             return key.clone();
@@ -161,12 +162,16 @@ impl End {
         self.mesh.rails()
     }
 
-    /// Waits for the link.
-    pub(super) fn wait(&self) -> Result<(), AloneError> {
-        self.mesh.wait_connected(CONNECTED_WITHIN).map_err(|missing| {
-            let why = missing.get(&self.peer).cloned().unwrap_or_default();
-            AloneError::Mesh(format!("the two sides did not connect: {why}"))
-        })
+    /// Waits for the link, as long as it is `wanted`.
+    pub(super) fn wait(&self, wanted: &mut dyn FnMut() -> bool) -> Result<(), AloneError> {
+        let end = Instant::now() + CONNECTED_WITHIN;
+        loop {
+            let Err(missing) = self.mesh.wait_connected(LOOK_EVERY) else { return Ok(()) };
+            if !wanted() || Instant::now() > end {
+                let why = missing.get(&self.peer).cloned().unwrap_or_default();
+                return Err(AloneError::Mesh(format!("the two sides did not connect: {why}")));
+            }
+        }
     }
 }
 

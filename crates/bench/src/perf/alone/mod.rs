@@ -1,7 +1,7 @@
 //! Measuring between two machines without a cluster: one listens ([`Listener`]), the other connects ([`Session`]).
 //!
-//! What the two say first ([`meet`]) goes over a connection of its own: who asks for what, and what the listener makes of
-//! it. Then each starts a mesh of two nodes (the listener is node 0), with the same links, workers and handshake as in a
+//! What the two say first ([`meet`]) goes over a connection of its own, on which both have proved the key before ([`sealed`]): who asks for
+//! what, and what the listener makes of it. Then each starts a mesh of two nodes (the listener is node 0), with the same links, workers and handshake as in a
 //! cluster, and the measurement is the same as between two nodes of one. The first connection stays open: its end is the
 //! end of the session, however it comes.
 
@@ -10,6 +10,7 @@ mod listen;
 mod machine;
 mod meet;
 mod mesh;
+mod sealed;
 
 pub use connect::Session;
 pub use listen::{Listener, Served};
@@ -41,7 +42,7 @@ pub enum AloneError {
     #[error("the listener refuses: {0}")]
     Refused(String),
     /// The connection broke or brought nonsense.
-    #[error("{what}: {error}; is it `plexus perf --listen` of the same version that listens there?")]
+    #[error("{what}: {error} (it must be `plexus perf --listen` of the same version)")]
     Talk {
         /// What was being done.
         what: &'static str,

@@ -40,6 +40,7 @@ pub(super) fn issue(net: &mut Net, sending: &Sending<'_>) {
         Op::Get => get::issue(net, sending),
         Op::Write => write::issue(net, sending),
         Op::Atomic => atomic::issue(net, sending),
+        Op::Datagram => unreachable!("refused by `Trial::check_between_nodes`"),
     }
 }
 
@@ -57,6 +58,6 @@ pub(super) fn look(trial: &Trial, window: &Window, place: u64, message: &Message
         Op::Send => payload::look(message.payload),
         Op::Put => payload::look_at(window, place as usize, trial.bytes as usize),
         // Nothing of these comes as a message.
-        Op::Get | Op::Write | Op::Atomic => 0,
+        Op::Get | Op::Write | Op::Atomic | Op::Datagram => 0,
     }
 }

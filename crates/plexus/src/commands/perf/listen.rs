@@ -40,7 +40,8 @@ pub(super) fn run(
         output::progress("whoever reaches this address is served: nobody is authenticated (--open)");
     }
     let listener = Listener::bind(address, core, key)?;
-    let at = listener.address().context("where it listens")?;
+    let at = listener.address();
+    let mut stranger = None;
     match json {
         true => output::json(&json!({ "listening": at }))?,
         false => output::line(&format!("listening at {at}; measure with `plexus perf {}`", called(at)))?,
@@ -55,6 +56,16 @@ pub(super) fn run(
             }
             Served::Refused { client, why } if once => bail!("{client}: {why}"),
             Served::Refused { client, why } => output::progress(&format!("{client}: {why}")),
+            // Once in a row: nobody from outside fills the screen.
+            Served::Stranger { client, why } => {
+                let who = Some((client.ip(), why));
+                if stranger != who
+                    && let Some((_, why)) = &who
+                {
+                    output::progress(&format!("{client} was turned away: {why}"));
+                }
+                stranger = who;
+            }
         }
     }
 }

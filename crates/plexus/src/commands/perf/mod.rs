@@ -16,7 +16,7 @@ use plexus_bench::perf::{
     reference::{self, Source},
 };
 use plexus_interconnect::mesh::Key;
-use plexus_node::keys;
+use plexus_node::{config::Encrypt, keys};
 
 use super::measured;
 use crate::output;
@@ -27,6 +27,7 @@ Examples:
   plexus perf --listen --key perf.key                on one machine, and on the other, with the same file:
   plexus perf HOST --key perf.key --sizes 8..4M --plot charts
   plexus perf c1 n1 n2 --test latency --sizes 64     two nodes of a running cluster
+  plexus perf c1 n1 n2 --op datagram                 two programs, each at one of these nodes
   plexus perf --rail tcp --sizes 64 --test latency --load max
   plexus perf --test bandwidth --sizes 64K --streams 1,4,16 --bidirectional
   plexus perf --compare hp,dolphin,cern
@@ -51,7 +52,7 @@ pub(crate) struct Args {
     test: Vec<Test>,
     /// How bytes get there: send (a message that the peer is handed), put (into the peer's memory, with a message behind),
     /// write (into the peer's memory, where it looks for them), get (out of the peer's memory), atomic (one added to a word
-    /// there).
+    /// there), datagram (of a running cluster: from a program at one node to a program at the other).
     #[arg(
         long,
         value_delimiter = ',',
@@ -98,9 +99,12 @@ pub(crate) struct Args {
     /// Measure everything so often; the one in the middle is shown, and how far they lay apart.
     #[arg(long, default_value_t = 1, value_name = "N", help_heading = "How")]
     repeat: u32,
-    /// Encrypt what goes over a network [of a cluster: as it is configured].
+    /// Encrypt over TCP also between processes of one machine [default: what leaves it; of a cluster: as it is configured].
     #[arg(long, help_heading = "How")]
     encrypt: bool,
+    /// Encrypt nothing, to measure what it costs.
+    #[arg(long, conflicts_with = "encrypt", help_heading = "How")]
+    plain: bool,
     /// A file with the key that both sides prove to each other.
     #[arg(long, value_name = "FILE", help_heading = "How")]
     key: Option<PathBuf>,
@@ -110,7 +114,9 @@ pub(crate) struct Args {
 
     /// Serve those who measure from another machine [default address: 0.0.0.0:7490].
     #[arg(long, num_args = 0..=1, default_missing_value = "0.0.0.0", value_name = "ADDR", help_heading = "Listening")]
-    #[arg(conflicts_with_all = ["target", "test", "op", "sizes", "load", "rail", "wait", "count", "repeat", "encrypt"])]
+    #[arg(conflicts_with_all = ["target", "test", "op", "sizes", "streams", "depth", "bidirectional", "load", "load_size", "lane"])]
+    #[arg(conflicts_with_all = ["rail", "wait", "seconds", "count", "repeat", "encrypt", "plain", "csv", "plot", "compare"])]
+    #[arg(conflicts_with_all = ["max_latency_us", "min_mb_s"])]
     listen: Option<String>,
     /// Serve whoever calls, from any machine, without a key.
     #[arg(long, requires = "listen", conflicts_with = "key", help_heading = "Listening")]
@@ -127,7 +133,7 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Modes")]
     #[arg(conflicts_with_all = ["target", "test", "op", "sizes", "streams", "depth", "bidirectional", "load", "rail"])]
     #[arg(conflicts_with_all = ["count", "repeat", "cores", "listen", "csv", "plot", "compare", "max_latency_us", "key", "encrypt"])]
-    #[arg(conflicts_with = "min_mb_s")]
+    #[arg(conflicts_with_all = ["min_mb_s", "plain", "load_size", "lane"])]
     sweep_host: bool,
 
     /// Print the result as JSON.
@@ -144,8 +150,8 @@ pub(crate) struct Args {
     #[arg(conflicts_with_all = ["test", "op", "sizes", "streams", "depth", "bidirectional", "load", "csv", "plot"])]
     #[arg(help_heading = "Result")]
     compare: Vec<&'static Source>,
-    /// Fail (exit code 1) where latency is above this.
-    #[arg(long, value_name = "US", help_heading = "Result")]
+    /// Fail (exit code 3; 1 is a measurement that failed) where latency is above this.
+    #[arg(long, value_name = "US", value_parser = threshold, help_heading = "Result")]
     max_latency_us: Option<f64>,
     /// Which latency --max-latency-us is about: p50, p90, p99, p99.9, p99.99, p99.999, min, mean or max.
     #[arg(
@@ -157,9 +163,15 @@ pub(crate) struct Args {
     )]
     #[arg(value_parser = ["min", "mean", "p50", "p90", "p99", "p99.9", "p99.99", "p99.999", "max"])]
     percentile: String,
-    /// Fail (exit code 1) where bandwidth is below this, in 10^6 bytes a second.
-    #[arg(long, value_name = "MB/s", help_heading = "Result")]
+    /// Fail (exit code 3) where bandwidth is below this, in 10^6 bytes a second.
+    #[arg(long, value_name = "MB/s", value_parser = threshold, help_heading = "Result")]
     min_mb_s: Option<f64>,
+}
+
+/// What a result is held against.
+fn threshold(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "use a number above 0".into())
 }
 
 /// A list of sizes as one argument.
@@ -183,6 +195,18 @@ impl clap::builder::TypedValueParser for SizesParser {
     }
 }
 
+/// A result that misses a threshold: the measurement is as good as any other.
+#[derive(Debug)]
+pub(crate) struct Missed(String);
+
+impl std::fmt::Display for Missed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Missed {}
+
 /// Everything that is to be done, checked.
 struct Wish {
     trials: Vec<Trial>,
@@ -192,7 +216,7 @@ struct Wish {
     waits: Vec<Waiting>,
     cores: Cores,
     key: Option<Key>,
-    encrypt: bool,
+    encrypt: Encrypt,
 }
 
 /// Where the two sides run.
@@ -285,7 +309,11 @@ impl Args {
             waits: self.wait.clone(),
             cores,
             key: self.read_key()?,
-            encrypt: self.encrypt,
+            encrypt: match (self.encrypt, self.plain) {
+                (true, _) => Encrypt::Always,
+                (_, true) => Encrypt::Never,
+                _ => Encrypt::Auto,
+            },
         })
     }
 
@@ -317,10 +345,11 @@ impl Args {
         };
         let missed = thresholds.missed(rows);
         let Some(first) = missed.first() else { return Ok(()) };
-        match missed.len() {
-            1 => bail!("{first}"),
-            more => bail!("{first}; and {} more of {} missed", more - 1, rows.len()),
-        }
+        let line = match missed.len() {
+            1 => first.clone(),
+            more => format!("{first}; and {} more of {} missed", more - 1, rows.len()),
+        };
+        Err(Missed(line).into())
     }
 }
 

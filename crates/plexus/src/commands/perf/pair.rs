@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, bail};
 use plexus_base::Waiting;
 use plexus_bench::perf::{
-    PerfError, Row,
+    PerfError, Row, Trial,
     alone::{AloneError, Ask, RailChoice, Session},
 };
 
@@ -50,6 +50,7 @@ pub(super) fn measure_with(wish: &Wish, host: &str) -> anyhow::Result<Vec<Row>> 
 }
 
 fn sessions(wish: &Wish, address: &str, rails: &[RailChoice], here: bool) -> anyhow::Result<Vec<Row>> {
+    wish.trials.iter().try_for_each(Trial::check_between_nodes)?;
     let interrupted = interrupted()?;
     let core = place(wish.cores, here)?;
     let waits = if wish.waits.is_empty() { &WAITS[..] } else { &wish.waits };

@@ -200,6 +200,7 @@ impl Sweep {
             "--lifeline",
             "--rail",
             "tcp",
+            "--plain",
             "--op",
             "put",
             "--sizes",
