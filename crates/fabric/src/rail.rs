@@ -190,6 +190,8 @@ pub struct Health {
     pub silent: Option<Nanos>,
     /// By [`Lane::index`], the same of one lane, where each has a connection of its own; `None` while no answer is owed there.
     pub lane_silent: [Option<Nanos>; LANES],
+    /// Packets with data that the system sent, those it sent again among them; 0 where it does not say.
+    pub segments: u64,
     /// Packets that the system sent again.
     pub retransmits: u64,
     /// Bytes that wait here for the path to take them.

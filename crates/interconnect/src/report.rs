@@ -152,7 +152,9 @@ pub struct RailReport {
     pub bytes_in: u64,
     /// Frames that were sent again on this rail because another was lost.
     pub frames_resent: u64,
-    /// Packets that the system sent again.
+    /// Packets with data that the system sent on the connections that there are now; 0 where it does not say.
+    pub segments: u64,
+    /// Those that it sent again.
     pub retransmits: u64,
     /// How often it was lost.
     pub failures: u64,
@@ -182,6 +184,7 @@ impl RailReport {
             bytes_out: 0,
             bytes_in: 0,
             frames_resent: 0,
+            segments: 0,
             retransmits: 0,
             failures: 0,
         }

@@ -12,6 +12,7 @@ use std::{
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId, NodeSet};
 use plexus_cache::{Cache, CacheTask, LostBlocks, Port, Settings, Wiring, protocol::Counts};
+use plexus_client::wire::limits::MAX_CLIENTS;
 use plexus_disks::Group;
 use plexus_fabric::{Window, WindowId};
 use plexus_interconnect::{
@@ -21,7 +22,7 @@ use plexus_interconnect::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    attach::{ARENA, Door, Offer, Programs},
+    attach::{ARENA, Door, Offer, Programs, Usage},
     blocks::Blocks,
     config::Config,
     keys::KeyFiles,
@@ -77,6 +78,8 @@ pub struct Body {
     benchmark: Arc<Window>,
     threads: Mutex<Threads>,
     arena: Arc<Window>,
+    /// What programs have of each worker.
+    usage: Vec<Arc<Usage>>,
     door: Mutex<Option<Door>>,
 }
 
@@ -103,9 +106,29 @@ pub struct BodyStatus {
     pub blocks_written: u64,
     /// Connections refused because whoever was at the other end is no peer.
     pub strangers: u64,
+    /// What programs have of it.
+    #[serde(default)]
+    pub programs: ProgramsStatus,
     /// What is wrong with the files of the cluster's keys, if anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<String>,
+}
+
+/// What programs that are attached to a node have of it, and how much there is for them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ProgramsStatus {
+    /// Programs that are attached.
+    pub attached: u64,
+    /// How many may be.
+    pub attached_most: u64,
+    /// Their ports.
+    pub ports: u64,
+    /// Their windows, and copies of those of other nodes.
+    pub windows: u64,
+    /// Memory that these take.
+    pub window_bytes: u64,
+    /// How much there is.
+    pub window_bytes_most: u64,
 }
 
 /// How a peer is reached.
@@ -167,6 +190,7 @@ impl Body {
         windows.push(arena.clone());
 
         let workers = Arc::<Workers>::default();
+        let usage: Vec<_> = (0..config.workers).map(|_| Arc::<Usage>::default()).collect();
         let (tell, news) = mpsc::channel();
         let port: Arc<dyn Port> = workers.clone();
         let services = wiring
@@ -175,7 +199,8 @@ impl Body {
             .into_iter()
             .enumerate()
             .map(|(worker, cache)| {
-                let programs = Programs::new(me, worker as u8, config.workers, arena.clone());
+                let usage = usage[worker].clone();
+                let programs = Programs::new(me, worker as u8, config.workers, arena.clone(), usage);
                 NodeService::new(cache, programs, tell.clone())
             })
             .collect();
@@ -200,6 +225,7 @@ impl Body {
             benchmark,
             threads: Mutex::default(),
             arena,
+            usage,
             door: Mutex::default(),
         };
         if let Err(why) = body.wait_for_peers().and_then(|()| body.start_threads(tell, news)) {
@@ -368,7 +394,25 @@ impl Body {
             blocks_held: self.cache.occupied() as u64,
             blocks_written: self.counts().disk_writes,
             strangers: self.mesh.strangers(),
+            programs: self.programs(),
             keys: self.keys.problem(),
+        }
+    }
+
+    /// What programs have of it. Does not wait for workers.
+    #[must_use]
+    pub fn programs(&self) -> ProgramsStatus {
+        let door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
+        let used = self.usage.iter().map(|usage| usage.noted());
+        let [ports, windows, window_bytes] =
+            used.fold([0; 3], |sum, one| std::array::from_fn(|figure| sum[figure] + one[figure]));
+        ProgramsStatus {
+            attached: door.as_ref().map_or(0, Door::programs) as u64,
+            attached_most: MAX_CLIENTS as u64,
+            ports,
+            windows,
+            window_bytes,
+            window_bytes_most: self.arena.len() as u64,
         }
     }
 

@@ -12,7 +12,7 @@ use rustix::thread::CpuSet;
 pub enum MachineError {
     /// The address is taken.
     #[error(
-        "{name}: the address {address} is in use by another program; stop it, or change the address of {name} in cluster.toml"
+        "{name}: the address {address} is in use by another program; stop it, or change `address` or `addresses` of {name} in cluster.toml"
     )]
     AddressInUse {
         /// The node.
@@ -21,7 +21,9 @@ pub enum MachineError {
         address: SocketAddr,
     },
     /// The address cannot be listened at.
-    #[error("{name}: cannot listen at {address}: {source}; change the address of {name} in cluster.toml")]
+    #[error(
+        "{name}: cannot listen at {address}: {source}; change `address` or `addresses` of {name} in cluster.toml"
+    )]
     Address {
         /// The node.
         name: String,

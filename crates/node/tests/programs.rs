@@ -479,3 +479,34 @@ fn the_end_of_a_node_is_said_to_programs_of_the_others() {
         drop(window);
     }
 }
+
+#[test]
+fn a_node_says_what_programs_have_of_it() {
+    let cluster = Cluster::start(2, 2, RailKind::Shm);
+    let size = 16 << 20;
+    let is = |node: usize, attached: u64, ports: u64, windows: u64, window_bytes: u64| {
+        let start = std::time::Instant::now();
+        loop {
+            let now = cluster.programs(node);
+            let said = (now.attached, now.ports, now.windows, now.window_bytes);
+            if said == (attached, ports, windows, window_bytes) {
+                return assert_eq!((now.attached_most, now.window_bytes_most), (64, size));
+            }
+            assert!(start.elapsed() < LONG.unwrap(), "node {node}: {now:?}");
+            thread::yield_now();
+        }
+    };
+    is(0, 0, 0, 0, 0);
+    let (one, two) = (cluster.client(0), cluster.client(1));
+    let ports = [one.bind(1).unwrap(), one.bind(2).unwrap()];
+    let window = one.create_window("board", 100_000).unwrap();
+    is(0, 1, 2, 1, 100_032);
+    let theirs = two.open_window(NodeId(0), "board").unwrap();
+    theirs.map().unwrap();
+    is(1, 1, 0, 1, 100_032);
+    drop((ports, window, theirs));
+    is(0, 1, 0, 0, 0);
+    drop((one, two));
+    is(0, 0, 0, 0, 0);
+    is(1, 0, 0, 0, 0);
+}

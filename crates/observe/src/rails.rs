@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::Reading,
-    show::{Table, bytes, count, us},
+    show::{Table, count, us},
     snapshot::{Rail, explain},
+    stat::{amount, share},
 };
 
 /// One rail between two nodes, over all workers or of one.
@@ -123,7 +124,14 @@ impl Line {
         self.most(|rail| rail.rtt_ns)
     }
 
-    fn row(&self, workers: bool) -> Vec<String> {
+    /// The part of the packets, in percent, that the systems of both ends had to send again; nothing where none were sent.
+    #[must_use]
+    pub fn loss_percent(&self) -> Option<f64> {
+        let segments = self.both(|rail| rail.segments);
+        (segments > 0).then(|| share(self.both(|rail| rail.retransmits), segments))
+    }
+
+    fn row(&self, workers: bool, seconds: Option<f64>) -> Vec<String> {
         let known = |value: u64, text: String| if value == 0 { "-".into() } else { text };
         let rtt = self.rtt_ns();
         let mtu = self.all().map(|rail| rail.mtu).filter(|mtu| *mtu > 0).min().unwrap_or(0);
@@ -140,19 +148,20 @@ impl Line {
             known(rtt, format!("{} us", us(rtt as f64 / 1e3))),
             known(mtu.into(), mtu.to_string()),
             count(self.both(|rail| rail.retransmits)),
+            self.loss_percent().map_or_else(|| "-".into(), |loss| format!("{loss:.2} %")),
             count(self.both(|rail| rail.frames_resent)),
             if self.all().all(|rail| rail.encrypted) { "yes" } else { "no" }.into(),
             self.most(|rail| rail.generation.into()).to_string(),
             count(self.most(|rail| rail.failures)),
-            bytes(there),
-            bytes(back),
+            amount(there, seconds),
+            amount(back, seconds),
             format!("{path}{more}"),
         ]);
         row
     }
 }
 
-/// The table, the legend of the reasons in it, and who is missing; text for people.
+/// The table, the legend of the reasons in it, and who is missing; text for people. Of an interval bytes are those of a second.
 #[must_use]
 pub fn text(reading: &Reading, workers: bool) -> String {
     let (lines, unseen) = lines(reading, workers);
@@ -167,16 +176,16 @@ pub fn text(reading: &Reading, workers: bool) -> String {
             "round trip",
             "MTU",
             "retransmits",
+            "loss",
             "resent",
             "encrypted",
             "generation",
             "failures",
-            "there",
-            "back",
-            "path",
         ]);
+        heads.extend(if reading.seconds.is_some() { ["there/s", "back/s"] } else { ["there", "back"] });
+        heads.push("path");
         let mut table = Table::new(heads).left(left);
-        lines.iter().for_each(|line| table.row(line.row(workers)));
+        lines.iter().for_each(|line| table.row(line.row(workers, reading.seconds)));
         text += &table.to_string();
         let reasons: BTreeSet<&str> =
             lines.iter().flat_map(Line::all).map(|rail| rail.reason.as_str()).collect();
@@ -201,18 +210,20 @@ pub fn text(reading: &Reading, workers: bool) -> String {
 #[must_use]
 pub fn json(reading: &Reading, workers: bool) -> Value {
     let (lines, unseen) = lines(reading, workers);
+    let per_second = |bytes: u64| reading.seconds.map(|seconds| bytes as f64 / seconds);
     let rails = lines.iter().map(|line| {
         let [there, back] = line.bytes();
         json!({
             "pair": line.pair, "slot": line.slot, "worker": line.worker, "rail": line.kind(),
             "state": line.state(), "reason": line.reason(),
             "active": line.is_active(), "rtt_ns": line.rtt_ns(), "bytes_there": there, "bytes_back": back,
+            "bytes_there_per_s": per_second(there), "bytes_back_per_s": per_second(back), "loss_percent": line.loss_percent(),
             "ends": { &line.pair[0]: line.ends[0], &line.pair[1]: line.ends[1] },
         })
     });
     let nodes = reading.nodes.iter().map(|(name, seen)| json!({ "name": name, "state": seen.state() }));
     json!({
-        "unix_ms": reading.unix_ms, "rails": rails.collect::<Vec<_>>(), "unseen": unseen,
+        "unix_ms": reading.unix_ms, "seconds": reading.seconds, "rails": rails.collect::<Vec<_>>(), "unseen": unseen,
         "nodes": nodes.collect::<Vec<_>>(),
     })
 }
@@ -255,7 +266,7 @@ mod tests {
             encrypted: true,
             ..rail("n2", 0, 1, "standby", "slower")
         };
-        let lost = Rail { failures: 2, retransmits: 7, ..rail("n1", 0, 1, "down", "reset") };
+        let lost = Rail { failures: 2, segments: 2800, retransmits: 7, ..rail("n1", 0, 1, "down", "reset") };
         let n1 = vec![rail("n2", 0, 0, "active", "best"), rail("n2", 1, 0, "active", "best"), tcp];
         let n2 = vec![rail("n1", 0, 0, "active", "best"), rail("n1", 1, 0, "active", "best"), lost];
         let gone = Seen::Silent("n3 does not answer to `snapshot`".into());
@@ -270,12 +281,12 @@ mod tests {
         assert_eq!(
             cells(1),
             [
-                "n1-n2", "0", "shm", "active", "best", "-", "-", "0", "0", "no", "1", "0", "2.0", "KiB",
+                "n1-n2", "0", "shm", "active", "best", "-", "-", "0", "-", "0", "no", "1", "0", "2.0", "KiB",
                 "2.0", "KiB", "-"
             ]
         );
         assert_eq!(cells(2)[..5], ["n1-n2", "1", "tcp", "standby/down", "slower/reset"]);
-        assert!(lines[2].contains("34.6 us  1500            7       0         no"), "{text}");
+        assert!(lines[2].contains("34.6 us  1500            7  0.25 %       0         no"), "{text}");
         assert!(lines[2].ends_with("a:1 -> b:2"), "{text}");
         assert!(text.contains("\nreset: the connection was closed or reset\n"), "{text}");
         assert!(
@@ -283,6 +294,21 @@ mod tests {
             "{text}"
         );
         assert_eq!(super::lines(&three_nodes(), true).0.len(), 3);
+    }
+
+    #[test]
+    fn an_interval_shows_what_went_in_a_second() {
+        let interval = Reading { seconds: Some(4.0), ..three_nodes() };
+        let text = text(&interval, false);
+        let [heads, row, ..] = &text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+        let end = |line: &str, word: &str| line.find(word).unwrap() + word.len();
+        assert_eq!((end(heads, "there/s"), heads.contains("back/s")), (end(row, "500 B"), true), "{text}");
+        let value = json(&interval, false);
+        assert_eq!(
+            (&value["seconds"], &value["rails"][0]["bytes_there_per_s"]),
+            (&json!(4.0), &json!(500.0))
+        );
+        assert_eq!(value["rails"][1]["loss_percent"], json!(0.25));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::{
 
 use plexus_base::{Nanos, NodeId, clock};
 use plexus_interconnect::{RailReport, RailState, Reason};
-use plexus_node::body::Body;
+use plexus_node::body::{Body, ProgramsStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::Traffic;
@@ -40,6 +40,8 @@ pub struct Snapshot {
     pub blocks_held: u64,
     /// Connections refused because whoever was at the other end is no peer.
     pub strangers: u64,
+    /// What programs that are attached have of it.
+    pub programs: ProgramsStatus,
 }
 
 /// What the link of one worker to one peer counted.
@@ -84,7 +86,9 @@ pub struct Rail {
     pub bytes_in: u64,
     /// Frames sent again because another rail was lost with them.
     pub frames_resent: u64,
-    /// Packets that the system sent again.
+    /// Packets with data that the system sent on the connections that there are now; 0 where it does not say.
+    pub segments: u64,
+    /// Those that it sent again.
     pub retransmits: u64,
     /// How often it was lost.
     pub failures: u64,
@@ -107,8 +111,25 @@ impl Rail {
             bytes_out: report.bytes_out,
             bytes_in: report.bytes_in,
             frames_resent: report.frames_resent,
+            segments: report.segments,
             retransmits: report.retransmits,
             failures: report.failures,
+        }
+    }
+
+    /// The same with what it counted since `earlier`; all of it where it was not there then.
+    fn since(&self, earlier: Option<&Self>) -> Self {
+        let Some(earlier) = earlier else { return self.clone() };
+        // What the system counts of a connection begins anew with the next one.
+        let since = |of: fn(&Self) -> u64| of(self).checked_sub(of(earlier)).unwrap_or(of(self));
+        Self {
+            bytes_out: since(|rail| rail.bytes_out),
+            bytes_in: since(|rail| rail.bytes_in),
+            frames_resent: since(|rail| rail.frames_resent),
+            segments: since(|rail| rail.segments),
+            retransmits: since(|rail| rail.retransmits),
+            failures: since(|rail| rail.failures),
+            ..self.clone()
         }
     }
 
@@ -158,6 +179,7 @@ impl Snapshot {
             cache: cache.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
             blocks_held: body.cache().occupied() as u64,
             strangers: body.strangers(),
+            programs: body.programs(),
         }
     }
 
@@ -176,7 +198,7 @@ impl Snapshot {
     }
 
     /// What it counted since `earlier`; all of it if it started anew since, or if there is nothing earlier. What
-    /// does not grow (rails, blocks held) is as it is now.
+    /// does not grow (states, blocks held) is as it is now.
     #[must_use]
     pub fn since(&self, earlier: Option<&Self>) -> Self {
         let Some(earlier) = earlier.filter(|earlier| self.same_life(earlier)) else { return self.clone() };
@@ -188,11 +210,16 @@ impl Snapshot {
                 .map_or_else(|| link.traffic.clone(), |before| link.traffic.since(&before.traffic)),
             ..link.clone()
         });
+        let rails = self.rails.iter().map(|rail| {
+            let place = |rail: &Rail| (rail.peer.clone(), rail.worker, rail.slot);
+            rail.since(earlier.rails.iter().find(|other| place(other) == place(rail)))
+        });
         let cache = self.cache.iter().map(|(name, count)| {
             (name.clone(), count.saturating_sub(earlier.cache.get(name).copied().unwrap_or(0)))
         });
         Self {
             links: links.collect(),
+            rails: rails.collect(),
             // Counts that were missing before would look as if all had come since.
             cache: if earlier.cache.is_empty() { BTreeMap::new() } else { cache.collect() },
             strangers: self.strangers.saturating_sub(earlier.strangers),
@@ -258,6 +285,23 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn of_rails_what_was_counted_since_is_left() {
+        let rail = |slot: u8, bytes_out: u64, segments: u64| Rail {
+            peer: "n2".into(),
+            slot,
+            state: "active".into(),
+            bytes_out,
+            segments,
+            ..Rail::default()
+        };
+        let at = |rails| Snapshot { rails, ..snapshot("n1", 1, &[]) };
+        let delta = at(vec![rail(0, 150, 3), rail(1, 7, 2)]).since(Some(&at(vec![rail(0, 100, 9)])));
+        let counts: Vec<_> = delta.rails.iter().map(|rail| (rail.bytes_out, rail.segments)).collect();
+        assert_eq!(counts, [(50, 3), (7, 2)], "a connection that is new counts from its begin");
+        assert!(delta.rails.iter().all(Rail::is_active));
+    }
+
+    #[test]
     fn a_snapshot_survives_json() {
         let snapshot = snapshot("n1", 1, &[("n2", "locks", &[64, 16384])]);
         let text = serde_json::to_string(&snapshot).unwrap();
@@ -265,8 +309,12 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_reason_has_its_legend() {
-        assert!(Reason::ALL.into_iter().all(|reason| explain(reason.name()) == Some(reason.explain())));
+    fn every_reason_has_a_legend_of_its_own() {
+        let legends: std::collections::BTreeSet<_> =
+            Reason::ALL.into_iter().filter_map(|reason| explain(reason.name())).collect();
+        assert_eq!(legends.len(), Reason::ALL.len(), "{legends:?}");
+        assert!(legends.iter().all(|legend| legend.len() > 10), "{legends:?}");
+        assert_eq!(explain("reset"), Some("the connection was closed or reset"));
         assert_eq!(explain("else"), None);
     }
 }

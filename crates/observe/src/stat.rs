@@ -178,7 +178,7 @@ fn number(value: u64, seconds: Option<f64>) -> String {
     }
 }
 
-fn amount(value: u64, seconds: Option<f64>) -> String {
+pub(crate) fn amount(value: u64, seconds: Option<f64>) -> String {
     bytes(seconds.map_or(value, |seconds| (value as f64 / seconds).round() as u64))
 }
 
@@ -251,7 +251,7 @@ pub fn json(reading: &Reading, by: &[By], only: Option<Channel>) -> Value {
     let nodes = reading.nodes.iter().map(|(name, seen)| match seen.alive() {
         Some(snapshot) => json!({
             "name": name, "state": seen.state(), "cache": snapshot.cache, "blocks_held": snapshot.blocks_held,
-            "strangers": snapshot.strangers,
+            "strangers": snapshot.strangers, "programs": snapshot.programs,
         }),
         None => json!({ "name": name, "state": seen.state() }),
     });

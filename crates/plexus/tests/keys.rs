@@ -91,6 +91,9 @@ fn a_key_is_replaced_in_two_steps() {
 
     assert!(key(&cluster, "retire").ok().contains("cluster.key: the only valid key now"));
     assert_eq!(keys(&cluster), [(first.clone(), new.clone())]);
+    let dir = cluster.dir();
+    let said = common::run(["key", "rotate", dir.to_str().unwrap(), "--json"]).said().json();
+    assert_eq!(said["key"].as_str().unwrap(), keys(&cluster)[1].0.to_str().unwrap());
 }
 
 #[test]

@@ -157,7 +157,9 @@ fn a_recording_survives_its_writer_and_becomes_pictures() {
         assert!(text.contains(words), "{words} in {text}");
     }
     for picture in ["sizes.svg", "shares.svg", "rates.svg"] {
-        assert!(std::fs::read_to_string(out.join(picture)).unwrap().trim_end().ends_with("</svg>"));
+        let picture = out.join(picture);
+        assert!(std::fs::read_to_string(&picture).unwrap().trim_end().ends_with("</svg>"));
+        assert!(std::fs::read(picture.with_extension("png")).unwrap().starts_with(b"\x89PNG"));
     }
     assert!(std::fs::read_to_string(out.join("index.html")).unwrap().contains("cache-blocks"));
 

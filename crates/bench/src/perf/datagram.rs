@@ -355,7 +355,8 @@ mod tests {
             assert!(seen.is(1, &first) && seen.is(2, &second), "{bytes}");
             assert!(!seen.is(1, &second) && !seen.is(2, &first) && !seen.is(1, &first[1..]), "{bytes}");
             let mut changed = first.clone();
-            changed[bytes as usize / 64 * 64 % bytes as usize] ^= 1;
+            // Of the rest a word of each line is looked at.
+            changed[if bytes > 8 { 8 } else { 0 }] ^= 1;
             assert!(!seen.is(1, &changed), "{bytes}");
         }
     }

@@ -264,6 +264,7 @@ impl Rail for TcpRail {
             // Either may be cut off alone: by what filters ports, or what swallows long packets.
             health.lane_silent[lane.index()] = path.owes.then_some(path.heard);
             heard = Some(heard.map_or(path.heard, |heard: Nanos| heard.min(path.heard)));
+            health.segments += path.segments;
             health.retransmits += path.retransmits;
             if lane == Lane::Bulk {
                 health.bulk_acknowledged = path.acknowledged;

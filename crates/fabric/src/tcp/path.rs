@@ -44,7 +44,8 @@ pub(super) struct Path {
     pub(super) heard: Nanos,
     /// Whether it owes an answer.
     pub(super) owes: bool,
-    /// Segments sent again.
+    /// Segments with data that were sent, and those of them that were sent again.
+    pub(super) segments: u64,
     pub(super) retransmits: u64,
     /// Bytes that the other host has acknowledged, with one or two that stand for the connection's begin and end.
     pub(super) acknowledged: u64,
@@ -106,6 +107,7 @@ pub(super) fn look(stream: &TcpStream) -> io::Result<Path> {
         rtt: Nanos::from_us(info.tcpi_rtt.into()),
         heard: Nanos::from_ms(heard_ms(&info).saturating_sub(TICK_MS).into()),
         owes: owes(&info),
+        segments: info.tcpi_data_segs_out.into(),
         retransmits: info.tcpi_total_retrans.into(),
         acknowledged: info.tcpi_bytes_acked,
     })

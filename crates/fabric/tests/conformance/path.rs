@@ -65,6 +65,7 @@ fn a_pair_on_loopback_says_what_it_is() {
             longest_rtt,
             silent,
             lane_silent,
+            segments,
             retransmits,
             unsent,
             bulk_acknowledged,
@@ -75,7 +76,7 @@ fn a_pair_on_loopback_says_what_it_is() {
         assert!(longest_rtt >= rtt, "{longest_rtt}");
         assert!(silent.is_some());
         assert_eq!(lane_silent[Lane::Bulk.index()], None, "nothing was sent there");
-        assert_eq!((retransmits, unsent), (0, 0));
+        assert_eq!((segments, retransmits, unsent), (1, 0, 0));
         assert!(bulk_acknowledged <= 1, "all but the connection's begin went on the other lane");
         assert_eq!(encrypted, kind == Kind::SealedTcp);
     }

@@ -116,9 +116,9 @@ impl LinkInfo {
             let Some(attached) = rails.iter_mut().find(|attached| attached.slot == report.slot) else {
                 continue;
             };
-            let Health { mtu, rtt, retransmits, encrypted, .. } = attached.health;
+            let Health { mtu, rtt, segments, retransmits, encrypted, .. } = attached.health;
             (report.mtu, report.rtt, report.encrypted) = (mtu, rtt, encrypted);
-            report.retransmits = retransmits;
+            (report.segments, report.retransmits) = (segments, retransmits);
             report.bytes_out += std::mem::take(&mut attached.bytes_out);
             report.bytes_in += std::mem::take(&mut attached.bytes_in);
         }

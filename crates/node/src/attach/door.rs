@@ -103,6 +103,13 @@ impl Door {
     }
 }
 
+impl Door {
+    /// Programs that are attached, or about to be.
+    pub(crate) fn programs(&self) -> usize {
+        self.room.taken.load(Ordering::Relaxed)
+    }
+}
+
 impl Drop for Door {
     fn drop(&mut self) {
         self.room.closed.store(true, Ordering::Release);

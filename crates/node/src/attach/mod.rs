@@ -10,6 +10,7 @@
 
 mod door;
 mod protocol;
+mod usage;
 
 use std::{
     collections::BTreeMap,
@@ -25,6 +26,7 @@ use plexus_interconnect::{Channel, Message, Net};
 
 pub(crate) use door::{Door, Offer};
 use protocol::{Core, Place, World, kind};
+pub(crate) use usage::Usage;
 
 /// The window of every node that windows of programs are parts of.
 pub(crate) const ARENA: WindowId = WindowId(0x101);
@@ -66,6 +68,7 @@ pub(crate) struct Programs {
     core: Core,
     outside: Outside,
     letters: Letters,
+    usage: Arc<Usage>,
 }
 
 /// What the protocol acts on, but for the links.
@@ -132,13 +135,14 @@ impl World for Acting<'_> {
 }
 
 impl Programs {
-    /// None yet. Workers of a node share its arena, each has its own part.
-    pub(crate) fn new(me: NodeId, worker: u8, workers: u8, arena: Arc<Window>) -> Self {
+    /// None yet. Workers of a node share its arena, each has its own part; what programs have of this one is noted in `usage`.
+    pub(crate) fn new(me: NodeId, worker: u8, workers: u8, arena: Arc<Window>, usage: Arc<Usage>) -> Self {
         let share = share(arena.len() as u64, worker, workers);
         Self {
             core: Core::new(Place { me, worker, workers }, share),
             outside: Outside { arena, programs: BTreeMap::new(), own: Vec::new(), message: Vec::new() },
             letters: Letters::default(),
+            usage,
         }
     }
 
@@ -222,7 +226,7 @@ impl Programs {
         frames
     }
 
-    /// Handles what this node said to itself, and what it says to that.
+    /// Handles what this node said to itself, and what it says to that: the last step of whatever may have changed what programs have.
     fn talk_to_self(&mut self, net: &mut Net) {
         let me = net.me();
         while !self.outside.own.is_empty() {
@@ -230,6 +234,8 @@ impl Programs {
                 self.core.node(&mut Acting { outside: &mut self.outside, net }, me, head, &payload);
             }
         }
+        let (ports, windows, bytes) = self.core.usage();
+        self.usage.note(ports, windows, bytes);
     }
 
     /// Wakes programs that have something to read, and cuts off those that do not read.

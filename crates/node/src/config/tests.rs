@@ -51,6 +51,44 @@ fn a_good_file_is_taken_as_it_is() {
     assert!(config.node("n4").unwrap_err().to_string().contains("the nodes are n1, n2, n3"));
 }
 
+/// The table in the documentation has every key that is read, every rail and nothing else.
+#[test]
+fn the_documentation_lists_every_key() {
+    let mut config = parse(GOOD).unwrap();
+    config.interconnect.ofi_provider = Some("tcp".into());
+    let node = &mut config.nodes[0];
+    node.addresses = vec!["127.0.1.1:7400".parse().unwrap()];
+    node.metrics = Some("127.0.0.1:9100".parse().unwrap());
+    node.cores = vec![0];
+    let written: toml::Table = config.to_text().parse().unwrap();
+    let mut keys = std::collections::BTreeSet::new();
+    for (key, value) in &written {
+        match value {
+            toml::Value::Table(table) => keys.extend(table.keys().map(|inner| format!("[{key}] {inner}"))),
+            toml::Value::Array(nodes) => {
+                let node = nodes[0].as_table().unwrap();
+                keys.extend(node.keys().map(|inner| format!("[[{key}]] {inner}")));
+            }
+            _ => drop(keys.insert(key.clone())),
+        }
+    }
+    // The other way to give the size of a group.
+    keys.insert("[group] size_mib".into());
+    let text = include_str!("../../../../docs/formats.md");
+    let section = text.split("### `cluster.toml`").nth(1).unwrap().split("\n### ").next().unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" | "));
+    let listed: std::collections::BTreeSet<String> = rows
+        .flat_map(|(names, _)| {
+            let mut names = names.split('`').step_by(2).map(str::to_owned).collect::<Vec<_>>();
+            let table = names[0].starts_with('[').then(|| names.remove(0) + " ").unwrap_or_default();
+            names.into_iter().filter(|name| !name.is_empty()).map(move |name| format!("{table}{name}"))
+        })
+        .collect();
+    assert_eq!(listed, keys);
+    let rails = section.lines().find(|line| line.contains("`rails`")).unwrap();
+    assert!(RailKind::ALL.iter().all(|rail| rails.contains(&format!("`{rail}`"))), "{rails}");
+}
+
 #[test]
 fn hostile_files_do_no_harm() {
     let good = [GOOD.as_bytes().to_vec(), parse(GOOD).unwrap().to_text().into_bytes()];

@@ -12,6 +12,7 @@ use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
 use plexus_node::{
     Node,
+    body::ProgramsStatus,
     config::{Config, Interconnect, NodeConfig, PROGRAM_WINDOW_MIB, this_host},
     create,
     layout::ClusterDir,
@@ -85,6 +86,11 @@ impl Cluster {
     /// Where operators reach it.
     pub(crate) fn control(&self, index: usize) -> PathBuf {
         self.dir.socket(&format!("n{}", index + 1))
+    }
+
+    /// What programs have of the node in place `index`.
+    pub(crate) fn programs(&self, index: usize) -> ProgramsStatus {
+        self.nodes[index].as_ref().unwrap().body().programs()
     }
 
     /// The cluster's directory.

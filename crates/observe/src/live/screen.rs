@@ -105,7 +105,7 @@ impl Screen {
         self.channels(frame, channels, reading);
         Self::sizes(frame, sizes, reading);
         Self::cache(frame, cache, reading);
-        self.rails(frame, below, &rails, &unseen);
+        Self::rails(frame, below, reading, &rails, &unseen);
         let help = " q quit   p pause   s sort by messages or bytes   w rails of each worker";
         frame.render_widget(Paragraph::new(help).style(Style::new().add_modifier(Modifier::DIM)), foot);
     }
@@ -218,7 +218,13 @@ impl Screen {
         table(frame, area, "Cache", ["event", "a second"], cells, &[16, 12].map(Constraint::Length));
     }
 
-    fn rails(&self, frame: &mut Frame<'_>, area: Rect, lines: &[rails::Line], unseen: &[[String; 2]]) {
+    fn rails(
+        frame: &mut Frame<'_>,
+        area: Rect,
+        reading: &Reading,
+        lines: &[rails::Line],
+        unseen: &[[String; 2]],
+    ) {
         let rails = lines.iter().map(|line| {
             let style = if line.is_active() { Style::new() } else { Style::new().fg(Color::Yellow) };
             let rtt = line.rtt_ns();
@@ -230,8 +236,8 @@ impl Screen {
                 Cell::from(line.state()),
                 Cell::from(line.reason()),
                 right(if rtt == 0 { "-".into() } else { format!("{} us", us(rtt as f64 / 1e3)) }),
-                right(bytes(there)),
-                right(bytes(back)),
+                right(stat::amount(there, reading.seconds)),
+                right(stat::amount(back, reading.seconds)),
             ])
             .style(style)
         });
@@ -242,7 +248,7 @@ impl Screen {
         let all = lines.len() + unseen.len();
         let more = all.saturating_sub(usize::from(MOST_RAILS));
         let title = if more > 0 { format!("Rails ({more} more: plexus rails)") } else { "Rails".into() };
-        let heads = ["pair", "rail", "state", "why", "round trip", "there", "back"];
+        let heads = ["pair", "rail", "state", "why", "round trip", "there/s", "back/s"];
         let widths = [14, 8, 16, 26, 11, 10, 10].map(Constraint::Length);
         table(frame, area, &title, heads, rails.chain(unseen).collect(), &widths);
     }
@@ -258,8 +264,7 @@ fn table<const N: usize>(
 ) {
     // Heads of numbers stand over their ends, like the numbers.
     let numbers = |head: &&str| {
-        head.ends_with("/s")
-            || ["held", "strangers", "share", "round trip", "there", "back", "a second"].contains(head)
+        head.ends_with("/s") || ["held", "strangers", "share", "round trip", "a second"].contains(head)
     };
     let heads =
         heads.map(|head| if numbers(&head) { right(head.to_owned()) } else { Cell::from(head.to_owned()) });

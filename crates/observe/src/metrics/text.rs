@@ -6,11 +6,14 @@
 //! | `plexus_rail_up`, `_active`, `_encrypted` | gauge, 0 or 1 | `peer`, `worker`, `slot`, `rail` |
 //! | `plexus_rail_round_trip_seconds`, `_mtu_bytes` | gauge, where known | the same |
 //! | `plexus_rail_bytes` | counter | the same, `direction` |
-//! | `plexus_rail_frames_resent`, `_retransmits`, `_failures`, `_connects` | counter | the same |
+//! | `plexus_rail_frames_resent`, `_segments`, `_retransmits`, `_failures`, `_connects` | counter | the same |
 //! | `plexus_cache_events` | counter | `event` |
 //! | `plexus_cache_asked_seconds` | counter: time from requests to their grants | |
 //! | `plexus_cache_blocks_held` | gauge | |
 //! | `plexus_strangers` | counter | |
+//! | `plexus_programs`, `plexus_programs_most` | gauge: how many are attached, how many may be | |
+//! | `plexus_program_ports`, `_windows` | gauge: what they have | |
+//! | `plexus_program_memory_bytes` | gauge: memory for windows of programs | `what`: `used`, `most` |
 //! | `plexus_uptime_seconds` | gauge | |
 //!
 //! Series exist for what was used, so their number is bounded by nodes, channels and rails, never by traffic.
@@ -18,6 +21,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use plexus_base::counters::SIZE_BOUNDS;
+use plexus_node::body::ProgramsStatus;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet},
@@ -58,6 +62,7 @@ impl Collector for Snapshots {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.messages(&mut encoder)?;
         self.rails(&mut encoder)?;
+        self.programs(&mut encoder)?;
         self.rest(&mut encoder)
     }
 }
@@ -123,6 +128,9 @@ impl Snapshots {
         )?;
         let head = ("rail_frames_resent", "Frames sent again because another rail was lost with them", None);
         counter(encoder, head, &|rail| rail.frames_resent)?;
+        counter(encoder, ("rail_segments", "Packets with data that the system sent", None), &|rail| {
+            rail.segments
+        })?;
         counter(encoder, ("rail_retransmits", "Packets that the system sent again", None), &|rail| {
             rail.retransmits
         })?;
@@ -130,6 +138,33 @@ impl Snapshots {
         counter(encoder, ("rail_connects", "How often the rail was connected", None), &|rail| {
             rail.generation.into()
         })
+    }
+
+    fn programs(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let each =
+            || self.0.iter().map(|snapshot| (vec![("node", snapshot.node.clone())], snapshot.programs));
+        let gauges: [(Head, fn(&ProgramsStatus) -> u64); 4] = [
+            (("programs", "Programs that are attached", None), |programs| programs.attached),
+            (("programs_most", "Programs that may be attached", None), |programs| programs.attached_most),
+            (("program_ports", "Ports of programs", None), |programs| programs.ports),
+            (
+                ("program_windows", "Windows of programs, and copies of those of other nodes", None),
+                |programs| programs.windows,
+            ),
+        ];
+        for (head, of) in gauges {
+            let points = each().map(|(labels, programs)| (labels, ConstGauge::new(of(&programs))));
+            family(encoder, head, points.collect())?;
+        }
+        let memory = each().flat_map(|(labels, programs)| {
+            [("used", programs.window_bytes), ("most", programs.window_bytes_most)].map(|(what, bytes)| {
+                let mut labels = labels.clone();
+                labels.push(("what", what.to_owned()));
+                (labels, ConstGauge::new(bytes))
+            })
+        });
+        let head = ("program_memory", "Memory for windows of programs", Some(Unit::Bytes));
+        family(encoder, head, memory.collect())
     }
 
     fn rest(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -244,6 +279,7 @@ mod tests {
             ..Rail::default()
         };
         first.rails = vec![rail(0), Rail { state: "down".into(), rtt_ns: 0, ..rail(1) }];
+        first.programs = ProgramsStatus { attached: 2, ports: 5, window_bytes: 4096, ..first.programs };
         first.cache.insert(ASKED.into(), 2_500_000_000);
         vec![first, snapshot("n2", 3, &[])]
     }
@@ -270,6 +306,11 @@ mod tests {
         assert_eq!(value("plexus_rail_round_trip_seconds", &[]), 1.5e-6);
         assert_eq!(value("plexus_rail_bytes_total", &[("slot", "1"), ("direction", "out")]), 7.0);
         assert_eq!(value("plexus_cache_events_total", &[("node", "n2"), ("event", "disk_writes")]), 3.0);
+        let n1 = ("node", "n1");
+        assert_eq!(value("plexus_programs", &[n1]), 2.0);
+        assert_eq!(value("plexus_program_ports", &[n1]), 5.0);
+        assert_eq!(value("plexus_program_memory_bytes", &[n1, ("what", "used")]), 4096.0);
+        assert_eq!(value("plexus_rail_segments_total", &[("slot", "0")]), 0.0);
         assert_eq!(value("plexus_cache_asked_seconds_total", &[]), 2.5);
         assert_eq!(value("plexus_strangers_total", &[("node", "n2")]), 0.0);
         assert_eq!(value("plexus_uptime_seconds", &[("node", "n1")]), 10.0);

@@ -53,5 +53,8 @@ pub(crate) fn local_nodes(config: &Config) -> anyhow::Result<Vec<&NodeConfig>> {
 
 /// This program, to start more of it.
 pub(crate) fn this_program() -> anyhow::Result<PathBuf> {
-    std::env::current_exe().context("where this program lies")
+    let program = std::env::current_exe().context("where this program lies")?;
+    // Built anew meanwhile: the file that runs is still there without its name.
+    let nameless = || format!("/proc/{}/exe", std::process::id()).into();
+    Ok(Some(program).filter(|program| program.exists()).unwrap_or_else(nameless))
 }

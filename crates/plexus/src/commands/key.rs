@@ -12,6 +12,9 @@ use crate::output;
 pub(crate) struct Args {
     #[command(subcommand)]
     does: Does,
+    /// Print the file as JSON.
+    #[arg(long, global = true)]
+    json: bool,
 }
 
 #[derive(Subcommand)]
@@ -26,27 +29,27 @@ enum Does {
 
 /// Does it.
 pub(crate) fn run(args: Args) -> Result<()> {
-    match args.does {
+    let (path, then) = match args.does {
         Does::Create(cluster) => {
             let path = keys::create(&cluster.load()?.dir)?;
-            output::line(&format!("{}: made; copy it to every machine of the cluster", path.display()))
+            (path, "made; copy it to every machine of the cluster".to_owned())
         }
         Does::Rotate(cluster) => {
             let config = cluster.load()?;
-            let path = keys::rotate(&config.dir)?;
-            output::line(&format!(
-                "{}: made, and valid beside the old key; copy it to every machine of the cluster, then end the old key on \
-                 each with `plexus key retire {}`",
-                path.display(),
+            let then = format!(
+                "made, and valid beside the old key; copy it to every machine of the cluster, then end the old key on each with \
+                 `plexus key retire {}`",
                 config.dir.root().display()
-            ))
+            );
+            (keys::rotate(&config.dir)?, then)
         }
         Does::Retire(cluster) => {
-            let path = keys::retire(&cluster.load()?.dir)?;
-            output::line(&format!(
-                "{}: the only valid key now; connections that stand are not touched",
-                path.display()
-            ))
+            let then = "the only valid key now; connections that stand are not touched";
+            (keys::retire(&cluster.load()?.dir)?, then.to_owned())
         }
+    };
+    match args.json {
+        true => output::json(&serde_json::json!({ "key": path })),
+        false => output::line(&format!("{}: {then}", path.display())),
     }
 }

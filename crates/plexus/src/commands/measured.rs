@@ -62,10 +62,6 @@ impl Wanted<'_> {
         parameters.cache_mib = self.cache_mib;
         parameters.blocks = parameters.blocks.max(self.hot);
         parameters.program = this_program()?;
-        if !parameters.program.exists() {
-            // Built anew meanwhile: the file that runs is still there without its name.
-            parameters.program = "/proc/self/exe".into();
-        }
         Ok(parameters)
     }
 }

@@ -13,13 +13,13 @@ pub(crate) struct Args {
     /// A line for each worker instead of their sum.
     #[arg(long)]
     workers: bool,
-    /// Again every so many seconds.
+    /// Again every so many seconds, and what came in them.
     #[arg(short, long, value_name = "SECONDS", value_parser = super::pace::seconds)]
     interval: Option<f64>,
     /// End after so many times.
     #[arg(short = 'n', long, value_name = "TIMES", requires = "interval", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Print each result as a line of JSON.
+    /// Print the result as JSON; in intervals each on a line.
     #[arg(long)]
     json: bool,
 }
@@ -27,11 +27,14 @@ pub(crate) struct Args {
 /// Shows them.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
-    show(&args, &stat::take(&config, None)?)?;
+    let mut before = stat::take(&config, None)?;
+    show(&args, &before)?;
     let Some(interval) = args.interval else { return Ok(()) };
     let mut pace = Pace::new(interval, args.count.map(|count| count - 1))?;
     while pace.next() {
-        show(&args, &Reading::take(&config, None)?)?;
+        let now = Reading::take(&config, None)?;
+        show(&args, &now.since(&before))?;
+        before = now;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `plexus status`: the nodes of a cluster.
 
 use plexus_node::{commands::Status, config::Config, control::Seen, launch::look_at_all, settle};
-use plexus_observe::show::{Table, count, duration};
+use plexus_observe::show::{Table, bytes, count, duration};
 
 use super::cluster::Cluster;
 use crate::output;
@@ -35,8 +35,20 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             "cluster": config.name, "id": config.id.to_string(), "nodes": nodes, "lost": lost,
         }));
     }
-    let heads =
-        ["node", "state", "members", "rails", "pid", "epoch", "uptime", "held", "written", "strangers"];
+    let heads = [
+        "node",
+        "state",
+        "members",
+        "rails",
+        "pid",
+        "epoch",
+        "uptime",
+        "programs",
+        "windows",
+        "held",
+        "written",
+        "strangers",
+    ];
     let mut table = Table::new(heads).left(4);
     for (name, seen) in &nodes {
         match seen {
@@ -70,8 +82,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     say_lost(&config, &lost)
 }
 
-fn row(status: &Status) -> [String; 10] {
-    let body = &status.body;
+fn row(status: &Status) -> [String; 12] {
+    let (body, programs) = (&status.body, &status.body.programs);
     let rails =
         body.peers.iter().map(|peer| format!("{}:{}", peer.name, peer.rail.as_deref().unwrap_or("none")));
     let or_dash = |text: String| if text.is_empty() { "-".into() } else { text };
@@ -83,6 +95,8 @@ fn row(status: &Status) -> [String; 10] {
         status.pid.to_string(),
         body.epoch.to_string(),
         duration(status.uptime_s),
+        format!("{} of {}", programs.attached, programs.attached_most),
+        format!("{} of {}", bytes(programs.window_bytes), bytes(programs.window_bytes_most)),
         count(body.blocks_held),
         count(body.blocks_written),
         count(body.strangers),

@@ -15,6 +15,8 @@ mod sealed;
 pub use connect::Session;
 pub use listen::{Listener, Served};
 pub use machine::{cores, pin};
+#[doc(hidden)]
+pub use meet::ask_any;
 pub use meet::{Ask, PORT, RailChoice};
 
 use super::PerfError;

@@ -9,13 +9,14 @@ const ALIGN: u64 = 64;
 pub(super) struct Arena {
     /// Free parts: where they begin, how long they are.
     free: BTreeMap<u64, u64>,
+    taken: u64,
 }
 
 impl Arena {
     pub(super) fn new(share: Range<u64>) -> Self {
         let start = share.start.next_multiple_of(ALIGN);
         let len = share.end.saturating_sub(start) / ALIGN * ALIGN;
-        Self { free: (len > 0).then_some((start, len)).into_iter().collect() }
+        Self { free: (len > 0).then_some((start, len)).into_iter().collect(), taken: 0 }
     }
 
     /// Takes `len` bytes; where they are.
@@ -27,12 +28,19 @@ impl Arena {
         if room > len {
             self.free.insert(start + len, room - len);
         }
+        self.taken += len;
         Some(start)
+    }
+
+    /// Bytes that are taken.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// Gives `len` bytes at `start` back, which were taken together.
     pub(super) fn give(&mut self, start: u64, len: u64) {
         let (mut start, mut len) = (start, len.next_multiple_of(ALIGN));
+        self.taken -= len;
         if let Some((before, room)) =
             self.free.range(..start).next_back().map(|(before, room)| (*before, *room))
             && before + room == start
@@ -57,12 +65,13 @@ mod tests {
         let all = 64 * 10;
         let pieces: Vec<u64> = (0..5).map(|_| arena.take(100).unwrap()).collect();
         assert_eq!(pieces, [64, 192, 320, 448, 576]);
-        assert_eq!(arena.take(1), None);
+        assert_eq!((arena.take(1), arena.taken()), (None, all));
         for place in [1, 3, 0, 4, 2] {
             arena.give(pieces[place], 100);
         }
         assert_eq!((arena.take(all), arena.take(1)), (Some(64), None));
         arena.give(64, all);
+        assert_eq!(arena.taken(), 0);
         assert_eq!((arena.take(u64::MAX), arena.take(all + 1), arena.take(all)), (None, None, Some(64)));
     }
 }

@@ -128,6 +128,12 @@ impl Core {
         }
     }
 
+    /// Ports of programs, windows and copies that are here, and the bytes that these take.
+    pub(crate) fn usage(&self) -> (usize, usize, u64) {
+        let (windows, bytes) = self.windows.here();
+        (self.ports.len(), windows, bytes)
+    }
+
     /// A program has attached.
     pub(crate) fn attach(&mut self, program: ClientId) {
         self.programs.insert(program, Program::default());

@@ -152,6 +152,11 @@ impl Windows {
         }
     }
 
+    /// Windows and copies that are here, and the bytes that they take.
+    pub(super) fn here(&self) -> (usize, u64) {
+        (self.homes.len() + self.making.len() + self.copies.len(), self.arena.taken())
+    }
+
     /// Whether nothing is left of any window.
     #[cfg(test)]
     pub(super) fn are_all_given_back(&mut self, arena: u64) -> bool {

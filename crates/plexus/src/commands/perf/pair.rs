@@ -2,7 +2,6 @@
 
 use std::{
     io::{BufRead, BufReader},
-    path::PathBuf,
     process::{Child, Command, Stdio},
     sync::atomic::Ordering,
 };
@@ -79,13 +78,6 @@ fn sessions(wish: &Wish, address: &str, rails: &[RailChoice], here: bool) -> any
     Ok(rows)
 }
 
-/// This program, to start more of it.
-pub(super) fn program() -> anyhow::Result<PathBuf> {
-    let program = Some(this_program()?).filter(|program| program.exists());
-    // Built anew meanwhile: the file that runs is still there without its name.
-    Ok(program.unwrap_or_else(|| format!("/proc/{}/exe", std::process::id()).into()))
-}
-
 /// A listener of our own. It ends when its input does, which is when this process ends, however that comes.
 struct Other {
     child: Child,
@@ -94,7 +86,7 @@ struct Other {
 
 impl Other {
     fn start() -> anyhow::Result<Self> {
-        let mut child = Command::new(program()?)
+        let mut child = Command::new(this_program()?)
             .args(["perf", "--listen", "127.0.0.1:0", "--lifeline", "--json"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

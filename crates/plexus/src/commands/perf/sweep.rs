@@ -19,8 +19,10 @@ use plexus_base::Waiting;
 use plexus_bench::perf::host::{Setting, Tried, text};
 use serde_json::{Value, json};
 
-use super::pair::program;
-use crate::{commands::interrupt::interrupted, output};
+use crate::{
+    commands::{cluster::this_program, interrupt::interrupted},
+    output,
+};
 
 /// The device at both ends, and the addresses of the listener's and the client's.
 const DEVICE: &str = "plexus0";
@@ -148,7 +150,7 @@ impl Sweep {
             namespace.ip(&format!("link set {DEVICE} up"))?;
             namespace.ip("link set lo up")?;
         }
-        let program = program()?;
+        let program = this_program()?;
         let serve = ["perf", "--listen", ADDRESSES[0], "--open", "--lifeline", "--json"];
         let mut served = Held::start(listener.command(&program).args(serve).stderr(Stdio::null()))?;
         served.line()?;

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// End after so many intervals.
     #[arg(short = 'n', long, value_name = "TIMES", requires = "interval", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Print each result as a line of JSON.
+    /// Print the result as JSON; in intervals each on a line.
     #[arg(long)]
     json: bool,
     /// A live screen, renewed every second or as `--interval` says; q ends it.

@@ -116,14 +116,13 @@ pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
     };
     let files = study.files()?;
     std::fs::create_dir_all(&args.output).with_context(|| format!("{}", args.output.display()))?;
-    let contents = [
-        ("index.html", &files.html),
-        ("sizes.svg", &files.sizes_svg),
-        ("shares.svg", &files.shares_svg),
-        ("rates.svg", &files.rates_svg),
-    ];
-    let written = contents.map(|(name, text)| write(&args.output.join(name), text));
-    let written = written.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    let mut written = vec![write(&args.output.join("index.html"), files.html.as_bytes())?];
+    let pictures = [("sizes", &files.sizes_svg), ("shares", &files.shares_svg), ("rates", &files.rates_svg)];
+    for (name, svg) in pictures {
+        let path = args.output.join(name);
+        written.push(write(&path.with_extension("svg"), svg.as_bytes())?);
+        written.push(write(&path.with_extension("png"), &show::png(svg)?)?);
+    }
     if args.json {
         return output::json(&serde_json::json!({ "text": study.text(), "files": written }));
     }
@@ -131,8 +130,8 @@ pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
     output::line(&format!("\npage: {}", written[0].display()))
 }
 
-fn write(path: &Path, text: &str) -> anyhow::Result<PathBuf> {
-    std::fs::write(path, text).with_context(|| format!("{}", path.display()))?;
+fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<PathBuf> {
+    std::fs::write(path, bytes).with_context(|| format!("{}", path.display()))?;
     Ok(path.into())
 }
 

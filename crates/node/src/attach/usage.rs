@@ -1,0 +1,25 @@
+//! What programs have of a worker, for whoever asks: noted by the worker, read without it.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// See the module. The figures are of one moment each, not of one together.
+#[derive(Default)]
+pub(crate) struct Usage {
+    ports: AtomicU64,
+    windows: AtomicU64,
+    arena_bytes: AtomicU64,
+}
+
+impl Usage {
+    /// So it is now.
+    pub(super) fn note(&self, ports: usize, windows: usize, arena_bytes: u64) {
+        self.ports.store(ports as u64, Relaxed);
+        self.windows.store(windows as u64, Relaxed);
+        self.arena_bytes.store(arena_bytes, Relaxed);
+    }
+
+    /// Ports; windows, copies among them; bytes of the arena that those take.
+    pub(crate) fn noted(&self) -> [u64; 3] {
+        [&self.ports, &self.windows, &self.arena_bytes].map(|figure| figure.load(Relaxed))
+    }
+}
