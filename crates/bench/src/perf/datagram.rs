@@ -312,7 +312,7 @@ fn receive(trial: &Trial, port: &DatagramPort, run: &Run) -> u64 {
 
 /// Messages of a trial: as many first bytes as there is room for say which it is.
 struct Parcel {
-    bytes: Box<[u8]>,
+    bytes: Vec<u8>,
     number: u64,
     counted: usize,
     look: u64,
@@ -321,7 +321,7 @@ struct Parcel {
 impl Parcel {
     fn new(trial: &Trial) -> Self {
         debug_assert!(trial.op == Op::Datagram, "the only operation of programs");
-        let bytes = payload::pattern(trial.bytes as usize);
+        let bytes = payload::pattern(trial.bytes as usize).to_vec();
         let counted = bytes.len().min(8);
         Self { look: payload::look(&bytes[counted..]), bytes, number: 0, counted }
     }
