@@ -21,7 +21,8 @@ use super::{
     OfiError,
     buffer::{Buffer, Staging},
     device::{Device, Facts, Object, Region},
-    long::{Long, Longs},
+    long::Longs,
+    operations::{OPERATIONS, Operation, Operations, State, What},
     outgoing::Outgoing,
     port::{Completed, Piece, Port},
     sys,
@@ -42,9 +43,6 @@ pub(super) const SLOTS: usize = WINDOW as usize + SPARE;
 
 /// A line more than the longest message, rounded to lines, so that no two buffers share one.
 const SLOT_LEN: usize = MAX_MESSAGE.next_multiple_of(64);
-
-/// Operations that may wait or be on their way in each lane.
-pub(super) const OPERATIONS: usize = 512;
 
 /// Bytes that may wait or be on their way, by lane.
 const STAGED: [usize; 2] = [512 << 10, 2 << 20];
@@ -68,35 +66,6 @@ const _: () = {
 /// What a call is known by: a buffer below [`SLOTS`], an operation from there on, and the control message behind them all.
 const CONTROL: usize = SLOTS + OPERATIONS;
 const CONTEXTS: usize = CONTROL + 1;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    Waits,
-    Posted,
-    Done,
-}
-
-enum What {
-    /// With the news that so many were taken here.
-    Message { taken: u32 },
-    /// To an address and key of the peer, once no earlier put is under way whose bytes it touches.
-    Write { address: u64, key: u64, touches: Touched, long: Option<Box<Long>> },
-}
-
-impl What {
-    fn is_write(&self) -> bool {
-        matches!(self, Self::Write { .. })
-    }
-}
-
-struct Operation {
-    what: What,
-    state: State,
-    at: usize,
-    len: usize,
-    /// End of its piece of the ring.
-    upto: u64,
-}
 
 /// A message that has arrived.
 pub(super) struct Arrival {
@@ -130,13 +99,7 @@ pub(super) struct Endpoint {
     asked: Option<u32>,
 
     staging: Staging,
-    operations: VecDeque<Operation>,
-    /// Number of the first of them; its context is that modulo [`OPERATIONS`].
-    first: u64,
-    waiting: usize,
-    /// Number of the first that waits, or of the next, and how many writes before it are under way.
-    waits: u64,
-    writes: usize,
+    operations: Operations,
     longs: Longs,
     /// Counted messages: staged, posted, and known to be taken.
     sequence: u32,
@@ -190,11 +153,7 @@ impl Endpoint {
             said: 0,
             asked: None,
             staging: Staging::new(STAGED[lane.index()]),
-            operations: VecDeque::with_capacity(OPERATIONS),
-            first: 0,
-            waiting: 0,
-            waits: 0,
-            writes: 0,
+            operations: Operations::new(),
             longs: Longs::new(key()),
             sequence: 0,
             posted: 0,
@@ -339,7 +298,8 @@ impl Endpoint {
         for piece in pieces.clone() {
             staging.take(wire::MAX_HEADER + piece.len()).ok_or(SendError::Full)?;
         }
-        if self.operations.len() + pieces.clone().count() + 1 > OPERATIONS {
+        // One to spare, as for a put with its message.
+        if !self.operations.have_room_for(pieces.clone().count() + 1) {
             return Err(SendError::Full);
         }
         pieces.try_for_each(|piece| self.stage_one(device, &piece))
@@ -359,7 +319,7 @@ impl Endpoint {
         let inline = if kind == Kind::Inline { data } else { &[] };
         let header = wire::header_len(kind);
         let len = header + frame + inline.len();
-        if self.operations.len() + 2 > OPERATIONS {
+        if !self.operations.have_room_for(2) {
             return Err(SendError::Full);
         }
         // Both pieces or none.
@@ -384,7 +344,7 @@ impl Endpoint {
                 long,
             };
             let (at, upto) = written.map_or((0, self.staging.taken()), |piece| (piece.at, piece.upto));
-            self.push(what, at, put.data.len(), upto);
+            self.operations.push(what, at, put.data.len(), upto);
         }
         self.staging = staging;
         let stamp = Stamp { silent, more, ..self.stamp() };
@@ -400,7 +360,7 @@ impl Endpoint {
             self.under_way.push(Touched::by(self.sequence, &put));
         }
         self.sequence = self.sequence.wrapping_add(1);
-        self.push(What::Message { taken: stamp.taken }, piece.at, len, piece.upto);
+        self.operations.push(What::Message { taken: stamp.taken }, piece.at, len, piece.upto);
         Ok(())
     }
 
@@ -417,11 +377,6 @@ impl Endpoint {
         }
     }
 
-    fn push(&mut self, what: What, at: usize, len: usize, upto: u64) {
-        self.waiting += 1;
-        self.operations.push_back(Operation { what, state: State::Waits, at, len, upto });
-    }
-
     /// Hands the provider what may go out now.
     ///
     /// # Errors
@@ -430,10 +385,10 @@ impl Endpoint {
         self.refused = false;
         self.post_buffers()?;
         self.post_control(facts)?;
-        if self.waiting > 0 {
+        if self.operations.wait() {
             let result = self.post_operations(facts);
-            self.pass_posted();
-            self.retire();
+            self.operations.pass_posted();
+            self.operations.retire(&mut self.staging, &mut self.longs);
             result?;
         }
         Ok(())
@@ -443,10 +398,10 @@ impl Endpoint {
         // Behind a message that has to wait, or a write that is under way where order is not kept, writes may
         // still go, messages not.
         let mut held = false;
-        let mut writes = self.writes > 0 && !facts.orders_sends_after_writes;
-        for index in (self.waits - self.first) as usize..self.operations.len() {
-            let operation = &self.operations[index];
-            let code = match (&operation.what, operation.state) {
+        let mut writes = self.operations.have_writes_before() && !facts.orders_sends_after_writes;
+        for place in self.operations.places() {
+            let operation = self.operations.at(place);
+            let code = match (&operation.what, operation.state()) {
                 (_, State::Done) | (What::Message { .. }, State::Posted) => continue,
                 (What::Write { .. }, State::Posted) => {
                     writes |= !facts.orders_sends_after_writes;
@@ -460,7 +415,7 @@ impl Endpoint {
                     } else if held {
                         continue;
                     }
-                    let code = self.post_message(index, facts);
+                    let code = self.post_message(place, facts);
                     if code == 0 {
                         self.say(taken);
                     }
@@ -475,11 +430,11 @@ impl Endpoint {
                         return self.post_control(facts);
                     }
                     writes |= !facts.orders_sends_after_writes;
-                    self.post_write(index, facts)
+                    self.post_write(place, facts)
                 }
             };
             match code {
-                0 => self.waiting -= 1,
+                0 => {}
                 sys::FI_EAGAIN => {
                     self.refused = true;
                     return Ok(());
@@ -490,35 +445,25 @@ impl Endpoint {
         Ok(())
     }
 
-    /// What was posted is not looked at again when something is to be posted.
-    fn pass_posted(&mut self) {
-        while let Some(Operation { state: state @ (State::Posted | State::Done), what, .. }) =
-            self.operations.get((self.waits - self.first) as usize)
-        {
-            self.writes += usize::from(*state == State::Posted && what.is_write());
-            self.waits += 1;
-        }
-    }
-
-    fn post_message(&mut self, index: usize, facts: &Facts) -> c_int {
-        let Operation { at, len, .. } = self.operations[index];
+    fn post_message(&mut self, place: usize, facts: &Facts) -> c_int {
+        let &Operation { at, len, .. } = self.operations.at(place);
         let message = Piece { start: self.staged.at(at), len, region: self.staged_region.as_ref() };
         let injects = len <= facts.inject_len;
         let code = if injects {
             self.port.inject(message)
         } else {
             // SAFETY: the piece of the ring is not written to before the completion, and outlives the port.
-            unsafe { self.port.send(message, self.name_of(index)) }
+            unsafe { self.port.send(message, self.name_of(place)) }
         };
         if code == 0 {
             self.posted = self.posted.wrapping_add(1);
-            self.operations[index].state = if injects { State::Done } else { State::Posted };
+            self.operations.posted(place, injects);
         }
         code
     }
 
-    fn post_write(&mut self, index: usize, facts: &Facts) -> c_int {
-        let operation = &self.operations[index];
+    fn post_write(&mut self, place: usize, facts: &Facts) -> c_int {
+        let operation = self.operations.at(place);
         let What::Write { address, key, long, .. } = &operation.what else { unreachable!("a write") };
         let (start, region) = match long {
             Some(long) => (long.start(), long.region()),
@@ -527,16 +472,16 @@ impl Endpoint {
         let data = Piece { start, len: operation.len, region };
         let delivered = !facts.orders_sends_after_writes;
         // SAFETY: the data are not written to before the completion, and outlive the port.
-        let code = unsafe { self.port.write(data, (*address, *key), delivered, self.name_of(index)) };
+        let code = unsafe { self.port.write(data, (*address, *key), delivered, self.name_of(place)) };
         if code == 0 {
-            self.operations[index].state = State::Posted;
+            self.operations.posted(place, false);
         }
         code
     }
 
     /// What the call for an operation of the queue is known by.
-    fn name_of(&self, index: usize) -> usize {
-        SLOTS + ((self.first + index as u64) % OPERATIONS as u64) as usize
+    fn name_of(&self, place: usize) -> usize {
+        SLOTS + self.operations.name_of(place)
     }
 
     /// Says what was taken when that is due, and asks when that is.
@@ -592,29 +537,10 @@ impl Endpoint {
             self.control_posted = false;
             return;
         }
-        let number = (completed.index - SLOTS) as u64;
-        let ahead = (number + OPERATIONS as u64 - self.first % OPERATIONS as u64) % OPERATIONS as u64;
-        if let Some(operation) = self.operations.get_mut(ahead as usize)
-            && operation.state == State::Posted
-        {
-            operation.state = State::Done;
-            if operation.what.is_write() {
-                self.writes -= usize::from(self.first + ahead < self.waits);
-                self.signs += u64::from(!facts.orders_sends_after_writes);
-            }
+        if self.operations.complete(completed.index - SLOTS) {
+            self.signs += u64::from(!facts.orders_sends_after_writes);
         }
-        self.retire();
-    }
-
-    fn retire(&mut self) {
-        while let Some(Operation { state: State::Done, upto, what, .. }) = self.operations.front() {
-            self.staging.release(*upto);
-            if let What::Write { long: Some(_), .. } = what {
-                self.longs.taken_back();
-            }
-            self.operations.pop_front();
-            self.first += 1;
-        }
+        self.operations.retire(&mut self.staging, &mut self.longs);
     }
 
     /// What has arrived is not to be handed over.
@@ -634,12 +560,12 @@ impl Endpoint {
 
     /// Whether nothing is in the provider's hands.
     pub(super) fn is_quiet(&self) -> bool {
-        !self.control_posted && self.operations.iter().all(|operation| operation.state != State::Posted)
+        !self.control_posted && self.operations.iter().all(|operation| operation.state() != State::Posted)
     }
 
     /// Whether the peer has not said yet that it took all that it gets from here.
     pub(super) fn is_owed(&self) -> bool {
-        self.posted != self.acknowledged || !self.operations.is_empty()
+        self.posted != self.acknowledged || !self.operations.are_empty()
     }
 
     /// Asks the peer what it took, once for each answer. It tells by itself, but not soon.
@@ -655,7 +581,11 @@ impl Endpoint {
 
     /// Bytes that wait here.
     pub(super) fn unsent(&self) -> u64 {
-        self.operations.iter().filter(|operation| operation.state != State::Done).map(|o| o.len as u64).sum()
+        self.operations
+            .iter()
+            .filter(|operation| operation.state() != State::Done)
+            .map(|o| o.len as u64)
+            .sum()
     }
 }
 
@@ -664,117 +594,11 @@ impl Drop for Endpoint {
         if !self.port.close() {
             // The provider may still use the memory.
             [&mut self.slots, &mut self.staged].into_iter().for_each(Buffer::keep);
-            for operation in &mut self.operations {
+            for operation in self.operations.iter_mut() {
                 if let What::Write { long: Some(long), .. } = &mut operation.what {
                     long.keep();
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::{IpAddr, Ipv4Addr};
-
-    use super::*;
-    use crate::{Put, WindowId, WindowSpan, ofi::offer::RemoteWindow};
-
-    const LANE: Lane = Lane::Prompt;
-
-    impl Endpoint {
-        /// As the provider would: takes the operation at `index`, without a peer.
-        fn post_at(&mut self, index: usize) {
-            assert_eq!(self.operations[index].state, State::Waits);
-            self.operations[index].state = State::Posted;
-            self.waiting -= 1;
-            self.pass_posted();
-        }
-
-        /// Where the search for something to post begins.
-        fn from(&self) -> usize {
-            (self.waits - self.first) as usize
-        }
-
-        fn complete_at(&mut self, index: usize, facts: &Facts) {
-            let completed = Completed { lane: LANE.index(), index: self.name_of(index) };
-            self.complete(completed, facts);
-        }
-    }
-
-    /// None where there is no libfabric.
-    fn device() -> Option<Device> {
-        match Device::open("tcp", Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), 1024) {
-            Ok(device) => Some(device),
-            Err(why @ OfiError::Absent { .. }) => {
-                println!("skipped: {why}");
-                None
-            }
-            Err(why) => panic!("{why}"),
-        }
-    }
-
-    #[test]
-    fn what_was_posted_is_not_searched_again() {
-        let Some(device) = device() else { return };
-        let facts = &device.facts;
-        let mut end = Endpoint::open(&device, LANE, 1, || 1).unwrap();
-        let window = RemoteWindow {
-            span: WindowSpan { id: WindowId(0), len: 1 << 20, granule: 0, wordwise: false },
-            base: 0,
-            keys: [0; 2],
-        };
-        let data = vec![1; INLINE + 1];
-        let put = Put { window: WindowId(0), offset: 0, generation: 0, data: &data };
-        let frame = Outgoing { head: b"frame", body: b"", put: None, silent: false, more: false };
-        // A write and its message, then messages, as often as the numbers go around.
-        for _ in 0..2 * OPERATIONS / 100 {
-            end.stage(&device, &Outgoing { put: Some((put, window)), ..frame }).unwrap();
-            for _ in 2..100 {
-                end.stage(&device, &frame).unwrap();
-            }
-            assert_eq!((end.from(), end.waiting, end.writes), (0, 100, 0));
-            end.post_at(0);
-            assert_eq!((end.from(), end.writes), (1, 1));
-            for index in 1..60 {
-                end.post_at(index);
-            }
-            assert_eq!((end.from(), end.writes), (60, 1), "one look, behind 60 that are under way");
-            // What is through in the middle stays until what is before it is.
-            end.complete_at(30, facts);
-            assert_eq!((end.from(), end.operations.len()), (60, 100));
-            end.complete_at(0, facts);
-            end.complete_at(0, facts);
-            assert_eq!((end.from(), end.writes, end.operations.len()), (58, 0, 98));
-            while !end.operations.is_empty() {
-                if end.from() == 0 {
-                    end.post_at(0);
-                }
-                end.complete_at(0, facts);
-            }
-            assert_eq!((end.from(), end.waiting, end.waits), (0, 0, end.first));
-        }
-    }
-
-    #[test]
-    fn a_write_behind_what_waits_counts_only_when_that_is_posted() {
-        let Some(device) = device() else { return };
-        let mut end = Endpoint::open(&device, LANE, 1, || 1).unwrap();
-        let write = |long| What::Write { address: 0, key: 0, touches: touches(), long };
-        end.push(What::Message { taken: 0 }, 0, 0, 0);
-        end.push(write(None), 0, 0, 0);
-        end.push(write(None), 0, 0, 0);
-        end.post_at(1);
-        end.post_at(2);
-        assert_eq!((end.from(), end.writes), (0, 0), "a message need not wait for writes behind it");
-        end.complete_at(1, &device.facts);
-        end.post_at(0);
-        assert_eq!((end.from(), end.writes), (3, 1), "the next one waits for that which is under way");
-        end.complete_at(2, &device.facts);
-        assert_eq!(end.writes, 0);
-    }
-
-    fn touches() -> Touched {
-        Touched::by(0, &Put { window: WindowId(0), offset: 0, generation: 0, data: &[] })
     }
 }

@@ -44,6 +44,7 @@ mod endpoint;
 mod library;
 mod long;
 mod offer;
+mod operations;
 mod outgoing;
 mod port;
 mod rail;

@@ -18,8 +18,9 @@ use rustix::event::epoll;
 use super::{
     OfiError,
     device::{Device, Region},
-    endpoint::{Arrival, Endpoint, OPERATIONS, SLOTS},
+    endpoint::{Arrival, Endpoint, SLOTS},
     offer::{MAX_WINDOWS, Offer, RemoteWindow},
+    operations::OPERATIONS,
     outgoing::Outgoing,
     port::Completed,
     reaper::{self, Ending},
