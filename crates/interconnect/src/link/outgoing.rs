@@ -213,23 +213,21 @@ impl Link {
         let (stamp, slot) = (self.core.stamp(head.channel), attached.slot);
         let header = header.stamped(stamp);
         let bytes = body.bytes.len() + put.map_or(0, |put| put.data.len());
-        let result = if attached.retains && body.is_long() && put.is_none() {
+        let (sent, owned) = if attached.retains && body.is_long() && put.is_none() {
             // It is kept anyway: what the rail does not pass on at once it can take from there.
             let owned = owned();
-            match offer_shared(attached, lane, header, &owned.body) {
-                Ok(()) => Ok(self.core.sent(slot, &bill, stamp, || owned)),
-                Err(error) => Err((error, owned)),
-            }
+            (offer_shared(attached, lane, header, &owned.body), Some(owned))
         } else {
-            match offer(attached, lane, header, put, body.bytes) {
-                Ok(()) => Ok(self.core.sent(slot, &bill, stamp, owned)),
-                Err(error) => Err((error, owned())),
-            }
+            (offer(attached, lane, header, put, body.bytes), None)
         };
-        match result {
-            Ok(()) => self.budget.spend(lane, bytes),
-            Err((SendError::Full | SendError::Lost, owned)) => self.core.queue(bill, owned),
-            Err((SendError::TooLarge, _)) => self.fail(misplaced_put()),
+        let keep = || owned.unwrap_or_else(|| Owned::of(spare, header, put, body));
+        match sent {
+            Ok(()) => {
+                self.core.sent(slot, &bill, stamp, keep);
+                self.budget.spend(lane, bytes);
+            }
+            Err(SendError::Full | SendError::Lost) => self.core.queue(bill, keep()),
+            Err(SendError::TooLarge) => self.fail(misplaced_put()),
         }
     }
 
