@@ -9,7 +9,7 @@ use std::{
 };
 
 use plexus_fabric::{
-    Bell, PeerBell, PeerWindow, SetupError, ShmRail, WindowId, WindowSpan,
+    Bell, PeerBell, SeenWindow, SetupError, ShmRail, WindowId, WindowSpan,
     shm::{RxRings, ShmParts, TxRings},
 };
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -31,7 +31,7 @@ pub(crate) struct Parts {
     pub(crate) welcome: Welcome,
     pub(crate) pipes: Vec<Pipe>,
     pub(crate) bell: Bell,
-    pub(crate) arena: PeerWindow,
+    pub(crate) arena: SeenWindow,
     pub(crate) socket: OwnedFd,
     /// To be set when the node has ended.
     pub(crate) gone: Arc<AtomicBool>,
@@ -103,7 +103,7 @@ fn handshake(path: &Path) -> io::Result<Parts> {
     let mut descriptors = descriptors.into_iter();
     let mut next = || descriptors.next().ok_or_else(|| wrong("a descriptor is missing"));
     let span = WindowSpan { id: WindowId(0), len: welcome.arena, granule: 0, wordwise: true };
-    let arena = PeerWindow::map(next()?.as_fd(), span).map_err(setup)?;
+    let arena = SeenWindow::map(next()?.as_fd(), span).map_err(setup)?;
     let bell = Bell::create().map_err(setup)?;
     let gone = Arc::new(AtomicBool::new(false));
     let (mut pipes, mut ours) = (Vec::new(), Vec::new());

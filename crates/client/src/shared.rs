@@ -17,7 +17,7 @@ use std::{
 };
 
 use plexus_base::Waiting;
-use plexus_fabric::{Bell, PeerWindow};
+use plexus_fabric::{Bell, SeenWindow};
 use rustix::{
     event::{PollFd, PollFlags, epoll, poll},
     time::Timespec,
@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     gone: Arc<AtomicBool>,
     /// The bell and the socket as one descriptor.
     both: OwnedFd,
-    pub(crate) arena: PeerWindow,
+    pub(crate) arena: SeenWindow,
     pub(crate) welcome: Welcome,
 }
 

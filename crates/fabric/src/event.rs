@@ -8,7 +8,10 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    io::Errno,
+};
 
 /// See the module. Readable while a signal is there: for poll and for epoll, level- or edge-triggered.
 #[derive(Debug)]
@@ -30,8 +33,12 @@ impl Event {
 
     /// Wakes who sleeps on it, now or next.
     pub fn signal(&self) {
-        // The only way to fail is a counter that is full: then the sleeper will wake.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+        let one = 1u64.to_ne_bytes();
+        // A counter that somebody filled refuses; who sleeps on edges wakes only when it changes.
+        if rustix::io::write(&self.0, &one) == Err(Errno::AGAIN) {
+            self.clear();
+            let _ = rustix::io::write(&self.0, &one);
+        }
     }
 
     /// Takes the signal, if there is one.
@@ -50,7 +57,7 @@ impl AsFd for Event {
 #[cfg(test)]
 mod tests {
     use rustix::{
-        event::{PollFd, PollFlags, poll},
+        event::{PollFd, PollFlags, epoll, poll},
         time::Timespec,
     };
 
@@ -68,5 +75,21 @@ mod tests {
         event.clear();
         event.clear();
         assert!(!is_there());
+    }
+
+    #[test]
+    fn a_counter_that_somebody_filled_wakes_who_sleeps_on_edges() {
+        let event = Event::create().unwrap();
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&set, &event, epoll::EventData::new_u64(0), edge).unwrap();
+        let wakes = || {
+            let mut events = [const { std::mem::MaybeUninit::uninit() }; 1];
+            epoll::wait(&set, &mut events, Some(&Timespec::default())).unwrap().0.len()
+        };
+        rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        assert_eq!((wakes(), wakes()), (1, 0));
+        event.signal();
+        assert_eq!((wakes(), wakes()), (1, 0));
     }
 }

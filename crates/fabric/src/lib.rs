@@ -31,4 +31,4 @@ pub use ofi::OfiRail;
 pub use rail::{Access, Health, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError};
 pub use shm::ShmRail;
 pub use tcp::TcpRail;
-pub use window::{MAX_WORDWISE, PeerWindow, Window, WindowId, WindowSpan, Windows};
+pub use window::{MAX_WORDWISE, PeerWindow, SeenWindow, Window, WindowId, WindowSpan, Windows};

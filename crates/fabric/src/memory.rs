@@ -11,12 +11,12 @@
 
 use std::{
     fmt, io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
 };
 
 use rustix::{
-    fs::{FallocateFlags, MemfdFlags, SealFlags},
+    fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags},
     mm::{Advice, MapFlags, ProtFlags},
     process::Resource,
 };
@@ -98,7 +98,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// A mapping, shared and writable, unmapped when dropped.
+/// A mapping, shared, unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Memory {
     start: NonNull<u8>,
@@ -132,11 +132,29 @@ impl Memory {
         rustix::fs::ftruncate(&fd, bytes).map_err(system("size a memory file"))?;
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes).map_err(system("take memory"))?;
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("seal a memory file"))?;
-        Ok((Self::of(what, fd.as_fd(), len)?, fd))
+        Ok((Self::of(what, fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?, fd))
     }
 
     /// A peer's memory, which must be sealed and `announced` bytes long.
     pub(crate) fn map(what: &'static str, fd: BorrowedFd<'_>, announced: u64) -> Result<Self, SetupError> {
+        Self::announced(what, fd, announced, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// The same, only to be read: whoever writes to it by mistake ends there.
+    pub(crate) fn map_to_read(
+        what: &'static str,
+        fd: BorrowedFd<'_>,
+        announced: u64,
+    ) -> Result<Self, SetupError> {
+        Self::announced(what, fd, announced, ProtFlags::READ)
+    }
+
+    fn announced(
+        what: &'static str,
+        fd: BorrowedFd<'_>,
+        announced: u64,
+        access: ProtFlags,
+    ) -> Result<Self, SetupError> {
         // Seals first: only then does the size stay what it is found to be.
         let seals = rustix::fs::fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
         if !seals.contains(SEALS) {
@@ -153,10 +171,10 @@ impl Memory {
             return Err(SetupError::WrongSize { what, announced, actual });
         }
         let len = usize::try_from(announced).unwrap_or(usize::MAX);
-        Self::of(what, fd, len)
+        Self::of(what, fd, len, access)
     }
 
-    fn of(what: &'static str, fd: BorrowedFd<'_>, len: usize) -> Result<Self, SetupError> {
+    fn of(what: &'static str, fd: BorrowedFd<'_>, len: usize, access: ProtFlags) -> Result<Self, SetupError> {
         verify_len(what, len)?;
         let system = |doing| {
             move |errno: rustix::io::Errno| SetupError::System {
@@ -167,23 +185,16 @@ impl Memory {
             }
         };
         // SAFETY: a new mapping at a place of the kernel's choice touches no memory that is in use.
-        let start = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                fd,
-                0,
-            )
-        }
-        .map_err(system("map memory"))?;
+        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0) }
+            .map_err(system("map memory"))?;
         let Some(start) = NonNull::new(start.cast::<u8>()) else {
             return Err(system("map memory")(rustix::io::Errno::NOMEM));
         };
         let memory = Self { start, len };
+        let writes = access.contains(ProtFlags::WRITE);
+        let populate = if writes { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
         // SAFETY: the range is the mapping just made; populating changes no contents.
-        match unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, Advice::LinuxPopulateWrite) } {
+        match unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, populate) } {
             // Before Linux 5.14: `fallocate` took the memory already, only the page tables are filled later.
             Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(memory),
             Err(errno) => Err(system("touch memory")(errno)),
@@ -219,6 +230,12 @@ fn verify_len(what: &'static str, len: usize) -> Result<(), SetupError> {
         });
     }
     Ok(())
+}
+
+/// Another descriptor of a memory file, which it can only be read through.
+pub(crate) fn to_read(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// How many bytes can be taken now, and what sets the limit. What cannot be read limits nothing.

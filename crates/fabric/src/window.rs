@@ -25,6 +25,8 @@
 mod local;
 mod words;
 
+pub use local::SeenWindow;
+
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     ptr::NonNull,

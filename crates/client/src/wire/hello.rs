@@ -19,7 +19,7 @@
 //!          60  4  CRC-32C of the 60 bytes before
 //! ```
 //!
-//! With its answer the node passes the descriptors of its arena and, for each worker, of the rings that it reads and of its
+//! With its answer the node passes the descriptors of its arena, which can only be read, and, for each worker, of the rings that it reads and of its
 //! bell (page, event). The program then sends a packet of one byte ([`GO`]) with those of its own rings, for each worker, and of
 //! its one bell; the node answers with the same byte. From then on both use the rings, and nothing more is said over
 //! the socket. It stays open: its end is the end of the attachment.
@@ -91,9 +91,6 @@ pub enum Refusal {
     /// Too many programs.
     #[error("as many programs as a node takes are attached already; end one")]
     Full = 3,
-    /// It is starting or ending.
-    #[error("it does not serve now; try again when `plexus status` says that it does")]
-    NotServing = 4,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -174,7 +171,6 @@ impl Welcome {
             0 => {}
             2 => return Err(Refusal::Version),
             3 => return Err(Refusal::Full),
-            4 => return Err(Refusal::NotServing),
             _ => return Err(Refusal::NotUnderstood),
         }
         let fits = usize::from(layout.nodes) <= MAX_NODES
@@ -214,7 +210,7 @@ mod tests {
         let welcome = Welcome { node: NodeId(1), nodes: 3, workers: 2, client: ClientId(9), arena: 1 << 24 };
         let bytes = Welcome::encode(&Ok(welcome));
         assert_eq!(Welcome::decode(&bytes), Ok(welcome));
-        for refusal in [Refusal::NotUnderstood, Refusal::Version, Refusal::Full, Refusal::NotServing] {
+        for refusal in [Refusal::NotUnderstood, Refusal::Version, Refusal::Full] {
             assert_eq!(Welcome::decode(&Welcome::encode(&Err(refusal))), Err(refusal));
         }
         for bit in 0..8 * WELCOME {

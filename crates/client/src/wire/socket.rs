@@ -2,8 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, IoSlice, IoSliceMut},
-    mem::MaybeUninit,
+    io,
     os::{
         fd::{AsRawFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
@@ -11,30 +10,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
-};
-
-/// Most descriptors of one packet: an arena, and rings and bell of every worker.
-const DESCRIPTORS: usize = 1 + 3 * plexus_base::MAX_WORKERS + 2;
+use plexus_fabric::shm;
+pub use plexus_fabric::shm::send_packet;
 
 /// Longest packet.
 const PACKET: usize = 128;
 
-/// Sends one packet with descriptors.
-///
-/// # Errors
-/// The system's.
-pub fn send_packet(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
-    }
-    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
+// An arena, and rings and bell of every worker, go in one packet.
+const _: () = assert!(1 + 3 * plexus_base::MAX_WORKERS <= shm::MAX_DESCRIPTORS);
 
 /// Receives one packet and what came with it; no bytes: the other side has closed.
 ///
@@ -42,20 +25,8 @@ pub fn send_packet(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[Borrowed
 /// The system's, or the packet is longer than any.
 pub fn receive_packet(socket: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; PACKET];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut into = [IoSliceMut::new(&mut bytes)];
-    let received = rustix::net::recvmsg(socket, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    let mut descriptors = Vec::new();
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights);
-        }
-    }
-    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet longer than any"));
-    }
-    bytes.truncate(received.bytes);
+    let (len, descriptors) = shm::receive_packet(socket, &mut bytes)?;
+    bytes.truncate(len);
     Ok((bytes, descriptors))
 }
 

@@ -15,6 +15,7 @@
 
 #![allow(unsafe_code, reason = "places rings and control words in shared memory")]
 
+mod passing;
 mod ring;
 mod watch;
 
@@ -38,6 +39,7 @@ use crate::{
     memory::{Memory, SetupError},
     rail::MOST_SKIPPED,
 };
+pub use passing::{MAX_DESCRIPTORS, receive_packet, send_packet};
 #[doc(hidden)]
 pub use ring::ring_any;
 use ring::{Broken, LINE, MAX_LINES, Place, Reader, Room, Writer};

@@ -2,11 +2,31 @@
 //!
 //! Nobody stops a peer from writing meanwhile, so bytes are copied out and words are read whole; never lent.
 
-use std::sync::atomic::Ordering::Acquire;
+use std::{
+    io,
+    os::fd::{BorrowedFd, OwnedFd},
+    sync::atomic::Ordering::Acquire,
+};
 
-use super::{PeerWindow, Window, is_word, word, words};
+use super::{Window, WindowSpan, is_word, word, words};
+use crate::memory::{Memory, SetupError, to_read};
+
+/// A window of another process of this host, mapped to be read: nothing here can write to it.
+#[derive(Debug)]
+pub struct SeenWindow {
+    span: WindowSpan,
+    memory: Memory,
+}
 
 impl Window {
+    /// The memory file, to hand to those who are only to read it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn fd_to_read(&self) -> io::Result<OwnedFd> {
+        to_read(self.fd())
+    }
+
     /// Copies `bytes` into the window at `offset`; false, and nothing copied, where that is not inside. An aligned word
     /// of eight bytes is written whole, and so is every word where the window is [wordwise](crate::WindowSpan::wordwise).
     pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
@@ -27,7 +47,15 @@ impl Window {
     }
 }
 
-impl PeerWindow {
+impl SeenWindow {
+    /// Maps a window after its size and seals were found to be as announced.
+    ///
+    /// # Errors
+    /// They are not, or the system refuses.
+    pub fn map(fd: BorrowedFd<'_>, span: WindowSpan) -> Result<Self, SetupError> {
+        Ok(Self { span, memory: Memory::map_to_read("window", fd, span.len)? })
+    }
+
     /// Copies from the window, every word of it at once; false, and nothing copied, where that is not inside.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> bool {
         if !self.span.contains(offset, into.len() as u64) {
@@ -49,6 +77,8 @@ impl PeerWindow {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
     use crate::WindowId;
 
@@ -57,7 +87,10 @@ mod tests {
         for wordwise in [false, true] {
             let window = Window::create(WindowId(0), 4096, 0).unwrap();
             let window = if wordwise { window.wordwise() } else { window };
-            let seen = PeerWindow::map(window.fd(), window.span()).unwrap();
+            let fd = window.fd_to_read().unwrap();
+            assert!(super::super::PeerWindow::map(fd.as_fd(), window.span()).is_err(), "it can only be read");
+            assert!(rustix::io::write(&fd, b"x").is_err());
+            let seen = SeenWindow::map(fd.as_fd(), window.span()).unwrap();
             assert!(window.write(8, &7u64.to_le_bytes()) && window.write(4090, b"abcdef"));
             assert_eq!(seen.load(8), Some(7));
             let mut end = [0; 6];

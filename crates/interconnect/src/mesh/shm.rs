@@ -7,8 +7,7 @@
 //! then do the links exist, one for each worker.
 
 use std::{
-    io::{self, IoSlice, IoSliceMut},
-    mem::MaybeUninit,
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, Mutex, atomic::AtomicBool},
     thread,
@@ -18,16 +17,12 @@ use std::{
 use plexus_base::{Incarnation, NodeId};
 use plexus_fabric::{
     Bell, Event, Lane, PeerBell, PeerWindow, Rail, RailKind, ShmRail, WindowSpan,
-    shm::{PeerProcess, PeerWatch, RxRings, ShmParts, TxRings},
+    shm::{MAX_DESCRIPTORS, PeerProcess, PeerWatch, RxRings, ShmParts, TxRings, receive_packet, send_packet},
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
-    net::{
-        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-        sockopt,
-    },
+    net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt},
     process::getuid,
 };
 
@@ -44,11 +39,11 @@ use super::{
 };
 use crate::sync::lock;
 
-/// Most descriptors in one packet; the kernel's own limit is 253.
-const DESCRIPTORS: usize = WINDOWS + PER_WORKER * plexus_base::MAX_WORKERS;
-
 /// Descriptors of one worker: its rings, the bell's page and event.
 const PER_WORKER: usize = 3;
+
+// All that a node passes goes in one packet.
+const _: () = assert!(WINDOWS + PER_WORKER * plexus_base::MAX_WORKERS <= MAX_DESCRIPTORS);
 
 /// Handshakes that may be under way at once; more are turned away.
 const HANDSHAKES: usize = 64;
@@ -280,12 +275,7 @@ impl Local {
         for (rings, bell) in rings.iter().zip(&self.bells) {
             descriptors.extend([rings.fd(), bell.page_fd(), bell.fd()]);
         }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-        rustix::net::sendmsg(socket, &[IoSlice::new(&packet)], &mut ancillary, SendFlags::NOSIGNAL)
-            .map_err(|error| format!("handshake: {error}"))?;
-        Ok(())
+        send_packet(socket.as_fd(), &packet, &descriptors).map_err(|error| format!("handshake: {error}"))
     }
 
     /// The rails over what the peer sent, and the flag that says to all of them that it is gone.
@@ -370,24 +360,9 @@ struct Offer {
 impl Offer {
     fn receive(socket: &OwnedFd, session: &mut Session) -> Result<Self, String> {
         let mut packet = [0; SEALED_SPANS];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let received = rustix::net::recvmsg(
-            socket,
-            &mut [IoSliceMut::new(&mut packet)],
-            &mut ancillary,
-            RecvFlags::CMSG_CLOEXEC,
-        )
-        .map_err(|error| format!("it does not say what its windows are: {error}"))?;
-        let mut descriptors = Vec::new();
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = message {
-                descriptors.extend(rights);
-            }
-        }
-        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
-            || received.bytes != packet.len()
-        {
+        let (len, descriptors) = receive_packet(socket.as_fd(), &mut packet)
+            .map_err(|error| format!("it does not say what its windows are: {error}"))?;
+        if len != packet.len() {
             return Err("its windows are not as long as any".into());
         }
         let spans = their_spans(session.open(&mut packet).map_err(|error| error.to_string())?)?;

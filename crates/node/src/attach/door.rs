@@ -112,7 +112,10 @@ impl Door {
 
 impl Drop for Door {
     fn drop(&mut self) {
-        self.room.closed.store(true, Ordering::Release);
+        {
+            let _handing_over = self.room.inside.lock().unwrap_or_else(PoisonError::into_inner);
+            self.room.closed.store(true, Ordering::Release);
+        }
         self.room.wake();
         // It cannot fail in a way that leaves something to do.
         let _ = std::fs::remove_file(&self.path);
@@ -215,18 +218,20 @@ impl Room {
         }
         let gone = Arc::new(AtomicBool::new(false));
         let rails = rails(rings.1, &descriptors, &gone)?;
+        send_packet(socket.as_fd(), &[GO], &[])?;
+        let seat = Arc::new(seat);
+        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock: who is handed over now is ended with all others when the node ends.
         if self.closed.load(Ordering::Acquire) {
             return Err(refused("this node is ending".into()));
         }
-        send_packet(socket.as_fd(), &[GO], &[])?;
-        let inside = Inside { process: process.pidfd, socket, gone };
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner).push(inside);
-        self.wake();
-        let seat = Arc::new(seat);
+        inside.push(Inside { process: process.pidfd, socket, gone });
         for (worker, rail) in rails.into_iter().enumerate() {
             let attached = Attached { id: rings.0, rail: Box::new(rail), seat: Arc::clone(&seat) };
             (self.offer.hand)(worker as u8, attached);
         }
+        drop(inside);
+        self.wake();
         Ok(())
     }
 
@@ -242,7 +247,9 @@ impl Room {
             client,
             arena: self.offer.arena.len() as u64,
         };
-        let mut descriptors: Vec<BorrowedFd<'_>> = vec![self.offer.arena.fd()];
+        // Programs only look at it: what they change, they ask for.
+        let arena = self.offer.arena.fd_to_read()?;
+        let mut descriptors: Vec<BorrowedFd<'_>> = vec![arena.as_fd()];
         for (rings, bell) in rings.iter().zip(&self.offer.bells) {
             descriptors.extend([rings.fd(), bell.page_fd(), bell.fd()]);
         }

@@ -5,8 +5,12 @@
 //! its links, gives both to the [`protocol`] and does what that decides.
 //!
 //! A program is to its node like one more peer, over rings of shared memory. It may do what it likes with them: whatever
-//! the rings hold, the worst that happens is that it is cut off. Its end, in whatever way, is noticed at once through its
-//! process and its socket, and everything that it had is released.
+//! the rings hold, the worst that happens is that it is cut off. The memory of windows it can only read. Its end, in whatever way,
+//! is noticed at once through its process and its socket, and everything that it had is released.
+//!
+//! What it is trusted with are bells: the word and the event descriptor of each worker's, which all who bring work share, and its
+//! own, which workers write to. A program of the node's own user that keeps overwriting the word, or makes a descriptor one that
+//! blocks and fills it, holds up a worker; it could as well stop the node by a signal.
 
 mod door;
 mod protocol;
