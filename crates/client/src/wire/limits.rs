@@ -47,8 +47,8 @@ pub const MAX_NAME: usize = 64;
 /// What a node keeps on one worker for a program that does not read: above it the program is cut off.
 pub const MAX_QUEUED: usize = 128 << 20;
 
-/// Frames that wait for one node on one worker; while there are more, nothing new is begun with that node. Twice what the
-/// credits of a link let through at a time.
+/// Frames that wait for one node on one worker; while there are more, nothing new is begun with that node: 32 MiB at most, sixteen
+/// times what the credits of one kind let be under way.
 pub const MAX_BACKLOG: usize = 2048;
 
 const _: () = {
