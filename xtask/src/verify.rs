@@ -1,6 +1,7 @@
 //! The gate: everything that must hold before a change goes in, one step after the other.
 
 use std::{
+    env,
     path::Path,
     process::Command,
     time::{Duration, Instant},
@@ -37,6 +38,7 @@ pub fn run(root: &Path) -> Result<()> {
         command::run(&mut doc)
     })?;
     step("tests", &mut || cargo(&["test", "--workspace", "--no-fail-fast"]))?;
+    step("fuzz targets", &mut || fuzz(root))?;
     step("licences and sources", &mut || deny(root))?;
 
     println!();
@@ -64,6 +66,22 @@ pub fn tidy_tree(root: &Path) -> Result<()> {
         0 => Ok(()),
         n => bail!("{n} places break the house rules"),
     }
+}
+
+/// The fuzz targets are a workspace of their own, and would break unseen with what they call.
+fn fuzz(root: &Path) -> Result<()> {
+    let compiler = env::var("CXX").unwrap_or_else(|_| "c++".into());
+    if !Command::new(&compiler).arg("--version").output().is_ok_and(|out| out.status.success()) {
+        println!("skipped: libFuzzer is built with a C++ compiler, and there is no `{compiler}`");
+        return Ok(());
+    }
+    command::run(command::cargo(root).args([
+        "check",
+        "--locked",
+        "--bins",
+        "--manifest-path",
+        "fuzz/Cargo.toml",
+    ]))
 }
 
 fn deny(root: &Path) -> Result<()> {
