@@ -147,7 +147,8 @@ fn main() {
     ];
     for waiting in [Waiting::Event, Waiting::Adaptive, Waiting::Polling] {
         let name = format!("crowd_{waiting}");
-        figures.push(figure(&name, "1/s", Some("crowd_event"), Box::new(move || crowd(waiting))));
+        let limit = (waiting != Waiting::Event).then_some("crowd_event");
+        figures.push(figure(&name, "1/s", limit, Box::new(move || crowd(waiting))));
     }
     for waiting in [Waiting::Event, Waiting::Adaptive] {
         figures.push(figure(&format!("idle_{waiting}"), "%", None, Box::new(move || idle(waiting))));

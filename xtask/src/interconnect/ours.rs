@@ -183,8 +183,9 @@ fn urgent(nodes: &Nodes<'_>, work: Work) -> Result<Vec<Reading>> {
     let latency = |load: &[&str]| {
         ns(&polling(&[&["--test", "latency", "--sizes", &bytes], load].concat())?, "round_trip_us", "p99")
     };
-    let (idle, loaded) = (latency(&[])?, latency(&["--load", "max"])?);
-    let chunk = polling(&["--test", "bandwidth", "--depth", "16", "--sizes", &BLOCK.to_string()])?;
+    let chunk = BLOCK.to_string();
+    let (idle, loaded) = (latency(&[])?, latency(&["--load", "max", "--load-size", &chunk])?);
+    let chunk = polling(&["--test", "bandwidth", "--depth", "16", "--sizes", &chunk])?;
     let with_chunk = idle + 1e9 / per_second(&chunk)?;
     let limit = if work.path == Path::Shm { with_chunk } else { idle };
     Ok(vec![

@@ -2,7 +2,7 @@
 
 use super::work::{Path, What, Who, Work};
 
-/// The block of the block row.
+/// A block, and a chunk of bulk.
 pub(super) const BLOCK: usize = 16 << 10;
 
 /// Ours beside others, and the goal.
