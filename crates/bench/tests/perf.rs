@@ -12,49 +12,18 @@ use std::{
 
 use plexus_base::{NodeId, Waiting};
 use plexus_bench::perf::{
-    self, Driving, Grid, LaneChoice, Load, Measured, Op, PerfError, Place, Plan, Serve, Test, Trial, Until,
+    self, Bare, Driving, Grid, LaneChoice, Load, Measured, Op, PerfError, Place, Plan, Serve, Test, Trial,
+    Until,
 };
 use plexus_fabric::{
-    Bell, Lost, PeerBell, PeerWindow, Rail, RailKind, ShmRail, TcpRail, Window, Windows,
+    Bell, PeerBell, PeerWindow, Rail, RailKind, ShmRail, TcpRail, Window, Windows,
     shm::{RxRings, ShmParts, TxRings},
     tcp::TcpParts,
 };
-use plexus_interconnect::{Channel, Kind, Message, Net, Service, Worker, WorkerParts};
-use plexus_node::port::Ports;
+use plexus_interconnect::{Channel, Kind, Net, Worker, WorkerParts};
 
 /// Few: where cores are missing, two threads that poll take turns.
 const COUNT: u64 = 8;
-
-/// A service of nothing but ports.
-#[derive(Default)]
-struct Bare(Ports);
-
-impl AsMut<Ports> for Bare {
-    fn as_mut(&mut self) -> &mut Ports {
-        &mut self.0
-    }
-}
-
-impl Service for Bare {
-    type Task = ();
-    fn message(&mut self, net: &mut Net, message: Message<'_>) {
-        self.0.message(net, message);
-    }
-    fn task(&mut self, _: &mut Net, (): ()) {}
-    fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {
-        self.0.reply(net, from, token, payload);
-    }
-    fn turn(&mut self, net: &mut Net) -> usize {
-        self.0.turn(net)
-    }
-    fn pending(&mut self) -> bool {
-        self.0.pending()
-    }
-    fn peer_gone(&mut self, net: &mut Net, peer: NodeId, why: &Lost) {
-        eprintln!("{} lost {peer}: {why}", net.me());
-        self.0.peer_gone(net, peer);
-    }
-}
 
 /// Two workers with a link, each with its background thread.
 struct Pair {
@@ -242,13 +211,30 @@ fn streams_both_ways_under_load_on_every_lane() {
 }
 
 #[test]
-fn a_load_with_a_rate_keeps_to_it() {
+fn places_are_used_again_and_again() {
+    let grid = Grid {
+        ops: vec![Op::Put, Op::Write, Op::Get],
+        sizes: vec![4096, 1 << 20],
+        bidirectional: true,
+        ..every_operation()
+    };
+    let trials = grid.trials().unwrap();
+    let pair = Pair::new(RailKind::Shm);
+    let measured = pair.measure(Driving::Waiting, trials.clone(), Until::Count(200)).unwrap();
+    assert_eq!(measured.len(), trials.len());
+}
+
+#[test]
+fn a_load_with_a_rate_is_reported() {
     for driving in [Driving::Polling, Driving::Waiting] {
-        let load = Some(Load { mb_per_s: Some(2.0), bytes: 1000 });
-        let trial = Trial { load, ..Trial::new(Test::Latency, Op::Send, 64) };
-        let measured = Pair::new(RailKind::Shm).measure(driving, vec![trial], Until::Ms(200)).unwrap();
-        let reached = measured[0].load_mb_per_s.unwrap();
-        assert!(reached > 0.0 && reached < 2.0 * 1.5, "{reached} MB/s at a rate of 2");
+        let grid = Grid {
+            tests: vec![Test::Latency],
+            ops: vec![Op::Send],
+            sizes: vec![64],
+            load: Some(Load { mb_per_s: Some(2.0), bytes: 1000 }),
+            ..every_operation()
+        };
+        every_trial_ends(RailKind::Shm, driving, &grid);
     }
 }
 

@@ -42,8 +42,9 @@ const IO_THREADS: usize = 2;
 /// The window that benchmarks put into: no granules, so no generation is asked for.
 pub const BENCHMARK_WINDOW: WindowId = WindowId(0x100);
 
-/// Its length: the longest message that `plexus perf` measures, and a page of words that announce what was written.
-pub const BENCHMARK_WINDOW_BYTES: usize = (4 << 20) + (64 << 10);
+/// Its length: the longest message that `plexus perf` measures, the longest answer, and the words that announce what was
+/// written.
+pub const BENCHMARK_WINDOW_BYTES: usize = (8 << 20) + (64 << 10);
 
 /// How long a hand-back may take: as long as the disks need for a large cache.
 const HAND_BACK_WITHIN: Duration = Duration::from_secs(600);

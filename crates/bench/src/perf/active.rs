@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use plexus_base::{Nanos, NodeId};
 use plexus_fabric::Window;
-use plexus_interconnect::{Bytes, Channel, Kind, Net};
+use plexus_interconnect::{Channel, Kind, Net};
 
 use super::{
     Load, Op, PerfError, Test, Trial,
     ops::{self, Sending},
     parameters::BULK,
-    payload,
-    places::{self, Announced, WORD},
+    payload::{self, Payload},
+    places::{self, Announced},
     wire::{self, Tag, What},
 };
 use crate::{Responses, clock};
@@ -28,9 +28,8 @@ pub(super) struct Active {
     peer: NodeId,
     /// This side's, where answers are written to.
     window: Arc<Window>,
-    data: Bytes,
-    /// What an answer that carries the bytes must look like.
-    look: u64,
+    /// What is sent, and what an answer that carries the bytes must look like.
+    payload: Payload,
     streams: Vec<Stream>,
     /// Answered at the mark, of each stream.
     marked: Vec<u64>,
@@ -54,6 +53,17 @@ struct Pace {
     since: Nanos,
 }
 
+impl Pace {
+    fn new(mb_per_s: f64) -> Self {
+        Self { bytes_per_ns: mb_per_s * 1e6 / 1e9, since: Nanos::default() }
+    }
+
+    /// How many messages of `bytes` may have left by `now`.
+    fn allows(&self, now: Nanos, bytes: u32) -> u64 {
+        (now.since(self.since).0 as f64 * self.bytes_per_ns) as u64 / u64::from(bytes)
+    }
+}
+
 impl Active {
     /// For `trial`, towards `peer`.
     pub(super) fn new(trial: Trial, number: u32, peer: NodeId, window: Arc<Window>) -> Self {
@@ -63,7 +73,7 @@ impl Active {
     /// For a load beside something else.
     pub(super) fn load(load: Load, number: u32, peer: NodeId, window: Arc<Window>) -> Self {
         let trial = Trial::new(Test::Bandwidth, Op::Send, load.bytes);
-        let pace = load.mb_per_s.map(|rate| Pace { bytes_per_ns: rate * 1e6 / 1e9, since: Nanos::default() });
+        let pace = load.mb_per_s.map(Pace::new);
         Self::with((trial, number, What::Load), BULK, peer, window, pace)
     }
 
@@ -74,15 +84,10 @@ impl Active {
         window: Arc<Window>,
         pace: Option<Pace>,
     ) -> Self {
-        let data = payload::pattern(trial.bytes as usize);
         let streams = trial.streams as usize;
         Self {
-            look: payload::look(match trial.op {
-                Op::Write => &data[..data.len() - WORD as usize],
-                _ => &data,
-            }),
+            payload: trial.payload(number),
             window,
-            data,
             trial,
             number,
             what,
@@ -149,7 +154,8 @@ impl Active {
             answers += 1;
             let tag = Tag { what: What::Ack, stream: index, trial: self.number, number: Tag::low(answered) };
             if self.trial.test == Test::Latency {
-                let look = places::look(&self.window, &self.trial, index, answered);
+                let place = places::answer(&self.trial, index, answered);
+                let look = places::look(&self.window, &self.trial, place);
                 self.returned(net, tag, look, clock::now())?;
             } else {
                 self.acknowledged(net, tag, answered, clock::now());
@@ -210,7 +216,7 @@ impl Active {
         now: Nanos,
     ) -> Result<(), PerfError> {
         let Some(stream) = self.streams.get_mut(tag.stream as usize) else { return Ok(()) };
-        if tag.number != Tag::low(stream.sent) || look != self.look {
+        if tag.number != Tag::low(stream.sent) || look != self.payload.look_of(stream.sent) {
             return Err(PerfError::Changed { bytes: self.trial.bytes });
         }
         stream.answered += 1;
@@ -246,7 +252,12 @@ impl Active {
                     let found = wire::number(answer);
                     found < stream.sent && found + u64::from(self.trial.depth) > stream.answered
                 }
-                _ => payload::look(answer) == self.look,
+                // They come in any order, and are what was put there for their place.
+                _ => {
+                    let number = Tag::number_near(tag.number, stream.sent);
+                    let place = self.trial.place(tag.stream, number);
+                    payload::look(answer) == self.payload.look_of(place)
+                }
             };
         if !right || stream.answered == stream.sent {
             return Err(PerfError::Changed { bytes: self.trial.bytes });
@@ -276,12 +287,7 @@ impl Active {
     /// Sends until as much is under way as may be.
     #[inline]
     fn fill(&mut self, net: &mut Net, stream: usize, now: Nanos) {
-        let most = match &self.pace {
-            None => u64::MAX,
-            Some(pace) => {
-                (now.since(pace.since).0 as f64 * pace.bytes_per_ns) as u64 / u64::from(self.trial.bytes)
-            }
-        };
+        let most = self.pace.as_ref().map_or(u64::MAX, |pace| pace.allows(now, self.trial.bytes));
         while self.streams[stream].sent - self.streams[stream].answered < u64::from(self.trial.depth)
             && self.streams[stream].sent < most
         {
@@ -293,6 +299,7 @@ impl Active {
     fn send(&mut self, net: &mut Net, stream: usize) {
         self.streams[stream].sent += 1;
         let number = self.streams[stream].sent;
+        let data = self.payload.of(number);
         let sending = Sending {
             op: self.trial.op,
             to: self.peer,
@@ -301,9 +308,26 @@ impl Active {
             tag: Tag::of(self.what, stream as u32, self.number, number),
             number,
             offset: self.trial.place(stream as u32, number),
-            data: &self.data,
-            shared: &self.data,
+            data,
+            shared: data,
         };
         ops::issue(net, &sending);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_with_a_rate_keeps_to_it() {
+        let start = Nanos::from_ms(7);
+        let pace = Pace { since: start, ..Pace::new(2.0) };
+        // 2 MB/s are 2000 messages of 1000 bytes a second.
+        for (ms, messages) in [(0, 0), (1, 2), (250, 500), (60_000, 120_000)] {
+            assert_eq!(pace.allows(start + Nanos::from_ms(ms), 1000), messages, "after {ms} ms");
+        }
+        assert_eq!(pace.allows(start + Nanos::from_ms(1), 2001), 0, "what is left over is no message");
+        assert_eq!(pace.allows(Nanos::default(), 1), 0, "time never runs backwards for it");
     }
 }

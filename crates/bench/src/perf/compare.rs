@@ -13,7 +13,7 @@ impl Figure {
     #[must_use]
     pub fn trial(&self) -> Trial {
         let Self { test, op, bytes, streams, bidirectional, .. } = *self;
-        Trial { streams, bidirectional, ..Trial::new(test, op, bytes) }
+        Trial { streams, bidirectional, ..Trial::new(test, op, bytes) }.in_places()
     }
 
     /// This machine's figure, if `row` has it.

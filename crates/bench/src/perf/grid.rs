@@ -36,16 +36,14 @@ impl Grid {
                     let depths = if test == Test::Latency { &[1][..] } else { &self.depths };
                     for depth in depths.iter().copied() {
                         let (bidirectional, load, lane) = (self.bidirectional, self.load, self.lane);
-                        trials.extend(self.sizes_of(op).into_iter().map(|bytes| Trial {
-                            test,
-                            op,
-                            bytes,
-                            streams,
-                            depth,
-                            bidirectional,
-                            load,
-                            lane,
-                        }));
+                        for bytes in self.sizes_of(op, streams) {
+                            let trial = Trial { test, op, bytes, streams, depth, bidirectional, load, lane };
+                            let trial = trial.in_places();
+                            // Two depths may be one where there is no room for either.
+                            if !trials.contains(&trial) {
+                                trials.push(trial);
+                            }
+                        }
                     }
                 }
             }
@@ -54,12 +52,15 @@ impl Grid {
         Ok(trials)
     }
 
-    /// The sizes asked for; where none were, those of the usual ones that the operation has.
-    fn sizes_of(&self, op: Op) -> Vec<u32> {
+    /// The sizes asked for; where none were, those of the usual ones that the operation has, and room for.
+    fn sizes_of(&self, op: Op, streams: u32) -> Vec<u32> {
         let (least, most) = op.sizes();
         match self.sizes.is_empty() {
             true if least == most => vec![least],
-            true => SIZES.into_iter().filter(|size| (least..=most).contains(size)).collect(),
+            true => SIZES
+                .into_iter()
+                .filter(|size| (least..=most).contains(size) && op.has_room(*size, streams))
+                .collect(),
             false if least == most => vec![least],
             false => self.sizes.clone(),
         }
@@ -162,7 +163,9 @@ mod tests {
         assert!(trials.iter().all(|trial| trial.bidirectional));
         assert!(trials.iter().all(|trial| (trial.test == Test::Latency) == (trial.depth == 1)));
         let usual = Grid { sizes: Vec::new(), ..grid.clone() };
-        assert_eq!(usual.trials().unwrap().len(), trials.len() / 2 * SIZES.len());
+        // Of puts of 4 MiB four streams have no room; and neither depth has with 1 MiB, nor 4 streams of 256 KiB.
+        let (no_room, of_one_depth) = (3, 4);
+        assert_eq!(usual.trials().unwrap().len(), trials.len() / 2 * SIZES.len() - no_room - of_one_depth);
         assert!(Grid { sizes: vec![5 << 20], ..grid }.trials().is_err());
     }
 }

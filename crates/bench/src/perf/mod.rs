@@ -17,6 +17,7 @@
 
 mod active;
 pub mod alone;
+mod bare;
 mod between;
 mod client;
 pub mod command;
@@ -42,6 +43,7 @@ mod wire;
 
 use plexus_base::NodeId;
 
+pub use bare::Bare;
 pub use between::{BetweenError, between};
 pub use datagram::{Attachment, datagrams};
 pub use grid::{Grid, load, size, sizes};

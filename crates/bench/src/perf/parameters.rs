@@ -8,12 +8,12 @@ use plexus_interconnect::Channel;
 use plexus_node::body::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES};
 use serde::{Deserialize, Serialize};
 
-use super::{PerfError, places::WORD};
+use super::{PerfError, payload::Payload, places::WORD};
 
 /// The window of every node that remote accesses of a benchmark go to.
 pub const WINDOW: WindowId = BENCHMARK_WINDOW;
 
-/// Length of [`WINDOW`]: the longest message, and behind it the words that announce writes.
+/// Length of [`WINDOW`]: the longest message, the longest answer, and behind them the words that announce writes.
 pub const WINDOW_BYTES: usize = BENCHMARK_WINDOW_BYTES;
 
 /// Longest message that is measured.
@@ -144,6 +144,16 @@ impl Op {
         }
     }
 
+    /// Whether bytes land in the peer's window, where the next ones go to the same place.
+    fn overwrites(self) -> bool {
+        matches!(self, Self::Put | Self::Write)
+    }
+
+    /// Whether one message of each of so many streams has a place of its own.
+    pub(super) fn has_room(self, bytes: u32, streams: u32) -> bool {
+        !self.overwrites() || streams <= LONGEST / bytes
+    }
+
     /// The least and the most bytes of one.
     #[must_use]
     pub fn sizes(self) -> (u32, u32) {
@@ -207,15 +217,31 @@ impl Trial {
         }
     }
 
-    /// Where in the window of the peer message `number` of `stream` goes: no two under way share a place
-    /// while there are places.
+    /// How many messages have room side by side in the window of the peer.
+    pub(super) fn places(&self) -> u64 {
+        u64::from(LONGEST / self.bytes)
+    }
+
+    /// Where in the window of the peer message `number` of `stream` goes: no two under way that are written share a place.
     pub(crate) fn place(&self, stream: u32, number: u64) -> u64 {
         if matches!(self.op, Op::Send | Op::Atomic) {
             return 0;
         }
-        let places = u64::from(LONGEST / self.bytes);
         let place = u64::from(stream) * u64::from(self.depth) + number % u64::from(self.depth);
-        place % places * u64::from(self.bytes)
+        place % self.places() * u64::from(self.bytes)
+    }
+
+    /// The same with fewer under way where more would be written over each other before they are read.
+    pub(super) fn in_places(self) -> Self {
+        let places = self.places() / u64::from(self.streams.max(1));
+        let most = if self.op.overwrites() { places.clamp(1, u64::from(DEPTH)) as u32 } else { DEPTH };
+        Self { depth: self.depth.min(most.max(1)), ..self }
+    }
+
+    /// What its messages carry, when it has this number.
+    pub(super) fn payload(&self, number: u32) -> Payload {
+        // The word that announces is not for looking at.
+        Payload::new(self.bytes, if self.op == Op::Write { WORD } else { 0 }, number)
     }
 
     /// Refuses what nodes cannot measure.
@@ -282,6 +308,14 @@ impl Trial {
             return wrong(format!(
                 "{at_once} messages of {} bytes under way (streams times depth): use {most} at most, or smaller ones",
                 self.bytes
+            ));
+        }
+        if self.op.overwrites() && at_once > self.places() {
+            return wrong(format!(
+                "{at_once} {}s of {} bytes under way (streams times depth), which the window has no room for: use {} at most",
+                self.op,
+                self.bytes,
+                self.places()
             ));
         }
         match self.load {
@@ -402,8 +436,21 @@ mod tests {
         places.sort_unstable();
         places.dedup();
         assert_eq!(places.len(), 64);
-        let long = Trial { bytes: LONGEST, ..trial };
+        let long = Trial { bytes: LONGEST, op: Op::Get, ..trial };
         assert!((0..40).all(|n| long.place(3, n) == 0), "there is one place for the longest");
+    }
+
+    #[test]
+    fn no_more_is_written_at_once_than_has_room() {
+        let trial = Trial::new(Test::Bandwidth, Op::Put, 1 << 20);
+        let depth = |trial: Trial| trial.in_places().depth;
+        assert_eq!((depth(trial), depth(Trial { streams: 2, ..trial })), (4, 2));
+        assert_eq!((depth(Trial { bytes: LONGEST, ..trial }), depth(Trial { bytes: 64, ..trial })), (1, 16));
+        assert_eq!(depth(Trial { op: Op::Send, ..trial }), 16, "what is sent waits in memory of its own");
+        assert!(trial.check().is_err() && trial.in_places().check().is_ok());
+        let streams = Trial { streams: 5, ..trial }.in_places();
+        let said = streams.check().expect_err("even one of each stream has no room").to_string();
+        assert!(said.contains("5 puts of 1048576 bytes") && said.ends_with("use 4 at most"), "{said}");
     }
 
     #[test]

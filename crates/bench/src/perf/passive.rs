@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use plexus_base::NodeId;
 use plexus_fabric::Window;
-use plexus_interconnect::{Bytes, Kind, Message, Net};
+use plexus_interconnect::{Kind, Message, Net};
 
 use super::{
     Op, PerfError, Test, Trial, USUAL_DEPTH,
     ops::{self, Sending},
-    payload,
+    payload::Payload,
     places::{self, Announced, WORD},
     wire::{Tag, What},
 };
@@ -22,9 +22,8 @@ pub(super) struct Passive {
     peer: NodeId,
     window: Arc<Window>,
     answer: What,
-    /// What is sent back, and what must arrive.
-    data: Bytes,
-    look: u64,
+    /// What must arrive, and is sent back.
+    payload: Payload,
     arrived: Vec<u64>,
     acknowledge_every: u64,
 }
@@ -41,13 +40,8 @@ impl Passive {
     }
 
     fn with(trial: Trial, number: u32, peer: NodeId, window: Arc<Window>, answer: What) -> Self {
-        let data = payload::pattern(trial.bytes as usize);
         Self {
-            look: payload::look(match trial.op {
-                Op::Write => &data[..data.len() - WORD as usize],
-                _ => &data,
-            }),
-            data,
+            payload: trial.payload(number),
             number,
             peer,
             window,
@@ -91,14 +85,17 @@ impl Passive {
         if now <= before {
             return Ok(0);
         }
-        let right = |number| places::look(&self.window, &self.trial, stream, number) == self.look;
+        let right = |number| {
+            let place = self.trial.place(stream, number);
+            places::look(&self.window, &self.trial, place) == self.payload.look_of(number)
+        };
         if now - before > u64::from(self.trial.depth) || !(before + 1..=now).all(right) {
             return Err(PerfError::Changed { bytes: self.trial.bytes });
         }
         self.arrived[stream as usize] = now;
         let latency = self.trial.test == Test::Latency;
         if latency || now / self.acknowledge_every > before / self.acknowledge_every {
-            let word = self.data.len() - WORD as usize;
+            let data = self.payload.of(now);
             let sending = Sending {
                 op: Op::Write,
                 to: self.peer,
@@ -106,10 +103,10 @@ impl Passive {
                 kind: Kind::Reply,
                 tag: Tag::of(self.answer, stream, self.number, now),
                 number: now,
-                offset: self.trial.place(stream, now),
+                offset: places::answer(&self.trial, stream, now),
                 // How much has come needs no more than the word.
-                data: if latency { &self.data } else { &self.data[word..] },
-                shared: &self.data,
+                data: if latency { data } else { &data[data.len() - WORD as usize..] },
+                shared: data,
             };
             ops::issue(net, &sending);
         }
@@ -126,11 +123,12 @@ impl Passive {
         *arrived += 1;
         let number = *arrived;
         let place = self.trial.place(tag.stream, number);
-        if tag.number != Tag::low(number) || ops::look(&self.trial, &self.window, place, message) != self.look
-        {
+        let look = ops::look(&self.trial, &self.window, place, message);
+        if tag.number != Tag::low(number) || look != self.payload.look_of(number) {
             return Err(PerfError::Changed { bytes: self.trial.bytes });
         }
         if self.trial.test == Test::Latency {
+            let data = self.payload.of(number);
             let sending = Sending {
                 op: self.trial.op,
                 to: message.from,
@@ -138,9 +136,9 @@ impl Passive {
                 kind: Kind::Reply,
                 tag: Tag::of(self.answer, tag.stream, tag.trial, number),
                 number,
-                offset: place,
-                data: &self.data,
-                shared: &self.data,
+                offset: places::answer(&self.trial, tag.stream, number),
+                data,
+                shared: data,
             };
             ops::issue(net, &sending);
         } else if number.is_multiple_of(self.acknowledge_every) {

@@ -1,7 +1,9 @@
 //! The bytes that are sent, and the look that the receiver takes at all of them.
 //!
 //! A receiver reads one word of every cache line, which brings the whole message to its core as any use of it would, and
-//! compares what it read with what was sent: a message that came changed or before its data ends the measurement.
+//! compares what it read with what was sent: a message that came changed or before its data ends the measurement. So that
+//! what lies there from an earlier message is not taken for it, messages are pieces of one longer pattern, which begin at
+//! one of [`PIECES`] lines: writing them costs nothing, and no line of one is as that of another.
 
 use plexus_fabric::Window;
 use plexus_interconnect::Bytes;
@@ -11,8 +13,52 @@ const LINE: usize = 64;
 
 const WORD: usize = 8;
 
-/// What is sent: no two words of it are alike.
-pub(super) fn pattern(bytes: usize) -> Bytes {
+/// From how many lines messages begin: what is left over from another message is mistaken for one in so many, and few
+/// enough that the lines of short messages stay in the core's first cache.
+const PIECES: usize = 1 << PIECE_BITS;
+const PIECE_BITS: u32 = 4;
+
+/// What the messages of a trial carry.
+pub(super) struct Payload {
+    pieces: [Bytes; PIECES],
+    /// What is seen of each.
+    looks: [u64; PIECES],
+    trial: u64,
+}
+
+impl Payload {
+    /// Messages of `bytes`, of which the receiver looks at all but the last `unseen`.
+    pub(super) fn new(bytes: u32, unseen: u32, trial: u32) -> Self {
+        let bytes = bytes as usize;
+        let pattern = pattern((PIECES - 1) * LINE + bytes);
+        let pieces: [_; PIECES] =
+            std::array::from_fn(|piece| pattern.slice(piece * LINE..piece * LINE + bytes));
+        let looks = pieces.each_ref().map(|piece| look(&piece[..bytes - unseen as usize]));
+        Self { pieces, looks, trial: u64::from(trial) }
+    }
+
+    /// What message `number` carries.
+    #[inline]
+    pub(super) fn of(&self, number: u64) -> &Bytes {
+        &self.pieces[self.piece(number)]
+    }
+
+    /// What it must look like.
+    #[inline]
+    pub(super) fn look_of(&self, number: u64) -> u64 {
+        self.looks[self.piece(number)]
+    }
+
+    /// Spread over all pieces, whatever the distance of messages that share a place.
+    #[inline]
+    fn piece(&self, number: u64) -> usize {
+        let once = (number ^ self.trial << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((once ^ once >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> (u64::BITS - PIECE_BITS)) as usize
+    }
+}
+
+/// No two words of it are alike.
+fn pattern(bytes: usize) -> Bytes {
     let words = (0..bytes.div_ceil(WORD) as u64).map(|word| (word + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut pattern: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     pattern.truncate(bytes);
@@ -78,6 +124,34 @@ mod tests {
             }
         }
         assert_ne!(look(&sent[..64]), look(&sent[..65]));
+    }
+
+    #[test]
+    fn what_an_earlier_message_left_in_a_place_is_not_taken_for_a_later_one() {
+        const NUMBERS: u64 = 1000;
+        for (bytes, depth) in
+            [(1, 1), (8, 16), (64, 64), (64, 89), (64, 987), (100, 61), (4096, 1024), (1 << 20, 4)]
+        {
+            let payload = Payload::new(bytes, 0, 7);
+            let stale = |number: &u64| look(payload.of(*number)) == payload.look_of(number + depth);
+            let mistaken = (1..=NUMBERS).filter(stale).count();
+            assert!(mistaken < NUMBERS as usize / 4, "{bytes} bytes, depth {depth}: {mistaken} of {NUMBERS}");
+            for number in 1..100 {
+                assert_eq!(payload.of(number).len(), bytes as usize);
+                assert_eq!(look(payload.of(number)), payload.look_of(number), "{bytes} bytes");
+            }
+        }
+        let [one, next] = [1, 2].map(|trial| Payload::new(64, 0, trial));
+        assert!(
+            (1..100).any(|number| one.look_of(number) != next.look_of(number)),
+            "nor one of another trial"
+        );
+    }
+
+    #[test]
+    fn what_is_not_to_be_looked_at_is_not() {
+        let payload = Payload::new(72, 8, 0);
+        assert_eq!(payload.look_of(5), look(&payload.of(5)[..64]));
     }
 
     #[test]

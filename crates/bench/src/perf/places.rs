@@ -3,7 +3,8 @@
 //! | offset | what |
 //! |---|---|
 //! | 0 | the messages of all streams |
-//! | [`LONGEST`] + 64 s | announces what stream s has written |
+//! | [`LONGEST`] | what is answered to them, for where both directions are measured at once one comes beside the other |
+//! | 2 [`LONGEST`] + 64 s | announces what stream s has written |
 //! | + 4096 | announces what was answered to it, or how much of it has come |
 //! | + 16,384 | a word for each stream of each trial that is added to |
 //!
@@ -14,7 +15,10 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use plexus_fabric::Window;
 
-use super::{LONGEST, Op, STREAMS, Trial, WINDOW_BYTES, payload};
+use super::{
+    LONGEST, Op, STREAMS, Trial, WINDOW_BYTES,
+    payload::{self, Payload},
+};
 
 /// Bytes of a word.
 pub(super) const WORD: u32 = 8;
@@ -22,7 +26,8 @@ pub(super) const WORD: u32 = 8;
 /// Between two words that announce.
 const LINE: u64 = 64;
 
-const DATA: u64 = LONGEST as u64;
+const ANSWERED: u64 = LONGEST as u64;
+const DATA: u64 = 2 * LONGEST as u64;
 const ANSWERS: u64 = DATA + STREAMS as u64 * LINE;
 const COUNTERS: u64 = DATA + (16 << 10);
 
@@ -74,8 +79,14 @@ pub(super) fn counter(stream: u32, trial: u32) -> u64 {
     COUNTERS + (u64::from(trial) * u64::from(STREAMS) + u64::from(stream)) * u64::from(WORD)
 }
 
-/// Makes this side's window what the trial finds there.
-pub(super) fn prepare(window: &Window, trial: &Trial, number: u32, data: &[u8]) {
+/// Where the answer to message `number` goes in the window of who sent it.
+#[inline]
+pub(super) fn answer(trial: &Trial, stream: u32, number: u64) -> u64 {
+    ANSWERED + trial.place(stream, number)
+}
+
+/// Makes this side's window what the trial finds there. What is fetched differs from place to place.
+pub(super) fn prepare(window: &Window, trial: &Trial, number: u32, payload: &Payload) {
     let clear = |offset: u64| {
         if let Some(word) = window.word(offset) {
             word.store(0, Relaxed);
@@ -90,18 +101,18 @@ pub(super) fn prepare(window: &Window, trial: &Trial, number: u32, data: &[u8]) 
         Op::Atomic => (0..trial.streams).for_each(|stream| clear(counter(stream, number))),
         Op::Get => {
             let places = u64::from(trial.streams) * u64::from(trial.depth);
-            for place in 0..places.min(u64::from(LONGEST / trial.bytes)) {
-                window.write(place * u64::from(trial.bytes), data);
+            for place in 0..places.min(trial.places()) {
+                let offset = place * u64::from(trial.bytes);
+                window.write(offset, payload.of(offset));
             }
         }
     }
 }
 
-/// Looks at all bytes in front of the word that announces a message of `trial`; what was seen.
+/// Looks at all bytes at `place` in front of the word that announces a message of `trial`; what was seen.
 #[inline]
-pub(super) fn look(window: &Window, trial: &Trial, stream: u32, number: u64) -> u64 {
-    let place = trial.place(stream, number) as usize;
-    payload::look_at(window, place, (trial.bytes - WORD) as usize)
+pub(super) fn look(window: &Window, trial: &Trial, place: u64) -> u64 {
+    payload::look_at(window, place as usize, (trial.bytes - WORD) as usize)
 }
 
 #[cfg(test)]
@@ -124,7 +135,7 @@ mod tests {
         }
         assert_eq!(announced(&window, Announced::Data, 1, 63), 0);
         let trial = Trial { streams: 64, ..Trial::new(Test::Latency, Op::Write, 8) };
-        prepare(&window, &trial, 63, &[]);
+        prepare(&window, &trial, 63, &trial.payload(63));
         assert_eq!(announced(&window, Announced::Answer, 63, 63), 0);
     }
 
@@ -132,14 +143,14 @@ mod tests {
     fn what_is_fetched_is_there_before_and_what_is_added_to_is_zero() {
         let window = Window::create(WindowId(1), WINDOW_BYTES, 0).unwrap();
         let trial = Trial { streams: 2, ..Trial::new(Test::Bandwidth, Op::Get, 100) };
-        let data = payload::pattern(100);
-        prepare(&window, &trial, 1, &data);
+        let payload = trial.payload(1);
+        prepare(&window, &trial, 1, &payload);
         for place in [trial.place(0, 1), trial.place(1, 15)] {
-            assert_eq!(payload::look_at(&window, place as usize, 100), payload::look(&data));
+            assert_eq!(payload::look_at(&window, place as usize, 100), payload.look_of(place));
         }
         let trial = Trial { streams: 64, ..Trial::new(Test::Latency, Op::Atomic, 8) };
         assert_eq!(window.fetch_add(counter(63, 63), 5), Some(0));
-        prepare(&window, &trial, 63, &[]);
+        prepare(&window, &trial, 63, &trial.payload(63));
         assert_eq!(window.fetch_add(counter(63, 63), 1), Some(0));
     }
 }

@@ -11,7 +11,7 @@ use super::{
     active::Active,
     ops,
     passive::Passive,
-    payload, places,
+    places,
     wire::{self, Tag, What},
 };
 use crate::clock;
@@ -31,7 +31,7 @@ pub(super) struct Side {
 impl Side {
     /// The end that begins.
     pub(super) fn client(trial: Trial, number: u32, peer: NodeId, window: Arc<Window>) -> Self {
-        places::prepare(&window, &trial, number, &payload::pattern(trial.bytes as usize));
+        places::prepare(&window, &trial, number, &trial.payload(number));
         Self {
             trial,
             number,
@@ -45,7 +45,7 @@ impl Side {
 
     /// The end that serves.
     pub(super) fn server(trial: Trial, number: u32, peer: NodeId, window: Arc<Window>) -> Self {
-        places::prepare(&window, &trial, number, &payload::pattern(trial.bytes as usize));
+        places::prepare(&window, &trial, number, &trial.payload(number));
         Self {
             trial,
             number,
@@ -138,7 +138,8 @@ impl Side {
                 let Some(active) = &mut self.active else { return Ok(None) };
                 if self.trial.test == Test::Latency {
                     // The bytes are back only when they have been looked at.
-                    let look = ops::look(&self.trial, &self.window, self.trial.place(tag.stream, 0), message);
+                    let place = places::answer(&self.trial, tag.stream, 0);
+                    let look = ops::look(&self.trial, &self.window, place, message);
                     let now = clock::now();
                     active.returned(net, tag, look, now)?;
                     return Ok(Some(now));

@@ -105,6 +105,12 @@ pub(super) struct Tag {
 }
 
 impl Tag {
+    /// The whole number of which a tag has the low bits, where it is the last one sent or not many before it.
+    #[inline]
+    pub(super) fn number_near(low: u32, last: u64) -> u64 {
+        last - u64::from(Self::low(last).wrapping_sub(low) & (u32::MAX >> (u32::BITS - NUMBER_BITS)))
+    }
+
     /// A tag of something that belongs to no stream.
     pub(super) fn plain(what: What) -> u32 {
         what as u32
@@ -145,6 +151,15 @@ pub(super) fn number(payload: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_is_known_by_its_low_bits_and_the_last_one() {
+        for last in [1, 5, 0xffff, 0x1_0000, 0x1_0003, 0xffff_ffff_0007] {
+            for number in last - last.min(1024)..=last {
+                assert_eq!(Tag::number_near(Tag::low(number), last), number, "{last}");
+            }
+        }
+    }
 
     #[test]
     fn tags_survive_and_nonsense_is_nothing() {

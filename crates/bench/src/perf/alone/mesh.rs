@@ -7,15 +7,14 @@ use std::{
 };
 
 use plexus_base::{Epoch, Incarnation, NodeId, Waiting};
-use plexus_fabric::{Lost, RailKind, Window};
+use plexus_fabric::{RailKind, Window};
 use plexus_interconnect::{
-    Message, Net, RailReport, Service,
+    RailReport,
     mesh::{self, Key, Mesh, MeshError},
 };
-use plexus_node::port::Ports;
 
 use super::{AloneError, meet::VERSION};
-use crate::perf::{Place, WINDOW, WINDOW_BYTES};
+use crate::perf::{Bare, Place, WINDOW, WINDOW_BYTES};
 
 /// The listener's node and the client's: the higher one connects.
 pub(super) const LISTENER: NodeId = NodeId(0);
@@ -31,44 +30,6 @@ const PROBE: Duration = Duration::from_millis(20);
 
 /// Other programs may take a free port before it is used.
 const ATTEMPTS: usize = 8;
-
-/// A service of nothing but ports.
-#[derive(Default)]
-pub(super) struct Bare(Ports);
-
-impl AsMut<Ports> for Bare {
-    fn as_mut(&mut self) -> &mut Ports {
-        &mut self.0
-    }
-}
-
-impl Service for Bare {
-    type Task = ();
-
-    #[inline]
-    fn message(&mut self, net: &mut Net, message: Message<'_>) {
-        self.0.message(net, message);
-    }
-
-    fn task(&mut self, _: &mut Net, (): ()) {}
-
-    fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {
-        self.0.reply(net, from, token, payload);
-    }
-
-    #[inline]
-    fn turn(&mut self, net: &mut Net) -> usize {
-        self.0.turn(net)
-    }
-
-    fn pending(&mut self) -> bool {
-        self.0.pending()
-    }
-
-    fn peer_gone(&mut self, net: &mut Net, peer: NodeId, _: &Lost) {
-        self.0.peer_gone(net, peer);
-    }
-}
 
 /// What both ends of a session agree on.
 pub(super) struct Pair {

@@ -1,0 +1,44 @@
+//! A worker that carries nothing but measurements: in a process of its own, without a node around it.
+
+use plexus_base::NodeId;
+use plexus_fabric::Lost;
+use plexus_interconnect::{Message, Net, Service};
+use plexus_node::port::Ports;
+
+/// A service of nothing but ports.
+#[derive(Default)]
+pub struct Bare(Ports);
+
+impl AsMut<Ports> for Bare {
+    fn as_mut(&mut self) -> &mut Ports {
+        &mut self.0
+    }
+}
+
+impl Service for Bare {
+    type Task = ();
+
+    #[inline]
+    fn message(&mut self, net: &mut Net, message: Message<'_>) {
+        self.0.message(net, message);
+    }
+
+    fn task(&mut self, _: &mut Net, (): ()) {}
+
+    fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {
+        self.0.reply(net, from, token, payload);
+    }
+
+    #[inline]
+    fn turn(&mut self, net: &mut Net) -> usize {
+        self.0.turn(net)
+    }
+
+    fn pending(&mut self) -> bool {
+        self.0.pending()
+    }
+
+    fn peer_gone(&mut self, net: &mut Net, peer: NodeId, _: &Lost) {
+        self.0.peer_gone(net, peer);
+    }
+}
