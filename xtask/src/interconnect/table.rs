@@ -3,6 +3,8 @@
 //! A goal is judged only where ours and all that it is to be compared with were measured often enough; else the row
 //! says who was not, and why.
 
+use std::collections::BTreeMap;
+
 use super::{
     rows::Row,
     samples::{Group, Values},
@@ -52,15 +54,21 @@ impl Outcome {
             true => a.median.total_cmp(&b.median),
             false => b.median.total_cmp(&a.median),
         });
-        let lacks = |&(who, work): &(Who, Work)| {
+        let mut lacking: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for &(who, work) in row.beside.iter().chain([&row.ours]) {
             let count = value(who, work).map_or(0, |values| values.count);
+            if count >= enough {
+                continue;
+            }
             let reason = match count {
-                0 => why(who, work).unwrap_or_else(|| "never with the cores so far apart".into()),
+                0 => why(who, work).unwrap_or_else(|| "not in this placement of the cores".into()),
                 _ => format!("{count} times, not {enough}"),
             };
-            (count < enough).then(|| format!("{} not measured: {reason}", who.name()))
-        };
-        let lacking = row.beside.iter().chain([&row.ours]).filter_map(lacks).collect();
+            lacking.entry(reason).or_default().push(who.name());
+        }
+        let lacking =
+            lacking.into_iter().map(|(reason, who)| format!("{} not measured: {reason}", who.join(", ")));
+        let lacking = lacking.collect();
         let ours = value(row.ours.0, row.ours.1);
         Self { what: name(row), row: row.ours, ours, other, goal: row.goal, lacking }
     }
@@ -179,7 +187,8 @@ pub(super) fn everything(group: &Group) -> String {
 fn number(unit: Unit, value: f64) -> String {
     match unit {
         Unit::Ns if value < 1000.0 => format!("{value:.0} ns"),
-        Unit::Ns => format!("{:.2} us", value / 1e3),
+        Unit::Ns if value < 1e6 => format!("{:.2} us", value / 1e3),
+        Unit::Ns => format!("{:.2} ms", value / 1e6),
         Unit::PerSecond if value < 1e6 => format!("{:.0} k/s", value / 1e3),
         Unit::PerSecond => format!("{:.2} M/s", value / 1e6),
         Unit::Megabytes => format!("{:.2} GB/s", value / 1e3),
