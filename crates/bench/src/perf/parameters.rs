@@ -43,6 +43,8 @@ const BULK_FROM: u32 = 4096;
 /// The channels that a measurement uses, one for each lane.
 pub(crate) const PROMPT: Channel = Channel::Benchmark;
 pub(crate) const BULK: Channel = Channel::PrivateNetwork;
+/// The one for writes: what is long on it goes in order with the word that announces it, on the prompt lane as well.
+const IN_ORDER: Channel = Channel::Locks;
 
 /// Declares an enum whose values have a name on the command line and in results.
 macro_rules! named {
@@ -208,10 +210,9 @@ impl Trial {
     /// The channel that it is measured on.
     pub(crate) fn channel(&self) -> Channel {
         match self.lane {
+            _ if self.op == Op::Write => IN_ORDER,
             LaneChoice::Prompt => PROMPT,
             LaneChoice::Bulk => BULK,
-            // One order for what is written and the word that says so.
-            LaneChoice::Auto if self.op == Op::Write => PROMPT,
             LaneChoice::Auto if self.test == Test::Bandwidth && self.bytes >= BULK_FROM => BULK,
             LaneChoice::Auto => PROMPT,
         }
