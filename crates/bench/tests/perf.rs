@@ -20,7 +20,7 @@ use plexus_fabric::{
     shm::{RxRings, ShmParts, TxRings},
     tcp::TcpParts,
 };
-use plexus_interconnect::{Channel, Kind, Net, Worker, WorkerParts};
+use plexus_interconnect::{Channel, Kind, Worker, WorkerParts};
 
 /// Few: where cores are missing, two threads that poll take turns.
 const COUNT: u64 = 8;

@@ -220,7 +220,8 @@ impl Trial {
 
     /// How many messages have room side by side in the window of the peer.
     pub(super) fn places(&self) -> u64 {
-        u64::from(LONGEST / self.bytes)
+        // Of a length that is yet to be refused too.
+        u64::from(LONGEST / self.bytes.max(1))
     }
 
     /// Where in the window of the peer message `number` of `stream` goes: no two under way that are written share a place.
@@ -449,6 +450,7 @@ mod tests {
         assert_eq!((depth(Trial { bytes: LONGEST, ..trial }), depth(Trial { bytes: 64, ..trial })), (1, 16));
         assert_eq!(depth(Trial { op: Op::Send, ..trial }), 16, "what is sent waits in memory of its own");
         assert!(trial.check().is_err() && trial.in_places().check().is_ok());
+        assert!(Trial { bytes: 0, ..trial }.in_places().check().is_err());
         let streams = Trial { streams: 5, ..trial }.in_places();
         let said = streams.check().expect_err("even one of each stream has no room").to_string();
         assert!(said.contains("5 puts of 1048576 bytes") && said.ends_with("use 4 at most"), "{said}");

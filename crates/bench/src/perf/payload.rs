@@ -58,7 +58,7 @@ impl Payload {
 }
 
 /// No two words of it are alike.
-fn pattern(bytes: usize) -> Bytes {
+pub(super) fn pattern(bytes: usize) -> Bytes {
     let words = (0..bytes.div_ceil(WORD) as u64).map(|word| (word + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut pattern: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
     pattern.truncate(bytes);
