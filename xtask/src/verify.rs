@@ -75,13 +75,7 @@ fn fuzz(root: &Path) -> Result<()> {
         println!("skipped: libFuzzer is built with a C++ compiler, and there is no `{compiler}`");
         return Ok(());
     }
-    command::run(command::cargo(root).args([
-        "check",
-        "--locked",
-        "--bins",
-        "--manifest-path",
-        "fuzz/Cargo.toml",
-    ]))
+    command::run(command::cargo(root).args(["check", "--bins", "--manifest-path", "fuzz/Cargo.toml"]))
 }
 
 fn deny(root: &Path) -> Result<()> {
