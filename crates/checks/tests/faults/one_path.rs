@@ -122,8 +122,16 @@ fn strangers_change_nothing() {
         }
         Ok(())
     };
-    net.inside(Side::B, shout).unwrap();
-    pair.flows().unwrap();
+    let stall_us = thread::scope(|scope| {
+        let flood = scope.spawn(|| net.inside(Side::B, shout));
+        let mut stall_us = pair.flows().unwrap();
+        while !flood.is_finished() {
+            stall_us = stall_us.max(pair.flows().unwrap());
+        }
+        flood.join().unwrap().unwrap();
+        stall_us
+    });
+    eprintln!("while strangers shouted traffic stood still for {} ms", stall_us / 1000);
     assert_eq!(silent.unwrap().len(), 1000);
     pair.until("the strangers are gone", |side, report| side == Side::B || report.strangers >= 1500).unwrap();
     pair.flat(Side::A, &before).unwrap();
