@@ -13,6 +13,9 @@ use plexus_base::{Nanos, clock};
 /// How long the counter is watched beside the system's clock at least: it is then known to some millionths.
 const WATCHED: Nanos = Nanos::from_ms(5);
 
+/// Looks of which the closest counts.
+const LOOKS: usize = 16;
+
 /// What the counter showed at a known time.
 struct Mark {
     ticks: u64,
@@ -20,8 +23,14 @@ struct Mark {
 }
 
 impl Mark {
+    /// The closest of some looks at both: a thread that is interrupted between the two would be off by that for ever.
     fn now() -> Option<Self> {
-        Some(Self { ticks: ticks()?, at: clock::now() })
+        let looks = (0..LOOKS).map_while(|_| {
+            let (before, at, after) = (ticks()?, clock::now(), ticks()?);
+            let between = after.saturating_sub(before);
+            Some((between, Self { ticks: before + between / 2, at }))
+        });
+        looks.min_by_key(|(between, _)| *between).map(|(_, mark)| mark)
     }
 }
 

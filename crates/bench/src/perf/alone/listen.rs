@@ -49,6 +49,7 @@ pub struct Listener {
 }
 
 /// Who came.
+#[allow(clippy::large_enum_variant, reason = "one for each connection, handed over once")]
 enum Guest {
     /// One that has the key, and what it wants.
     Client { control: Sealed, client: SocketAddr, asked: AskWire },
