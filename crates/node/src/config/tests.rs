@@ -80,7 +80,7 @@ fn the_documentation_lists_every_key() {
     let listed: std::collections::BTreeSet<String> = rows
         .flat_map(|(names, _)| {
             let mut names = names.split('`').step_by(2).map(str::to_owned).collect::<Vec<_>>();
-            let table = names[0].starts_with('[').then(|| names.remove(0) + " ").unwrap_or_default();
+            let table = if names[0].starts_with('[') { names.remove(0) + " " } else { String::new() };
             names.into_iter().filter(|name| !name.is_empty()).map(move |name| format!("{table}{name}"))
         })
         .collect();

@@ -52,7 +52,7 @@ pub struct Listener {
 #[allow(clippy::large_enum_variant, reason = "one for each connection, handed over once")]
 enum Guest {
     /// One that has the key, and what it wants.
-    Client { control: Sealed, client: SocketAddr, asked: AskWire },
+    Client { control: Box<Sealed>, client: SocketAddr, asked: AskWire },
     /// Nobody known, and what was wrong.
     Stranger { client: SocketAddr, why: String },
 }
@@ -187,7 +187,9 @@ fn hear(stream: TcpStream, client: SocketAddr, key: Option<&Key>, tell: &SyncSen
     });
     match heard {
         // It waits for its turn here; the listener may have ended meanwhile.
-        Ok((control, asked)) => drop(tell.send(Guest::Client { control, client, asked })),
+        Ok((control, asked)) => {
+            drop(tell.send(Guest::Client { control: Box::new(control), client, asked }));
+        }
         // Never waits: strangers hold no place longer than they are heard.
         Err(error) => drop(tell.try_send(Guest::Stranger { client, why: error.to_string() })),
     }
