@@ -19,7 +19,7 @@ use crate::{
     properties::{debt, delivery::Delivery, exclusive, latest::Truth, turns::Turns},
     scenario::{Carrier, Params},
     sessions::Session,
-    transport::{Arrival, Direct, Linked, NetEvent, Port, Transport},
+    transport::{Arrival, Direct, Linked, NetEvent, Port, Step, Transport},
 };
 
 /// Lines of history that are kept for a block.
@@ -343,7 +343,7 @@ impl Cluster {
                 self.shard(local, event)?;
             }
             Ev::Net(event) => {
-                self.transport.event(&mut self.engine, event, &mut self.arrivals);
+                self.transport.event(&mut Step { engine: &mut self.engine, out: &mut self.arrivals }, event);
                 self.arrive()?;
             }
             Ev::DiskRead(local, slot, block) => {

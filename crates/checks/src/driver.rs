@@ -9,7 +9,7 @@ use crate::{
     cluster::{Cluster, EPOCH, Ev, Local, Phase},
     failure::Broken,
     frames::{Done, Hand, Out},
-    transport::{Arrival, Packet, Port, Put},
+    transport::{Arrival, Packet, Port, Put, Step},
 };
 
 impl Cluster {
@@ -128,7 +128,8 @@ impl Cluster {
         if matches!(message.body, Body::Grant { ask: Ask::X, source: Source::Data, .. }) {
             self.last_given[message.block.0 as usize] = Some((from.node, to.node));
         }
-        self.transport.send(&mut self.engine, from, to, packet, &mut self.arrivals);
+        let step = &mut Step { engine: &mut self.engine, out: &mut self.arrivals };
+        self.transport.send(step, from, to, packet);
     }
 
     /// Hands over what the transport brought.

@@ -13,7 +13,7 @@ use crate::{
     page::Page,
     properties::{delivery::Delivery, ends},
     scenario::Params,
-    transport::{Arrival, Linked, Packet, Port, Put, Transport},
+    transport::{Arrival, Linked, Packet, Port, Put, Step, Transport},
 };
 
 /// Who sends, to which worker of which node, and in messages of which kind: puts of one stream land in order.
@@ -83,7 +83,9 @@ impl Links {
         while let Some(event) = self.engine.advance() {
             match event {
                 Ev::Session(node) => self.burst(node)?,
-                Ev::Net(event) => self.transport.event(&mut self.engine, event, &mut self.arrivals),
+                Ev::Net(event) => self
+                    .transport
+                    .event(&mut Step { engine: &mut self.engine, out: &mut self.arrivals }, event),
                 Ev::Pause(node, true) => {
                     self.engine.pause(node);
                     let after = self.engine.random.between(1_000, 100_000);
@@ -135,7 +137,8 @@ impl Links {
             let from = Port { node: NodeId(node as u8), worker };
             let to = Port { node: NodeId(to as u8), worker };
             self.delivery.number(from, to, &mut packet);
-            self.transport.send(&mut self.engine, from, to, packet, &mut self.arrivals);
+            let step = &mut Step { engine: &mut self.engine, out: &mut self.arrivals };
+            self.transport.send(step, from, to, packet);
         }
         if self.messages < self.params.operations {
             let after = self.engine.random.below(self.params.think_ns + 1_000);

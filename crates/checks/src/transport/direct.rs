@@ -6,7 +6,7 @@ use plexus_base::NodeId;
 use plexus_cache::protocol::Kind;
 use plexus_sim::{Engine, Network, PathId};
 
-use super::{Arrival, NetEvent, Packet, Paths, Port, Transport};
+use super::{Arrival, NetEvent, Packet, Paths, Port, Step, Transport};
 use crate::{cluster::Ev, scenario::Params};
 
 /// Lanes for small frames; the last lane is for blocks.
@@ -44,7 +44,7 @@ impl Direct {
         }
     }
 
-    fn push(&mut self, engine: &mut Engine<Ev>, path: usize, lane: usize, out: &mut Vec<Arrival>) {
+    fn push(&mut self, step: &mut Step<'_>, path: usize, lane: usize) {
         let (_, to) = self.paths.ends(path);
         while let Some(packet) = self.waiting[path][lane].front().copied() {
             if !self.network.has_room(PathId(path), lane) {
@@ -52,51 +52,45 @@ impl Direct {
             }
             self.waiting[path][lane].pop_front();
             // Over shared memory the bytes are there at once, over TCP when the message is.
-            let early = packet.put.is_some() && engine.random.percent(50);
-            let now = engine.now();
-            let sent = self.network.send(PathId(path), lane, (packet, early), now, &mut engine.random);
+            let early = packet.put.is_some() && step.engine.random.percent(50);
+            let now = step.engine.now();
+            let sent = self.network.send(PathId(path), lane, (packet, early), now, &mut step.engine.random);
             let mut after = sent.unwrap_or_else(|_| unreachable!("there was room"));
             if lane == LANES - 1 {
-                after += self.bulk_delay.draw(&mut engine.random);
+                after += self.bulk_delay.draw(&mut step.engine.random);
             }
             if early && let Some(put) = packet.put {
-                out.push(Arrival::Land(to, put));
+                step.out.push(Arrival::Land(to, put));
             }
-            engine.schedule(after, Some(to.node.index()), Ev::Net(NetEvent::Arrived(path, lane)));
+            step.engine.schedule(after, Some(to.node.index()), Ev::Net(NetEvent::Arrived(path, lane)));
         }
     }
 }
 
 impl Transport for Direct {
-    fn send(
-        &mut self,
-        engine: &mut Engine<Ev>,
-        from: Port,
-        to: Port,
-        packet: Packet,
-        out: &mut Vec<Arrival>,
-    ) {
+    fn send(&mut self, step: &mut Step<'_>, from: Port, to: Port, packet: Packet) {
         let (path, lane) = (self.paths.between(from, to), self.lane(&packet));
         self.waiting[path][lane].push_back(packet);
-        self.push(engine, path, lane, out);
+        self.push(step, path, lane);
     }
 
-    fn event(&mut self, engine: &mut Engine<Ev>, event: NetEvent, out: &mut Vec<Arrival>) {
+    fn event(&mut self, step: &mut Step<'_>, event: NetEvent) {
         match event {
-            NetEvent::Room(path, lane) => self.push(engine, path, lane, out),
+            NetEvent::Room(path, lane) => self.push(step, path, lane),
             NetEvent::Arrived(path, lane) => {
                 // Every frame has one such event, at or after its arrival; frames of a cut path have none left.
-                let Some((packet, early)) = self.network.receive(PathId(path), lane, engine.now()) else {
+                let Some((packet, early)) = self.network.receive(PathId(path), lane, step.engine.now())
+                else {
                     return;
                 };
                 let (from, to) = self.paths.ends(path);
                 if !early && let Some(put) = packet.put {
-                    out.push(Arrival::Land(to, put));
+                    step.out.push(Arrival::Land(to, put));
                 }
-                out.push(Arrival::Message { to, from: from.node, packet });
+                step.out.push(Arrival::Message { to, from: from.node, packet });
                 if !self.waiting[path][lane].is_empty() {
-                    let after = engine.random.between(50, 500);
-                    engine.schedule(after, Some(from.node.index()), Ev::Net(NetEvent::Room(path, lane)));
+                    let after = step.engine.random.between(50, 500);
+                    step.engine.schedule(after, Some(from.node.index()), Ev::Net(NetEvent::Room(path, lane)));
                 }
             }
             _ => {}

@@ -109,13 +109,21 @@ pub enum Arrival {
     },
 }
 
+/// What happens is told to the engine for later, or has arrived now.
+pub struct Step<'a> {
+    /// Whose time it is.
+    pub engine: &'a mut Engine<Ev>,
+    /// Where it goes.
+    pub out: &'a mut Vec<Arrival>,
+}
+
 /// The way between workers. Delivers each packet once, those of a lane in the order sent, a put before its message.
 pub trait Transport {
     /// Sends now or as soon as there is room.
-    fn send(&mut self, engine: &mut Engine<Ev>, from: Port, to: Port, packet: Packet, out: &mut Vec<Arrival>);
+    fn send(&mut self, step: &mut Step<'_>, from: Port, to: Port, packet: Packet);
 
     /// What it asked to be told has come.
-    fn event(&mut self, engine: &mut Engine<Ev>, event: NetEvent, out: &mut Vec<Arrival>);
+    fn event(&mut self, step: &mut Step<'_>, event: NetEvent);
 
     /// No more failures.
     fn heal(&mut self) {}

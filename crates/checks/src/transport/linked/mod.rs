@@ -18,7 +18,7 @@ use plexus_interconnect::{
 use plexus_sim::Engine;
 
 use self::rails::Rails;
-use super::{Arrival, NetEvent, Packet, Paths, Port, Transport};
+use super::{Arrival, NetEvent, Packet, Paths, Port, Step, Transport};
 use crate::{cluster::Ev, scenario::Params};
 
 /// What is on a rail.
@@ -73,7 +73,7 @@ impl Linked {
         let mut linked = Self { paths, rails, ends, pace: PACE, retains, dead: None, lost: 0 };
         for path in 0..paths.count() {
             for rail in 0..linked.rails.count() {
-                linked.attach(engine, path, rail, 1, &mut Vec::new());
+                linked.attach(&mut Step { engine, out: &mut Vec::new() }, path, rail, 1);
             }
             let (from, to) = paths.ends(path);
             if from.node < to.node {
@@ -110,12 +110,12 @@ impl Linked {
         }
     }
 
-    fn tick(&mut self, engine: &mut Engine<Ev>, end: usize, out: &mut Vec<Arrival>) {
+    fn tick(&mut self, step: &mut Step<'_>, end: usize) {
         self.ends[end].ticking = false;
         if self.is_dead(end) {
             return;
         }
-        let now = engine.now();
+        let now = step.engine.now();
         let back = self.back(end);
         loop {
             let rails = &self.rails;
@@ -124,19 +124,19 @@ impl Linked {
                 Signs { silent: Some(Nanos(silent)), ..Signs::default() }
             };
             let Some((slot, _)) = self.ends[end].core.tick(Nanos(now), signs) else { break };
-            self.give_up(engine, end, usize::from(slot));
+            self.give_up(step.engine, end, usize::from(slot));
         }
-        self.pump(engine, end, out);
+        self.pump(step, end);
         let unsettled = self.ends[end].core.unsettled() + self.ends[back].core.unsettled();
 
         if unsettled > 0 || !self.rails.settled(end, back) {
-            self.keep_ticking(engine, end);
-            self.keep_ticking(engine, back);
+            self.keep_ticking(step.engine, end);
+            self.keep_ticking(step.engine, back);
         }
     }
 
     /// Brings to the rails what waits at the sender of `path`.
-    fn pump(&mut self, engine: &mut Engine<Ev>, path: usize, out: &mut Vec<Arrival>) {
+    fn pump(&mut self, step: &mut Step<'_>, path: usize) {
         let (_, to) = self.paths.ends(path);
         let Self { rails, ends, .. } = self;
         ends[path].core.pump(&mut |slot, lane, stamp, outgoing| {
@@ -145,39 +145,25 @@ impl Linked {
                 Outgoing::Note(received) => What::Note(received),
                 Outgoing::Closed(closed) => What::Closed(closed),
             };
-            rails.offer(engine, path, usize::from(slot), to, OnRail { stamp, lane, what }, out)
+            rails.offer(step, path, usize::from(slot), to, OnRail { stamp, lane, what })
         });
     }
 
     /// Takes what has arrived on one rail at the receiver of `path`.
-    fn poll(
-        &mut self,
-        engine: &mut Engine<Ev>,
-        path: usize,
-        rail: usize,
-        lane: usize,
-        out: &mut Vec<Arrival>,
-    ) {
+    fn poll(&mut self, step: &mut Step<'_>, path: usize, rail: usize, lane: usize) {
         let receiver = self.back(path);
-        while let Some(on_rail) = self.rails.receive(path, receiver, rail, lane, engine.now()) {
-            self.arrived(engine, path, rail, on_rail, out);
+        while let Some(on_rail) = self.rails.receive(path, receiver, rail, lane, step.engine.now()) {
+            self.arrived(step, path, rail, on_rail);
             let owner = self.owner(path);
-            let after = engine.random.between(50, 500);
+            let after = step.engine.random.between(50, 500);
             let room = NetEvent::Room(self.rails.index(path, rail), lane);
-            engine.schedule(after, owner, Ev::Net(room));
+            step.engine.schedule(after, owner, Ev::Net(room));
         }
         // Credits may have come.
-        self.pump(engine, receiver, out);
+        self.pump(step, receiver);
     }
 
-    fn arrived(
-        &mut self,
-        engine: &mut Engine<Ev>,
-        path: usize,
-        rail: usize,
-        on_rail: OnRail,
-        out: &mut Vec<Arrival>,
-    ) {
+    fn arrived(&mut self, step: &mut Step<'_>, path: usize, rail: usize, on_rail: OnRail) {
         let OnRail { stamp, lane, what } = on_rail;
         let receiver = self.back(path);
         let slot = rail as u8;
@@ -193,7 +179,7 @@ impl Linked {
             }
             What::Closed(closed) => {
                 if end.core.up(closed.slot) == Some(closed.generation) {
-                    self.give_up(engine, receiver, usize::from(closed.slot));
+                    self.give_up(step.engine, receiver, usize::from(closed.slot));
                 }
                 let core = &mut self.ends[receiver].core;
 
@@ -201,15 +187,15 @@ impl Linked {
             }
             What::Frame(packet, early) => {
                 if !early && let Some(put) = packet.put {
-                    out.push(Arrival::Land(self.paths.ends(path).1, put));
+                    step.out.push(Arrival::Land(self.paths.ends(path).1, put));
                 }
                 let channel = channel(lane);
                 match end.order.arrive(channel, stamp.sequence).expect("each frame comes once") {
                     Turn::Ahead => end.order.hold(channel, stamp.sequence, packet),
                     Turn::Now => {
-                        self.deliver(engine, path, packet, out);
+                        self.deliver(step, path, packet);
                         while let Some(packet) = self.ends[receiver].order.following(channel) {
-                            self.deliver(engine, path, packet, out);
+                            self.deliver(step, path, packet);
                         }
                     }
                 }
@@ -217,12 +203,12 @@ impl Linked {
         }
     }
 
-    fn deliver(&mut self, engine: &mut Engine<Ev>, path: usize, packet: Packet, out: &mut Vec<Arrival>) {
+    fn deliver(&mut self, step: &mut Step<'_>, path: usize, packet: Packet) {
         let (from, to) = self.paths.ends(path);
-        out.push(Arrival::Message { to, from: from.node, packet });
-        let after = engine.random.between(10, 1_000);
+        step.out.push(Arrival::Message { to, from: from.node, packet });
+        let after = step.engine.random.between(10, 1_000);
         let handled = NetEvent::Handled(self.back(path), kind(&packet) as usize);
-        engine.schedule(after, Some(to.node.index()), Ev::Net(handled));
+        step.engine.schedule(after, Some(to.node.index()), Ev::Net(handled));
     }
 
     /// An end destroys its rail. The other learns of it from its system, unless that hears nothing, or from the peer.
@@ -242,17 +228,10 @@ impl Linked {
         self.keep_ticking(engine, end);
     }
 
-    fn noticed(
-        &mut self,
-        engine: &mut Engine<Ev>,
-        end: usize,
-        rail: usize,
-        generation: u32,
-        out: &mut Vec<Arrival>,
-    ) {
+    fn noticed(&mut self, step: &mut Step<'_>, end: usize, rail: usize, generation: u32) {
         if self.ends[end].core.up(rail as u8) == Some(generation) {
-            self.give_up(engine, end, rail);
-            self.pump(engine, end, out);
+            self.give_up(step.engine, end, rail);
+            self.pump(step, end);
         }
     }
 
@@ -284,19 +263,12 @@ impl Linked {
         }
     }
 
-    fn attach(
-        &mut self,
-        engine: &mut Engine<Ev>,
-        end: usize,
-        rail: usize,
-        generation: u32,
-        out: &mut Vec<Arrival>,
-    ) {
-        let now = Nanos(engine.now());
+    fn attach(&mut self, step: &mut Step<'_>, end: usize, rail: usize, generation: u32) {
+        let now = Nanos(step.engine.now());
         if self.ends[end].core.up(rail as u8).is_some_and(|up| up >= generation) {
             return;
         }
-        self.give_up(engine, end, rail);
+        self.give_up(step.engine, end, rail);
         let rank = self.rank(rail);
         if !self.ends[end].core.rail_up(rail as u8, generation, rank, now) {
             // The other end has closed it meanwhile, and connects again.
@@ -305,12 +277,12 @@ impl Linked {
         if !self.rails.attached(end, rail, generation) {
             // It was reset while it was on its way here.
             let owner = self.owner(end);
-            engine.schedule(300, owner, Ev::Net(NetEvent::Noticed(end, rail, generation)));
+            step.engine.schedule(300, owner, Ev::Net(NetEvent::Noticed(end, rail, generation)));
         }
-        self.keep_ticking(engine, end);
-        self.pump(engine, end, out);
+        self.keep_ticking(step.engine, end);
+        self.pump(step, end);
         let incoming = self.back(end);
-        (0..LANES).for_each(|lane| self.poll(engine, incoming, rail, lane, out));
+        (0..LANES).for_each(|lane| self.poll(step, incoming, rail, lane));
     }
 
     fn plan_fault(&mut self, engine: &mut Engine<Ev>, path: usize) {
@@ -320,34 +292,34 @@ impl Linked {
     }
 
     /// A reset, a black hole one way or both, or an end that gives a good rail up.
-    fn fault(&mut self, engine: &mut Engine<Ev>, path: usize, out: &mut Vec<Arrival>) {
+    fn fault(&mut self, step: &mut Step<'_>, path: usize) {
         let back = self.back(path);
         if !self.rails.healed && !self.is_dead(path) {
-            let rail = engine.random.below(self.rails.count() as u64) as usize;
-            let [one, both] = [*engine.random.pick(&[path, back]), path];
-            match engine.random.below(5) {
-                0 => self.rails.darken(engine, &[one], rail),
-                1 => self.rails.darken(engine, &[both, back], rail),
+            let rail = step.engine.random.below(self.rails.count() as u64) as usize;
+            let [one, both] = [*step.engine.random.pick(&[path, back]), path];
+            match step.engine.random.below(5) {
+                0 => self.rails.darken(step.engine, &[one], rail),
+                1 => self.rails.darken(step.engine, &[both, back], rail),
                 2 => {
-                    self.give_up(engine, one, rail);
-                    self.pump(engine, one, out);
+                    self.give_up(step.engine, one, rail);
+                    self.pump(step, one);
                 }
                 _ => {
                     self.rails.reset(path, back, rail);
                     for end in [path, back] {
-                        let most = *engine.random.pick(&[300, 20_000]);
-                        let after = engine.random.below(most);
+                        let most = *step.engine.random.pick(&[300, 20_000]);
+                        let after = step.engine.random.below(most);
                         let generation = self.ends[end].core.up(rail as u8).unwrap_or(0);
                         let noticed = NetEvent::Noticed(end, rail, generation);
                         let owner = self.owner(end);
-                        engine.schedule(after, owner, Ev::Net(noticed));
+                        step.engine.schedule(after, owner, Ev::Net(noticed));
                     }
                 }
             }
-            self.keep_ticking(engine, path);
-            self.keep_ticking(engine, back);
+            self.keep_ticking(step.engine, path);
+            self.keep_ticking(step.engine, back);
         }
-        self.plan_fault(engine, path);
+        self.plan_fault(step.engine, path);
     }
 }
 
@@ -368,16 +340,9 @@ fn channel(lane: Lane) -> Channel {
 }
 
 impl Transport for Linked {
-    fn send(
-        &mut self,
-        engine: &mut Engine<Ev>,
-        from: Port,
-        to: Port,
-        packet: Packet,
-        out: &mut Vec<Arrival>,
-    ) {
+    fn send(&mut self, step: &mut Step<'_>, from: Port, to: Port, packet: Packet) {
         let path = self.paths.between(from, to);
-        self.keep_ticking(engine, path);
+        self.keep_ticking(step.engine, path);
         let lane = if packet.put.is_some() { Lane::Bulk } else { Lane::Prompt };
         let span = packet.put.map(|put| {
             let at = u64::from(put.slot.0);
@@ -389,29 +354,29 @@ impl Transport for Linked {
             let stamp = core.stamp(channel(lane));
             let what = What::Frame(packet, self.rails.is_early(usize::from(slot)));
             let on_rail = OnRail { stamp, lane, what };
-            if self.rails.offer(engine, path, usize::from(slot), to, on_rail, out).is_ok() {
+            if self.rails.offer(step, path, usize::from(slot), to, on_rail).is_ok() {
                 return core.sent(slot, &bill, stamp, || packet);
             }
         }
         core.queue(bill, packet);
     }
 
-    fn event(&mut self, engine: &mut Engine<Ev>, event: NetEvent, out: &mut Vec<Arrival>) {
+    fn event(&mut self, step: &mut Step<'_>, event: NetEvent) {
         match event {
             NetEvent::Arrived(index, lane) => {
                 let (path, rail) = self.rails.place(index);
-                self.poll(engine, path, rail, lane, out);
+                self.poll(step, path, rail, lane);
             }
-            NetEvent::Room(index, _) => self.pump(engine, self.rails.place(index).0, out),
+            NetEvent::Room(index, _) => self.pump(step, self.rails.place(index).0),
             NetEvent::Handled(end, kind) => {
                 self.ends[end].core.consume(Kind::ALL[kind]);
-                self.pump(engine, end, out);
+                self.pump(step, end);
             }
-            NetEvent::Fault(path) => self.fault(engine, path, out),
-            NetEvent::Noticed(end, rail, generation) => self.noticed(engine, end, rail, generation, out),
-            NetEvent::Connect(end, rail) => self.connect(engine, end, rail),
-            NetEvent::Attach(end, rail, generation) => self.attach(engine, end, rail, generation, out),
-            NetEvent::Tick(end) => self.tick(engine, end, out),
+            NetEvent::Fault(path) => self.fault(step, path),
+            NetEvent::Noticed(end, rail, generation) => self.noticed(step, end, rail, generation),
+            NetEvent::Connect(end, rail) => self.connect(step.engine, end, rail),
+            NetEvent::Attach(end, rail, generation) => self.attach(step, end, rail, generation),
+            NetEvent::Tick(end) => self.tick(step, end),
         }
     }
 

@@ -12,7 +12,7 @@ use super::{NetEvent, OnRail, What};
 use crate::{
     cluster::Ev,
     scenario::Params,
-    transport::{Arrival, Packet, Paths, Port},
+    transport::{Arrival, Packet, Paths, Port, Step},
 };
 
 /// One direction of one rail.
@@ -107,14 +107,13 @@ impl Rails {
 
     pub(super) fn offer(
         &mut self,
-        engine: &mut Engine<Ev>,
+        step: &mut Step<'_>,
         path: usize,
         rail: usize,
         to: Port,
         on_rail: OnRail,
-        out: &mut Vec<Arrival>,
     ) -> Result<(), NoRoom> {
-        let (index, lane, now) = (self.index(path, rail), on_rail.lane.index(), engine.now());
+        let (index, lane, now) = (self.index(path, rail), on_rail.lane.index(), step.engine.now());
         if !self.holds(path, rail) || self.directions[index].dark.is_some() {
             let swallowed = &mut self.directions[index].swallowed[lane];
             if *swallowed >= self.slots {
@@ -123,15 +122,15 @@ impl Rails {
             *swallowed += 1;
             return Ok(());
         }
-        let sent = self.network.send(PathId(index), lane, on_rail, now, &mut engine.random);
+        let sent = self.network.send(PathId(index), lane, on_rail, now, &mut step.engine.random);
         let mut after = sent.map_err(|_| NoRoom)?;
         if lane == 1 {
-            after += self.bulk.draw(&mut engine.random);
+            after += self.bulk.draw(&mut step.engine.random);
         }
         if let What::Frame(Packet { put: Some(put), .. }, true) = on_rail.what {
-            out.push(Arrival::Land(to, put));
+            step.out.push(Arrival::Land(to, put));
         }
-        engine.schedule(after, Some(to.node.index()), Ev::Net(NetEvent::Arrived(index, lane)));
+        step.engine.schedule(after, Some(to.node.index()), Ev::Net(NetEvent::Arrived(index, lane)));
         Ok(())
     }
 
