@@ -36,7 +36,7 @@ pub(super) unsafe fn write(target: *mut u8, bytes: &[u8]) {
 /// Fills `into` with what stands at `source`.
 ///
 /// # Safety
-/// As [`write`].
+/// As [`write()`].
 pub(super) unsafe fn read(source: *const u8, into: &mut [u8]) {
     let (head, rest) = into.split_at_mut(into.len().min(before_word(source.addr())));
     let (words, tail) = rest.as_chunks_mut::<WORD>();
@@ -60,7 +60,7 @@ fn before_word(address: usize) -> usize {
 /// Changes some bytes of one word and leaves the others as they are, whoever changes those meanwhile.
 ///
 /// # Safety
-/// As [`write`].
+/// As [`write()`].
 unsafe fn write_part(target: *mut u8, bytes: &[u8]) {
     if bytes.is_empty() {
         return;
@@ -81,7 +81,7 @@ unsafe fn write_part(target: *mut u8, bytes: &[u8]) {
 /// Reads some bytes of one word.
 ///
 /// # Safety
-/// As [`write`].
+/// As [`write()`].
 unsafe fn read_part(source: *const u8, into: &mut [u8]) {
     if into.is_empty() {
         return;
