@@ -63,7 +63,7 @@ fn a_configuration_that_is_wrong_says_where() {
         ("block_size_kib = 8", "block_size_kib = 4", "was made with a block size in bytes of 8192"),
         ("blocks = 1024", "blocks = 2048", "was made with blocks 1024, the configuration says 2048"),
         ("disks/0", "disks/9", "disks/9: disk 0 of the group is missing"),
-        ("cache_mib = 4", "cache_mib = 4000000000", "need 4000000021 MiB of shared memory"),
+        ("cache_mib = 4", "cache_mib = 4000000000", "need 4000000025 MiB of shared memory"),
         ("# cores = [0] ", "cores = [1000] #", "cannot be pinned to the cores [1000]"),
         ("\"127.", "\"198.", "cannot listen at 198."),
     ];
