@@ -78,3 +78,9 @@ fn a_copy_on_its_way_out_when_a_node_dies_is_named_not_passed_off() {
         run(seed, death).unwrap_or_else(|failure| panic!("{failure}"));
     }
 }
+
+#[test]
+fn frames_that_wait_for_the_peers_program_are_no_stall() {
+    // The program stood still twice for a third of a second and spoke in between; its system had acknowledged everything.
+    run(9110, scenario::named("paths").expect("a scenario of this name")).expect("a run that holds");
+}

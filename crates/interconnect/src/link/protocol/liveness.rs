@@ -161,7 +161,9 @@ impl Liveness {
         if passed > std::mem::take(&mut self.notes) {
             self.used = now;
         }
-        if seen.bulk_under_way == 0 || seen.bulk_acknowledged != last.bulk_acknowledged {
+        // What the peer's system has acknowledged got through: its program has yet to take it.
+        let is_there = signs.bulk_acknowledged > 0 && signs.lane_silent[Lane::Bulk.index()].is_none();
+        if is_there || seen.bulk_under_way == 0 || seen.bulk_acknowledged != last.bulk_acknowledged {
             self.stuck = None;
         } else {
             self.stuck.get_or_insert(now);
@@ -347,6 +349,19 @@ mod tests {
             }
             liveness.look(PACE, at(ms), seen, signs);
             assert_eq!(liveness.sick(PACE, at(ms), None), None, "{ms}");
+        }
+    }
+
+    /// Its program stood still for a third of a second, spoke, and stood still again before it had taken what was long.
+    #[test]
+    fn long_frames_that_are_with_the_peers_system_have_not_stalled() {
+        let mut liveness = Liveness::new(at(0));
+        let mut seen = Seen { bulk_under_way: 3, bulk_acknowledged: (7, 90_000), ..Seen::default() };
+        let signs = Signs { silent: Some(Nanos(0)), bulk_acknowledged: 90_000, ..Signs::default() };
+        for ms in (10..5000).step_by(10) {
+            seen.received += 1;
+            liveness.look(PACE, at(ms), seen, signs);
+            assert_eq!(liveness.sick(PACE, at(ms), Some(at(ms))), None, "{ms}");
         }
     }
 
