@@ -286,20 +286,27 @@ fn a_run_that_nobody_wants_ends() {
     }
 }
 
-#[test]
-fn a_server_that_is_sent_nonsense_gives_up_and_says_so() {
-    let pair = Pair::new(RailKind::Shm);
+/// Measures until messages flow, then does `act` to the pair; how running and serving end.
+fn interrupted(rail: RailKind, act: impl FnOnce(&Pair)) -> [Result<(), PerfError>; 2] {
+    let pair = Pair::new(rail);
     let trials = vec![Trial::new(Test::Latency, Op::Send, 8)];
-    let plan = Plan { peer: 1, driving: Driving::Waiting, trials, until: Until::Ms(600_000) };
+    let plan = Plan { peer: 1, driving: Driving::Waiting, trials, until: Until::Ms(60_000) };
     let serve = Serve { driving: Driving::Waiting, patience_ms: plan.total_ms() };
     thread::scope(|scope| {
         let serving = scope.spawn(|| perf::serve(&pair.places[1], &serve, &mut || true));
         let running = scope.spawn(|| perf::run(&pair.places[0], &plan, &mut |_| true));
-        // As soon as messages flow.
         let counters = &pair.places[1].worker.links()[0].counters[Channel::Benchmark.index()];
         while counters.server_in.snapshot().total_messages() < 100 {
             thread::yield_now();
         }
+        act(&pair);
+        [running.join().unwrap().map(drop), serving.join().unwrap().map(drop)]
+    })
+}
+
+#[test]
+fn a_server_that_is_sent_nonsense_gives_up_and_says_so() {
+    let [running, serving] = interrupted(RailKind::Shm, |pair| {
         // Data (5) of whichever trial it is, and not in its turn.
         pair.places[0].worker.with(|_, net| {
             for trial in 0..64 {
@@ -307,28 +314,15 @@ fn a_server_that_is_sent_nonsense_gives_up_and_says_so() {
                 net.send(NodeId(1), Channel::Benchmark, Kind::Request, tag, &[0; 8]).unwrap();
             }
         });
-        assert_eq!(serving.join().unwrap(), Err(PerfError::Changed { bytes: 8 }));
-        let told = format!("the other side gave up: {}", PerfError::Changed { bytes: 8 });
-        assert_eq!(running.join().unwrap(), Err(PerfError::Refused(told)));
     });
+    assert_eq!(serving, Err(PerfError::Changed { bytes: 8 }));
+    let told = format!("the other side gave up: {}", PerfError::Changed { bytes: 8 });
+    assert_eq!(running, Err(PerfError::Refused(told)));
 }
 
 #[test]
 fn a_peer_that_goes_ends_both_sides() {
-    let pair = Pair::new(RailKind::Tcp);
-    let trials = vec![Trial::new(Test::Latency, Op::Send, 8)];
-    let plan = Plan { peer: 1, driving: Driving::Waiting, trials, until: Until::Ms(60_000) };
-    let serve = Serve { driving: Driving::Waiting, patience_ms: plan.total_ms() };
-    thread::scope(|scope| {
-        let serving = scope.spawn(|| perf::serve(&pair.places[1], &serve, &mut || true));
-        let running = scope.spawn(|| perf::run(&pair.places[0], &plan, &mut |_| true));
-        // As soon as messages flow.
-        let counters = &pair.places[1].worker.links()[0].counters[Channel::Benchmark.index()];
-        while counters.server_in.snapshot().total_messages() < 100 {
-            thread::yield_now();
-        }
-        pair.places[1].worker.drop_link(NodeId(0));
-        assert_eq!(running.join().unwrap(), Err(PerfError::PeerGone(NodeId(1))));
-        assert_eq!(serving.join().unwrap(), Err(PerfError::PeerGone(NodeId(0))));
-    });
+    let [running, serving] = interrupted(RailKind::Tcp, |pair| pair.places[1].worker.drop_link(NodeId(0)));
+    assert_eq!(running, Err(PerfError::PeerGone(NodeId(1))));
+    assert_eq!(serving, Err(PerfError::PeerGone(NodeId(0))));
 }
