@@ -70,6 +70,19 @@ fn killed_and_started_again(pair: &mut Pair, victim: Side) {
     pair.flows().unwrap();
 }
 
+/// Has each member stand still for a while, twice; traffic goes on.
+fn stands_still_and_goes_on(pair: &mut Pair) {
+    for side in Side::BOTH {
+        // Shorter than the patience of a link, then longer.
+        for ms in [200, 2500] {
+            pair.signal(side, Signal::STOP).unwrap();
+            thread::sleep(Duration::from_millis(ms));
+            pair.signal(side, Signal::CONT).unwrap();
+            pair.flows().unwrap();
+        }
+    }
+}
+
 #[test]
 fn another_life_is_let_in_only_when_all_are_started_anew() {
     let _alone = alone();
@@ -100,15 +113,7 @@ fn a_member_that_stands_still_for_a_while_goes_on() {
     let _alone = alone();
     let Some(net) = net(2) else { return };
     let mut pair = joined(Some(&net));
-    for side in Side::BOTH {
-        // Shorter than the patience of a link, then longer.
-        for ms in [200, 2500] {
-            pair.signal(side, Signal::STOP).unwrap();
-            thread::sleep(Duration::from_millis(ms));
-            pair.signal(side, Signal::CONT).unwrap();
-            pair.flows().unwrap();
-        }
-    }
+    stands_still_and_goes_on(&mut pair);
     pair.joined(2).unwrap();
     unharmed(pair);
 }
@@ -152,14 +157,7 @@ fn a_stopped_member_ends_with_whoever_started_it() {
 fn over_memory_it_goes_on_too_and_can_be_killed_while_it_stands() {
     let _alone = alone();
     let mut pair = joined(None);
-    for side in Side::BOTH {
-        for ms in [200, 2500] {
-            pair.signal(side, Signal::STOP).unwrap();
-            thread::sleep(Duration::from_millis(ms));
-            pair.signal(side, Signal::CONT).unwrap();
-            pair.flows().unwrap();
-        }
-    }
+    stands_still_and_goes_on(&mut pair);
     assert!(Side::BOTH.iter().all(|side| pair.report(*side).unwrap().gone == 0));
     let before = pair.holds(Side::A).unwrap();
     pair.signal(Side::B, Signal::STOP).unwrap();
