@@ -17,6 +17,7 @@ pub mod properties;
 pub mod relay;
 pub mod scenario;
 mod sessions;
+mod spread;
 pub mod transport;
 
 use std::{

@@ -12,6 +12,7 @@ use plexus_fabric::RailKind;
 use plexus_sim::Random;
 
 use super::{Net, Pair, Report, Seen, Side, Spec};
+use crate::spread::Spread;
 
 /// What happens to a path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -70,37 +71,25 @@ impl Fault {
     }
 }
 
-/// The stalls of fail-overs, by what caused them, in microseconds.
+/// The stalls of fail-overs, by what caused them, in nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Stalls(BTreeMap<Fault, Vec<u64>>);
 
 impl Stalls {
     fn add(&mut self, fault: Fault, us: u64) {
-        self.0.entry(fault).or_default().push(us);
+        self.0.entry(fault).or_default().push(us * 1000);
     }
 }
 
 impl fmt::Display for Stalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (fault, us) in &self.0 {
-            let mut sorted = us.clone();
-            sorted.sort_unstable();
-            let at = |share: usize| sorted[(sorted.len() - 1) * share / 100] as f64 / 1000.0;
-            write!(
-                f,
-                "{:<18} {:>5} times: stall p50 {:>6.1} ms, p90 {:>6.1}, p99 {:>6.1}, longest {:>6.1}",
-                fault.name(),
-                sorted.len(),
-                at(50),
-                at(90),
-                at(99),
-                at(100)
-            )?;
+        for (fault, ns) in &self.0 {
+            write!(f, "{:<18} {:>5} times: {}", fault.name(), ns.len(), Spread::of(ns))?;
             let Some(goal) = fault.goal_ms() else {
                 writeln!(f)?;
                 continue;
             };
-            match us.iter().filter(|us| **us >= u64::from(goal) * 1000).count() {
+            match ns.iter().filter(|ns| **ns >= u64::from(goal) * 1_000_000).count() {
                 0 => writeln!(f, "; goal {goal} ms: met")?,
                 missed => writeln!(f, "; goal {goal} ms: not met {missed} times")?,
             }

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use super::{Fault, Stall};
+use crate::spread::Spread;
 
 /// Round trips up to so many nanoseconds leave the stall to how the fault is found.
 const SHORT: u64 = 5_000_000;
@@ -29,20 +30,9 @@ impl Stalls {
 impl fmt::Display for Stalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for ((fault, long), ns) in &self.all {
-            let mut sorted = ns.clone();
-            sorted.sort_unstable();
-            let at = |percent: usize| sorted[(sorted.len() - 1) * percent / 100] as f64 / 1e6;
-            writeln!(
-                f,
-                "{:<22} round trips {} 5 ms: {:>6} times, stall p50 {:>6.1} ms, p90 {:>6.1}, p99 {:>6.1}, longest {:>6.1}",
-                fault.name(),
-                if *long { "over " } else { "up to" },
-                sorted.len(),
-                at(50),
-                at(90),
-                at(99),
-                at(100)
-            )?;
+            let trips = if *long { "over " } else { "up to" };
+            let (name, times) = (fault.name(), ns.len());
+            writeln!(f, "{name:<22} round trips {trips} 5 ms: {times:>6} times, {}", Spread::of(ns))?;
         }
         Ok(())
     }
