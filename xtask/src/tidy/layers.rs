@@ -3,9 +3,10 @@
 use super::{Finding, Tree};
 
 /// The crates of the design, lowest first. One that does not exist yet has its place here already.
-pub(super) const ORDER: [&str; 24] = [
+pub(super) const ORDER: [&str; 25] = [
     "base",
     "sim",
+    "namespaces",
     "fabric",
     "interconnect",
     "membership",

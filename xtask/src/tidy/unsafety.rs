@@ -10,9 +10,9 @@ pub(super) const ALLOWED: [&str; 9] = [
     "crates/cache/src/frames.rs",
     "crates/cache/src/service.rs",
     "crates/cache/src/guard.rs",
-    // Frames are mapped memory that the disk writes into.
     // The counter of the processor.
     "crates/bench/src/clock.rs",
+    // Frames are mapped memory that the disk writes into.
     "crates/disks/src/io.rs",
     "crates/disks/tests/groups.rs",
     // Replaces functions of the C library; will come.

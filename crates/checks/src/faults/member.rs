@@ -4,10 +4,8 @@
 //! process ends with its standard input, and with the thread that started it: stopped, it would not see the end of its input.
 
 use std::{
-    fs::File,
     io::{BufRead, Write},
     net::SocketAddr,
-    os::fd::AsFd,
     path::PathBuf,
     sync::{Arc, atomic::Ordering::Relaxed},
     thread,
@@ -17,7 +15,7 @@ use std::{
 use plexus_base::{Epoch, Incarnation, NodeId, Waiting};
 use plexus_fabric::{RailKind, Window};
 use plexus_interconnect::mesh::{Config, Key, Mesh, Peer};
-use rustix::{process::Signal, thread::LinkNameSpaceType};
+use rustix::process::Signal;
 
 use super::{
     Observed, Report, Seen, Task, Traffic,
@@ -96,11 +94,7 @@ impl Member {
             .map_err(|error| format!("the end of whoever started it: {error}"))?;
         // Before there is any other thread: a namespace is entered by a thread, and inherited by those it starts.
         if let Some(path) = &self.namespace {
-            let enter = File::open(path).and_then(|file| {
-                rustix::thread::move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
-                Ok(())
-            });
-            enter.map_err(|error| format!("{}: {error}", path.display()))?;
+            plexus_namespaces::enter(path).map_err(|error| format!("{}: {error}", path.display()))?;
         }
         let window = Window::create(WINDOW, WINDOW_BYTES, 0).map_err(|error| error.to_string())?;
         let window = Arc::new(window);

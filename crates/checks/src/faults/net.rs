@@ -1,20 +1,14 @@
 //! Two hosts as network namespaces, the paths between them, and what can be wrong with a path.
 //!
-//! The namespaces have no names: they live as long as this process holds their descriptors or somebody is in one, and
-//! everything in them goes with them. So nothing is left behind, in whatever way this process ends.
+//! Nothing of it is left behind, in whatever way this process ends.
 
 use std::{
-    fmt,
-    fs::File,
     io,
     net::{Ipv4Addr, SocketAddr},
-    os::fd::{AsFd, AsRawFd, OwnedFd},
     path::PathBuf,
-    process::{Command, Output},
-    thread,
 };
 
-use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+use plexus_namespaces::{End, Namespace, join, need};
 
 /// Where members listen.
 const PORT: u16 = 7100;
@@ -41,7 +35,7 @@ impl Side {
 
 /// The two hosts and the paths between them.
 pub struct Net {
-    namespaces: [OwnedFd; 2],
+    namespaces: [Namespace; 2],
     paths: usize,
 }
 
@@ -51,33 +45,23 @@ impl Net {
     /// # Errors
     /// Why that cannot be done here, for who then skips what needs it.
     pub fn new(paths: usize) -> Result<Self, String> {
-        if !rustix::process::geteuid().is_root() {
-            return Err("only root may make network namespaces".into());
-        }
-        for (tool, package) in [("ip", "iproute2"), ("tc", "iproute2"), ("nft", "nftables")] {
-            if Command::new(tool).arg("-V").output().is_err() {
-                return Err(format!("`{tool}` is not installed (package {package})"));
-            }
-        }
-        let namespace = || fresh_namespace().map_err(|error| format!("a network namespace: {error}"));
-        let net = Self { namespaces: [namespace()?, namespace()?], paths };
+        need(&[("tc", "iproute2"), ("nft", "nftables")])?;
+        let net = Self { namespaces: [Namespace::new()?, Namespace::new()?], paths };
         for side in Side::BOTH {
-            net.run(side, "ip link set lo up")?;
             // One table for everything that is dropped or refused.
             net.run(side, "nft add table inet faults")?;
             net.run(side, "nft add chain inet faults out { type filter hook output priority 0 ; }")?;
         }
-        let other = net.namespace(Side::B).display().to_string();
         for path in 0..paths {
-            let [a, b] = Side::BOTH.map(|side| device(side, path));
-            net.run(Side::A, &format!("ip link add {a} type veth peer name {b}"))?;
-            net.run(Side::A, &format!("ip link set {b} netns {other}"))?;
-            for side in Side::BOTH {
-                let (device, address) = (device(side, path), address(side, path));
-                net.run(side, &format!("ip addr add {address}/24 dev {device}"))?;
+            let devices = Side::BOTH.map(|side| device(side, path));
+            join(Side::BOTH.map(|side| End {
+                namespace: &net.namespaces[side.index()],
+                device: &devices[side.index()],
+                address: address(side, path),
+            }))?;
+            for (side, device) in Side::BOTH.into_iter().zip(devices) {
                 // Each packet is one segment, so that rules about length mean what is on the wire.
                 net.run(side, &format!("ip link set {device} gso_max_segs 1"))?;
-                net.run(side, &format!("ip link set {device} up"))?;
             }
         }
         Ok(net)
@@ -86,7 +70,7 @@ impl Net {
     /// The namespace of a host as a path, good as long as this process lives and holds it.
     #[must_use]
     pub fn namespace(&self, side: Side) -> PathBuf {
-        format!("/proc/{}/fd/{}", std::process::id(), self.namespaces[side.index()].as_raw_fd()).into()
+        self.namespaces[side.index()].path()
     }
 
     /// Where a host listens, on each path.
@@ -197,12 +181,7 @@ impl Net {
     }
 
     fn run(&self, side: Side, line: &str) -> Result<(), String> {
-        let says = |what: &dyn fmt::Display| format!("`{line}`: {what}");
-        let output = self.inside(side, || output(line)).map_err(|error| says(&error))?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(says(&String::from_utf8_lossy(&output.stderr).trim())),
-        }
+        self.namespaces[side.index()].run(line)
     }
 
     /// Does something in the namespace of a host.
@@ -210,19 +189,8 @@ impl Net {
     /// # Errors
     /// Its own, or the namespace cannot be entered.
     pub fn inside<R: Send>(&self, side: Side, act: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
-        let namespace = self.namespaces[side.index()].as_fd();
-        // A thread enters a namespace alone, and what it starts is there too.
-        let enter = || {
-            rustix::thread::move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?;
-            act()
-        };
-        thread::scope(|scope| scope.spawn(enter).join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
+        self.namespaces[side.index()].inside(act)
     }
-}
-
-fn output(line: &str) -> io::Result<Output> {
-    let mut words = line.split(' ');
-    Command::new(words.next().unwrap_or_default()).args(words).output()
 }
 
 fn device(side: Side, path: usize) -> String {
@@ -231,18 +199,4 @@ fn device(side: Side, path: usize) -> String {
 
 fn address(side: Side, path: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 200, path as u8, 1 + side.index() as u8)
-}
-
-/// A network namespace that nobody is in.
-fn fresh_namespace() -> io::Result<OwnedFd> {
-    let make = || -> io::Result<OwnedFd> {
-        #[allow(
-            deprecated,
-            reason = "its other form is unsafe for flags that make threads share less memory or fewer descriptors; this is none"
-        )]
-        rustix::thread::unshare(UnshareFlags::NEWNET)?;
-        Ok(File::open("/proc/thread-self/ns/net")?.into())
-    };
-    // Only the thread that makes it is ever inside, and it ends at once.
-    thread::spawn(make).join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
 }

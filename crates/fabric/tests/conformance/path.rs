@@ -1,19 +1,16 @@
 //! What a TCP rail knows of its path: on loopback, and in a network of its own whose link goes down.
-#![allow(unsafe_code, reason = "takes a thread into a network of its own, filters what arrives")]
+#![allow(unsafe_code, reason = "filters what arrives")]
 
 use std::{
     net::{TcpListener, TcpStream},
     os::fd::{AsFd, AsRawFd},
-    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use plexus_base::Nanos;
 use plexus_fabric::{Health, LANES, Lane, Lost, Put, SendError, tcp};
-use rustix::{
-    net::{AddressFamily, SocketType},
-    thread::UnshareFlags,
-};
+use plexus_namespaces::Namespace;
+use rustix::net::{AddressFamily, SocketType};
 
 use crate::pairs::{End, Kind, Own, WHOLE, WHOLE_LEN, pair, sockets};
 
@@ -176,27 +173,16 @@ fn a_peer_that_takes_nothing_is_not_silent() {
 
 #[test]
 fn silence_grows_although_we_send_while_the_link_is_down() {
-    std::thread::spawn(|| {
-        // SAFETY: of this thread alone, which opens its sockets afterwards and ends with the test.
-        if let Err(error) = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
-            println!("skipped: a network of its own needs root: {error}");
-            return;
-        }
-        let link = |state| {
-            let mut ip = Command::new("ip");
-            ip.args(["link", "set", "lo", state])
-                .stderr(Stdio::null())
-                .status()
-                .is_ok_and(|status| status.success())
-        };
-        if !link("up") {
-            println!("skipped: no `ip` (iproute2)");
-            return;
-        }
+    let host = match Namespace::new() {
+        Ok(host) => host,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let link = |state| host.run(&format!("ip link set lo {state}")).unwrap();
+    host.inside(|| {
         let (mut a, mut b) = pair(Kind::Tcp);
         say(&mut a);
         b.take(1);
-        assert!(link("down"));
+        link("down");
         let mut last = silent(&mut a);
         while last < Nanos::from_ms(300) || a.rail.health().retransmits == 0 {
             let now = silent(&mut a);
@@ -205,11 +191,11 @@ fn silence_grows_although_we_send_while_the_link_is_down() {
             say(&mut a);
             std::thread::yield_now();
         }
-        assert!(link("up"));
+        link("up");
         while silent(&mut a) >= last {}
         assert!(a.rail.health().retransmits > 0);
+        Ok(())
     })
-    .join()
     .unwrap();
 }
 

@@ -1,6 +1,6 @@
 //! `plexus node`: one node, in the foreground.
 
-use std::{fs::File, os::fd::AsFd, path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use anyhow::Context;
 use plexus_node::{Node, body::Body, lifeline};
@@ -8,7 +8,6 @@ use plexus_observe::{
     Snapshot,
     metrics::{self, Server},
 };
-use rustix::thread::LinkNameSpaceType;
 
 use super::cluster;
 
@@ -37,11 +36,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     // Before there is any other thread: a namespace is entered by a thread, and inherited by those it starts.
     if let Some(path) = &args.network_namespace {
-        let enter = File::open(path).and_then(|file| {
-            rustix::thread::move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
-            Ok(())
-        });
-        enter.with_context(|| format!("{}: entering the network namespace {}", args.name, path.display()))?;
+        plexus_namespaces::enter(path)
+            .with_context(|| format!("{}: entering the network namespace {}", args.name, path.display()))?;
     }
     if args.daemon {
         // Refused only to who leads a session already, which is as good.
