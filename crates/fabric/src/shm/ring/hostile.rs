@@ -1,0 +1,55 @@
+//! Both ends of a ring against a peer that has written whatever it likes.
+
+use std::{
+    ptr::NonNull,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use super::{Broken, LINE, Place, Reader, Writer};
+use crate::MAX_FRAME;
+
+/// Both ends of small rings whose memory a peer has filled with any bytes, as a fuzz target would: two control words, where we
+/// stand, then lines. How many frames were found.
+#[doc(hidden)]
+#[must_use]
+pub fn ring_any(bytes: &[u8]) -> usize {
+    const LINES: usize = 1024;
+    let (words, rest) = bytes.as_chunks::<8>();
+    let word = |at: usize| words.get(at).map_or(0, |word| u64::from_le_bytes(*word));
+    let mut memory = vec![[0u64; LINE / 8]; LINES].into_boxed_slice();
+    let lines = words.iter().skip(3).map(|word| u64::from_le_bytes(*word));
+    memory.as_flattened_mut().iter_mut().zip(lines).for_each(|(place, word)| *place = word);
+    if let (Some(last), [first, ..]) = (memory.as_flattened_mut().last_mut(), rest) {
+        *last = (*first).into();
+    }
+    let control = [AtomicU64::new(word(0)), AtomicU64::new(word(1))];
+    let place = Place {
+        data: NonNull::from(&mut memory[0]).cast(),
+        lines: LINES as u64,
+        read: NonNull::from(&control[0]),
+        starved: NonNull::from(&control[1]),
+    };
+
+    let mut reader = Reader::at(place, word(2) % (1 << 40));
+    let (mut frames, mut bytes) = (0, vec![0; MAX_FRAME]);
+    // More than fit cannot be found: what was read stays where it is, and the end of the ring comes round only once.
+    while frames <= LINES {
+        let (count, result) = reader.poll(16, usize::MAX, |frame| frame.copy(0, &mut bytes[..frame.len()]));
+        frames += count;
+        let _ = reader.feeds_starved();
+        if result.is_err() || count == 0 && !reader.has_arrived() {
+            break;
+        }
+    }
+
+    control[0].store(word(0), Relaxed);
+    let mut writer = Writer::new(place);
+    for len in [0, 56, 57, 4000, MAX_FRAME].into_iter().cycle().take(LINES) {
+        match writer.room(len) {
+            Ok(Some(room)) => writer.publish(&room, &bytes[..len / 3], &bytes[len / 3..len], 0),
+            Ok(None) if writer.may_have_room() => {}
+            Ok(None) | Err(Broken(_)) => break,
+        }
+    }
+    frames
+}

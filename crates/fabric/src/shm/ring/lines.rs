@@ -1,0 +1,64 @@
+//! How cache lines are filled and moved: copies with few stores, and hints to the processor of what is wanted next. Knows
+//! nothing of rings.
+#![allow(unsafe_code, reason = "copies between raw places, and hints are instructions")]
+
+use std::ptr::{NonNull, copy_nonoverlapping};
+
+/// Copies `len` bytes with as few stores as they need where they are few, so that a line is filled in one go.
+///
+/// # Safety
+/// As [`std::ptr::copy_nonoverlapping`].
+#[inline(always)]
+pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    /// Two possibly overlapping words cover every length between one and two of them.
+    #[inline(always)]
+    unsafe fn ends<T: Copy>(from: *const u8, to: *mut u8, len: usize) {
+        let last = len - size_of::<T>();
+        // SAFETY: `len` is at least the size of a `T`, so both ends lie inside.
+        unsafe {
+            let (a, b) = (from.cast::<T>().read_unaligned(), from.add(last).cast::<T>().read_unaligned());
+            to.cast::<T>().write_unaligned(a);
+            to.add(last).cast::<T>().write_unaligned(b);
+        }
+    }
+    // SAFETY: each arm covers exactly `0..len`.
+    unsafe {
+        match len {
+            0 => {}
+            1 => to.write(from.read()),
+            2..4 => ends::<u16>(from, to, len),
+            4..8 => ends::<u32>(from, to, len),
+            8..16 => ends::<u64>(from, to, len),
+            16..=32 => ends::<[u64; 2]>(from, to, len),
+            33..=64 => ends::<[u64; 4]>(from, to, len),
+            // A ring goes round in the caches of both cores: streaming stores would push it out to memory, and pass
+            // half as much on.
+            _ => copy_nonoverlapping(from, to, len),
+        }
+    }
+}
+
+/// Asks for a line to be owned by this core, without waiting for it.
+#[inline(always)]
+pub(super) fn own_soon(line: NonNull<u8>) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint: it faults on no address and changes no memory. Processors without it do nothing.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) line.as_ptr(), options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+/// Asks for a line to be read, without waiting for it.
+#[inline(always)]
+pub(super) fn fetch_soon(line: NonNull<u8>) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint: it faults on no address and changes no memory.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
