@@ -44,11 +44,16 @@ mod endpoint;
 mod library;
 mod long;
 mod offer;
+mod opening;
 mod operations;
 mod outgoing;
+mod parts;
 mod port;
+mod quiet;
 mod rail;
 mod reaper;
+mod remains;
+mod settle;
 mod signals;
 mod sys;
 mod touched;
@@ -56,7 +61,8 @@ mod twins;
 mod wire;
 
 pub use offer::{BadOffer, Offer};
-pub use rail::{OfiEndpoint, OfiRail};
+pub use opening::OfiEndpoint;
+pub use rail::OfiRail;
 #[doc(hidden)]
 pub use wire::decode_any;
 

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::rail::Remains;
+use super::remains::Remains;
 
 /// How long the provider may take over what was sent before.
 pub(super) const LINGER: Duration = Duration::from_millis(100);

@@ -9,7 +9,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use super::rail::Parts;
+use super::parts::Parts;
 
 /// By session: ends that live, and those that have ended and wait for their twin.
 static ENDS: Mutex<BTreeMap<u64, Option<Parts>>> = Mutex::new(BTreeMap::new());

@@ -1,0 +1,45 @@
+//! How long a peer that owes an answer has been silent. Reads no clock.
+
+use plexus_base::Nanos;
+
+/// How long nothing has come though something was to come, as far as looks tell.
+pub(super) struct Quiet {
+    /// Signs of the peer that had come at the last look.
+    heard: u64,
+    since: Nanos,
+    under_way: bool,
+}
+
+impl Quiet {
+    /// Nobody owes anything yet.
+    pub(super) fn new(now: Nanos) -> Self {
+        Self { heard: 0, since: now, under_way: false }
+    }
+
+    /// `heard` signs have come, and the peer owes an answer while something is `under_way`.
+    pub(super) fn look(&mut self, now: Nanos, heard: u64, under_way: bool) -> Nanos {
+        if self.heard != heard || !self.under_way || !under_way {
+            self.since = now;
+        }
+        (self.heard, self.under_way) = (heard, under_way);
+        now.since(self.since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_owed_makes_silence() {
+        let ms = Nanos::from_ms;
+        let mut quiet = Quiet::new(ms(0));
+        assert_eq!(quiet.look(ms(100), 0, false), Nanos(0), "nobody was asked anything");
+        assert_eq!(quiet.look(ms(200), 0, true), Nanos(0), "it went out since the last look");
+        assert_eq!(quiet.look(ms(210), 0, true), ms(10));
+        assert_eq!(quiet.look(ms(260), 0, true), ms(60));
+        assert_eq!(quiet.look(ms(270), 1, true), Nanos(0), "something came");
+        assert_eq!(quiet.look(ms(280), 1, true), ms(10));
+        assert_eq!(quiet.look(ms(290), 1, false), Nanos(0), "all is answered");
+    }
+}
