@@ -5,23 +5,30 @@
 //! and only then makes the system call. The order of these steps, and why none may be left out, is in
 //! `handover.rs`.
 //!
+//! Peers, which are trusted, share the armed word and the event descriptor of a bell. Who is not trusted is handed
+//! neither: it reads the bell's [`Notice`], which nobody but the sleeper can write, and rings by an event descriptor of its
+//! own, which the sleeper only watches. So whatever it does, it wakes the sleeper too often or fails to wake it
+//! for itself.
+//!
 //! [`Rail::pending`]: crate::Rail::pending
 #![allow(unsafe_code, reason = "the armed word lies in memory shared with peers")]
 
 use std::{
+    cell::Cell,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
 };
-
-use rustix::{fs::OFlags, io::Errno};
 
 use crate::{
     Event, handover,
     memory::{Memory, SetupError},
 };
 
-/// One page; its first word is the armed word, the rest is empty.
+/// One page; its first word is the armed word or the notice, the rest is empty.
 const PAGE_LEN: usize = 4096;
 
 /// The bell of a worker of ours. Any thread may ring it; one arms it.
@@ -29,20 +36,73 @@ const PAGE_LEN: usize = 4096;
 pub struct Bell {
     page: Memory,
     page_fd: OwnedFd,
+    notice: Notice,
     event: Event,
 }
 
-/// A peer's bell.
+/// A sleeper's word to those that may only read it: whether it wants to be woken.
+#[derive(Debug)]
+pub struct Notice {
+    page: Memory,
+    page_fd: OwnedFd,
+}
+
+/// The bell of the other side.
 #[derive(Debug)]
 pub struct PeerBell {
-    page: Memory,
-    event: Event,
+    word: Word,
+    event: Arc<Event>,
+}
+
+/// By what a sender sees whether the other side sleeps.
+#[derive(Debug)]
+enum Word {
+    /// Its armed word, which all that ring it share.
+    Armed(Memory),
+    /// Its notice, and the one that we have rung for last.
+    Notice(Memory, Cell<u64>),
 }
 
 fn armed(page: &Memory) -> &AtomicU32 {
     // SAFETY: the page is mapped as long as it is borrowed, aligned, and this word is only ever used as an
     // atomic.
     unsafe { AtomicU32::from_ptr(page.start().as_ptr().cast()) }
+}
+
+fn notice(page: &Memory) -> &AtomicU64 {
+    // SAFETY: as above.
+    unsafe { AtomicU64::from_ptr(page.start().as_ptr().cast()) }
+}
+
+fn refused(doing: &'static str) -> impl FnOnce(io::Error) -> SetupError {
+    move |source| SetupError::System { what: "doorbell", doing, bytes: PAGE_LEN as u64, source }
+}
+
+impl Notice {
+    /// A notice that says that nobody sleeps.
+    ///
+    /// # Errors
+    /// No memory or no descriptors.
+    pub fn create() -> Result<Self, SetupError> {
+        let (page, page_fd) = Memory::publish("notice", PAGE_LEN)?;
+        Ok(Self { page, page_fd })
+    }
+
+    /// Before sleeping: asks senders to ring. Then look at everything once more before the sleep itself.
+    pub fn arm(&self) {
+        handover::announce(notice(&self.page));
+    }
+
+    /// After waking: senders need not ring any more.
+    pub fn disarm(&self) {
+        handover::withdraw(notice(&self.page));
+    }
+
+    /// The page descriptor to hand out; it can only be read, whatever is tried.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.page_fd.as_fd()
+    }
 }
 
 impl Bell {
@@ -52,23 +112,18 @@ impl Bell {
     /// No memory or no descriptors.
     pub fn create() -> Result<Self, SetupError> {
         let (page, page_fd) = Memory::create("doorbell", PAGE_LEN)?;
-        let event = Event::create().map_err(|source| SetupError::System {
-            what: "doorbell",
-            doing: "create an event descriptor",
-            bytes: PAGE_LEN as u64,
-            source,
-        })?;
-        Ok(Self { page, page_fd, event })
+        let event = Event::create().map_err(refused("create an event descriptor"))?;
+        Ok(Self { page, page_fd, notice: Notice::create()?, event })
     }
 
     /// Before sleeping: asks senders to ring. Then look at all rails once more before the sleep itself.
     pub fn arm(&self) {
-        handover::arm(armed(&self.page));
+        handover::arm(armed(&self.page), notice(&self.notice.page));
     }
 
     /// After waking: senders need not ring any more.
     pub fn disarm(&self) {
-        handover::disarm(armed(&self.page));
+        handover::disarm(armed(&self.page), notice(&self.notice.page));
     }
 
     /// Readable when rung: for epoll, level- or edge-triggered. Also the event descriptor to hand to peers.
@@ -81,6 +136,12 @@ impl Bell {
     #[must_use]
     pub fn page_fd(&self) -> BorrowedFd<'_> {
         self.page_fd.as_fd()
+    }
+
+    /// What to hand to those that are not trusted.
+    #[must_use]
+    pub fn notice(&self) -> &Notice {
+        &self.notice
     }
 
     /// Makes [`Bell::fd`] unreadable again until the next ring.
@@ -112,43 +173,43 @@ impl Bell {
 }
 
 impl PeerBell {
-    /// Maps the page of a peer's bell and takes its event descriptor.
+    /// Maps the page of a peer's bell and takes its event descriptor. The peer is trusted to leave both as they are.
     ///
     /// # Errors
-    /// The page is not a sealed page, or the descriptor cannot be made non-blocking.
+    /// The page is not a sealed page, or the descriptor is no event descriptor that cannot block.
     pub fn map(page: BorrowedFd<'_>, event: OwnedFd) -> Result<Self, SetupError> {
         let page = Memory::map("doorbell", page, PAGE_LEN as u64)?;
-        let refused = |source: io::Error| SetupError::System {
-            what: "doorbell",
-            doing: "use the event descriptor of the peer",
-            bytes: 8,
-            source,
-        };
-        // A write to it must never block us. It is ours from birth in an honest peer; a pipe or socket is
-        // refused.
-        let flags = rustix::fs::fcntl_getfl(&event).map_err(|errno: Errno| refused(errno.into()))?;
-        if !flags.contains(OFlags::NONBLOCK) || !is_eventfd(&event) {
-            return Err(refused(io::Error::other("it is not a non-blocking eventfd")));
-        }
-        Ok(Self { page, event: Event::from_peer(event) })
+        let event = Event::from_peer(event).map_err(refused("use the event descriptor of the peer"))?;
+        Ok(Self { word: Word::Armed(page), event: Arc::new(event) })
     }
 
-    /// After publishing a batch: wakes the peer if it sleeps. Costs a fence and a load; whether it slept.
+    /// Reads the notice of somebody who is woken by `event`. Neither side need trust the other, if only we can signal
+    /// the event.
+    ///
+    /// # Errors
+    /// The page is not a sealed page.
+    pub fn read(notice: BorrowedFd<'_>, event: Arc<Event>) -> Result<Self, SetupError> {
+        let page = Memory::map_to_read("notice", notice, PAGE_LEN as u64)?;
+        Ok(Self { word: Word::Notice(page, Cell::new(0)), event })
+    }
+
+    /// After publishing a batch: wakes the peer if it sleeps. Costs a fence and a load; whether it had to.
     #[inline]
     pub fn ring_if_armed(&self) -> bool {
-        let asleep = handover::claim(armed(&self.page));
+        let asleep = match &self.word {
+            Word::Armed(page) => handover::claim(armed(page)),
+            Word::Notice(page, last) => {
+                let mut rung = last.get();
+                let asleep = handover::heed(notice(page), &mut rung);
+                last.set(rung);
+                asleep
+            }
+        };
         if asleep {
             self.event.signal();
         }
         asleep
     }
-}
-
-/// Whether it is an eventfd, as far as that can be seen: where `/proc` is not mounted, everything is.
-fn is_eventfd(fd: &OwnedFd) -> bool {
-    use std::os::fd::AsRawFd;
-    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
-        .map_or(true, |target| target.as_os_str().as_encoded_bytes().starts_with(b"anon_inode:[eventfd]"))
 }
 
 #[cfg(test)]
@@ -172,6 +233,24 @@ mod tests {
         bell.arm();
         bell.disarm();
         assert!(!peer.ring_if_armed() && !readable(&bell));
+    }
+
+    #[test]
+    fn who_only_reads_rings_once_for_each_sleep() {
+        let (bell, event) = (Bell::create().unwrap(), Arc::new(Event::create().unwrap()));
+        let program = || PeerBell::read(bell.notice().fd(), Arc::clone(&event)).unwrap();
+        let (one, two) = (program(), program());
+        assert!(!one.ring_if_armed());
+        for _ in 0..3 {
+            bell.arm();
+            assert!(one.ring_if_armed() && !one.ring_if_armed() && two.ring_if_armed());
+            assert!(bell.is_armed() && !readable(&bell), "others find it as it was");
+            // Who was told of something that it slept for arms itself again, without having been awake for senders.
+            bell.arm();
+            assert!(one.ring_if_armed());
+            bell.disarm();
+            assert!(!two.ring_if_armed());
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod stream;
 pub mod tcp;
 mod window;
 
-pub use bell::{Bell, PeerBell};
+pub use bell::{Bell, Notice, PeerBell};
 pub use event::Event;
 pub use frame::Frame;
 pub use memory::SetupError;

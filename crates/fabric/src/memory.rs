@@ -114,6 +114,15 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// New zeroed memory of `len` bytes and the sealed file to hand to a peer.
     pub(crate) fn create(what: &'static str, len: usize) -> Result<(Self, OwnedFd), SetupError> {
+        Self::sealed(what, len, SEALS)
+    }
+
+    /// The same, but nobody besides this mapping can ever write to it, however the file is opened or mapped.
+    pub(crate) fn publish(what: &'static str, len: usize) -> Result<(Self, OwnedFd), SetupError> {
+        Self::sealed(what, len, SEALS.union(SealFlags::FUTURE_WRITE))
+    }
+
+    fn sealed(what: &'static str, len: usize, seals: SealFlags) -> Result<(Self, OwnedFd), SetupError> {
         verify_len(what, len)?;
         let bytes = len as u64;
         let (available, limit) = room();
@@ -131,8 +140,10 @@ impl Memory {
         .map_err(system("create a memory file"))?;
         rustix::fs::ftruncate(&fd, bytes).map_err(system("size a memory file"))?;
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes).map_err(system("take memory"))?;
-        rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("seal a memory file"))?;
-        Ok((Self::of(what, fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?, fd))
+        // Mapped first: a seal may leave this the only mapping that writes.
+        let memory = Self::of(what, fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
+        rustix::fs::fcntl_add_seals(&fd, seals).map_err(system("seal a memory file"))?;
+        Ok((memory, fd))
     }
 
     /// A peer's memory, which must be sealed and `announced` bytes long.
@@ -312,6 +323,34 @@ mod tests {
             assert_eq!(ours.start().as_ptr().add(8191).read_volatile(), 7);
         }
         assert_eq!(ours.len(), theirs.len());
+    }
+
+    #[test]
+    fn what_is_published_can_only_be_read() {
+        let (ours, fd) = Memory::publish("notice", 4096).unwrap();
+        let seen = Memory::map_to_read("notice", fd.as_fd(), 4096).unwrap();
+        // SAFETY: both mappings are 4096 bytes long and alive.
+        unsafe {
+            ours.start().as_ptr().write_volatile(7);
+            assert_eq!(seen.start().as_ptr().read_volatile(), 7);
+        }
+        assert!(matches!(Memory::map("notice", fd.as_fd(), 4096), Err(SetupError::System { .. })));
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let again = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        for fd in [&fd, &again] {
+            assert!(rustix::io::pwrite(fd, &[1], 0).is_err());
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            assert!(rustix::fs::fallocate(fd, hole, 0, 4096).is_err());
+        }
+        // SAFETY: it is mapped to be read, and stays so.
+        let changed = unsafe {
+            rustix::mm::mprotect(
+                seen.start().as_ptr().cast(),
+                4096,
+                rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE,
+            )
+        };
+        assert!(changed.is_err());
     }
 
     #[test]
