@@ -30,4 +30,4 @@ pub use message::{KINDS, Kind, Message};
 pub use report::{RailReport, RailState, Reason};
 pub use service::{CallError, Net, NoLink, Service};
 pub use signal::Signal;
-pub use worker::{Events, LinkEvent, Worker, WorkerParts};
+pub use worker::{Events, LinkEvent, Listening, Worker, WorkerParts};

@@ -42,8 +42,9 @@ use std::{
 
 use crossbeam_queue::ArrayQueue;
 use plexus_base::{Epoch, MAX_NODES, Nanos, NodeId, Waiting, WorkerId, clock};
-use plexus_fabric::{Bell, Lost, Rail, Windows};
+use plexus_fabric::{Bell, Event, Lost, Rail, Windows};
 
+pub use self::watch::Listening;
 use self::{
     token::{Steps, Token},
     turn::Core,
@@ -353,6 +354,14 @@ impl<S: Service> Worker<S> {
     #[must_use]
     pub fn bell(&self) -> &Arc<Bell> {
         &self.shared.bell
+    }
+
+    /// Lets somebody who is not trusted with the bell wake it by `event`, after looking at the bell's [`Notice`](plexus_fabric::Notice).
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn listen(&self, event: Event) -> io::Result<Listening> {
+        self.shared.watch.listen(event)
     }
 
     /// Ends [`Worker::run`].

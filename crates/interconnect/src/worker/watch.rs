@@ -17,15 +17,22 @@
 //!   ([`Token::woken`](super::token::Token::woken)); its own answer being there changes nothing about that.
 //! - The seat is given back by unmuting: what has arrived since then wakes the background thread.
 //!
+//! Those who are not trusted ring by events of their own, which are in the arrivals too ([`Watch::listen`]). Nothing here ever reads or writes
+//! one of these: its owner may fill, drain or block it as it likes, that is one arrival for each write at most, and the arrivals of
+//! others stay theirs. It leaves the set by name, not by being closed, since its owner may keep it.
+//!
 //! All events are edges, so nothing needs to be read from the bell. An edge on the arrivals is an edge on the outer set too,
 //! even when the one before it was not taken off.
 
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::atomic::{
-        AtomicBool,
-        Ordering::{AcqRel, Acquire, Relaxed, Release},
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool,
+            Ordering::{AcqRel, Acquire, Relaxed, Release},
+        },
     },
 };
 
@@ -47,10 +54,24 @@ const EVENTS: usize = 32;
 
 /// See the module.
 pub(super) struct Watch {
-    arrivals: OwnedFd,
+    arrivals: Arc<OwnedFd>,
     outer: OwnedFd,
     nudge: Event,
     seated: AtomicBool,
+}
+
+/// An event by which somebody wakes a worker, until this is dropped.
+pub struct Listening {
+    arrivals: Arc<OwnedFd>,
+    event: Event,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        // It names two descriptors of ours, so it does not fail.
+        let removed = epoll::delete(&self.arrivals, &self.event);
+        debug_assert!(removed.is_ok(), "{removed:?}");
+    }
 }
 
 /// The seat of a worker; given back when dropped.
@@ -64,12 +85,18 @@ impl Watch {
         epoll::add(&arrivals, bell.fd(), epoll::EventData::new_u64(BELL), EDGE)?;
         epoll::add(&outer, &nudge, epoll::EventData::new_u64(NUDGE), epoll::EventFlags::IN)?;
         epoll::add(&outer, &arrivals, epoll::EventData::new_u64(ARRIVALS), EDGE)?;
-        Ok(Self { arrivals, outer, nudge, seated: AtomicBool::new(false) })
+        Ok(Self { arrivals: Arc::new(arrivals), outer, nudge, seated: AtomicBool::new(false) })
     }
 
     /// The set that rails add their sockets to.
     pub(super) fn arrivals(&self) -> BorrowedFd<'_> {
         self.arrivals.as_fd()
+    }
+
+    /// Wakes whoever sleeps for each time that `event` is signalled; there is nothing to take off it.
+    pub(super) fn listen(&self, event: Event) -> io::Result<Listening> {
+        epoll::add(&self.arrivals, &event, epoll::EventData::new_u64(BELL), EDGE)?;
+        Ok(Listening { arrivals: Arc::clone(&self.arrivals), event })
     }
 
     /// Takes the seat if it is free. With the token only.
@@ -195,6 +222,34 @@ mod tests {
         assert!(!seat.harvest(), "taken off by the sleep");
         watch.nudge();
         assert!(wakes(&watch), "a nudge comes through");
+    }
+
+    #[test]
+    fn who_rings_by_an_event_of_its_own_harms_nobody_with_it() {
+        let (watch, bell) = watch();
+        let event = Event::create().unwrap();
+        let theirs = event.as_fd().try_clone_to_owned().unwrap();
+        let listening = watch.listen(event).unwrap();
+        let write = |count: u64| rustix::io::write(&theirs, &count.to_ne_bytes());
+        write(1).unwrap();
+        assert!(
+            wakes(&watch) && watch.harvest() && !wakes(&watch),
+            "one ring, one arrival, though nobody took it"
+        );
+        // It would block now whoever wrote or read.
+        rustix::fs::fcntl_setfl(&theirs, rustix::fs::OFlags::empty()).unwrap();
+        write(u64::MAX - 2).unwrap();
+        assert!(wakes(&watch) && watch.harvest() && !watch.harvest() && !wakes(&watch));
+        bell.wake();
+        assert!(wakes(&watch) && watch.harvest(), "others are heard");
+        // What it takes back before anybody looked takes nothing of others with it.
+        write(0).unwrap();
+        bell.wake();
+        rustix::io::read(&theirs, &mut [0; 8]).unwrap();
+        assert!(wakes(&watch) && watch.harvest());
+        drop(listening);
+        write(1).unwrap();
+        assert!(!wakes(&watch) && !watch.harvest(), "not heard any more, though it was kept");
     }
 
     #[test]
