@@ -9,7 +9,7 @@ use std::{
 };
 
 use plexus_fabric::{
-    Bell, PeerBell, SeenWindow, SetupError, ShmRail, WindowId, WindowSpan,
+    Event, Notice, PeerBell, SeenWindow, SetupError, ShmRail, WindowId, WindowSpan,
     shm::{RxRings, ShmParts, TxRings},
 };
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -30,7 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Parts {
     pub(crate) welcome: Welcome,
     pub(crate) pipes: Vec<Pipe>,
-    pub(crate) bell: Bell,
+    pub(crate) notice: Notice,
+    /// Readable when the node wakes us.
+    pub(crate) ear: OwnedFd,
     pub(crate) arena: SeenWindow,
     pub(crate) socket: OwnedFd,
     /// To be set when the node has ended.
@@ -97,33 +99,34 @@ fn handshake(path: &Path) -> io::Result<Parts> {
     }
     let welcome = Welcome::decode(&packet).map_err(|refusal| wrong(&format!("the node says: {refusal}")))?;
     let workers = usize::from(welcome.workers);
-    if descriptors.len() != 1 + 3 * workers {
+    if descriptors.len() != 2 + 3 * workers {
         return Err(wrong("the node does not pass what it must"));
     }
     let mut descriptors = descriptors.into_iter();
     let mut next = || descriptors.next().ok_or_else(|| wrong("a descriptor is missing"));
     let span = WindowSpan { id: WindowId(0), len: welcome.arena, granule: 0, wordwise: true };
     let arena = SeenWindow::map(next()?.as_fd(), span).map_err(setup)?;
-    let bell = Bell::create().map_err(setup)?;
+    let ear = next()?;
+    let notice = Notice::create().map_err(setup)?;
     let gone = Arc::new(AtomicBool::new(false));
     let (mut pipes, mut ours) = (Vec::new(), Vec::new());
     for _ in 0..workers {
         let tx = TxRings::map(next()?.as_fd()).map_err(setup)?;
         let (page, event) = (next()?, next()?);
-        let peer = PeerBell::map(page.as_fd(), event).map_err(setup)?;
+        let peer = PeerBell::read(page.as_fd(), Arc::new(Event::from_peer(event)?)).map_err(setup)?;
         let rx = RxRings::create().map_err(setup)?;
         ours.push(rx.fd().try_clone_to_owned()?);
         let parts = ShmParts { tx, rx, bell: peer, windows: Arc::new([]), gone: Arc::clone(&gone) };
         pipes.push(Pipe::new(Box::new(ShmRail::new(parts))));
     }
     let mut pass: Vec<_> = ours.iter().map(AsFd::as_fd).collect();
-    pass.extend([bell.page_fd(), bell.fd()]);
+    pass.push(notice.fd());
     send_packet(socket.as_fd(), &[GO], &pass)?;
     let (packet, _) = receive_packet(socket.as_fd())?;
     if packet != [GO] {
         return Err(wrong("the node did not take it"));
     }
-    Ok(Parts { welcome, pipes, bell, arena, socket, gone })
+    Ok(Parts { welcome, pipes, notice, ear, arena, socket, gone })
 }
 
 fn setup(error: SetupError) -> io::Error {

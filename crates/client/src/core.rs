@@ -73,7 +73,7 @@ pub(crate) struct Core {
     letters: Letters,
     /// Looks at the rings, of all threads.
     pub(crate) looks: u32,
-    /// A thread sleeps on the bell.
+    /// A thread sleeps until the node wakes it.
     pub(crate) sleeper: bool,
     /// Threads that sleep until something is filed.
     pub(crate) waiters: usize,

@@ -1,12 +1,13 @@
 //! What all handles of one attachment share, and how their threads wait.
 //!
 //! There is one lock. Who holds it looks at the rings and files what has come ([`Core::turn`]). A thread that
-//! waits looks for a while, letting go of the lock in between; then one of the waiting threads sleeps on the bell (the
+//! waits looks for a while, letting go of the lock in between; then one of the waiting threads arms the notice and sleeps (the
 //! *sleeper*), and the others sleep until somebody files something. Whoever has filed something, and a sleeper that
 //! leaves, wakes them: each looks for itself, and the next to find nothing becomes the sleeper. So whatever comes, either
-//! somebody is awake to see it or the bell is armed.
+//! somebody is awake to see it or the notice is armed.
 
 use std::{
+    mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
@@ -17,7 +18,7 @@ use std::{
 };
 
 use plexus_base::Waiting;
-use plexus_fabric::{Bell, SeenWindow};
+use plexus_fabric::{Notice, SeenWindow};
 use rustix::{
     event::{PollFd, PollFlags, epoll, poll},
     time::Timespec,
@@ -38,28 +39,28 @@ const LOOKS: u32 = 16;
 /// shows there and nowhere else. The system call is then a small part of a nanosecond for each look.
 const LOOKS_AT_SOCKET: u32 = 1 << 10;
 
+/// The mark of the socket in the epoll set from the node.
+const SOCKET: u64 = 1;
+
 pub(crate) struct Shared {
     core: Mutex<Core>,
     filed: Condvar,
-    bell: Bell,
+    notice: Notice,
     socket: OwnedFd,
     gone: Arc<AtomicBool>,
-    /// The bell and the socket as one descriptor.
-    both: OwnedFd,
+    /// What the node wakes us by, and the socket, as one descriptor.
+    ear: OwnedFd,
     pub(crate) arena: SeenWindow,
     pub(crate) welcome: Welcome,
 }
 
 impl Shared {
     pub(crate) fn new(parts: Parts) -> Result<Self, Error> {
-        let Parts { welcome, pipes, bell, arena, socket, gone } = parts;
-        let failed = |errno: rustix::io::Errno| Error::System { what: "an epoll set", source: errno.into() };
-        let both = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-        for fd in [bell.fd(), socket.as_fd()] {
-            epoll::add(&both, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN).map_err(failed)?;
-        }
+        let Parts { welcome, pipes, notice, ear, arena, socket, gone } = parts;
+        epoll::add(&ear, &socket, epoll::EventData::new_u64(SOCKET), epoll::EventFlags::IN)
+            .map_err(|errno| Error::System { what: "an epoll set", source: errno.into() })?;
         let core = Mutex::new(Core::new(pipes));
-        Ok(Self { core, filed: Condvar::new(), bell, socket, gone, both, arena, welcome })
+        Ok(Self { core, filed: Condvar::new(), notice, socket, gone, ear, arena, welcome })
     }
 
     fn lock(&self) -> MutexGuard<'_, Core> {
@@ -226,37 +227,31 @@ impl Shared {
             core.waiters -= 1;
             return;
         }
-        self.bell.arm();
+        self.notice.arm();
         if core.pending() {
-            self.bell.disarm();
+            self.notice.disarm();
             return;
         }
         core.sleeper = true;
         drop(core);
-        self.sleep_on_bell(left);
+        self.hear(left);
         let mut core = self.lock();
         core.sleeper = false;
-        self.bell.disarm();
+        self.notice.disarm();
         if core.waiters > 0 {
-            // One of them may have to take over the bell.
+            // One of them may have to sleep in its place.
             self.filed.notify_all();
         }
     }
 
-    fn sleep_on_bell(&self, left: Option<Duration>) {
-        let mut events = [
-            PollFd::from_borrowed_fd(self.bell.fd(), PollFlags::IN),
-            PollFd::new(&self.socket, PollFlags::IN),
-        ];
-        let left = left
-            .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
+    /// Waits up to `left` to be woken, and takes off what wakes us.
+    fn hear(&self, left: Option<Duration>) {
+        let mut events = [const { MaybeUninit::uninit() }; 2];
+        // A time that the system cannot name is beyond all others.
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
         // An interruption is a wake-up like any other.
-        let _ = poll(&mut events, left.as_ref());
-        let (rung, ended) = (!events[0].revents().is_empty(), !events[1].revents().is_empty());
-        if rung {
-            self.bell.drain();
-        }
-        if ended {
+        let Ok((heard, _)) = epoll::wait(&self.ear, &mut events, left.as_ref()) else { return };
+        if heard.iter().any(|event| event.data.u64() == SOCKET) {
             self.gone.store(true, Ordering::Release);
         }
     }
@@ -270,19 +265,18 @@ impl Shared {
 
     /// See [`crate::Client::fd`].
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.both.as_fd()
+        self.ear.as_fd()
     }
 
     /// See [`crate::Client::arm`].
     pub(crate) fn arm(&self) -> bool {
         let mut core = self.lock();
         core.begin();
-        self.bell.drain();
-        self.look_at_socket();
+        self.hear(Some(Duration::ZERO));
         core.flush();
-        self.bell.arm();
+        self.notice.arm();
         if core.has_news() || core.pending() || core.ended.is_some() {
-            self.bell.disarm();
+            self.notice.disarm();
             return false;
         }
         true

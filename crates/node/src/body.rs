@@ -298,6 +298,10 @@ impl Body {
             nodes: self.config.node_count(),
             arena: self.arena.clone(),
             bells: self.workers.all().iter().map(|worker| worker.bell().clone()).collect(),
+            listen: Box::new({
+                let workers = Arc::clone(&workers);
+                move |worker, event| workers.all()[usize::from(worker)].listen(event)
+            }),
             hand: Box::new(move |worker, attached| {
                 workers.all()[usize::from(worker)].with(|service, _| service.programs().attach(attached));
             }),

@@ -5,98 +5,28 @@ mod cluster;
 
 use std::{
     fs::File,
-    io,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::fs::FileExt,
     },
-    path::Path,
-    sync::Arc,
-    time::Duration,
 };
 
-use cluster::Cluster;
+use cluster::{
+    Cluster,
+    program::{Program, assert_cut_off, attach, connect},
+};
 use plexus_client::wire::{
-    HEAD, Head, Letters, Pipe, ShortPath, Status, Use, Verb,
+    HEAD, Head, Letters, Pipe, Status, Use, Verb,
     hello::{self, GO, Refusal, Welcome},
     limits, receive_packet, send_packet,
 };
-use plexus_fabric::{
-    Bell, Lane, PeerBell, Rail, RailKind, ShmRail,
-    shm::{RxRings, ShmParts, TxRings},
-};
+use plexus_fabric::{Lane, Notice, PeerBell, Rail, RailKind, shm::RxRings};
 use plexus_sim::Random;
 use rustix::{
     event::{PollFd, PollFlags, poll},
-    fs::{MemfdFlags, memfd_create},
-    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
+    fs::{FallocateFlags, MemfdFlags, OFlags, memfd_create},
     time::Timespec,
 };
-
-const LONG: Option<Duration> = Some(Duration::from_secs(60));
-
-fn connect(path: &Path) -> OwnedFd {
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .unwrap();
-    let short = ShortPath::of(path).unwrap();
-    rustix::net::connect(&socket, &SocketAddrUnix::new(short.path()).unwrap()).unwrap();
-    socket
-}
-
-/// Asserts that nothing more comes over the socket than its end.
-#[track_caller]
-fn assert_cut_off(socket: BorrowedFd<'_>, what: &str) {
-    let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
-    assert_eq!(poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)], Some(&limit)), Ok(1), "{what}");
-    match receive_packet(socket) {
-        Ok((packet, _)) => assert!(packet.is_empty(), "{what}: {packet:?}"),
-        Err(error) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{what}"),
-    }
-}
-
-/// Asserts that programs of both nodes reach each other.
-fn assert_alive(cluster: &Cluster) {
-    let (one, two) = (cluster.client(0), cluster.client(1));
-    for port in [10, 11] {
-        let (here, there) = (one.bind(port).unwrap(), two.bind(port).unwrap());
-        there.send(here.address(), b"alive", LONG).unwrap();
-        let got = here.receive(LONG).unwrap();
-        assert_eq!((got.from, &got.bytes[..]), (there.address(), &b"alive"[..]));
-    }
-}
-
-/// A program that has attached as it should.
-struct Program {
-    socket: OwnedFd,
-    rails: Vec<ShmRail>,
-    /// The memory of the rings that the node reads.
-    rings: Vec<File>,
-    _bell: Bell,
-}
-
-fn attach(path: &Path) -> Program {
-    let socket = connect(path);
-    send_packet(socket.as_fd(), &hello::hello(), &[]).unwrap();
-    let (packet, descriptors) = receive_packet(socket.as_fd()).unwrap();
-    let workers = usize::from(Welcome::decode(&packet).unwrap().workers);
-    let (mut rails, mut rings, mut ours) = (Vec::new(), Vec::new(), Vec::new());
-    for given in descriptors[1..].chunks(3) {
-        rings.push(File::from(given[0].try_clone().unwrap()));
-        let tx = TxRings::map(given[0].as_fd()).unwrap();
-        let bell = PeerBell::map(given[1].as_fd(), given[2].try_clone().unwrap()).unwrap();
-        let rx = RxRings::create().unwrap();
-        ours.push(rx.fd().try_clone_to_owned().unwrap());
-        rails.push(ShmRail::new(ShmParts { tx, rx, bell, windows: Arc::new([]), gone: Arc::default() }));
-    }
-    assert_eq!(rails.len(), workers);
-    let bell = Bell::create().unwrap();
-    let mut pass: Vec<_> = ours.iter().map(AsFd::as_fd).collect();
-    pass.extend([bell.page_fd(), bell.fd()]);
-    send_packet(socket.as_fd(), &[GO], &pass).unwrap();
-    assert_eq!(receive_packet(socket.as_fd()).unwrap().0, [GO]);
-    Program { socket, rails, rings, _bell: bell }
-}
 
 #[test]
 fn who_does_not_greet_as_agreed_is_not_let_in() {
@@ -138,19 +68,18 @@ fn who_does_not_greet_as_agreed_is_not_let_in() {
         )
     };
     let rings = || RxRings::create().unwrap().fd().try_clone_to_owned().unwrap();
-    let bell = Bell::create().unwrap();
-    let page = || bell.page_fd().try_clone_to_owned().unwrap();
-    let event = || bell.fd().try_clone_to_owned().unwrap();
+    let notice = Notice::create().unwrap();
+    let page = || notice.fd().try_clone_to_owned().unwrap();
     let wrong: Vec<(&str, Vec<OwnedFd>)> = vec![
         ("nothing", vec![]),
-        ("too few", vec![rings(), page(), event()]),
-        ("too many", vec![rings(), rings(), page(), event(), event()]),
-        ("pipes", vec![pipe(), pipe(), pipe(), pipe()]),
-        ("short rings", vec![rings(), memory(4096), page(), event()]),
-        ("no memory in the rings", vec![memory(0), rings(), page(), event()]),
-        ("rings that may become shorter", vec![unsealed(), rings(), page(), event()]),
-        ("a bell that is none", vec![rings(), rings(), pipe(), event()]),
-        ("a bell's page that may become shorter", vec![rings(), rings(), memory(4096), event()]),
+        ("too few", vec![rings(), page()]),
+        ("too many", vec![rings(), rings(), page(), page()]),
+        ("pipes", vec![pipe(), pipe(), pipe()]),
+        ("short rings", vec![rings(), memory(4096), page()]),
+        ("no memory in the rings", vec![memory(0), rings(), page()]),
+        ("rings that may become shorter", vec![unsealed(), rings(), page()]),
+        ("a notice that is none", vec![rings(), rings(), pipe()]),
+        ("a notice that may become shorter", vec![rings(), rings(), memory(4096)]),
     ];
     for (what, descriptors) in &wrong {
         let socket = connect(&path);
@@ -160,7 +89,7 @@ fn who_does_not_greet_as_agreed_is_not_let_in() {
         send_packet(socket.as_fd(), &[GO], &pass).unwrap();
         assert_cut_off(socket.as_fd(), what);
     }
-    assert_alive(&cluster);
+    cluster.assert_alive();
 }
 
 #[test]
@@ -193,7 +122,7 @@ fn who_sends_frames_that_nobody_sends_is_cut_off() {
             assert_cut_off(program.socket.as_fd(), what);
         }
     }
-    assert_alive(&cluster);
+    cluster.assert_alive();
 }
 
 #[test]
@@ -214,11 +143,71 @@ fn whatever_the_rings_hold_the_node_lives() {
         }
         let _ = program.rails[worker].flush();
         // Both workers of the node have served others since.
-        assert_alive(&cluster);
+        cluster.assert_alive();
         let mut ended = [PollFd::new(&program.socket, PollFlags::IN)];
         cut_off += poll(&mut ended, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
     }
     assert!(cut_off > 5, "{cut_off}");
+}
+
+/// Writes to an event descriptor until it is full, and leaves it one that blocks.
+fn fill(event: &OwnedFd) {
+    rustix::fs::fcntl_setfl(event, OFlags::NONBLOCK).unwrap();
+    while rustix::io::write(event, &(u64::MAX - 1).to_ne_bytes()).is_ok() {}
+    while rustix::io::write(event, &1u64.to_ne_bytes()).is_ok() {}
+    rustix::fs::fcntl_setfl(event, OFlags::empty()).unwrap();
+}
+
+/// Does to bells whatever their descriptors allow.
+fn spoil(program: &Program) {
+    program.rung.iter().for_each(fill);
+    rustix::fs::fcntl_setfl(&program.ear, OFlags::empty()).unwrap();
+    for notice in &program.notices {
+        let path = format!("/proc/self/fd/{}", notice.as_raw_fd());
+        let again = OwnedFd::from(File::options().read(true).write(true).open(path).unwrap());
+        for fd in [notice, &again] {
+            let zeros = rustix::io::pwrite(fd, &[0; 4096], 0);
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let holed = rustix::fs::fallocate(fd, hole, 0, 4096);
+            assert!(zeros.is_err() && holed.is_err() && rustix::fs::ftruncate(fd, 0).is_err());
+            // It asks to write.
+            assert!(PeerBell::map(fd.as_fd(), program.rung[0].try_clone().unwrap()).is_err());
+        }
+    }
+}
+
+#[test]
+fn whatever_it_does_with_bells_others_are_woken() {
+    let cluster = Cluster::start(2, 2, RailKind::Shm);
+    let mut program = attach(&cluster.socket(0));
+    spoil(&program);
+    for round in 0..20 {
+        // It claims to sleep, and the workers wake it for their answers by what it has spoiled.
+        program.notice.arm();
+        for (worker, rail) in program.rails.iter_mut().enumerate() {
+            let head = Head { id: round, port: 2 + worker as u32, ..Head::new(Verb::Bind, Use::Calls) };
+            rail.send(Lane::Prompt, &head.encode(0), &[]).unwrap();
+            // That it could wake the worker has it given away; somebody else will.
+            assert!(rail.pending());
+        }
+        cluster.assert_alive();
+        let mut answered = 0;
+        for rail in &mut program.rails {
+            rail.poll(8, &mut |_, _| answered += 1).unwrap();
+        }
+        assert_eq!(answered, 2, "what it said was heard with the rest");
+    }
+    // It would wait for itself.
+    program.rung.iter().for_each(|rung| rustix::fs::fcntl_setfl(rung, OFlags::NONBLOCK).unwrap());
+    // Ended, with its descriptors still open elsewhere, it wakes nobody and is woken by nobody.
+    let (rung, ear) = (program.rung, program.ear);
+    drop((program.socket, program.rails));
+    while cluster.programs(0).attached > 0 {
+        std::thread::yield_now();
+    }
+    rung.iter().for_each(fill);
+    cluster.assert_alive();
+    drop(ear);
 }
 
 #[test]
@@ -249,5 +238,5 @@ fn who_asks_and_does_not_read_is_cut_off() {
     }
     assert!(asked * limits::MAX_MESSAGE > limits::MAX_QUEUED);
     assert_cut_off(program.socket.as_fd(), "it does not read");
-    assert_alive(&cluster);
+    cluster.assert_alive();
 }

@@ -19,10 +19,15 @@
 //!          60  4  CRC-32C of the 60 bytes before
 //! ```
 //!
-//! With its answer the node passes the descriptors of its arena, which can only be read, and, for each worker, of the rings that it reads and of its
-//! bell (page, event). The program then sends a packet of one byte ([`GO`]) with those of its own rings, for each worker, and of
-//! its one bell; the node answers with the same byte. From then on both use the rings, and nothing more is said over
-//! the socket. It stays open: its end is the end of the attachment.
+//! With its answer the node passes the descriptors of its arena, which can only be read; of an epoll set that is readable when the program
+//! is woken (mark 0: take it off with `epoll_wait`; the program may add what it likes under other marks); and, for each worker, of
+//! the rings that it reads, of the page with its notice, which can only be read, and of the eventfd by which this program and no
+//! other wakes it, which nobody reads. The program then sends a packet of one byte ([`GO`]) with those of its own rings, for each
+//! worker, and of the page with its own notice; the node answers with the same byte. From then on both use the rings, and nothing
+//! more is said over the socket. It stays open: its end is the end of the attachment.
+//!
+//! A notice is the first eight bytes of its page, native endian: odd while its owner sleeps or is about to, and another odd number each time.
+//! Who has published something for the owner, fences, reads an odd number, and has not rung for that one rings.
 
 use plexus_base::{MAX_NODES, MAX_WORKERS, NodeId, crc32c};
 use zerocopy::{
@@ -33,7 +38,7 @@ use zerocopy::{
 use super::ClientId;
 
 /// The version of the whole protocol between programs and nodes.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Bytes of the program's packet.
 pub const HELLO: usize = size_of::<Hello>();

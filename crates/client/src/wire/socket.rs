@@ -16,8 +16,8 @@ pub use plexus_fabric::shm::send_packet;
 /// Longest packet.
 const PACKET: usize = 128;
 
-// The arena goes in one packet with the rings and the bell of every worker.
-const _: () = assert!(3 * plexus_base::MAX_WORKERS < shm::MAX_DESCRIPTORS);
+// The arena and what wakes the program go in one packet with the rings and the bell of every worker.
+const _: () = assert!(2 + 3 * plexus_base::MAX_WORKERS <= shm::MAX_DESCRIPTORS);
 
 /// Receives one packet and what came with it; no bytes: the other side has closed.
 ///

@@ -24,9 +24,10 @@ use plexus_client::wire::{
     receive_packet, send_packet,
 };
 use plexus_fabric::{
-    Bell, PeerBell, ShmRail, Window,
+    Bell, Event, PeerBell, ShmRail, Window,
     shm::{PeerProcess, RxRings, ShmParts, TxRings},
 };
+use plexus_interconnect::Listening;
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt},
@@ -49,6 +50,8 @@ pub(crate) struct Offer {
     pub(crate) arena: Arc<Window>,
     /// The bell of each worker.
     pub(crate) bells: Vec<Arc<Bell>>,
+    /// Lets a program wake a worker by an event of its own.
+    pub(crate) listen: Box<dyn Fn(u8, Event) -> io::Result<Listening> + Send + Sync>,
     /// Hands a worker a program.
     pub(crate) hand: Box<dyn Fn(u8, Attached) + Send + Sync>,
 }
@@ -211,13 +214,15 @@ impl Room {
             send_packet(socket.as_fd(), &Welcome::encode(&Err(refusal)), &[])?;
             return Err(refused(refusal.to_string()));
         }
-        let rings = self.welcome(&socket)?;
+        let given = self.welcome(&socket)?;
         let (packet, descriptors) = receive_packet(socket.as_fd())?;
-        if packet != [GO] || descriptors.len() != rings.1.len() + 2 {
-            return Err(refused("it does not pass what it must".into()));
-        }
         let gone = Arc::new(AtomicBool::new(false));
-        let rails = rails(rings.1, &descriptors, &gone)?;
+        let rails = match descriptors.split_last() {
+            Some((notice, rings)) if packet == [GO] && rings.len() == given.rings.len() => {
+                rails(given.rings, rings, notice, &given.event, &gone)?
+            }
+            _ => return Err(refused("it does not pass what it must".into())),
+        };
         send_packet(socket.as_fd(), &[GO], &[])?;
         let seat = Arc::new(seat);
         let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
@@ -226,8 +231,8 @@ impl Room {
             return Err(refused("this node is ending".into()));
         }
         inside.push(Inside { process: process.pidfd, socket, gone });
-        for (worker, rail) in rails.into_iter().enumerate() {
-            let attached = Attached { id: rings.0, rail: Box::new(rail), seat: Arc::clone(&seat) };
+        for (worker, (rail, bell)) in rails.into_iter().zip(given.bells).enumerate() {
+            let attached = Attached { id: given.client, rail: Box::new(rail), seat: Arc::clone(&seat), bell };
             (self.offer.hand)(worker as u8, attached);
         }
         drop(inside);
@@ -235,36 +240,57 @@ impl Room {
         Ok(())
     }
 
-    /// Tells the program what it must know, and passes what it maps.
-    fn welcome(&self, socket: &OwnedFd) -> io::Result<(ClientId, Vec<RxRings>)> {
+    /// Tells the program what it must know, and passes what it maps, and what it rings and is woken by.
+    fn welcome(&self, socket: &OwnedFd) -> io::Result<Given> {
         let client = ClientId(self.last.fetch_add(1, Ordering::Relaxed));
+        let workers = self.offer.bells.len();
         let rings: Vec<RxRings> =
-            self.offer.bells.iter().map(|_| RxRings::create()).collect::<Result<_, _>>().map_err(setup)?;
+            (0..workers).map(|_| RxRings::create()).collect::<Result<_, _>>().map_err(setup)?;
+        let rung: Vec<Event> = (0..workers).map(|_| Event::create()).collect::<Result<_, _>>()?;
+        let event = Event::create()?;
         let welcome = Welcome {
             node: self.offer.me,
             nodes: self.offer.nodes,
-            workers: self.offer.bells.len() as u8,
+            workers: workers as u8,
             client,
             arena: self.offer.arena.len() as u64,
         };
         // Programs only look at it: what they change, they ask for.
         let arena = self.offer.arena.fd_to_read()?;
-        let mut descriptors: Vec<BorrowedFd<'_>> = vec![arena.as_fd()];
-        for (rings, bell) in rings.iter().zip(&self.offer.bells) {
-            descriptors.extend([rings.fd(), bell.page_fd(), bell.fd()]);
+        let ear = event.ear()?;
+        let mut descriptors: Vec<BorrowedFd<'_>> = vec![arena.as_fd(), ear.as_fd()];
+        for ((rings, bell), rung) in rings.iter().zip(&self.offer.bells).zip(&rung) {
+            descriptors.extend([rings.fd(), bell.notice().fd(), rung.as_fd()]);
         }
         send_packet(socket.as_fd(), &Welcome::encode(&Ok(welcome)), &descriptors)?;
-        Ok((client, rings))
+        let listen = |(worker, event)| (self.offer.listen)(worker as u8, event);
+        let bells = rung.into_iter().enumerate().map(listen).collect::<io::Result<_>>()?;
+        Ok(Given { client, rings, bells, event: Arc::new(event) })
     }
 }
 
-/// A rail for each worker: over our rings and those that the program passed, all with its one bell.
-fn rails(rings: Vec<RxRings>, descriptors: &[OwnedFd], gone: &Arc<AtomicBool>) -> io::Result<Vec<ShmRail>> {
-    let (theirs, bell) = descriptors.split_at(rings.len());
+/// What a program was given.
+struct Given {
+    client: ClientId,
+    rings: Vec<RxRings>,
+    /// By what it wakes each worker.
+    bells: Vec<Listening>,
+    /// By what all workers wake it.
+    event: Arc<Event>,
+}
+
+/// A rail for each worker: over our rings and those that the program passed, all with its one notice.
+fn rails(
+    rings: Vec<RxRings>,
+    theirs: &[OwnedFd],
+    notice: &OwnedFd,
+    event: &Arc<Event>,
+    gone: &Arc<AtomicBool>,
+) -> io::Result<Vec<ShmRail>> {
     let mut rails = Vec::new();
     for (rx, tx) in rings.into_iter().zip(theirs) {
         let tx = TxRings::map(tx.as_fd()).map_err(setup)?;
-        let bell = PeerBell::map(bell[0].as_fd(), bell[1].try_clone()?).map_err(setup)?;
+        let bell = PeerBell::read(notice.as_fd(), Arc::clone(event)).map_err(setup)?;
         rails.push(ShmRail::new(ShmParts { tx, rx, bell, windows: Arc::new([]), gone: Arc::clone(gone) }));
     }
     Ok(rails)

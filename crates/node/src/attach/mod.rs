@@ -8,9 +8,14 @@
 //! the rings hold, the worst that happens is that it is cut off. The memory of windows it can only read. Its end, in whatever way,
 //! is noticed at once through its process and its socket, and everything that it had is released.
 //!
-//! What it is trusted with are bells: the word and the event descriptor of each worker's, which all who bring work share, and its
-//! own, which workers write to. A program of the node's own user that keeps overwriting the word, or makes a descriptor one that
-//! blocks and fills it, holds up a worker; it could as well stop the node by a signal.
+//! Nor is it trusted with bells. Whether a worker sleeps it reads where only the node can write; it wakes a worker by an event descriptor
+//! that no other program has and that the node neither reads nor writes; it is woken by one that it can only hear
+//! (`fabric/src/bell.rs`, `event.rs`). So it cannot keep a worker asleep, nor make it wait in a system call, nor take a wake-up of
+//! somebody else. Who rings without end has a worker look once for each ring, as it has with each thing that it says: a look
+//! is bounded ([`Programs::turn`] takes so many frames of each program), and all others have their part of it.
+//!
+//! What is not refused: the window memory is handed out to be read, but it has the node's user as its owner, so a program of that
+//! user could open it once more through `/proc` and write. That user's programs could as well stop the node by a signal.
 
 mod door;
 mod protocol;
@@ -26,7 +31,7 @@ use std::{
 use plexus_base::NodeId;
 use plexus_client::wire::{ClientId, Head, Letters, Pipe, Use, limits};
 use plexus_fabric::{Lost, MAX_WORDWISE, Put, Rail, Window, WindowId};
-use plexus_interconnect::{Channel, Message, Net};
+use plexus_interconnect::{Channel, Listening, Message, Net};
 
 pub(crate) use door::{Door, Offer};
 use protocol::{Core, Place, World, kind};
@@ -45,6 +50,8 @@ pub(crate) struct Attached {
     pub(crate) rail: Box<dyn Rail>,
     /// Its place among those that a node takes, and the socket that ends when it is cut off.
     pub(crate) seat: Arc<Seat>,
+    /// By what it wakes the worker.
+    pub(crate) bell: Listening,
 }
 
 /// One of the places for programs; free again when every worker has let go of it.
@@ -78,11 +85,18 @@ pub(crate) struct Programs {
 /// What the protocol acts on, but for the links.
 struct Outside {
     arena: Arc<Window>,
-    programs: BTreeMap<ClientId, (Pipe, Arc<Seat>)>,
+    programs: BTreeMap<ClientId, Guest>,
     /// What this node says to itself.
     own: Vec<(Head, Vec<u8>)>,
     /// A message to another node, while it is put together.
     message: Vec<u8>,
+}
+
+/// A program, and what it has of this worker until it is let go.
+struct Guest {
+    pipe: Pipe,
+    seat: Arc<Seat>,
+    _bell: Listening,
 }
 
 /// All of it.
@@ -103,8 +117,8 @@ fn channel(usage: Use) -> Channel {
 
 impl World for Acting<'_> {
     fn tell(&mut self, program: ClientId, head: Head, payload: &[u8]) {
-        if let Some((pipe, _)) = self.outside.programs.get_mut(&program) {
-            pipe.send(head, payload);
+        if let Some(guest) = self.outside.programs.get_mut(&program) {
+            guest.pipe.send(head, payload);
         }
     }
 
@@ -160,8 +174,8 @@ impl Programs {
 
     /// Serves one more program.
     pub(crate) fn attach(&mut self, attached: Attached) {
-        let Attached { id, rail, seat } = attached;
-        self.outside.programs.insert(id, (Pipe::new(rail), seat));
+        let Attached { id, rail, seat, bell } = attached;
+        self.outside.programs.insert(id, Guest { pipe: Pipe::new(rail), seat, _bell: bell });
         self.core.attach(id);
     }
 
@@ -209,9 +223,9 @@ impl Programs {
     }
 
     fn serve(&mut self, net: &mut Net, program: ClientId) -> usize {
-        let Some((pipe, _)) = self.outside.programs.get_mut(&program) else { return 0 };
+        let Some(guest) = self.outside.programs.get_mut(&program) else { return 0 };
         let mut letters = std::mem::take(&mut self.letters);
-        let polled = pipe.poll(&mut letters);
+        let polled = guest.pipe.poll(&mut letters);
         let mut wrong = None;
         for index in 0..letters.len() {
             let (head, payload) = letters.at(index);
@@ -245,7 +259,7 @@ impl Programs {
     /// Wakes programs that have something to read, and cuts off those that do not read.
     fn flush(&mut self, net: &mut Net) {
         let mut lost = Vec::new();
-        for (program, (pipe, _)) in &mut self.outside.programs {
+        for (program, Guest { pipe, .. }) in &mut self.outside.programs {
             let flushed = pipe.flush();
             if pipe.queued() > limits::MAX_QUEUED {
                 lost.push((*program, Lost::Corrupt("it does not read what it asked for")));
@@ -265,8 +279,8 @@ impl Programs {
             Lost::Corrupt(_) => tracing::warn!(program = program.0, "cut off: {why}"),
             _ => tracing::debug!(program = program.0, "has ended: {why}"),
         }
-        if let Some((_, seat)) = self.outside.programs.remove(&program) {
-            seat.end();
+        if let Some(guest) = self.outside.programs.remove(&program) {
+            guest.seat.end();
         }
         self.core.forget(&mut Acting { outside: &mut self.outside, net }, program);
         self.talk_to_self(net);
@@ -274,13 +288,13 @@ impl Programs {
 
     /// Whether a turn might get something done.
     pub(crate) fn pending(&mut self) -> bool {
-        self.core.pending() || self.outside.programs.values_mut().any(|(pipe, _)| pipe.pending())
+        self.core.pending() || self.outside.programs.values_mut().any(|guest| guest.pipe.pending())
     }
 
     /// Ends every attachment: the node ends.
     pub(crate) fn close(&mut self) {
-        for (_, (_, seat)) in std::mem::take(&mut self.outside.programs) {
-            seat.end();
+        for guest in std::mem::take(&mut self.outside.programs).into_values() {
+            guest.seat.end();
         }
     }
 }

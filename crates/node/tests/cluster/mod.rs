@@ -1,9 +1,12 @@
 //! Nodes in this process that make a cluster, for programs to attach to.
 #![allow(dead_code, reason = "not every test that includes it uses all of it")]
 
+pub(crate) mod program;
+
 use std::{
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
 };
 
 use plexus_base::Waiting;
@@ -101,5 +104,17 @@ impl Cluster {
     /// Ends the node in place `index`.
     pub(crate) fn end(&mut self, index: usize) {
         self.nodes[index].take();
+    }
+
+    /// Asserts that programs of both nodes reach each other.
+    pub(crate) fn assert_alive(&self) {
+        let limit = Some(Duration::from_secs(60));
+        let (one, two) = (self.client(0), self.client(1));
+        for port in [10, 11] {
+            let (here, there) = (one.bind(port).unwrap(), two.bind(port).unwrap());
+            there.send(here.address(), b"alive", limit).unwrap();
+            let got = here.receive(limit).unwrap();
+            assert_eq!((got.from, &got.bytes[..]), (there.address(), &b"alive"[..]));
+        }
     }
 }
