@@ -99,7 +99,7 @@ fn await_quiet() {
         while same < LOOKS {
             assert!(start.elapsed() < LONG, "{} does not come to rest: {before:?}", thread.display());
             let now = standing(&thread);
-            same = if now == before && now.0.contains('S') { same + 1 } else { 0 };
+            same = if now == before && now.0.contains("S (sleeping)") { same + 1 } else { 0 };
             before = now;
         }
     }
