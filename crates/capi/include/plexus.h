@@ -13,9 +13,9 @@
  *
  * Threads. Every function may be called by any thread at any time, several threads may use one handle, and a
  * blocking call blocks only its caller; except: a handle is ended (detach, unbind, close, destroy, stop_serving) only when no
- * thread uses it any more; and while one thread waits for plexus_fd, no other may be in a call of the same client that
- * waits. The library starts no thread: what was posted makes progress while some thread is in a call of its client. After
- * fork, only the parent may go on using the library.
+ * thread uses it any more; and one thread at a time waits for plexus_fd, while others may be in calls that wait. The
+ * library starts no thread: what was posted makes progress while some thread is in a call of its client. After fork,
+ * only the parent may go on using the library.
  *
  * Lifetime. Handles may be ended in any order. Everything that a program has is released when the program ends,
  * in whatever way, and at once.

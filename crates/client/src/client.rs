@@ -59,6 +59,7 @@ impl Client {
     }
 
     /// A descriptor for `poll` and `epoll` that becomes readable when something may have come, if [`Client::arm`] said so.
+    /// One thread at a time waits for it; others may wait in calls meanwhile.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.shared.fd()

@@ -75,6 +75,10 @@ pub(crate) struct Core {
     pub(crate) looks: u32,
     /// A thread sleeps until the node wakes it.
     pub(crate) sleeper: bool,
+    /// Somebody waits outside of calls, for the descriptor.
+    pub(crate) outside: bool,
+    /// It was told to look, and has not armed the descriptor since.
+    pub(crate) told: bool,
     /// Threads that sleep until something is filed.
     pub(crate) waiters: usize,
     /// Why the attachment has ended.
@@ -108,6 +112,8 @@ impl Core {
             letters: Letters::default(),
             looks: 0,
             sleeper: false,
+            outside: false,
+            told: false,
             waiters: 0,
             ended: None,
             last: 0,

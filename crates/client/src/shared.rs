@@ -5,6 +5,10 @@
 //! *sleeper*), and the others sleep until somebody files something. Whoever has filed something, and a sleeper that
 //! leaves, wakes them: each looks for itself, and the next to find nothing becomes the sleeper. So whatever comes, either
 //! somebody is awake to see it or the notice is armed.
+//!
+//! A program may also wait for the descriptor of the attachment, outside of any call ([`Shared::arm`]), while threads of it wait in calls. A ring is
+//! there once: a sleeper takes it off, and sees to what it announced for all. So a sleeper that leaves also tells whoever waits
+//! outside; and who is about to wait there leaves the ring and the notice to the sleeper, if there is one.
 
 use std::{
     mem::MaybeUninit,
@@ -18,7 +22,7 @@ use std::{
 };
 
 use plexus_base::Waiting;
-use plexus_fabric::{Notice, SeenWindow};
+use plexus_fabric::{Event, Notice, SeenWindow};
 use rustix::{
     event::{PollFd, PollFlags, epoll, poll},
     time::Timespec,
@@ -50,6 +54,10 @@ pub(crate) struct Shared {
     gone: Arc<AtomicBool>,
     /// What the node wakes us by, and the socket, as one descriptor.
     ear: OwnedFd,
+    /// Tells who waits outside that a sleeper was woken instead.
+    told: Event,
+    /// The two as one descriptor, for who waits outside.
+    outside: OwnedFd,
     pub(crate) arena: SeenWindow,
     pub(crate) welcome: Welcome,
 }
@@ -57,10 +65,18 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(parts: Parts) -> Result<Self, Error> {
         let Parts { welcome, pipes, notice, ear, arena, socket, gone } = parts;
-        epoll::add(&ear, &socket, epoll::EventData::new_u64(SOCKET), epoll::EventFlags::IN)
-            .map_err(|errno| Error::System { what: "an epoll set", source: errno.into() })?;
+        let failed = |source| Error::System { what: "an epoll set", source };
+        let watch = |set: &OwnedFd, fd: BorrowedFd<'_>, mark| {
+            epoll::add(set, fd, epoll::EventData::new_u64(mark), epoll::EventFlags::IN)
+                .map_err(|errno| failed(errno.into()))
+        };
+        watch(&ear, socket.as_fd(), SOCKET)?;
+        let outside = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
+        let told = Event::create().map_err(failed)?;
+        watch(&outside, ear.as_fd(), 0)?;
+        watch(&outside, told.as_fd(), 0)?;
         let core = Mutex::new(Core::new(pipes));
-        Ok(Self { core, filed: Condvar::new(), notice, socket, gone, ear, arena, welcome })
+        Ok(Self { core, filed: Condvar::new(), notice, socket, gone, ear, told, outside, arena, welcome })
     }
 
     fn lock(&self) -> MutexGuard<'_, Core> {
@@ -229,18 +245,26 @@ impl Shared {
         }
         self.notice.arm();
         if core.pending() {
-            self.notice.disarm();
-            return;
+            return self.awake(&mut core);
         }
         core.sleeper = true;
         drop(core);
         self.hear(left);
         let mut core = self.lock();
         core.sleeper = false;
-        self.notice.disarm();
+        self.awake(&mut core);
         if core.waiters > 0 {
             // One of them may have to sleep in its place.
             self.filed.notify_all();
+        }
+    }
+
+    /// Has the node ring for nobody any more; who waits outside looks for itself.
+    fn awake(&self, core: &mut Core) {
+        self.notice.disarm();
+        if std::mem::take(&mut core.outside) {
+            core.told = true;
+            self.told.signal();
         }
     }
 
@@ -265,18 +289,27 @@ impl Shared {
 
     /// See [`crate::Client::fd`].
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.ear.as_fd()
+        self.outside.as_fd()
     }
 
     /// See [`crate::Client::arm`].
     pub(crate) fn arm(&self) -> bool {
         let mut core = self.lock();
         core.begin();
-        self.hear(Some(Duration::ZERO));
+        if std::mem::take(&mut core.told) {
+            self.told.clear();
+        }
+        if !core.sleeper {
+            self.hear(Some(Duration::ZERO));
+        }
         core.flush();
         self.notice.arm();
+        core.outside = true;
         if core.has_news() || core.pending() || core.ended.is_some() {
-            self.notice.disarm();
+            core.outside = false;
+            if !core.sleeper {
+                self.notice.disarm();
+            }
             return false;
         }
         true

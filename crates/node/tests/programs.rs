@@ -394,6 +394,42 @@ fn what_is_posted_and_not_looked_after_ends_in_busy() {
 }
 
 #[test]
+fn who_waits_for_the_descriptor_is_woken_beside_a_thread_that_waits_in_a_call() {
+    let cluster = Cluster::start(1, 1, RailKind::Shm);
+    let (one, two) = (cluster.client(0), cluster.client(0));
+    one.set_waiting(Waiting::Event);
+    let (watched, waited) = (one.bind(1).unwrap(), one.bind(2).unwrap());
+    let sender = two.bind(0).unwrap();
+    const ROUNDS: u32 = 2000;
+    thread::scope(|scope| {
+        // It sleeps, wakes for what comes for the other as well, and sleeps again.
+        scope.spawn(|| {
+            for round in 0..ROUNDS {
+                assert_eq!(waited.receive(LONG).unwrap().bytes, round.to_le_bytes());
+            }
+        });
+        for round in 0..ROUNDS {
+            sender.send(watched.address(), &round.to_le_bytes(), LONG).unwrap();
+            let got = loop {
+                match watched.try_receive().unwrap() {
+                    Some(got) => break got,
+                    None if one.arm() => {
+                        let fd = rustix::event::PollFlags::IN;
+                        let mut events = [rustix::event::PollFd::from_borrowed_fd(one.fd(), fd)];
+                        let limit = rustix::time::Timespec { tv_sec: 60, tv_nsec: 0 };
+                        let ready = rustix::event::poll(&mut events, Some(&limit)).unwrap();
+                        assert_eq!(ready, 1, "message {round} is there, and nobody says so");
+                    }
+                    None => {}
+                }
+            };
+            assert_eq!(got.bytes, round.to_le_bytes());
+            sender.send(waited.address(), &round.to_le_bytes(), LONG).unwrap();
+        }
+    });
+}
+
+#[test]
 fn a_program_can_wait_for_a_descriptor() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     let (one, two) = (cluster.client(0), cluster.client(1));
