@@ -79,8 +79,18 @@ fn a_copy_on_its_way_out_when_a_node_dies_is_named_not_passed_off() {
     }
 }
 
+/// What once made a rail that delivers look dead, or a dead one alive for too long.
 #[test]
-fn frames_that_wait_for_the_peers_program_are_no_stall() {
-    // The program stood still twice for a third of a second and spoke in between; its system had acknowledged everything.
-    run(9110, scenario::named("paths").expect("a scenario of this name")).expect("a run that holds");
+fn paths_that_were_misjudged_are_judged_well() {
+    let paths = scenario::named("paths").expect("a scenario of this name");
+    for seed in [
+        // The program stood still twice for a third of a second and spoke in between; its system had acknowledged everything.
+        9110, // What is prompt waited behind bulk that went out at once, behind the peer's, and its answer behind that.
+        7227, 108, 928, 6641, // The other rails were asked a look late.
+        3202, // All bulk of a lost rail went at once to one that is far slower.
+        1348, // A rail was believed to be slow and never tried again.
+        364,
+    ] {
+        run(seed, paths).unwrap_or_else(|failure| panic!("{failure}"));
+    }
 }

@@ -28,7 +28,7 @@ pub use event::Event;
 pub use frame::Frame;
 pub use memory::SetupError;
 pub use ofi::OfiRail;
-pub use rail::{Access, Health, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError};
+pub use rail::{Access, Flow, Health, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError};
 pub use shm::ShmRail;
 pub use tcp::TcpRail;
 pub use window::{MAX_WORDWISE, PeerWindow, SeenWindow, Window, WindowId, WindowSpan, Windows};

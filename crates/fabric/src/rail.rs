@@ -175,6 +175,20 @@ pub enum Lost {
     Corrupt(&'static str),
 }
 
+/// What the system knows of a stream of frames on its path; everything 0 where it does not say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Flow {
+    /// Bytes sent, and what the rail adds to them, that the peer's system has acknowledged; it only grows, also within one
+    /// long frame.
+    pub acknowledged: u64,
+    /// Such bytes that were sent and are not acknowledged, those left out that wait here; about as many.
+    pub on_path: u64,
+    /// Smoothed round trip.
+    pub rtt: Nanos,
+    /// The shortest that there was lately.
+    pub least_rtt: Nanos,
+}
+
 /// What a rail knows of its path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Health {
@@ -196,9 +210,8 @@ pub struct Health {
     pub retransmits: u64,
     /// Bytes that wait here for the path to take them.
     pub unsent: u64,
-    /// Bytes sent on [`Lane::Bulk`], and what the rail adds to them, that the peer's system has acknowledged; it only
-    /// grows, also within one long frame. 0 where not known.
-    pub bulk_acknowledged: u64,
+    /// Of [`Lane::Bulk`].
+    pub bulk: Flow,
     /// Whether what it carries is encrypted.
     pub encrypted: bool,
 }

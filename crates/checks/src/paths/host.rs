@@ -85,11 +85,11 @@ impl Wires<'_> {
         mut on_rail: OnRail,
     ) -> Result<(), NoRoom> {
         let (lane, bytes, now) = (on_rail.lane, on_rail.bytes(), self.engine.now());
-        if !connection.has_room(lane, bytes) {
+        if !connection.has_room(lane, bytes, now) {
             return Err(NoRoom);
         }
         let after = self.paths[rail].pass(self.end, lane, bytes, now);
-        on_rail.behind_a_hole = !connection.sent(lane, bytes, after.is_some());
+        on_rail.behind_a_hole = !connection.sent(lane, bytes, after.is_some(), now);
         if let Some(after) = after {
             let arrive = Ev::Arrive { to: 1 - self.end, rail, generation, on_rail, sent: now };
             self.engine.schedule(after, None, arrive);

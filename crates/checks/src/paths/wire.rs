@@ -5,7 +5,7 @@
 //! what was sent behind it on its lane, as TCP does. It must not know what is sent.
 
 use plexus_base::Nanos;
-use plexus_fabric::{LANES, Lane};
+use plexus_fabric::{Flow, LANES, Lane};
 use plexus_interconnect::link::protocol::Signs;
 
 /// An acknowledgement on the wire.
@@ -14,8 +14,11 @@ pub(super) const ACKNOWLEDGEMENT: u32 = 60;
 /// Longer frames do not pass a path for short packets only.
 const SHORT: u32 = 700;
 
-/// What a connection may have under way at first; with each byte that is acknowledged, one more (slow start, RFC 6928).
+/// What a connection may have under way at first, and again after a pause (RFC 6928, RFC 2861). With each byte that is
+/// acknowledged it is one more, while at least half of it is used (slow start as Linux does it, `tcp_is_cwnd_limited`).
 const FIRST_WINDOW: u64 = 14_600;
+/// The pause.
+const IDLE: u64 = 200_000_000;
 
 /// What can be wrong with a path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -106,7 +109,12 @@ struct Socket {
     holed: bool,
     heard: u64,
     rtt: u64,
+    least_rtt: u64,
     acknowledged: u64,
+    /// What may be under way as far as it has grown.
+    window: u64,
+    /// When something was last sent.
+    sent_at: u64,
 }
 
 /// One end of a connection.
@@ -119,20 +127,32 @@ pub(super) struct Connection {
 impl Connection {
     /// A connection of which each lane may have `window` bytes under way.
     pub(super) fn new(window: u32, rtt: u64, now: u64) -> Self {
-        let socket = Socket { under_way: 0, holed: false, heard: now, rtt, acknowledged: 0 };
+        let socket = Socket {
+            under_way: 0,
+            holed: false,
+            heard: now,
+            rtt,
+            least_rtt: rtt,
+            acknowledged: 0,
+            window: FIRST_WINDOW,
+            sent_at: now,
+        };
         Self { window, sockets: [socket.clone(), socket] }
     }
 
-    pub(super) fn has_room(&self, lane: Lane, bytes: u32) -> bool {
-        let socket = &self.sockets[lane.index()];
-        let window = u64::from(self.window).min(FIRST_WINDOW + socket.acknowledged);
-        u64::from(socket.under_way + bytes) <= window
+    pub(super) fn has_room(&mut self, lane: Lane, bytes: u32, now: u64) -> bool {
+        let socket = &mut self.sockets[lane.index()];
+        if socket.under_way == 0 && now - socket.sent_at > IDLE {
+            socket.window = FIRST_WINDOW;
+        }
+        u64::from(socket.under_way + bytes) <= socket.window.min(self.window.into())
     }
 
     /// Bytes were given to the path, which swallowed them or not; whether they will be received.
-    pub(super) fn sent(&mut self, lane: Lane, bytes: u32, passes: bool) -> bool {
+    pub(super) fn sent(&mut self, lane: Lane, bytes: u32, passes: bool, now: u64) -> bool {
         let socket = &mut self.sockets[lane.index()];
         socket.under_way += bytes;
+        socket.sent_at = now;
         socket.holed |= !passes;
         !socket.holed
     }
@@ -145,9 +165,13 @@ impl Connection {
     /// The other end's system has these bytes, which were sent so long ago.
     pub(super) fn acknowledged(&mut self, lane: Lane, bytes: u32, ago: u64, now: u64) {
         let socket = &mut self.sockets[lane.index()];
+        if u64::from(socket.under_way) * 2 >= socket.window {
+            socket.window += u64::from(bytes);
+        }
         socket.under_way -= bytes;
         socket.acknowledged += u64::from(bytes);
         socket.rtt = socket.rtt - socket.rtt / 8 + ago / 8;
+        socket.least_rtt = socket.least_rtt.min(ago);
         socket.heard = now;
     }
 
@@ -172,7 +196,12 @@ impl Connection {
             lane_silent: [prompt, bulk].map(|socket| owes(socket).then(|| ago(socket))),
             rtt: Nanos(prompt.rtt.min(bulk.rtt)),
             longest_rtt: Nanos(self.longest_rtt()),
-            bulk_acknowledged: bulk.acknowledged,
+            bulk: Flow {
+                acknowledged: bulk.acknowledged,
+                on_path: bulk.under_way.into(),
+                rtt: Nanos(bulk.rtt),
+                least_rtt: Nanos(bulk.least_rtt),
+            },
         }
     }
 }

@@ -267,7 +267,7 @@ impl Rail for TcpRail {
             health.segments += path.segments;
             health.retransmits += path.retransmits;
             if lane == Lane::Bulk {
-                health.bulk_acknowledged = path.acknowledged;
+                health.bulk = path.flow;
             }
             // So that a probe is answered when it arrives and not when the other end has something to say.
             let _ = path::acknowledge_at_once(stream);

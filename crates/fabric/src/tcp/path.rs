@@ -13,11 +13,14 @@ use std::{
     io,
     net::TcpStream,
     os::fd::{AsFd, AsRawFd},
+    sync::OnceLock,
     time::Duration,
 };
 
 use plexus_base::Nanos;
 use rustix::net::sockopt;
+
+use crate::Flow;
 
 /// A host that has not answered for so long while nothing was sent is taken for gone. Links, which send, notice far sooner.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -26,8 +29,6 @@ const IDLE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_secs(5);
 const TRIES: u32 = 4;
 
-/// The kernel counts ticks, the longest are these: what happened a moment ago may be said to be one old.
-const TICK_MS: u32 = 10;
 /// One question may be on its way; when a second is asked, the first has no answer.
 const UNANSWERED: u8 = 2;
 
@@ -47,8 +48,9 @@ pub(super) struct Path {
     /// Segments with data that were sent, and those of them that were sent again.
     pub(super) segments: u64,
     pub(super) retransmits: u64,
-    /// Bytes that the other host has acknowledged, with one or two that stand for the connection's begin and end.
-    pub(super) acknowledged: u64,
+    /// Bytes acknowledged with one or two that stand for the connection's begin and end, those on the path by segments, each
+    /// counted as a whole one.
+    pub(super) flow: Flow,
 }
 
 /// Prepares a connection for a rail: it never blocks, sends at once, and ends by itself when the other host is gone.
@@ -101,15 +103,33 @@ pub fn segment_len(socket: impl AsFd) -> io::Result<u32> {
 
 /// Asks the kernel.
 pub(super) fn look(stream: &TcpStream) -> io::Result<Path> {
-    let info = info(stream)?;
-    Ok(Path {
+    Ok(read(&info(stream)?))
+}
+
+fn read(info: &libc::tcp_info) -> Path {
+    Path {
         mtu: info.tcpi_pmtu,
         rtt: Nanos::from_us(info.tcpi_rtt.into()),
-        heard: Nanos::from_ms(heard_ms(&info).saturating_sub(TICK_MS).into()),
-        owes: owes(&info),
+        heard: Nanos::from_ms(heard_ms(info).into()).since(kernel_tick()),
+        owes: owes(info),
         segments: info.tcpi_data_segs_out.into(),
         retransmits: info.tcpi_total_retrans.into(),
-        acknowledged: info.tcpi_bytes_acked,
+        flow: Flow {
+            acknowledged: info.tcpi_bytes_acked,
+            on_path: u64::from(info.tcpi_unacked) * u64::from(info.tcpi_snd_mss),
+            rtt: Nanos::from_us(info.tcpi_rtt.into()),
+            least_rtt: Nanos::from_us(info.tcpi_min_rtt.into()),
+        },
+    }
+}
+
+/// The kernel counts in ticks: what happened a moment ago may be said to be one old.
+fn kernel_tick() -> Nanos {
+    static TICK: OnceLock<Nanos> = OnceLock::new();
+    // The coarse clock moves with them.
+    *TICK.get_or_init(|| {
+        let tick = rustix::time::clock_getres(rustix::time::ClockId::MonotonicCoarse);
+        Nanos(tick.tv_nsec.unsigned_abs().next_multiple_of(1_000_000))
     })
 }
 
@@ -170,6 +190,19 @@ mod tests {
         assert!(owed(0, 2, 0, 1600, 1700), "no room, not answered");
         assert!(!owed(3, 0, 0, 500, 500), "no room for what was under way, answered");
         assert!(owed(3, 0, 0, 900, 500), "no room for what was under way, not answered");
+    }
+
+    #[test]
+    fn segments_under_way_count_whole_and_a_tick_is_given_to_the_kernel() {
+        // SAFETY: integers only, for which zero is a value.
+        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+        (info.tcpi_unacked, info.tcpi_snd_mss) = (3, 1448);
+        (info.tcpi_last_ack_recv, info.tcpi_last_data_recv) = (50, 70);
+        let path = read(&info);
+        assert_eq!(path.flow.on_path, 4344);
+        assert!((Nanos::from_ms(40)..Nanos::from_ms(50)).contains(&path.heard), "{path:?}");
+        info.tcpi_last_ack_recv = 0;
+        assert_eq!(read(&info).heard, Nanos(0));
     }
 
     /// A connection whose other end is stopped must stay, see the module documentation.

@@ -65,7 +65,7 @@ fn a_pair_on_loopback_says_what_it_is() {
             segments,
             retransmits,
             unsent,
-            bulk_acknowledged,
+            bulk,
             encrypted,
         } = a.rail.health();
         assert!((576..=65_536).contains(&mtu), "{mtu}");
@@ -74,7 +74,8 @@ fn a_pair_on_loopback_says_what_it_is() {
         assert!(silent.is_some());
         assert_eq!(lane_silent[Lane::Bulk.index()], None, "nothing was sent there");
         assert_eq!((segments, retransmits, unsent), (1, 0, 0));
-        assert!(bulk_acknowledged <= 1, "all but the connection's begin went on the other lane");
+        assert!(bulk.acknowledged <= 1, "all but the connection's begin went on the other lane");
+        assert_eq!(bulk.on_path, 0, "nothing was sent there");
         assert_eq!(encrypted, kind == Kind::SealedTcp);
     }
     assert_eq!(pair(Kind::Shm).0.rail.health(), Health::default());
@@ -105,18 +106,19 @@ fn progress_is_seen_within_one_long_frame() {
         a.rail.put(Lane::Bulk, put, b"", b"").unwrap();
         let mut seen = 0;
         while seen <= 1 {
-            seen = a.rail.health().bulk_acknowledged;
+            seen = a.rail.health().bulk.acknowledged;
         }
         assert!(seen < WHOLE_LEN as u64, "{seen}: the peer has no room for so much");
         let mut arrived = 0;
         while arrived == 0 || seen < WHOLE_LEN as u64 {
             a.rail.flush().unwrap();
             arrived += b.rail.poll(1, &mut |_, _| {}).unwrap();
-            let now = a.rail.health().bulk_acknowledged;
+            let now = a.rail.health().bulk.acknowledged;
             assert!(now >= seen, "{now} after {seen}");
             seen = now;
         }
         assert_eq!(arrived, 1);
+        assert_eq!(a.rail.health().bulk.on_path, 0, "all of it is there");
     }
 }
 

@@ -342,9 +342,15 @@ impl Link {
         self.info.refresh(&self.core, &mut self.rails, clock::now());
     }
 
-    /// Whether [`Link::tick`] is to be called regularly.
-    pub(crate) fn wants_ticks(&self) -> bool {
-        self.lost.is_none() && (self.rails.is_empty() || self.core.wants_ticks())
+    /// How long until [`Link::tick`] is to be called, if it is.
+    pub(crate) fn next_tick(&self) -> Option<Nanos> {
+        if self.lost.is_some() {
+            None
+        } else if self.rails.is_empty() {
+            Some(self.core.pace().probe)
+        } else {
+            self.core.next_tick()
+        }
     }
 
     /// Does what is due by `now`: probes rails, gives up those that are dead, ends the link when its patience does.
@@ -358,8 +364,8 @@ impl Link {
             let sick = self.core.tick(now, &mut |slot| {
                 let Some(attached) = attached::at(rails, slot) else { return Signs::default() };
                 attached.health = attached.rail.health();
-                let Health { silent, lane_silent, rtt, longest_rtt, bulk_acknowledged, .. } = attached.health;
-                Signs { silent, lane_silent, rtt, longest_rtt, bulk_acknowledged }
+                let Health { silent, lane_silent, rtt, longest_rtt, bulk, .. } = attached.health;
+                Signs { silent, lane_silent, rtt, longest_rtt, bulk }
             });
             let Some((slot, sick)) = sick else { break };
             let Some(index) = self.rails.iter().position(|attached| attached.slot == slot) else { break };

@@ -183,11 +183,11 @@ impl Rail for Guarded {
         self.look_at_life();
         let _ = self.life.send(Lane::Prompt, &[], &[]);
         let _ = self.life.flush();
-        let Health { unsent, bulk_acknowledged, silent, .. } = self.ofi.health();
+        let Health { unsent, bulk, silent, .. } = self.ofi.health();
         let life = self.life.health();
         let silent = silent.map(|fabric| self.witness.silent(fabric, life.silent));
         let lane_silent = [None; LANES];
-        Health { unsent, bulk_acknowledged, silent, lane_silent, encrypted: false, mtu: 0, ..life }
+        Health { unsent, bulk, silent, lane_silent, encrypted: false, mtu: 0, ..life }
     }
 
     fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost> {

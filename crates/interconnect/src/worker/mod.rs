@@ -35,7 +35,7 @@ use std::{
     io,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     thread,
 };
@@ -69,9 +69,6 @@ const TURNS_BETWEEN_CLAIMS: u32 = 64;
 /// How long a lent worker may be left unvisited: the longest that a message waits where threads poll and the one that
 /// drove last stays away.
 const LENT: Nanos = Nanos::from_ms(1);
-
-/// How often links that want it are told the time.
-const TICK: Nanos = Nanos::from_ms(10);
 
 /// A worker, shared by its background thread and everyone who submits to it. Cheap to clone.
 pub struct Worker<S: Service> {
@@ -174,8 +171,8 @@ struct Shared<S: Service> {
     lent: AtomicBool,
     /// Changes with every visit of a local thread.
     visits: AtomicU32,
-    /// Some link wants to know the time.
-    ticking: AtomicBool,
+    /// How often, in nanoseconds, some link wants to know the time; the largest value where none does.
+    tick_every: AtomicU64,
     /// It is time to tell it.
     tick_due: AtomicBool,
     /// Threads that give way find others who want the core.
@@ -231,7 +228,7 @@ impl<S: Service> Worker<S> {
                 stopping: AtomicBool::new(false),
                 lent: AtomicBool::new(false),
                 visits: AtomicU32::new(0),
-                ticking: AtomicBool::new(false),
+                tick_every: AtomicU64::new(u64::MAX),
                 tick_due: AtomicBool::new(false),
                 crowded: AtomicBool::new(false),
                 waiting,
@@ -387,7 +384,7 @@ impl<S: Service> Worker<S> {
             }
             taken = false;
             left = Left::Quiet;
-            if shared.ticking.load(Ordering::Relaxed) && clock::now().since(ticked) >= TICK {
+            if shared.next_tick(ticked) == Some(Nanos(0)) {
                 ticked = clock::now();
                 shared.tick_due.store(true, Ordering::Relaxed);
             }
@@ -455,12 +452,17 @@ impl<S: Service> Shared<S> {
         }
     }
 
+    /// How long until links are to be told the time, having been told it then; none: no link wants to know.
+    fn next_tick(&self, ticked: Nanos) -> Option<Nanos> {
+        let every = self.tick_every.load(Ordering::Relaxed);
+        (every != u64::MAX).then(|| (ticked + Nanos(every)).since(clock::now()))
+    }
+
     /// The background thread's sleep. `taken`: somebody else drives. `ticked`: when the links were told the time.
     fn sleep(&self, taken: bool, ticked: Nanos) -> io::Result<()> {
         // Who drives in another mode arms the bell when it leaves: no limit is needed.
         let polled = self.waiting == Waiting::Polling && (taken || self.lent.load(Ordering::SeqCst));
-        let ticking = self.ticking.load(Ordering::Relaxed);
-        let tick = ticking.then(|| (ticked + TICK).since(clock::now()));
+        let tick = self.next_tick(ticked);
         if polled {
             // Whoever drives polls the sockets: their events would wake this thread for nothing, on the same core.
             return self.watch.sleep_until_nudged(Some(LENT.min(tick.unwrap_or(LENT))));

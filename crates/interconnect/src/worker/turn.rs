@@ -117,15 +117,16 @@ impl<S: Service> Core<S> {
     fn tick(&mut self, shared: &Shared<S>) {
         shared.tick_due.store(false, Relaxed);
         let now = clock::now();
-        self.net.links.iter_mut().filter(|link| link.wants_ticks()).for_each(|link| link.tick(now));
+        self.net.links.iter_mut().filter(|link| link.next_tick().is_some()).for_each(|link| link.tick(now));
         self.note_ticks(shared);
     }
 
-    /// Whether there are still links that want to know the time.
+    /// How soon any link wants to know the time again.
     fn note_ticks(&self, shared: &Shared<S>) {
-        let wanted = self.net.links.iter().any(|link| link.wants_ticks());
-        if shared.ticking.swap(wanted, Relaxed) != wanted && wanted {
-            // The background thread sleeps without a limit.
+        let wanted = self.net.links.iter().filter_map(|link| link.next_tick()).min();
+        let wanted = wanted.map_or(u64::MAX, |after| after.0);
+        if shared.tick_every.swap(wanted, Relaxed) > wanted {
+            // The background thread may sleep for longer.
             shared.watch.nudge();
         }
     }

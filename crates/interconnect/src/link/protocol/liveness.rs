@@ -1,6 +1,6 @@
 //! Whether a rail still carries: judged by what the kernel heard, not by how fast the peer's program answers.
 //!
-//! Whoever drives a link looks at each rail every half [`Pace::probe`]. Something is sent at least every probe interval, so a
+//! Whoever drives a link looks at each rail every quarter of [`Pace::probe`]. Something is sent at least every probe interval, so a
 //! live path acknowledges it; what counts is the time from the first thing sent after the last sign of life. Time in which
 //! this node was not scheduled does not count against a rail: the kernel went on listening, and is asked first.
 //!
@@ -8,10 +8,11 @@
 //! the peer's host is the likelier cause, and its rails are kept for [`Pace::alone`].
 //!
 //! A lane that is not answered while the other is may only wait behind that one in a queue of the path, so it is given far
-//! more time than a path on which nothing is heard.
+//! more time than a path on which nothing is heard; and the prompt one only from when the bulk has passed, there and back, that
+//! may have been on the path before it.
 
 use plexus_base::Nanos;
-use plexus_fabric::{LANES, Lane};
+use plexus_fabric::{Flow, LANES, Lane};
 
 /// How often to probe and how long to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +35,7 @@ impl Pace {
     /// How often [`super::LinkCore::tick`] wants to be called.
     #[must_use]
     pub fn tick(&self) -> Nanos {
-        Nanos(self.probe.0 / 2)
+        Nanos(self.probe.0 / 4)
     }
 }
 
@@ -62,8 +63,8 @@ pub struct Signs {
     pub rtt: Nanos,
     /// The longest of the lanes'.
     pub longest_rtt: Nanos,
-    /// Bytes of long frames that the peer's system has acknowledged; 0 where it does not say.
-    pub bulk_acknowledged: u64,
+    /// Of what is long.
+    pub bulk: Flow,
 }
 
 /// Why a rail is to be given up.
@@ -83,6 +84,9 @@ pub(super) struct Seen {
     /// Frames, and bytes where the system says.
     pub(super) bulk_acknowledged: (u64, u64),
     pub(super) bulk_under_way: u64,
+    pub(super) bulk_received: u64,
+    /// The most frames of bulk that the peer may have under way.
+    pub(super) bulk_due: u64,
 }
 
 #[derive(Debug)]
@@ -93,10 +97,16 @@ pub(super) struct Liveness {
     probed: Nanos,
     /// When messages last went either way.
     used: Nanos,
-    /// Since when long frames under way stand still.
-    stuck: Option<Nanos>,
+    /// Since when long frames under way stand still, and the frames received when the bulk has passed that may be before
+    /// their acknowledgement.
+    stuck: Option<(Nanos, u64)>,
     /// Since when each lane alone is not answered by the peer's system, as far as looks tell.
     unanswered: [Option<Nanos>; LANES],
+    /// The bulk that may be before the prompt lane and its answers, of when that was first found unanswered: bytes
+    /// acknowledged and frames received when it has passed.
+    behind: (u64, u64),
+    /// Nothing but notes passed for long.
+    idle: bool,
     /// When the peer's program last said something.
     said: Nanos,
     /// How long the path, and one lane alone, may say nothing.
@@ -115,6 +125,8 @@ impl Liveness {
             used: now,
             stuck: None,
             unanswered: [None; LANES],
+            behind: (0, 0),
+            idle: false,
             said: now,
             patience: (Nanos(0), Nanos(0)),
             last: Seen::default(),
@@ -131,7 +143,7 @@ impl Liveness {
     /// A regular look; whether to probe.
     pub(super) fn look(&mut self, pace: Pace, now: Nanos, seen: Seen, signs: Signs) -> bool {
         let last = std::mem::replace(&mut self.last, seen);
-        // With the looks before and after, half an interval each, one and a half make two and a half.
+        // With the looks before and after, a quarter each, one and a half make two.
         let silence = (pace.probe.0 * 3 / 2).max(4 * signs.rtt.0);
         let lane_silence = SWALLOWED_AFTER * pace.probe.0 + 4 * signs.rtt.max(signs.longest_rtt).0;
         self.patience = (Nanos(silence), Nanos(lane_silence));
@@ -157,19 +169,33 @@ impl Liveness {
                 unanswered.filter(|since| *since > heard && !dark).unwrap_or(now)
             });
         }
+        let comes = |until: u64| (last.bulk_received + 1..until).contains(&seen.bulk_received);
+        let goes = |until: u64| (last.bulk_acknowledged.1 + 1..until).contains(&signs.bulk.acknowledged);
+        let all_come = seen.bulk_received + seen.bulk_due;
+        if let Some(since) = &mut self.unanswered[Lane::Prompt.index()] {
+            let (acknowledged, received) = self.behind;
+            if *since == now {
+                self.behind = (signs.bulk.acknowledged + signs.bulk.on_path, all_come);
+            } else if goes(acknowledged) || comes(received) {
+                *since = now;
+            }
+        }
         let passed = seen.sent - last.sent + seen.received - last.received;
         if passed > std::mem::take(&mut self.notes) {
             self.used = now;
         }
         // What the peer's system has acknowledged got through: its program has yet to take it.
-        let is_there = signs.bulk_acknowledged > 0 && signs.lane_silent[Lane::Bulk.index()].is_none();
+        let is_there = signs.bulk.acknowledged > 0 && signs.lane_silent[Lane::Bulk.index()].is_none();
         if is_there || seen.bulk_under_way == 0 || seen.bulk_acknowledged != last.bulk_acknowledged {
             self.stuck = None;
         } else {
-            self.stuck.get_or_insert(now);
+            let (since, received) = self.stuck.get_or_insert((now, all_come));
+            if comes(*received) {
+                *since = now;
+            }
         }
-        let idle = now.since(self.used).0 > IDLE_AFTER * pace.probe.0 && self.asked.is_none();
-        let every = if idle { IDLE_SLOWER * pace.probe.0 } else { pace.probe.0 };
+        self.idle = now.since(self.used).0 > IDLE_AFTER * pace.probe.0 && self.asked.is_none();
+        let every = if self.idle { IDLE_SLOWER * pace.probe.0 } else { pace.probe.0 };
         let probe = now.since(self.probed).0 >= every;
         if probe {
             self.probed = now;
@@ -178,6 +204,25 @@ impl Liveness {
             self.asked.get_or_insert(now);
         }
         probe
+    }
+
+    /// Whether nothing but a rare probe is due.
+    pub(super) fn is_idle(&self) -> bool {
+        self.idle
+    }
+
+    /// Since when it owes a sign of life, if half of its time for that has passed.
+    pub(super) fn suspected(&self, now: Nanos) -> Option<Nanos> {
+        self.asked.filter(|asked| now.since(*asked).0 >= self.patience.0.0 / 2)
+    }
+
+    /// Whether to ask for a sign of life at once, which must be newer than `than`: neither was there one nor is it asked for already.
+    pub(super) fn ask(&mut self, now: Nanos, than: Nanos) -> bool {
+        let ask = self.heard < than && self.asked.is_none();
+        if ask {
+            (self.asked, self.probed) = (Some(now), now);
+        }
+        ask
     }
 
     /// When it was last heard.
@@ -202,7 +247,7 @@ impl Liveness {
             }
         }
         // The peer's program lives and answers what is short: it would have told of long frames too.
-        if let Some(stuck) = self.stuck {
+        if let Some((stuck, _)) = self.stuck {
             let limit = STALLED_AFTER * pace.probe.0;
             let limit = if others.is_some() { limit } else { 4 * limit };
             if now.since(stuck).0 >= limit && self.said.since(stuck).0 >= limit / 2 {
@@ -357,12 +402,34 @@ mod tests {
     fn long_frames_that_are_with_the_peers_system_have_not_stalled() {
         let mut liveness = Liveness::new(at(0));
         let mut seen = Seen { bulk_under_way: 3, bulk_acknowledged: (7, 90_000), ..Seen::default() };
-        let signs = Signs { silent: Some(Nanos(0)), bulk_acknowledged: 90_000, ..Signs::default() };
+        let bulk = Flow { acknowledged: 90_000, ..Flow::default() };
+        let signs = Signs { silent: Some(Nanos(0)), bulk, ..Signs::default() };
         for ms in (10..5000).step_by(10) {
             seen.received += 1;
             liveness.look(PACE, at(ms), seen, signs);
             assert_eq!(liveness.sick(PACE, at(ms), Some(at(ms))), None, "{ms}");
         }
+    }
+
+    /// A slow path was full of the peer's bulk: what was sent there, and its acknowledgement, waited behind that. Of the 150
+    /// frames that come, one with each look, 100 may have been on the path before.
+    #[test]
+    fn what_waits_behind_the_peers_bulk_is_missed_only_when_that_has_come() {
+        let found = |prompt: fn(u64) -> Nanos| {
+            let mut seen = Seen { bulk_under_way: 1, bulk_due: 100, ..Seen::default() };
+            let mut liveness = Liveness::new(at(0));
+            (0..5000).step_by(10).find_map(|ms| {
+                (seen.sent, seen.received) = (seen.sent + 1, seen.received + 1);
+                seen.bulk_received += u64::from(seen.bulk_received < 150);
+                let lane_silent = [Some(prompt(ms)), Some(Nanos(0))];
+                let bulk = Flow { on_path: 4096, ..Flow::default() };
+                let signs = Signs { silent: Some(Nanos(0)), lane_silent, bulk, ..Signs::default() };
+                liveness.look(PACE, at(ms), seen, signs);
+                Some((ms, liveness.sick(PACE, at(ms), Some(at(ms)))?))
+            })
+        };
+        assert_eq!(found(Nanos::from_ms), Some((1000 + 240, Sick::Silent)), "unanswered from 10 ms on");
+        assert_eq!(found(|_| Nanos(0)), Some((990 + 500, Sick::Stalled)), "from the first look on");
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! The lives of rails: which are up, which carry what, how one's end is settled with the peer, and which must end.
 
 use plexus_base::Nanos;
-use plexus_fabric::{LANES, Lane};
+use plexus_fabric::{Flow, LANES, Lane};
 
 use super::{
     Closed, FORGIVEN_AFTER, LinkCore, MOST_ANSWERED, MOST_CLOSING, MOST_DOUBLED, SLOTS, Sick, Signs,
     Violation,
     liveness::Seen,
     order,
-    rail::{Closing, Kept, Numbered, RailCore, Rank, What},
+    rail::{AS_FAST, Closing, Kept, Numbered, RailCore, Rank, What},
 };
 use crate::{KINDS, RailState, Reason};
 
@@ -149,6 +149,8 @@ impl<F> LinkCore<F> {
     /// destroys it, says so by [`LinkCore::rail_lost`], and asks again. `signs` tells what the system knows of a slot's path.
     pub fn tick(&mut self, now: Nanos, signs: &mut dyn FnMut(u8) -> Signs) -> Option<(u8, Sick)> {
         let pace = self.pace;
+        let bulk_due = self.limits.credits.iter().map(|credits| u64::from(*credits)).sum();
+        let mut flows = [Flow::default(); SLOTS];
         for slot in 0..SLOTS as u8 {
             let Some(rail) = &mut self.rails[usize::from(slot)] else { continue };
             if !rail.rank.retains {
@@ -159,14 +161,30 @@ impl<F> LinkCore<F> {
             let seen = Seen {
                 sent: rail.streams.iter().map(|stream| stream.sent).sum(),
                 received: rail.streams.iter().map(|stream| stream.received).sum(),
-                bulk_acknowledged: (bulk.acknowledged, signs.bulk_acknowledged),
+                bulk_acknowledged: (bulk.acknowledged, signs.bulk.acknowledged),
                 bulk_under_way: bulk.under_way(),
+                bulk_received: bulk.received,
+                bulk_due,
             };
             if rail.liveness.look(pace, now, seen, signs) {
                 self.note_due |= 1 << slot;
             }
+            flows[usize::from(slot)] = signs.bulk;
         }
         self.choose(now);
+        self.compare(now, &flows);
+        // What is suspected to be dead is compared with the others: they are asked, lest the answer come a look later.
+        let suspected = |rail: &RailCore<F>| rail.liveness.suspected(now);
+        if let Some(asked) = self.rails.iter().flatten().filter_map(suspected).max() {
+            for (slot, rail) in self.rails.iter_mut().enumerate() {
+                if let Some(rail) = rail
+                    && rail.rank.retains
+                    && rail.liveness.ask(now, asked)
+                {
+                    self.note_due |= 1 << slot;
+                }
+            }
+        }
         let heard = |slot: usize| {
             let rail = self.rails[slot].as_ref()?;
             Some(if rail.rank.retains { rail.liveness.heard() } else { now })
@@ -178,10 +196,30 @@ impl<F> LinkCore<F> {
         })
     }
 
-    /// Whether any rail wants [`LinkCore::tick`].
+    /// Learns how fast the rails are that share bulk.
+    fn compare(&mut self, now: Nanos, flows: &[Flow; SLOTS]) {
+        let bulk = self.bulk;
+        let busy = |(slot, flow): &(usize, &Flow)| bulk & 1 << slot != 0 && flow.on_path > 0;
+        let speed = |slot: usize| self.rails[slot].as_ref().and_then(|rail| rail.speed.rate());
+        let others = flows.iter().enumerate().filter(busy).filter_map(|(slot, _)| speed(slot)).max();
+        for (rail, flow) in self.rails.iter_mut().zip(flows) {
+            let Some(rail) = rail else { continue };
+            rail.speed.look(now, *flow, others);
+        }
+        let fastest = self.rails.iter().flatten().filter_map(|rail| rail.speed.rate()).max();
+        for rail in self.rails.iter_mut().flatten() {
+            let times =
+                fastest.zip(rail.speed.rate()).map(|(fastest, rate)| fastest.saturating_mul(AS_FAST) / rate);
+            rail.slowness = times.unwrap_or(AS_FAST);
+        }
+    }
+
+    /// How long until the next call of [`LinkCore::tick`]; none: no rail wants any.
     #[must_use]
-    pub fn wants_ticks(&self) -> bool {
-        self.rails.iter().flatten().any(|rail| rail.rank.retains)
+    pub fn next_tick(&self) -> Option<Nanos> {
+        let mut rails = self.rails.iter().flatten().filter(|rail| rail.rank.retains).peekable();
+        rails.peek()?;
+        Some(if rails.all(|rail| rail.liveness.is_idle()) { self.pace.probe } else { self.pace.tick() })
     }
 
     /// What a slot's rail does, and why.

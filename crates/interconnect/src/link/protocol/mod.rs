@@ -7,7 +7,7 @@
 //! frame to that rail with [`LinkCore::stamp`]'s credits and number and, when the rail took it, call [`LinkCore::sent`];
 //! otherwise [`LinkCore::queue`] it. After every batch call [`LinkCore::pump`]. For every frame that arrives call
 //! [`LinkCore::receive`], hand it over when [`Order`] says that it is its turn, and call [`LinkCore::consume`] once it has been
-//! handled. Call [`LinkCore::tick`] every [`Pace::tick`]. What returns an error ends the link.
+//! handled. Call [`LinkCore::tick`] after every [`LinkCore::next_tick`]. What returns an error ends the link.
 //!
 //! **What holds.** Frames of one (kind, channel) are delivered once each, in the order offered, whatever happens to rails. At
 //! most [`Limits::credits`] frames of a kind are sent and not yet handled; a peer that exceeds this is cut off. No call blocks
@@ -15,8 +15,9 @@
 //! one lands later. Bulk leaves some credits of each kind to what is normal, and that some to what is urgent.
 //!
 //! **Which rail.** The best is the one of the lowest class that is trusted; everything prompt goes there. Rails of the best one's
-//! class share bulk: each frame goes to the one with the least under way, so that each carries what it can. A rail that was lost and is
-//! back is trusted after a while, longer each time ([`LinkCore::rail_up`]).
+//! class share bulk: each frame goes to the one where it will be through first, by what is under way there and how fast that goes
+//! (`speed.rs`), so that each carries what it can and a slow one does not hold up the order. A rail that was lost and is back is
+//! trusted after a while, longer each time ([`LinkCore::rail_up`]).
 //!
 //! **A rail that dies.** What was sent on a rail that can be lost while the peer lives stays here until the peer's note
 //! acknowledges it. An end that finds a rail dead first destroys its end of it, so that nothing under way on it can arrive any
@@ -32,6 +33,7 @@ mod lives;
 mod order;
 mod rail;
 mod sending;
+mod speed;
 #[cfg(test)]
 mod tests;
 
@@ -194,6 +196,9 @@ struct History {
 /// Frames received without telling the peer, on a rail that retains: what the peer keeps in memory.
 const NOTE_EVERY: u64 = 32;
 
+/// The same where several rails share bulk: who sends it chooses by what is under way.
+const NOTE_SHARED_EVERY: u64 = 8;
+
 /// A rail that is back is trusted after [`Pace::trust`], doubled for every loss in a row, so many times at most.
 const MOST_DOUBLED: u32 = 6;
 
@@ -305,7 +310,9 @@ impl<F> LinkCore<F> {
         }
         if kind.is_none() {
             rail.liveness.note();
-        } else if rail.rank.retains && rail.untold() >= NOTE_EVERY {
+        } else if rail.rank.retains
+            && rail.untold() >= if self.bulk.count_ones() > 1 { NOTE_SHARED_EVERY } else { NOTE_EVERY }
+        {
             self.note_due |= 1 << slot;
         }
         Ok(())

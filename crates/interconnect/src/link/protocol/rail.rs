@@ -5,8 +5,11 @@ use std::collections::VecDeque;
 use plexus_base::Nanos;
 use plexus_fabric::{LANES, Lane};
 
-use super::{Closed, Violation, liveness::Liveness};
+use super::{Closed, Violation, liveness::Liveness, speed::Speed};
 use crate::{Channel, KINDS};
+
+/// The slowness of the fastest rail.
+pub(super) const AS_FAST: u64 = 1 << 16;
 
 /// What a rail is worth to its link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,13 +120,24 @@ pub(super) struct RailCore<F> {
     pub(super) rank: Rank,
     pub(super) streams: [Stream<F>; LANES],
     pub(super) liveness: Liveness,
+    pub(super) speed: Speed,
+    /// How long a frame of bulk takes here, in parts of [`AS_FAST`] of what it takes on the fastest rail.
+    pub(super) slowness: u64,
     /// Used before then only if there is nothing else.
     pub(super) trusted_from: Nanos,
 }
 
 impl<F> RailCore<F> {
     pub(super) fn new(generation: u32, rank: Rank, now: Nanos, trusted_from: Nanos) -> Self {
-        Self { generation, rank, streams: Default::default(), liveness: Liveness::new(now), trusted_from }
+        Self {
+            generation,
+            rank,
+            streams: Default::default(),
+            liveness: Liveness::new(now),
+            speed: Speed::default(),
+            slowness: AS_FAST,
+            trusted_from,
+        }
     }
 
     #[inline]

@@ -99,21 +99,27 @@ impl<F> LinkCore<F> {
         }
     }
 
-    /// The rail for bulk among the slots in `usable`: of the best ones that with the least under way, a rail that has yet to show
-    /// what it carries after the others.
+    /// The rail for bulk: of the best ones that where a frame will be through first, a rail that has yet to show what it carries
+    /// after the others; none while that one is not `usable`. A rail of which no speed is known counts as the fastest, and is not
+    /// waited for.
     #[inline]
     fn bulk_rail(&self, usable: u8) -> Option<u8> {
-        let slots = self.bulk & usable;
-        if slots.count_ones() < 2 {
+        if self.bulk.count_ones() < 2 {
+            let slots = self.bulk & usable;
             return (slots != 0).then(|| slots.trailing_zeros() as u8);
         }
-        let load = |slot: &u8| {
-            self.rail(*slot).map(|rail| {
-                let bulk = &rail.streams[Lane::Bulk.index()];
-                (bulk.under_way() >= UNTRIED + bulk.acknowledged, bulk.under_way())
-            })
+        let load = |slot: u8| {
+            let rail = self.rail(slot).filter(|_| self.bulk & 1 << slot != 0)?;
+            let is_usable = usable & 1 << slot != 0;
+            if !is_usable && rail.speed.rate().is_none() {
+                return None;
+            }
+            let bulk = &rail.streams[Lane::Bulk.index()];
+            let through = (bulk.under_way() + 1).saturating_mul(rail.slowness);
+            Some((bulk.under_way() >= UNTRIED + bulk.acknowledged, through, slot, is_usable))
         };
-        (0..SLOTS as u8).filter(|slot| slots & 1 << slot != 0).min_by_key(load)
+        let (_, _, slot, is_usable) = (0..SLOTS as u8).filter_map(load).min()?;
+        is_usable.then_some(slot)
     }
 
     /// The stamp for the next frame of a channel.

@@ -1,0 +1,149 @@
+//! How fast a rail carries bulk, among rails that share it: learned from what the peer's system acknowledges.
+//!
+//! While long frames queue on a path, what is acknowledged in a time is what the path carries. While they do not, that is only the
+//! least that it carries: where others are busy meanwhile it is believed to be a little faster with every look, until so much is
+//! sent there that it queues, and it is measured again. So a path that was slow once is tried now and then, one that is far too
+//! slow to help is left alone in between, and of two equal ones neither is stuck with little because it was given little.
+//!
+//! That frames queue is seen from round trips: they are longer than the shortest by more than half. Up to twice the shortest
+//! there may be room for more all the same, as much as the excess allows.
+
+use plexus_base::Nanos;
+use plexus_fabric::Flow;
+
+/// A measurement that takes so long replaces what was believed, a shorter one that part of it.
+const OVER: Nanos = Nanos::from_ms(80);
+/// What a look at an idle path adds to what is believed of it: one part in so many.
+const HOPE: u64 = 32;
+
+/// Whether long frames queue on the path.
+fn queues(flow: &Flow) -> bool {
+    flow.rtt.0 * 2 > flow.least_rtt.0 * 3
+}
+
+/// What the path may carry, where it may be more than is seen: what is on it takes as long to pass as the round trip is longer
+/// than it would be without.
+fn allows(flow: &Flow) -> Option<u64> {
+    let passes = flow.rtt.since(flow.least_rtt).0.max(1);
+    (flow.rtt.0 < flow.least_rtt.0 * 2).then(|| flow.on_path.saturating_mul(1_000_000_000) / passes)
+}
+
+/// Of one rail.
+#[derive(Debug, Default)]
+pub(super) struct Speed {
+    /// Bytes a second; 0: not known.
+    rate: u64,
+    /// Busy since then, with so much acknowledged.
+    since: Option<(Nanos, u64)>,
+}
+
+impl Speed {
+    /// A regular look. `others`: what the fastest carries of those rails that share bulk and are busy.
+    pub(super) fn look(&mut self, now: Nanos, flow: Flow, others: Option<u64>) {
+        let busy = (flow.on_path > 0).then_some((now, flow.acknowledged));
+        let measured = match (std::mem::replace(&mut self.since, busy), busy) {
+            (Some((since, acknowledged)), Some(_)) => {
+                let took = now.since(since).0.clamp(1, OVER.0);
+                let bytes = u128::from(flow.acknowledged.saturating_sub(acknowledged));
+                Some((bytes * 1_000_000_000 / u128::from(took), u128::from(took)))
+            }
+            _ => None,
+        };
+        let rate = u128::from(self.rate);
+        let rate = match measured {
+            Some((measured, _)) if rate == 0 => measured,
+            Some((measured, took)) if measured > rate || queues(&flow) => {
+                let over = u128::from(OVER.0);
+                ((rate * (over - took) + measured * took) / over).max(1)
+            }
+            _ => rate,
+        };
+        self.rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        // Round trips of what has long arrived say nothing.
+        let allowed = if busy.is_some() { allows(&flow) } else { Some(u64::MAX) };
+        if let (Some(others), Some(allowed)) = (others, allowed) {
+            self.rate = self.rate.max((self.rate + self.rate / HOPE).min(others).min(allowed));
+        }
+    }
+
+    /// Bytes a second, once it is known.
+    #[inline]
+    pub(super) fn rate(&self) -> Option<u64> {
+        (self.rate > 0).then_some(self.rate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Nanos = Nanos::from_us(100);
+
+    /// What is said at a time of a path of so many bytes a millisecond, idle, with little on it, or with a queue.
+    fn flow(ms: u64, per_ms: u64, on_path: u64, queue: bool) -> Flow {
+        let rtt = if queue { Nanos(RTT.0 * 3) } else { RTT };
+        Flow { acknowledged: ms * per_ms, on_path, rtt, least_rtt: RTT }
+    }
+
+    /// Looks every 5 ms for so long, next to a path that carries so much.
+    fn looks(speed: &mut Speed, for_ms: u64, others: Option<u64>, flow: impl Fn(u64) -> Flow) {
+        (5..=for_ms).step_by(5).for_each(|ms| speed.look(Nanos::from_ms(ms), flow(ms), others));
+    }
+
+    #[test]
+    fn a_path_with_a_queue_is_measured_and_followed() {
+        let mut speed = Speed::default();
+        assert_eq!(speed.rate(), None);
+        looks(&mut speed, 10, None, |ms| flow(ms, 1000, 1, true));
+        assert_eq!(speed.rate(), Some(1_000_000));
+        looks(&mut speed, 500, None, |ms| flow(ms, 100, 1, true));
+        assert!((100_000..103_000).contains(&speed.rate), "{speed:?}");
+        looks(&mut speed, 500, None, |ms| flow(ms, 1000, 1, true));
+        assert!((970_000..=1_000_000).contains(&speed.rate), "{speed:?}");
+    }
+
+    #[test]
+    fn a_path_with_a_little_queue_is_believed_to_be_as_fast_as_that_passes() {
+        let mut speed = Speed { rate: 1_000_000, since: None };
+        looks(&mut speed, 2000, Some(5_000_000), |ms| {
+            let rtt = Nanos(RTT.0 * 14 / 10);
+            Flow { acknowledged: ms * 500, on_path: 80, rtt, least_rtt: RTT }
+        });
+        assert_eq!(speed.rate, 2_000_000, "80 bytes in 40 us");
+    }
+
+    /// Of two equal paths the one that was given less carries less: it must not be taken for the slower one.
+    #[test]
+    fn a_path_without_a_queue_is_believed_to_be_faster_up_to_the_others() {
+        for on_path in [0, 1] {
+            let mut speed = Speed { rate: 1_000_000, since: None };
+            looks(&mut speed, 115, Some(5_000_000), |ms| flow(ms, 500, on_path, false));
+            assert!((1_900_000..2_100_000).contains(&speed.rate), "twice as fast in 115 ms: {speed:?}");
+            looks(&mut speed, 2000, Some(5_000_000), |ms| flow(ms, 500, on_path, false));
+            assert_eq!(speed.rate, 5_000_000);
+            looks(&mut speed, 2000, None, |ms| flow(ms, 500, on_path, false));
+            assert_eq!(speed.rate, 5_000_000, "nothing is to be had while the others are idle");
+        }
+    }
+
+    #[test]
+    fn what_passes_without_a_queue_is_the_least_that_the_path_carries() {
+        let mut speed = Speed { rate: 1_000_000, since: None };
+        looks(&mut speed, 1000, None, |ms| flow(ms, 2000, 1, false));
+        assert!((1_970_000..=2_000_000).contains(&speed.rate), "{speed:?}");
+    }
+
+    #[test]
+    fn a_pause_in_what_is_sent_is_no_slowness() {
+        let mut speed = Speed { rate: 1_000_000, since: None };
+        looks(&mut speed, 2000, None, |ms| flow(ms, 1, u64::from(ms % 10 == 0), true));
+        assert_eq!(speed.rate(), Some(1_000_000));
+    }
+
+    #[test]
+    fn a_path_that_carries_nothing_is_still_worth_something() {
+        let mut speed = Speed { rate: 1, since: None };
+        looks(&mut speed, 500, None, |ms| flow(ms, 0, 1, true));
+        assert_eq!(speed.rate(), Some(1));
+    }
+}
