@@ -113,10 +113,10 @@ fn path_in_use(pair: &mut Pair, net: &Net) -> Result<usize, String> {
 }
 
 /// Strikes the path in use so many times, with each fault in turn; every time all traffic must go on over another path,
-/// with nothing lost, doubled or late. Tells `say` how far it is.
+/// with nothing lost, doubled or late, and nothing left over in the end. Tells `say` how far it is.
 ///
 /// # Errors
-/// Something was lost, doubled, late or changed, the peer was taken for gone, or traffic did not go on.
+/// Something was lost, doubled, late or changed, the peer was taken for gone, traffic did not go on, or a member grew.
 pub fn failovers(program: PathBuf, count: usize, say: &mut dyn FnMut(usize)) -> Result<Stalls, String> {
     let net = Net::new(2)?;
     let mut pair = pair(program, &net)?;
@@ -132,6 +132,7 @@ pub fn failovers(program: PathBuf, count: usize, say: &mut dyn FnMut(usize)) -> 
         pair.joined(net.paths()).map_err(failed)?;
         say(number + 1);
     }
+    pair.flat()?;
     let reports = pair.finish()?;
     match reports.iter().any(|report| report.gone > 0) {
         true => Err(format!("a peer was taken for gone: {}; {}", reports[0], reports[1])),
@@ -329,8 +330,8 @@ pub fn soak(
         }
     }
     let middle = middle.unwrap_or(before);
+    pair.flat().map_err(|why| format!("seed {seed}: {why}"))?;
     for side in Side::BOTH {
-        pair.flat(side, &before[side.index()]).map_err(|why| format!("seed {seed}: {why}"))?;
         let (middle, end) = (middle[side.index()], pair.holds(side)?);
         let grew_kib = end.resident_kib as i64 - middle.resident_kib as i64;
         if grew_kib > MOST_GROWN_KIB {

@@ -52,6 +52,8 @@ pub struct Pair {
     routes: [Vec<SocketAddr>; 2],
     namespaces: [Option<PathBuf>; 2],
     running: [Option<Running>; 2],
+    /// What each held when traffic first flowed in this life of it.
+    flowing: [Option<Holds>; 2],
 }
 
 impl Pair {
@@ -81,8 +83,16 @@ impl Pair {
         let namespaces = Side::BOTH.map(|side| net.map(|net| net.namespace(side)));
         // A name that no other pair on this machine has: the process and a port that only it was given.
         let cluster = u64::from(std::process::id()) << 16 | u64::from(free()?.port());
-        let mut pair =
-            Self { spec, cluster, lives: [0; 2], addresses, routes, namespaces, running: [None, None] };
+        let mut pair = Self {
+            spec,
+            cluster,
+            lives: [0; 2],
+            addresses,
+            routes,
+            namespaces,
+            running: [None, None],
+            flowing: [None; 2],
+        };
         for side in Side::BOTH {
             pair.begin(side)?;
         }
@@ -122,6 +132,7 @@ impl Pair {
             }
         });
         self.running[index] = Some(Running { child, commands, answers });
+        self.flowing[index] = None;
         Ok(())
     }
 
@@ -234,6 +245,10 @@ impl Pair {
             }
             now.least >= began.least + FLOWING
         })?;
+        for side in Side::BOTH {
+            let holds = self.holds(side)?;
+            self.flowing[side.index()].get_or_insert(holds);
+        }
         Ok(stall_us)
     }
 
@@ -256,11 +271,22 @@ impl Pair {
         Ok(reports)
     }
 
+    /// Waits until neither member holds more than when traffic first flowed.
+    ///
+    /// # Errors
+    /// One does not run, or holds more to the end of all patience.
+    pub fn flat(&self) -> Result<(), String> {
+        Side::BOTH.into_iter().zip(&self.flowing).try_for_each(|(side, before)| match before {
+            Some(before) => self.flat_since(side, before),
+            None => Err(format!("{side:?}: no traffic has flowed")),
+        })
+    }
+
     /// Waits until a member holds no more than before: threads and descriptors end a moment after what they served.
     ///
     /// # Errors
     /// It does not run, or holds more to the end of all patience.
-    pub fn flat(&self, side: Side, before: &Holds) -> Result<(), String> {
+    fn flat_since(&self, side: Side, before: &Holds) -> Result<(), String> {
         let end = Instant::now() + PATIENCE;
         loop {
             let now = self.holds(side)?;
