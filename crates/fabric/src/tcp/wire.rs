@@ -238,11 +238,11 @@ fn open(record: &mut [u8], opener: &mut Opener) -> Result<(), &'static str> {
     opener.open(base, sealed, *tag).then_some(()).ok_or("a frame that the peer did not seal")
 }
 
-/// Runs the decoder over any bytes as a stream, as a fuzz target would; how many frames it found.
+/// Runs the decoder over any bytes as a stream of either lane, as a fuzz target would; how many frames it found.
 #[doc(hidden)]
 #[must_use]
 pub fn decode_any(bytes: &[u8]) -> usize {
-    decode_stream(bytes, None)
+    Lane::ALL.into_iter().map(|lane| decode_stream(bytes, lane, None)).sum()
 }
 
 /// As [`decode_any`] on a sealed stream: the bytes as they are, and the same behind the seal of a peer that has the key and
@@ -250,24 +250,28 @@ pub fn decode_any(bytes: &[u8]) -> usize {
 #[doc(hidden)]
 #[must_use]
 pub fn decode_any_sealed(bytes: &[u8]) -> usize {
+    Lane::ALL.into_iter().map(|lane| decode_sealed(bytes, lane)).sum()
+}
+
+fn decode_sealed(bytes: &[u8], lane: Lane) -> usize {
     let seal = Seal::new([1; KEY_LEN], [2; KEY_LEN]);
     let peer = Seal::new([2; KEY_LEN], [1; KEY_LEN]);
-    let frames = decode_stream(bytes, Some(&mut seal.split(Lane::Prompt).1));
+    let frames = decode_stream(bytes, lane, Some(&mut seal.split(lane).1));
 
     let Some((flags, content)) = bytes.split_first() else { return frames };
     let len = content.len() - if flags & FLAG_PUT == 0 { 0 } else { content.len().min(PUT_LEN) };
-    let base = Base { flags: flags | FLAG_SEALED, ..base(Lane::Prompt, 0, len, None, true) };
+    let base = Base { flags: flags | FLAG_SEALED, ..base(lane, 0, len, None, true) };
     let mut record = [base.as_bytes(), content].concat();
-    let tag = peer.split(Lane::Prompt).0.seal(base.as_bytes(), &mut record[BASE_LEN..]);
+    let tag = peer.split(lane).0.seal(base.as_bytes(), &mut record[BASE_LEN..]);
     record.extend_from_slice(&tag);
-    frames + decode_stream(&record, Some(&mut seal.split(Lane::Prompt).1))
+    frames + decode_stream(&record, lane, Some(&mut seal.split(lane).1))
 }
 
-fn decode_stream(bytes: &[u8], mut opener: Option<&mut Opener>) -> usize {
+fn decode_stream(bytes: &[u8], lane: Lane, mut opener: Option<&mut Opener>) -> usize {
     let (mut bytes, mut frames) = (bytes.to_vec(), 0);
     let mut bytes = &mut bytes[..];
     while let Ok(Decoded::Frame { frame, end, target, .. }) =
-        decode(bytes, Lane::Prompt, frames as u32, opener.as_deref_mut())
+        decode(bytes, lane, frames as u32, opener.as_deref_mut())
     {
         assert!(frame.end <= end && end <= bytes.len() && frame.len() <= MAX_FRAME);
         let data = target.map_or(0, |target| target.len as usize);

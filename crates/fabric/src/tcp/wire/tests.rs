@@ -12,19 +12,33 @@ fn put(data: &[u8]) -> Load<'_> {
 }
 
 /// Keys of the peer that [`decode_any_sealed`] listens to, and of the listener.
-fn keys() -> (Sealer, Opener) {
+fn keys_on(lane: Lane) -> (Sealer, Opener) {
     let [peer, own] = [[2, 1], [1, 2]].map(|[send, receive]| Seal::new([send; KEY_LEN], [receive; KEY_LEN]));
-    (peer.split(Lane::Prompt).0, own.split(Lane::Prompt).1)
+    (peer.split(lane).0, own.split(lane).1)
+}
+
+fn keys() -> (Sealer, Opener) {
+    keys_on(Lane::Prompt)
 }
 
 /// A frame as it stands on the wire, its put's data not among it.
 fn frame(sealer: Option<&mut Sealer>, sequence: u32, text: &[u8], load: Option<&Load<'_>>) -> Vec<u8> {
+    frame_on(Lane::Prompt, sealer, sequence, text, load)
+}
+
+fn frame_on(
+    lane: Lane,
+    sealer: Option<&mut Sealer>,
+    sequence: u32,
+    text: &[u8],
+    load: Option<&Load<'_>>,
+) -> Vec<u8> {
     let (head, body) = text.split_at(text.len() / 2);
     let mut bytes = Vec::new();
     match sealer {
-        Some(sealer) => seal(sealer, Lane::Prompt, sequence, head, body, load, &mut bytes),
+        Some(sealer) => seal(sealer, lane, sequence, head, body, load, &mut bytes),
         None => {
-            bytes.extend_from_slice(encode(Lane::Prompt, sequence, head, body, load).bytes());
+            bytes.extend_from_slice(encode(lane, sequence, head, body, load).bytes());
             bytes.extend_from_slice(text);
         }
     }
@@ -32,12 +46,12 @@ fn frame(sealer: Option<&mut Sealer>, sequence: u32, text: &[u8], load: Option<&
 }
 
 /// Frames as a stream; of the sealed ones none has a put, whose data would have to be opened in between.
-fn stream(mut sealer: Option<&mut Sealer>) -> Vec<u8> {
+fn stream(lane: Lane, mut sealer: Option<&mut Sealer>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for sequence in 0..SEQUENCES {
         let text = vec![sequence as u8; 16 + sequence as usize * 7 % 300];
         let load = (sequence % 3 == 0 && sealer.is_none()).then(|| put(&[9; 100]));
-        bytes.extend(frame(sealer.as_deref_mut(), sequence, &text, load.as_ref()));
+        bytes.extend(frame_on(lane, sealer.as_deref_mut(), sequence, &text, load.as_ref()));
         bytes.extend_from_slice(load.map_or(&[], |load| load.put.data));
     }
     bytes
@@ -181,10 +195,12 @@ fn the_length_on_the_wire_is_known_before() {
 
 #[test]
 fn hostile_bytes_do_no_harm() {
-    let good = stream(None);
-    let sealed = stream(Some(&mut keys().0));
-    assert_eq!(decode_any(&good), SEQUENCES as usize);
-    assert_eq!(decode_any_sealed(&sealed), SEQUENCES as usize);
-    hostile(&[good], |bytes| assert!(decode_any(bytes) <= SEQUENCES as usize));
-    hostile(&[sealed], |bytes| assert!(decode_any_sealed(bytes) <= SEQUENCES as usize));
+    for lane in Lane::ALL {
+        let good = stream(lane, None);
+        let sealed = stream(lane, Some(&mut keys_on(lane).0));
+        assert_eq!(decode_any(&good), SEQUENCES as usize);
+        assert_eq!(decode_any_sealed(&sealed), SEQUENCES as usize);
+        hostile(&[good], |bytes| assert!(decode_any(bytes) <= SEQUENCES as usize));
+        hostile(&[sealed], |bytes| assert!(decode_any_sealed(bytes) <= SEQUENCES as usize));
+    }
 }
