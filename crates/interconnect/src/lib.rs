@@ -6,6 +6,7 @@
 //!
 //! The rules of a link (credits, what is sent again) are [`link::protocol`], pure and simulated; here is what drives it.
 
+mod any;
 mod channel;
 mod inbox;
 pub mod link;
@@ -20,6 +21,8 @@ mod spin;
 mod sync;
 mod worker;
 
+#[doc(hidden)]
+pub use any::link_any;
 /// Bytes that several hold, as [`Net::send_shared`] takes them.
 pub use bytes::Bytes;
 pub use channel::{CHANNELS, Channel, ChannelCounters, ChannelCounts, Class};
