@@ -20,8 +20,8 @@
 //! would only be another hand between the answer and who waits for it. A local thread that polls goes on while others only
 //! wait for answers, which it brings them as well; it gives way to one that must have the token itself (`claimed`).
 //!
-//! **The clock.** While a link wants it, the background thread wakes every [`TICK`] and leaves word (`tick_due`); whoever
-//! drives tells the links the time in its next turn.
+//! **The clock.** The background thread wakes, or looks while it drives, as often as the link wants that wants it most often
+//! (`tick_every`) and leaves word (`tick_due`); whoever drives tells the links the time in its next turn.
 
 #[cfg(test)]
 mod tests;
@@ -65,6 +65,12 @@ const TURNS_WHEN_LEAVING: usize = 4;
 
 /// Turns of a local thread that polls between two looks at whether another claims the token.
 const TURNS_BETWEEN_CLAIMS: u32 = 64;
+
+/// Turns of the background thread between two looks at the clock.
+const TURNS_BETWEEN_CLOCKS: u32 = 64;
+
+/// Links are told the time no more often, however short their probe interval is: systems count in milliseconds.
+const SHORTEST_TICK: Nanos = Nanos::from_ms(2);
 
 /// How long a lent worker may be left unvisited: the longest that a message waits where threads poll and the one that
 /// drove last stays away.
@@ -384,10 +390,7 @@ impl<S: Service> Worker<S> {
             }
             taken = false;
             left = Left::Quiet;
-            if shared.next_tick(ticked) == Some(Nanos(0)) {
-                ticked = clock::now();
-                shared.tick_due.store(true, Ordering::Relaxed);
-            }
+            shared.look_at_clock(&mut ticked);
             if shared.lent.load(Ordering::SeqCst) {
                 let visited = shared.visits.load(Ordering::Relaxed);
                 if std::mem::replace(&mut visits, visited) != visited {
@@ -403,7 +406,7 @@ impl<S: Service> Worker<S> {
             shared.watch.harvest();
             shared.lent.store(false, Ordering::SeqCst);
             shared.wanted.store(false, Ordering::Relaxed);
-            shared.spin(&mut core);
+            shared.spin(&mut core, &mut ticked);
             left = shared.let_go(core, None);
         }
         // Peers see the end of a node that stops within a process as they see the end of the process.
@@ -437,18 +440,31 @@ impl<S: Service> Shared<S> {
     }
 
     /// The background thread drives for as long as there is something to do, and a little longer.
-    fn spin(&self, core: &mut Core<S>) {
+    fn spin(&self, core: &mut Core<S>, ticked: &mut Nanos) {
         let mut spinner = Spinner::new(self.waiting, &self.crowded);
+        let mut turns = 0u32;
         if core.turn(self) == 0 && self.waiting != Waiting::Polling {
             // Woken by the clock, or by what somebody else has handled.
             return;
         }
         while !self.wanted.load(Ordering::Relaxed) && !self.stopping.load(Ordering::Relaxed) {
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(TURNS_BETWEEN_CLOCKS) {
+                self.look_at_clock(ticked);
+            }
             if core.turn(self) > 0 {
                 spinner.reset();
             } else if !spinner.again() {
                 return;
             }
+        }
+    }
+
+    /// Leaves word where it is time to tell the links what time it is; `ticked` is when it was last.
+    fn look_at_clock(&self, ticked: &mut Nanos) {
+        if self.next_tick(*ticked) == Some(Nanos(0)) {
+            *ticked = clock::now();
+            self.tick_due.store(true, Ordering::Relaxed);
         }
     }
 

@@ -71,6 +71,22 @@ fn who_waits_for_an_answer_gives_way_to_who_must_have_the_token() {
     }
 }
 
+/// The background thread drives without end, and no local thread comes by.
+#[test]
+fn rails_are_probed_while_the_background_thread_polls() {
+    let worker = worker(Waiting::Polling, Counts::default());
+    let fake = Fake::default();
+    worker.add_rail(NodeId(1), 0, 1, fake.rail(RailKind::Tcp), String::new());
+    thread::scope(|scope| {
+        let runs = scope.spawn(|| worker.run());
+        while fake.script().sent.len() < 3 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        worker.stop();
+        runs.join().unwrap().unwrap();
+    });
+}
+
 #[test]
 fn a_rail_that_comes_when_the_worker_ends_is_dropped() {
     let worker = worker(Waiting::Adaptive, Counts::default());

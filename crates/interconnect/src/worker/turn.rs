@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use plexus_base::{NodeId, NodeSet, clock};
 use plexus_fabric::{Lost, RailKind};
 
-use super::{Control, Shared};
+use super::{Control, SHORTEST_TICK, Shared};
 use crate::{
     LinkEvent, LinkInfo, Net, Service,
     inbox::Inbox,
@@ -124,7 +124,7 @@ impl<S: Service> Core<S> {
     /// How soon any link wants to know the time again.
     fn note_ticks(&self, shared: &Shared<S>) {
         let wanted = self.net.links.iter().filter_map(|link| link.next_tick()).min();
-        let wanted = wanted.map_or(u64::MAX, |after| after.0);
+        let wanted = wanted.map_or(u64::MAX, |after| after.max(SHORTEST_TICK).0);
         if shared.tick_every.swap(wanted, Relaxed) > wanted {
             // The background thread may sleep for longer.
             shared.watch.nudge();
