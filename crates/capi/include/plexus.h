@@ -105,7 +105,7 @@ int plexus_set_waiting(const plexus_client *client, int mode);
 
 /* A descriptor for poll and epoll that becomes readable when something may have come, after plexus_arm returned 1. It
  * belongs to the client. plexus_arm returns 0 when something is there already: take it (with a limit of 0) until nothing
- * more comes, then arm again. */
+ * more comes, then arm again. All ports and queues of the client count, also those that other threads look after. */
 int plexus_fd(const plexus_client *client);
 int plexus_arm(const plexus_client *client);
 

@@ -66,7 +66,8 @@ impl Client {
     }
 
     /// Before waiting for [`Client::fd`]: asks the node to make it readable when something comes. False when something is
-    /// there already: look at ports and queues (with a limit of no time) until they have nothing, then arm again.
+    /// there already: look at ports and queues (with a limit of no time) until they have nothing, then arm again. All ports and queues
+    /// of the program count, those too that other threads look after: what they leave there keeps this from sleeping.
     ///
     /// ```no_run
     /// # fn wait_for_descriptors(_: std::os::fd::BorrowedFd<'_>) {}

@@ -337,7 +337,8 @@ impl Paths {
         let settled = self.hosts.iter().all(|host| host.core.unsettled() == 0);
         if !(matches!(self.phase, Phase::Ending) && settled) {
             // Programs are not on time.
-            let after = self.hosts[end].core.pace().tick().0 + self.engine.random.below(3 * MS);
+            let core = &self.hosts[end].core;
+            let after = core.next_tick().unwrap_or(core.pace().probe).0 + self.engine.random.below(3 * MS);
             self.engine.schedule(after, Some(end), Ev::Tick(end));
         }
         Ok(())

@@ -114,7 +114,10 @@ fn a_member_that_stands_still_for_a_while_goes_on() {
     let Some(net) = net(2) else { return };
     let mut pair = joined(Some(&net));
     stands_still_and_goes_on(&mut pair);
-    pair.joined(2).unwrap();
+    let reports = pair.joined(2).unwrap();
+    for rail in reports.iter().flat_map(|report| &report.rails) {
+        assert_eq!(rail.generation, 1, "its system answered all the time: {reports:?}");
+    }
     unharmed(pair);
 }
 

@@ -355,7 +355,9 @@ impl Link {
 
     /// Does what is due by `now`: probes rails, gives up those that are dead, ends the link when its patience does.
     pub(crate) fn tick(&mut self, now: Nanos) {
-        if now.since(self.ticked).0 < self.core.pace().tick().0 / 2 || self.lost.is_some() {
+        // Other links of the worker may want it more often.
+        let is_due = |every: Nanos| now.since(self.ticked).0 >= every.0 / 4 * 3;
+        if !self.next_tick().is_some_and(is_due) {
             return;
         }
         self.ticked = now;

@@ -15,7 +15,9 @@
 //! is bounded ([`Programs::turn`] takes so many frames of each program), and all others have their part of it.
 //!
 //! What is not refused: the window memory is handed out to be read, but it has the node's user as its owner, so a program of that
-//! user could open it once more through `/proc` and write. That user's programs could as well stop the node by a signal.
+//! user could open it once more through `/proc` and write; the same goes for the words by which workers say that they sleep. That
+//! user's programs could as well stop the node by a signal. And who hangs very many watchers on its own descriptor makes each wake-up of
+//! it dearer for the worker, up to its limit of open files.
 
 mod door;
 mod protocol;

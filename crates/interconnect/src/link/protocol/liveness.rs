@@ -1,6 +1,6 @@
 //! Whether a rail still carries: judged by what the kernel heard, not by how fast the peer's program answers.
 //!
-//! Whoever drives a link looks at each rail every quarter of [`Pace::probe`]. Something is sent at least every probe interval, so a
+//! Whoever drives a link looks at each rail every quarter of [`Pace::probe`], every whole one while the link is not used. Something is sent at least every probe interval, so a
 //! live path acknowledges it; what counts is the time from the first thing sent after the last sign of life. Time in which
 //! this node was not scheduled does not count against a rail: the kernel went on listening, and is asked first.
 //!
@@ -32,7 +32,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// How often [`super::LinkCore::tick`] wants to be called.
+    /// How often [`super::LinkCore::tick`] wants to be called while the link is used.
     #[must_use]
     pub fn tick(&self) -> Nanos {
         Nanos(self.probe.0 / 4)
@@ -50,6 +50,9 @@ const STALLED_AFTER: u64 = 25;
 /// the other is answered: longer than a packet that was lost takes to be sent again (200 ms after a round trip on Linux) and
 /// then to be acknowledged.
 const SWALLOWED_AFTER: u64 = 12;
+
+/// A lane is believed to wait behind bulk for so many times as long as it may go unanswered: bulk that trickles in is no queue.
+const LONGEST_QUEUE: u64 = 4;
 
 /// What the system knows of a rail's path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -102,9 +105,9 @@ pub(super) struct Liveness {
     stuck: Option<(Nanos, u64)>,
     /// Since when each lane alone is not answered by the peer's system, as far as looks tell.
     unanswered: [Option<Nanos>; LANES],
-    /// The bulk that may be before the prompt lane and its answers, of when that was first found unanswered: bytes
-    /// acknowledged and frames received when it has passed.
-    behind: (u64, u64),
+    /// Of when the prompt lane was first found unanswered: the bulk that may be before it and its answers, as bytes acknowledged
+    /// and frames received when that has passed, and the time.
+    behind: (u64, u64, Nanos),
     /// Nothing but notes passed for long.
     idle: bool,
     /// When the peer's program last said something.
@@ -125,7 +128,7 @@ impl Liveness {
             used: now,
             stuck: None,
             unanswered: [None; LANES],
-            behind: (0, 0),
+            behind: (0, 0, now),
             idle: false,
             said: now,
             patience: (Nanos(0), Nanos(0)),
@@ -143,7 +146,7 @@ impl Liveness {
     /// A regular look; whether to probe.
     pub(super) fn look(&mut self, pace: Pace, now: Nanos, seen: Seen, signs: Signs) -> bool {
         let last = std::mem::replace(&mut self.last, seen);
-        // With the looks before and after, a quarter each, one and a half make two.
+        // With the looks before and after, a quarter each while the link is used, one and a half make two.
         let silence = (pace.probe.0 * 3 / 2).max(4 * signs.rtt.0);
         let lane_silence = SWALLOWED_AFTER * pace.probe.0 + 4 * signs.rtt.max(signs.longest_rtt).0;
         self.patience = (Nanos(silence), Nanos(lane_silence));
@@ -169,14 +172,19 @@ impl Liveness {
                 unanswered.filter(|since| *since > heard && !dark).unwrap_or(now)
             });
         }
-        let comes = |until: u64| (last.bulk_received + 1..until).contains(&seen.bulk_received);
-        let goes = |until: u64| (last.bulk_acknowledged.1 + 1..until).contains(&signs.bulk.acknowledged);
+        let comes = |until: u64| (last.bulk_received.saturating_add(1)..until).contains(&seen.bulk_received);
+        let goes = |until: u64| {
+            (last.bulk_acknowledged.1.saturating_add(1)..until).contains(&signs.bulk.acknowledged)
+        };
         let all_come = seen.bulk_received + seen.bulk_due;
         if let Some(since) = &mut self.unanswered[Lane::Prompt.index()] {
-            let (acknowledged, received) = self.behind;
+            let (acknowledged, received, first) = self.behind;
             if *since == now {
-                self.behind = (signs.bulk.acknowledged + signs.bulk.on_path, all_come);
-            } else if goes(acknowledged) || comes(received) {
+                let all_gone = signs.bulk.acknowledged.saturating_add(signs.bulk.on_path);
+                self.behind = (all_gone, all_come, now);
+            } else if (goes(acknowledged) || comes(received))
+                && now.since(first).0 < LONGEST_QUEUE * lane_silence
+            {
                 *since = now;
             }
         }
@@ -411,16 +419,16 @@ mod tests {
         }
     }
 
-    /// A slow path was full of the peer's bulk: what was sent there, and its acknowledgement, waited behind that. Of the 150
-    /// frames that come, one with each look, 100 may have been on the path before.
+    /// A slow path was full of the peer's bulk: what was sent there, and its acknowledgement, waited behind that. A frame comes with
+    /// each look, and so many may have been on the path before.
     #[test]
-    fn what_waits_behind_the_peers_bulk_is_missed_only_when_that_has_come() {
-        let found = |prompt: fn(u64) -> Nanos| {
-            let mut seen = Seen { bulk_under_way: 1, bulk_due: 100, ..Seen::default() };
+    fn what_waits_behind_the_peers_bulk_is_missed_when_that_has_come_or_only_trickles() {
+        let found = |bulk_due: u64, prompt: fn(u64) -> Nanos| {
+            let mut seen = Seen { bulk_under_way: 1, bulk_due, ..Seen::default() };
             let mut liveness = Liveness::new(at(0));
             (0..5000).step_by(10).find_map(|ms| {
                 (seen.sent, seen.received) = (seen.sent + 1, seen.received + 1);
-                seen.bulk_received += u64::from(seen.bulk_received < 150);
+                seen.bulk_received += 1;
                 let lane_silent = [Some(prompt(ms)), Some(Nanos(0))];
                 let bulk = Flow { on_path: 4096, ..Flow::default() };
                 let signs = Signs { silent: Some(Nanos(0)), lane_silent, bulk, ..Signs::default() };
@@ -428,8 +436,9 @@ mod tests {
                 Some((ms, liveness.sick(PACE, at(ms), Some(at(ms)))?))
             })
         };
-        assert_eq!(found(Nanos::from_ms), Some((1000 + 240, Sick::Silent)), "unanswered from 10 ms on");
-        assert_eq!(found(|_| Nanos(0)), Some((990 + 500, Sick::Stalled)), "from the first look on");
+        assert_eq!(found(50, Nanos::from_ms), Some((500 + 240, Sick::Silent)), "unanswered from 10 ms on");
+        assert_eq!(found(50, |_| Nanos(0)), Some((490 + 500, Sick::Stalled)), "from the first look on");
+        assert_eq!(found(384, Nanos::from_ms), Some((960 + 240, Sick::Silent)), "no queue takes so long");
     }
 
     #[test]

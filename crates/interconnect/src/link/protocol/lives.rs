@@ -219,7 +219,8 @@ impl<F> LinkCore<F> {
     pub fn next_tick(&self) -> Option<Nanos> {
         let mut rails = self.rails.iter().flatten().filter(|rail| rail.rank.retains).peekable();
         rails.peek()?;
-        Some(if rails.all(|rail| rail.liveness.is_idle()) { self.pace.probe } else { self.pace.tick() })
+        let idle = rails.all(|rail| rail.liveness.is_idle());
+        Some(if idle { self.pace.probe } else { self.pace.tick() })
     }
 
     /// What a slot's rail does, and why.

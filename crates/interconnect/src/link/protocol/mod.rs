@@ -249,7 +249,7 @@ impl<F> LinkCore<F> {
         self.rails.get(usize::from(slot))?.as_ref()
     }
 
-    /// How often it wants to be called.
+    /// How often it probes, and how long it waits.
     #[must_use]
     pub fn pace(&self) -> Pace {
         self.pace

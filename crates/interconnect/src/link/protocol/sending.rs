@@ -101,7 +101,7 @@ impl<F> LinkCore<F> {
 
     /// The rail for bulk: of the best ones that where a frame will be through first, a rail that has yet to show what it carries
     /// after the others; none while that one is not `usable`. A rail of which no speed is known counts as the fastest, and is not
-    /// waited for.
+    /// waited for. All frames count as equally long.
     #[inline]
     fn bulk_rail(&self, usable: u8) -> Option<u8> {
         if self.bulk.count_ones() < 2 {

@@ -5,8 +5,8 @@
 //! sent there that it queues, and it is measured again. So a path that was slow once is tried now and then, one that is far too
 //! slow to help is left alone in between, and of two equal ones neither is stuck with little because it was given little.
 //!
-//! That frames queue is seen from round trips: they are longer than the shortest by more than half. Up to twice the shortest
-//! there may be room for more all the same, as much as the excess allows.
+//! That frames queue is seen from round trips: they are longer than the shortest by more than half, and more than they vary
+//! anyway. Up to twice the shortest there may be room for more all the same, as much as the excess allows.
 
 use plexus_base::Nanos;
 use plexus_fabric::Flow;
@@ -15,17 +15,29 @@ use plexus_fabric::Flow;
 const OVER: Nanos = Nanos::from_ms(80);
 /// What a look at an idle path adds to what is believed of it: one part in so many.
 const HOPE: u64 = 32;
+/// ... or this part of the fastest, however slow the path seemed: while it was dark it seemed to carry nothing.
+const LEAST_HOPE: u64 = 4096;
+/// Round trips vary so much without a queue.
+const NOISE: Nanos = Nanos::from_us(200);
 
 /// Whether long frames queue on the path.
 fn queues(flow: &Flow) -> bool {
-    flow.rtt.0 * 2 > flow.least_rtt.0 * 3
+    excess(flow) > (flow.least_rtt.0 / 2).max(NOISE.0)
+}
+
+/// How much longer a round trip is than it was without a queue.
+fn excess(flow: &Flow) -> u64 {
+    flow.rtt.since(flow.least_rtt).0
 }
 
 /// What the path may carry, where it may be more than is seen: what is on it takes as long to pass as the round trip is longer
 /// than it would be without.
 fn allows(flow: &Flow) -> Option<u64> {
-    let passes = flow.rtt.since(flow.least_rtt).0.max(1);
-    (flow.rtt.0 < flow.least_rtt.0 * 2).then(|| flow.on_path.saturating_mul(1_000_000_000) / passes)
+    match excess(flow) {
+        excess if excess < NOISE.0 => Some(u64::MAX),
+        excess if excess < flow.least_rtt.0 => Some(flow.on_path.saturating_mul(1_000_000_000) / excess),
+        _ => None,
+    }
 }
 
 /// Of one rail.
@@ -43,9 +55,9 @@ impl Speed {
         let busy = (flow.on_path > 0).then_some((now, flow.acknowledged));
         let measured = match (std::mem::replace(&mut self.since, busy), busy) {
             (Some((since, acknowledged)), Some(_)) => {
-                let took = now.since(since).0.clamp(1, OVER.0);
+                let took = u128::from(now.since(since).0.max(1));
                 let bytes = u128::from(flow.acknowledged.saturating_sub(acknowledged));
-                Some((bytes * 1_000_000_000 / u128::from(took), u128::from(took)))
+                Some((bytes * 1_000_000_000 / took, took.min(OVER.0.into())))
             }
             _ => None,
         };
@@ -62,7 +74,8 @@ impl Speed {
         // Round trips of what has long arrived say nothing.
         let allowed = if busy.is_some() { allows(&flow) } else { Some(u64::MAX) };
         if let (Some(others), Some(allowed)) = (others, allowed) {
-            self.rate = self.rate.max((self.rate + self.rate / HOPE).min(others).min(allowed));
+            let more = (self.rate / HOPE).max(others / LEAST_HOPE).max(1);
+            self.rate = self.rate.max(self.rate.saturating_add(more).min(others).min(allowed));
         }
     }
 
@@ -77,7 +90,7 @@ impl Speed {
 mod tests {
     use super::*;
 
-    const RTT: Nanos = Nanos::from_us(100);
+    const RTT: Nanos = Nanos::from_ms(1);
 
     /// What is said at a time of a path of so many bytes a millisecond, idle, with little on it, or with a queue.
     fn flow(ms: u64, per_ms: u64, on_path: u64, queue: bool) -> Flow {
@@ -107,9 +120,9 @@ mod tests {
         let mut speed = Speed { rate: 1_000_000, since: None };
         looks(&mut speed, 2000, Some(5_000_000), |ms| {
             let rtt = Nanos(RTT.0 * 14 / 10);
-            Flow { acknowledged: ms * 500, on_path: 80, rtt, least_rtt: RTT }
+            Flow { acknowledged: ms * 500, on_path: 800, rtt, least_rtt: RTT }
         });
-        assert_eq!(speed.rate, 2_000_000, "80 bytes in 40 us");
+        assert_eq!(speed.rate, 2_000_000, "800 bytes in 400 us");
     }
 
     /// Of two equal paths the one that was given less carries less: it must not be taken for the slower one.
@@ -141,9 +154,20 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_carries_nothing_is_still_worth_something() {
+    fn a_path_that_carried_nothing_for_long_is_tried_again() {
         let mut speed = Speed { rate: 1, since: None };
-        looks(&mut speed, 500, None, |ms| flow(ms, 0, 1, true));
+        looks(&mut speed, 500, None, |_| flow(0, 0, 1, true));
         assert_eq!(speed.rate(), Some(1));
+        looks(&mut speed, 2000, Some(1_000_000_000), |_| flow(0, 0, 0, false));
+        assert_eq!(speed.rate(), Some(1_000_000_000));
+    }
+
+    #[test]
+    fn a_look_that_comes_late_counts_the_time_that_passed() {
+        let mut speed = Speed { rate: 1_000_000, since: None };
+        for ms in [5, 1005, 2005] {
+            speed.look(Nanos::from_ms(ms), flow(ms, 1000, 1, true), None);
+        }
+        assert_eq!(speed.rate(), Some(1_000_000));
     }
 }

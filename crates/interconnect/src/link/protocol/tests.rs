@@ -160,3 +160,24 @@ fn two_puts_to_one_place_take_one_rail_and_others_spread() {
     assert_eq!(send(&mut core, put(0)), None, "whether the first has landed is not known");
     assert_ne!(send(&mut core, put(64)), None);
 }
+
+/// Looks at a link whose rail's system says that all is well, for so long; how long until it wants the next look.
+fn looked(core: &mut LinkCore<u32>, from_ms: u64, to_ms: u64) -> Option<Nanos> {
+    let mut signs = |_| Signs { silent: Some(Nanos(0)), ..Signs::default() };
+    for ms in (from_ms..to_ms).step_by(5) {
+        assert_eq!(core.tick(Nanos::from_ms(ms), &mut signs), None);
+        core.pump(&mut |_, _, _, _| Ok(()));
+    }
+    core.next_tick()
+}
+
+#[test]
+fn a_link_that_nobody_uses_is_looked_at_less_often() {
+    assert_eq!(core(0).next_tick(), None);
+    let mut core = core(2);
+    let Pace { probe, .. } = core.pace();
+    assert_eq!(looked(&mut core, 0, 500), Some(Nanos(probe.0 / 4)));
+    assert_eq!(looked(&mut core, 500, 1500), Some(probe));
+    fill(&mut core, &bill(Channel::Locks, Kind::Request));
+    assert_eq!(looked(&mut core, 1500, 1510), Some(Nanos(probe.0 / 4)), "used again");
+}
