@@ -11,6 +11,7 @@ pub mod failure;
 pub mod faults;
 pub mod frames;
 pub mod links;
+pub mod locks;
 pub mod page;
 pub mod paths;
 pub mod properties;
@@ -34,6 +35,7 @@ pub use scenario::Scenario;
 
 use cluster::{Cluster, Phase};
 use links::Links;
+use locks::Locks;
 use paths::Paths;
 use properties::{ends, lost, sums};
 
@@ -63,6 +65,10 @@ pub fn run(seed: u64, scenario: Scenario) -> Result<Outcome, Failure> {
     if scenario.name == scenario::PATHS {
         let paths::Outcome { digest, events, delivered, rails_lost, .. } = run_paths(seed)?;
         return Ok(Outcome { digest, events, operations: delivered, rails_lost, counts: Vec::new() });
+    }
+    if scenario.name == scenario::LOCKS {
+        let locks::Outcome { digest, events, operations, .. } = run_locks(seed)?;
+        return Ok(Outcome { digest, events, operations, rails_lost: 0, counts: Vec::new() });
     }
     let (at, broken) = match attempt(seed, scenario, None) {
         (_, Ok(outcome)) => return Ok(outcome),
@@ -101,6 +107,18 @@ pub fn run_paths(seed: u64) -> Result<paths::Outcome, Failure> {
     let result =
         catch_unwind(AssertUnwindSafe(|| paths.drive())).unwrap_or_else(|panic| Err(panicked(&*panic, None)));
     let (scenario, at) = (scenario::PATHS, paths.now());
+    result.map_err(|broken| Failure { scenario, seed, at, broken, history: Vec::new() })
+}
+
+/// Takes one seed through [`scenario::LOCKS`].
+///
+/// # Errors
+/// A property does not hold, or an assertion of the protocol failed.
+pub fn run_locks(seed: u64) -> Result<locks::Outcome, Failure> {
+    let mut locks = Locks::new(seed, None);
+    let result =
+        catch_unwind(AssertUnwindSafe(|| locks.drive())).unwrap_or_else(|panic| Err(panicked(&*panic, None)));
+    let (scenario, at) = (scenario::LOCKS, locks.now());
     result.map_err(|broken| Failure { scenario, seed, at, broken, history: Vec::new() })
 }
 

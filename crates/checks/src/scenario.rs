@@ -84,8 +84,11 @@ pub const LINKS: [&str; 2] = ["links", "wide"];
 /// The scenario that has one link, over paths with a rate and a queue.
 pub const PATHS: &str = "paths";
 
+/// The scenario of the lock manager.
+pub const LOCKS: &str = "locks";
+
 /// All scenarios.
-pub const ALL: [Scenario; 12] = [
+pub const ALL: [Scenario; 13] = [
     Scenario { name: "calm", about: "room for everything, nothing fails", bigger: 1, vary: calm },
     Scenario { name: "hot", about: "one or two blocks that everybody wants", bigger: 1, vary: hot },
     Scenario {
@@ -135,6 +138,12 @@ pub const ALL: [Scenario; 12] = [
         name: PATHS,
         about: "one link over paths with a rate and a queue: what it gives up, shares, and how long it stands still",
         bigger: 10,
+        vary: calm,
+    },
+    Scenario {
+        name: LOCKS,
+        about: "the lock manager: clients and nodes that die, views on top of each other",
+        bigger: 1,
         vary: calm,
     },
     Scenario { name: "mixed", about: "a little of everything but death", bigger: 1, vary: mixed },

@@ -1,0 +1,54 @@
+//! Each request is answered once, with what was asked; at the end nobody waits, and nothing is left anywhere.
+
+use plexus_locks::protocol::{Mode, Why};
+
+use super::{Id, Locks, Node};
+use crate::failure::Broken;
+
+fn broken(what: String) -> Broken {
+    Broken::general("answers", what)
+}
+
+/// A grant answers a request.
+pub(crate) fn granted(run: &Locks, id: Id, mode: Mode) -> Result<(), Broken> {
+    match run.locks.get(&id) {
+        Some(lock) if lock.asked == Some(mode) => Ok(()),
+        other => Err(broken(format!("{id:?} is granted {mode:?} and is {other:?}"))),
+    }
+}
+
+/// So does a refusal; and a reason has its ground.
+pub(crate) fn refused(run: &Locks, id: Id, why: Why) -> Result<(), Broken> {
+    match run.locks.get(&id) {
+        Some(lock) if lock.asked.is_some() => match why {
+            Why::Unknown | Why::Busy | Why::NotWriter => Err(broken(format!("{id:?} was in order: {why}"))),
+            Why::TooManyLocks if run.params.locks_max > 100 => Err(broken(format!("{id:?}: {why}"))),
+            Why::TooManyWaiting if run.params.waiting_max > 50 => Err(broken(format!("{id:?}: {why}"))),
+            _ => Ok(()),
+        },
+        other => Err(broken(format!("{id:?} is refused ({why}) and is {other:?}"))),
+    }
+}
+
+/// Something goes on for ever.
+pub(crate) fn restless(run: &Locks) -> Broken {
+    let waiting: Vec<_> = run.locks.iter().filter(|(_, lock)| lock.asked.is_some()).collect();
+    broken(format!("does not come to rest: {} under way, in wait {waiting:?}", run.under_way))
+}
+
+/// At rest.
+pub(crate) fn check(run: &Locks) -> Result<(), Broken> {
+    if let Some((id, lock)) = run.locks.first_key_value() {
+        return Err(broken(format!("{id:?} is left: {lock:?}")));
+    }
+    for shard in run.nodes.iter().flat_map(Node::shards) {
+        let (me, left) = (shard.config().me, shard.resources().next());
+        if left.is_some() || shard.locks().next().is_some() {
+            return Err(broken(format!("{me} is left with {left:?}")));
+        }
+        if shard.next_tick().is_some() {
+            return Err(broken(format!("{me} has nothing and wants to be woken")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! Deadlocks: a victim was the youngest of a real circle when its confirmation began, and no circle is left at the end.
+//!
+//! A circle is real if its requests wait at masters that are open, their clients still want them, and whoever blocks them still has what
+//! blocks them. What a message under way will change is not known to who sent nothing, but it is known here: the checker sees both ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use plexus_base::WorkerId;
+use plexus_locks::protocol::{Body, Event, Held, LockId, Owner, Resource, Shard, Waiter};
+
+use super::{Id, Locks};
+use crate::failure::Broken;
+
+/// A request that waits: node, worker, lock, number.
+pub(crate) type Request = (usize, usize, LockId, u32);
+
+/// Age, and what makes it unique.
+type Age = (u64, usize, usize, LockId);
+
+/// Requests that were the youngest of a real circle when a search of theirs may have begun its second round.
+#[derive(Default)]
+pub(crate) struct Circles(BTreeSet<Request>);
+
+impl Circles {
+    /// Whether a circle may be found in what this leads to.
+    pub(crate) fn may_begin(event: &Event) -> bool {
+        match event {
+            Event::Message { message, .. } => matches!(message.body, Body::Probe(..) | Body::Chase(..)),
+            Event::Told(_) | Event::Tick => true,
+            _ => false,
+        }
+    }
+
+    /// At this worker a circle may be found now, and these are real.
+    pub(crate) fn note(&mut self, node: usize, worker: usize, real: BTreeSet<Request>) {
+        self.0.extend(real.into_iter().filter(|request| (request.0, request.1) == (node, worker)));
+    }
+
+    /// A request is refused because of a deadlock.
+    pub(crate) fn victim(&self, run: &Locks, id: Id, worker: usize) -> Result<(), Broken> {
+        let request = (id.0, worker, id.1, run.locks[&id].requests);
+        if self.0.contains(&request) {
+            return Ok(());
+        }
+        Err(Broken::general(
+            "circles",
+            format!("{id:?} is a victim and was in no circle, or not the youngest"),
+        ))
+    }
+}
+
+/// At the end, when nobody gives up by itself: all circles were broken.
+pub(crate) fn none_left(run: &Locks) -> Result<(), Broken> {
+    let left = real(run);
+    if left.is_empty() { Ok(()) } else { Err(Broken::general("circles", format!("not broken: {left:?}"))) }
+}
+
+/// The youngest of every real circle.
+pub(crate) fn real(run: &Locks) -> BTreeSet<Request> {
+    let mut edges: BTreeMap<Request, Vec<Request>> = BTreeMap::new();
+    let mut ages: BTreeMap<Request, Age> = BTreeMap::new();
+    for (worker, shard) in shards(run).filter(|(_, shard)| shard.is_open()) {
+        for (_, resource) in shard.resources() {
+            for waiter in resource.converting().chain(resource.waiting()) {
+                if let Some((request, held)) = wants(run, worker, shard, waiter) {
+                    ages.insert(request, (held.born(), request.0, request.1, request.2));
+                    edges.insert(request, blockers(run, worker, shard, resource, waiter));
+                }
+            }
+        }
+    }
+    let in_circle = |request: &&Request| {
+        let own = ages[*request];
+        let (mut seen, mut next) = (BTreeSet::new(), edges[*request].clone());
+        while let Some(at) = next.pop() {
+            if at == **request {
+                return true;
+            }
+            let older = ages.get(&at).is_some_and(|age| *age < own);
+            if older && seen.insert(at) {
+                next.extend(&edges[&at]);
+            }
+        }
+        false
+    };
+    edges.keys().filter(in_circle).copied().collect()
+}
+
+fn shards(run: &Locks) -> impl Iterator<Item = (usize, &Shard)> {
+    let locals = run.nodes.iter().flat_map(|node| node.workers.iter().enumerate());
+    locals.filter_map(|(worker, local)| Some((worker, local.shard.as_ref()?)))
+}
+
+/// What the home of a lock, in the view of its master, knows of it.
+fn home<'a>(run: &'a Locks, worker: usize, master: &Shard, node: usize, lock: LockId) -> Option<&'a Held> {
+    let shard = run.nodes[node].workers.get(worker)?.shard.as_ref()?;
+    (shard.view() == master.view()).then(|| shard.lock(lock)).flatten()
+}
+
+/// The request that waits at the master, if its home still wants it.
+fn wants<'a>(run: &'a Locks, worker: usize, master: &Shard, waiter: &Waiter) -> Option<(Request, &'a Held)> {
+    let (node, lock) = (waiter.who.node.index(), waiter.who.lock);
+    let held = home(run, worker, master, node, lock)?;
+    let same = held.waits() && held.asked().is_some_and(|(seq, _)| seq == waiter.seq);
+    same.then_some(((node, worker, lock, waiter.seq), held))
+}
+
+/// The requests that must be answered before this one can be.
+fn blockers(
+    run: &Locks,
+    worker: usize,
+    master: &Shard,
+    resource: &Resource,
+    waiter: &Waiter,
+) -> Vec<Request> {
+    let against = |mode| !waiter.mode.goes_with(mode);
+    let holders: Vec<_> =
+        resource.granted().iter().filter(|holder| holder.who != waiter.who && against(holder.mode)).collect();
+    if holders.is_empty() {
+        let first = resource.converting().chain(resource.waiting()).next();
+        let first = first.filter(|first| first.who != waiter.who);
+        return first
+            .and_then(|first| wants(run, worker, master, first))
+            .map(|(request, _)| request)
+            .into_iter()
+            .collect();
+    }
+    let mut requests = Vec::new();
+    for holder in holders {
+        let node = holder.who.node.index();
+        let held = home(run, worker, master, node, holder.who.lock);
+        if let Some(held) = held.filter(|held| held.hold().is_some_and(|hold| hold.seq == holder.seq)) {
+            requests.extend(waiting_of(run, node, held.owner()));
+        }
+    }
+    requests
+}
+
+/// All requests that an owner waits with, at any worker.
+fn waiting_of(run: &Locks, node: usize, owner: Owner) -> Vec<Request> {
+    let mut requests = Vec::new();
+    for shard in run.nodes[node].shards() {
+        let WorkerId(worker) = shard.config().worker;
+        for (lock, held) in shard.locks().filter(|(_, held)| held.owner() == owner && held.waits()) {
+            requests.extend(held.asked().map(|(seq, _)| (node, usize::from(worker), lock, seq)));
+        }
+    }
+    requests
+}

@@ -1,0 +1,199 @@
+//! What clients do.
+
+use plexus_base::Nanos;
+use plexus_locks::protocol::{Event, LockId, Mode, Owner, Patience, VALUE_LEN, Want};
+
+use super::{Ev, Id, Lock, Locks, values};
+use crate::failure::Broken;
+
+/// Most locks that a client has at once.
+const MOST: usize = 4;
+
+/// A client: one owner until it dies, then another takes its place.
+pub(crate) struct Client {
+    owner: Owner,
+    born: u64,
+}
+
+impl Locks {
+    pub(crate) fn client(&mut self) -> Client {
+        self.next_owner += 1;
+        Client { owner: Owner(self.next_owner), born: self.engine.now() }
+    }
+
+    /// One act of a client.
+    pub(crate) fn act(&mut self, node: usize, client: usize) -> Result<(), Broken> {
+        let own = |(id, lock): (&Id, &Lock)| (id.0 == node && lock.client == client).then_some(*id);
+        let all: Vec<Id> = self.locks.iter().filter_map(own).collect();
+        let (waiting, held): (Vec<Id>, Vec<Id>) =
+            all.into_iter().partition(|id| self.locks[id].asked.is_some());
+        if self.ending {
+            // Who waits has not decided yet; it is called again when it is answered.
+            if waiting.is_empty() {
+                for id in held {
+                    self.unlock(id)?;
+                }
+            }
+            return Ok(());
+        }
+        let after = self.engine.random.between(1, self.params.think_ns);
+        let life = self.nodes[node].life;
+        self.engine.schedule(after, None, Ev::Client(node, life, client));
+        let random = &mut self.engine.random;
+        if random.percent(self.params.client_deaths) {
+            return self.die(node, client);
+        }
+        if !waiting.is_empty() {
+            let id = *random.pick(&waiting);
+            return match random.below(100) {
+                0..4 => self.handle(node, self.locks[&id].worker, Event::Cancel { lock: id.1 }),
+                4..6 => self.unlock(id),
+                6..20 if self.params.several && waiting.len() + held.len() < MOST => self.lock(node, client),
+                _ => Ok(()),
+            };
+        }
+        let called = held.iter().copied().find(|id| self.locks[id].told);
+        match random.below(100) {
+            0..60 if called.is_some() => called.map_or(Ok(()), |id| self.unlock(id)),
+            0..45 if held.len() < MOST => self.lock(node, client),
+            45..70 if !held.is_empty() => {
+                let id = *self.engine.random.pick(&held);
+                self.convert(id)
+            }
+            70..90 if !held.is_empty() => {
+                let id = *self.engine.random.pick(&held);
+                self.unlock(id)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn mode(&mut self) -> Mode {
+        let random = &mut self.engine.random;
+        let strong = random.percent(self.params.strong);
+        *random.pick(if strong {
+            &[Mode::EX, Mode::EX, Mode::PW]
+        } else {
+            &[Mode::NL, Mode::CR, Mode::CW, Mode::PR]
+        })
+    }
+
+    fn patience(&mut self) -> Patience {
+        let now = self.engine.now();
+        let random = &mut self.engine.random;
+        match random.below(100) {
+            0..20 => Patience::Try,
+            20..45 => Patience::Until(Nanos(now + random.below(self.params.think_ns * 4))),
+            _ => Patience::Forever,
+        }
+    }
+
+    fn lock(&mut self, node: usize, client: usize) -> Result<(), Broken> {
+        let name = self.engine.random.below(self.names.len() as u64) as usize;
+        let worker = usize::from(self.names[name].partition().worker(self.params.workers).0);
+        if self.nodes[node].workers[worker].shard.is_none() {
+            return Ok(());
+        }
+        let (mode, patience) = (self.mode(), self.patience());
+        let notify = self.engine.random.percent(70);
+        self.next_lock += 1;
+        self.operations += 1;
+        let lock = LockId(self.next_lock);
+        let new =
+            Lock { worker, client, name, granted: None, asked: Some(mode), notify, told: false, requests: 1 };
+        self.locks.insert((node, lock), new);
+        let &Client { owner, born } = &self.nodes[node].clients[client];
+        let name = self.names[name].clone();
+        self.handle(node, worker, Event::Lock(Want { lock, owner, born, name, mode, patience, notify }))
+    }
+
+    fn convert(&mut self, id: Id) -> Result<(), Broken> {
+        let (mode, patience) = (self.mode(), self.patience());
+        self.operations += 1;
+        let value = self.to_write(id, Some(mode));
+        let Some(lock) = self.locks.get_mut(&id) else { return Ok(()) };
+        (lock.asked, lock.requests) = (Some(mode), lock.requests + 1);
+        let worker = lock.worker;
+        self.handle(id.0, worker, Event::Convert { lock: id.1, mode, patience, value })
+    }
+
+    pub(crate) fn unlock(&mut self, id: Id) -> Result<(), Broken> {
+        let value = self.to_write(id, None);
+        let Some(lock) = self.locks.get(&id) else { return Ok(()) };
+        let worker = lock.worker;
+        if lock.asked.is_none() {
+            self.locks.remove(&id);
+        } else if let Some(lock) = self.locks.get_mut(&id) {
+            lock.granted = None;
+        }
+        self.handle(id.0, worker, Event::Unlock { lock: id.1, value })
+    }
+
+    /// What is written into the value block as the lock becomes one in mode `to`, or none.
+    fn to_write(&mut self, id: Id, to: Option<Mode>) -> Option<[u8; VALUE_LEN]> {
+        let from = self.locks.get(&id)?.mode()?;
+        let may = from.writes() && to.is_none_or(|to| to.is_within(from));
+        (may && self.engine.random.percent(70)).then(|| values::write(self, id, to.is_some()))
+    }
+
+    fn die(&mut self, node: usize, client: usize) -> Result<(), Broken> {
+        let own: Vec<Id> = self
+            .locks
+            .iter()
+            .filter(|(id, lock)| id.0 == node && lock.client == client)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in own {
+            values::ends(self, id);
+            self.locks.remove(&id);
+        }
+        let owner = self.nodes[node].clients[client].owner;
+        self.nodes[node].clients[client] = self.client();
+        for worker in 0..usize::from(self.params.workers) {
+            self.handle(node, worker, Event::OwnerGone { owner })?;
+        }
+        Ok(())
+    }
+
+    /// A node is dead, and with it all that its clients had.
+    pub(crate) fn nodes_locks_end(&mut self, node: usize) {
+        let own: Vec<Id> = self.locks.keys().filter(|id| id.0 == node).copied().collect();
+        for id in own {
+            values::ends(self, id);
+            self.locks.remove(&id);
+        }
+    }
+
+    pub(crate) fn granted(&mut self, id: Id, mode: Mode) {
+        if let Some(lock) = self.locks.get_mut(&id) {
+            (lock.granted, lock.asked, lock.told) = (Some(mode), None, false);
+        }
+        self.called_again(id);
+    }
+
+    pub(crate) fn refused(&mut self, id: Id) {
+        let Some(lock) = self.locks.get_mut(&id) else { return };
+        lock.asked = None;
+        let held = lock.granted.is_some();
+        self.called_again(id);
+        if !held {
+            self.locks.remove(&id);
+        }
+    }
+
+    pub(crate) fn blocking(&mut self, id: Id) {
+        if let Some(lock) = self.locks.get_mut(&id) {
+            lock.told = true;
+        }
+    }
+
+    /// At the end, a client acts when it is answered and not otherwise.
+    fn called_again(&mut self, id: Id) {
+        if self.ending
+            && let Some(lock) = self.locks.get(&id)
+        {
+            let (life, after) = (self.nodes[id.0].life, self.engine.random.between(1, self.params.think_ns));
+            self.engine.schedule(after, None, Ev::Client(id.0, life, lock.client));
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Modes that do not go together are never usable at once, by whichever clients of whichever living nodes.
+
+use plexus_locks::protocol::Mode;
+
+use super::{Id, Locks};
+use crate::failure::Broken;
+
+/// Checks a grant against what all others can use.
+///
+/// # Errors
+/// Who holds what.
+pub(crate) fn check(run: &Locks, id: Id, mode: Mode) -> Result<(), Broken> {
+    let name = run.locks[&id].name;
+    let others = run.locks.iter().filter(|(other, lock)| **other != id && lock.name == name);
+    for (other, held) in others.filter_map(|(other, lock)| Some((other, lock.mode()?))) {
+        if !mode.goes_with(held) {
+            let what = format!("{id:?} is granted {mode:?} of {name} while {other:?} has {held:?}");
+            return Err(Broken::general("exclusive", what));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! First come, first served: what an open master's queues look like before and after each event.
+//!
+//! Nobody enters a queue anywhere but at its end, nobody leaves it as granted while somebody ahead stays, and nobody is granted past a
+//! queue, except in NL and to less.
+
+use std::collections::BTreeMap;
+
+use plexus_base::Epoch;
+use plexus_locks::protocol::{Mode, Name, Resource, Shard, Who};
+
+use crate::failure::Broken;
+
+/// A request that waits: whose, and its number.
+type Place = (Who, u32);
+
+/// The queues of a master at one moment.
+pub(crate) struct Queues {
+    epoch: Epoch,
+    open: bool,
+    resources: BTreeMap<Name, Lines>,
+}
+
+/// One resource's.
+#[derive(Clone, Default, Debug)]
+struct Lines {
+    held: BTreeMap<Who, (u32, Mode)>,
+    converting: Vec<Place>,
+    waiting: Vec<Place>,
+}
+
+impl Lines {
+    fn of(resource: &Resource) -> Self {
+        Self {
+            held: resource.granted().iter().map(|held| (held.who, (held.seq, held.mode))).collect(),
+            converting: resource.converting().map(|waiter| (waiter.who, waiter.seq)).collect(),
+            waiting: resource.waiting().map(|waiter| (waiter.who, waiter.seq)).collect(),
+        }
+    }
+}
+
+impl Queues {
+    /// Now.
+    pub(crate) fn of(shard: &Shard) -> Self {
+        let resources =
+            shard.resources().map(|(name, resource)| (name.clone(), Lines::of(resource))).collect();
+        Self { epoch: shard.view().epoch, open: shard.is_open(), resources }
+    }
+
+    /// Checks what an event has made of them, unless the view changed.
+    pub(crate) fn check(&self, shard: &Shard) -> Result<(), Broken> {
+        if !self.open || !shard.is_open() || shard.view().epoch != self.epoch {
+            return Ok(());
+        }
+        for (name, before) in &self.resources {
+            let after = shard.resource(name).map(Lines::of).unwrap_or_default();
+            compare(before, &after).map_err(|what| {
+                Broken::general("order", format!("{name:?}: {what}: {before:?} became {after:?}"))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn compare(before: &Lines, after: &Lines) -> Result<(), &'static str> {
+    let left_alone = keeps_order(&before.converting, &after.converting, after)?
+        + keeps_order(&before.waiting, &after.waiting, after)?;
+    for (who, (seq, mode)) in &after.held {
+        let old = before.held.get(who);
+        let new = old.is_none_or(|(old, _)| old != seq);
+        let waited = before.converting.iter().chain(&before.waiting).any(|place| *place == (*who, *seq));
+        let disturbs = !mode.is_within(old.map_or(Mode::NL, |(_, mode)| *mode));
+        let ahead = match old {
+            // Conversions go before new locks.
+            Some(_) => stays(&before.converting, &after.converting),
+            None => left_alone,
+        };
+        if new && !waited && disturbs && ahead > 0 {
+            return Err("granted past a queue");
+        }
+        let passed =
+            before.waiting.contains(&(*who, *seq)) && stays(&before.converting, &after.converting) > 0;
+        if new && passed && disturbs {
+            return Err("a new lock granted past conversions");
+        }
+    }
+    Ok(())
+}
+
+/// How many wait now that waited before.
+fn stays(before: &[Place], after: &[Place]) -> usize {
+    after.iter().filter(|place| before.contains(place)).count()
+}
+
+/// How many of a queue stay; they stand in their order, at its front, and nobody behind one of them was granted.
+fn keeps_order(before: &[Place], after: &[Place], now: &Lines) -> Result<usize, &'static str> {
+    let stay: Vec<Place> = before.iter().copied().filter(|place| after.contains(place)).collect();
+    if !after.starts_with(&stay) {
+        return Err("a queue is out of order");
+    }
+    let granted = |(who, seq): &Place| now.held.get(who).is_some_and(|(held, _)| held == seq);
+    let first = before.iter().position(|place| stay.contains(place));
+    if before[first.unwrap_or(before.len())..].iter().any(granted) {
+        return Err("granted past somebody ahead in the queue");
+    }
+    Ok(stay.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use plexus_base::NodeId;
+    use plexus_locks::protocol::LockId;
+
+    use super::*;
+
+    fn who(lock: u64) -> Who {
+        Who { node: NodeId(0), lock: LockId(lock) }
+    }
+
+    fn lines(held: &[(u64, u32, Mode)], converting: &[(u64, u32)], waiting: &[u64]) -> Lines {
+        Lines {
+            held: held.iter().map(|(lock, seq, mode)| (who(*lock), (*seq, *mode))).collect(),
+            converting: converting.iter().map(|(lock, seq)| (who(*lock), *seq)).collect(),
+            waiting: waiting.iter().map(|lock| (who(*lock), 1)).collect(),
+        }
+    }
+
+    #[track_caller]
+    fn check(before: &Lines, after: &Lines, expect: Result<(), &'static str>) {
+        assert_eq!(compare(before, after), expect);
+    }
+
+    #[test]
+    fn queues_move_from_front_to_back() {
+        let before = lines(&[(1, 1, Mode::EX)], &[], &[2, 3, 4]);
+        check(&before, &lines(&[(2, 1, Mode::EX)], &[], &[3, 4]), Ok(()));
+        check(&before, &lines(&[(2, 1, Mode::PR), (3, 1, Mode::PR)], &[], &[4, 5]), Ok(()));
+        check(&before, &lines(&[(1, 1, Mode::EX)], &[], &[2, 4, 5]), Ok(()));
+        check(&before, &lines(&[(1, 1, Mode::EX), (5, 1, Mode::NL)], &[], &[2, 3, 4]), Ok(()));
+        check(&before, &lines(&[(1, 1, Mode::EX)], &[], &[2, 4, 3]), Err("a queue is out of order"));
+        check(&before, &lines(&[(1, 1, Mode::EX)], &[], &[5, 2, 3, 4]), Err("a queue is out of order"));
+        let passed = Err("granted past somebody ahead in the queue");
+        check(&before, &lines(&[(3, 1, Mode::EX)], &[], &[2, 4]), passed);
+        check(&before, &lines(&[(5, 1, Mode::EX)], &[], &[2, 3, 4]), Err("granted past a queue"));
+    }
+
+    #[test]
+    fn conversions_go_before_new_locks_and_after_each_other() {
+        let before = lines(&[(1, 1, Mode::PR), (2, 1, Mode::PR)], &[(1, 2)], &[3]);
+        check(&before, &lines(&[(1, 2, Mode::EX)], &[], &[3]), Ok(()));
+        check(&before, &lines(&[(1, 1, Mode::PR), (2, 2, Mode::NL)], &[(1, 2)], &[3]), Ok(()));
+        let past = Err("granted past a queue");
+        check(&before, &lines(&[(1, 1, Mode::PR), (2, 2, Mode::PW)], &[(1, 2)], &[3]), past);
+        let new = lines(&[(1, 1, Mode::PR), (2, 1, Mode::PR), (3, 1, Mode::PR)], &[(1, 2)], &[]);
+        check(&before, &new, Err("a new lock granted past conversions"));
+        let only = lines(&[(1, 1, Mode::PR), (2, 1, Mode::PR)], &[], &[3]);
+        check(&only, &lines(&[(1, 2, Mode::PW), (2, 1, Mode::CR)], &[], &[3]), Ok(()));
+    }
+}

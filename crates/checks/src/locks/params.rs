@@ -1,0 +1,69 @@
+//! What is varied from seed to seed.
+
+use plexus_locks::protocol::Name;
+use plexus_sim::Random;
+
+/// One run's parameters.
+#[derive(Clone, Debug)]
+pub(crate) struct Params {
+    pub(crate) nodes: usize,
+    pub(crate) workers: u8,
+    pub(crate) names: usize,
+    /// On each node.
+    pub(crate) clients: usize,
+    /// Requests of all clients together.
+    pub(crate) operations: u64,
+    /// Between two acts of a client, at most.
+    pub(crate) think_ns: u64,
+    /// A message's way, at most; one of fifty takes twenty times as long.
+    pub(crate) delay_ns: u64,
+    pub(crate) deadlock_ns: u64,
+    pub(crate) waiting_max: usize,
+    pub(crate) locks_max: usize,
+    /// Nodes that die, at most.
+    pub(crate) deaths: u64,
+    /// Between two of them, at most.
+    pub(crate) death_ns: u64,
+    /// Of a hundred acts, so many are a client's death.
+    pub(crate) client_deaths: u64,
+    /// Of a hundred requests, so many are for EX or PW.
+    pub(crate) strong: u64,
+    /// Clients ask for a further lock while they wait.
+    pub(crate) several: bool,
+    /// Between two standstills, at most.
+    pub(crate) freeze_ns: u64,
+}
+
+impl Params {
+    pub(crate) fn draw(random: &mut Random) -> Self {
+        let quiet = random.percent(25);
+        Self {
+            nodes: random.between(1, 5) as usize,
+            workers: random.between(1, 3) as u8,
+            names: random.between(1, 6) as usize,
+            clients: random.between(1, 4) as usize,
+            operations: random.between(50, 300),
+            think_ns: *random.pick(&[500, 5_000, 30_000]),
+            delay_ns: *random.pick(&[300, 3_000, 20_000]),
+            deadlock_ns: *random.pick(&[20_000, 100_000]),
+            waiting_max: *random.pick(&[2, 100, 100]),
+            locks_max: *random.pick(&[4, 1_000, 1_000]),
+            deaths: if quiet { 0 } else { random.between(1, 8) },
+            death_ns: *random.pick(&[20_000, 200_000, 1_000_000]),
+            client_deaths: if quiet { 0 } else { *random.pick(&[0, 2, 5]) },
+            strong: random.between(10, 90),
+            several: random.percent(30),
+            freeze_ns: *random.pick(&[50_000, 300_000]),
+        }
+    }
+
+    /// A message's way.
+    pub(crate) fn delay(&self, random: &mut Random) -> u64 {
+        random.between(100, self.delay_ns) * if random.percent(2) { 20 } else { 1 }
+    }
+}
+
+/// The names that clients lock. They lie in different partitions, and so at different masters and workers.
+pub(crate) fn name(number: usize) -> Name {
+    Name::new(format!("resource {number}").as_bytes()).expect("a name")
+}

@@ -1,0 +1,50 @@
+//! Fencing tokens: each comes once for a resource, and a grant's is greater than those of all grants seen before that exclude it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use plexus_locks::protocol::{MODES, Mode, Token};
+
+use crate::failure::Broken;
+
+/// Tokens seen, of each resource.
+#[derive(Default)]
+pub(crate) struct Tokens(BTreeMap<usize, Seen>);
+
+#[derive(Default)]
+struct Seen {
+    all: BTreeSet<Token>,
+    /// The greatest that came with each mode.
+    greatest: [Token; MODES],
+}
+
+impl Tokens {
+    /// A client is granted a resource.
+    pub(crate) fn granted(&mut self, name: usize, mode: Mode, token: Token) -> Result<(), Broken> {
+        let seen = self.0.entry(name).or_default();
+        let excluded = Mode::ALL.into_iter().filter(|other| !other.goes_with(mode));
+        let before = excluded.map(|other| seen.greatest[other.index()]).max().unwrap_or_default();
+        if !seen.all.insert(token) || token <= before {
+            let what = format!("{token:?} of {name} in {mode:?} after {before:?}, new: {}", token > before);
+            return Err(Broken::general("tokens", what));
+        }
+        let greatest = &mut seen.greatest[mode.index()];
+        *greatest = token.max(*greatest);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_excludes_must_be_smaller() {
+        let mut tokens = Tokens::default();
+        assert!(tokens.granted(0, Mode::PR, Token(5)).is_ok());
+        assert!(tokens.granted(0, Mode::PR, Token(4)).is_ok());
+        assert!(tokens.granted(0, Mode::PR, Token(4)).is_err());
+        assert!(tokens.granted(0, Mode::EX, Token(3)).is_err());
+        assert!(tokens.granted(0, Mode::EX, Token(6)).is_ok());
+        assert!(tokens.granted(1, Mode::EX, Token(1)).is_ok());
+    }
+}

@@ -1,0 +1,102 @@
+//! A master knows exactly what members have and wait for: compared whenever nothing is under way, after a change of view above all. So do
+//! clients and their shards know the same, and whoever holds what others wait for was told.
+
+use std::collections::BTreeSet;
+
+use plexus_base::NodeId;
+use plexus_locks::protocol::{LockId, Mode, Shard, Token};
+
+use super::{Locks, Node};
+use crate::failure::Broken;
+
+/// Checks all nodes that live.
+pub(crate) fn check(run: &Locks) -> Result<(), Broken> {
+    for shard in run.nodes.iter().flat_map(Node::shards) {
+        if shard.view() != &run.view || !shard.is_open() {
+            let what = format!("{} is in {:?}, open: {}", shard.config().me, shard.view(), shard.is_open());
+            return Err(broken(what));
+        }
+    }
+    let workers = usize::from(run.params.workers);
+    for worker in 0..workers {
+        let shards = || run.nodes.iter().filter_map(move |node| node.workers.get(worker)?.shard.as_ref());
+        let (mut held, mut waiting) = (BTreeSet::new(), BTreeSet::new());
+        let (mut known, mut queued) = (BTreeSet::new(), BTreeSet::new());
+        for shard in shards() {
+            homes(shard, &mut held, &mut waiting);
+            masters(run, shard, &mut known, &mut queued)?;
+        }
+        if held != known {
+            return Err(broken(format!(
+                "held and unknown {:?}, known and not held {:?}",
+                &held - &known,
+                &known - &held
+            )));
+        }
+        if waiting != queued {
+            let what =
+                format!("waits in vain {:?}, queued in vain {:?}", &waiting - &queued, &queued - &waiting);
+            return Err(broken(what));
+        }
+    }
+    clients(run)
+}
+
+fn broken(what: String) -> Broken {
+    Broken::general("union", what)
+}
+
+type Holds = BTreeSet<(usize, NodeId, LockId, Mode, Token)>;
+type Waits = BTreeSet<(usize, NodeId, LockId, u32, Mode)>;
+
+/// By names' hashes, shortened to what a set can be printed with.
+fn short(name: &plexus_locks::protocol::Name) -> usize {
+    name.bytes().last().copied().map_or(0, usize::from)
+}
+
+fn homes(shard: &Shard, held: &mut Holds, waiting: &mut Waits) {
+    let me = shard.config().me;
+    for (lock, own) in shard.locks() {
+        held.extend(own.hold().map(|hold| (short(own.name()), me, lock, hold.mode, hold.token)));
+        waiting.extend(own.asked().map(|(seq, mode)| (short(own.name()), me, lock, seq, mode)));
+    }
+}
+
+fn masters(run: &Locks, shard: &Shard, known: &mut Holds, queued: &mut Waits) -> Result<(), Broken> {
+    for (name, resource) in shard.resources() {
+        if run.view.master(name.partition()) != shard.config().me {
+            return Err(broken(format!("{} masters {name:?}, which another does", shard.config().me)));
+        }
+        let name = short(name);
+        let holders = resource.granted().iter();
+        known.extend(holders.map(|held| (name, held.who.node, held.who.lock, held.mode, held.token)));
+        let waiters = resource.converting().chain(resource.waiting());
+        queued.extend(waiters.map(|at| (name, at.who.node, at.who.lock, at.seq, at.mode)));
+        let Some(first) = resource.converting().chain(resource.waiting()).next() else { continue };
+        let blocks = |mode: Mode| !first.mode.goes_with(mode);
+        for held in resource.granted().iter().filter(|held| held.who != first.who && blocks(held.mode)) {
+            let lock = run.locks.get(&(held.who.node.index(), held.who.lock));
+            if lock.is_some_and(|lock| lock.notify && !lock.told) {
+                return Err(broken(format!("{held:?} was not told that {first:?} waits")));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn clients(run: &Locks) -> Result<(), Broken> {
+    for ((node, id), lock) in &run.locks {
+        let shard = run.nodes[*node].workers[lock.worker].shard.as_ref();
+        let own = shard.and_then(|shard| shard.lock(*id));
+        let (mode, asked) = own.map_or((None, None), |own| (own.usable(), own.asked()));
+        if lock.mode() != mode || lock.asked != asked.map(|(_, mode)| mode) {
+            return Err(broken(format!("node {node} {id:?}: its client has {lock:?}, its shard {own:?}")));
+        }
+    }
+    let shards = run.nodes.iter().flat_map(Node::shards);
+    let locks: usize = shards.map(|shard| shard.locks().count()).sum();
+    if locks != run.locks.len() {
+        return Err(broken(format!("{locks} locks, and clients have {}", run.locks.len())));
+    }
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! What is encoded is decoded, and nothing else: every message, damaged in every way.
+
+use plexus_base::{Epoch, NodeId, WorkerId};
+
+use super::*;
+
+fn value(validity: Validity) -> Value {
+    Value { bytes: std::array::from_fn(|at| at as u8 + 1), validity }
+}
+
+fn probe(hops: u64, confirming: Option<u16>) -> Box<Probe> {
+    let hop = |lock| Hop {
+        node: NodeId(15),
+        worker: WorkerId(7),
+        lock: LockId(lock),
+        seq: 2,
+        blocker: Chased { lock: LockId(lock + 1), seq: 3, queued: lock % 2 == 0 },
+    };
+    let (node, worker, lock) = (NodeId(3), WorkerId(1), LockId(u64::MAX));
+    let origin = Origin { born: 77, node, worker, lock, seq: 1, round: 9 };
+    Box::new(Probe { origin, path: (0..hops).map(hop).collect(), confirming })
+}
+
+fn every_shape() -> Vec<Message> {
+    let names = [vec![0], b"accounts".to_vec(), vec![0xff; MAX_NAME]];
+    let names = names.map(|bytes| Name::new(&bytes).expect("a name"));
+    let (lock, seq) = (LockId(0x0102_0304_0506_0708), 0x1112_1314);
+    let mut bodies = vec![Body::Done, Body::Ask([0u16, 9, 4095].map(view::Place).into_iter().collect())];
+    let (mut records, mut values) = (Vec::new(), Vec::new());
+    for (at, name) in names.into_iter().enumerate() {
+        let yes = at % 2 == 0;
+        let mode = Mode::ALL[at * 2];
+        let (name, waited_ns) = (|| name.clone(), u64::MAX);
+        let written = yes.then_some([7; VALUE_LEN]);
+        bodies.push(Body::Request(Request {
+            lock,
+            seq,
+            name: name(),
+            mode,
+            attempt: yes,
+            notify: !yes,
+            again: yes,
+            waited_ns,
+        }));
+        let (attempt, again, value_of) =
+            (!yes, yes, [Validity::Unwritten, Validity::Valid, Validity::Lost][at]);
+        let convert = Convert { lock, seq, name: name(), mode, attempt, again, waited_ns, value: written };
+        bodies.push(Body::Convert(convert));
+        bodies.push(Body::Unlock(Unlock { lock, name: name(), died: !yes, value: written }));
+        let why = [Why::TimedOut, Why::Cancelled, Why::Deadlock][at];
+        bodies.push(Body::Cancel(Cancel { lock, seq, name: name(), why }));
+        bodies.push(Body::Refused(Refused { lock, seq, why }));
+        bodies.push(Body::Probe(name(), probe(1 + at as u64, yes.then_some(at as u16))));
+        let blockers = (0..at as u64).map(|lock| Chased { lock: LockId(lock), seq, queued: yes }).collect();
+        bodies.push(Body::Chase(blockers, probe(MAX_HOPS as u64, None)));
+        let (token, value) = (Token(u64::MAX), value(value_of));
+        bodies.push(Body::Granted(Granted { lock, seq, mode, token, value }));
+        bodies.push(Body::Blocking(Blocking { lock, seq, wanted: mode }));
+        records.push(Record { lock, seq, name: name(), mode, notify: yes, token, value });
+        values.push(Handover { name: name(), value, writer: yes });
+        bodies.push(Body::Records(records.clone()));
+        bodies.push(Body::Values(values.clone()));
+    }
+    bodies.extend([Body::Records(Vec::new()), Body::Values(Vec::new())]);
+    bodies.into_iter().map(|body| Message { epoch: Epoch(0x2122_2324), body }).collect()
+}
+
+#[test]
+fn what_is_encoded_is_decoded() {
+    for message in every_shape() {
+        assert_eq!(Message::decode(&message.encode()), Ok(message));
+    }
+}
+
+#[test]
+fn a_request_and_its_grant_are_short() {
+    let len = |wanted: fn(&Body) -> bool| {
+        let found = every_shape().into_iter().find(|message| wanted(&message.body));
+        found.map(|message| message.encode().len())
+    };
+    assert_eq!(len(|body| matches!(body, Body::Request(_))), Some(32 + 1));
+    assert_eq!(len(|body| matches!(body, Body::Granted(_))), Some(32 + 32));
+}
+
+#[test]
+fn hostile_bytes_do_no_harm_and_have_one_reading() {
+    let good: Vec<_> = every_shape().iter().map(Message::encode).collect();
+    plexus_sim::hostile(&good, |bytes| {
+        if let Ok(read) = Message::decode(bytes) {
+            assert_eq!(read.encode(), bytes);
+        }
+    });
+}
+
+#[test]
+fn flipped_and_short_bytes_never_have_two_readings() {
+    for message in every_shape() {
+        let bytes = message.encode();
+        for end in 0..bytes.len() {
+            assert!(Message::decode(&bytes[..end]).is_err());
+        }
+        for at in 0..bytes.len() {
+            for value in [0, 1, 2, 0x7f, 0x80, 0xff, bytes[at] ^ 1, bytes[at].wrapping_add(1)] {
+                let mut changed = bytes.clone();
+                changed[at] = value;
+                if let Ok(read) = Message::decode(&changed) {
+                    assert_eq!(read.encode(), changed);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn another_version_is_named() {
+    let mut bytes = every_shape()[0].encode();
+    bytes[0] = 2;
+    let error = Message::decode(&bytes).expect_err("another version");
+    assert_eq!(error.to_string(), "version 2 of the lock manager's messages; this node speaks 1");
+}

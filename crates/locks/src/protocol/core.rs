@@ -1,0 +1,43 @@
+//! What both halves of a shard share: who it is, in which view, and how what they say leaves.
+
+use std::collections::VecDeque;
+
+use plexus_base::{Nanos, NodeId};
+
+use super::{
+    Action, Config, Counts, Message, View,
+    message::Body,
+    view::{Masters, Place},
+};
+
+#[derive(Clone, Debug)]
+pub(super) struct Core {
+    pub(super) config: Config,
+    pub(super) now: Nanos,
+    pub(super) view: View,
+    pub(super) masters: Masters,
+    /// Messages to this node itself, which never leave.
+    pub(super) inbox: VecDeque<Body>,
+    pub(super) out: Vec<Action>,
+    pub(super) counts: Counts,
+}
+
+impl Core {
+    pub(super) fn send(&mut self, to: NodeId, body: Body) {
+        if to == self.config.me {
+            self.inbox.push_back(body);
+        } else {
+            let message = Message { epoch: self.view.epoch, body };
+            self.out.push(Action::Send { to, message });
+        }
+    }
+
+    pub(super) fn to_master(&mut self, place: Place, body: Body) {
+        self.send(self.masters.of(place).master, body);
+    }
+
+    pub(super) fn fault(&mut self, from: NodeId, what: &'static str) {
+        self.counts.faults += 1;
+        self.out.push(Action::Fault { from, what });
+    }
+}

@@ -1,0 +1,379 @@
+//! The locks of this node's clients: what is held, what is waited for, and since when.
+//!
+//! A lock has at most one request under way, numbered by `seq`. Each is answered once, by the master's grant or refusal: a cancellation only asks the
+//! master to refuse, and where the grant was faster it stands. Nothing waits for the end of an unlock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use plexus_base::{Epoch, Nanos, NodeId};
+
+use super::{
+    Action, LockId, Mode, Name, Owner, Patience, Token, VALUE_LEN, Value, Want, Why,
+    core::Core,
+    message::{Blocking, Body, Cancel, Convert, Granted, Origin, Record, Refused, Request, Unlock},
+    view::{Place, Places},
+};
+
+/// Searches that a request remembers to have passed on, so that none passes twice. More at a time only cost messages.
+const SEEN_MAX: usize = 16;
+
+/// Bytes of records in one message, about.
+const RECORDS_BYTES: usize = 32 << 10;
+
+/// A lock that a client of this node has or waits for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Held {
+    pub(super) name: Name,
+    pub(super) place: Place,
+    pub(super) owner: Owner,
+    pub(super) born: u64,
+    notify: bool,
+    pub(super) seq: u32,
+    pub(super) hold: Option<Hold>,
+    pub(super) pending: Option<Pending>,
+}
+
+/// How a lock is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hold {
+    /// In which mode.
+    pub mode: Mode,
+    /// With which token.
+    pub token: Token,
+    /// By which of its requests.
+    pub seq: u32,
+    /// The value block as it came with the grant.
+    pub value: Value,
+}
+
+/// A request that is not answered yet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Pending {
+    mode: Mode,
+    attempt: bool,
+    write: Option<[u8; VALUE_LEN]>,
+    since: Nanos,
+    /// The view in which it was asked first.
+    epoch: Epoch,
+    until: Option<Nanos>,
+    /// When something is to be done about it.
+    due: Option<Nanos>,
+    /// The master was asked to refuse it.
+    ending: Option<Why>,
+    /// Searches for a deadlock that it began.
+    round: u32,
+    /// Searches that it passed on.
+    seen: Vec<Origin>,
+}
+
+impl Pending {
+    /// Whether it waits, and nobody has thought better of it.
+    pub(super) fn waits(&self) -> bool {
+        !self.attempt && self.ending.is_none()
+    }
+
+    /// Whether the search comes by for the first time.
+    pub(super) fn first_seen(&mut self, origin: Origin) -> bool {
+        let first = !self.seen.contains(&origin);
+        if first && self.seen.len() == SEEN_MAX {
+            self.seen.remove(0);
+        }
+        if first {
+            self.seen.push(origin);
+        }
+        first
+    }
+}
+
+impl Held {
+    /// Of what.
+    #[must_use]
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// Whose.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// The age of its owner's work.
+    #[must_use]
+    pub fn born(&self) -> u64 {
+        self.born
+    }
+
+    /// How it is held, if it is.
+    #[must_use]
+    pub fn hold(&self) -> Option<&Hold> {
+        self.hold.as_ref()
+    }
+
+    /// The mode that its client may use now: while a conversion waits, what both modes allow.
+    #[must_use]
+    pub fn usable(&self) -> Option<Mode> {
+        let mode = self.hold.as_ref()?.mode;
+        Some(self.pending.as_ref().map_or(mode, |pending| mode.common(pending.mode)))
+    }
+
+    /// The request that is not answered yet: its number and the mode it wants.
+    #[must_use]
+    pub fn asked(&self) -> Option<(u32, Mode)> {
+        self.pending.as_ref().map(|pending| (self.seq, pending.mode))
+    }
+
+    /// Whether a request waits that was not cancelled and may wait.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.pending.as_ref().is_some_and(Pending::waits)
+    }
+
+    /// What the master is to be told of the request that is under way.
+    fn request(&self, lock: LockId, core: &Core) -> Option<Body> {
+        let &Held { ref name, seq, notify, ref hold, ref pending, .. } = self;
+        let &Pending { mode, attempt, write: value, since, epoch, .. } = pending.as_ref()?;
+        let (name, waited_ns) = (name.clone(), core.now.since(since).0);
+        let again = epoch < core.view.epoch;
+        Some(match hold {
+            None => Body::Request(Request { lock, seq, name, mode, attempt, notify, again, waited_ns }),
+            Some(_) => Body::Convert(Convert { lock, seq, name, mode, attempt, again, waited_ns, value }),
+        })
+    }
+
+    /// And that it is no longer wanted, if so.
+    fn cancellation(&self, lock: LockId) -> Option<Body> {
+        let why = self.pending.as_ref()?.ending?;
+        Some(Body::Cancel(Cancel { lock, seq: self.seq, name: self.name.clone(), why }))
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Home {
+    pub(super) locks: BTreeMap<LockId, Held>,
+    owned: BTreeSet<(Owner, LockId)>,
+    timers: BTreeSet<(Nanos, LockId)>,
+}
+
+impl Home {
+    pub(super) fn next_tick(&self) -> Option<Nanos> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// The locks of `owner`.
+    pub(super) fn owned_by(&self, owner: Owner) -> Vec<LockId> {
+        let range = (owner, LockId(0))..=(owner, LockId(u64::MAX));
+        self.owned.range(range).map(|(_, lock)| *lock).collect()
+    }
+
+    pub(super) fn lock(&mut self, want: Want, core: &mut Core) {
+        let Want { lock, owner, born, name, mode, patience, notify } = want;
+        assert!(!self.locks.contains_key(&lock), "{lock:?} is a lock already");
+        core.counts.requests += 1;
+        if self.locks.len() >= core.config.locks_max {
+            core.counts.too_many += 1;
+            return core.out.push(Action::Refused { lock, why: Why::TooManyLocks });
+        }
+        let place = core.masters.place(name.partition());
+        let held = Held { name, place, owner, born, notify, seq: 0, hold: None, pending: None };
+        self.locks.insert(lock, held);
+        self.owned.insert((owner, lock));
+        self.ask(lock, mode, patience, None, core);
+    }
+
+    pub(super) fn convert(
+        &mut self,
+        lock: LockId,
+        mode: Mode,
+        patience: Patience,
+        value: Option<[u8; VALUE_LEN]>,
+        core: &mut Core,
+    ) {
+        core.counts.conversions += 1;
+        let refused = match self.locks.get(&lock) {
+            None => Some(Why::Unknown),
+            Some(Held { hold: Some(hold), pending: None, .. }) => {
+                let writes = hold.mode.writes() && mode.is_within(hold.mode);
+                (value.is_some() && !writes).then_some(Why::NotWriter)
+            }
+            Some(_) => Some(Why::Busy),
+        };
+        match refused {
+            Some(why) => core.out.push(Action::Refused { lock, why }),
+            None => self.ask(lock, mode, patience, value, core),
+        }
+    }
+
+    /// Asks the master for what was found to be in order.
+    fn ask(
+        &mut self,
+        lock: LockId,
+        mode: Mode,
+        patience: Patience,
+        write: Option<[u8; VALUE_LEN]>,
+        core: &mut Core,
+    ) {
+        let Some(held) = self.locks.get_mut(&lock) else { return };
+        let until = match patience {
+            Patience::Until(time) => Some(time),
+            Patience::Try | Patience::Forever => None,
+        };
+        let attempt = patience == Patience::Try;
+        let look = core.now + Nanos(core.config.deadlock_ns);
+        let due = (!attempt).then(|| until.map_or(look, |until| until.min(look)));
+        self.timers.extend(due.map(|at| (at, lock)));
+        held.seq += 1;
+        held.pending = Some(Pending {
+            mode,
+            attempt,
+            write,
+            since: core.now,
+            epoch: core.view.epoch,
+            until,
+            due,
+            ending: None,
+            round: 0,
+            seen: Vec::new(),
+        });
+        if let Some(request) = held.request(lock, core) {
+            core.to_master(held.place, request);
+        }
+    }
+
+    pub(super) fn unlock(&mut self, lock: LockId, value: Option<[u8; VALUE_LEN]>, core: &mut Core) {
+        if let Some(Held { pending: Some(_), .. }) = self.locks.get(&lock) {
+            core.counts.cancelled += 1;
+            core.out.push(Action::Refused { lock, why: Why::Cancelled });
+        }
+        self.release(lock, value, false, core);
+    }
+
+    pub(super) fn owner_gone(&mut self, owner: Owner, core: &mut Core) {
+        for lock in self.owned_by(owner) {
+            self.release(lock, None, true, core);
+        }
+    }
+
+    fn release(&mut self, lock: LockId, value: Option<[u8; VALUE_LEN]>, died: bool, core: &mut Core) {
+        if let Some(Held { name, place, .. }) = self.forget(lock) {
+            core.to_master(place, Body::Unlock(Unlock { lock, name, died, value }));
+        }
+    }
+
+    fn forget(&mut self, lock: LockId) -> Option<Held> {
+        self.answered(lock);
+        let held = self.locks.remove(&lock)?;
+        self.owned.remove(&(held.owner, lock));
+        Some(held)
+    }
+
+    /// The request under way is over.
+    fn answered(&mut self, lock: LockId) -> Option<Pending> {
+        let pending = self.locks.get_mut(&lock)?.pending.take()?;
+        if let Some(at) = pending.due {
+            self.timers.remove(&(at, lock));
+        }
+        Some(pending)
+    }
+
+    /// Asks the master to refuse what waits, if nobody has yet.
+    pub(super) fn end(&mut self, lock: LockId, why: Why, core: &mut Core) {
+        let Some(held) = self.locks.get_mut(&lock) else { return };
+        let Some(pending) = held.pending.as_mut().filter(|pending| pending.ending.is_none()) else { return };
+        pending.ending = Some(why);
+        if let Some(at) = pending.due.take() {
+            self.timers.remove(&(at, lock));
+        }
+        if let Some(cancellation) = held.cancellation(lock) {
+            core.to_master(held.place, cancellation);
+        }
+    }
+
+    /// What is due: ends the wait of those whose patience is over; the others, with the number of the search, are to look for a deadlock.
+    pub(super) fn due(&mut self, core: &mut Core) -> Vec<(LockId, u32)> {
+        let mut looking = Vec::new();
+        while let Some((at, lock)) = self.timers.first().copied().filter(|(at, _)| *at <= core.now) {
+            self.timers.remove(&(at, lock));
+            let Some(pending) = self.locks.get_mut(&lock).and_then(|held| held.pending.as_mut()) else {
+                continue;
+            };
+            pending.due = None;
+            if pending.until.is_some_and(|until| until <= core.now) {
+                self.end(lock, Why::TimedOut, core);
+                continue;
+            }
+            let look = core.now + Nanos(core.config.deadlock_ns);
+            let next = pending.until.map_or(look, |until| until.min(look));
+            (pending.due, pending.round) = (Some(next), pending.round + 1);
+            self.timers.insert((next, lock));
+            looking.push((lock, pending.round));
+        }
+        looking
+    }
+
+    pub(super) fn granted(&mut self, granted: Granted, core: &mut Core) {
+        let Granted { lock, seq, mode, token, value } = granted;
+        if self.locks.get(&lock).is_none_or(|held| held.seq != seq) {
+            return;
+        }
+        let Some(pending) = self.answered(lock) else { return };
+        core.counts.granted += 1;
+        core.counts.too_late += u64::from(pending.ending.is_some());
+        if let Some(held) = self.locks.get_mut(&lock) {
+            held.hold = Some(Hold { mode, token, seq, value });
+        }
+        core.out.push(Action::Granted { lock, mode, token, value });
+    }
+
+    pub(super) fn refused(&mut self, refused: Refused, core: &mut Core) {
+        let Refused { lock, seq, why } = refused;
+        if self.locks.get(&lock).is_none_or(|held| held.seq != seq) || self.answered(lock).is_none() {
+            return;
+        }
+        match why {
+            Why::TimedOut => core.counts.timed_out += 1,
+            Why::Deadlock => core.counts.deadlocks += 1,
+            Why::TooManyWaiting => core.counts.too_many += 1,
+            Why::NotGranted => core.counts.not_granted += 1,
+            _ => core.counts.cancelled += 1,
+        }
+        if self.locks.get(&lock).is_some_and(|held| held.hold.is_none()) {
+            self.forget(lock);
+        }
+        core.out.push(Action::Refused { lock, why });
+    }
+
+    pub(super) fn blocking(&mut self, blocking: Blocking, core: &mut Core) {
+        let Blocking { lock, seq, wanted } = blocking;
+        let hold = self.locks.get(&lock).and_then(|held| held.hold);
+        if hold.is_some_and(|hold| hold.seq == seq) {
+            core.counts.blocking += 1;
+            core.out.push(Action::Blocking { lock, wanted });
+        }
+    }
+
+    /// Tells a master that does not know them of all locks in these places: what is held in batches, then what is waited for.
+    pub(super) fn report(&self, to: NodeId, need: &Places, core: &mut Core) {
+        let asked = || self.locks.iter().filter(|(_, held)| need.contains(held.place));
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        for (lock, held) in asked() {
+            let Some(Hold { mode, token, seq, value }) = held.hold else { continue };
+            let (name, notify) = (held.name.clone(), held.notify);
+            let record = Record { lock: *lock, seq, name, mode, notify, token, value };
+            bytes += record.size();
+            batch.push(record);
+            if bytes >= RECORDS_BYTES {
+                core.send(to, Body::Records(std::mem::take(&mut batch)));
+                bytes = 0;
+            }
+        }
+        if !batch.is_empty() {
+            core.send(to, Body::Records(batch));
+        }
+        for (lock, held) in asked() {
+            let messages = [held.request(*lock, core), held.cancellation(*lock)];
+            messages.into_iter().flatten().for_each(|message| core.send(to, message));
+        }
+    }
+}

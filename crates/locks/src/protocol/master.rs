@@ -1,0 +1,261 @@
+//! The resources that this node masters: what holders ask is done, in the order of its arrival.
+//!
+//! While the view changes, requests only join their queues; what can be granted is granted when all is known again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use plexus_base::{Nanos, NodeId};
+
+use super::{
+    Mode, Name, Token, Validity, Value, Why,
+    core::Core,
+    message::{
+        Blocking, Body, Cancel, Chased, Convert, Granted, Handover, Probe, Record, Refused, Request, Unlock,
+    },
+    resource::{Holder, Outcome, Resource, Waiter, Who},
+    view::Places,
+};
+
+/// What a correct member never does.
+pub(super) type Fault = &'static str;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Master {
+    pub(super) resources: BTreeMap<Name, Resource>,
+    /// The last that was given.
+    token: Token,
+    /// Resources that changed while nothing is granted; none: it is.
+    changed: Option<BTreeSet<Name>>,
+}
+
+impl Master {
+    /// Grants nothing yet.
+    pub(super) fn new(token: Token) -> Self {
+        Self { resources: BTreeMap::new(), token, changed: Some(BTreeSet::new()) }
+    }
+
+    pub(super) fn request(&mut self, from: NodeId, request: Request, core: &mut Core) {
+        let Request { lock, seq, name, mode, attempt, notify, waited_ns, .. } = request;
+        let who = Who { node: from, lock };
+        let resource = self.resources.entry(name.clone()).or_default();
+        if resource.holder(who).is_some() || resource.waiter(who).is_some() {
+            return;
+        }
+        if mode == Mode::NL {
+            self.token = self.token.next();
+            let holder = Holder { who, mode, token: self.token, seq, notify, told: false };
+            resource.hold(holder);
+            let value = resource.value;
+            return granted(&holder, value, core);
+        }
+        if self.changed.is_none() && resource.queued() >= core.config.waiting_max {
+            return refused(who, seq, Why::TooManyWaiting, core);
+        }
+        let since = since(core.now, waited_ns);
+        resource.waiting.push_back(Waiter { who, seq, mode, since, attempt, notify });
+        self.settle(&name, core);
+    }
+
+    pub(super) fn convert(&mut self, from: NodeId, convert: Convert, core: &mut Core) -> Result<(), Fault> {
+        let Convert { lock, seq, name, mode, attempt, waited_ns, value, .. } = convert;
+        let who = Who { node: from, lock };
+        let resource = self.resources.get_mut(&name);
+        let Some((resource, holder)) = resource.and_then(|resource| {
+            let holder = *resource.holder(who)?;
+            Some((resource, holder))
+        }) else {
+            // Given up again before its holder said what it has: then that is to come.
+            let known = self.changed.is_none();
+            return if known { Err("a conversion of a lock that is not held") } else { Ok(()) };
+        };
+        // Asked twice, because the master changed in between.
+        if holder.seq >= seq || resource.waiter(who).is_some() {
+            return Ok(());
+        }
+        if mode.is_within(holder.mode) {
+            resource.write(holder.mode, value);
+            self.token = self.token.next();
+            let changed = resource.change(who, seq, mode, self.token);
+            let value = resource.value;
+            if let Some(holder) = changed {
+                granted(&holder, value, core);
+            }
+        } else if self.changed.is_none() && resource.queued() >= core.config.waiting_max {
+            refused(who, seq, Why::TooManyWaiting, core);
+        } else {
+            let (since, notify) = (since(core.now, waited_ns), holder.notify);
+            resource.converting.push_back(Waiter { who, seq, mode, since, attempt, notify });
+        }
+        self.settle(&name, core);
+        Ok(())
+    }
+
+    pub(super) fn unlock(&mut self, from: NodeId, unlock: Unlock, core: &mut Core) {
+        let Unlock { lock, name, died, value } = unlock;
+        let Some(resource) = self.resources.get_mut(&name) else { return };
+        if let Some(holder) = resource.remove(Who { node: from, lock }) {
+            resource.write(holder.mode, value);
+            if died {
+                lose(resource, holder.mode, core);
+            }
+        }
+        self.settle(&name, core);
+    }
+
+    pub(super) fn cancel(&mut self, from: NodeId, cancel: Cancel, core: &mut Core) {
+        let Cancel { lock, seq, name, why } = cancel;
+        let who = Who { node: from, lock };
+        let Some(resource) = self.resources.get_mut(&name) else { return };
+        if resource.waiter(who).is_none_or(|waiter| waiter.seq != seq) {
+            return;
+        }
+        resource.cancel(who);
+        refused(who, seq, why, core);
+        self.settle(&name, core);
+    }
+
+    /// Tells the homes of those that the waiter at the end of the path waits for; when a circle is confirmed, the home of the next one in it.
+    pub(super) fn probe(&mut self, from: NodeId, name: &Name, probe: Probe, core: &mut Core) {
+        let Some(resource) = self.resources.get(name) else { return };
+        let at = probe.confirming.map_or(probe.path.len() - 1, usize::from);
+        let hop = &probe.path[at];
+        let mut chased: BTreeMap<NodeId, Vec<Chased>> = BTreeMap::new();
+        for blocker in resource.blockers(Who { node: from, lock: hop.lock }, hop.seq) {
+            let (lock, seq, queued) = (blocker.who.lock, blocker.seq, blocker.queued);
+            chased.entry(blocker.who.node).or_default().push(Chased { lock, seq, queued });
+        }
+        if probe.confirming.is_some() {
+            let next = probe.path.get(at + 1).map_or(probe.origin.node, |next| next.node);
+            let still = chased.remove(&next).is_some_and(|blockers| blockers.contains(&hop.blocker));
+            if still {
+                core.send(next, Body::Chase(vec![hop.blocker], Box::new(probe)));
+            }
+            return;
+        }
+        for (node, blockers) in chased {
+            core.send(node, Body::Chase(blockers, Box::new(probe.clone())));
+        }
+    }
+
+    /// Grants what can be granted now, or later if the view is changing; forgets a resource that nobody has or wants.
+    fn settle(&mut self, name: &Name, core: &mut Core) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(name.clone());
+            return;
+        }
+        let Some(resource) = self.resources.get_mut(name) else { return };
+        let mut outcomes = Vec::new();
+        resource.settle(&mut self.token, &mut outcomes);
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Granted(holder) => granted(&holder, resource.value, core),
+                Outcome::NotGranted(Waiter { who, seq, .. }) => refused(who, seq, Why::NotGranted, core),
+                Outcome::Blocking(Holder { who, seq, .. }, wanted) => {
+                    core.send(who.node, Body::Blocking(Blocking { lock: who.lock, seq, wanted }));
+                }
+            }
+        }
+        if resource.is_empty() {
+            self.resources.remove(name);
+        }
+    }
+
+    /// The view changes: nothing is granted from now on. Locks whose node `is_gone` are released; resources in `forgotten` places have another
+    /// master or are not known any more: what is known of their value blocks.
+    pub(super) fn suspend(
+        &mut self,
+        token: Token,
+        is_gone: impl Fn(NodeId) -> bool,
+        forgotten: impl Fn(&Name) -> bool,
+        core: &mut Core,
+    ) -> BTreeMap<Name, Handover> {
+        self.token = token;
+        let changed = self.changed.get_or_insert_default();
+        for (name, resource) in &mut self.resources {
+            let holders = resource.granted.iter().map(|holder| holder.who);
+            let all = holders.chain(resource.waiting.iter().map(|waiter| waiter.who));
+            let dead: Vec<Who> = all.filter(|who| is_gone(who.node)).collect();
+            for who in &dead {
+                core.counts.purged += 1;
+                if let Some(holder) = resource.remove(*who) {
+                    lose(resource, holder.mode, core);
+                }
+            }
+            if !dead.is_empty() {
+                changed.insert(name.clone());
+            }
+        }
+        let mut values = BTreeMap::new();
+        self.resources.retain(|name, resource| {
+            let forget = forgotten(name);
+            if forget {
+                let writer = resource.granted.iter().any(|holder| holder.mode.writes());
+                values.insert(name.clone(), Handover { name: name.clone(), value: resource.value, writer });
+            }
+            !forget
+        });
+        values
+    }
+
+    /// A lock that a member holds, taken over.
+    pub(super) fn rebuild(&mut self, from: NodeId, record: &Record, core: &mut Core) -> Result<(), Fault> {
+        let Record { lock, seq, ref name, mode, notify, token, .. } = *record;
+        let who = Who { node: from, lock };
+        let resource = self.resources.entry(name.clone()).or_default();
+        if resource.holder(who).is_some() {
+            return Err("a lock reported twice");
+        }
+        resource.hold(Holder { who, mode, token, seq, notify, told: false });
+        core.counts.rebuilt += 1;
+        if let Some(changed) = &mut self.changed {
+            changed.insert(name.clone());
+        }
+        Ok(())
+    }
+
+    /// What a rebuilt resource's value block is. There need be no such resource yet: one that is only waited for.
+    pub(super) fn set_value(&mut self, name: &Name, value: Value, core: &mut Core) {
+        match value.validity {
+            Validity::Lost => core.counts.values_lost += 1,
+            _ => core.counts.values_kept += 1,
+        }
+        self.resources.entry(name.clone()).or_default().value = value;
+    }
+
+    /// All is known and asked again: grants from now on, beginning with what has waited longest at `rebuilt` places.
+    pub(super) fn resume(&mut self, rebuilt: &Places, core: &mut Core) {
+        for name in self.changed.take().unwrap_or_default() {
+            if let Some(resource) = self.resources.get_mut(&name)
+                && rebuilt.contains(core.masters.place(name.partition()))
+            {
+                resource.sort();
+                core.counts.waiting_rebuilt += resource.queued() as u64;
+            }
+            self.settle(&name, core);
+        }
+    }
+}
+
+/// Since when a request that has waited so long waits, by the clock here.
+fn since(now: Nanos, waited_ns: u64) -> i64 {
+    (now.0 as i64).saturating_sub(i64::try_from(waited_ns).unwrap_or(i64::MAX))
+}
+
+/// Who held `mode` is dead: what it could have written may be missing.
+fn lose(resource: &mut Resource, mode: Mode, core: &mut Core) {
+    if mode.writes() {
+        resource.value = resource.value.lost();
+        core.counts.values_lost += 1;
+    }
+}
+
+fn granted(holder: &Holder, value: Value, core: &mut Core) {
+    let Holder { who: Who { node, lock }, mode, token, seq, .. } = *holder;
+    core.send(node, Body::Granted(Granted { lock, seq, mode, token, value }));
+}
+
+fn refused(who: Who, seq: u32, why: Why, core: &mut Core) {
+    let Who { node, lock } = who;
+    core.send(node, Body::Refused(Refused { lock, seq, why }));
+}

@@ -1,0 +1,344 @@
+//! The lock manager's protocol, pure: who gets which lock, and what becomes of all that when members come and go.
+//!
+//! A [`Shard`] is all that one worker of one node knows, in both roles: *home* of the locks of this node's clients, and *master* of the
+//! resources in its partitions. It reads no clock, file or socket: [`Shard::handle`] takes an [`Event`] and pushes [`Action`]s, which the driver
+//! carries out in their order. What the two halves say to each other goes the same way as between nodes, except that it does not leave.
+//!
+//! # How a lock is granted
+//!
+//! ```text
+//! home --Request--> master: queue --Granted{token, value}--> home
+//! home --Unlock{value}--> master                              (nothing comes back)
+//! ```
+//!
+//! A resource's name hashes to one of 4,096 partitions; `partition % workers` is its worker on every node, and of the members one is its
+//! master ([`View::master`]).
+//!
+//! # What holds
+//!
+//! - Modes that do not go together ([`Mode::goes_with`]) are never held at once by members of a view.
+//! - Each request is answered once: granted or refused with a reason. Cancellation and patience ask the master to refuse; a grant that is under way
+//!   already stands.
+//! - Requests for a resource are served in the order of their arrival at its master, conversions before new locks. After a change of master in the
+//!   order of their waiting.
+//! - Every grant has a [`Token`], greater than those of all grants of the resource that it excludes.
+//! - What comes with a grant of a mode beside which nobody writes is the last value written, or says that it may not be.
+//! - Of requests that wait for each other in a circle, the youngest is refused; nobody else for that reason.
+//! - A master that is open knows exactly the locks that members hold and wait for, apart from what is under way.
+//!
+//! # What the driver must keep
+//!
+//! - Messages of one [`Kind`] from one life of a node to one life of another arrive once each and in the order sent, until one of them ends. Then
+//!   any first part of them may have arrived. Nothing depends on the order of the two kinds. The sender's life comes with each.
+//! - A view is handed in when everybody outside of it is dead or fenced. Views that are decided one after the other have epochs that are, and
+//!   a node that misses none recovers at less cost; it may miss some.
+//! - An owner's number means the same at all workers of a node; [`Action::Tell`] may arrive in any order.
+//! - Handing in [`Event::Tick`] at [`Shard::next_tick`], or later.
+//! - Numbers of locks are never used again in one life of a node.
+//! - A client that converts may use what both modes allow from the moment it asks until it is answered ([`Held::usable`]).
+//! - Messages that come before a node's first view are handed in after it.
+//!
+//! # What members can do
+//!
+//! Whatever a member sends, nothing here panics: a message that no correct member sends is dropped with an [`Action::Fault`] that names who sent it. A member
+//! can still lie about what it holds, so the node should stop on the first.
+
+#[cfg(test)]
+mod bytes;
+mod core;
+mod counts;
+mod deadlock;
+#[cfg(test)]
+mod fuzz;
+mod home;
+mod interface;
+mod master;
+mod message;
+mod mode;
+mod name;
+mod recovery;
+mod resource;
+#[cfg(test)]
+mod tests;
+mod value;
+mod view;
+mod wire;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use plexus_base::{Incarnation, Nanos, NodeId};
+
+pub use counts::Counts;
+pub use deadlock::Errand;
+pub use home::{Held, Hold};
+pub use interface::{Action, Config, Event, LockId, Owner, Patience, Want, Why};
+pub use message::{
+    Blocking, Body, Cancel, Chased, Convert, Granted, Handover, Hop, Kind, MAX_HOPS, Message, Origin, Probe,
+    Record, Refused, Request, Unlock,
+};
+pub use mode::{MODES, Mode};
+pub use name::{MAX_NAME, Name, NameError};
+pub use resource::{Holder, Resource, Waiter, Who};
+pub use value::{Token, VALUE_LEN, Validity, Value};
+pub use view::{Places, View};
+pub use wire::DecodeError;
+
+use self::{
+    core::Core,
+    home::Home,
+    master::{Fault, Master},
+    recovery::{HeldBack, Recovery, do_as_master},
+    view::{Masters, Place},
+};
+
+/// Messages of a newer view that are kept until it comes: far more than a link has under way in the time that a view takes to reach everybody.
+const PARKED_MAX: usize = 1 << 20;
+
+/// All locks of one worker of one node, in both roles. See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Shard {
+    core: Core,
+    home: Home,
+    master: Master,
+    recovering: Option<Recovery>,
+    /// Value blocks of what was mastered here in the view before.
+    values: BTreeMap<Name, Handover>,
+    parked: Vec<(NodeId, Incarnation, Message)>,
+}
+
+impl Shard {
+    /// A shard without locks, in the first view that this life of the node is in; it asks the other members what it masters.
+    ///
+    /// # Panics
+    /// When the configuration is impossible: no such worker, or a view without this life of the node.
+    #[must_use]
+    pub fn new(config: Config, view: View, out: &mut Vec<Action>) -> Self {
+        assert!(config.worker.0 < config.workers, "a worker of the node");
+        assert!(view.life(config.me) == Some(config.life), "a view without this life of the node");
+        let masters = Masters::new(&view, config.worker, config.workers);
+        let need = masters.mastered_by(config.me).collect();
+        let master = Master::new(Token::before(view.epoch));
+        let recovery = Recovery::new(need, &view);
+        let (inbox, counts) = (VecDeque::new(), Counts::default());
+        let core = Core { config, now: Nanos(0), view, masters, inbox, out: Vec::new(), counts };
+        let mut shard = Self {
+            core,
+            home: Home::default(),
+            master,
+            recovering: None,
+            values: BTreeMap::new(),
+            parked: Vec::new(),
+        };
+        shard.ask(recovery);
+        shard.settle();
+        out.append(&mut shard.core.out);
+        shard
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        &self.core.counts
+    }
+
+    /// What it was made with.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.core.config
+    }
+
+    /// The view that it is in.
+    #[must_use]
+    pub fn view(&self) -> &View {
+        &self.core.view
+    }
+
+    /// Whether what it masters is complete, so that requests are granted.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.recovering.is_none()
+    }
+
+    /// The time of the next [`Event::Tick`].
+    #[must_use]
+    pub fn next_tick(&self) -> Option<Nanos> {
+        self.home.next_tick()
+    }
+
+    /// The locks that clients of this node have or wait for here, by their numbers.
+    pub fn locks(&self) -> impl Iterator<Item = (LockId, &Held)> {
+        self.home.locks.iter().map(|(lock, held)| (*lock, held))
+    }
+
+    /// A lock of a client of this node.
+    #[must_use]
+    pub fn lock(&self, lock: LockId) -> Option<&Held> {
+        self.home.locks.get(&lock)
+    }
+
+    /// The resources that it masters and somebody has or wants.
+    pub fn resources(&self) -> impl Iterator<Item = (&Name, &Resource)> {
+        self.master.resources.iter()
+    }
+
+    /// A resource that it masters.
+    #[must_use]
+    pub fn resource(&self, name: &Name) -> Option<&Resource> {
+        self.master.resources.get(name)
+    }
+
+    /// Handles one event to its end; what is to be done is pushed to `out`.
+    ///
+    /// # Panics
+    /// When the driver broke its contract: a number of a lock used twice, a view that is not newer or has no place for this node.
+    pub fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
+        self.core.now = now;
+        std::mem::swap(&mut self.core.out, out);
+        let core = &mut self.core;
+        match event {
+            Event::Lock(want) => self.home.lock(want, core),
+            Event::Convert { lock, mode, patience, value } => {
+                self.home.convert(lock, mode, patience, value, core);
+            }
+            Event::Unlock { lock, value } => self.home.unlock(lock, value, core),
+            Event::Cancel { lock } => self.home.end(lock, Why::Cancelled, core),
+            Event::OwnerGone { owner } => self.home.owner_gone(owner, core),
+            Event::Message { from, life, message } => self.arrived(from, life, message),
+            Event::Told(errand) => self.told(errand),
+            Event::View(view) => self.change(view),
+            Event::Tick => {
+                for (lock, round) in self.home.due(core) {
+                    self.look(lock, round);
+                }
+            }
+        }
+        self.settle();
+        std::mem::swap(&mut self.core.out, out);
+    }
+
+    /// What the halves have to say to each other.
+    fn settle(&mut self) {
+        while let Some(body) = self.core.inbox.pop_front() {
+            let me = self.core.config.me;
+            self.current(me, body);
+        }
+    }
+
+    /// A message from another node.
+    fn arrived(&mut self, from: NodeId, life: Incarnation, message: Message) {
+        let counts = &mut self.core.counts;
+        if message.epoch > self.core.view.epoch {
+            counts.new_epoch += 1;
+            if self.parked.len() < PARKED_MAX {
+                return self.parked.push((from, life, message));
+            }
+            return self.core.fault(from, "more messages of a view to come than can be kept");
+        }
+        if self.core.view.life(from) != Some(life) || from == self.core.config.me {
+            counts.strangers += 1;
+        } else if message.epoch == self.core.view.epoch {
+            self.current(from, message.body);
+        } else {
+            self.older(from, message);
+        }
+    }
+
+    /// A message of an earlier view from a member: good only about a partition whose master has not changed since.
+    fn older(&mut self, from: NodeId, Message { epoch, body }: Message) {
+        let me = self.core.config.me;
+        let place = match &body {
+            Body::Request(Request { name, .. })
+            | Body::Convert(Convert { name, .. })
+            | Body::Unlock(Unlock { name, .. })
+            | Body::Cancel(Cancel { name, .. }) => self.place_of(name).ok().map(|place| (place, me)),
+            Body::Granted(Granted { lock, .. })
+            | Body::Refused(Refused { lock, .. })
+            | Body::Blocking(Blocking { lock, .. }) => self.lock(*lock).map(|held| (held.place, from)),
+            // Searches begin again, and answers are to questions that nobody asks any more.
+            _ => None,
+        };
+        let good = place.is_some_and(|(place, master)| {
+            let mastery = self.core.masters.of(place);
+            mastery.master == master && mastery.since <= epoch
+        });
+        if !good {
+            self.core.counts.old_epoch += 1;
+            return;
+        }
+        self.core.counts.late += 1;
+        match (place, &mut self.recovering) {
+            (Some((place, master)), Some(recovery)) if master == me => {
+                recovery.held_back.push(HeldBack { from, epoch, place, body });
+            }
+            _ => self.current(from, body),
+        }
+    }
+
+    /// A message of this view, from any member and this one.
+    fn current(&mut self, from: NodeId, body: Body) {
+        if let Err(what) = self.dispatch(from, body) {
+            self.core.fault(from, what);
+        }
+    }
+
+    fn dispatch(&mut self, from: NodeId, body: Body) -> Result<(), Fault> {
+        match body {
+            Body::Records(records) => self.records(from, &records),
+            Body::Values(values) => self.handed(from, values),
+            Body::Done => self.done(from),
+            Body::Ask(need) => {
+                self.answer(from, &need);
+                Ok(())
+            }
+            Body::Chase(chased, probe) => {
+                self.chase(&chased, &probe);
+                Ok(())
+            }
+            Body::Granted(Granted { lock, .. })
+            | Body::Refused(Refused { lock, .. })
+            | Body::Blocking(Blocking { lock, .. }) => self.for_home(from, lock, body),
+            Body::Request(Request { ref name, .. })
+            | Body::Convert(Convert { ref name, .. })
+            | Body::Unlock(Unlock { ref name, .. })
+            | Body::Cancel(Cancel { ref name, .. })
+            | Body::Probe(ref name, _) => {
+                let place = self.place_of(name)?;
+                if self.core.masters.of(place).master != self.core.config.me {
+                    return Err("a message for another master");
+                }
+                let epoch = self.core.view.epoch;
+                match &mut self.recovering {
+                    Some(_) if matches!(body, Body::Probe(..)) => {}
+                    Some(recovery) => recovery.held_back.push(HeldBack { from, epoch, place, body }),
+                    None => return do_as_master(&mut self.master, from, body, &mut self.core),
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// A master's word about a lock of a client of this node, which may have given it up meanwhile.
+    fn for_home(&mut self, from: NodeId, lock: LockId, body: Body) -> Result<(), Fault> {
+        let Some(held) = self.home.locks.get(&lock) else { return Ok(()) };
+        if self.core.masters.of(held.place).master != from {
+            return Err("an answer from someone who is not the master");
+        }
+        match body {
+            Body::Granted(granted) => self.home.granted(granted, &mut self.core),
+            Body::Refused(refused) => self.home.refused(refused, &mut self.core),
+            Body::Blocking(blocking) => self.home.blocking(blocking, &mut self.core),
+            _ => return Err("a master's word that is none"),
+        }
+        Ok(())
+    }
+
+    /// The place of the resource's partition among those of this worker.
+    fn place_of(&self, name: &Name) -> Result<Place, Fault> {
+        let Config { worker, workers, .. } = self.core.config;
+        let partition = name.partition();
+        if partition.worker(workers) != worker {
+            return Err("a message for another worker");
+        }
+        Ok(self.core.masters.place(partition))
+    }
+}

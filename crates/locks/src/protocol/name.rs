@@ -1,0 +1,116 @@
+//! Names of resources, and the hash that decides who masters one.
+
+use std::{cmp::Ordering, fmt, sync::Arc};
+
+use plexus_base::{BlockId, Partition};
+
+/// Most bytes of a name: its length is one byte on the wire.
+pub const MAX_NAME: usize = 255;
+
+/// Why bytes are not a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NameError {
+    /// No byte at all.
+    #[error("a lock needs a name of 1 to {MAX_NAME} bytes; this one is empty")]
+    Empty,
+    /// More than [`MAX_NAME`].
+    #[error("a lock needs a name of 1 to {MAX_NAME} bytes; this one has {0}")]
+    Long(usize),
+}
+
+/// The name of a resource: 1 to 255 bytes, any. Cheap to clone; ordered by hash first, so that most comparisons end at once.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Name {
+    hash: u64,
+    bytes: Arc<[u8]>,
+}
+
+impl Name {
+    /// The name with these bytes.
+    ///
+    /// # Errors
+    /// Too few or too many.
+    pub fn new(bytes: &[u8]) -> Result<Self, NameError> {
+        match bytes.len() {
+            0 => Err(NameError::Empty),
+            1..=MAX_NAME => Ok(Self { hash: hash(bytes), bytes: bytes.into() }),
+            len => Err(NameError::Long(len)),
+        }
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The hash partition that the resource belongs to.
+    #[must_use]
+    pub fn partition(&self) -> Partition {
+        Partition((self.hash % u64::from(Partition::COUNT)) as u16)
+    }
+}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.hash.cmp(&other.hash).then_with(|| self.bytes.cmp(&other.bytes))
+    }
+}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.bytes.escape_ascii())
+    }
+}
+
+/// The same on every node and in every run, because mastering is decided by it: eight bytes at a time through the mixer of
+/// [`BlockId::hash`], begun with the length so that zeros at the end count.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.chunks(8).fold(bytes.len() as u64, |state, chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        BlockId(state.rotate_left(5) ^ u64::from_le_bytes(word)).hash()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_1_to_255_bytes() {
+        assert_eq!(Name::new(b""), Err(NameError::Empty));
+        assert!(Name::new(&[0]).is_ok() && Name::new(&[0xff; 255]).is_ok());
+        assert_eq!(Name::new(&[b'x'; 10_000]), Err(NameError::Long(10_000)));
+        let why = NameError::Long(10_000).to_string();
+        assert_eq!(why, "a lock needs a name of 1 to 255 bytes; this one has 10000");
+    }
+
+    #[test]
+    fn names_are_spread_over_partitions() {
+        let mut share = vec![0u32; usize::from(Partition::COUNT)];
+        for number in 0..200_000u32 {
+            let name = Name::new(format!("accounts/{number}").as_bytes()).expect("a name");
+            share[usize::from(name.partition().0)] += 1;
+        }
+        let (least, most) = (share.iter().min(), share.iter().max());
+        assert!(least > Some(&15) && most < Some(&100), "{least:?} to {most:?} of 49 each");
+    }
+
+    #[test]
+    fn what_nearly_is_the_same_name_is_another() {
+        let hash = |bytes: &[u8]| Name::new(bytes).expect("a name").hash;
+        let names: [&[u8]; 6] = [b"a", b"a\0", b"a\0\0\0\0\0\0\0", b"a\0\0\0\0\0\0\0\0", b"b", b"12345678a"];
+        for (at, one) in names.iter().enumerate() {
+            for other in &names[at + 1..] {
+                assert_ne!(hash(one), hash(other), "{one:?} {other:?}");
+            }
+        }
+    }
+}

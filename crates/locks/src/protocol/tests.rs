@@ -1,0 +1,374 @@
+//! One shard alone, and two by hand: what a client sees of each thing that the protocol does.
+
+use plexus_base::{Epoch, Incarnation, WorkerId};
+
+use super::*;
+
+const FIRST: Owner = Owner(1);
+
+fn config(me: u8) -> Config {
+    Config {
+        me: NodeId(me),
+        life: Incarnation(1),
+        worker: WorkerId(0),
+        workers: 1,
+        deadlock_ns: 1_000,
+        waiting_max: 2,
+        locks_max: 8,
+    }
+}
+
+fn view(epoch: u32, nodes: &[u8]) -> View {
+    View { epoch: Epoch(epoch), members: nodes.iter().map(|node| (NodeId(*node), Incarnation(1))).collect() }
+}
+
+/// Shards between which messages pass at once, or not at all while they are held up.
+struct Few {
+    shards: Vec<Shard>,
+    now: u64,
+    held_up: bool,
+    said: Vec<(usize, NodeId, Message)>,
+    /// What clients were told: node, and grant, refusal or call.
+    told: Vec<(usize, Action)>,
+}
+
+impl Few {
+    fn new(nodes: &[u8]) -> Self {
+        let mut few = Self { shards: Vec::new(), now: 0, held_up: true, said: Vec::new(), told: Vec::new() };
+        for node in nodes {
+            let mut out = Vec::new();
+            few.shards.push(Shard::new(config(*node), view(1, nodes), &mut out));
+            few.took(usize::from(*node), out);
+        }
+        few.go_on();
+        few
+    }
+
+    fn took(&mut self, node: usize, out: Vec<Action>) {
+        for action in out {
+            match action {
+                Action::Send { to, message } => self.said.push((node, to, message)),
+                Action::Open { .. } => {}
+                Action::Fault { .. } => panic!("{action:?}"),
+                other => self.told.push((node, other)),
+            }
+        }
+    }
+
+    fn go_on(&mut self) {
+        self.held_up = false;
+        while !self.said.is_empty() && !self.held_up {
+            let (from, to, message) = self.said.remove(0);
+            let event = Event::Message { from: NodeId(from as u8), life: Incarnation(1), message };
+            self.hand(to.index(), event);
+        }
+    }
+
+    fn hand(&mut self, node: usize, event: Event) {
+        let mut out = Vec::new();
+        self.shards[node].handle(Nanos(self.now), event, &mut out);
+        self.took(node, out);
+    }
+
+    fn event(&mut self, node: usize, event: Event) {
+        self.hand(node, event);
+        if !self.held_up {
+            self.go_on();
+        }
+    }
+
+    fn lock(&mut self, node: usize, lock: u64, owner: Owner, name: &[u8], mode: Mode, patience: Patience) {
+        let name = Name::new(name).expect("a name");
+        let (lock, born) = (LockId(lock), lock);
+        self.event(node, Event::Lock(Want { lock, owner, born, name, mode, patience, notify: true }));
+    }
+
+    fn convert(&mut self, node: usize, lock: u64, mode: Mode, value: Option<[u8; VALUE_LEN]>) {
+        self.event(node, Event::Convert { lock: LockId(lock), mode, patience: Patience::Forever, value });
+    }
+
+    fn unlock(&mut self, node: usize, lock: u64, value: Option<[u8; VALUE_LEN]>) {
+        self.event(node, Event::Unlock { lock: LockId(lock), value });
+    }
+
+    /// What clients were told since the last time: lock, and `+MODE`, `-reason` or `?MODE`.
+    fn news(&mut self) -> Vec<String> {
+        let told = self.told.drain(..).map(|(_, action)| match action {
+            Action::Granted { lock, mode, .. } => format!("{}+{mode:?}", lock.0),
+            Action::Refused { lock, why } => format!("{}-{why:?}", lock.0),
+            Action::Blocking { lock, wanted } => format!("{}?{wanted:?}", lock.0),
+            other => format!("{other:?}"),
+        });
+        told.collect()
+    }
+
+    /// The value and its validity that came with the grant of `lock` among the news.
+    fn value_of(&self, lock: u64) -> (u8, Validity) {
+        let found = self.told.iter().rev().find_map(|(_, action)| match action {
+            Action::Granted { lock: granted, value, .. } if granted.0 == lock => Some(*value),
+            _ => None,
+        });
+        let value = found.expect("a grant");
+        (value.bytes[0], value.validity)
+    }
+
+    /// A name that `node` masters.
+    fn name_at(&self, node: u8) -> Vec<u8> {
+        let view = self.shards[0].view();
+        let mut names = (0..=255).map(|byte| vec![byte]);
+        let mastered =
+            |name: &Vec<u8>| view.master(Name::new(name).expect("a name").partition()) == NodeId(node);
+        names.find(mastered).expect("each node masters something")
+    }
+}
+
+#[test]
+fn what_is_mastered_here_is_granted_without_a_word() {
+    let mut few = Few::new(&[0, 1]);
+    let name = few.name_at(0);
+    few.held_up = true;
+    few.lock(0, 1, FIRST, &name, Mode::EX, Patience::Forever);
+    few.unlock(0, 1, None);
+    assert_eq!((few.news(), few.said.len()), (vec!["1+EX".to_owned()], 0));
+}
+
+#[test]
+fn requests_are_served_in_order_and_holders_told() {
+    let mut few = Few::new(&[0, 1]);
+    let name = few.name_at(1);
+    few.lock(0, 1, FIRST, &name, Mode::PR, Patience::Forever);
+    few.lock(1, 2, FIRST, &name, Mode::EX, Patience::Forever);
+    few.lock(0, 3, Owner(2), &name, Mode::PR, Patience::Forever);
+    assert_eq!(few.news(), ["1+PR", "1?EX"]);
+    few.lock(0, 4, Owner(3), &name, Mode::PR, Patience::Forever);
+    few.lock(0, 5, Owner(3), &name, Mode::PR, Patience::Try);
+    few.lock(0, 6, Owner(3), &name, Mode::NL, Patience::Try);
+    assert_eq!(few.news(), ["4-TooManyWaiting", "5-TooManyWaiting", "6+NL"]);
+    few.unlock(0, 1, None);
+    assert_eq!(few.news(), ["2+EX", "2?PR"]);
+    few.lock(0, 7, Owner(3), &name, Mode::PR, Patience::Try);
+    assert_eq!(few.news(), ["7-NotGranted"]);
+    few.unlock(1, 2, None);
+    assert_eq!(few.news(), ["3+PR"]);
+}
+
+#[test]
+fn conversions_go_before_new_locks_and_to_less_at_once() {
+    let mut few = Few::new(&[0, 1]);
+    let name = few.name_at(0);
+    few.lock(0, 1, FIRST, &name, Mode::PR, Patience::Forever);
+    few.lock(1, 2, FIRST, &name, Mode::PR, Patience::Forever);
+    few.lock(1, 3, Owner(2), &name, Mode::EX, Patience::Forever);
+    few.convert(1, 2, Mode::PW, None);
+    assert_eq!(few.news(), ["1+PR", "2+PR", "1?EX", "2?EX"]);
+    few.convert(0, 1, Mode::CR, None);
+    assert_eq!(few.news(), ["1+CR", "1?EX", "2+PW", "2?EX"]);
+    few.convert(1, 2, Mode::NL, None);
+    few.unlock(0, 1, None);
+    assert_eq!(few.news(), ["2+NL", "3+EX"]);
+}
+
+#[test]
+fn what_cannot_be_asked_is_refused_with_the_reason() {
+    let mut few = Few::new(&[0]);
+    few.convert(0, 1, Mode::EX, None);
+    few.lock(0, 1, FIRST, b"a", Mode::EX, Patience::Forever);
+    few.lock(0, 2, Owner(2), b"a", Mode::EX, Patience::Forever);
+    few.convert(0, 2, Mode::PR, None);
+    few.convert(0, 1, Mode::EX, Some([1; VALUE_LEN]));
+    few.convert(0, 1, Mode::PR, None);
+    few.convert(0, 1, Mode::EX, Some([1; VALUE_LEN]));
+    assert_eq!(
+        few.news(),
+        ["1-Unknown", "1+EX", "1?EX", "2-Busy", "1+EX", "1?EX", "1+PR", "1?EX", "1-NotWriter"]
+    );
+    (3..10).for_each(|lock| few.lock(0, lock, FIRST, b"b", Mode::CR, Patience::Forever));
+    assert_eq!(few.news().last().map(String::as_str), Some("9-TooManyLocks"));
+}
+
+#[test]
+fn a_cancellation_and_a_grant_that_cross_give_one_answer() {
+    let mut few = Few::new(&[0, 1]);
+    let name = few.name_at(1);
+    few.held_up = true;
+    few.lock(0, 1, FIRST, &name, Mode::EX, Patience::Forever);
+    few.event(0, Event::Cancel { lock: LockId(1) });
+    few.event(0, Event::Cancel { lock: LockId(1) });
+    few.go_on();
+    assert_eq!(few.news(), ["1+EX"]);
+    few.lock(0, 2, FIRST, &name, Mode::EX, Patience::Forever);
+    few.event(0, Event::Cancel { lock: LockId(2) });
+    assert_eq!(few.news(), ["1?EX", "2-Cancelled"]);
+    few.lock(0, 3, FIRST, &name, Mode::EX, Patience::Forever);
+    few.held_up = true;
+    few.unlock(0, 3, None);
+    few.unlock(0, 1, None);
+    few.go_on();
+    assert_eq!(few.news(), ["3-Cancelled"]);
+    few.lock(1, 4, FIRST, &name, Mode::EX, Patience::Try);
+    assert_eq!(few.news(), ["4+EX"]);
+}
+
+#[test]
+fn patience_ends_and_wakes_nobody_before() {
+    let mut few = Few::new(&[0, 1]);
+    let name = few.name_at(1);
+    few.lock(1, 1, FIRST, &name, Mode::EX, Patience::Forever);
+    few.lock(0, 2, FIRST, &name, Mode::EX, Patience::Until(Nanos(300)));
+    assert_eq!(few.shards[0].next_tick(), Some(Nanos(300)));
+    few.now = 299;
+    few.event(0, Event::Tick);
+    assert_eq!(few.news(), ["1+EX", "1?EX"]);
+    few.now = 300;
+    few.event(0, Event::Tick);
+    assert_eq!((few.news(), few.shards[0].next_tick()), (vec!["2-TimedOut".to_owned()], None));
+}
+
+#[test]
+fn values_are_written_on_the_way_down_and_lost_with_their_writer() {
+    let mut few = Few::new(&[0, 1]);
+    let name = few.name_at(1);
+    few.lock(1, 1, FIRST, &name, Mode::NL, Patience::Forever);
+    few.lock(0, 2, FIRST, &name, Mode::EX, Patience::Forever);
+    assert_eq!(few.value_of(2), (0, Validity::Unwritten));
+    few.convert(0, 2, Mode::PR, Some([5; VALUE_LEN]));
+    assert_eq!(few.value_of(2), (5, Validity::Valid));
+    few.unlock(0, 2, Some([6; VALUE_LEN]));
+    few.lock(0, 3, FIRST, &name, Mode::PW, Patience::Forever);
+    assert_eq!(few.value_of(3), (5, Validity::Valid), "PR writes nothing");
+    few.unlock(0, 3, Some([7; VALUE_LEN]));
+    few.lock(0, 4, FIRST, &name, Mode::EX, Patience::Forever);
+    assert_eq!(few.value_of(4), (7, Validity::Valid));
+    few.event(0, Event::OwnerGone { owner: FIRST });
+    few.lock(1, 5, FIRST, &name, Mode::PW, Patience::Forever);
+    assert_eq!(few.value_of(5), (7, Validity::Lost));
+    few.unlock(1, 5, Some([8; VALUE_LEN]));
+    few.unlock(1, 1, None);
+    few.lock(1, 6, FIRST, &name, Mode::EX, Patience::Forever);
+    assert_eq!(
+        few.value_of(6),
+        (0, Validity::Unwritten),
+        "nobody had a lock: another resource of the same name"
+    );
+}
+
+#[test]
+fn of_a_circle_the_youngest_is_refused() {
+    let mut few = Few::new(&[0, 1]);
+    let (here, there) = (few.name_at(0), few.name_at(1));
+    few.lock(0, 1, FIRST, &here, Mode::EX, Patience::Forever);
+    few.lock(1, 2, Owner(2), &there, Mode::EX, Patience::Forever);
+    few.lock(0, 3, FIRST, &there, Mode::EX, Patience::Forever);
+    few.lock(1, 4, Owner(2), &here, Mode::EX, Patience::Forever);
+    few.news();
+    few.now = 5_000;
+    few.event(0, Event::Tick);
+    assert_eq!(few.news(), [""; 0], "the older one finds nothing");
+    few.event(1, Event::Tick);
+    assert_eq!(few.news(), ["4-Deadlock"]);
+    few.event(1, Event::OwnerGone { owner: Owner(2) });
+    assert_eq!(few.news(), ["3+EX"]);
+}
+
+#[test]
+fn two_who_convert_are_a_circle_and_so_is_one_who_waits_for_itself() {
+    let mut few = Few::new(&[0]);
+    few.lock(0, 1, FIRST, b"a", Mode::PR, Patience::Forever);
+    few.lock(0, 2, Owner(2), b"a", Mode::PR, Patience::Forever);
+    few.convert(0, 1, Mode::EX, None);
+    few.convert(0, 2, Mode::EX, None);
+    few.news();
+    few.now = 5_000;
+    few.event(0, Event::Tick);
+    assert_eq!(few.news(), ["2-Deadlock"], "the conversion, not the lock");
+    few.unlock(0, 2, None);
+    assert_eq!(few.news(), ["1+EX"]);
+    few.lock(0, 3, FIRST, b"a", Mode::CR, Patience::Forever);
+    few.now = 10_000;
+    few.event(0, Event::Tick);
+    assert_eq!(few.news(), ["1?CR", "3-Deadlock"]);
+}
+
+#[test]
+fn the_locks_of_a_dead_node_are_released_and_those_that_it_mastered_are_found_again() {
+    let mut few = Few::new(&[0, 1, 2]);
+    let (kept, moved) = (few.name_at(0), few.name_at(2));
+    few.lock(2, 1, FIRST, &kept, Mode::EX, Patience::Forever);
+    few.lock(0, 2, FIRST, &kept, Mode::NL, Patience::Forever);
+    few.lock(1, 3, FIRST, &kept, Mode::EX, Patience::Forever);
+    few.lock(0, 4, FIRST, &moved, Mode::EX, Patience::Forever);
+    few.lock(1, 5, FIRST, &moved, Mode::PR, Patience::Forever);
+    assert_eq!(few.news(), ["1+EX", "2+NL", "1?EX", "4+EX", "4?PR"]);
+    few.said.clear();
+    for node in [0, 1] {
+        few.event(node, Event::View(view(2, &[0, 1])));
+    }
+    few.go_on();
+    assert_eq!(few.value_of(3), (0, Validity::Lost));
+    assert_eq!(few.news(), ["3+EX", "4?PR"]);
+    few.unlock(0, 4, Some([9; VALUE_LEN]));
+    assert_eq!(few.value_of(5), (9, Validity::Valid));
+    assert!(few.shards[..2].iter().all(Shard::is_open));
+}
+
+#[test]
+fn what_was_said_in_an_older_view_counts_where_the_master_stayed_and_nowhere_else() {
+    let mut few = Few::new(&[0, 1, 2]);
+    let (kept, moved) = (few.name_at(0), few.name_at(2));
+    few.lock(1, 1, FIRST, &kept, Mode::EX, Patience::Forever);
+    few.lock(1, 2, FIRST, &moved, Mode::EX, Patience::Forever);
+    few.news();
+    few.held_up = true;
+    few.unlock(1, 1, None);
+    few.unlock(1, 2, None);
+    few.said.retain(|(_, to, _)| *to != NodeId(2));
+    few.event(0, Event::View(view(2, &[0, 1])));
+    few.event(
+        0,
+        Event::Lock(Want {
+            lock: LockId(3),
+            owner: FIRST,
+            born: 0,
+            name: Name::new(&kept).expect("a name"),
+            mode: Mode::EX,
+            patience: Patience::Forever,
+            notify: false,
+        }),
+    );
+    few.event(1, Event::View(view(2, &[0, 1])));
+    few.go_on();
+    assert_eq!(few.news(), ["3+EX"]);
+    assert_eq!(few.shards[0].counts().late, 1);
+    few.lock(0, 4, FIRST, &moved, Mode::EX, Patience::Try);
+    assert_eq!(few.news(), ["4+EX"]);
+}
+
+#[test]
+fn a_stranger_is_not_heard_and_who_is_ahead_waits_for_the_view() {
+    let mut few = Few::new(&[0, 1]);
+    let request = |epoch| Message {
+        epoch: Epoch(epoch),
+        body: Body::Request(Request {
+            lock: LockId(9),
+            seq: 1,
+            name: Name::new(&few.name_at(0)).expect("a name"),
+            mode: Mode::EX,
+            attempt: false,
+            notify: false,
+            again: false,
+            waited_ns: 0,
+        }),
+    };
+    let (now, later) = (request(1), request(2));
+    few.held_up = true;
+    few.event(0, Event::Message { from: NodeId(1), life: Incarnation(2), message: now });
+    few.event(0, Event::Message { from: NodeId(1), life: Incarnation(1), message: later });
+    let counts = *few.shards[0].counts();
+    assert_eq!((counts.strangers, counts.new_epoch, few.said.len()), (1, 1, 0));
+    few.event(0, Event::View(view(2, &[0, 1])));
+    few.event(1, Event::View(view(2, &[0, 1])));
+    few.go_on();
+    let name = Name::new(&few.name_at(0)).expect("a name");
+    let holders = few.shards[0].resource(&name).map(|resource| resource.granted().len());
+    assert_eq!(holders, Some(1));
+}

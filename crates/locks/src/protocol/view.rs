@@ -1,0 +1,224 @@
+//! Views of the cluster, and who masters a partition in one.
+
+use plexus_base::{BlockId, Epoch, Incarnation, NodeId, Partition, WorkerId};
+
+/// The members of the cluster and their lives, as membership decided them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct View {
+    /// Its number. Views that follow each other have numbers that do.
+    pub epoch: Epoch,
+    /// Who is in it, each once, in any order.
+    pub members: Vec<(NodeId, Incarnation)>,
+}
+
+impl View {
+    /// The life of `node` that is a member.
+    #[must_use]
+    pub fn life(&self, node: NodeId) -> Option<Incarnation> {
+        self.members.iter().find(|(member, _)| *member == node).map(|(_, life)| *life)
+    }
+
+    /// The member that masters `partition`: the one with the greatest weight for it (rendezvous hashing, Thaler and Ravishankar
+    /// 1998), so that a change of members moves only what the leaver had or the newcomer gets.
+    ///
+    /// # Panics
+    /// In a view without members.
+    #[must_use]
+    pub fn master(&self, partition: Partition) -> NodeId {
+        let weight = |node: NodeId| BlockId(u64::from(partition.0) << 8 | u64::from(node.0)).hash();
+        let nodes = self.members.iter().map(|(node, _)| *node);
+        nodes.max_by_key(|node| (weight(*node), *node)).expect("a view has members")
+    }
+}
+
+/// Who masters a partition, and since when that has not changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Mastery {
+    pub(super) master: NodeId,
+    pub(super) life: Incarnation,
+    /// The view in which this began. What was said about the partition before is void.
+    pub(super) since: Epoch,
+}
+
+/// Who masters each of one worker's partitions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Masters {
+    workers: u8,
+    table: Vec<Mastery>,
+}
+
+impl Masters {
+    /// In the first view that this node has.
+    pub(super) fn new(view: &View, worker: WorkerId, workers: u8) -> Self {
+        let own = (0..Partition::COUNT).map(Partition).filter(|part| part.worker(workers) == worker);
+        let table = own.map(|partition| mastery(view, partition)).collect();
+        Self { workers, table }
+    }
+
+    /// Takes the next view up; the places of partitions whose master changed.
+    pub(super) fn change(&mut self, view: &View, worker: WorkerId) -> Places {
+        let mut changed = Places::none();
+        for (at, slot) in self.table.iter_mut().enumerate() {
+            let partition = Partition(at as u16 * u16::from(self.workers) + u16::from(worker.0));
+            let now = mastery(view, partition);
+            if (now.master, now.life) != (slot.master, slot.life) {
+                changed.insert(Place(at as u16));
+                *slot = now;
+            }
+        }
+        changed
+    }
+
+    /// The place of a partition of this worker.
+    pub(super) fn place(&self, partition: Partition) -> Place {
+        Place(partition.0 / u16::from(self.workers))
+    }
+
+    pub(super) fn of(&self, place: Place) -> Mastery {
+        self.table[usize::from(place.0)]
+    }
+
+    /// Counts the partition as taken over in `epoch`, although nobody else had it that we know of.
+    pub(super) fn begin_again(&mut self, place: Place, epoch: Epoch) {
+        self.table[usize::from(place.0)].since = epoch;
+    }
+
+    /// The places of all partitions of this worker that `node` masters.
+    pub(super) fn mastered_by(&self, node: NodeId) -> impl Iterator<Item = Place> {
+        let places = self.table.iter().enumerate();
+        places.filter(move |(_, slot)| slot.master == node).map(|(at, _)| Place(at as u16))
+    }
+}
+
+fn mastery(view: &View, partition: Partition) -> Mastery {
+    let master = view.master(partition);
+    let life = view.life(master).expect("masters are members");
+    Mastery { master, life, since: view.epoch }
+}
+
+/// A partition of one worker, by its number among those of the worker: `partition / workers`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Place(pub(super) u16);
+
+/// A set of places, a bit each.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Places(Box<[u8; Self::BYTES]>);
+
+impl Places {
+    /// As long as with a single worker, whose places are all partitions.
+    pub(super) const BYTES: usize = Partition::COUNT as usize / 8;
+
+    pub(super) fn none() -> Self {
+        Self(Box::new([0; Self::BYTES]))
+    }
+
+    pub(super) fn from_wire(bytes: [u8; Self::BYTES]) -> Self {
+        Self(Box::new(bytes))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8; Self::BYTES] {
+        &self.0
+    }
+
+    pub(super) fn contains(&self, place: Place) -> bool {
+        self.0[usize::from(place.0 / 8)] & 1 << (place.0 % 8) != 0
+    }
+
+    pub(super) fn insert(&mut self, place: Place) {
+        self.0[usize::from(place.0 / 8)] |= 1 << (place.0 % 8);
+    }
+
+    /// The places in it, the lowest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Place> {
+        (0..Partition::COUNT).map(Place).filter(|place| self.contains(*place))
+    }
+}
+
+impl FromIterator<Place> for Places {
+    fn from_iter<I: IntoIterator<Item = Place>>(places: I) -> Self {
+        let mut set = Self::none();
+        places.into_iter().for_each(|place| set.insert(place));
+        set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(epoch: u32, nodes: impl IntoIterator<Item = u8>) -> View {
+        let members = nodes.into_iter().map(|node| (NodeId(node), Incarnation(1))).collect();
+        View { epoch: Epoch(epoch), members }
+    }
+
+    fn partitions() -> impl Iterator<Item = Partition> {
+        (0..Partition::COUNT).map(Partition)
+    }
+
+    #[test]
+    fn every_member_masters_its_share_at_every_worker() {
+        for nodes in 1..=16u8 {
+            for workers in [1, 2, 4] {
+                let mut share = vec![0u32; usize::from(nodes) * usize::from(workers)];
+                let view = view(1, 0..nodes);
+                for partition in partitions() {
+                    let node = view.master(partition).index();
+                    share[node * usize::from(workers) + partition.worker(workers).index()] += 1;
+                }
+                let fair = u32::from(Partition::COUNT) / share.len() as u32;
+                assert!(
+                    share.iter().all(|s| *s > fair / 2 && *s < fair * 2),
+                    "{nodes} x {workers}: {share:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_moves_what_the_leaver_had_and_what_the_newcomer_gets_and_nothing_else() {
+        for nodes in 2..=16u8 {
+            let (more, fewer) = (view(1, 0..nodes), view(2, (0..nodes).filter(|node| *node != 1)));
+            for partition in partitions() {
+                let (before, after) = (more.master(partition), fewer.master(partition));
+                assert!(
+                    before == after || before == NodeId(1),
+                    "{partition:?} moved from {before} to {after}"
+                );
+                assert_ne!(after, NodeId(1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_life_of_a_master_is_another_master() {
+        let (worker, workers) = (WorkerId(1), 2);
+        let mut masters = Masters::new(&view(1, 0..2), worker, workers);
+        let mut next = view(2, 0..2);
+        next.members[1].1 = Incarnation(2);
+        let changed = masters.change(&next, worker);
+        assert_eq!(changed, masters.mastered_by(NodeId(1)).collect());
+        assert!(changed.iter().all(|place| masters.of(place).since == Epoch(2)));
+        assert!(masters.mastered_by(NodeId(0)).all(|place| masters.of(place).since == Epoch(1)));
+    }
+
+    #[test]
+    fn places_and_partitions_belong_together() {
+        for workers in [1u8, 2, 3, 8] {
+            for worker in 0..workers {
+                let masters = Masters::new(&view(1, 0..3), WorkerId(worker), workers);
+                for partition in partitions().filter(|part| part.worker(workers) == WorkerId(worker)) {
+                    let place = masters.place(partition);
+                    assert_eq!(masters.of(place).master, view(1, 0..3).master(partition));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_set_of_places_holds_what_was_put_in() {
+        let some = [0u16, 7, 8, 4095].map(Place);
+        let places: Places = some.into_iter().collect();
+        let again = Places::from_wire(*places.bytes());
+        assert_eq!(again.iter().collect::<Vec<_>>(), some);
+    }
+}
