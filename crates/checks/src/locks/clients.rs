@@ -110,7 +110,7 @@ impl Locks {
     fn convert(&mut self, id: Id) -> Result<(), Broken> {
         let (mode, patience) = (self.mode(), self.patience());
         self.operations += 1;
-        let value = self.to_write(id, Some(mode));
+        let value = self.written(id, Some(mode));
         let Some(lock) = self.locks.get_mut(&id) else { return Ok(()) };
         (lock.asked, lock.requests) = (Some(mode), lock.requests + 1);
         let worker = lock.worker;
@@ -118,7 +118,7 @@ impl Locks {
     }
 
     pub(crate) fn unlock(&mut self, id: Id) -> Result<(), Broken> {
-        let value = self.to_write(id, None);
+        let value = self.written(id, None);
         let Some(lock) = self.locks.get(&id) else { return Ok(()) };
         let worker = lock.worker;
         if lock.asked.is_none() {
@@ -130,7 +130,7 @@ impl Locks {
     }
 
     /// What is written into the value block as the lock becomes one in mode `to`, or none.
-    fn to_write(&mut self, id: Id, to: Option<Mode>) -> Option<[u8; VALUE_LEN]> {
+    fn written(&mut self, id: Id, to: Option<Mode>) -> Option<[u8; VALUE_LEN]> {
         let from = self.locks.get(&id)?.mode()?;
         let may = from.writes() && to.is_none_or(|to| to.is_within(from));
         (may && self.engine.random.percent(70)).then(|| values::write(self, id, to.is_some()))

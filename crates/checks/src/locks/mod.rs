@@ -143,7 +143,7 @@ impl Locks {
     pub fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
         let mut engine = Engine::new(seed, 0);
         let params = Params::draw(&mut engine.random);
-        let names = (0..params.names).map(|number| params::name(number)).collect();
+        let names = (0..params.names).map(params::name).collect();
         let mut run = Self {
             nodes: (0..params.nodes).map(|_| Node::down()).collect(),
             names,

@@ -32,7 +32,7 @@ impl Core {
         }
     }
 
-    pub(super) fn to_master(&mut self, place: Place, body: Body) {
+    pub(super) fn ask_master(&mut self, place: Place, body: Body) {
         self.send(self.masters.of(place).master, body);
     }
 

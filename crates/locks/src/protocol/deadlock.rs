@@ -175,5 +175,5 @@ impl Probe {
 
 /// Asks the master of what `held` waits for.
 fn send(held: &Held, probe: Probe, core: &mut Core) {
-    core.to_master(held.place, Body::Probe(held.name.clone(), Box::new(probe)));
+    core.ask_master(held.place, Body::Probe(held.name.clone(), Box::new(probe)));
 }

@@ -237,7 +237,7 @@ impl Home {
             seen: Vec::new(),
         });
         if let Some(request) = held.request(lock, core) {
-            core.to_master(held.place, request);
+            core.ask_master(held.place, request);
         }
     }
 
@@ -257,7 +257,7 @@ impl Home {
 
     fn release(&mut self, lock: LockId, value: Option<[u8; VALUE_LEN]>, died: bool, core: &mut Core) {
         if let Some(Held { name, place, .. }) = self.forget(lock) {
-            core.to_master(place, Body::Unlock(Unlock { lock, name, died, value }));
+            core.ask_master(place, Body::Unlock(Unlock { lock, name, died, value }));
         }
     }
 
@@ -286,7 +286,7 @@ impl Home {
             self.timers.remove(&(at, lock));
         }
         if let Some(cancellation) = held.cancellation(lock) {
-            core.to_master(held.place, cancellation);
+            core.ask_master(held.place, cancellation);
         }
     }
 
