@@ -14,8 +14,12 @@ use super::{
     view::{Place, Places},
 };
 
-/// Searches that a request remembers to have passed on, so that none passes twice. More at a time only cost messages.
-const SEEN_MAX: usize = 16;
+/// Requests whose searches a request remembers to have passed on, so that none passes twice. Where there are more it forgets them all, which only
+/// costs messages.
+const SEEN_MAX: usize = 1024;
+
+/// How often the time between two searches of a request doubles: what is no deadlock at first will hardly be one later.
+const DOUBLINGS: u32 = 6;
 
 /// Bytes of records in one message, about.
 const RECORDS_BYTES: usize = 32 << 10;
@@ -62,8 +66,8 @@ pub(super) struct Pending {
     ending: Option<Why>,
     /// Searches for a deadlock that it began.
     round: u32,
-    /// Searches that it passed on.
-    seen: Vec<Origin>,
+    /// The last search that it passed on, of each request that searches.
+    seen: BTreeMap<Origin, u32>,
 }
 
 impl Pending {
@@ -72,15 +76,14 @@ impl Pending {
         !self.attempt && self.ending.is_none()
     }
 
-    /// Whether the search comes by for the first time.
+    /// Whether the search comes by for the first time, and none that was begun later has.
     pub(super) fn first_seen(&mut self, origin: Origin) -> bool {
-        let first = !self.seen.contains(&origin);
-        if first && self.seen.len() == SEEN_MAX {
-            self.seen.remove(0);
+        if self.seen.len() >= SEEN_MAX {
+            self.seen.clear();
         }
-        if first {
-            self.seen.push(origin);
-        }
+        let last = self.seen.entry(Origin { round: 0, ..origin }).or_default();
+        let first = origin.round > *last;
+        *last = origin.round.max(*last);
         first
     }
 }
@@ -234,7 +237,7 @@ impl Home {
             due,
             ending: None,
             round: 0,
-            seen: Vec::new(),
+            seen: BTreeMap::new(),
         });
         if let Some(request) = held.request(lock, core) {
             core.ask_master(held.place, request);
@@ -303,9 +306,10 @@ impl Home {
                 self.end(lock, Why::TimedOut, core);
                 continue;
             }
-            let look = core.now + Nanos(core.config.deadlock_ns);
+            pending.round += 1;
+            let look = core.now + Nanos(core.config.deadlock_ns << pending.round.min(DOUBLINGS));
             let next = pending.until.map_or(look, |until| until.min(look));
-            (pending.due, pending.round) = (Some(next), pending.round + 1);
+            pending.due = Some(next);
             self.timers.insert((next, lock));
             looking.push((lock, pending.round));
         }

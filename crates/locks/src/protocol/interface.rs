@@ -23,7 +23,7 @@ pub struct Config {
     pub worker: WorkerId,
     /// Workers of every node.
     pub workers: u8,
-    /// How long a request waits before it looks for a deadlock, and how long between two looks.
+    /// How long a request waits before it looks for a deadlock; it looks again after twice as long, and so on.
     pub deadlock_ns: u64,
     /// Most requests that wait for one resource; further ones are refused.
     pub waiting_max: usize,

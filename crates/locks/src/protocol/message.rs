@@ -227,7 +227,7 @@ pub struct Origin {
     pub lock: LockId,
     /// The request of the lock.
     pub seq: u32,
-    /// Its number among the searches of the request.
+    /// Its number among the searches of the request, from 1.
     pub round: u32,
 }
 
