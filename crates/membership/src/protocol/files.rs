@@ -1,0 +1,161 @@
+//! What a member remembers of each voting file: what stands there, when it last answered, and whether it can be trusted.
+//!
+//! Whoever writes a block gives it a counter above what that file held, so in a sound file every counter only grows. A file in which
+//! one is lower is an older copy of itself, and what it says of ballots may be wrong. It is set aside until a view without it is decided.
+//!
+//! The two ballot blocks of a node are written in turn, the one that is not in force first; which one that is, is known from a read
+//! after the last write. So a torn write loses nothing that was in force.
+
+use std::sync::Arc;
+
+use plexus_base::{MAX_NODES, Nanos, NodeId};
+
+use super::{
+    record::{Ballot, Block, Contents, Report},
+    view::VotingFile,
+};
+
+/// What to write to a file before it is read.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Writes {
+    /// This node's heartbeat block.
+    pub heartbeat: Option<Arc<Report>>,
+    /// Which of its ballot blocks, and what.
+    pub ballot: Option<(u8, Arc<Ballot>)>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Marks {
+    /// The life and its counter.
+    heartbeat: (u64, u64),
+    ballot: u64,
+}
+
+/// A turn under way: a write and a read.
+#[derive(Clone, Debug)]
+pub(super) struct Turn {
+    pub(super) started: Nanos,
+    writes: Writes,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct FileState {
+    pub(super) file: VotingFile,
+    me: NodeId,
+    /// What stands there, as far as it is known since the last failure; without that nothing is written.
+    known: Option<Known>,
+    marks: [Marks; MAX_NODES],
+    pub(super) turn: Option<Turn>,
+    /// When the next turn is due.
+    pub(super) next: Nanos,
+    /// When the last turn that showed no eviction began.
+    pub(super) renewed: Option<Nanos>,
+    /// When it last answered.
+    pub(super) answered: Option<Nanos>,
+    /// It is an older copy of itself.
+    pub(super) is_aside: bool,
+    /// As last read.
+    pub(super) contents: Option<Contents>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// The counter of the own ballot in force, 0 where there is none, and the block to write next.
+    ballot: u64,
+    slot: u8,
+}
+
+impl FileState {
+    pub(super) fn new(me: NodeId, file: VotingFile, now: Nanos) -> Self {
+        Self {
+            file,
+            me,
+            known: None,
+            marks: [Marks::default(); MAX_NODES],
+            turn: None,
+            next: now,
+            renewed: None,
+            answered: None,
+            is_aside: false,
+            contents: None,
+        }
+    }
+
+    /// Begins a turn: what to write, given the newest ballot and a way to make a report.
+    pub(super) fn begin(
+        &mut self,
+        now: Nanos,
+        ballot: Option<&Arc<Ballot>>,
+        report: impl FnOnce() -> Report,
+    ) -> Writes {
+        let writes = self.known.map_or_else(Writes::default, |known| Writes {
+            heartbeat: Some(Arc::new(report())),
+            ballot: ballot
+                .filter(|ballot| ballot.counter > known.ballot)
+                .map(|ballot| (known.slot, Arc::clone(ballot))),
+        });
+        self.turn = Some(Turn { started: now, writes: writes.clone() });
+        writes
+    }
+
+    /// What was done is unknown: look before anything is written again.
+    pub(super) fn failed(&mut self) {
+        (self.turn, self.known) = (None, None);
+    }
+
+    /// Takes what the turn read; when it began, if what it wrote stands there and it wrote. `None` when it failed.
+    pub(super) fn finished(&mut self, contents: &Contents) -> Option<Finished> {
+        let Turn { started, writes } = self.turn.take()?;
+        if self.is_older(contents) {
+            self.failed();
+            self.is_aside = true;
+            return None;
+        }
+        let own = &contents.places[self.me.index()];
+        let stands = |written: u64, found: Option<u64>| found == Some(written);
+        let heartbeat = writes
+            .heartbeat
+            .as_ref()
+            .is_none_or(|report| stands(report.counter, own.heartbeat.good().map(|found| found.counter)));
+        let ballot = writes.ballot.as_ref().is_none_or(|(slot, ballot)| {
+            stands(ballot.counter, own.ballots[usize::from(*slot)].good().map(|found| found.counter))
+        });
+        if !heartbeat || !ballot {
+            self.failed();
+            return None;
+        }
+        let in_force = own.ballot().map_or(0, |ballot| ballot.counter);
+        self.known = Some(Known { ballot: in_force, slot: own.newest().map_or(0, |slot| 1 - slot as u8) });
+        Some(Finished { started, wrote: writes.heartbeat.is_some(), ballot: in_force })
+    }
+
+    /// The own ballot that stands there, where that is known.
+    pub(super) fn ballot(&self) -> Option<u64> {
+        self.known.map(|known| known.ballot)
+    }
+
+    fn is_older(&mut self, contents: &Contents) -> bool {
+        let mut older = false;
+        for (place, marks) in contents.places.iter().zip(&mut self.marks) {
+            let heartbeat = match &place.heartbeat {
+                Block::Empty => (0, 0),
+                // Torn: it says nothing of the file.
+                Block::Bad => marks.heartbeat,
+                Block::Good(report) => (report.life.0, report.counter),
+            };
+            let ballot = place.ballot().map_or(0, |ballot| ballot.counter);
+            older |= heartbeat < marks.heartbeat || ballot < marks.ballot;
+            *marks = Marks { heartbeat: heartbeat.max(marks.heartbeat), ballot: ballot.max(marks.ballot) };
+        }
+        older
+    }
+}
+
+/// A turn that went well.
+pub(super) struct Finished {
+    pub(super) started: Nanos,
+    /// Whether it wrote, so that it can renew.
+    pub(super) wrote: bool,
+    /// The own ballot that stands in the file.
+    pub(super) ballot: u64,
+}

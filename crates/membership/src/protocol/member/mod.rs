@@ -1,0 +1,455 @@
+//! One node's part in the membership of a cluster.
+//!
+//! **Contract.** Make a [`Member`] for each life of a node, lives numbered upwards, and hand every [`Event`] to [`Member::handle`] with
+//! the time of the node's monotonic clock; carry out the [`Action`]s in their order, and come back with [`Event::Tick`] at the time of
+//! the last [`Action::Wake`]. A node's turns at a file, over all of its lives, are carried out in their order: one that failed may have been
+//! carried out wholly, partly or not, or still be, but never after a later one.
+//!
+//! **What holds.** A node may act from [`Action::Opened`] on while the last [`Action::Lease`] lasts, in the view opened last. Of two nodes
+//! that may act at one time each is a member of the other's view, in its life. For one epoch nobody learns but one view, and nobody learns an
+//! earlier one after it. A life that was a member and is none any more never acts again. For this it counts that clocks differ by
+//! no more than the profile says, that whoever is told to die has stopped before the margin is over, and that of any two majorities of the voting files
+//! one keeps what was written to it; not how late or lost messages are.
+//!
+//! **A view** is opened by those who were members before when everybody who is none any more has stopped: its lease is over (`opening.rs`), or it
+//! is proved dead. Who is new opens it when they have.
+
+mod opening;
+mod peers;
+mod plan;
+mod turns;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use plexus_base::{Epoch, Incarnation, MAX_NODES, Nanos, NodeId, NodeSet};
+
+use self::{opening::Wait, peers::Peers, plan::Plan};
+use super::{
+    files::{FileState, Writes},
+    paxos::Paxos,
+    profile::Profile,
+    record::{Contents, Report},
+    view::{FileId, MAX_FILES, Seat, View, VotingFile},
+};
+
+/// Instead of the view that took in a file, while none has: what was remembered of it goes when it is put out, and again when it is taken in.
+const IN_NO_VIEW: Epoch = Epoch(u32::MAX);
+
+/// What an operator wants; one at a time at each node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wish {
+    /// This node is no member any more, and says so.
+    Leave,
+    /// A node belongs to the cluster and may join.
+    AddNode(NodeId),
+    /// A node does not, and is put out if it is a member.
+    RemoveNode(NodeId),
+    /// A voting file that was made for this cluster, and who serves it.
+    AddFile(FileId, Option<NodeId>),
+    /// A voting file is none any more.
+    RemoveFile(FileId),
+}
+
+/// Why a wish is not granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refused {
+    /// The node has no say.
+    #[error("this node is no member of the cluster; ask one that is")]
+    NoMember,
+    /// One change at a time.
+    #[error("another change is under way at this node; ask again when it is done")]
+    Busy,
+    /// Nothing would change.
+    #[error("it is so already")]
+    Done,
+    /// Such a node cannot be.
+    #[error("no such node")]
+    NoNode,
+    /// A node does not remove itself.
+    #[error("a node cannot remove itself; ask another")]
+    Itself,
+    /// Without files nothing is decided.
+    #[error("it is the last voting file; add another first")]
+    LastFile,
+    /// Too many files.
+    #[error("there are {MAX_FILES} voting files already")]
+    TooMany,
+    /// The votes that are left would not do.
+    #[error("of the other voting files no majority answers; repair one or add one first")]
+    Quorum,
+    /// The file to be added does not answer.
+    #[error("the voting file does not answer, or is not one of this cluster")]
+    Unreachable,
+}
+
+/// A turn at a file failed: it could not be written or read, not in time, or is no voting file of this cluster with this name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Failed;
+
+/// What happens to a node.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Time has passed.
+    Tick,
+    /// A report came over the interconnect.
+    Heard(Arc<Report>),
+    /// The turn at a file is over.
+    Finished {
+        /// Which.
+        file: FileId,
+        /// What was read after what was to be written was written.
+        result: Result<Contents, Failed>,
+    },
+    /// The connection with a node was reset: a suspicion.
+    Reset(NodeId),
+    /// The process of this life, and all that it had begun, is proved to be over.
+    Dead(NodeId, Incarnation),
+    /// An operator wants something.
+    Wish(Wish),
+}
+
+/// Why a node must stop at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Reason {
+    /// No majority of the voting files answered in time.
+    #[error("the lease is over: no majority of the voting files answered in time")]
+    LeaseOver,
+    /// A view without this life was decided.
+    #[error("the others have decided to go on without this node")]
+    Evicted,
+    /// Another process is this node.
+    #[error("a later life of this node is in the voting files")]
+    Replaced,
+}
+
+/// What a node is to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Send a report, which may be lost, to each of these.
+    Send {
+        /// Whom.
+        to: NodeSet,
+        /// What.
+        report: Arc<Report>,
+    },
+    /// Write this durably to the node's blocks of a file, then read all blocks; answered by [`Event::Finished`].
+    Turn {
+        /// Where.
+        file: VotingFile,
+        /// What.
+        writes: Writes,
+    },
+    /// Come back then, if nothing happens before.
+    Wake(Nanos),
+    /// A view is decided; it is not open yet.
+    Decided(Arc<View>),
+    /// The node acts in this view from now on.
+    Opened(Arc<View>),
+    /// The node may act before then, by its own clock.
+    Lease(Nanos),
+    /// This life is no member any more: prove it dead where that can be done, and say so with [`Event::Dead`].
+    Fence(NodeId, Incarnation),
+    /// A voting file is an older copy of itself: it is not counted any more, until a view without it is decided.
+    SetAside(FileId),
+    /// What became of a wish.
+    Answer(Wish, Result<(), Refused>),
+    /// Stop acting at once and end the process.
+    Die(Reason),
+    /// As wanted, the node is no member any more: stop acting before the next action.
+    Left,
+}
+
+/// One node's part. See the [module](self) for the contract.
+#[derive(Clone, Debug)]
+pub struct Member {
+    me: NodeId,
+    life: Incarnation,
+    profile: Profile,
+    started: Nanos,
+    decided: Arc<View>,
+    /// When this node learned of it.
+    learned: Nanos,
+    opened: Option<Arc<View>>,
+    lease_until: Nanos,
+    waits: Vec<Wait>,
+    /// `None` until a majority of the files was read.
+    paxos: Option<Paxos>,
+    proposing_since: Nanos,
+    files: BTreeMap<FileId, FileState>,
+    /// Files that were put out because they were set aside, to be taken in again.
+    returning: BTreeMap<FileId, Option<NodeId>>,
+    peers: Peers,
+    counter: u64,
+    next_report: Nanos,
+    plan: Option<Plan>,
+    /// When to think again of what the next view should be, and before when not to propose it.
+    next_plan: Nanos,
+    retry: Nanos,
+    leaving: bool,
+    wish: Option<(Wish, Nanos)>,
+    is_over: bool,
+}
+
+impl Member {
+    /// A node that starts, knowing of its cluster only `first`: the view that the cluster began with or any later one.
+    ///
+    /// # Panics
+    /// When `profile` was not found to be sound, or `life` is 0.
+    #[must_use]
+    pub fn new(me: NodeId, life: Incarnation, profile: Profile, first: Arc<View>, now: Nanos) -> Self {
+        assert_eq!(profile.check(), Ok(()));
+        assert!(life.0 > 0, "lives are numbered from 1");
+        let files = first.files.iter().map(|file| (file.id, FileState::new(me, *file, now))).collect();
+        Self {
+            me,
+            life,
+            profile,
+            started: now,
+            decided: first,
+            learned: now,
+            opened: None,
+            lease_until: Nanos(0),
+            waits: Vec::new(),
+            paxos: None,
+            proposing_since: now,
+            files,
+            returning: BTreeMap::new(),
+            peers: Peers::default(),
+            counter: 0,
+            next_report: now,
+            plan: None,
+            next_plan: now,
+            retry: now,
+            leaving: false,
+            wish: None,
+            is_over: false,
+        }
+    }
+
+    /// The view that this node acts in, if any.
+    #[must_use]
+    pub fn opened(&self) -> Option<&Arc<View>> {
+        self.opened.as_ref()
+    }
+
+    /// The last view that it knows to be decided.
+    #[must_use]
+    pub fn decided(&self) -> &Arc<View> {
+        &self.decided
+    }
+
+    /// Takes what happened at `now`; what is to be done goes to `out`.
+    pub fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
+        if self.is_over {
+            return;
+        }
+        if self.opened.is_some() && now >= self.lease_until {
+            return self.end(Action::Die(Reason::LeaseOver), out);
+        }
+        match event {
+            Event::Tick => {}
+            Event::Heard(report) => self.heard(&report, now, out),
+            Event::Finished { file, result } => self.finished(file, result, now, out),
+            Event::Reset(node) => self.peers.suspect(node, now, &self.profile),
+            Event::Dead(node, life) => {
+                self.proved(node, life);
+                (self.next_plan, self.next_report) = (now, now);
+            }
+            Event::Wish(wish) => self.wish(wish, now, out),
+        }
+        if self.is_over {
+            return;
+        }
+        self.open(now, out);
+        self.think(now, out);
+        self.begin_turns(now, out);
+        self.say(now, out);
+        out.push(Action::Wake(self.wake()));
+    }
+
+    fn end(&mut self, last: Action, out: &mut Vec<Action>) {
+        self.is_over = true;
+        out.push(last);
+    }
+
+    fn is_member(&self) -> bool {
+        self.decided.has(self.me, self.life)
+    }
+
+    fn heard(&mut self, report: &Arc<Report>, now: Nanos, out: &mut Vec<Action>) {
+        if report.node == self.me || report.node.index() >= MAX_NODES {
+            return;
+        }
+        self.peers.heard(report, now);
+        self.absorb_proofs(report);
+        self.learn(&report.decided, now, out);
+    }
+
+    fn absorb_proofs(&mut self, report: &Report) {
+        for (node, life) in report.dead.iter().enumerate().filter(|(_, life)| life.0 > 0) {
+            self.proved(NodeId(node as u8), *life);
+        }
+    }
+
+    fn proved(&mut self, node: NodeId, life: Incarnation) {
+        if node.index() < MAX_NODES && node != self.me {
+            self.peers.proved(node, life);
+            self.waits.retain(|wait| wait.node != node || wait.life > life);
+        }
+    }
+
+    /// A view is decided, as this node proposed it, a peer says, or a file shows.
+    fn learn(&mut self, view: &Arc<View>, now: Nanos, out: &mut Vec<Action>) {
+        if self.is_over || view.epoch <= self.decided.epoch {
+            return;
+        }
+        let before = std::mem::replace(&mut self.decided, Arc::clone(view));
+        let was_member = before.has(self.me, self.life);
+        if was_member && !self.is_member() || view.is_past(self.me, self.life) {
+            return self.leave(now, out);
+        }
+        out.push(Action::Decided(Arc::clone(view)));
+        for (node, life) in before.gone(view).filter(|(node, _)| *node != self.me) {
+            if !self.peers.is_dead(node, life) {
+                self.waits.push(Wait { node, life, until: now + self.profile.wait() });
+                out.push(Action::Fence(node, life));
+            }
+        }
+        (self.learned, self.plan) = (now, None);
+        (self.next_plan, self.next_report) = (now, now);
+        if let Some(paxos) = &mut self.paxos {
+            paxos.learned(view);
+        }
+        self.change_files(now);
+        if let Some((wish, _)) = self.wish.filter(|(wish, _)| is_granted(*wish, view)) {
+            self.answer(wish, Ok(()), out);
+        }
+    }
+
+    /// A view without this life is decided.
+    fn leave(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        if !self.leaving {
+            return self.end(Action::Die(Reason::Evicted), out);
+        }
+        self.end(Action::Left, out);
+        // What it says of itself proves it: it has stopped.
+        let mut report = self.report(now);
+        report.dead[self.me.index()] = self.life;
+        let to = self.decided.cluster().without(self.me);
+        out.push(Action::Send { to, report: Arc::new(report) });
+    }
+
+    /// Keeps what is known of files that stay; one that is new, or in again, has nothing known of it.
+    fn change_files(&mut self, now: Nanos) {
+        let (me, decided) = (self.me, Arc::clone(&self.decided));
+        for (id, state) in &self.files {
+            if state.is_aside && decided.file(*id).is_none() {
+                self.returning.insert(*id, state.file.host);
+            }
+        }
+        let wished = match self.wish {
+            Some((Wish::AddFile(id, host), _)) => Some((id, host)),
+            _ => None,
+        };
+        self.returning.retain(|id, _| decided.file(*id).is_none());
+        let kept = self.returning.iter().map(|(id, host)| (*id, *host)).chain(wished);
+        let extra = kept.filter(|(id, _)| decided.file(*id).is_none());
+        let extra = extra.map(|(id, host)| VotingFile { id, since: IN_NO_VIEW, host });
+        let wanted: Vec<VotingFile> = decided.files.iter().copied().chain(extra).collect();
+        self.files.retain(|_, state| wanted.contains(&state.file));
+        for file in wanted {
+            self.files.entry(file.id).or_insert_with(|| FileState::new(me, file, now));
+        }
+    }
+
+    fn wish(&mut self, wish: Wish, now: Nanos, out: &mut Vec<Action>) {
+        if let Err(refused) = self.may(wish) {
+            out.push(Action::Answer(wish, Err(refused)));
+            return;
+        }
+        match wish {
+            Wish::Leave => self.leaving = true,
+            wish => self.wish = Some((wish, now)),
+        }
+        self.change_files(now);
+        (self.next_plan, self.next_report) = (now, now);
+    }
+
+    fn may(&self, wish: Wish) -> Result<(), Refused> {
+        let nodes = self.decided.cluster();
+        if !self.is_member() || self.opened.is_none() {
+            return Err(Refused::NoMember);
+        }
+        if self.wish.is_some() && wish != Wish::Leave {
+            return Err(Refused::Busy);
+        }
+        let refused = match wish {
+            Wish::AddNode(node) | Wish::RemoveNode(node) if node.index() >= MAX_NODES => Refused::NoNode,
+            Wish::AddFile(_, Some(host)) if host.index() >= MAX_NODES => Refused::NoNode,
+            Wish::RemoveNode(node) if node == self.me => Refused::Itself,
+            Wish::RemoveFile(id) if self.decided.file(id).is_some() && self.decided.files.len() == 1 => {
+                Refused::LastFile
+            }
+            Wish::AddFile(id, _)
+                if self.decided.file(id).is_none() && self.decided.files.len() == MAX_FILES =>
+            {
+                Refused::TooMany
+            }
+            Wish::AddNode(node) if nodes.contains(node) => Refused::Done,
+            wish if wish != Wish::Leave && is_granted(wish, &self.decided) => Refused::Done,
+            _ => return Ok(()),
+        };
+        Err(refused)
+    }
+
+    fn answer(&mut self, wish: Wish, answer: Result<(), Refused>, out: &mut Vec<Action>) {
+        self.wish = None;
+        out.push(Action::Answer(wish, answer));
+    }
+
+    /// What this node says of itself now; each is newer than the last.
+    fn report(&mut self, now: Nanos) -> Report {
+        self.counter += 1;
+        Report {
+            node: self.me,
+            life: self.life,
+            counter: self.counter,
+            opened: self.opened.as_ref().map_or(Epoch(0), |view| view.epoch),
+            hears: self.peers.hears(now, &self.profile),
+            reaches: self.reaches(now),
+            leaving: self.leaving,
+            lease: self.profile.lease,
+            dead: self.peers.dead(),
+            decided: Arc::clone(&self.decided),
+        }
+    }
+
+    fn say(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        if now >= self.next_report {
+            self.next_report = now + self.profile.heartbeat;
+            let to = self.decided.cluster().without(self.me);
+            let report = Arc::new(self.report(now));
+            out.push(Action::Send { to, report });
+        }
+    }
+
+    /// When there is something to do, if nothing happens before.
+    fn wake(&self) -> Nanos {
+        let turns = self.files.values().filter(|state| self.may_begin(state)).map(|state| state.next);
+        let waits = self.waits.iter().map(|wait| wait.until);
+        let lease = self.opened.is_some().then_some(self.lease_until);
+        let soonest = turns.chain(waits).chain(lease).chain([self.next_plan]).min();
+        soonest.map_or(self.next_report, |soonest| soonest.min(self.next_report))
+    }
+}
+
+/// Whether the view is as wished.
+fn is_granted(wish: Wish, view: &View) -> bool {
+    match wish {
+        Wish::Leave => false,
+        Wish::AddNode(node) => view.seats[node.index()] != Seat::Free,
+        Wish::RemoveNode(node) => view.seats[node.index()] == Seat::Free,
+        Wish::AddFile(id, _) => view.file(id).is_some(),
+        Wish::RemoveFile(id) => view.file(id).is_none(),
+    }
+}

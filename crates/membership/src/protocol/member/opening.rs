@@ -1,0 +1,103 @@
+//! Leases, and when a view that is decided is opened.
+//!
+//! **Lease.** A turn at a file renews when it wrote, read, and found there neither a view nor a proposal without this life. The lease
+//! counts from the beginning of the turns, of a majority of the files the earliest. Suppose a view without the node was chosen at
+//! some moment: it stands in a majority of the files, so one of the node's turns was at a file that has it, and read before it was
+//! there. So that turn began before the choice, and the lease ends no later than one lease after it. Whoever learns of
+//! the view later than it was chosen waits that long by its own clock, drift and the margin added, before it opens the view.
+//!
+//! **Who is new** has no memory of who was put out before it came. It opens a view only when of its other members everybody who
+//! acts acts in this view or a later one, and somebody does; or, if nobody acts, after waiting as long for all that it cannot know of.
+
+use std::sync::Arc;
+
+use plexus_base::{Epoch, Incarnation, Nanos, NodeId};
+
+use super::{Action, Member};
+
+/// A life that is no member any more and may still act.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Wait {
+    pub(super) node: NodeId,
+    pub(super) life: Incarnation,
+    pub(super) until: Nanos,
+}
+
+impl Member {
+    /// Renews the lease by the turns that went well so far.
+    pub(super) fn renew(&mut self, out: &mut Vec<Action>) {
+        let counted = self.decided.files.iter().filter_map(|file| self.files.get(&file.id));
+        let mut renewed: Vec<Nanos> =
+            counted.filter(|state| !state.is_aside).filter_map(|state| state.renewed).collect();
+        renewed.sort_unstable_by(|a, b| b.cmp(a));
+        let Some(earliest) = renewed.get(self.decided.majority() - 1) else { return };
+        let until = *earliest + self.profile.lease;
+        if until > self.lease_until {
+            self.lease_until = until;
+            if self.opened.is_some() {
+                out.push(Action::Lease(until));
+            }
+        }
+    }
+
+    /// Whether a majority of the files has answered lately.
+    pub(super) fn reaches(&self, now: Nanos) -> bool {
+        self.reached(now, |_| true) >= self.decided.majority()
+    }
+
+    /// How many files of the view that are `wanted` have answered lately.
+    pub(super) fn reached(&self, now: Nanos, wanted: impl Fn(&super::VotingFile) -> bool) -> usize {
+        let files = self.decided.files.iter().filter(|file| wanted(file));
+        files.filter(|file| self.answers(file.id, now)).count()
+    }
+
+    /// Whether a file has answered lately, and is not set aside.
+    pub(super) fn answers(&self, file: super::FileId, now: Nanos) -> bool {
+        self.files.get(&file).is_some_and(|state| {
+            !state.is_aside && state.answered.is_some_and(|at| now.since(at) < self.profile.lease)
+        })
+    }
+
+    /// Opens the view that is decided, when everybody who must have stopped has.
+    pub(super) fn open(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        self.waits.retain(|wait| now < wait.until);
+        let is_open = self.opened.as_ref().is_some_and(|view| view.epoch == self.decided.epoch);
+        if is_open || !self.is_member() || now >= self.lease_until {
+            return;
+        }
+        let stopped = match self.opened {
+            Some(_) => self.waits.is_empty(),
+            None => self.others_follow() && (self.one_has_opened() || self.has_waited(now)),
+        };
+        if stopped {
+            self.opened = Some(Arc::clone(&self.decided));
+            self.next_report = now;
+            out.push(Action::Lease(self.lease_until));
+            out.push(Action::Opened(Arc::clone(&self.decided)));
+        }
+    }
+
+    /// Whether no other member acts in an earlier view, or may come to.
+    fn others_follow(&self) -> bool {
+        self.other_members().all(|(opened, decided)| {
+            opened >= self.decided.epoch || opened == Epoch(0) && decided >= self.decided.epoch
+        })
+    }
+
+    fn one_has_opened(&self) -> bool {
+        self.other_members().any(|(opened, _)| opened >= self.decided.epoch)
+    }
+
+    /// Whether nobody that it cannot know of still acts. Before the first view nobody did.
+    fn has_waited(&self, now: Nanos) -> bool {
+        self.decided.epoch == Epoch(1) || now >= self.learned + self.profile.wait()
+    }
+
+    /// What each other member says that it has opened, and knows to be decided; nothing of it known: nothing.
+    fn other_members(&self) -> impl Iterator<Item = (Epoch, Epoch)> {
+        self.decided.members().without(self.me).iter().map(|node| {
+            let report = self.peers.alive(node).filter(|report| self.decided.has(node, report.life));
+            report.map_or((Epoch(0), Epoch(0)), |report| (report.opened, report.decided.epoch))
+        })
+    }
+}

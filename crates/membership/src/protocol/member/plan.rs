@@ -1,0 +1,281 @@
+//! What the next view should be, who proposes it, and when.
+//!
+//! Members that report and reach a majority of the files stay, if all see each other; if not, the largest set that do, of equals the one
+//! with the lowest node ([`Sight::largest`]). Nodes that wait to join are taken in when everybody who stays sees them. When no
+//! member is left, those that wait form a view among themselves.
+//!
+//! The lowest node of the new view proposes first, each further one a while later. Nothing of this is needed for
+//! safety: views that are proposed at one time, by nodes that know different things, are settled by the files.
+
+use std::sync::Arc;
+
+use plexus_base::{Epoch, Incarnation, Nanos, NodeId, NodeSet};
+
+use super::{Action, Member, Refused, Wish, is_granted};
+use crate::protocol::{
+    split::Sight,
+    view::{MAX_FILES, Seat, View, VotingFile},
+};
+
+/// What this node would propose, and since when.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    view: Arc<View>,
+    since: Nanos,
+}
+
+/// Who is to be a member next.
+struct Choice {
+    members: NodeSet,
+    /// Another set is to go on, and is given time to.
+    late: bool,
+}
+
+impl Member {
+    /// Thinks of the next view, and proposes it when its time has come.
+    pub(super) fn think(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        if now < self.next_plan {
+            return;
+        }
+        self.next_plan = now + self.profile.heartbeat;
+        self.judge_wish(now, out);
+        let Some(paxos) = &mut self.paxos else { return };
+        if paxos.is_proposing() {
+            if now.since(self.proposing_since) < self.profile.evict {
+                return;
+            }
+            paxos.abandon();
+        }
+        let Some((view, delay)) = self.desired(now) else {
+            self.plan = None;
+            return;
+        };
+        let before = self.plan.take().filter(|plan| *plan.view == view);
+        let since = before.as_ref().map_or(now, |plan| plan.since);
+        let view = before.map_or_else(|| Arc::new(view), |plan| plan.view);
+        let due = (since + delay).max(self.retry);
+        if now < due || !self.reaches(now) {
+            self.plan = Some(Plan { view, since });
+            self.next_plan = self.next_plan.min(due.max(now + Nanos(1)));
+            return;
+        }
+        if let Some(paxos) = &mut self.paxos {
+            paxos.propose(view);
+            self.proposing_since = now;
+            self.hurry(now);
+        }
+    }
+
+    /// How long who was beaten waits: nodes differ, so that one of them gets through.
+    pub(super) fn backoff(&self) -> Nanos {
+        Nanos(self.profile.heartbeat.0 * (2 + 2 * u64::from(self.me.0)))
+    }
+
+    /// The next view as this node would have it, and how long that must stand; `None` where nothing is to change or others decide.
+    fn desired(&self, now: Nanos) -> Option<(View, Nanos)> {
+        let decided = &self.decided;
+        let choice = self.choose(now)?;
+        let mut seats = decided.seats;
+        for node in decided.cluster().iter() {
+            let seat = &mut seats[node.index()];
+            *seat = match (choice.members.contains(node), *seat) {
+                (true, _) => Seat::In(self.life_of(node, now)?),
+                (false, Seat::In(life)) => Seat::Out(life),
+                (false, seat) => seat,
+            };
+        }
+        let epoch = Epoch(decided.epoch.0 + 1);
+        let is_wished = match self.wish {
+            Some((Wish::AddNode(node), _)) => {
+                seats[node.index()] = Seat::Out(Incarnation(0));
+                true
+            }
+            Some((Wish::RemoveNode(node), _)) => {
+                seats[node.index()] = Seat::Free;
+                true
+            }
+            _ => false,
+        };
+        let (files, is_wished) = match self.other_files(epoch, now) {
+            Some((files, wished)) => (files, is_wished || wished),
+            None => (decided.files.clone(), is_wished),
+        };
+        if seats == decided.seats && files == decided.files {
+            return None;
+        }
+        let view = View { epoch, seats, files };
+        let delay = self.delay(&view, choice.late, is_wished, now);
+        Some((view, delay))
+    }
+
+    /// The life that a node is known in now.
+    fn life_of(&self, node: NodeId, now: Nanos) -> Option<Incarnation> {
+        match node == self.me {
+            true => Some(self.life),
+            false => self.peers.fresh(node, now, &self.profile).map(|report| report.life),
+        }
+    }
+
+    fn choose(&self, now: Nanos) -> Option<Choice> {
+        let decided = &self.decided;
+        let (mut sight, mut usable, mut leaving) = (Sight::default(), NodeSet::EMPTY, NodeSet::EMPTY);
+        let mut member = NodeSet::EMPTY;
+        sight.hears(self.me, self.peers.hears(now, &self.profile));
+        let mut note = |node: NodeId, life: Incarnation, reaches: bool, leaves: bool| {
+            if decided.has(node, life) {
+                member.insert(node);
+            }
+            if leaves {
+                leaving.insert(node);
+            } else if reaches {
+                usable.insert(node);
+            }
+        };
+        note(self.me, self.life, self.reaches(now), self.leaving);
+        for node in decided.cluster().without(self.me).iter() {
+            if let Some(report) = self.peers.fresh(node, now, &self.profile)
+                && report.lease == self.profile.lease
+            {
+                sight.hears(node, report.hears);
+                note(node, report.life, report.reaches, report.leaving);
+            }
+        }
+        let live = usable.iter().filter(|node| member.contains(*node)).collect::<NodeSet>();
+        let others = usable.iter().filter(|node| !live.contains(*node));
+        let others =
+            others.filter(|node| self.life_of(*node, now).is_some_and(|life| !decided.is_past(*node, life)));
+        let others: NodeSet = others.collect();
+        if live.is_empty() {
+            return self.choose_without_members(&sight, member, leaving, others);
+        }
+        // Members decide about members.
+        if !live.contains(self.me) {
+            return None;
+        }
+        let choice = self.side(&sight, live);
+        Some(Choice { members: joined(&sight, choice.members, others), ..choice })
+    }
+
+    /// No member can go on: the last one leaves, or those that wait to join form a view when none reports any more.
+    fn choose_without_members(
+        &self,
+        sight: &Sight,
+        member: NodeSet,
+        leaving: NodeSet,
+        others: NodeSet,
+    ) -> Option<Choice> {
+        if member.is_empty() {
+            return others.contains(self.me).then(|| self.side(sight, others));
+        }
+        let all_leave = member.iter().all(|node| leaving.contains(node));
+        (all_leave && member.contains(self.me)).then_some(Choice { members: NodeSet::EMPTY, late: false })
+    }
+
+    /// The side of a split that is to go on; this node's own, late, if it is not of that one.
+    fn side(&self, sight: &Sight, nodes: NodeSet) -> Choice {
+        let members = sight.largest(nodes, NodeSet::EMPTY);
+        match members.contains(self.me) {
+            true => Choice { members, late: false },
+            false => Choice { members: sight.largest(nodes, NodeSet::from_iter([self.me])), late: true },
+        }
+    }
+
+    /// The files of the next view where they are to be others, one more or one less; and whether that is this node's wish.
+    fn other_files(&self, epoch: Epoch, now: Nanos) -> Option<(Vec<VotingFile>, bool)> {
+        let decided = &self.decided;
+        let without = |id| decided.files.iter().copied().filter(|file| file.id != id).collect::<Vec<_>>();
+        let with = |id, host| {
+            let mut files = without(id);
+            files.push(VotingFile { id, since: epoch, host });
+            files.sort_unstable();
+            files
+        };
+        let aside =
+            decided.files.iter().find(|file| self.files.get(&file.id).is_some_and(|state| state.is_aside));
+        if let Some(file) = aside.filter(|_| decided.files.len() > 1) {
+            return Some((without(file.id), false));
+        }
+        match self.wish {
+            Some((Wish::AddFile(id, host), _)) if self.answers(id, now) => {
+                return Some((with(id, host), true));
+            }
+            Some((Wish::RemoveFile(id), _)) => return Some((without(id), true)),
+            _ => {}
+        }
+        let (id, host) = self.returning.iter().find(|(id, _)| self.answers(**id, now))?;
+        (decided.files.len() < MAX_FILES).then(|| (with(*id, *host), false))
+    }
+
+    fn delay(&self, view: &View, late: bool, is_wished: bool, now: Nanos) -> Nanos {
+        let Self { decided, profile, .. } = self;
+        let is_proved = |node: NodeId, life| {
+            let left = self.peers.alive(node).is_some_and(|report| report.life == life && report.leaving);
+            left || self.leaving && node == self.me || self.peers.is_dead(node, life)
+        };
+        let removed: Vec<_> = decided.gone(view).filter(|(node, life)| !is_proved(*node, *life)).collect();
+        let speaks = |node| self.peers.fresh(node, now, profile).is_some();
+        let base = match removed.is_empty() {
+            true if is_wished || !joins(decided, view) => {
+                return Nanos(self.turn_of(view) * profile.stagger().0);
+            }
+            true => profile.heartbeat,
+            false if removed.iter().any(|(node, _)| speaks(*node)) => profile.settle(),
+            false => profile.heartbeat,
+        };
+        if late {
+            return base + profile.patience();
+        }
+        // Who has just started has yet to hear whether anybody is there.
+        let listening = Nanos((self.started + profile.evict + profile.settle()).0.saturating_sub(now.0));
+        let is_new = !decided.has(self.me, self.life) && !decided.members().is_empty();
+        let base = if is_new { base.max(listening) } else { base };
+        base + Nanos(self.turn_of(view) * profile.stagger().0)
+    }
+
+    /// How many come before this node in proposing `view`; who has a wish comes first.
+    fn turn_of(&self, view: &View) -> u64 {
+        let members = if view.members().is_empty() { self.decided.members() } else { view.members() };
+        match self.wish {
+            Some(_) => 0,
+            None => members.iter().take_while(|node| *node != self.me).count() as u64,
+        }
+    }
+
+    /// Refuses what cannot be granted.
+    fn judge_wish(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        let Some((wish, since)) = self.wish else { return };
+        let refused = match wish {
+            Wish::RemoveFile(id) => {
+                let left = self.decided.files.len() - 1;
+                let majority = left / 2 + 1;
+                (self.reached(now, |file| file.id != id) < majority).then_some(Refused::Quorum)
+            }
+            Wish::AddFile(id, _) => {
+                let patience_is_over = now.since(since) >= self.profile.evict;
+                (patience_is_over && !self.answers(id, now)).then_some(Refused::Unreachable)
+            }
+            _ => None,
+        };
+        if is_granted(wish, &self.decided) {
+            self.answer(wish, Ok(()), out);
+        } else if let Some(refused) = refused {
+            self.answer(wish, Err(refused), out);
+            self.change_files(now);
+        }
+    }
+}
+
+/// Whether `next` has a life that was no member.
+fn joins(before: &View, next: &View) -> bool {
+    next.gone(before).next().is_some()
+}
+
+/// `members`, and of `others`, by number, each that sees all who are in already.
+fn joined(sight: &Sight, mut members: NodeSet, others: NodeSet) -> NodeSet {
+    for node in others.iter() {
+        if !members.contains(node) && sight.mutual_with_all(node, members) {
+            members.insert(node);
+        }
+    }
+    members
+}

@@ -1,0 +1,146 @@
+//! Turns at the voting files: when each begins, and what is made of what it read.
+
+use std::sync::Arc;
+
+use plexus_base::Nanos;
+
+use super::{Action, Failed, Member, Reason};
+use crate::protocol::{
+    files::FileState,
+    paxos::{Paxos, Progress},
+    record::Contents,
+    view::FileId,
+};
+
+impl Member {
+    /// Begins a turn at every file where one is due.
+    pub(super) fn begin_turns(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        let due = self.files.values().filter(|state| state.next <= now && self.may_begin(state));
+        let due: Vec<FileId> = due.map(|state| state.file.id).collect();
+        for id in due {
+            let report = self.report(now);
+            let ballot = self.paxos.as_ref().map(Paxos::own);
+            let state = self.files.get_mut(&id).expect("it is due");
+            let writes = state.begin(now, ballot, || report);
+            out.push(Action::Turn { file: state.file, writes });
+        }
+    }
+
+    /// Whether a file is free for another turn. One that is set aside is left alone until it is out.
+    pub(super) fn may_begin(&self, state: &FileState) -> bool {
+        let is_left_alone = state.is_aside && self.decided.file(state.file.id).is_some();
+        state.turn.is_none() && !is_left_alone
+    }
+
+    /// The turn at a file is over.
+    pub(super) fn finished(
+        &mut self,
+        id: FileId,
+        result: Result<Contents, Failed>,
+        now: Nanos,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(state) = self.files.get_mut(&id).filter(|state| state.turn.is_some()) else { return };
+        let was_aside = state.is_aside;
+        state.next = now + self.profile.heartbeat;
+        let finished = match &result {
+            Ok(contents) => state.finished(contents),
+            Err(Failed) => {
+                state.failed();
+                None
+            }
+        };
+        if state.is_aside && !was_aside {
+            out.push(Action::SetAside(id));
+            self.next_plan = now;
+        }
+        let (Some(finished), Ok(contents)) = (finished, result) else { return };
+        // Only a file that is out already has turns although it is set aside.
+        state.is_aside = false;
+        state.answered = Some(now);
+        state.next = now.max(finished.started + self.profile.heartbeat);
+        if let Some(reason) = self.absorb(&contents, now, out) {
+            return self.end(Action::Die(reason), out);
+        }
+        if self.is_over {
+            return;
+        }
+        let is_evicting = self.is_evicting(&contents);
+        let Some(state) = self.files.get_mut(&id) else { return };
+        if finished.wrote && !is_evicting {
+            state.renewed = Some(finished.started);
+        }
+        let own = &contents.places[self.me.index()];
+        if !finished.wrote {
+            self.counter = self.counter.max(own.heartbeat.good().map_or(0, |report| report.counter));
+        }
+        match &mut self.paxos {
+            None => {
+                state.contents = Some(contents);
+                self.recover(now);
+            }
+            Some(paxos) => {
+                if let Some(found) = own.ballot().filter(|found| !finished.wrote && *found != paxos.own()) {
+                    paxos.pass(found.counter);
+                }
+                match paxos.confirmed(id, finished.ballot, &contents) {
+                    Progress::Waiting => {}
+                    Progress::Accepting => self.proposing_since = now,
+                    Progress::Beaten => self.retry = now + self.backoff(),
+                    Progress::Chosen(view) => self.learn(&view, now, out),
+                }
+            }
+        }
+        self.hurry(now);
+        self.renew(out);
+    }
+
+    /// Files that lack the newest ballot are written at once.
+    pub(super) fn hurry(&mut self, now: Nanos) {
+        let Some(paxos) = &self.paxos else { return };
+        let newest = paxos.own().counter;
+        for state in self.files.values_mut() {
+            if state.ballot().is_some_and(|ballot| ballot < newest) {
+                state.next = now;
+            }
+        }
+    }
+
+    /// Takes in what was read of everybody; why this node must stop, if it must.
+    fn absorb(&mut self, contents: &Contents, now: Nanos, out: &mut Vec<Action>) -> Option<Reason> {
+        let own = &contents.places[self.me.index()];
+        if own.heartbeat.good().is_some_and(|report| report.life > self.life) {
+            return Some(Reason::Replaced);
+        }
+        if let Some(view) = contents.decided() {
+            self.learn(view, now, out);
+        }
+        for report in contents.places.iter().filter_map(|place| place.heartbeat.good()) {
+            if report.node != self.me {
+                self.peers.seen(report, now);
+                self.absorb_proofs(report);
+            }
+        }
+        None
+    }
+
+    /// Whether somebody has proposed to go on without this node.
+    fn is_evicting(&self, contents: &Contents) -> bool {
+        let proposed = contents.places.iter().filter_map(|place| place.ballot()?.proposed.as_ref());
+        let mut next = proposed.filter(|view| view.epoch > self.decided.epoch);
+        self.is_member() && next.any(|view| !view.has(self.me, self.life))
+    }
+
+    /// When a majority of the files was read, what earlier lives have promised is known.
+    fn recover(&mut self, now: Nanos) {
+        let files = self.decided.files.iter().filter_map(|file| self.files.get(&file.id));
+        let found: Vec<&Contents> =
+            files.filter(|state| !state.is_aside).filter_map(|state| state.contents.as_ref()).collect();
+        if found.len() < self.decided.majority() {
+            return;
+        }
+        self.paxos = Some(Paxos::recovered(self.me, Arc::clone(&self.decided), found));
+        self.files.values_mut().for_each(|state| state.contents = None);
+        self.next_plan = now;
+    }
+}

@@ -1,0 +1,199 @@
+//! Disk Paxos (Gafni and Lamport, "Disk Paxos", Distributed Computing 16, 2003), one instance for each epoch.
+//!
+//! Nodes never talk: each writes its own [`Ballot`] to the files and then reads what the others have left there. The instance that
+//! decides view `e + 1` runs over the voting files of view `e`.
+//!
+//! **Contract.** [`Paxos::own`] is to be written to every file, and every file read after each write; each time call
+//! [`Paxos::confirmed`] with what was read. [`Paxos::propose`] begins, [`Paxos::learned`] ends an instance. A node that starts reads a
+//! majority of the files before it writes any ballot ([`Paxos::recovered`]).
+//!
+//! **What holds.** Of one instance nothing is chosen but one view, whatever is lost, late or repeated, as long as at any two majorities
+//! share a file that keeps what was written to it. A ballot never passes from one instance to the next. What was chosen never
+//! disappears: a node that goes on to the next instance puts the view into [`Ballot::decided`] in the same write.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use plexus_base::{MAX_NODES, NodeId};
+
+use super::{
+    record::{Ballot, Contents},
+    view::{FileId, View},
+};
+
+/// What came of a file's confirmation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// More files are needed, or nothing is proposed.
+    Waiting,
+    /// A higher ballot stands in the file: this attempt is over.
+    Beaten,
+    /// [`Paxos::own`] has changed and must be written: the ballot may propose now.
+    Accepting,
+    /// This view is decided.
+    Chosen(Arc<View>),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Phase {
+    /// Is a higher ballot about, and has a lower one proposed?
+    Preparing,
+    /// Is a higher ballot about by now?
+    Accepting,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Attempt {
+    phase: Phase,
+    /// What to propose if nobody has before.
+    value: Arc<View>,
+    /// What was proposed in the highest ballot, so far.
+    best: Option<(u64, Arc<View>)>,
+    /// The phase's ballot has this counter.
+    counter: u64,
+    confirmed: BTreeSet<FileId>,
+}
+
+/// One node's part in deciding the next view.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Paxos {
+    node: NodeId,
+    own: Arc<Ballot>,
+    attempt: Option<Attempt>,
+    /// The highest ballot of this instance that was seen.
+    highest: u64,
+}
+
+impl Paxos {
+    /// A node that starts: `found` is what it read from a majority of the files of `decided`, the latest view in any of them.
+    #[must_use]
+    pub fn recovered<'a>(
+        node: NodeId,
+        decided: Arc<View>,
+        found: impl IntoIterator<Item = &'a Contents>,
+    ) -> Self {
+        let mut own = Ballot { counter: 0, mbal: 0, bal: 0, proposed: None, decided };
+        for ballot in found.into_iter().filter_map(|contents| contents.places[node.index()].ballot()) {
+            own.counter = own.counter.max(ballot.counter);
+            if ballot.decided.epoch != own.decided.epoch {
+                continue;
+            }
+            own.mbal = own.mbal.max(ballot.mbal);
+            if ballot.bal > own.bal {
+                (own.bal, own.proposed) = (ballot.bal, ballot.proposed.clone());
+            }
+        }
+        own.counter += 1;
+        let highest = own.mbal;
+        Self { node, own: Arc::new(own), attempt: None, highest }
+    }
+
+    /// What is to stand in every file.
+    #[must_use]
+    pub fn own(&self) -> &Arc<Ballot> {
+        &self.own
+    }
+
+    /// Whether a proposal is under way.
+    #[must_use]
+    pub fn is_proposing(&self) -> bool {
+        self.attempt.is_some()
+    }
+
+    /// A file holds a ballot of this node with this counter, from an earlier life: what is written there must be newer.
+    pub fn pass(&mut self, counter: u64) {
+        if self.own.counter <= counter {
+            self.change(|own| own.counter = counter);
+        }
+    }
+
+    /// Proposes `value` in a ballot above all that were seen.
+    ///
+    /// # Panics
+    /// When `value` is not the next view.
+    pub fn propose(&mut self, value: Arc<View>) {
+        assert_eq!(value.epoch.0, self.own.decided.epoch.0 + 1, "the next view is proposed");
+        let nodes = MAX_NODES as u64;
+        let round = self.highest.max(self.own.mbal) / nodes + 1;
+        self.highest = round * nodes + u64::from(self.node.0);
+        let (mbal, best) = (self.highest, self.own_proposal());
+        self.change(|own| own.mbal = mbal);
+        let counter = self.own.counter;
+        self.attempt =
+            Some(Attempt { phase: Phase::Preparing, value, best, counter, confirmed: BTreeSet::new() });
+    }
+
+    /// Proposes no further; what stands in files stays.
+    pub fn abandon(&mut self) {
+        self.attempt = None;
+    }
+
+    /// A view is decided, here or elsewhere: the instance after it begins.
+    pub fn learned(&mut self, view: &Arc<View>) {
+        if view.epoch <= self.own.decided.epoch {
+            return;
+        }
+        (self.attempt, self.highest) = (None, 0);
+        self.change(|own| {
+            (own.mbal, own.bal, own.proposed) = (0, 0, None);
+            own.decided = Arc::clone(view);
+        });
+    }
+
+    /// `file` holds this node's ballot of `counter`, and after it was written `contents` was read there. Views that `contents` shows to
+    /// be decided were learned before.
+    pub fn confirmed(&mut self, file: FileId, counter: u64, contents: &Contents) -> Progress {
+        let epoch = self.own.decided.epoch;
+        let others = (0..MAX_NODES).filter(|node| *node != self.node.index());
+        let others = others.filter_map(|node| contents.places[node].ballot());
+        let others: Vec<&Arc<Ballot>> =
+            others.filter(|ballot| ballot.decided.epoch == epoch && ballot.mbal > 0).collect();
+        let seen = others.iter().map(|ballot| ballot.mbal).max().unwrap_or_default();
+        self.highest = self.highest.max(seen);
+        let Some(attempt) = &mut self.attempt else { return Progress::Waiting };
+        if seen > self.own.mbal {
+            self.attempt = None;
+            return Progress::Beaten;
+        }
+        if counter < attempt.counter || self.own.decided.file(file).is_none() {
+            return Progress::Waiting;
+        }
+        for ballot in others {
+            if let Some(proposed) = ballot.proposed.as_ref().filter(|_| ballot.bal > 0)
+                && attempt.best.as_ref().is_none_or(|(bal, _)| ballot.bal > *bal)
+            {
+                attempt.best = Some((ballot.bal, Arc::clone(proposed)));
+            }
+        }
+        attempt.confirmed.insert(file);
+        if attempt.confirmed.len() < self.own.decided.majority() {
+            return Progress::Waiting;
+        }
+        match attempt.phase {
+            Phase::Preparing => self.accept(),
+            Phase::Accepting => {
+                let chosen = self.own.proposed.clone().expect("a ballot that accepts has proposed");
+                self.attempt = None;
+                Progress::Chosen(chosen)
+            }
+        }
+    }
+
+    fn accept(&mut self) -> Progress {
+        let mut attempt = self.attempt.take().expect("a proposal is under way");
+        let value = attempt.best.take().map_or_else(|| Arc::clone(&attempt.value), |(_, view)| view);
+        self.change(|own| (own.bal, own.proposed) = (own.mbal, Some(value)));
+        attempt.confirmed.clear();
+        self.attempt = Some(Attempt { phase: Phase::Accepting, counter: self.own.counter, ..attempt });
+        Progress::Accepting
+    }
+
+    fn own_proposal(&self) -> Option<(u64, Arc<View>)> {
+        self.own.proposed.clone().map(|proposed| (self.own.bal, proposed))
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Ballot)) {
+        let own = Arc::make_mut(&mut self.own);
+        change(own);
+        own.counter += 1;
+    }
+}

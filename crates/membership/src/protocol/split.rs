@@ -1,0 +1,138 @@
+//! Which nodes go on when not all see each other: the largest set that do, of equals the one with the lowest node.
+//!
+//! Exact: branch and bound over at most 16 nodes.
+
+use plexus_base::{MAX_NODES, NodeId, NodeSet};
+
+/// Who sees whom.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Sight {
+    sees: [NodeSet; MAX_NODES],
+}
+
+impl Sight {
+    /// `node` hears these.
+    pub fn hears(&mut self, node: NodeId, peers: NodeSet) {
+        self.sees[node.index()] = peers;
+    }
+
+    /// Whether each hears the other.
+    #[must_use]
+    pub fn mutual(&self, a: NodeId, b: NodeId) -> bool {
+        self.sees[a.index()].contains(b) && self.sees[b.index()].contains(a)
+    }
+
+    /// Whether `node` and each of `others` hear each other.
+    #[must_use]
+    pub fn mutual_with_all(&self, node: NodeId, others: NodeSet) -> bool {
+        others.iter().all(|other| other == node || self.mutual(node, other))
+    }
+
+    /// The largest set of `candidates` that all see each other and that contains all of `must`; of equals the one with the
+    /// lowest node in which they differ. Empty where `must` do not see each other.
+    #[must_use]
+    pub fn largest(&self, candidates: NodeSet, must: NodeSet) -> NodeSet {
+        if must.iter().any(|node| !candidates.contains(node) || !self.mutual_with_all(node, must)) {
+            return NodeSet::EMPTY;
+        }
+        let rest = candidates
+            .iter()
+            .filter(|node| !must.contains(*node) && self.mutual_with_all(*node, must))
+            .collect();
+        let mut best = must;
+        self.grow(must, rest, &mut best);
+        best
+    }
+
+    fn grow(&self, set: NodeSet, candidates: NodeSet, best: &mut NodeSet) {
+        if is_before(set, *best) {
+            *best = set;
+        }
+        if set.len() + candidates.len() < best.len() {
+            return;
+        }
+        let mut left = candidates;
+        while let Some(node) = left.lowest() {
+            let seen: NodeSet = left.iter().filter(|other| self.mutual(node, *other)).collect();
+            let mut with = set;
+            with.insert(node);
+            self.grow(with, seen, best);
+            // Every set without a node that sees all of the rest is smaller than the same set with it.
+            if seen.len() + 1 == left.len() {
+                return;
+            }
+            left.remove(node);
+        }
+    }
+}
+
+/// Whether `a` goes on rather than `b`.
+fn is_before(a: NodeSet, b: NodeSet) -> bool {
+    let differ = (0..MAX_NODES as u8).map(NodeId).find(|node| a.contains(*node) != b.contains(*node));
+    a.len() > b.len() || a.len() == b.len() && differ.is_some_and(|node| a.contains(node))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plexus_sim::Random;
+
+    fn sight(nodes: u8, cut: &[(u8, u8)]) -> Sight {
+        let mut sight = Sight::default();
+        for a in 0..nodes {
+            let heard = (0..nodes).filter(|b| *b != a && !cut.contains(&(a, *b)));
+            sight.hears(NodeId(a), heard.map(NodeId).collect());
+        }
+        sight
+    }
+
+    fn set(nodes: &[u8]) -> NodeSet {
+        nodes.iter().copied().map(NodeId).collect()
+    }
+
+    #[test]
+    fn the_largest_goes_on_and_of_equals_the_one_with_the_lowest_node() {
+        let cases: [(u8, &[(u8, u8)], &[u8]); 6] = [
+            (3, &[], &[0, 1, 2]),
+            (3, &[(0, 1), (0, 2)], &[1, 2]),
+            (2, &[(0, 1)], &[0]),
+            (4, &[(0, 2), (0, 3), (1, 2), (1, 3)], &[0, 1]),
+            // Only one way is cut.
+            (3, &[(2, 1)], &[0, 1]),
+            (5, &[(0, 1), (0, 2), (3, 4)], &[1, 2, 3]),
+        ];
+        for (nodes, cut, expected) in cases {
+            assert_eq!(sight(nodes, cut).largest(NodeSet::first(nodes), NodeSet::EMPTY), set(expected));
+        }
+        let sight = sight(3, &[(0, 1)]);
+        assert_eq!(sight.largest(NodeSet::first(3), set(&[1])), set(&[1, 2]));
+        assert_eq!(sight.largest(NodeSet::first(3), set(&[0, 1])), NodeSet::EMPTY);
+    }
+
+    #[test]
+    fn it_is_what_a_look_at_every_set_finds() {
+        for seed in 0..300 {
+            let mut random = Random::new(seed);
+            let nodes = random.between(1, 8) as u8;
+            let mut cut = Vec::new();
+            let percent = random.below(60);
+            for a in 0..nodes {
+                cut.extend((0..nodes).filter(|_| random.percent(percent)).map(|b| (a, b)));
+            }
+            let sight = sight(nodes, &cut);
+            let all = (0..1u32 << nodes)
+                .map(|bits| (0..nodes).filter(|node| bits & (1 << node) != 0).map(NodeId).collect());
+            let sound = |set: &NodeSet| set.iter().all(|node| sight.mutual_with_all(node, *set));
+            let expected = all.filter(sound).reduce(|a, b| if is_before(b, a) { b } else { a });
+            assert_eq!(Some(sight.largest(NodeSet::first(nodes), NodeSet::EMPTY)), expected, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn sixteen_nodes_are_searched_in_few_steps() {
+        // Pairs that do not see each other: as many largest sets as there can be of pairs.
+        let cut: Vec<(u8, u8)> = (0..8).map(|pair| (2 * pair, 2 * pair + 1)).collect();
+        let found = sight(16, &cut).largest(NodeSet::first(16), NodeSet::EMPTY);
+        assert_eq!(found, set(&[0, 2, 4, 6, 8, 10, 12, 14]));
+    }
+}

@@ -1,0 +1,147 @@
+//! A view of the cluster: its members, each with the life in which it is one, and the voting files that decide the next view.
+
+use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId, NodeSet};
+
+/// Most voting files of a cluster: one on a disk of each node.
+pub const MAX_FILES: usize = MAX_NODES;
+
+/// Names a voting file; random, made with it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FileId(pub u64);
+
+/// A voting file of a view.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct VotingFile {
+    /// Which file.
+    pub id: FileId,
+    /// The view that took it in: one that was out and is in again has nothing to do with what is remembered of it.
+    pub since: Epoch,
+    /// The node that serves it from a disk of its own; `None` where every node opens it itself.
+    pub host: Option<NodeId>,
+}
+
+/// A node's place in a view. The lives of a node are numbered upwards.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Seat {
+    /// No such node belongs to the cluster.
+    #[default]
+    Free,
+    /// It belongs to the cluster and is no member; its last life that was one (0: none yet) never is again.
+    Out(Incarnation),
+    /// A member, in this life.
+    In(Incarnation),
+}
+
+/// Who is a member, and what decides the next view.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct View {
+    /// Its number; 0 for the view without members that a cluster is made with.
+    pub epoch: Epoch,
+    /// By node.
+    pub seats: [Seat; MAX_NODES],
+    /// By id; at most [`MAX_FILES`].
+    pub files: Vec<VotingFile>,
+}
+
+impl View {
+    /// The view that a cluster of these nodes begins with: nobody is a member.
+    ///
+    /// # Panics
+    /// With no file or more than [`MAX_FILES`].
+    #[must_use]
+    pub fn first(nodes: NodeSet, files: impl IntoIterator<Item = (FileId, Option<NodeId>)>) -> Self {
+        let mut seats = [Seat::Free; MAX_NODES];
+        nodes.iter().for_each(|node| seats[node.index()] = Seat::Out(Incarnation(0)));
+        let file = |(id, host)| VotingFile { id, since: Epoch(0), host };
+        let mut files: Vec<VotingFile> = files.into_iter().map(file).collect();
+        files.sort_unstable();
+        assert!((1..=MAX_FILES).contains(&files.len()), "{} voting files", files.len());
+        Self { epoch: Epoch(0), seats, files }
+    }
+
+    /// The members.
+    #[must_use]
+    pub fn members(&self) -> NodeSet {
+        self.nodes(|seat| matches!(seat, Seat::In(_)))
+    }
+
+    /// The nodes that belong to the cluster, members or not.
+    #[must_use]
+    pub fn cluster(&self) -> NodeSet {
+        self.nodes(|seat| seat != Seat::Free)
+    }
+
+    fn nodes(&self, wanted: impl Fn(Seat) -> bool) -> NodeSet {
+        (0..MAX_NODES as u8).map(NodeId).filter(|node| wanted(self.seats[node.index()])).collect()
+    }
+
+    /// The life in which `node` is a member.
+    #[must_use]
+    pub fn life(&self, node: NodeId) -> Option<Incarnation> {
+        match self.seats[node.index()] {
+            Seat::In(life) => Some(life),
+            Seat::Free | Seat::Out(_) => None,
+        }
+    }
+
+    /// Whether this life of `node` is a member.
+    #[must_use]
+    pub fn has(&self, node: NodeId, life: Incarnation) -> bool {
+        self.life(node) == Some(life)
+    }
+
+    /// Whether this life of `node` was a member once and never is again.
+    #[must_use]
+    pub fn is_past(&self, node: NodeId, life: Incarnation) -> bool {
+        match self.seats[node.index()] {
+            Seat::Free => false,
+            Seat::Out(last) => life <= last,
+            Seat::In(now) => life < now,
+        }
+    }
+
+    /// The file of this name.
+    #[must_use]
+    pub fn file(&self, id: FileId) -> Option<&VotingFile> {
+        self.files.iter().find(|file| file.id == id)
+    }
+
+    /// How many of the view's files are a majority.
+    #[must_use]
+    pub fn majority(&self) -> usize {
+        self.files.len() / 2 + 1
+    }
+
+    /// Members of this view that are none in `next`, each in its life here.
+    pub fn gone(&self, next: &Self) -> impl Iterator<Item = (NodeId, Incarnation)> {
+        let lives = self.members().iter().filter_map(|node| Some((node, self.life(node)?)));
+        lives.filter(|(node, life)| !next.has(*node, *life)).collect::<Vec<_>>().into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_life_that_was_a_member_is_past() {
+        let mut view = View::first(NodeSet::first(3), [(FileId(1), None)]);
+        let node = NodeId(1);
+        assert!(!view.is_past(node, Incarnation(1)) && !view.has(node, Incarnation(1)));
+        view.seats[1] = Seat::In(Incarnation(4));
+        assert!(view.has(node, Incarnation(4)) && view.is_past(node, Incarnation(3)));
+        assert!(!view.is_past(node, Incarnation(4)) && !view.is_past(node, Incarnation(5)));
+        let before = view.clone();
+        view.seats[1] = Seat::Out(Incarnation(4));
+        assert!(view.is_past(node, Incarnation(4)) && !view.is_past(node, Incarnation(5)));
+        assert_eq!(before.gone(&view).collect::<Vec<_>>(), [(node, Incarnation(4))]);
+    }
+
+    #[test]
+    fn a_majority_is_more_than_half() {
+        for (files, majority) in [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)] {
+            let view = View::first(NodeSet::first(1), (0..files).map(|id| (FileId(id), None)));
+            assert_eq!(view.majority(), majority);
+        }
+    }
+}

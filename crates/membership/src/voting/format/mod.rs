@@ -1,0 +1,133 @@
+//! A voting file: a header, and three blocks for each of 16 nodes, each block 4096 bytes, little endian:
+//!
+//! | block | what |
+//! |---|---|
+//! | 0 | header |
+//! | 1 + 3n | heartbeat of node n: its report |
+//! | 2 + 3n, 3 + 3n | ballot of node n, written in turn: the one with the higher counter is in force |
+//!
+//! A block that was never written is all zeros. Every other begins alike (`block.rs`). A block of another cluster, file or
+//! place is refused as one that is damaged, with the reason; nothing that bytes say makes a decoder panic.
+
+mod ballot;
+mod block;
+mod header;
+mod report;
+mod view;
+
+use std::sync::Arc;
+
+use plexus_base::{MAX_NODES, NodeId};
+
+pub use block::{BLOCK, BlockError, ClusterId, FileName};
+pub use header::Header;
+pub use report::{MESSAGE, MessageError, message, message_decoded};
+
+use self::block::{Kind, Place as At, seal};
+use crate::protocol::{Ballot, Block, Contents, Place, Report, Writes};
+
+/// Blocks of a voting file.
+pub const BLOCKS: usize = 1 + 3 * MAX_NODES;
+
+/// Bytes of a voting file.
+pub const FILE: usize = BLOCKS * BLOCK;
+
+/// The number of the block with the heartbeat of `node`.
+#[must_use]
+pub fn heartbeat_at(node: NodeId) -> usize {
+    1 + 3 * node.index()
+}
+
+/// The number of the block with the first (0) or second (1) ballot of `node`.
+#[must_use]
+pub fn ballot_at(node: NodeId, slot: u8) -> usize {
+    2 + 3 * node.index() + usize::from(slot)
+}
+
+/// A report as a heartbeat block.
+#[must_use]
+pub fn heartbeat(name: FileName, report: &Report) -> Vec<u8> {
+    let at = At { name, kind: Kind::Heartbeat, node: report.node };
+    seal(at, report.counter, &report::encode(report))
+}
+
+/// A ballot of `node` as a ballot block.
+#[must_use]
+pub fn ballot(name: FileName, node: NodeId, ballot: &Ballot) -> Vec<u8> {
+    seal(At { name, kind: Kind::Ballot, node }, ballot.counter, &ballot::encode(ballot))
+}
+
+/// The blocks to write in a turn: the number and bytes of each.
+#[must_use]
+pub fn writes(name: FileName, node: NodeId, writes: &Writes) -> Vec<(usize, Vec<u8>)> {
+    let report = writes.heartbeat.as_ref().map(|report| (heartbeat_at(node), heartbeat(name, report)));
+    let ballot = writes.ballot.as_ref().map(|(slot, own)| (ballot_at(node, *slot), ballot(name, node, own)));
+    report.into_iter().chain(ballot).collect()
+}
+
+/// What a heartbeat block says.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn heartbeat_decoded(name: FileName, node: NodeId, bytes: &[u8]) -> Result<Option<Report>, BlockError> {
+    let Some((counter, body)) = block::open(At { name, kind: Kind::Heartbeat, node }, bytes)? else {
+        return Ok(None);
+    };
+    let report = report::decode(body).ok_or(BlockError::Meaningless)?;
+    let fits = report.node == node && report.counter == counter;
+    fits.then_some(Some(report)).ok_or(BlockError::Meaningless)
+}
+
+/// What a ballot block says.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn ballot_decoded(name: FileName, node: NodeId, bytes: &[u8]) -> Result<Option<Ballot>, BlockError> {
+    let Some((counter, body)) = block::open(At { name, kind: Kind::Ballot, node }, bytes)? else {
+        return Ok(None);
+    };
+    ballot::decode(counter, body).map(Some).ok_or(BlockError::Meaningless)
+}
+
+/// All that a voting file of this name says.
+///
+/// # Errors
+/// It is not one: its header is damaged, or another's.
+pub fn contents(name: FileName, bytes: &[u8]) -> Result<Contents, BlockError> {
+    let block = |number: usize| bytes.get(number * BLOCK..(number + 1) * BLOCK).unwrap_or_default();
+    Header::decode(name, block(0))?;
+    fn found<T>(decoded: Result<Option<T>, BlockError>) -> Block<T> {
+        match decoded {
+            Ok(None) => Block::Empty,
+            Ok(Some(content)) => Block::Good(Arc::new(content)),
+            Err(_) => Block::Bad,
+        }
+    }
+    let place = |node: NodeId| Place {
+        heartbeat: found(heartbeat_decoded(name, node, block(heartbeat_at(node)))),
+        ballots: [0, 1].map(|slot| found(ballot_decoded(name, node, block(ballot_at(node, slot))))),
+    };
+    Ok(Contents { places: std::array::from_fn(|node| place(NodeId(node as u8))) })
+}
+
+/// Reads a voting file's blocks and a message from any bytes, as a fuzz target would: as they are, and with the checksum made
+/// right. How many were taken for something.
+#[doc(hidden)]
+#[must_use]
+pub fn voting_any(bytes: &[u8]) -> usize {
+    let mut whole = bytes.to_vec();
+    whole.resize(BLOCK, 0);
+    let (name, node) = block::claimed(&whole);
+    let mut mended = whole.clone();
+    block::mend(&mut mended);
+    let taken = |bytes: &[u8]| {
+        usize::from(Header::decode(name, bytes).is_ok_and(|_| true))
+            + usize::from(matches!(heartbeat_decoded(name, node, bytes), Ok(Some(_))))
+            + usize::from(matches!(ballot_decoded(name, node, bytes), Ok(Some(_))))
+    };
+    let blocks: usize = [bytes, &whole, &mended].into_iter().map(taken).sum();
+    blocks + usize::from(message_decoded(bytes).is_ok())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! A report, as the body of a heartbeat block and as a message to a peer:
+//!
+//! | byte | size | field |
+//! |---|---|---|
+//! | 0 | 2 | format, 1 |
+//! | 2 | 1 | node |
+//! | 3 | 1 | bit 0: reaches a majority of the voting files; bit 1: wants to leave |
+//! | 4 | 4 | epoch of the view that it acts in, 0 none |
+//! | 8 | 8 | life |
+//! | 16 | 8 | counter |
+//! | 24 | 8 | lease in nanoseconds |
+//! | 32 | 2 | nodes that it hears, a bit each |
+//! | 34 | 6 | zero |
+//! | 40 | 16 x 8 | by node: last life that is proved to be over, 0 none |
+//! | 168 | 520 | the last view that it knows to be decided (as in a ballot) |
+
+use std::sync::Arc;
+
+use plexus_base::{Epoch, Incarnation, MAX_NODES, Nanos, NodeId, NodeSet};
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U16, U32, U64},
+};
+
+use super::view::{self, VIEW};
+use crate::protocol::Report;
+
+/// Bytes of a message.
+pub const MESSAGE: usize = 688;
+
+const FORMAT: u16 = 1;
+const REACHES: u8 = 1;
+const LEAVING: u8 = 2;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Layout {
+    format: U16,
+    node: u8,
+    flags: u8,
+    opened: U32,
+    life: U64,
+    counter: U64,
+    lease: U64,
+    hears: U16,
+    zero: [u8; 6],
+    dead: [U64; MAX_NODES],
+    decided: [u8; VIEW],
+}
+
+const _: () = assert!(size_of::<Layout>() == MESSAGE);
+
+/// Why a message is no report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MessageError {
+    /// Of another length.
+    #[error("a report has {MESSAGE} bytes, not {0}")]
+    Length(usize),
+    /// What it says cannot be, or is of a later program.
+    #[error("the report says what cannot be")]
+    Meaningless,
+}
+
+/// A report as a message.
+#[must_use]
+pub fn message(report: &Report) -> Vec<u8> {
+    encode(report).to_vec()
+}
+
+/// What a message says.
+///
+/// # Errors
+/// It is no report.
+pub fn message_decoded(bytes: &[u8]) -> Result<Report, MessageError> {
+    if bytes.len() != MESSAGE {
+        return Err(MessageError::Length(bytes.len()));
+    }
+    decode(bytes).ok_or(MessageError::Meaningless)
+}
+
+pub(super) fn encode(report: &Report) -> [u8; MESSAGE] {
+    let flag = |is: bool, flag: u8| if is { flag } else { 0 };
+    let hears = report.hears.iter().fold(0, |bits, node| bits | 1u16 << node.0);
+    let layout = Layout {
+        format: U16::new(FORMAT),
+        node: report.node.0,
+        flags: flag(report.reaches, REACHES) | flag(report.leaving, LEAVING),
+        opened: U32::new(report.opened.0),
+        life: U64::new(report.life.0),
+        counter: U64::new(report.counter),
+        lease: U64::new(report.lease.0),
+        hears: U16::new(hears),
+        zero: [0; 6],
+        dead: report.dead.map(|life| U64::new(life.0)),
+        decided: view::encode(&report.decided),
+    };
+    zerocopy::transmute!(layout)
+}
+
+/// What stands at the beginning of `bytes`, if it can be a report.
+pub(super) fn decode(bytes: &[u8]) -> Option<Report> {
+    let (layout, _) = Layout::ref_from_prefix(bytes).ok()?;
+    let bits = layout.hears.get();
+    let hears: NodeSet = (0..MAX_NODES as u8).filter(|node| bits & (1 << node) != 0).map(NodeId).collect();
+    let sound = layout.format.get() == FORMAT
+        && usize::from(layout.node) < MAX_NODES
+        && layout.flags & !(REACHES | LEAVING) == 0
+        && layout.life.get() > 0;
+    if !sound {
+        return None;
+    }
+    Some(Report {
+        node: NodeId(layout.node),
+        life: Incarnation(layout.life.get()),
+        counter: layout.counter.get(),
+        opened: Epoch(layout.opened.get()),
+        hears,
+        reaches: layout.flags & REACHES != 0,
+        leaving: layout.flags & LEAVING != 0,
+        lease: Nanos(layout.lease.get()),
+        dead: layout.dead.map(|life| Incarnation(life.get())),
+        decided: Arc::new(view::decode(&layout.decided)?),
+    })
+}

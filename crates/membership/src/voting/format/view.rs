@@ -1,0 +1,103 @@
+//! A view, as a part of other layouts:
+//!
+//! | byte | size | field |
+//! |---|---|---|
+//! | 0 | 4 | epoch |
+//! | 4 | 1 | number of voting files, 1 to 16 |
+//! | 5 | 3 | zero |
+//! | 8 | 16 x 16 | by node: life (8), 0 no such node, 1 no member (life: the last that was one), 2 member (1), zero (7) |
+//! | 264 | 16 x 16 | voting files by id, then zeros: id (8), epoch of the view that took it in (4), node that serves it or 255 (1), zero (3) |
+
+use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId};
+use zerocopy::{
+    FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U32, U64},
+};
+
+use crate::protocol::{FileId, MAX_FILES, Seat, View, VotingFile};
+
+/// Bytes of a view.
+pub(super) const VIEW: usize = 520;
+
+/// Every node opens the file itself.
+const SHARED: u8 = 255;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct SeatLayout {
+    life: U64,
+    state: u8,
+    zero: [u8; 7],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct FileLayout {
+    id: U64,
+    since: U32,
+    host: u8,
+    zero: [u8; 3],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Layout {
+    epoch: U32,
+    count: u8,
+    zero: [u8; 3],
+    seats: [SeatLayout; MAX_NODES],
+    files: [FileLayout; MAX_FILES],
+}
+
+const _: () = assert!(size_of::<Layout>() == VIEW);
+
+/// A view's bytes.
+pub(super) fn encode(view: &View) -> [u8; VIEW] {
+    let mut layout = Layout::new_zeroed();
+    (layout.epoch, layout.count) = (U32::new(view.epoch.0), view.files.len() as u8);
+    for (place, seat) in layout.seats.iter_mut().zip(view.seats) {
+        let (state, life) = match seat {
+            Seat::Free => (0, 0),
+            Seat::Out(life) => (1, life.0),
+            Seat::In(life) => (2, life.0),
+        };
+        (place.state, place.life) = (state, U64::new(life));
+    }
+    for (place, file) in layout.files.iter_mut().zip(&view.files) {
+        (place.id, place.since) = (U64::new(file.id.0), U32::new(file.since.0));
+        place.host = file.host.map_or(SHARED, |host| host.0);
+    }
+    zerocopy::transmute!(layout)
+}
+
+/// What a view's bytes say, if it can be.
+pub(super) fn decode(bytes: &[u8]) -> Option<View> {
+    let layout = Layout::ref_from_bytes(bytes).ok()?;
+    let mut seats = [Seat::Free; MAX_NODES];
+    for (seat, place) in seats.iter_mut().zip(&layout.seats) {
+        let life = Incarnation(place.life.get());
+        *seat = match place.state {
+            0 if life.0 == 0 => Seat::Free,
+            1 => Seat::Out(life),
+            2 if life.0 > 0 => Seat::In(life),
+            _ => return None,
+        };
+    }
+    let count = usize::from(layout.count);
+    if !(1..=MAX_FILES).contains(&count) {
+        return None;
+    }
+    let mut files = Vec::with_capacity(count);
+    for place in &layout.files[..count] {
+        let host = (place.host != SHARED).then_some(NodeId(place.host));
+        if host.is_some_and(|host| host.index() >= MAX_NODES) {
+            return None;
+        }
+        files.push(VotingFile { id: FileId(place.id.get()), since: Epoch(place.since.get()), host });
+    }
+    let ordered = files.windows(2).all(|pair| pair[0].id < pair[1].id);
+    let view = View { epoch: Epoch(layout.epoch.get()), seats, files };
+    // The next view has a number too, and what stands behind is nothing.
+    let sound = ordered && view.epoch.0 < u32::MAX && encode(&view) == *bytes;
+    sound.then_some(view)
+}
