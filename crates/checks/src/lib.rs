@@ -12,6 +12,7 @@ pub mod faults;
 pub mod frames;
 pub mod links;
 pub mod locks;
+pub mod membership;
 pub mod page;
 pub mod paths;
 pub mod properties;
@@ -36,6 +37,7 @@ pub use scenario::Scenario;
 use cluster::{Cluster, Phase};
 use links::Links;
 use locks::Locks;
+use membership::Membership;
 use paths::Paths;
 use properties::{ends, lost, sums};
 
@@ -69,6 +71,10 @@ pub fn run(seed: u64, scenario: Scenario) -> Result<Outcome, Failure> {
     if scenario.name == scenario::LOCKS {
         let locks::Outcome { digest, events, operations, .. } = run_locks(seed)?;
         return Ok(Outcome { digest, events, operations, rails_lost: 0, counts: Vec::new() });
+    }
+    if scenario.name == scenario::MEMBERSHIP {
+        let membership::Outcome { digest, events, opened, .. } = run_membership(seed)?;
+        return Ok(Outcome { digest, events, operations: opened, rails_lost: 0, counts: Vec::new() });
     }
     let (at, broken) = match attempt(seed, scenario, None) {
         (_, Ok(outcome)) => return Ok(outcome),
@@ -119,6 +125,18 @@ pub fn run_locks(seed: u64) -> Result<locks::Outcome, Failure> {
     let result =
         catch_unwind(AssertUnwindSafe(|| locks.drive())).unwrap_or_else(|panic| Err(panicked(&*panic, None)));
     let (scenario, at) = (scenario::LOCKS, locks.now());
+    result.map_err(|broken| Failure { scenario, seed, at, broken, history: Vec::new() })
+}
+
+/// Takes one seed through [`scenario::MEMBERSHIP`].
+///
+/// # Errors
+/// A property does not hold, or an assertion of the protocol failed.
+pub fn run_membership(seed: u64) -> Result<membership::Outcome, Failure> {
+    let mut run = Membership::new(seed, None);
+    let result =
+        catch_unwind(AssertUnwindSafe(|| run.drive())).unwrap_or_else(|panic| Err(panicked(&*panic, None)));
+    let (scenario, at) = (scenario::MEMBERSHIP, run.now());
     result.map_err(|broken| Failure { scenario, seed, at, broken, history: Vec::new() })
 }
 

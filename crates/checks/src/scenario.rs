@@ -87,8 +87,11 @@ pub const PATHS: &str = "paths";
 /// The scenario of the lock manager.
 pub const LOCKS: &str = "locks";
 
+/// The scenario that has members, views and voting files, and nothing of the cache.
+pub const MEMBERSHIP: &str = "membership";
+
 /// All scenarios.
-pub const ALL: [Scenario; 13] = [
+pub const ALL: [Scenario; 14] = [
     Scenario { name: "calm", about: "room for everything, nothing fails", bigger: 1, vary: calm },
     Scenario { name: "hot", about: "one or two blocks that everybody wants", bigger: 1, vary: hot },
     Scenario {
@@ -143,6 +146,12 @@ pub const ALL: [Scenario; 13] = [
     Scenario {
         name: LOCKS,
         about: "the lock manager: clients and nodes that die, views on top of each other",
+        bigger: 1,
+        vary: calm,
+    },
+    Scenario {
+        name: MEMBERSHIP,
+        about: "members, views and voting files: crashes, pauses, cuts, files that fail; who goes on, and that only they act",
         bigger: 1,
         vary: calm,
     },

@@ -1,0 +1,478 @@
+//! What goes wrong, and what must come of it.
+
+use std::sync::Arc;
+
+use plexus_base::{NodeId, NodeSet};
+use plexus_membership::protocol::{Profile, Refused, View, Wish};
+use plexus_sim::Random;
+
+use super::{
+    Membership, Sabotage,
+    files::Sick,
+    witness::broken,
+    world::{Ev, World},
+};
+use crate::failure::Broken;
+
+/// All is healed: in so many times [`Profile::evict`] all nodes must be in one view.
+const ONE_VIEW_AFTER: u64 = 12;
+
+/// A node that is never started.
+const OTHER: NodeId = NodeId(15);
+
+/// What happens to a cluster of which all nodes are in one view.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Episode {
+    /// Everything at once: it is only looked at what holds always.
+    Storm,
+    /// Paths are cut: who goes on is who should.
+    Cut,
+    /// A process or several end.
+    Crash,
+    /// A process stops for less than its lease: nothing comes of it.
+    ShortPause,
+    /// And for longer: the others go on, and it does nothing any more.
+    LongPause,
+    /// Fewer than half of the files do not answer: all go on.
+    FewFiles,
+    /// More than half do not: all stop.
+    MostFiles,
+    /// An older copy of a file is put back: a view without it is decided, and one with it again.
+    OldCopy,
+    /// A node leaves.
+    Leave,
+    /// A file is taken out and in.
+    Files,
+    /// A node is taken out and in.
+    Nodes,
+}
+
+impl Episode {
+    const ALL: [Self; 13] = [
+        Self::Storm,
+        Self::Storm,
+        Self::Storm,
+        Self::Cut,
+        Self::Cut,
+        Self::Crash,
+        Self::ShortPause,
+        Self::LongPause,
+        Self::FewFiles,
+        Self::MostFiles,
+        Self::Leave,
+        Self::Files,
+        Self::Nodes,
+    ];
+
+    pub(super) fn draw(world: &World, random: &mut Random) -> Self {
+        // Of one file, or two, none can be older than a majority.
+        if world.files.len() > 2 && random.percent(10) {
+            return Self::OldCopy;
+        }
+        *random.pick(&Self::ALL)
+    }
+}
+
+impl Membership {
+    /// Starts everybody.
+    pub(super) fn boot(&mut self) -> Result<(), Broken> {
+        for node in 0..self.nodes() {
+            let after = self.random.below(self.world.profile.evict.0);
+            self.world.engine.schedule(after, None, Ev::Start(node));
+        }
+        self.run(self.world.profile.evict.0)?;
+        self.one_view()
+    }
+
+    /// All nodes stay in the view that they are in.
+    pub(super) fn rest(&mut self) -> Result<(), Broken> {
+        let (epoch, deaths) = (self.world.witness.last_epoch(), self.deaths());
+        self.run(4 * self.world.profile.evict.0)?;
+        if (epoch, deaths) != (self.world.witness.last_epoch(), self.deaths()) {
+            return broken("ends", "views change though nothing is wrong".into());
+        }
+        self.one_view()
+    }
+
+    pub(super) fn play(&mut self, episode: Episode) -> Result<(), Broken> {
+        let evict = self.world.profile.evict.0;
+        self.world.files.iter_mut().for_each(super::files::File::copy);
+        let later = self.random.below(evict);
+        self.run(later)?;
+        match episode {
+            Episode::Storm => self.storm()?,
+            Episode::Cut => self.cut()?,
+            Episode::Crash => self.crash()?,
+            Episode::ShortPause => self.short_pause()?,
+            Episode::LongPause => self.long_pause()?,
+            Episode::FewFiles => self.few_files()?,
+            Episode::MostFiles => self.most_files()?,
+            Episode::OldCopy => self.old_copy()?,
+            Episode::Leave => self.leave()?,
+            Episode::Files => self.other_files()?,
+            Episode::Nodes => self.other_nodes()?,
+        }
+        self.heal();
+        self.one_view()
+    }
+
+    fn nodes(&self) -> usize {
+        self.world.nodes.len()
+    }
+
+    fn deaths(&self) -> u64 {
+        self.world.nodes.iter().map(|node| node.deaths).sum()
+    }
+
+    fn run(&mut self, for_ns: u64) -> Result<(), Broken> {
+        self.world.engine.schedule(for_ns, None, Ev::Next);
+        while !self.world.step()? {}
+        Ok(())
+    }
+
+    fn heal(&mut self) {
+        let world = &mut self.world;
+        for node in 0..world.nodes.len() {
+            world.resume(node);
+            world.nodes[node].down = false;
+            if world.nodes[node].member.is_none() {
+                let after = self.random.between(world.profile.kill_margin.0, world.profile.evict.0);
+                world.engine.schedule(after, None, Ev::Start(node));
+            }
+        }
+        if world.sabotage == Some(Sabotage::NeverHealed) {
+            return;
+        }
+        world.cut.iter_mut().flatten().for_each(|cut| *cut = false);
+        world.files.iter_mut().for_each(|file| file.sick = None);
+        world.loss_permille = 0;
+    }
+
+    /// Waits until all nodes act in one view, with all files, for so long that nothing begun before comes of it.
+    fn one_view(&mut self) -> Result<(), Broken> {
+        let Profile { evict, heartbeat, .. } = self.world.profile;
+        let (began, patience) = (self.now(), ONE_VIEW_AFTER * evict.0);
+        let mut since = began;
+        while self.now() - since < 2 * evict.0 {
+            self.run(heartbeat.0 / 2)?;
+            if self.in_one_view().is_some() {
+                continue;
+            }
+            since = self.now();
+            if since - began > patience {
+                let acting: Vec<_> = self.world.witness.acting(since).collect();
+                return broken("ends", format!("not all are in one view: {acting:?}"));
+            }
+        }
+        self.slowest_percent = self.slowest_percent.max((since - began) * 100 / patience);
+        Ok(())
+    }
+
+    fn in_one_view(&self) -> Option<&Arc<View>> {
+        let up = (0..self.nodes()).filter(|node| !self.world.nodes[*node].down);
+        let up: NodeSet = up.map(|node| NodeId(node as u8)).collect();
+        let mut acting = self.world.witness.acting(self.now());
+        let (_, view) = acting.next()?;
+        let live = up.iter().all(|node| self.world.nodes[node.index()].member.is_some());
+        let same = live
+            && view.members() == up
+            && view.files.len() == self.world.files.len()
+            && view.epoch.0 == self.world.witness.last_epoch()
+            && acting.all(|(_, other)| other == view)
+            && self.acting() == up;
+        same.then_some(view)
+    }
+
+    fn acting(&self) -> NodeSet {
+        self.world.witness.acting(self.now()).map(|(node, _)| node).collect()
+    }
+
+    /// After this who is gone is put out, and who is to stop has stopped.
+    fn settled(&self) -> u64 {
+        let profile = self.world.profile;
+        let slack = 6 * profile.heartbeat.0;
+        (profile.evict.0 + profile.settle().0 + profile.wait().0 + slack) * 102 / 100
+    }
+
+    fn expect(&self, expected: NodeSet, what: &str) -> Result<(), Broken> {
+        let acting = self.acting();
+        let apart = self.world.witness.acting(self.now()).any(|(_, view)| view.members() != expected);
+        if acting != expected || apart {
+            let views: Vec<_> =
+                self.world.witness.acting(self.now()).map(|(node, view)| (node, view.members())).collect();
+            return broken("side", format!("{what}: {expected:?} should act, and {views:?} do"));
+        }
+        Ok(())
+    }
+
+    fn storm(&mut self) -> Result<(), Broken> {
+        let profile = self.world.profile;
+        let times = self.random.between(3, 25);
+        for _ in 0..times {
+            let node = self.random.below(self.nodes() as u64) as usize;
+            let other = self.random.below(self.nodes() as u64) as usize;
+            let file = self.random.below(self.world.files.len() as u64) as usize;
+            match self.random.below(9) {
+                0 | 1 => {
+                    self.world.crash(node);
+                    let after = self.random.between(profile.kill_margin.0, 2 * profile.evict.0);
+                    self.world.engine.schedule(after, None, Ev::Start(node));
+                }
+                2 => self.world.pause(node, self.random.below(3 * profile.evict.0)),
+                3 => self.world.cut[node][other] = true,
+                4 => {
+                    self.world.cut[node][other] = true;
+                    self.world.cut[other][node] = true;
+                }
+                5 => self.world.cut.iter_mut().flatten().for_each(|cut| *cut = false),
+                6 => self.world.files[file].sick = Some(self.sickness()),
+                7 => self.world.files.iter_mut().for_each(|file| file.sick = None),
+                _ => self.world.loss_permille = *self.random.pick(&[0, 50, 300]),
+            }
+            let after = *self.random.pick(&[profile.heartbeat.0 / 10, profile.heartbeat.0, profile.evict.0]);
+            let after = self.random.below(after);
+            self.run(after)?;
+        }
+        Ok(())
+    }
+
+    fn sickness(&mut self) -> Sick {
+        let kinds = [
+            Sick::Slow(20),
+            Sick::Slow(100),
+            Sick::Torn,
+            Sick::Full,
+            Sick::Unreadable,
+            Sick::Wrong,
+            Sick::Hung,
+        ];
+        *self.random.pick(&kinds)
+    }
+
+    fn cut(&mut self) -> Result<(), Broken> {
+        let nodes = self.nodes();
+        match self.random.below(3) {
+            // In two.
+            0 => {
+                let left = self.random.between(1, (1 << nodes) - 2);
+                for (a, b) in pairs(nodes).filter(|(a, b)| (left >> a ^ left >> b) & 1 == 1) {
+                    self.world.cut[a][b] = true;
+                }
+            }
+            // Here and there, both ways.
+            1 => {
+                for (a, b) in pairs(nodes).filter(|(a, b)| a < b) {
+                    let cut = self.random.percent(40);
+                    (self.world.cut[a][b], self.world.cut[b][a]) = (cut, cut);
+                }
+            }
+            // Here and there, one way.
+            _ => {
+                for (a, b) in pairs(nodes) {
+                    self.world.cut[a][b] = self.random.percent(30);
+                }
+            }
+        }
+        let expected = self.side();
+        // Who is heard and hears nobody is silent only when its process has ended.
+        self.run(self.settled() + self.world.profile.evict.0)?;
+        // Files that only those serve who do not go on are gone with them for a while.
+        match self.has_files(expected) || expected.is_empty() {
+            true => self.expect(expected, "paths were cut"),
+            false => Ok(()),
+        }
+    }
+
+    /// The largest set of nodes that all see each other and of which each reaches a majority of the files; of equals the one with the
+    /// lowest node: found by a look at every set.
+    fn side(&self) -> NodeSet {
+        let (nodes, files) = (self.nodes(), self.world.files.len());
+        let whole = |a: usize, b: usize| !self.world.cut[a][b] && !self.world.cut[b][a];
+        let up = |node: usize| self.world.nodes[node].member.is_some();
+        let answers = |node: usize, file: usize| {
+            let host = self.world.files[file].host;
+            self.world.reaches(node, file) && host.is_none_or(|host| up(host.index()))
+        };
+        let reaches = |node: usize| 2 * (0..files).filter(|file| answers(node, *file)).count() > files;
+        let is_side = |set: &u32| {
+            let of = |node: &usize| set >> node & 1 == 1;
+            (0..nodes)
+                .filter(of)
+                .all(|a| up(a) && reaches(a) && (0..nodes).filter(of).all(|b| a == b || whole(a, b)))
+        };
+        // Of equals the lowest node's bit is the highest when they are turned around.
+        let rank = |set: &u32| (set.count_ones(), set.reverse_bits());
+        let all = (0..1u32 << nodes).filter(is_side);
+        let side = match self.world.sabotage {
+            Some(Sabotage::OtherSide) => all.filter(|set| *set > 0).min_by_key(rank).unwrap_or_default(),
+            _ => all.max_by_key(rank).unwrap_or_default(),
+        };
+        (0..nodes as u8).filter(|node| side >> node & 1 == 1).map(NodeId).collect()
+    }
+
+    fn crash(&mut self) -> Result<(), Broken> {
+        let several = self.random.between(1, self.nodes() as u64 - 1);
+        for _ in 0..several {
+            let node = self.random.below(self.nodes() as u64) as usize;
+            self.world.nodes[node].down = true;
+            self.world.crash(node);
+        }
+        let expected = self.side();
+        // Where it is proved, nobody waits for a silence or a lease.
+        let proved = 5 * self.world.profile.heartbeat.0;
+        self.run(if self.world.proofs && !expected.is_empty() { proved } else { self.settled() })?;
+        self.expect(expected, "processes ended")
+    }
+
+    fn short_pause(&mut self) -> Result<(), Broken> {
+        let (epoch, deaths) = (self.world.witness.last_epoch(), self.deaths());
+        let node = self.random.below(self.nodes() as u64) as usize;
+        let pause = self.random.below(self.world.profile.lease.0 / 2);
+        self.world.pause(node, pause);
+        self.run(2 * self.world.profile.evict.0)?;
+        if (epoch, deaths) != (self.world.witness.last_epoch(), self.deaths()) {
+            return broken("side", format!("node {node} stopped for {pause} ns only, and was put out"));
+        }
+        Ok(())
+    }
+
+    fn long_pause(&mut self) -> Result<(), Broken> {
+        let node = self.random.below(self.nodes() as u64) as usize;
+        let deaths = self.world.nodes[node].deaths;
+        let mut expected = NodeSet::first(self.nodes() as u8);
+        expected.remove(NodeId(node as u8));
+        // What a stopped process does is over with its lease: its file is served by nobody.
+        self.world.pause(node, self.settled() + self.world.profile.evict.0);
+        self.run(self.settled())?;
+        self.expect(expected, "a process stopped")?;
+        self.run(self.world.profile.evict.0 * 102 / 100 + self.world.profile.heartbeat.0)?;
+        match self.world.nodes[node].deaths > deaths {
+            true => Ok(()),
+            false => broken("evicted", format!("node {node} goes on after it was put out")),
+        }
+    }
+
+    fn few_files(&mut self) -> Result<(), Broken> {
+        let few = (self.world.files.len() - 1) / 2;
+        let sick = self.sickness();
+        let deaths = self.deaths();
+        self.make_sick(few, sick);
+        self.run(3 * self.world.profile.evict.0)?;
+        if self.deaths() > deaths {
+            return broken("side", format!("{few} of {} files {sick:?}: nodes end", self.world.files.len()));
+        }
+        self.expect(NodeSet::first(self.nodes() as u8), "few files failed")
+    }
+
+    fn most_files(&mut self) -> Result<(), Broken> {
+        let most = self.world.files.len() / 2 + 1;
+        let sick = *self.random.pick(&[Sick::Full, Sick::Unreadable, Sick::Hung, Sick::Wrong]);
+        self.make_sick(most, sick);
+        self.run((self.world.profile.wait().0 + 3 * self.world.profile.heartbeat.0) * 102 / 100)?;
+        self.expect(NodeSet::EMPTY, "most files failed")
+    }
+
+    fn make_sick(&mut self, many: usize, sick: Sick) {
+        let first = self.random.below(self.world.files.len() as u64) as usize;
+        for number in first..first + many {
+            let count = self.world.files.len();
+            self.world.files[number % count].sick = Some(sick);
+        }
+    }
+
+    fn old_copy(&mut self) -> Result<(), Broken> {
+        let file = self.random.below(self.world.files.len() as u64) as usize;
+        // Nothing of a copy is older until there was another view.
+        self.wished(Wish::AddNode(OTHER))?.map_err(|refused| Broken::general("side", refused.to_string()))?;
+        self.run(3 * self.world.profile.heartbeat.0)?;
+        let (id, deaths) = (self.world.files[file].name.file, self.deaths());
+        let before = self.in_one_view().and_then(|view| view.file(id)).copied();
+        self.world.files[file].restore();
+        self.run(3 * self.world.profile.evict.0)?;
+        let after = self.in_one_view().and_then(|view| view.file(id)).copied();
+        let is_back = matches!((before, after), (Some(before), Some(after)) if after.since > before.since);
+        if !is_back || self.deaths() > deaths {
+            return broken("old copy", format!("file {file} was {before:?} and is {after:?}"));
+        }
+        self.wished(Wish::RemoveNode(OTHER))?.map_err(|refused| Broken::general("side", refused.to_string()))
+    }
+
+    fn leave(&mut self) -> Result<(), Broken> {
+        let (epoch, deaths) = (self.world.witness.last_epoch(), self.deaths());
+        let mut expected = NodeSet::first(self.nodes() as u8);
+        let all = self.random.percent(20);
+        for _ in 0..if all { self.nodes() } else { 1 } {
+            let node = self.random.below(self.nodes() as u64) as usize;
+            if expected.remove(NodeId(node as u8)) {
+                self.world.wish(node, Wish::Leave)?;
+            }
+        }
+        // Who hosts a file takes it along.
+        if expected.iter().any(|node| !self.side().contains(node)) || expected.is_empty() {
+            return self.run(3 * self.world.profile.evict.0);
+        }
+        let left = self.has_files(expected);
+        self.run(20 * self.world.profile.heartbeat.0)?;
+        if self.deaths() > deaths && left || self.world.witness.last_epoch() == epoch {
+            return broken("side", "a node left, and not in peace".into());
+        }
+        if left { self.expect(expected, "a node left") } else { Ok(()) }
+    }
+
+    /// Whether a majority of the files is served by these nodes or by none.
+    fn has_files(&self, nodes: NodeSet) -> bool {
+        let theirs = self.world.files.iter().filter(|file| file.host.is_none_or(|host| nodes.contains(host)));
+        2 * theirs.count() > self.world.files.len()
+    }
+
+    fn other_files(&mut self) -> Result<(), Broken> {
+        let count = self.world.files.len();
+        let number = self.random.below(count as u64) as usize;
+        let (id, host) = (self.world.files[number].name.file, self.world.files[number].host);
+        // Until each has answered again.
+        self.run(self.world.profile.lease.0)?;
+        let answer = self.wished(Wish::RemoveFile(id))?;
+        if count == 1 {
+            return match answer {
+                Err(Refused::LastFile) => Ok(()),
+                other => broken("side", format!("the last file: {other:?}")),
+            };
+        }
+        let again = self.wished(Wish::AddFile(id, host))?;
+        match (answer, again) {
+            (Ok(()), Ok(())) => Ok(()),
+            other => broken("side", format!("file {number} out and in: {other:?}")),
+        }
+    }
+
+    fn other_nodes(&mut self) -> Result<(), Broken> {
+        let node = NodeId(self.random.between(1, self.nodes() as u64 - 1) as u8);
+        let answer = self.wished(Wish::RemoveNode(node))?;
+        self.run(self.settled())?;
+        let mut expected = NodeSet::first(self.nodes() as u8);
+        expected.remove(node);
+        self.expect(expected, "a node was removed")?;
+        let again = self.wished(Wish::AddNode(node))?;
+        match (answer, again) {
+            (Ok(()), Ok(())) => Ok(()),
+            other => broken("side", format!("{node} out and in: {other:?}")),
+        }
+    }
+
+    /// What node 0 answers.
+    fn wished(&mut self, wish: Wish) -> Result<Result<(), Refused>, Broken> {
+        self.world.nodes[0].answers.clear();
+        self.world.wish(0, wish)?;
+        for _ in 0..40 {
+            if let Some((_, answer)) = self.world.nodes[0].answers.pop() {
+                return Ok(answer);
+            }
+            self.run(self.world.profile.heartbeat.0)?;
+        }
+        broken("ends", format!("{wish:?} is not answered"))
+    }
+}
+
+fn pairs(nodes: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..nodes).flat_map(move |a| (0..nodes).filter(move |b| *b != a).map(move |b| (a, b)))
+}

@@ -1,0 +1,100 @@
+//! Members, views and leases under everything that happens to nodes, networks and voting files.
+//!
+//! The code that nodes run, from two nodes with one shared file to five with a file on a disk of each, goes through episodes (`episodes.rs`): in
+//! each something goes wrong, what must come of it is looked at, all is healed, and all nodes must be in one view again in time.
+//! At every event it is looked at what must hold always (`witness.rs`).
+
+mod episodes;
+mod files;
+mod witness;
+mod world;
+
+use plexus_base::NodeId;
+use plexus_membership::protocol::Profile;
+use plexus_sim::Random;
+
+use self::{episodes::Episode, world::World};
+use crate::failure::Broken;
+
+/// Breaks what the protocol counts on, so that a property must not hold: it is shown that it is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sabotage {
+    /// Clocks differ by far more than the profile says.
+    Drift,
+    /// A node that is started again says that it is in the life before.
+    SameLife,
+    /// Files forget a third of what was written to them.
+    LyingDisks,
+    /// Nothing that was cut is healed.
+    NeverHealed,
+    /// It is expected that the smaller side goes on.
+    OtherSide,
+}
+
+/// A run in which everything held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// The hash over all events.
+    pub digest: u64,
+    /// How many there were.
+    pub events: u64,
+    /// Views opened, by all nodes together.
+    pub opened: u64,
+    /// Processes that ended because they were told to.
+    pub deaths: u64,
+    /// How many times slower than it may be the slowest cluster was to be in one view again, in percent of the time it has.
+    pub slowest_percent: u64,
+}
+
+/// The run of one seed.
+pub struct Membership {
+    world: World,
+    random: Random,
+    slowest_percent: u64,
+}
+
+impl Membership {
+    /// Nodes, files, profile and clocks drawn from the seed.
+    #[must_use]
+    pub fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
+        let mut random = Random::new(seed ^ 0x6d65_6d62_6572);
+        let own = |nodes: u8| (0..nodes).map(|node| Some(NodeId(node))).collect::<Vec<_>>();
+        let (nodes, hosts) = match random.below(5) {
+            0 => (2, vec![None]),
+            1 => (3, own(3)),
+            2 => (5, own(5)),
+            3 => (4, vec![None; *random.pick(&[1, 3])]),
+            _ => (3, vec![None; 3]),
+        };
+        let (_, profile) = *random.pick(&Profile::ALL);
+        let mut world = World::new(seed, nodes, &hosts, profile, sabotage);
+        world.proofs = random.percent(30);
+        Self { world, random, slowest_percent: 0 }
+    }
+
+    /// When, in simulated nanoseconds.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.world.now()
+    }
+
+    /// Takes it to its end.
+    ///
+    /// # Errors
+    /// The property that does not hold.
+    pub fn drive(&mut self) -> Result<Outcome, Broken> {
+        self.boot()?;
+        for _ in 0..self.random.between(2, 5) {
+            let episode = Episode::draw(&self.world, &mut self.random);
+            self.play(episode)?;
+        }
+        self.rest()?;
+        Ok(Outcome {
+            digest: self.world.engine.digest.value(),
+            events: self.world.engine.events(),
+            opened: self.world.opened,
+            deaths: self.world.nodes.iter().map(|node| node.deaths).sum(),
+            slowest_percent: self.slowest_percent,
+        })
+    }
+}

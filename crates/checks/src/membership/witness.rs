@@ -1,0 +1,131 @@
+//! What must hold of membership, seen by somebody who sees all nodes at once.
+//!
+//! | property | what |
+//! |---|---|
+//! | `one view` | for one epoch nobody learns but one view |
+//! | `epochs` | a life learns and opens views in their order, and a later life none that an earlier one opened |
+//! | `apart` | of two nodes that may act each is a member of the other's view, in its life |
+//! | `evicted` | a life that was a member and is none any more opens no view |
+//!
+//! Two more are looked at by the run: `ends` (once all is healed, all nodes are in one view in time, and stay there) and `side` (who goes on is who
+//! should).
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use plexus_base::{Incarnation, NodeId};
+use plexus_membership::protocol::View;
+
+use crate::failure::Broken;
+
+/// What a life does, as far as others are concerned.
+#[derive(Clone)]
+struct Acting {
+    life: Incarnation,
+    view: Arc<View>,
+    /// In true time, the margin added.
+    until: u64,
+}
+
+/// Sees everything.
+#[derive(Default)]
+pub(super) struct Witness {
+    views: BTreeMap<u32, Arc<View>>,
+    acting: BTreeMap<u8, Acting>,
+    /// By node and life: the last epoch that it learned.
+    learned: BTreeMap<(u8, u64), u32>,
+    /// By node: the last epoch that it opened.
+    opened: BTreeMap<u8, u32>,
+}
+
+impl Witness {
+    /// A life has learned that a view is decided.
+    pub(super) fn decided(
+        &mut self,
+        node: NodeId,
+        life: Incarnation,
+        view: &Arc<View>,
+    ) -> Result<(), Broken> {
+        let epoch = view.epoch.0;
+        let known = self.views.entry(epoch).or_insert_with(|| Arc::clone(view));
+        if known != view {
+            return broken("one view", format!("{node} learned {view:?}, somebody before {known:?}"));
+        }
+        let last = self.learned.insert((node.0, life.0), epoch).unwrap_or_default();
+        if last >= epoch {
+            return broken("epochs", format!("{node} learned view {epoch} after view {last}"));
+        }
+        Ok(())
+    }
+
+    /// A life opens a view, with a lease until then.
+    pub(super) fn opened(
+        &mut self,
+        node: NodeId,
+        life: Incarnation,
+        view: &Arc<View>,
+        until: u64,
+        now: u64,
+    ) -> Result<(), Broken> {
+        let epoch = view.epoch.0;
+        let last = self.opened.insert(node.0, epoch).unwrap_or_default();
+        if last >= epoch {
+            return broken("epochs", format!("{node} opened view {epoch} after view {last}"));
+        }
+        let mut was_in = false;
+        for view in self.views.range(..=epoch).map(|(_, view)| view) {
+            if was_in && !view.has(node, life) {
+                let what =
+                    format!("{node} opened view {epoch}, but {:?} has put its {life:?} out", view.epoch);
+                return broken("evicted", what);
+            }
+            was_in |= view.has(node, life);
+        }
+        self.acting.insert(node.0, Acting { life, view: Arc::clone(view), until });
+        self.look(node, now)
+    }
+
+    /// A life that acts may go on until then.
+    pub(super) fn renewed(&mut self, node: NodeId, until: u64, now: u64) -> Result<(), Broken> {
+        if let Some(acting) = self.acting.get_mut(&node.0) {
+            acting.until = until;
+        }
+        self.look(node, now)
+    }
+
+    /// A life has stopped.
+    pub(super) fn stopped(&mut self, node: NodeId) {
+        self.acting.remove(&node.0);
+    }
+
+    /// Who may act, and in which view.
+    pub(super) fn acting(&self, now: u64) -> impl Iterator<Item = (NodeId, &Arc<View>)> {
+        let acting = self.acting.iter().filter(move |(_, acting)| now < acting.until);
+        acting.map(|(node, acting)| (NodeId(*node), &acting.view))
+    }
+
+    /// The last epoch that anybody has learned.
+    pub(super) fn last_epoch(&self) -> u32 {
+        self.views.last_key_value().map_or(0, |(epoch, _)| *epoch)
+    }
+
+    fn look(&self, node: NodeId, now: u64) -> Result<(), Broken> {
+        let Some(one) = self.acting.get(&node.0) else { return Ok(()) };
+        for (other, acting) in self.acting.iter().filter(|(other, _)| **other != node.0) {
+            let apart = !one.view.has(NodeId(*other), acting.life) || !acting.view.has(node, one.life);
+            if now < acting.until && now < one.until && apart {
+                let what = format!(
+                    "{node} acts in view {} and node {other} may in view {} for {} us more, but they are not in each other's",
+                    one.view.epoch.0,
+                    acting.view.epoch.0,
+                    (acting.until - now) / 1000
+                );
+                return broken("apart", what);
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn broken<T>(property: &'static str, what: String) -> Result<T, Broken> {
+    Err(Broken::general(property, what))
+}

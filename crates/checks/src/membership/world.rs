@@ -1,0 +1,407 @@
+//! Nodes with clocks of their own, the network between them, and their voting files.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use plexus_base::{Incarnation, Nanos, NodeId};
+use plexus_membership::protocol::{
+    Action, Contents, Event, Failed, Member, Profile, Refused, Report, View, Wish, Writes,
+};
+use plexus_sim::Engine;
+
+use super::{
+    Sabotage,
+    files::{File, Sick},
+    witness::{Witness, broken},
+};
+use crate::failure::Broken;
+
+/// Of a process's margin it may use so much before it has ended; the rest covers that clocks differ.
+const MARGIN_PERCENT: u64 = 97;
+
+#[derive(Clone, Debug)]
+pub(super) enum Ev {
+    Start(usize),
+    Wake {
+        node: usize,
+        life: u64,
+        version: u64,
+    },
+    Deliver {
+        to: usize,
+        report: Arc<Report>,
+    },
+    Notice {
+        to: usize,
+        from: NodeId,
+        dead: Option<Incarnation>,
+    },
+    /// A turn is at its file: to write, to read, and back.
+    Write(Turn, Writes),
+    Read(Turn),
+    Replied(Turn, Box<Result<Contents, Failed>>),
+    /// A node, and which of its pauses ends.
+    Resume(usize, u64),
+    /// The run goes on with its plan.
+    Next,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    node: usize,
+    life: u64,
+    file: usize,
+    number: u64,
+}
+
+/// A clock: where it began, and how many parts of a million it goes too fast.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    began: u64,
+    ppm: i64,
+}
+
+impl Clock {
+    fn at(self, now: u64) -> Nanos {
+        Nanos(self.began + scaled(now, self.ppm))
+    }
+
+    /// The true time at which it shows `at`, rounded up.
+    fn when(self, at: Nanos) -> u64 {
+        let shown = at.0.saturating_sub(self.began);
+        (u128::from(shown) * 1_000_000).div_ceil((1_000_000 + self.ppm) as u128) as u64
+    }
+}
+
+fn scaled(time: u64, ppm: i64) -> u64 {
+    (u128::from(time) * (1_000_000 + ppm) as u128 / 1_000_000) as u64
+}
+
+#[derive(Debug)]
+pub(super) struct Node {
+    clock: Clock,
+    pub(super) life: u64,
+    pub(super) member: Option<Member>,
+    paused: bool,
+    pauses: u64,
+    /// Stays down until somebody starts it.
+    pub(super) down: bool,
+    version: u64,
+    turns: BTreeMap<usize, u64>,
+    turn: u64,
+    lease: u64,
+    pub(super) deaths: u64,
+    pub(super) answers: Vec<(Wish, Result<(), Refused>)>,
+    pub(super) has_left: bool,
+}
+
+pub(super) struct World {
+    pub(super) engine: Engine<Ev>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) files: Vec<File>,
+    pub(super) profile: Profile,
+    pub(super) first: Arc<View>,
+    pub(super) witness: Witness,
+    /// From, to.
+    pub(super) cut: Vec<Vec<bool>>,
+    pub(super) loss_permille: u64,
+    /// Peers of a process that ends are told that it is proved dead.
+    pub(super) proofs: bool,
+    pub(super) sabotage: Option<Sabotage>,
+    /// Opened views.
+    pub(super) opened: u64,
+    actions: Vec<Action>,
+}
+
+impl World {
+    pub(super) fn new(
+        seed: u64,
+        nodes: usize,
+        hosts: &[Option<NodeId>],
+        profile: Profile,
+        sabotage: Option<Sabotage>,
+    ) -> Self {
+        let mut engine = Engine::new(seed, nodes);
+        let files: Vec<File> =
+            hosts.iter().enumerate().map(|(number, host)| File::new(number, *host, nodes)).collect();
+        let everybody = (0..nodes as u8).map(NodeId).collect();
+        let first = View::first(everybody, files.iter().map(|file| (file.name.file, file.host)));
+        // Two clocks together differ by no more than the profile says.
+        let most = match sabotage {
+            Some(Sabotage::Drift) => 400_000,
+            _ => profile.drift_ppm * 10 / 21,
+        };
+        let node = |engine: &mut Engine<Ev>| Node {
+            clock: Clock {
+                began: engine.random.below(1 << 50),
+                ppm: engine.random.below(2 * most + 1) as i64 - most as i64,
+            },
+            life: 0,
+            member: None,
+            paused: false,
+            pauses: 0,
+            down: false,
+            version: 0,
+            turns: BTreeMap::new(),
+            turn: 0,
+            lease: 0,
+            deaths: 0,
+            answers: Vec::new(),
+            has_left: false,
+        };
+        Self {
+            nodes: (0..nodes).map(|_| node(&mut engine)).collect(),
+            engine,
+            files,
+            profile,
+            first: Arc::new(first),
+            witness: Witness::default(),
+            cut: vec![vec![false; nodes]; nodes],
+            loss_permille: 0,
+            proofs: false,
+            sabotage,
+            opened: 0,
+            actions: Vec::new(),
+        }
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.engine.now()
+    }
+
+    /// Starts a node's next life, unless it lives.
+    pub(super) fn start(&mut self, node: usize) -> Result<(), Broken> {
+        if self.nodes[node].member.is_some() || self.nodes[node].down {
+            return Ok(());
+        }
+        self.witness.stopped(NodeId(node as u8));
+        let now = self.now();
+        let same_life = self.sabotage == Some(Sabotage::SameLife) && self.nodes[node].life > 0;
+        let one = &mut self.nodes[node];
+        one.life += u64::from(!same_life);
+        (one.turn, one.turns, one.lease) = (one.turn + 1, BTreeMap::new(), 0);
+        (one.version, one.has_left) = (one.version + 1, false);
+        let life = Incarnation(one.life);
+        let first = Arc::clone(&self.first);
+        one.member = Some(Member::new(NodeId(node as u8), life, self.profile, first, one.clock.at(now)));
+        self.handle(node, Event::Tick)
+    }
+
+    /// A node's process ends, wherever it is.
+    pub(super) fn crash(&mut self, node: usize) {
+        self.resume(node);
+        let id = NodeId(node as u8);
+        let lives = self.nodes[node].member.take().is_some();
+        self.witness.stopped(id);
+        if !lives {
+            return;
+        }
+        let life = Incarnation(self.nodes[node].life);
+        let dead = self.proofs.then_some(life);
+        for to in 0..self.nodes.len() {
+            if !self.cut[node][to] && to != node && (self.proofs || self.engine.random.percent(50)) {
+                let after = self.engine.random.between(100_000, 5_000_000);
+                self.engine.schedule(after, Some(to), Ev::Notice { to, from: id, dead });
+            }
+        }
+    }
+
+    pub(super) fn pause(&mut self, node: usize, for_ns: u64) {
+        let one = &mut self.nodes[node];
+        if !one.paused {
+            (one.paused, one.pauses) = (true, one.pauses + 1);
+            self.engine.pause(node);
+            self.engine.schedule(for_ns, None, Ev::Resume(node, one.pauses));
+        }
+    }
+
+    pub(super) fn resume(&mut self, node: usize) {
+        self.nodes[node].paused = false;
+        self.engine.resume(node);
+    }
+
+    pub(super) fn wish(&mut self, node: usize, wish: Wish) -> Result<(), Broken> {
+        self.handle(node, Event::Wish(wish))
+    }
+
+    /// Takes one event; `true` for [`Ev::Next`].
+    pub(super) fn step(&mut self) -> Result<bool, Broken> {
+        let Some(event) = self.engine.advance() else {
+            return broken("ends", "nothing happens any more".into());
+        };
+        match event {
+            Ev::Next => return Ok(true),
+            Ev::Start(node) => self.start(node)?,
+            Ev::Resume(node, pause) if self.nodes[node].pauses == pause => self.resume(node),
+            Ev::Resume(..) => {}
+            Ev::Wake { node, life, version } => {
+                if (self.nodes[node].life, self.nodes[node].version) == (life, version) {
+                    self.handle(node, Event::Tick)?;
+                }
+            }
+            Ev::Deliver { to, report } => self.handle(to, Event::Heard(report))?,
+            Ev::Notice { to, from, dead } => {
+                self.handle(to, Event::Reset(from))?;
+                if let Some(life) = dead {
+                    self.handle(to, Event::Dead(from, life))?;
+                }
+            }
+            Ev::Write(turn, writes) => self.write(turn, &writes),
+            Ev::Read(turn) => self.read(turn),
+            Ev::Replied(turn, result) => {
+                let node = &mut self.nodes[turn.node];
+                let awaited = node.turns.get(&turn.file) == Some(&turn.number);
+                if node.life == turn.life && node.member.is_some() && awaited {
+                    node.turns.remove(&turn.file);
+                    let file = self.files[turn.file].name.file;
+                    self.handle(turn.node, Event::Finished { file, result: *result })?;
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn handle(&mut self, node: usize, event: Event) -> Result<(), Broken> {
+        let now = self.now();
+        let one = &mut self.nodes[node];
+        let Some(member) = &mut one.member else { return Ok(()) };
+        let mut actions = std::mem::take(&mut self.actions);
+        member.handle(one.clock.at(now), event, &mut actions);
+        for action in actions.drain(..) {
+            self.act(node, action)?;
+        }
+        self.actions = actions;
+        Ok(())
+    }
+
+    fn act(&mut self, node: usize, action: Action) -> Result<(), Broken> {
+        let now = self.now();
+        let (id, life) = (NodeId(node as u8), Incarnation(self.nodes[node].life));
+        match action {
+            Action::Send { to, report } => {
+                let nodes = self.nodes.len();
+                for to in to.iter().map(NodeId::index).filter(|to| *to < nodes) {
+                    if !self.cut[node][to] && !self.engine.random.permille(self.loss_permille) {
+                        let after = self.delay();
+                        let report = Arc::clone(&report);
+                        self.engine.schedule(after, Some(to), Ev::Deliver { to, report });
+                    }
+                }
+            }
+            Action::Turn { file, writes } => self.begin(node, file.id, writes),
+            Action::Wake(at) => {
+                let one = &mut self.nodes[node];
+                one.version += 1;
+                let after = one.clock.when(at).saturating_sub(now).max(1);
+                let wake = Ev::Wake { node, life: life.0, version: one.version };
+                self.engine.schedule(after, Some(node), wake);
+            }
+            Action::Decided(view) => {
+                self.engine.digest.add(u64::from(view.epoch.0) << 8 | node as u64);
+                self.witness.decided(id, life, &view)?;
+            }
+            Action::Opened(view) => {
+                self.opened += 1;
+                let until = self.nodes[node].lease;
+                self.witness.opened(id, life, &view, until, now)?;
+            }
+            Action::Lease(until) => {
+                let margin = self.profile.kill_margin.0 * MARGIN_PERCENT / 100;
+                let until = self.nodes[node].clock.when(until) + margin;
+                self.nodes[node].lease = until;
+                self.witness.renewed(id, until, now)?;
+            }
+            Action::Fence(..) | Action::SetAside(..) => {}
+            Action::Answer(wish, answer) => self.nodes[node].answers.push((wish, answer)),
+            Action::Die(_) => {
+                // Until it is started again it is not seen to have stopped before its lease and the margin are over.
+                let one = &mut self.nodes[node];
+                (one.member, one.deaths) = (None, one.deaths + 1);
+                let after = self.engine.random.between(self.profile.kill_margin.0, self.profile.evict.0);
+                self.engine.schedule(after, None, Ev::Start(node));
+            }
+            Action::Left => {
+                self.witness.stopped(id);
+                let one = &mut self.nodes[node];
+                (one.member, one.has_left, one.down) = (None, true, true);
+            }
+        }
+        Ok(())
+    }
+
+    fn delay(&mut self) -> u64 {
+        let slow = self.engine.random.permille(10);
+        let most = if slow { self.profile.heartbeat.0 } else { self.profile.heartbeat.0 / 50 };
+        self.engine.random.between(50_000, most.max(60_000))
+    }
+
+    fn begin(&mut self, node: usize, file: plexus_membership::protocol::FileId, writes: Writes) {
+        let Some(file) = self.files.iter().position(|known| known.name.file == file) else { return };
+        let one = &mut self.nodes[node];
+        one.turn += 1;
+        let turn = Turn { node, life: one.life, file, number: one.turn };
+        one.turns.insert(file, one.turn);
+        // Whoever drives a turn gives up in the end.
+        let patience = self.profile.lease.0 / 2;
+        self.engine.schedule(patience, Some(node), Ev::Replied(turn, Box::new(Err(Failed))));
+        let after = self.disk_delay(file);
+        self.engine.schedule(after, self.served(turn), Ev::Write(turn, writes));
+    }
+
+    /// Who stands still while the file's host does.
+    fn served(&self, turn: Turn) -> Option<usize> {
+        self.files[turn.file].host.map(NodeId::index)
+    }
+
+    fn disk_delay(&mut self, file: usize) -> u64 {
+        let delay = self.engine.random.between(20_000, self.profile.heartbeat.0 / 20);
+        match self.files[file].sick {
+            Some(Sick::Slow(times)) => delay * times,
+            _ => delay,
+        }
+    }
+
+    /// Whether requests of a node get to a file, and answers back.
+    pub(super) fn reaches(&self, node: usize, file: usize) -> bool {
+        let Some(host) = self.files[file].host.map(NodeId::index) else { return true };
+        host == node || !self.cut[node][host] && !self.cut[host][node]
+    }
+
+    fn is_served(&self, turn: Turn) -> bool {
+        let Some(host) = self.files[turn.file].host.map(NodeId::index) else { return true };
+        self.nodes[host].member.is_some() && self.reaches(turn.node, turn.file)
+    }
+
+    fn write(&mut self, turn: Turn, writes: &Writes) {
+        let (id, life) = (NodeId(turn.node as u8), Incarnation(turn.life));
+        if self.files[turn.file].sick == Some(Sick::Hung) || !self.is_served(turn) {
+            return;
+        }
+        if self.files[turn.file].is_late(id, life, turn.number) {
+            return;
+        }
+        let ended = self.nodes[turn.node].life != turn.life || self.nodes[turn.node].member.is_none();
+        let fate = if ended { self.engine.random.below(3) } else { 0 };
+        let is_lost = self.sabotage == Some(Sabotage::LyingDisks) && self.engine.random.percent(30);
+        let result = match fate {
+            2 => return,
+            _ if is_lost => Ok(()),
+            torn => self.files[turn.file].write(id, writes, torn == 1, &mut self.engine.random),
+        };
+        let after = self.disk_delay(turn.file);
+        match result {
+            Ok(()) => self.engine.schedule(after, self.served(turn), Ev::Read(turn)),
+            Err(failed) => {
+                self.engine.schedule(after, Some(turn.node), Ev::Replied(turn, Box::new(Err(failed))));
+            }
+        }
+    }
+
+    fn read(&mut self, turn: Turn) {
+        if self.files[turn.file].sick == Some(Sick::Hung) || !self.is_served(turn) {
+            return;
+        }
+        let result = self.files[turn.file].read();
+        let after = self.disk_delay(turn.file);
+        self.engine.schedule(after, Some(turn.node), Ev::Replied(turn, Box::new(result)));
+    }
+}
