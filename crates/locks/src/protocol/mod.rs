@@ -49,6 +49,8 @@ mod core;
 mod counts;
 mod deadlock;
 #[cfg(test)]
+mod explore;
+#[cfg(test)]
 mod fuzz;
 mod home;
 mod interface;

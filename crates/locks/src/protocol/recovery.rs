@@ -62,6 +62,15 @@ impl Recovery {
     }
 }
 
+#[cfg(test)]
+impl Recovery {
+    /// What tells it from others, as far as one place goes.
+    pub(super) fn print(&self, place: Place) -> String {
+        let Self { awaited, need, held_back, known, handed } = self;
+        format!("{awaited:?} {} {held_back:?} {known:?} {handed:?}", need.contains(place))
+    }
+}
+
 impl Shard {
     /// Takes up the next view.
     pub(super) fn change(&mut self, view: View) {

@@ -372,3 +372,27 @@ fn a_stranger_is_not_heard_and_who_is_ahead_waits_for_the_view() {
     let holders = few.shards[0].resource(&name).map(|resource| resource.granted().len());
     assert_eq!(holders, Some(1));
 }
+
+#[test]
+fn a_new_master_serves_first_who_has_waited_longest() {
+    let mut few = Few::new(&[0, 1, 2]);
+    let moved = few.name_at(2);
+    let partition = Name::new(&moved).expect("a name").partition();
+    let next = view(2, &[0, 1]).master(partition).index();
+    // What the new master's own clients wait for it learns first; here the other's wait is longer.
+    few.lock(next, 1, FIRST, &moved, Mode::EX, Patience::Forever);
+    few.now = 100;
+    few.lock(1 - next, 2, FIRST, &moved, Mode::EX, Patience::Forever);
+    few.now = 200;
+    few.lock(next, 3, Owner(2), &moved, Mode::EX, Patience::Forever);
+    few.news();
+    few.held_up = true;
+    for node in [0, 1] {
+        few.event(node, Event::View(view(2, &[0, 1])));
+    }
+    few.go_on();
+    few.unlock(next, 1, None);
+    few.unlock(1 - next, 2, None);
+    let granted: Vec<String> = few.news().into_iter().filter(|news| news.contains('+')).collect();
+    assert_eq!(granted, ["2+EX", "3+EX"]);
+}

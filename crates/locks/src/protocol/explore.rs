@@ -1,0 +1,297 @@
+//! Small scope, all of it: two clients on two nodes, one resource, three places for its master; every order in which messages arrive, clients act and
+//! cancel, the third node dies and the others learn of it.
+//!
+//! Seen at every step: what excludes each other is not usable at once, tokens grow, a value that is called valid was written last. In every state from
+//! which nothing follows, everybody was answered and nothing is left.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+use plexus_base::{Epoch, Incarnation, Partition, WorkerId};
+
+use super::*;
+
+/// As many as there may be: fewer partitions for each to copy.
+const WORKERS: u8 = 8;
+/// The node that has no client and may die.
+const THIRD: usize = 2;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Op {
+    Lock(Mode),
+    Convert(Mode),
+    Unlock,
+}
+
+#[derive(Clone, Debug)]
+struct Client {
+    todo: VecDeque<Op>,
+    may_cancel: bool,
+    asked: Option<Mode>,
+    granted: Option<Mode>,
+}
+
+impl Client {
+    fn usable(&self) -> Option<Mode> {
+        self.granted.map(|granted| self.asked.map_or(granted, |asked| granted.common(asked)))
+    }
+}
+
+#[derive(Clone)]
+struct World {
+    name: Name,
+    shards: Vec<Option<Shard>>,
+    clients: Vec<Client>,
+    lanes: BTreeMap<(usize, usize, bool), VecDeque<Message>>,
+    may_die: bool,
+    /// Nodes that have not learned of the death.
+    ignorant: BTreeSet<usize>,
+    tokens: BTreeMap<Mode, Token>,
+    written: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Deliver(usize, usize, bool),
+    Act(usize),
+    Cancel(usize),
+    Die,
+    Learn(usize),
+}
+
+fn view(epoch: u32, nodes: u8) -> View {
+    View { epoch: Epoch(epoch), members: (0..nodes).map(|node| (NodeId(node), Incarnation(1))).collect() }
+}
+
+/// A name that `master` masters among three.
+fn name(master: u8) -> Name {
+    let mut names = (0..=255u8).map(|byte| Name::new(&[byte]).expect("a name"));
+    let found = names.find(|name| view(1, 3).master(name.partition()) == NodeId(master));
+    found.expect("each node masters something")
+}
+
+impl World {
+    fn new(master: u8, scripts: [&[Op]; 2], may_cancel: bool, may_die: bool) -> Self {
+        let name = name(master);
+        let Partition(partition) = name.partition();
+        let worker = WorkerId((partition % u16::from(WORKERS)) as u8);
+        let client = |script: &[Op]| Client {
+            todo: script.iter().copied().collect(),
+            may_cancel,
+            asked: None,
+            granted: None,
+        };
+        let mut world = Self {
+            name,
+            shards: Vec::new(),
+            clients: scripts.map(client).into(),
+            lanes: BTreeMap::new(),
+            may_die,
+            ignorant: BTreeSet::new(),
+            tokens: BTreeMap::new(),
+            written: 0,
+        };
+        for me in 0..3 {
+            let (life, workers) = (Incarnation(1), WORKERS);
+            let (me, waiting_max, locks_max) = (NodeId(me), 9, 9);
+            let config = Config { me, life, worker, workers, deadlock_ns: 1, waiting_max, locks_max };
+            let mut out = Vec::new();
+            world.shards.push(Some(Shard::new(config, view(1, 3), &mut out)));
+            world.carry_out(me.index(), out);
+        }
+        // How a cluster begins is a change of view as any other.
+        while let Some((&(from, to, replies), _)) = world.lanes.first_key_value() {
+            world.take(Step::Deliver(from, to, replies));
+        }
+        world
+    }
+
+    fn steps(&self) -> Vec<Step> {
+        let lanes = self.lanes.keys().map(|&(from, to, replies)| Step::Deliver(from, to, replies));
+        let ready = |at: &usize| self.clients[*at].asked.is_none() && !self.clients[*at].todo.is_empty();
+        let waits = |at: &usize| self.clients[*at].asked.is_some() && self.clients[*at].may_cancel;
+        let acts = (0..2).filter(ready).map(Step::Act).chain((0..2).filter(waits).map(Step::Cancel));
+        let dies = self.may_die.then_some(Step::Die);
+        lanes.chain(acts).chain(dies).chain(self.ignorant.iter().copied().map(Step::Learn)).collect()
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Deliver(from, to, replies) => {
+                let lane = self.lanes.entry((from, to, replies)).or_default();
+                let message = lane.pop_front();
+                if lane.is_empty() {
+                    self.lanes.remove(&(from, to, replies));
+                }
+                let (from, life) = (NodeId(from as u8), Incarnation(1));
+                if let Some(message) = message {
+                    self.hand(to, Event::Message { from, life, message });
+                }
+            }
+            Step::Act(at) => self.act(at),
+            Step::Cancel(at) => {
+                self.clients[at].may_cancel = false;
+                self.hand(at, Event::Cancel { lock: LockId(at as u64) });
+            }
+            Step::Die => {
+                self.may_die = false;
+                self.shards[THIRD] = None;
+                self.lanes.retain(|(_, to, _), _| *to != THIRD);
+                self.ignorant = BTreeSet::from([0, 1]);
+            }
+            Step::Learn(at) => {
+                self.ignorant.remove(&at);
+                // What the dead node said and has not arrived by now may come later, and is not heard: the same as never.
+                self.lanes.retain(|(from, to, _), _| (*from, *to) != (THIRD, at));
+                self.hand(at, Event::View(view(2, 2)));
+            }
+        }
+    }
+
+    fn act(&mut self, at: usize) {
+        let client = &mut self.clients[at];
+        let (lock, patience) = (LockId(at as u64), Patience::Forever);
+        match client.todo.pop_front() {
+            Some(Op::Lock(mode)) => {
+                client.asked = Some(mode);
+                let (owner, born, name) = (Owner(1), at as u64, self.name.clone());
+                let want = Want { lock, owner, born, name, mode, patience, notify: true };
+                self.hand(at, Event::Lock(want));
+            }
+            // Nothing to convert or give up after a refusal.
+            Some(_) if client.granted.is_none() => {}
+            Some(Op::Convert(mode)) => {
+                client.asked = Some(mode);
+                self.hand(at, Event::Convert { lock, mode, patience, value: None });
+            }
+            Some(Op::Unlock) => {
+                let writes = client.granted.take().is_some_and(Mode::writes);
+                self.written += u8::from(writes);
+                let value = writes.then_some([self.written; VALUE_LEN]);
+                self.hand(at, Event::Unlock { lock, value });
+            }
+            None => {}
+        }
+    }
+
+    fn hand(&mut self, node: usize, event: Event) {
+        let Some(shard) = &mut self.shards[node] else { return };
+        let mut out = Vec::new();
+        shard.handle(Nanos(0), event, &mut out);
+        self.carry_out(node, out);
+    }
+
+    fn carry_out(&mut self, node: usize, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Send { to, message } => {
+                    if self.shards.get(to.index()).is_none_or(Option::is_some) {
+                        let lane = (node, to.index(), message.kind() == Kind::Reply);
+                        self.lanes.entry(lane).or_default().push_back(message);
+                    }
+                }
+                Action::Granted { mode, token, value, .. } => self.granted(node, mode, token, value),
+                Action::Refused { .. } => {
+                    assert!(self.clients[node].asked.take().is_some(), "refused what was not asked");
+                }
+                Action::Blocking { .. } | Action::Open { .. } => {}
+                Action::Tell { .. } | Action::Fault { .. } => panic!("{action:?}"),
+            }
+        }
+    }
+
+    fn granted(&mut self, node: usize, mode: Mode, token: Token, value: Value) {
+        assert_eq!(self.clients[node].asked.take(), Some(mode), "granted what was not asked");
+        self.clients[node].granted = Some(mode);
+        if let Some(other) = self.clients[1 - node].usable() {
+            assert!(mode.goes_with(other), "{mode:?} beside {other:?}");
+        }
+        let excluded = self.tokens.iter().filter(|(other, _)| !other.goes_with(mode));
+        assert!(excluded.into_iter().all(|(_, before)| *before < token), "{token:?} after {:?}", self.tokens);
+        self.tokens.insert(mode, token);
+        if value.validity == Validity::Valid && mode.keeps_value() {
+            assert_eq!(value.bytes[0], self.written, "an old value");
+        }
+    }
+
+    /// What tells this state from others.
+    fn print(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for shard in self.shards.iter().flatten() {
+            let Shard { core, home, master, recovering, values, parked } = shard;
+            let place = core.masters.place(self.name.partition());
+            let recovering = recovering.as_ref().map(|recovery| recovery.print(place));
+            let own = (core.view.epoch, core.masters.of(place), &home.locks, master, values, parked);
+            format!("{own:?} {recovering:?}").hash(&mut hasher);
+        }
+        let rest = (&self.clients, &self.lanes, self.may_die, &self.ignorant, &self.tokens, self.written);
+        format!("{rest:?}").hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// Nothing follows: nobody waits but who waits for another for ever, and what is held is what masters know.
+    fn at_rest(&self, deadlocks: bool) {
+        let waits = self.clients.iter().filter(|client| client.asked.is_some()).count();
+        assert!(waits == 0 || deadlocks && waits == 2, "{:?}", self.clients);
+        let known: usize = self.shards.iter().flatten().map(|shard| shard.resources().count()).sum();
+        let locks: usize = self.shards.iter().flatten().map(|shard| shard.locks().count()).sum();
+        assert_eq!((known, locks), (usize::from(waits > 0), waits), "{:?}", self.clients);
+        assert!(self.shards.iter().flatten().all(Shard::is_open));
+    }
+}
+
+/// Goes through every state; how many there are.
+fn explore(world: World, deadlocks: bool) -> usize {
+    let mut seen = BTreeSet::from([world.print()]);
+    let mut next = vec![world];
+    while let Some(world) = next.pop() {
+        let steps = world.steps();
+        if steps.is_empty() {
+            world.at_rest(deadlocks);
+        }
+        for step in steps {
+            let mut after = world.clone();
+            after.take(step);
+            if seen.insert(after.print()) {
+                next.push(after);
+            }
+        }
+    }
+    seen.len()
+}
+
+const ONCE: [Op; 2] = [Op::Lock(Mode::EX), Op::Unlock];
+const SHARED: [Op; 2] = [Op::Lock(Mode::PR), Op::Unlock];
+const UP: [Op; 3] = [Op::Lock(Mode::PR), Op::Convert(Mode::EX), Op::Unlock];
+const DOWN: [Op; 3] = [Op::Lock(Mode::EX), Op::Convert(Mode::PR), Op::Unlock];
+const ACROSS: [Op; 3] = [Op::Lock(Mode::PR), Op::Convert(Mode::CW), Op::Unlock];
+
+#[test]
+fn every_order_with_all_alive() {
+    let mut states = 0;
+    for master in 0..3 {
+        for scripts in
+            [[&ONCE[..], &ONCE], [&ONCE, &SHARED], [&DOWN, &UP], [&ACROSS, &SHARED], [&DOWN, &DOWN]]
+        {
+            states += explore(World::new(master, scripts, true, false), false);
+        }
+        for script in [&UP, &ACROSS] {
+            states += explore(World::new(master, [script, script], true, false), true);
+        }
+    }
+    assert!(states > 1_000, "{states}");
+}
+
+#[test]
+fn every_order_with_a_death_anywhere() {
+    let mut states = 0;
+    for master in [0, 2] {
+        for scripts in [[&ONCE[..], &ONCE], [&DOWN, &SHARED]] {
+            states += explore(World::new(master, scripts, false, true), false);
+        }
+    }
+    states += explore(World::new(2, [&ONCE, &ONCE], true, true), false);
+    assert!(states > 10_000, "{states}");
+}

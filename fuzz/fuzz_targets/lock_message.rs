@@ -1,0 +1,10 @@
+//! Messages of the lock manager: whatever is taken for one has only this encoding.
+#![no_main]
+
+use plexus_locks::protocol::Message;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Ok(message) = Message::decode(bytes) {
+        assert_eq!(message.encode()[..], *bytes);
+    }
+});
