@@ -16,6 +16,7 @@ pub mod membership;
 pub mod page;
 pub mod paths;
 pub mod properties;
+pub mod registry;
 pub mod relay;
 pub mod scenario;
 mod sessions;
@@ -68,6 +69,10 @@ pub fn run(seed: u64, scenario: Scenario) -> Result<Outcome, Failure> {
         let paths::Outcome { digest, events, delivered, rails_lost, .. } = run_paths(seed)?;
         return Ok(Outcome { digest, events, operations: delivered, rails_lost, counts: Vec::new() });
     }
+    if scenario.name == scenario::REGISTRY {
+        let registry::Outcome { digest, events, done, .. } = run_registry(seed)?;
+        return Ok(Outcome { digest, events, operations: done, rails_lost: 0, counts: Vec::new() });
+    }
     if scenario.name == scenario::LOCKS {
         let locks::Outcome { digest, events, operations, .. } = run_locks(seed)?;
         return Ok(Outcome { digest, events, operations, rails_lost: 0, counts: Vec::new() });
@@ -114,6 +119,23 @@ pub fn run_paths(seed: u64) -> Result<paths::Outcome, Failure> {
         catch_unwind(AssertUnwindSafe(|| paths.drive())).unwrap_or_else(|panic| Err(panicked(&*panic, None)));
     let (scenario, at) = (scenario::PATHS, paths.now());
     result.map_err(|broken| Failure { scenario, seed, at, broken, history: Vec::new() })
+}
+
+/// Takes one seed through [`scenario::REGISTRY`].
+///
+/// # Errors
+/// A property does not hold, or an assertion of the protocol failed.
+pub fn run_registry(seed: u64) -> Result<registry::Outcome, Failure> {
+    let result =
+        catch_unwind(|| registry::run_copies(seed).map_err(|what| Broken::general("registry", what)));
+    let result = result.unwrap_or_else(|panic| Err(panicked(&*panic, None)));
+    result.map_err(|broken| Failure {
+        scenario: scenario::REGISTRY,
+        seed,
+        at: 0,
+        broken,
+        history: Vec::new(),
+    })
 }
 
 /// Takes one seed through [`scenario::LOCKS`].

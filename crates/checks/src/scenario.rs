@@ -84,6 +84,9 @@ pub const LINKS: [&str; 2] = ["links", "wide"];
 /// The scenario that has one link, over paths with a rate and a queue.
 pub const PATHS: &str = "paths";
 
+/// The scenario of the registry.
+pub const REGISTRY: &str = "registry";
+
 /// The scenario of the lock manager.
 pub const LOCKS: &str = "locks";
 
@@ -91,7 +94,7 @@ pub const LOCKS: &str = "locks";
 pub const MEMBERSHIP: &str = "membership";
 
 /// All scenarios.
-pub const ALL: [Scenario; 14] = [
+pub const ALL: [Scenario; 15] = [
     Scenario { name: "calm", about: "room for everything, nothing fails", bigger: 1, vary: calm },
     Scenario { name: "hot", about: "one or two blocks that everybody wants", bigger: 1, vary: hot },
     Scenario {
@@ -141,6 +144,12 @@ pub const ALL: [Scenario; 14] = [
         name: PATHS,
         about: "one link over paths with a rate and a queue: what it gives up, shares, and how long it stands still",
         bigger: 10,
+        vary: calm,
+    },
+    Scenario {
+        name: REGISTRY,
+        about: "the registry: two copies on disks that fail, crashes behind any step",
+        bigger: 1,
         vary: calm,
     },
     Scenario {

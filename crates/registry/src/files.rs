@@ -1,0 +1,113 @@
+//! Two copies as two files, in one directory or on two disks.
+//!
+//! Beside each stands for the time of a save a new file, of the same name with `.new` behind it. A name that holds another's
+//! place is never followed: new files are made, not opened.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use crate::protocol::{COPIES, Found, IMAGE_MAX, Step};
+
+/// Where the copies are.
+#[derive(Debug)]
+pub struct Files {
+    paths: [PathBuf; COPIES],
+    /// The new file of each, from its making until it has the name.
+    fresh: [Option<File>; COPIES],
+}
+
+impl Files {
+    /// Copies at these two paths, which must differ.
+    ///
+    /// # Errors
+    /// They are the same.
+    pub fn new(paths: [PathBuf; COPIES]) -> io::Result<Self> {
+        if paths[0] == paths[1] {
+            let what = format!("{}: both copies of the registry would be here", paths[0].display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        Ok(Self { paths, fresh: [None, None] })
+    }
+
+    /// Where a copy is.
+    #[must_use]
+    pub fn path(&self, copy: usize) -> &Path {
+        &self.paths[copy]
+    }
+
+    /// What stands there.
+    #[must_use]
+    pub fn found(&self) -> [Found; COPIES] {
+        self.paths.each_ref().map(|path| match read(path) {
+            Ok(bytes) => Found::Bytes(bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Missing,
+            Err(_) => Found::Unreadable,
+        })
+    }
+
+    /// Does what the store says.
+    ///
+    /// # Errors
+    /// The system's; the step may have happened all the same.
+    pub fn step(&mut self, copy: usize, step: &Step) -> io::Result<()> {
+        let path = &self.paths[copy];
+        let fresh = &mut self.fresh[copy];
+        let beside = || io::Error::other("there is no new file");
+        match step {
+            Step::Write(image) => {
+                *fresh = None;
+                fresh.insert(make(&new(path))?).write_all(image)
+            }
+            Step::Sync => fresh.as_ref().ok_or_else(beside)?.sync_all(),
+            Step::Replace => {
+                *fresh = None;
+                fs::rename(new(path), path)
+            }
+            Step::SyncName => sync_directory(path),
+            Step::Confirm => {
+                File::open(path)?.sync_all()?;
+                sync_directory(path)
+            }
+        }
+    }
+}
+
+/// The first bytes of a file: enough to see that it is no image when it is too long for one.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(IMAGE_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A new file that only its owner may read, instead of one that was left there.
+fn make(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Makes a file of these bytes at `path` instead of what is there; durable when this returns.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = make(&new(path))?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(new(path), path)?;
+    sync_directory(path)
+}
+
+fn new(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+}

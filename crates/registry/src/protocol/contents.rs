@@ -1,0 +1,290 @@
+//! All that the registry holds at one generation.
+//!
+//! Guarantees: a command is done whole or refused with nothing changed; the limits hold; versions of a key only grow.
+//! Must not know where any of it is kept.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
+
+use plexus_base::NodeId;
+
+use super::{
+    Change, Changed, Command, Edit, Key, Origin, Refused, What,
+    image::ENTRY,
+    limits::{EDITS_MAX, GENERATION_MAX, KEYS_MAX, TOTAL_MAX, VALUE_MAX},
+};
+
+/// Names a cluster; random, made once. What belongs to another is never taken for ours, nor overwritten.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ClusterName(pub u128);
+
+impl fmt::Display for ClusterName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// What a key has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The generation of its last change.
+    pub version: u64,
+    /// The value.
+    pub value: Arc<[u8]>,
+}
+
+/// The registry at one generation. Copies share keys and values.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Contents {
+    pub(super) cluster: ClusterName,
+    pub(super) generation: u64,
+    pub(super) entries: BTreeMap<Key, Entry>,
+    /// What the entries take in a copy.
+    pub(super) bytes: usize,
+    /// The last command of each node that was done, and the generation that it made.
+    pub(super) done: BTreeMap<NodeId, (Origin, u64)>,
+}
+
+impl Contents {
+    /// Nothing yet, generation 0.
+    #[must_use]
+    pub fn new(cluster: ClusterName) -> Self {
+        Self { cluster, generation: 0, entries: BTreeMap::new(), bytes: 0, done: BTreeMap::new() }
+    }
+
+    /// Whose registry it is.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterName {
+        self.cluster
+    }
+
+    /// The generation of the last command.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// What `key` has.
+    #[must_use]
+    pub fn entry(&self, key: &str) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    /// All keys that begin with `prefix`, in order.
+    pub fn under<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a Key, &'a Entry)> {
+        let from =
+            self.entries.range::<str, _>((std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded));
+        from.take_while(move |(key, _)| key.as_str().starts_with(prefix))
+    }
+
+    /// How many keys there are.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The generation that this command made, if it is the last that was done for its node.
+    #[must_use]
+    pub fn done(&self, origin: Origin) -> Option<u64> {
+        self.done.get(&origin.node).filter(|(last, _)| *last == origin).map(|(_, generation)| *generation)
+    }
+
+    /// Does a command, which makes `generation` (above that of the contents).
+    ///
+    /// # Errors
+    /// Why it is refused; nothing has changed then.
+    pub fn apply(
+        &mut self,
+        generation: u64,
+        origin: Option<Origin>,
+        command: &Command,
+    ) -> Result<Changed, Refused> {
+        assert!(generation > self.generation, "generations go up");
+        if generation > GENERATION_MAX {
+            return Err(Refused::Generation { generation: generation - 1 });
+        }
+        let changed = match command {
+            Command::Change(change) => {
+                self.check(change)?;
+                self.edit(generation, change)
+            }
+            Command::Restore(backup) => {
+                if backup.cluster != self.cluster {
+                    return Err(Refused::Foreign { found: backup.cluster, expected: self.cluster });
+                }
+                self.bytes = backup.bytes;
+                self.entries = backup.entries.clone();
+                self.entries.values_mut().for_each(|entry| entry.version = generation);
+                Changed { generation, whole: true, keys: Vec::new() }
+            }
+        };
+        self.generation = generation;
+        if let Some(origin) = origin {
+            self.done.insert(origin.node, (origin, generation));
+        }
+        Ok(changed)
+    }
+
+    fn check(&self, Change(edits): &Change) -> Result<(), Refused> {
+        if edits.is_empty() {
+            return Err(Refused::Empty);
+        }
+        if edits.len() > EDITS_MAX {
+            return Err(Refused::Edits { edits: edits.len() });
+        }
+        let (mut keys, mut bytes) = (self.entries.len(), self.bytes);
+        let mut seen = BTreeSet::new();
+        for Edit { key, expect, what } in edits {
+            if !seen.insert(key) {
+                return Err(Refused::Twice { key: key.clone() });
+            }
+            let old = self.entries.get(key);
+            let found = old.map_or(0, |entry| entry.version);
+            if let Some(expected) = expect.filter(|expected| *expected != found) {
+                return Err(Refused::Version { key: key.clone(), expected, found });
+            }
+            if *what != What::Keep {
+                keys -= usize::from(old.is_some());
+                bytes -= old.map_or(0, |entry| size(key, &entry.value));
+            }
+            if let What::Set(value) = what {
+                if value.len() > VALUE_MAX {
+                    return Err(Refused::Value { key: key.clone(), bytes: value.len() });
+                }
+                keys += 1;
+                bytes += size(key, value);
+            }
+        }
+        if keys > KEYS_MAX {
+            return Err(Refused::Keys { keys });
+        }
+        if bytes > TOTAL_MAX {
+            return Err(Refused::Total { bytes });
+        }
+        Ok(())
+    }
+
+    fn edit(&mut self, generation: u64, Change(edits): &Change) -> Changed {
+        let mut keys = Vec::with_capacity(edits.len());
+        for Edit { key, what, .. } in edits {
+            let entry = match what {
+                What::Keep => continue,
+                What::Set(value) => Some(Entry { version: generation, value: Arc::clone(value) }),
+                What::Delete => None,
+            };
+            let old = match &entry {
+                Some(entry) => {
+                    self.bytes += size(key, &entry.value);
+                    self.entries.insert(key.clone(), entry.clone())
+                }
+                None => self.entries.remove(key),
+            };
+            self.bytes -= old.as_ref().map_or(0, |old| size(key, &old.value));
+            if entry.is_some() || old.is_some() {
+                keys.push((key.clone(), entry));
+            }
+        }
+        Changed { generation, whole: false, keys }
+    }
+}
+
+/// What an entry takes in a copy.
+pub(super) fn size(key: &Key, value: &[u8]) -> usize {
+    ENTRY + key.as_str().len() + value.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLUSTER: ClusterName = ClusterName(7);
+
+    fn key(text: &str) -> Key {
+        Key::new(text).unwrap()
+    }
+
+    fn set(text: &str, value: &[u8]) -> Edit {
+        Edit { key: key(text), expect: None, what: What::Set(value.into()) }
+    }
+
+    fn apply(contents: &mut Contents, edits: Vec<Edit>) -> Result<Changed, Refused> {
+        contents.apply(contents.generation + 1, None, &Command::Change(Change(edits)))
+    }
+
+    #[test]
+    fn a_change_is_made_whole_or_not_at_all() {
+        let mut contents = Contents::new(CLUSTER);
+        apply(&mut contents, vec![set("a", b"1"), set("b", b"1")]).unwrap();
+        let before = contents.clone();
+        let stale = Edit { key: key("b"), expect: Some(0), what: What::Delete };
+        let refused = apply(&mut contents, vec![set("a", b"2"), stale]).unwrap_err();
+        assert_eq!(refused, Refused::Version { key: key("b"), expected: 0, found: 1 });
+        assert_eq!(contents, before);
+        let fresh = Edit { key: key("b"), expect: Some(1), what: What::Delete };
+        let changed = apply(&mut contents, vec![set("a", b"2"), fresh]).unwrap();
+        assert_eq!(changed.keys.len(), 2);
+        assert_eq!((contents.entry("a").unwrap().version, contents.entry("b")), (2, None));
+        let keep = Edit { key: key("b"), expect: Some(0), what: What::Keep };
+        assert_eq!(apply(&mut contents, vec![keep]).unwrap().keys, []);
+        assert_eq!(contents.keys(), 1);
+    }
+
+    #[test]
+    fn what_is_not_lawful_is_refused_with_its_reason() {
+        let mut contents = Contents::new(CLUSTER);
+        let long = vec![0; VALUE_MAX + 1];
+        assert!(matches!(apply(&mut contents, vec![set("a", &long)]), Err(Refused::Value { .. })));
+        assert_eq!(apply(&mut contents, vec![]), Err(Refused::Empty));
+        let twice = apply(&mut contents, vec![set("a", b""), set("a", b"")]);
+        assert_eq!(twice, Err(Refused::Twice { key: key("a") }));
+        let many = (0..=EDITS_MAX).map(|n| set(&n.to_string(), b"")).collect();
+        assert!(matches!(apply(&mut contents, many), Err(Refused::Edits { .. })));
+        assert_eq!(contents, Contents::new(CLUSTER));
+    }
+
+    #[test]
+    fn it_can_be_filled_to_its_limits_and_emptied_again() {
+        let mut contents = Contents::new(CLUSTER);
+        for part in 0..KEYS_MAX / EDITS_MAX {
+            apply(&mut contents, (0..EDITS_MAX).map(|n| set(&format!("{part}/{n}"), b"")).collect()).unwrap();
+        }
+        assert_eq!(apply(&mut contents, vec![set("more", b"")]), Err(Refused::Keys { keys: KEYS_MAX + 1 }));
+        apply(&mut contents, vec![set("0/0", b"again")]).unwrap();
+
+        let mut contents = Contents::new(CLUSTER);
+        let long = vec![1; VALUE_MAX];
+        let full =
+            (0..).find_map(|n| apply(&mut contents, vec![set(&format!("{n:03}"), &long)]).err()).unwrap();
+        assert_eq!(full, Refused::Total { bytes: (ENTRY + 3 + VALUE_MAX) * 256 });
+        apply(&mut contents, vec![Edit { what: What::Delete, ..set("000", b"") }]).unwrap();
+        apply(&mut contents, vec![set("255", &long)]).unwrap();
+        let all: usize = contents.entries.iter().map(|(key, entry)| size(key, &entry.value)).sum();
+        assert_eq!(contents.bytes, all);
+    }
+
+    #[test]
+    fn a_prefix_finds_what_begins_with_it() {
+        let mut contents = Contents::new(CLUSTER);
+        apply(&mut contents, ["a", "n/1", "n/2", "na", "o"].map(|text| set(text, b"")).to_vec()).unwrap();
+        let under = |prefix| contents.under(prefix).map(|(key, _)| key.as_str()).collect::<Vec<_>>();
+        assert_eq!(under("n/"), ["n/1", "n/2"]);
+        assert_eq!(under(""), ["a", "n/1", "n/2", "na", "o"]);
+    }
+
+    #[test]
+    fn restoring_gives_every_key_the_new_version() {
+        let mut contents = Contents::new(CLUSTER);
+        apply(&mut contents, vec![set("a", b"1")]).unwrap();
+        let backup = Arc::new(contents.clone());
+        apply(&mut contents, vec![set("a", b"2"), set("b", b"2")]).unwrap();
+        let changed = contents.apply(9, None, &Command::Restore(Arc::clone(&backup))).unwrap();
+        assert!(changed.whole);
+        assert_eq!(contents.entry("a"), Some(&Entry { version: 9, value: b"1".as_slice().into() }));
+        assert_eq!((contents.keys(), contents.generation()), (1, 9));
+        let foreign = Contents::new(ClusterName(8)).apply(1, None, &Command::Restore(backup));
+        assert_eq!(foreign, Err(Refused::Foreign { found: CLUSTER, expected: ClusterName(8) }));
+    }
+}

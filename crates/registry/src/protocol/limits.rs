@@ -1,0 +1,37 @@
+//! How much there may be of everything, each with its reason.
+
+/// Bytes of a key, at most: its length is one byte in a copy.
+pub const KEY_MAX: usize = 255;
+
+/// Bytes of a value, at most: the registry holds descriptions, not data.
+pub const VALUE_MAX: usize = 64 * 1024;
+
+/// Keys, at most: a change copies the tree, and that must stay short beside a write to disk.
+pub const KEYS_MAX: usize = 65_536;
+
+/// Bytes that all entries take in a copy, at most: every save writes a whole copy.
+pub const TOTAL_MAX: usize = 16 << 20;
+
+/// Edits of one change, at most: what waits is bounded by it.
+pub const EDITS_MAX: usize = 1024;
+
+/// Changes that wait for a save, at most.
+pub const QUEUED_MAX: usize = 1024;
+
+/// Bytes of the changes that wait for a save, at most: a restoration and a large change.
+pub const QUEUED_BYTES_MAX: usize = 2 * TOTAL_MAX;
+
+/// The last generation that is believed: so far away that counting cannot reach the end of the number behind it.
+pub const GENERATION_MAX: u64 = u64::MAX / 2;
+
+/// Changes that are kept for watches, at most.
+pub const HISTORY_MAX: usize = 4096;
+
+/// Bytes of keys and values in the changes kept for watches, at most.
+pub const HISTORY_BYTES_MAX: usize = 4 << 20;
+
+/// Watches, at most: each looks at every change.
+pub const WATCHES_MAX: usize = 4096;
+
+const _: () = assert!(KEY_MAX <= u8::MAX as usize && VALUE_MAX <= u32::MAX as usize);
+const _: () = assert!(TOTAL_MAX >= VALUE_MAX + KEY_MAX, "one value of full length has room");

@@ -1,0 +1,243 @@
+//! Watches: whoever watches a prefix is told every change under it once, in the order of generations.
+//!
+//! A bounded history of changes is kept; a watch is a place in it. So a watch that nobody reads costs nothing: when the
+//! history has gone past it, it is told to read anew. Must not know who watches or how they are woken.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use super::{
+    Changed, Entry, Key,
+    contents::size,
+    limits::{HISTORY_BYTES_MAX, HISTORY_MAX, WATCHES_MAX},
+};
+
+/// Names a watch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct WatchId(pub u64);
+
+/// What a watch has to say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum News {
+    /// The next change under the prefix: its generation, and keys with what they have now, or deleted.
+    Change(u64, Vec<(Key, Option<Entry>)>),
+    /// Changes were missed, or everything was restored: read the contents anew. The watch goes on behind this generation,
+    /// so contents of it or a later one are to be read.
+    ReadAnew(u64),
+}
+
+struct Watch {
+    prefix: String,
+    /// All up to here was told.
+    told: u64,
+}
+
+/// All watches of one node, and the history that they read.
+pub struct Watches {
+    history: VecDeque<(Arc<Changed>, usize)>,
+    bytes: usize,
+    /// Every change after this generation is in the history.
+    floor: u64,
+    newest: u64,
+    watches: BTreeMap<WatchId, Watch>,
+    last: u64,
+}
+
+impl Watches {
+    /// No watch, and no history before `generation`, that of the contents.
+    #[must_use]
+    pub fn new(generation: u64) -> Self {
+        Self {
+            history: VecDeque::new(),
+            bytes: 0,
+            floor: generation,
+            newest: generation,
+            watches: BTreeMap::new(),
+            last: 0,
+        }
+    }
+
+    /// Watches keys that begin with `prefix`, for changes after generation `from`: that of the contents read before. `None`: too many
+    /// watch already ([`WATCHES_MAX`]).
+    pub fn watch(&mut self, prefix: &str, from: u64) -> Option<WatchId> {
+        if self.watches.len() >= WATCHES_MAX {
+            return None;
+        }
+        self.last += 1;
+        self.watches.insert(WatchId(self.last), Watch { prefix: prefix.into(), told: from });
+        Some(WatchId(self.last))
+    }
+
+    /// Ends a watch.
+    pub fn end(&mut self, watch: WatchId) {
+        self.watches.remove(&watch);
+    }
+
+    /// Takes a change that was made, and names whoever has something to read now.
+    ///
+    /// # Panics
+    /// Its generation is not above the last.
+    pub fn changed(&mut self, changed: Changed) -> impl Iterator<Item = WatchId> {
+        assert!(changed.generation > self.newest, "changes come in order");
+        self.newest = changed.generation;
+        let changed = Arc::new(changed);
+        if changed.whole {
+            self.history.clear();
+            (self.bytes, self.floor) = (0, changed.generation);
+        } else {
+            let bytes = changed.keys.iter().map(|(key, entry)| size(key, value(entry))).sum();
+            self.bytes += bytes;
+            self.history.push_back((Arc::clone(&changed), bytes));
+        }
+        while self.history.len() > HISTORY_MAX || self.bytes > HISTORY_BYTES_MAX {
+            let (gone, bytes) = self.history.pop_front().expect("what is too much is there");
+            self.bytes -= bytes;
+            self.floor = gone.generation;
+        }
+        let concerns = move |watch: &Watch| {
+            watch.told < changed.generation
+                && (changed.whole || changed.keys.iter().any(|(key, _)| watch.sees(key)))
+        };
+        self.watches.iter().filter(move |(_, watch)| concerns(watch)).map(|(id, _)| *id)
+    }
+
+    /// What the watch has to say next; `None`: nothing now, or there is no such watch.
+    pub fn next(&mut self, watch: WatchId) -> Option<News> {
+        let watch = self.watches.get_mut(&watch)?;
+        if watch.told < self.floor {
+            watch.told = self.floor;
+            return Some(News::ReadAnew(self.floor));
+        }
+        let from = self.history.partition_point(|(changed, _)| changed.generation <= watch.told);
+        for (changed, _) in self.history.range(from..) {
+            watch.told = changed.generation;
+            let keys: Vec<_> = changed.keys.iter().filter(|(key, _)| watch.sees(key)).cloned().collect();
+            if !keys.is_empty() {
+                return Some(News::Change(changed.generation, keys));
+            }
+        }
+        None
+    }
+}
+
+impl Watch {
+    fn sees(&self, key: &Key) -> bool {
+        key.as_str().starts_with(&self.prefix)
+    }
+}
+
+fn value(entry: &Option<Entry>) -> &[u8] {
+    entry.as_ref().map_or(&[], |entry| &entry.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plexus_sim::Random;
+
+    fn change(generation: u64, keys: &[&str], len: usize) -> Changed {
+        let value: Arc<[u8]> = vec![0; len].into();
+        let entry = |_| Some(Entry { version: generation, value: Arc::clone(&value) });
+        let keys = keys.iter().map(|key| (Key::new(key).unwrap(), entry(key))).collect();
+        Changed { generation, whole: false, keys }
+    }
+
+    fn all(watches: &mut Watches, watch: WatchId) -> Vec<u64> {
+        std::iter::from_fn(|| watches.next(watch))
+            .map(|news| match news {
+                News::Change(generation, _) => generation,
+                News::ReadAnew(generation) => panic!("read anew from {generation}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn each_change_under_the_prefix_is_told_once_in_order() {
+        let mut watches = Watches::new(10);
+        let n = watches.watch("n/", 10).unwrap();
+        let every = watches.watch("", 12).unwrap();
+        assert_eq!(watches.changed(change(11, &["n/1", "o"], 1)).collect::<Vec<_>>(), [n]);
+        assert_eq!(watches.changed(change(12, &["o"], 1)).count(), 0);
+        assert_eq!(watches.changed(change(15, &["n/2"], 1)).collect::<Vec<_>>(), [n, every]);
+        let Some(News::Change(11, keys)) = watches.next(n) else { panic!("the first change") };
+        assert_eq!(keys.len(), 1);
+        assert_eq!(all(&mut watches, n), [15]);
+        assert_eq!(all(&mut watches, every), [15]);
+        let late = watches.watch("n/", 11).unwrap();
+        assert_eq!(all(&mut watches, late), [15]);
+        watches.end(n);
+        assert_eq!(watches.next(n), None);
+    }
+
+    #[test]
+    fn who_comes_too_late_is_told_to_read_anew_and_misses_nothing_after() {
+        let mut watches = Watches::new(10);
+        let early = watches.watch("a", 3).unwrap();
+        assert_eq!(watches.next(early), Some(News::ReadAnew(10)));
+        let slow = watches.watch("a", 10).unwrap();
+        for generation in 11..12 + HISTORY_MAX as u64 {
+            assert_eq!(watches.changed(change(generation, &["a"], 0)).count(), 2);
+        }
+        assert_eq!(watches.next(slow), Some(News::ReadAnew(11)));
+        assert_eq!(all(&mut watches, slow).len(), HISTORY_MAX);
+        let restored = Changed { generation: 9000, whole: true, keys: Vec::new() };
+        assert_eq!(watches.changed(restored).count(), 2);
+        assert_eq!(watches.next(slow), Some(News::ReadAnew(9000)));
+        assert_eq!(watches.next(slow), None);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut watches = Watches::new(0);
+        for generation in 1..300 {
+            let _ = watches.changed(change(generation, &["a"], 64 * 1024)).count();
+            assert!(watches.bytes <= HISTORY_BYTES_MAX);
+        }
+        assert_eq!(
+            watches.history.len(),
+            HISTORY_BYTES_MAX / (64 * 1024 + size(&Key::new("a").unwrap(), &[]))
+        );
+        assert_eq!((0..=WATCHES_MAX).filter_map(|_| watches.watch("", 0)).count(), WATCHES_MAX);
+    }
+
+    #[test]
+    fn a_reader_that_follows_has_what_the_contents_have() {
+        for seed in 0..200 {
+            let mut random = Random::new(seed);
+            let (mut watches, mut contents, mut mirror) = (Watches::new(0), BTreeMap::new(), BTreeMap::new());
+            let watch = watches.watch("k", 0).unwrap();
+            let mut generation = 0;
+            for _ in 0..random.between(1, 200) {
+                generation += random.between(1, 3);
+                let key = format!("{}{}", random.pick(&["k", "x"]), random.below(4));
+                let len = *random.pick(&[0, 9, 65_536]);
+                let mut made = change(generation, &[&key], len as usize);
+                match random.below(20) {
+                    0..4 => made.keys[0].1 = None,
+                    4 => {
+                        contents.clear();
+                        made = Changed { generation, whole: true, keys: Vec::new() };
+                    }
+                    _ => {}
+                }
+                for (key, entry) in &made.keys {
+                    contents.insert(key.clone(), entry.clone());
+                }
+                let _ = watches.changed(made).count();
+                if random.percent(3) {
+                    while let Some(news) = watches.next(watch) {
+                        match news {
+                            News::ReadAnew(_) => mirror = contents.clone(),
+                            News::Change(_, keys) => mirror.extend(keys),
+                        }
+                    }
+                    mirror.retain(|key, _| key.as_str().starts_with('k'));
+                    contents.retain(|key, _| key.as_str().starts_with('k'));
+                    assert_eq!(mirror, contents, "seed {seed}");
+                }
+            }
+        }
+    }
+}
