@@ -1,5 +1,13 @@
 //! The distributed lock manager: six modes, conversion, value blocks, deadlock detection, recovery after a death.
 //!
-//! [`protocol`] decides, purely. What connects it to a worker, its links and the programs of a node is not here yet.
+//! [`protocol`] decides, purely. [`LockService`] connects it to a worker and its links, [`Locks`] to the threads of a node.
 
+mod clock;
+mod locks;
 pub mod protocol;
+mod service;
+mod survey;
+
+pub use locks::{Ask, Grant, Lock, LockError, Locks, Port, Session, State, Taker, Waiting};
+pub use service::{LockService, LockTask, Settings, wire};
+pub use survey::{Held, Survey, Wanted};

@@ -91,6 +91,12 @@ impl Resource {
         &self.granted
     }
 
+    /// The value block.
+    #[must_use]
+    pub fn value(&self) -> Value {
+        self.value
+    }
+
     /// Who converts, the first first.
     pub fn converting(&self) -> impl Iterator<Item = &Waiter> {
         self.converting.iter()

@@ -1,0 +1,290 @@
+//! How threads of a node use the lock manager.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+        mpsc,
+    },
+    time::{Duration, SystemTime},
+};
+
+use plexus_base::{Nanos, WorkerId, clock};
+
+use crate::{
+    protocol::{Event, LockId, Mode, Name, Owner, Patience, Token, VALUE_LEN, Value, Want, Why},
+    service::LockTask,
+    survey::Survey,
+};
+
+/// How tasks reach the workers of a node.
+pub trait Port: Send + Sync {
+    /// Hands a task in and sees to it that it is handled.
+    fn submit(&self, worker: WorkerId, task: LockTask);
+}
+
+/// Why a lock was not granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LockError {
+    /// The lock manager says why not.
+    #[error(transparent)]
+    Refused(#[from] Why),
+    /// A node died, and the cluster grants nothing any more.
+    #[error("the cluster has stopped: no lock is granted, and none that is held protects anything")]
+    Stopped,
+}
+
+/// What comes with a grant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Grant {
+    /// The mode it is held in.
+    pub mode: Mode,
+    /// Greater than those of all grants that it excludes; see [`Token`].
+    pub token: Token,
+    /// The value block.
+    pub value: Value,
+}
+
+/// Who is told what becomes of a request.
+pub struct Taker(mpsc::Sender<Result<Grant, LockError>>);
+
+impl Taker {
+    pub(crate) fn take(self, answer: Result<Grant, LockError>) {
+        // Who does not wait any more has given the lock up as well.
+        let _ = self.0.send(answer);
+    }
+}
+
+/// Whether the cluster grants locks.
+#[derive(Default)]
+pub struct State {
+    stopped: AtomicBool,
+}
+
+impl State {
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Release);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Acquire)
+    }
+}
+
+/// The lock manager of a node. Cheap to clone.
+#[derive(Clone)]
+pub struct Locks(Arc<Inner>);
+
+struct Inner {
+    port: Arc<dyn Port>,
+    workers: u8,
+    state: Arc<State>,
+    /// Numbers for locks and owners, none given twice.
+    next: AtomicU64,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Of what.
+    pub name: Name,
+    /// In which mode.
+    pub mode: Mode,
+    /// How long it waits; nothing: as long as it takes. No time at all: not.
+    pub patience: Option<Duration>,
+}
+
+/// One piece of work that takes locks, a transaction say. To the search for deadlocks all that it has and waits for is one's; of several that
+/// wait for each other the session that is youngest is refused, so who begins again after that keeps its session. Cheap to clone.
+#[derive(Clone)]
+pub struct Session {
+    locks: Locks,
+    owner: Owner,
+    born: u64,
+}
+
+impl Session {
+    /// Asks for a lock.
+    #[must_use]
+    pub fn ask(&self, ask: Ask) -> Waiting {
+        let Ask { name, mode, patience } = ask;
+        let inner = &self.locks.0;
+        let worker = name.partition().worker(inner.workers);
+        let lock = LockId(inner.next.fetch_add(1, Relaxed));
+        let (tell, told) = mpsc::channel();
+        let want = Want {
+            lock,
+            owner: self.owner,
+            born: self.born,
+            name,
+            mode,
+            patience: patience_of(patience),
+            notify: false,
+        };
+        inner.port.submit(worker, LockTask::Ask(Event::Lock(want), lock, Taker(tell)));
+        Waiting { place: Some(Place { locks: self.locks.clone(), worker, lock }), told }
+    }
+
+    /// Asks for a lock and waits for it.
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    pub fn lock(&self, ask: Ask) -> Result<Lock, LockError> {
+        self.ask(ask).finish()
+    }
+}
+
+impl Locks {
+    /// The lock manager whose services have this state, behind `port`.
+    #[must_use]
+    pub fn new(port: Arc<dyn Port>, workers: u8, state: Arc<State>) -> Self {
+        Self(Arc::new(Inner { port, workers, state, next: AtomicU64::new(1) }))
+    }
+
+    /// A piece of work that begins now.
+    #[must_use]
+    pub fn session(&self) -> Session {
+        let owner = Owner(self.0.next.fetch_add(1, Relaxed));
+        Session { locks: self.clone(), owner, born: nanos_since_1970() }
+    }
+
+    /// What this node masters and somebody has or wants.
+    ///
+    /// # Errors
+    /// A worker did not answer within `limit`.
+    pub fn survey(&self, limit: Duration) -> Result<Vec<Survey>, mpsc::RecvTimeoutError> {
+        let answers = (0..self.0.workers).map(|worker| {
+            let (tell, told) = mpsc::channel();
+            self.0.port.submit(WorkerId(worker), LockTask::Survey(tell));
+            told
+        });
+        let answers: Vec<_> = answers.collect();
+        let mut all = Vec::new();
+        for answer in answers {
+            all.extend(answer.recv_timeout(limit)?);
+        }
+        all.sort_by(|one, other| one.name.bytes().cmp(other.name.bytes()));
+        Ok(all)
+    }
+}
+
+fn nanos_since_1970() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn patience_of(patience: Option<Duration>) -> Patience {
+    match patience {
+        None => Patience::Forever,
+        Some(Duration::ZERO) => Patience::Try,
+        Some(limit) => {
+            let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+            Patience::Until(Nanos(clock::now().0.saturating_add(limit)))
+        }
+    }
+}
+
+/// Where a lock is known.
+struct Place {
+    locks: Locks,
+    worker: WorkerId,
+    lock: LockId,
+}
+
+impl Place {
+    fn tell(&self, event: Event) {
+        self.locks.0.port.submit(self.worker, LockTask::Tell(event));
+    }
+}
+
+/// A request that is not answered yet. Dropped, it is given up, and so is the lock should it be granted all the same.
+pub struct Waiting {
+    place: Option<Place>,
+    told: mpsc::Receiver<Result<Grant, LockError>>,
+}
+
+impl Waiting {
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    pub fn finish(mut self) -> Result<Lock, LockError> {
+        let answer = self.told.recv().unwrap_or(Err(LockError::Stopped));
+        self.answered(answer)
+    }
+
+    fn answered(&mut self, answer: Result<Grant, LockError>) -> Result<Lock, LockError> {
+        let place = self.place.take().expect("it is answered once");
+        answer.map(|grant| Lock { place, grant, value: None })
+    }
+
+    /// Waits for the answer, for no longer than `limit`.
+    ///
+    /// # Errors
+    /// Itself, to go on waiting, if there is none yet.
+    pub fn wait(mut self, limit: Duration) -> Result<Result<Lock, LockError>, Self> {
+        match self.told.recv_timeout(limit) {
+            Ok(answer) => Ok(self.answered(answer)),
+            Err(mpsc::RecvTimeoutError::Timeout) => Err(self),
+            Err(mpsc::RecvTimeoutError::Disconnected) => Ok(self.answered(Err(LockError::Stopped))),
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(place) = &self.place {
+            // Whether it waits or was granted just now.
+            place.tell(Event::Unlock { lock: place.lock, value: None });
+        }
+    }
+}
+
+/// A lock that is held, until it is dropped.
+pub struct Lock {
+    place: Place,
+    grant: Grant,
+    /// What to write into the value block at the end.
+    value: Option<[u8; VALUE_LEN]>,
+}
+
+impl Lock {
+    /// What came with it.
+    #[must_use]
+    pub fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
+    /// Whether it protects nothing any more: the cluster has stopped.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.place.locks.0.state.is_stopped()
+    }
+
+    /// Converts it to another mode; waits as the request for a lock does, and stays as it is if that is refused.
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    pub fn convert(&mut self, mode: Mode, patience: Option<Duration>) -> Result<&Grant, LockError> {
+        let (tell, told) = mpsc::channel();
+        let Place { locks, worker, lock } = &self.place;
+        let event = Event::Convert { lock: *lock, mode, patience: patience_of(patience), value: None };
+        locks.0.port.submit(*worker, LockTask::Ask(event, *lock, Taker(tell)));
+        self.grant = told.recv().unwrap_or(Err(LockError::Stopped))?;
+        Ok(&self.grant)
+    }
+
+    /// Gives it up, writing the value block, which takes PW or EX.
+    pub fn unlock_with(mut self, value: [u8; VALUE_LEN]) {
+        self.value = Some(value);
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        self.place.tell(Event::Unlock { lock: self.place.lock, value: self.value });
+    }
+}

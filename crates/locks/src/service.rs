@@ -1,0 +1,241 @@
+//! The lock manager on one worker: brings events to the shard and carries out its actions.
+//!
+//! Views are not decided yet: all nodes of the cluster are in the only one, each in its only life (the mesh lets no other in), and
+//! a death ends the cluster. Then every request is answered with [`LockError::Stopped`], and every lock that is held says so too.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{Arc, Weak, mpsc},
+};
+
+use plexus_base::{Epoch, Incarnation, Nanos, NodeId, NodeSet, WorkerId, clock};
+use plexus_interconnect::{Channel, Message, Net};
+
+use crate::{
+    clock::Clock,
+    locks::{Grant, LockError, Port, State, Taker},
+    protocol::{self, Action, Errand, Event, LockId, Shard, View},
+    survey::Survey,
+};
+
+/// How long a request waits before it looks for a deadlock.
+const DEADLOCK_AFTER: Nanos = Nanos::from_ms(200);
+
+/// Most requests that wait for one resource.
+const WAITING_MAX: usize = 100_000;
+
+/// Most locks that clients of this node have at one worker.
+const LOCKS_MAX: usize = 4_000_000;
+
+/// The life that every node has in the only view.
+const ONLY_LIFE: Incarnation = Incarnation(1);
+
+/// What threads of the node hand to a worker.
+pub enum LockTask {
+    /// A client wants something; who is told what comes of it.
+    Ask(Event, LockId, Taker),
+    /// A client wants something that is not answered.
+    Tell(Event),
+    /// Another worker of this node says something.
+    Told(Errand),
+    /// It is the time that the shard asked for.
+    Tick,
+    /// What it masters is asked for.
+    Survey(mpsc::Sender<Vec<Survey>>),
+}
+
+/// What a node's lock manager is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// This node.
+    pub me: NodeId,
+    /// Nodes of the cluster.
+    pub nodes: u8,
+    /// Workers of every node.
+    pub workers: u8,
+    /// The only view.
+    pub epoch: Epoch,
+}
+
+/// See the module.
+pub struct LockService {
+    shard: Shard,
+    worker: WorkerId,
+    takers: BTreeMap<LockId, Taker>,
+    actions: Vec<Action>,
+    /// Said to peers before their link was up.
+    early: Vec<(NodeId, protocol::Message)>,
+    up: NodeSet,
+    clock: Arc<Clock>,
+    /// When the clock will tell the time.
+    armed: Option<Nanos>,
+    port: Weak<dyn Port>,
+    state: Arc<State>,
+    /// Who sent what no member sends.
+    fault: Option<NodeId>,
+}
+
+/// The services, one for each worker. `port` leads to the workers that will run them.
+///
+/// # Errors
+/// The system refuses a thread.
+pub fn wire(settings: Settings, port: &Weak<dyn Port>, state: &Arc<State>) -> io::Result<Vec<LockService>> {
+    let Settings { me, nodes, workers, epoch } = settings;
+    let clock = Clock::start(workers, port.clone())?;
+    let members = NodeSet::first(nodes).iter().map(|node| (node, ONLY_LIFE)).collect();
+    let view = View { epoch, members };
+    let service = |worker| {
+        let config = protocol::Config {
+            me,
+            life: ONLY_LIFE,
+            worker,
+            workers,
+            deadlock_ns: DEADLOCK_AFTER.0,
+            waiting_max: WAITING_MAX,
+            locks_max: LOCKS_MAX,
+        };
+        let mut actions = Vec::new();
+        let shard = Shard::new(config, view.clone(), &mut actions);
+        let mut service = LockService {
+            shard,
+            worker,
+            takers: BTreeMap::new(),
+            actions: Vec::new(),
+            early: Vec::new(),
+            up: NodeSet::EMPTY,
+            clock: clock.clone(),
+            armed: None,
+            port: port.clone(),
+            state: state.clone(),
+            fault: None,
+        };
+        for action in actions {
+            if let Action::Send { to, message } = action {
+                service.early.push((to, message));
+            }
+        }
+        service
+    };
+    Ok((0..workers).map(WorkerId).map(service).collect())
+}
+
+impl LockService {
+    /// A peer is there: it is told what it was to be told.
+    pub fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
+        self.up.insert(peer);
+        let early = std::mem::take(&mut self.early);
+        for (to, message) in early {
+            self.send(net, to, message);
+        }
+    }
+
+    /// Handles a message of [`Channel::Locks`].
+    pub fn message(&mut self, net: &mut Net, message: &Message<'_>) {
+        match protocol::Message::decode(message.payload) {
+            Ok(decoded) => {
+                let event = Event::Message { from: message.from, life: ONLY_LIFE, message: decoded };
+                self.handle(net, event);
+            }
+            Err(error) => {
+                tracing::error!(from = %message.from, %error, "not a message of the lock manager");
+                self.fault = Some(message.from);
+            }
+        }
+    }
+
+    /// Handles a task.
+    pub fn task(&mut self, net: &mut Net, task: LockTask) {
+        match task {
+            LockTask::Ask(_, _, taker) if self.state.is_stopped() => taker.take(Err(LockError::Stopped)),
+            LockTask::Ask(event, lock, taker) => {
+                self.takers.insert(lock, taker);
+                self.handle(net, event);
+            }
+            LockTask::Tell(event) => self.handle(net, event),
+            LockTask::Told(errand) => self.handle(net, Event::Told(errand)),
+            LockTask::Tick => {
+                self.armed = None;
+                self.handle(net, Event::Tick);
+            }
+            LockTask::Survey(reply) => {
+                let now = clock::now();
+                let surveys =
+                    self.shard.resources().map(|(name, resource)| Survey::of(name, resource, now)).collect();
+                // Who does not wait any more does not need it.
+                let _ = reply.send(surveys);
+            }
+        }
+    }
+
+    /// A node that sent what no member sends, once.
+    pub fn take_fault(&mut self) -> Option<NodeId> {
+        self.fault.take()
+    }
+
+    /// The cluster has stopped: nothing is granted any more, and no lock that is held is worth anything.
+    pub fn stop(&mut self) {
+        self.state.stop();
+        self.clock.end();
+        for (_, taker) in std::mem::take(&mut self.takers) {
+            taker.take(Err(LockError::Stopped));
+        }
+    }
+
+    fn handle(&mut self, net: &mut Net, event: Event) {
+        let mut actions = std::mem::take(&mut self.actions);
+        self.shard.handle(clock::now(), event, &mut actions);
+        for action in actions.drain(..) {
+            self.act(net, action);
+        }
+        self.actions = actions;
+        if let Some(next) = self.shard.next_tick()
+            && self.armed.is_none_or(|armed| next < armed)
+        {
+            self.armed = Some(next);
+            self.clock.arm(self.worker, next);
+        }
+    }
+
+    fn act(&mut self, net: &mut Net, action: Action) {
+        match action {
+            Action::Send { to, message } => self.send(net, to, message),
+            Action::Tell { worker, errand } => {
+                if let Some(port) = self.port.upgrade() {
+                    port.submit(worker, LockTask::Told(errand));
+                }
+            }
+            Action::Granted { lock, mode, token, value } => {
+                if let Some(taker) = self.takers.remove(&lock) {
+                    taker.take(Ok(Grant { mode, token, value }));
+                }
+            }
+            Action::Refused { lock, why } => {
+                if let Some(taker) = self.takers.remove(&lock) {
+                    taker.take(Err(LockError::Refused(why)));
+                }
+            }
+            // Nobody asks to be told yet.
+            Action::Blocking { .. } => {}
+            Action::Open { epoch } => {
+                tracing::debug!(worker = self.worker.0, epoch = epoch.0, "locks are open")
+            }
+            Action::Fault { from, what } => {
+                tracing::error!(%from, "{what}: the nodes no longer agree on who holds which lock");
+                self.fault = Some(from);
+            }
+        }
+    }
+
+    fn send(&mut self, net: &mut Net, to: NodeId, message: protocol::Message) {
+        if !self.up.contains(to) {
+            return self.early.push((to, message));
+        }
+        let kind = match message.kind() {
+            protocol::Kind::Request => plexus_interconnect::Kind::Request,
+            protocol::Kind::Reply => plexus_interconnect::Kind::Reply,
+        };
+        // No link any more: the peer is gone, and whoever sees that stops this.
+        let _ = net.send(to, Channel::Locks, kind, 0, &message.encode());
+    }
+}
