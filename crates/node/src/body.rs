@@ -19,6 +19,7 @@ use plexus_interconnect::{
     LinkInfo, RailReport, RailState, Worker,
     mesh::{self, Mesh},
 };
+use plexus_locks::{Locks, Port as LockPort};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -73,6 +74,7 @@ pub struct Body {
     life: Arc<Life>,
     group: Arc<Group>,
     cache: Cache,
+    locks: Locks,
     workers: Arc<Workers>,
     mesh: Arc<Mesh<NodeService>>,
     keys: Arc<KeyFiles>,
@@ -194,15 +196,22 @@ impl Body {
         let usage: Vec<_> = (0..config.workers).map(|_| Arc::<Usage>::default()).collect();
         let (tell, news) = mpsc::channel();
         let port: Arc<dyn Port> = workers.clone();
+        let lock_port: Arc<dyn LockPort> = workers.clone();
+        let granting = Arc::default();
+        let lock_settings =
+            plexus_locks::Settings { me, nodes: settings.nodes, workers: settings.workers, epoch: EPOCH };
+        let lock_services = plexus_locks::wire(lock_settings, &Arc::downgrade(&lock_port), &granting)
+            .map_err(|error| error.to_string())?;
         let services = wiring
             .services(&group, Arc::downgrade(&port))
             .map_err(|error| error.to_string())?
             .into_iter()
+            .zip(lock_services)
             .enumerate()
-            .map(|(worker, cache)| {
+            .map(|(worker, (cache, locks))| {
                 let usage = usage[worker].clone();
                 let programs = Programs::new(me, worker as u8, config.workers, arena.clone(), usage);
-                NodeService::new(cache, programs, tell.clone())
+                NodeService::new(cache, locks, programs, tell.clone())
             })
             .collect();
         let keys = Arc::new(KeyFiles::new(config.dir.clone()));
@@ -220,6 +229,7 @@ impl Body {
             life,
             group,
             cache,
+            locks: Locks::new(lock_port, lock_settings.workers, granting),
             workers,
             mesh,
             keys,
@@ -419,6 +429,12 @@ impl Body {
             window_bytes,
             window_bytes_most: self.arena.len() as u64,
         }
+    }
+
+    /// The lock manager.
+    #[must_use]
+    pub fn locks(&self) -> &Locks {
+        &self.locks
     }
 
     /// Every link that is or was up, with what its channels count.

@@ -20,6 +20,7 @@ pub mod launch;
 pub mod layout;
 pub mod life;
 pub mod lifeline;
+pub mod locking;
 pub mod machine;
 pub mod node;
 pub mod port;

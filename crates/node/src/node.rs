@@ -20,6 +20,7 @@ use crate::{
     config::{Config, ConfigError, NodeConfig},
     control::{Command, Commands, Server},
     life::{Ending, Life, Stage},
+    locking,
     machine::{self, MachineError},
     settle::{self, Entry},
     state::{Recorder, StateError},
@@ -101,6 +102,7 @@ impl Node {
 
         let body = Arc::new(join(&config, me, node, &entry, &life)?);
         commands::register_rest(&known, &config, me, &entry.settled, &life, &body);
+        locking::commands(&config, name, &body).into_iter().for_each(|command| known.register(command));
         more(&body).into_iter().for_each(|command| known.register(command));
         body.open_door().map_err(NodeError::Body)?;
         life.reach(Stage::Running);

@@ -1,4 +1,4 @@
-//! What runs on each worker of a node: the cache, the programs attached to the node, and a port for every channel that nothing of the node uses.
+//! What runs on each worker of a node: the cache, the lock manager, the programs attached to the node, and a port for every channel that nothing of the node uses.
 
 use std::sync::{Arc, OnceLock, mpsc};
 
@@ -7,6 +7,7 @@ use plexus_cache::{CacheService, CacheTask, Port as CachePort};
 use plexus_disks::Pool;
 use plexus_fabric::Lost;
 use plexus_interconnect::{Channel, Message, Net, Service, Signal, Worker};
+use plexus_locks::{LockService, LockTask, Port as LockPort};
 
 use crate::{attach::Programs, port::Ports};
 
@@ -22,9 +23,18 @@ pub(crate) enum News {
     End,
 }
 
+/// What threads of the node hand to a worker.
+pub enum NodeTask {
+    /// For the cache.
+    Cache(CacheTask),
+    /// For the lock manager.
+    Lock(LockTask),
+}
+
 /// See the module.
 pub struct NodeService {
     cache: CacheService,
+    locks: LockService,
     ports: Ports,
     programs: Programs,
     news: mpsc::Sender<News>,
@@ -32,8 +42,20 @@ pub struct NodeService {
 }
 
 impl NodeService {
-    pub(crate) fn new(cache: CacheService, programs: Programs, news: mpsc::Sender<News>) -> Self {
-        Self { cache, ports: Ports::default(), programs, news, told: false }
+    pub(crate) fn new(
+        cache: CacheService,
+        locks: LockService,
+        programs: Programs,
+        news: mpsc::Sender<News>,
+    ) -> Self {
+        Self { cache, locks, ports: Ports::default(), programs, news, told: false }
+    }
+
+    /// The cluster stops because of a node; said once.
+    fn stopped(&mut self, cause: NodeId) {
+        if !std::mem::replace(&mut self.told, true) {
+            let _ = self.news.send(News::Stopped { cause });
+        }
     }
 }
 
@@ -46,6 +68,7 @@ impl NodeService {
     /// Ends what programs have; for the rest see [`CacheService::end`].
     pub(crate) fn end(&mut self) -> Option<Pool> {
         self.programs.close();
+        self.locks.stop();
         self.cache.end()
     }
 }
@@ -57,17 +80,22 @@ impl AsMut<Ports> for NodeService {
 }
 
 impl Service for NodeService {
-    type Task = CacheTask;
+    type Task = NodeTask;
 
     #[inline]
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
         match message.channel {
             Channel::CacheRequests | Channel::CacheBlocks => {
                 self.cache.message(net, message);
-                if let Some(cause) = self.cache.stopped_by()
-                    && !std::mem::replace(&mut self.told, true)
-                {
-                    let _ = self.news.send(News::Stopped { cause });
+                if let Some(cause) = self.cache.stopped_by() {
+                    self.locks.stop();
+                    self.stopped(cause);
+                }
+            }
+            Channel::Locks => {
+                self.locks.message(net, &message);
+                if let Some(cause) = self.locks.take_fault() {
+                    self.stopped(cause);
                 }
             }
             channel if Programs::uses(channel) => self.programs.message(net, message),
@@ -77,8 +105,11 @@ impl Service for NodeService {
     }
 
     #[inline]
-    fn task(&mut self, net: &mut Net, task: CacheTask) {
-        self.cache.task(net, task);
+    fn task(&mut self, net: &mut Net, task: NodeTask) {
+        match task {
+            NodeTask::Cache(task) => self.cache.task(net, task),
+            NodeTask::Lock(task) => self.locks.task(net, task),
+        }
     }
 
     fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {
@@ -86,8 +117,13 @@ impl Service for NodeService {
         self.ports.reply(net, from, token, payload);
     }
 
+    fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
+        self.locks.peer_up(net, peer);
+    }
+
     fn peer_gone(&mut self, net: &mut Net, peer: NodeId, why: &Lost) {
         self.cache.peer_gone(net, peer);
+        self.locks.stop();
         self.told = true;
         self.ports.peer_gone(net, peer);
         self.programs.peer_gone(net, peer);
@@ -121,7 +157,7 @@ impl Workers {
 
 impl CachePort for Workers {
     fn submit(&self, worker: WorkerId, task: CacheTask) {
-        self.all()[worker.index()].submit(task);
+        self.all()[worker.index()].submit(NodeTask::Cache(task));
     }
 
     #[inline]
@@ -131,7 +167,13 @@ impl CachePort for Workers {
 
     fn submit_and_wait(&self, worker: WorkerId, task: CacheTask, signal: &Signal) -> u64 {
         let worker = &self.all()[worker.index()];
-        worker.push(task);
+        worker.push(NodeTask::Cache(task));
         worker.wait(signal)
+    }
+}
+
+impl LockPort for Workers {
+    fn submit(&self, worker: WorkerId, task: LockTask) {
+        self.all()[worker.index()].submit(NodeTask::Lock(task));
     }
 }

@@ -130,6 +130,15 @@ impl Control {
         self.stream.get_ref().set_read_timeout(Some(patience)).map_err(|source| self.io(source))
     }
 
+    /// Has programs that are started from now on keep the connection as well: it ends with the last of them.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn hand_down(&self) -> Result<(), ControlError> {
+        let none = rustix::io::FdFlags::empty();
+        rustix::io::fcntl_setfd(self.stream.get_ref(), none).map_err(|error| self.io(error.into()))
+    }
+
     /// Asks for `command` and waits for its result; `progress` is handed what comes before.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use plexus_base::Waiting;
 use plexus_client::Client;
 use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
+use plexus_locks::Locks;
 use plexus_node::{
     Node,
     body::ProgramsStatus,
@@ -89,6 +90,11 @@ impl Cluster {
     /// Where operators reach it.
     pub(crate) fn control(&self, index: usize) -> PathBuf {
         self.dir.socket(&format!("n{}", index + 1))
+    }
+
+    /// The lock manager of the node in place `index`.
+    pub(crate) fn locks(&self, index: usize) -> Locks {
+        self.nodes[index].as_ref().unwrap().body().locks().clone()
     }
 
     /// What programs have of the node in place `index`.

@@ -1,0 +1,122 @@
+//! The lock manager of real nodes, from threads inside them.
+
+mod cluster;
+
+use std::{thread, time::Duration};
+
+use cluster::Cluster;
+use plexus_fabric::RailKind;
+use plexus_locks::{
+    Ask, LockError, Waiting,
+    protocol::{Mode, Name, Token, VALUE_LEN, Validity, Value, Why},
+};
+
+fn ask(name: &str, mode: Mode) -> Ask {
+    Ask { name: Name::new(name.as_bytes()).unwrap(), mode, patience: None }
+}
+
+/// Whether it still waits after a while that is long for what happens in these tests.
+fn still_waits(waiting: Waiting) -> Waiting {
+    match waiting.wait(Duration::from_millis(30)) {
+        Err(waiting) => waiting,
+        Ok(answer) => panic!("answered: {:?}", answer.err()),
+    }
+}
+
+#[test]
+fn one_has_what_excludes_others_on_whichever_node_and_worker() {
+    for rail in [RailKind::Shm, RailKind::Tcp] {
+        let cluster = Cluster::start(3, 2, rail);
+        // Enough names for every pair of home and master, at each worker.
+        for number in 0..40 {
+            let name = format!("name {number}");
+            let mut last = Token::default();
+            for node in [0, 1, 2, 1] {
+                let lock = cluster.locks(node).session().lock(ask(&name, Mode::EX)).unwrap();
+                assert!(lock.grant().token > last, "{:?} after {last:?}", lock.grant());
+                last = lock.grant().token;
+                let other = Ask { patience: Some(Duration::ZERO), ..ask(&name, Mode::CR) };
+                let refused = cluster.locks((node + 1) % 3).session().lock(other);
+                assert_eq!(refused.err(), Some(LockError::Refused(Why::NotGranted)));
+            }
+        }
+        for node in 0..3 {
+            // Unlocks are on their way for a moment.
+            while !cluster.locks(node).survey(Duration::from_secs(60)).unwrap().is_empty() {
+                thread::yield_now();
+            }
+        }
+    }
+}
+
+#[test]
+fn of_two_that_wait_for_each_other_over_nodes_the_younger_is_refused() {
+    let cluster = Cluster::start(2, 2, RailKind::Shm);
+    let older = cluster.locks(0).session();
+    let younger = cluster.locks(1).session();
+    let (a, b) = (older.lock(ask("a", Mode::EX)).unwrap(), younger.lock(ask("b", Mode::PW)).unwrap());
+    let waits = older.ask(ask("b", Mode::PR));
+    assert_eq!(younger.lock(ask("a", Mode::CR)).err(), Some(LockError::Refused(Why::Deadlock)));
+    let waits = still_waits(waits);
+    drop(b);
+    assert_eq!(waits.finish().unwrap().grant().mode, Mode::PR);
+    drop(a);
+    younger.lock(ask("a", Mode::CR)).unwrap();
+}
+
+#[test]
+fn a_conversion_waits_for_others_and_the_value_goes_with_the_lock() {
+    let cluster = Cluster::start(2, 1, RailKind::Tcp);
+    let (here, there) = (cluster.locks(0).session(), cluster.locks(1).session());
+    let _interest = there.lock(ask("v", Mode::NL)).unwrap();
+    let mut reads = here.lock(ask("v", Mode::PR)).unwrap();
+    assert_eq!(reads.grant().value.validity, Validity::Unwritten);
+    let other = there.lock(ask("v", Mode::PR)).unwrap();
+    let refused = reads.convert(Mode::EX, Some(Duration::ZERO)).err();
+    assert_eq!(refused, Some(LockError::Refused(Why::NotGranted)));
+    thread::scope(|scope| {
+        let writes = scope.spawn(move || {
+            reads.convert(Mode::EX, None).unwrap();
+            reads.unlock_with([7; VALUE_LEN]);
+        });
+        while cluster.locks(0).survey(Duration::from_secs(60)).unwrap().iter().all(|of| of.waiting.is_empty())
+            && cluster
+                .locks(1)
+                .survey(Duration::from_secs(60))
+                .unwrap()
+                .iter()
+                .all(|of| of.waiting.is_empty())
+        {
+            thread::yield_now();
+        }
+        drop(other);
+        writes.join().unwrap();
+    });
+    let lock = there.lock(ask("v", Mode::PR)).unwrap();
+    assert_eq!(lock.grant().value, Value::written([7; VALUE_LEN]));
+}
+
+#[test]
+fn who_no_longer_waits_is_forgotten_and_who_waits_too_long_is_told() {
+    let cluster = Cluster::start(2, 1, RailKind::Shm);
+    let (here, there) = (cluster.locks(0).session(), cluster.locks(1).session());
+    let held = here.lock(ask("x", Mode::EX)).unwrap();
+    drop(still_waits(there.ask(ask("x", Mode::EX))));
+    let patient = Ask { patience: Some(Duration::from_millis(20)), ..ask("x", Mode::EX) };
+    assert_eq!(there.lock(patient).err(), Some(LockError::Refused(Why::TimedOut)));
+    drop(held);
+    there.lock(ask("x", Mode::EX)).unwrap();
+}
+
+#[test]
+fn a_cluster_that_has_stopped_grants_nothing_and_says_that_locks_are_lost() {
+    let mut cluster = Cluster::start(2, 1, RailKind::Shm);
+    let locks = cluster.locks(0);
+    let held = locks.session().lock(ask("held", Mode::EX)).unwrap();
+    let waits = still_waits(locks.session().ask(ask("held", Mode::EX)));
+    assert!(!held.is_lost());
+    cluster.end(1);
+    assert_eq!(waits.finish().err(), Some(LockError::Stopped));
+    assert!(held.is_lost());
+    assert_eq!(locks.session().lock(ask("other", Mode::NL)).err(), Some(LockError::Stopped));
+}
