@@ -16,6 +16,11 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
+    /// The one in `dir`, or the default.
+    pub(crate) fn at(dir: Option<PathBuf>) -> Self {
+        Self { dir }
+    }
+
     /// Its configuration.
     pub(crate) fn load(&self) -> anyhow::Result<Config> {
         let dir = match self.dir.clone().or_else(|| std::env::var_os("PLEXUS_DIR").map(PathBuf::from)) {

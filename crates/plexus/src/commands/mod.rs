@@ -8,6 +8,8 @@ mod init;
 mod interrupt;
 mod janitor;
 mod key;
+mod lock;
+mod locks;
 pub(crate) mod measured;
 mod metrics;
 mod node;
@@ -21,6 +23,18 @@ mod up;
 use clap::Subcommand;
 
 pub(crate) use perf::Missed;
+
+/// A command that was run ended with this code, which becomes ours; it has said itself what there was to say.
+#[derive(Debug)]
+pub(crate) struct Ended(pub(crate) u8);
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the command ended with {}", self.0)
+    }
+}
+
+impl std::error::Error for Ended {}
 
 /// What there is to do.
 #[derive(Subcommand)]
@@ -37,6 +51,10 @@ pub(crate) enum Command {
     Status(status::Args),
     /// Write everything back and end every node of a cluster on this machine.
     Down(down::Args),
+    /// Run a command while it holds a lock of the cluster.
+    Lock(lock::Args),
+    /// Show who has which lock, and who waits for it.
+    Locks(locks::Args),
     /// Show every rail of every pair of nodes: in use, or why not.
     Rails(rails::Args),
     /// Show the traffic of the interconnect: by channel and message size, once, as a log or live.
@@ -64,6 +82,8 @@ impl Command {
             Self::Node(args) => node::run(args),
             Self::Status(args) => status::run(args),
             Self::Down(args) => down::run(args),
+            Self::Lock(args) => lock::run(args),
+            Self::Locks(args) => locks::run(args),
             Self::Rails(args) => rails::run(args),
             Self::Stat(args) => stat::run(args),
             Self::Metrics(args) => metrics::run(args),
