@@ -1,3 +1,5 @@
+//! What is laid out comes back, and what is not laid out so is refused.
+
 use plexus_base::{Epoch, Incarnation, Nanos, NodeSet};
 use plexus_sim::{Random, hostile};
 
