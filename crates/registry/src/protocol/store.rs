@@ -339,3 +339,98 @@ impl Store {
 fn first(confirm: bool, image: &Arc<[u8]>) -> Step {
     if confirm { Step::Confirm } else { Step::Write(Arc::clone(image)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Change, EDITS_MAX, Edit, Key, VALUE_MAX, What, decode};
+
+    const CLUSTER: ClusterName = ClusterName(1);
+
+    /// Has the store handle an event; the step that it gives out, and its answers.
+    fn handle(store: &mut Store, event: Event) -> (Option<(usize, Step)>, Vec<Result<u64, Failed>>) {
+        let (mut step, mut answers) = (None, Vec::new());
+        store.handle(event, &mut |action| match action {
+            Action::Step(copy, next) => step = Some((copy, next)),
+            Action::Answer(_, result) => answers.push(result),
+            Action::Changed(_) => {}
+        });
+        (step, answers)
+    }
+
+    fn created() -> Store {
+        let mut store = Store::create(CLUSTER, &mut |_| ());
+        while store.is_busy() {
+            handle(&mut store, Event::Stepped(true));
+        }
+        assert!(store.is_ready());
+        store
+    }
+
+    fn submit(change: Change) -> Event {
+        Event::Submit { ticket: Ticket(0), origin: None, command: Command::Change(change) }
+    }
+
+    fn set(key: &str) -> Event {
+        submit(Change::set(Key::new(key).unwrap(), b""))
+    }
+
+    #[test]
+    fn a_repair_is_newer_than_what_a_failed_save_may_have_left() {
+        let mut store = created();
+        handle(&mut store, set("a"));
+        // Written, synced, in its place, but for how long; and the other is not even written.
+        for succeeded in [true, true, true, false] {
+            handle(&mut store, Event::Stepped(succeeded));
+        }
+        let (_, answers) = handle(&mut store, Event::Stepped(false));
+        assert_eq!(answers, [Err(Failed::Unsaved { generation: 1 })]);
+        let (step, _) = handle(&mut store, Event::Repair);
+        let Some((0, Step::Write(image))) = step else { panic!("{step:?}") };
+        let put = decode(Kind::Copy, CLUSTER, &image).unwrap();
+        assert_eq!((put.generation(), put.keys()), (2, 0));
+    }
+
+    #[test]
+    fn the_copy_that_holds_the_newest_is_replaced_last() {
+        let mut store = created();
+        let (step, _) = handle(&mut store, set("a"));
+        assert!(matches!(step, Some((0, Step::Write(_)))));
+        // The first fails: only the second holds it.
+        handle(&mut store, Event::Stepped(false));
+        while store.is_busy() {
+            handle(&mut store, Event::Stepped(true));
+        }
+        assert_eq!(store.holds(), [Some(0), Some(1)]);
+        handle(&mut store, set("b"));
+        while store.is_busy() {
+            let first = store.holds()[0] != Some(2);
+            handle(&mut store, Event::Stepped(first));
+        }
+        assert_eq!(store.holds(), [Some(2), Some(1)]);
+        let (step, _) = handle(&mut store, set("c"));
+        assert!(matches!(step, Some((1, Step::Write(_)))), "{step:?}");
+    }
+
+    #[test]
+    fn what_waits_is_bounded_by_number_and_bytes() {
+        let mut store = created();
+        let busy = vec![Err(Failed::Refused(Refused::Busy))];
+        for _ in 0..=QUEUED_MAX {
+            assert_eq!(handle(&mut store, set("a")).1, []);
+        }
+        assert_eq!(handle(&mut store, set("a")).1, busy);
+
+        let mut store = created();
+        let value: Arc<[u8]> = vec![0; VALUE_MAX].into();
+        let edit = |n| Edit {
+            key: Key::new(&format!("{n}")).unwrap(),
+            expect: None,
+            what: What::Set(Arc::clone(&value)),
+        };
+        let large = Change((0..EDITS_MAX / 8).map(edit).collect());
+        let taken = (0..).take_while(|_| handle(&mut store, submit(large.clone())).1.is_empty()).count();
+        assert_eq!(taken, 4, "one is being saved, three of 8 MiB wait");
+        assert_eq!(handle(&mut store, set("a")).1, [], "what is small still has room");
+    }
+}
