@@ -38,7 +38,7 @@ pub(super) enum Ev {
     /// A turn is at its file: to write, to read, and back.
     Write(Turn, Writes),
     Read(Turn),
-    Replied(Turn, Box<Result<Contents, Failed>>),
+    Replied(Turn, Result<Box<Contents>, Failed>),
     /// A node, and which of its pauses ends.
     Resume(usize, u64),
     /// The run goes on with its plan.
@@ -253,7 +253,7 @@ impl World {
                 if node.life == turn.life && node.member.is_some() && awaited {
                     node.turns.remove(&turn.file);
                     let file = self.files[turn.file].name.file;
-                    self.handle(turn.node, Event::Finished { file, result: *result })?;
+                    self.handle(turn.node, Event::Finished { file, result })?;
                 }
             }
         }
@@ -342,7 +342,7 @@ impl World {
         one.turns.insert(file, one.turn);
         // Whoever drives a turn gives up in the end.
         let patience = self.profile.lease.0 / 2;
-        self.engine.schedule(patience, Some(node), Ev::Replied(turn, Box::new(Err(Failed))));
+        self.engine.schedule(patience, Some(node), Ev::Replied(turn, Err(Failed)));
         let after = self.disk_delay(file);
         self.engine.schedule(after, self.served(turn), Ev::Write(turn, writes));
     }
@@ -391,7 +391,7 @@ impl World {
         match result {
             Ok(()) => self.engine.schedule(after, self.served(turn), Ev::Read(turn)),
             Err(failed) => {
-                self.engine.schedule(after, Some(turn.node), Ev::Replied(turn, Box::new(Err(failed))));
+                self.engine.schedule(after, Some(turn.node), Ev::Replied(turn, Err(failed)));
             }
         }
     }
@@ -402,6 +402,6 @@ impl World {
         }
         let result = self.files[turn.file].read();
         let after = self.disk_delay(turn.file);
-        self.engine.schedule(after, Some(turn.node), Ev::Replied(turn, Box::new(result)));
+        self.engine.schedule(after, Some(turn.node), Ev::Replied(turn, result.map(Box::new)));
     }
 }

@@ -98,7 +98,7 @@ pub enum Event {
         /// Which.
         file: FileId,
         /// What was read after what was to be written was written.
-        result: Result<Contents, Failed>,
+        result: Result<Box<Contents>, Failed>,
     },
     /// The connection with a node was reset: a suspicion.
     Reset(NodeId),

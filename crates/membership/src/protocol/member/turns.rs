@@ -36,7 +36,7 @@ impl Member {
     pub(super) fn finished(
         &mut self,
         id: FileId,
-        result: Result<Contents, Failed>,
+        result: Result<Box<Contents>, Failed>,
         now: Nanos,
         out: &mut Vec<Action>,
     ) {
@@ -76,7 +76,7 @@ impl Member {
         }
         match &mut self.paxos {
             None => {
-                state.contents = Some(contents);
+                state.contents = Some(*contents);
                 self.recover(now);
             }
             Some(paxos) => {
