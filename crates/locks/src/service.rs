@@ -120,6 +120,13 @@ pub fn wire(settings: Settings, port: &Weak<dyn Port>, state: &Arc<State>) -> io
     Ok((0..workers).map(WorkerId).map(service).collect())
 }
 
+impl Drop for LockService {
+    /// The services of a node end together, also those of one that never served.
+    fn drop(&mut self) {
+        self.clock.end();
+    }
+}
+
 impl LockService {
     /// A peer is there: it is told what it was to be told.
     pub fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
