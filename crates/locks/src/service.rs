@@ -15,7 +15,7 @@ use plexus_interconnect::{Channel, Message, Net};
 use crate::{
     clock::Clock,
     locks::{Grant, LockError, Port, State, Taker},
-    protocol::{self, Action, Errand, Event, LockId, Shard, View},
+    protocol::{self, Action, Errand, Event, LockId, Members, Shard},
     survey::Survey,
 };
 
@@ -84,7 +84,7 @@ pub fn wire(settings: Settings, port: &Weak<dyn Port>, state: &Arc<State>) -> io
     let Settings { me, nodes, workers, epoch } = settings;
     let clock = Clock::start(workers, port.clone())?;
     let members = NodeSet::first(nodes).iter().map(|node| (node, ONLY_LIFE)).collect();
-    let view = View { epoch, members };
+    let view = Members { epoch, members };
     let service = |worker| {
         let config = protocol::Config {
             me,

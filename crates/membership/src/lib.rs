@@ -5,3 +5,5 @@
 
 pub mod protocol;
 pub mod voting;
+
+pub use protocol::partitions;

@@ -23,7 +23,7 @@ pub mod values;
 use std::collections::BTreeMap;
 
 use plexus_base::{Epoch, Nanos, WorkerId};
-use plexus_locks::protocol::{Action, Counts, Errand, Event, LockId, Mode, Name, View, Why};
+use plexus_locks::protocol::{Action, Counts, Errand, Event, LockId, Members, Mode, Name, Why};
 use plexus_sim::Engine;
 
 pub use self::sabotage::Sabotage;
@@ -58,7 +58,7 @@ pub(crate) enum Ev {
     /// Membership decides.
     Decide,
     /// A worker learns a view.
-    Give(usize, u64, usize, View),
+    Give(usize, u64, usize, Members),
     /// Everything stands still until nothing is under way.
     Freeze,
 }
@@ -116,7 +116,7 @@ pub struct Locks {
     pub(crate) nodes: Vec<Node>,
     pub(crate) lanes: BTreeMap<Lane, nodes::Queue>,
     /// The view decided last.
-    pub(crate) view: View,
+    pub(crate) view: Members,
     /// How many were.
     pub(crate) views: u64,
     pub(crate) locks: BTreeMap<Id, Lock>,
@@ -148,7 +148,7 @@ impl Locks {
             nodes: (0..params.nodes).map(|_| Node::down()).collect(),
             names,
             lanes: BTreeMap::new(),
-            view: View { epoch: Epoch(0), members: Vec::new() },
+            view: Members { epoch: Epoch(0), members: Vec::new() },
             views: 0,
             locks: BTreeMap::new(),
             next_lock: 0,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
-use plexus_locks::protocol::{Config, Event, Kind, Message, Shard, View};
+use plexus_locks::protocol::{Config, Event, Kind, Members, Message, Shard};
 
 use super::{Ev, Locks, clients::Client};
 use crate::failure::Broken;
@@ -169,7 +169,7 @@ impl Locks {
         }
         self.views += 1;
         let further = if self.engine.random.percent(10) { 2 } else { 1 };
-        self.view = View { epoch: Epoch(self.view.epoch.0 + further), members };
+        self.view = Members { epoch: Epoch(self.view.epoch.0 + further), members };
         for (node, life) in self.view.members.clone() {
             for worker in 0..usize::from(self.params.workers) {
                 let after = self.params.delay(&mut self.engine.random) * 3;
@@ -180,7 +180,7 @@ impl Locks {
     }
 
     /// A worker learns of a view, unless it knows a later one, or misses it because there is one.
-    pub(crate) fn give(&mut self, node: usize, worker: usize, view: View) -> Result<(), Broken> {
+    pub(crate) fn give(&mut self, node: usize, worker: usize, view: Members) -> Result<(), Broken> {
         let missed = view.epoch < self.view.epoch && self.engine.random.percent(20);
         let local = &mut self.nodes[node].workers[worker];
         if missed || local.shard.as_ref().is_some_and(|shard| shard.view().epoch >= view.epoch) {

@@ -4,17 +4,13 @@ use std::collections::VecDeque;
 
 use plexus_base::{Nanos, NodeId};
 
-use super::{
-    Action, Config, Counts, Message, View,
-    message::Body,
-    view::{Masters, Place},
-};
+use super::{Action, Config, Counts, Masters, Members, Message, Place, message::Body};
 
 #[derive(Clone, Debug)]
 pub(super) struct Core {
     pub(super) config: Config,
     pub(super) now: Nanos,
-    pub(super) view: View,
+    pub(super) view: Members,
     pub(super) masters: Masters,
     /// Messages to this node itself, which never leave.
     pub(super) inbox: VecDeque<Body>,

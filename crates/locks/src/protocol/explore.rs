@@ -61,8 +61,8 @@ enum Step {
     Learn(usize),
 }
 
-fn view(epoch: u32, nodes: u8) -> View {
-    View { epoch: Epoch(epoch), members: (0..nodes).map(|node| (NodeId(node), Incarnation(1))).collect() }
+fn view(epoch: u32, nodes: u8) -> Members {
+    Members { epoch: Epoch(epoch), members: (0..nodes).map(|node| (NodeId(node), Incarnation(1))).collect() }
 }
 
 /// A name that `master` masters among three.

@@ -12,8 +12,8 @@ const ME: NodeId = NodeId(0);
 const SEEDS: u64 = 3_000;
 const STEPS: u64 = 120;
 
-fn view(epoch: u32) -> View {
-    View { epoch: Epoch(epoch), members: (0..3).map(|node| (NodeId(node), Incarnation(1))).collect() }
+fn view(epoch: u32) -> Members {
+    Members { epoch: Epoch(epoch), members: (0..3).map(|node| (NodeId(node), Incarnation(1))).collect() }
 }
 
 fn name(random: &mut Random) -> Name {
@@ -78,7 +78,7 @@ fn body(random: &mut Random) -> Body {
         9 => Body::Refused(Refused { lock, seq, why: *random.pick(&[Why::NotGranted, Why::Deadlock]) }),
         10 => Body::Blocking(Blocking { lock, seq, wanted: mode }),
         11 => Body::Chase(vec![Chased { lock, seq, queued: yes }; 2], probe(random)),
-        _ => Body::Ask((0..random.below(4)).map(|at| view::Place(at as u16)).collect()),
+        _ => Body::Ask((0..random.below(4)).map(|at| Place(at as u16)).collect()),
     }
 }
 

@@ -8,10 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use plexus_base::{Epoch, Nanos, NodeId};
 
 use super::{
-    Action, LockId, Mode, Name, Owner, Patience, Token, VALUE_LEN, Value, Want, Why,
+    Action, LockId, Mode, Name, Owner, Patience, Place, Places, Token, VALUE_LEN, Value, Want, Why,
     core::Core,
     message::{Blocking, Body, Cancel, Convert, Granted, Origin, Record, Refused, Request, Unlock},
-    view::{Place, Places},
 };
 
 /// Requests whose searches a request remembers to have passed on, so that none passes twice. Where there are more it forgets them all, which only

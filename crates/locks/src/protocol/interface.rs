@@ -2,7 +2,7 @@
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId, WorkerId};
 
-use super::{Errand, Message, Mode, Name, Token, VALUE_LEN, Value, View};
+use super::{Errand, Members, Message, Mode, Name, Token, VALUE_LEN, Value};
 
 /// One lock of one client of this node: chosen by the driver, never used again in the life of the node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -107,7 +107,7 @@ pub enum Event {
     /// Another worker of this node says something.
     Told(Errand),
     /// The next view. Nobody who is not in it can use a lock any more: they are dead, fenced, or their lease is over.
-    View(View),
+    View(Members),
     /// It is the time that [`Shard::next_tick`](super::Shard::next_tick) asked for.
     Tick,
 }

@@ -7,13 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use plexus_base::{Nanos, NodeId};
 
 use super::{
-    Mode, Name, Token, Validity, Value, Why,
+    Mode, Name, Places, Token, Validity, Value, Why,
     core::Core,
     message::{
         Blocking, Body, Cancel, Chased, Convert, Granted, Handover, Probe, Record, Refused, Request, Unlock,
     },
     resource::{Holder, Outcome, Resource, Waiter, Who},
-    view::Places,
 };
 
 /// What a correct member never does.

@@ -2,7 +2,7 @@
 
 use plexus_base::{Epoch, NodeId, WorkerId};
 
-use super::{LockId, Mode, Name, Token, VALUE_LEN, Value, Why, view::Places};
+use super::{LockId, Mode, Name, Places, Token, VALUE_LEN, Value, Why};
 
 /// Most hops that a search for a deadlock goes: a longer circle is not found, and ends by the patience of its members.
 pub const MAX_HOPS: usize = 128;

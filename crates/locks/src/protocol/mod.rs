@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A resource's name hashes to one of 4,096 partitions; `partition % workers` is its worker on every node, and of the members one is its
-//! master ([`View::master`]).
+//! master ([`Members::master`]).
 //!
 //! # What holds
 //!
@@ -63,12 +63,13 @@ mod resource;
 #[cfg(test)]
 mod tests;
 mod value;
-mod view;
 mod wire;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use plexus_base::{Incarnation, Nanos, NodeId};
+use plexus_membership::partitions::{Masters, Place};
+pub use plexus_membership::partitions::{Members, Places};
 
 pub use counts::Counts;
 pub use deadlock::Errand;
@@ -82,7 +83,6 @@ pub use mode::{MODES, Mode};
 pub use name::{MAX_NAME, Name, NameError};
 pub use resource::{Holder, Resource, Waiter, Who};
 pub use value::{Token, VALUE_LEN, Validity, Value};
-pub use view::{Places, View};
 pub use wire::DecodeError;
 
 use self::{
@@ -90,7 +90,6 @@ use self::{
     home::Home,
     master::{Fault, Master},
     recovery::{HeldBack, Recovery, do_as_master},
-    view::{Masters, Place},
 };
 
 /// Messages of a newer view that are kept until it comes: far more than a link has under way in the time that a view takes to reach everybody.
@@ -114,7 +113,7 @@ impl Shard {
     /// # Panics
     /// When the configuration is impossible: no such worker, or a view without this life of the node.
     #[must_use]
-    pub fn new(config: Config, view: View, out: &mut Vec<Action>) -> Self {
+    pub fn new(config: Config, view: Members, out: &mut Vec<Action>) -> Self {
         assert!(config.worker.0 < config.workers, "a worker of the node");
         assert!(view.life(config.me) == Some(config.life), "a view without this life of the node");
         let masters = Masters::new(&view, config.worker, config.workers);
@@ -151,7 +150,7 @@ impl Shard {
 
     /// The view that it is in.
     #[must_use]
-    pub fn view(&self) -> &View {
+    pub fn view(&self) -> &Members {
         &self.core.view
     }
 

@@ -24,11 +24,10 @@ use std::collections::BTreeMap;
 use plexus_base::{Epoch, NodeId, NodeSet};
 
 use super::{
-    Action, Name, Shard, Token, Value, View,
+    Action, Members, Name, Place, Places, Shard, Token, Value,
     core::Core,
     master::{Fault, Master},
     message::{Body, Handover, Record, Request},
-    view::{Place, Places},
 };
 
 /// A change of view that is under way here.
@@ -56,7 +55,7 @@ pub(super) struct HeldBack {
 }
 
 impl Recovery {
-    pub(super) fn new(need: Places, view: &View) -> Self {
+    pub(super) fn new(need: Places, view: &Members) -> Self {
         let awaited = view.members.iter().map(|(node, _)| *node).collect();
         Self { awaited, need, held_back: Vec::new(), known: BTreeMap::new(), handed: BTreeMap::new() }
     }
@@ -73,7 +72,7 @@ impl Recovery {
 
 impl Shard {
     /// Takes up the next view.
-    pub(super) fn change(&mut self, view: View) {
+    pub(super) fn change(&mut self, view: Members) {
         let core = &mut self.core;
         let me = core.config.me;
         assert!(view.epoch > core.view.epoch, "{:?} after {:?}", view.epoch, core.view.epoch);

@@ -18,8 +18,11 @@ fn config(me: u8) -> Config {
     }
 }
 
-fn view(epoch: u32, nodes: &[u8]) -> View {
-    View { epoch: Epoch(epoch), members: nodes.iter().map(|node| (NodeId(*node), Incarnation(1))).collect() }
+fn view(epoch: u32, nodes: &[u8]) -> Members {
+    Members {
+        epoch: Epoch(epoch),
+        members: nodes.iter().map(|node| (NodeId(*node), Incarnation(1))).collect(),
+    }
 }
 
 /// Shards between which messages pass at once, or not at all while they are held up.

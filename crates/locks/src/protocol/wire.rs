@@ -45,12 +45,11 @@ use zerocopy::{
 };
 
 use super::{
-    LockId, Mode, Name, Token, VALUE_LEN, Validity, Value, Why,
+    LockId, Mode, Name, Places, Token, VALUE_LEN, Validity, Value, Why,
     message::{
         Blocking, Body, Cancel, Chased, Convert, Granted, Handover, Hop, MAX_HOPS, Message, Origin, Probe,
         Record, Refused, Request, Unlock,
     },
-    view::Places,
 };
 
 /// The layout above.

@@ -5,6 +5,7 @@
 
 mod files;
 pub mod member;
+pub mod partitions;
 pub mod paxos;
 mod profile;
 mod record;

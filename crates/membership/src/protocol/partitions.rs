@@ -1,17 +1,26 @@
-//! Views of the cluster, and who masters a partition in one.
+//! Who masters a partition in a view. What is spread over a cluster (locks, blocks) is mastered by partitions, and moves when the members change.
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId, Partition, WorkerId};
 
-/// The members of the cluster and their lives, as membership decided them.
+use super::View;
+
+/// The members of the cluster and their lives in a view: what those who build on views need of one.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct View {
+pub struct Members {
     /// Its number. Views that follow each other have numbers that do.
     pub epoch: Epoch,
     /// Who is in it, each once, in any order.
     pub members: Vec<(NodeId, Incarnation)>,
 }
 
-impl View {
+impl From<&View> for Members {
+    fn from(view: &View) -> Self {
+        let members = view.members().iter().filter_map(|node| Some((node, view.life(node)?)));
+        Self { epoch: view.epoch, members: members.collect() }
+    }
+}
+
+impl Members {
     /// The life of `node` that is a member.
     #[must_use]
     pub fn life(&self, node: NodeId) -> Option<Incarnation> {
@@ -33,30 +42,33 @@ impl View {
 
 /// Who masters a partition, and since when that has not changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Mastery {
-    pub(super) master: NodeId,
-    pub(super) life: Incarnation,
+pub struct Mastery {
+    /// Who.
+    pub master: NodeId,
+    /// In which life.
+    pub life: Incarnation,
     /// The view in which this began. What was said about the partition before is void.
-    pub(super) since: Epoch,
+    pub since: Epoch,
 }
 
 /// Who masters each of one worker's partitions.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Masters {
+pub struct Masters {
     workers: u8,
     table: Vec<Mastery>,
 }
 
 impl Masters {
     /// In the first view that this node has.
-    pub(super) fn new(view: &View, worker: WorkerId, workers: u8) -> Self {
+    #[must_use]
+    pub fn new(view: &Members, worker: WorkerId, workers: u8) -> Self {
         let own = (0..Partition::COUNT).map(Partition).filter(|part| part.worker(workers) == worker);
         let table = own.map(|partition| mastery(view, partition)).collect();
         Self { workers, table }
     }
 
     /// Takes the next view up; the places of partitions whose master changed.
-    pub(super) fn change(&mut self, view: &View, worker: WorkerId) -> Places {
+    pub fn change(&mut self, view: &Members, worker: WorkerId) -> Places {
         let mut changed = Places::none();
         for (at, slot) in self.table.iter_mut().enumerate() {
             let partition = Partition(at as u16 * u16::from(self.workers) + u16::from(worker.0));
@@ -70,27 +82,33 @@ impl Masters {
     }
 
     /// The place of a partition of this worker.
-    pub(super) fn place(&self, partition: Partition) -> Place {
+    #[must_use]
+    pub fn place(&self, partition: Partition) -> Place {
         Place(partition.0 / u16::from(self.workers))
     }
 
-    pub(super) fn of(&self, place: Place) -> Mastery {
+    /// Who masters a partition, and since when.
+    ///
+    /// # Panics
+    /// When the worker has no such place.
+    #[must_use]
+    pub fn of(&self, place: Place) -> Mastery {
         self.table[usize::from(place.0)]
     }
 
     /// Counts the partition as taken over in `epoch`, although nobody else had it that we know of.
-    pub(super) fn begin_again(&mut self, place: Place, epoch: Epoch) {
+    pub fn begin_again(&mut self, place: Place, epoch: Epoch) {
         self.table[usize::from(place.0)].since = epoch;
     }
 
     /// The places of all partitions of this worker that `node` masters.
-    pub(super) fn mastered_by(&self, node: NodeId) -> impl Iterator<Item = Place> {
+    pub fn mastered_by(&self, node: NodeId) -> impl Iterator<Item = Place> {
         let places = self.table.iter().enumerate();
         places.filter(move |(_, slot)| slot.master == node).map(|(at, _)| Place(at as u16))
     }
 }
 
-fn mastery(view: &View, partition: Partition) -> Mastery {
+fn mastery(view: &Members, partition: Partition) -> Mastery {
     let master = view.master(partition);
     let life = view.life(master).expect("masters are members");
     Mastery { master, life, since: view.epoch }
@@ -98,7 +116,7 @@ fn mastery(view: &View, partition: Partition) -> Mastery {
 
 /// A partition of one worker, by its number among those of the worker: `partition / workers`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Place(pub(super) u16);
+pub struct Place(pub u16);
 
 /// A set of places, a bit each.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -106,30 +124,42 @@ pub struct Places(Box<[u8; Self::BYTES]>);
 
 impl Places {
     /// As long as with a single worker, whose places are all partitions.
-    pub(super) const BYTES: usize = Partition::COUNT as usize / 8;
+    pub const BYTES: usize = Partition::COUNT as usize / 8;
 
-    pub(super) fn none() -> Self {
+    /// None.
+    #[must_use]
+    pub fn none() -> Self {
         Self(Box::new([0; Self::BYTES]))
     }
 
-    pub(super) fn from_wire(bytes: [u8; Self::BYTES]) -> Self {
+    /// The set with these bits.
+    #[must_use]
+    pub fn from_wire(bytes: [u8; Self::BYTES]) -> Self {
         Self(Box::new(bytes))
     }
 
-    pub(super) fn bytes(&self) -> &[u8; Self::BYTES] {
+    /// A bit for each place, the lowest bit of the first byte for the first.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; Self::BYTES] {
         &self.0
     }
 
-    pub(super) fn contains(&self, place: Place) -> bool {
+    /// Whether the place is in it.
+    #[must_use]
+    pub fn contains(&self, place: Place) -> bool {
         self.0[usize::from(place.0 / 8)] & 1 << (place.0 % 8) != 0
     }
 
-    pub(super) fn insert(&mut self, place: Place) {
+    /// Puts a place in.
+    ///
+    /// # Panics
+    /// When it is beyond all partitions.
+    pub fn insert(&mut self, place: Place) {
         self.0[usize::from(place.0 / 8)] |= 1 << (place.0 % 8);
     }
 
     /// The places in it, the lowest first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Place> {
+    pub fn iter(&self) -> impl Iterator<Item = Place> {
         (0..Partition::COUNT).map(Place).filter(|place| self.contains(*place))
     }
 }
@@ -146,9 +176,9 @@ impl FromIterator<Place> for Places {
 mod tests {
     use super::*;
 
-    fn view(epoch: u32, nodes: impl IntoIterator<Item = u8>) -> View {
+    fn view(epoch: u32, nodes: impl IntoIterator<Item = u8>) -> Members {
         let members = nodes.into_iter().map(|node| (NodeId(node), Incarnation(1))).collect();
-        View { epoch: Epoch(epoch), members }
+        Members { epoch: Epoch(epoch), members }
     }
 
     fn partitions() -> impl Iterator<Item = Partition> {
