@@ -1,8 +1,9 @@
 //! How threads of a node use the lock manager.
 
 use std::{
+    cell::RefCell,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{
             AtomicBool, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
@@ -13,6 +14,7 @@ use std::{
 };
 
 use plexus_base::{Nanos, WorkerId, clock};
+use plexus_interconnect::Signal;
 
 use crate::{
     protocol::{Event, LockId, Mode, Name, Owner, Patience, Token, VALUE_LEN, Value, Want, Why},
@@ -24,6 +26,9 @@ use crate::{
 pub trait Port: Send + Sync {
     /// Hands a task in and sees to it that it is handled.
     fn submit(&self, worker: WorkerId, task: LockTask);
+
+    /// Hands a task in and waits for the signal, driving the worker meanwhile; the signal is the calling thread's.
+    fn submit_and_wait(&self, worker: WorkerId, task: LockTask, signal: &Signal);
 }
 
 /// Why a lock was not granted.
@@ -48,13 +53,63 @@ pub struct Grant {
     pub value: Value,
 }
 
-/// Who is told what becomes of a request.
-pub struct Taker(mpsc::Sender<Result<Grant, LockError>>);
+type Answer = Result<Grant, LockError>;
+
+/// Who is told what becomes of a request, once: dropped without an answer, that the cluster has stopped.
+pub struct Taker(Option<Tell>);
+
+enum Tell {
+    /// A thread that does something else meanwhile.
+    Channel(mpsc::Sender<Answer>),
+    /// A thread that drives the worker until it is answered.
+    Seat(Arc<Seat>),
+}
 
 impl Taker {
-    pub(crate) fn take(self, answer: Result<Grant, LockError>) {
-        // Who does not wait any more has given the lock up as well.
-        let _ = self.0.send(answer);
+    pub(crate) fn take(mut self, answer: Answer) {
+        self.tell(answer);
+    }
+
+    fn tell(&mut self, answer: Answer) {
+        match self.0.take() {
+            // Who does not wait any more has given the lock up as well.
+            Some(Tell::Channel(sender)) => drop(sender.send(answer)),
+            Some(Tell::Seat(seat)) => seat.answer(answer),
+            None => {}
+        }
+    }
+}
+
+impl Drop for Taker {
+    fn drop(&mut self) {
+        self.tell(Err(LockError::Stopped));
+    }
+}
+
+/// Where a thread waits that drives the worker itself; used again for each of its requests.
+struct Seat {
+    signal: Signal,
+    answer: Mutex<Option<Answer>>,
+}
+
+thread_local! {
+    static SEAT: RefCell<Option<Arc<Seat>>> = const { RefCell::new(None) };
+}
+
+impl Seat {
+    fn answer(&self, answer: Answer) {
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+        self.signal.set(0);
+    }
+
+    /// Hands the request in that `task` makes, and waits for its answer.
+    fn wait(port: &dyn Port, worker: WorkerId, task: impl FnOnce(Taker) -> LockTask) -> Answer {
+        let make = || Arc::new(Self { signal: Signal::new(), answer: Mutex::default() });
+        let seat = SEAT.take().unwrap_or_else(make);
+        port.submit_and_wait(worker, task(Taker(Some(Tell::Seat(seat.clone())))), &seat.signal);
+        let answer = seat.answer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        SEAT.set(Some(seat));
+        answer.unwrap_or(Err(LockError::Stopped))
     }
 }
 
@@ -110,30 +165,34 @@ impl Session {
     /// Asks for a lock.
     #[must_use]
     pub fn ask(&self, ask: Ask) -> Waiting {
-        let Ask { name, mode, patience } = ask;
-        let inner = &self.locks.0;
-        let worker = name.partition().worker(inner.workers);
-        let lock = LockId(inner.next.fetch_add(1, Relaxed));
+        let (want, worker) = self.want(ask);
         let (tell, told) = mpsc::channel();
-        let want = Want {
-            lock,
-            owner: self.owner,
-            born: self.born,
-            name,
-            mode,
-            patience: patience_of(patience),
-            notify: false,
-        };
-        inner.port.submit(worker, LockTask::Ask(Event::Lock(want), lock, Taker(tell)));
-        Waiting { place: Some(Place { locks: self.locks.clone(), worker, lock }), told }
+        let place = Place { locks: self.locks.clone(), worker, lock: want.lock };
+        let taker = Taker(Some(Tell::Channel(tell)));
+        place.submit(LockTask::Ask(Event::Lock(want), place.lock, taker));
+        Waiting { place: Some(place), told }
     }
 
-    /// Asks for a lock and waits for it.
+    /// Asks for a lock and waits for it. The calling thread drives the worker until it is answered: that is faster than [`Session::ask`] and
+    /// [`Waiting::finish`].
     ///
     /// # Errors
     /// See [`LockError`].
     pub fn lock(&self, ask: Ask) -> Result<Lock, LockError> {
-        self.ask(ask).finish()
+        let (want, worker) = self.want(ask);
+        let lock = want.lock;
+        let port = &*self.locks.0.port;
+        let grant = Seat::wait(port, worker, |taker| LockTask::Ask(Event::Lock(want), lock, taker))?;
+        Ok(Lock { place: Place { locks: self.locks.clone(), worker, lock }, grant, value: None })
+    }
+
+    fn want(&self, ask: Ask) -> (Want, WorkerId) {
+        let Ask { name, mode, patience } = ask;
+        let inner = &self.locks.0;
+        let worker = name.partition().worker(inner.workers);
+        let lock = LockId(inner.next.fetch_add(1, Relaxed));
+        let (owner, born, patience) = (self.owner, self.born, patience_of(patience));
+        (Want { lock, owner, born, name, mode, patience, notify: false }, worker)
     }
 }
 
@@ -195,15 +254,19 @@ struct Place {
 }
 
 impl Place {
+    fn submit(&self, task: LockTask) {
+        self.locks.0.port.submit(self.worker, task);
+    }
+
     fn tell(&self, event: Event) {
-        self.locks.0.port.submit(self.worker, LockTask::Tell(event));
+        self.submit(LockTask::Tell(event));
     }
 }
 
 /// A request that is not answered yet. Dropped, it is given up, and so is the lock should it be granted all the same.
 pub struct Waiting {
     place: Option<Place>,
-    told: mpsc::Receiver<Result<Grant, LockError>>,
+    told: mpsc::Receiver<Answer>,
 }
 
 impl Waiting {
@@ -216,7 +279,7 @@ impl Waiting {
         self.answered(answer)
     }
 
-    fn answered(&mut self, answer: Result<Grant, LockError>) -> Result<Lock, LockError> {
+    fn answered(&mut self, answer: Answer) -> Result<Lock, LockError> {
         let place = self.place.take().expect("it is answered once");
         answer.map(|grant| Lock { place, grant, value: None })
     }
@@ -269,11 +332,9 @@ impl Lock {
     /// # Errors
     /// See [`LockError`].
     pub fn convert(&mut self, mode: Mode, patience: Option<Duration>) -> Result<&Grant, LockError> {
-        let (tell, told) = mpsc::channel();
-        let Place { locks, worker, lock } = &self.place;
-        let event = Event::Convert { lock: *lock, mode, patience: patience_of(patience), value: None };
-        locks.0.port.submit(*worker, LockTask::Ask(event, *lock, Taker(tell)));
-        self.grant = told.recv().unwrap_or(Err(LockError::Stopped))?;
+        let Place { ref locks, worker, lock } = self.place;
+        let event = Event::Convert { lock, mode, patience: patience_of(patience), value: None };
+        self.grant = Seat::wait(&*locks.0.port, worker, |taker| LockTask::Ask(event, lock, taker))?;
         Ok(&self.grant)
     }
 

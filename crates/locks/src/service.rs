@@ -63,6 +63,8 @@ pub struct LockService {
     shard: Shard,
     worker: WorkerId,
     takers: BTreeMap<LockId, Taker>,
+    /// Who asks just now: most requests are answered at once and leave no taker behind.
+    asking: Option<(LockId, Taker)>,
     actions: Vec<Action>,
     /// Said to peers before their link was up.
     early: Vec<(NodeId, protocol::Message)>,
@@ -101,6 +103,7 @@ pub fn wire(settings: Settings, port: &Weak<dyn Port>, state: &Arc<State>) -> io
             shard,
             worker,
             takers: BTreeMap::new(),
+            asking: None,
             actions: Vec::new(),
             early: Vec::new(),
             up: NodeSet::EMPTY,
@@ -156,8 +159,9 @@ impl LockService {
         match task {
             LockTask::Ask(_, _, taker) if self.state.is_stopped() => taker.take(Err(LockError::Stopped)),
             LockTask::Ask(event, lock, taker) => {
-                self.takers.insert(lock, taker);
+                self.asking = Some((lock, taker));
                 self.handle(net, event);
+                self.takers.extend(self.asking.take());
             }
             LockTask::Tell(event) => self.handle(net, event),
             LockTask::Told(errand) => self.handle(net, Event::Told(errand)),
@@ -213,15 +217,9 @@ impl LockService {
                 }
             }
             Action::Granted { lock, mode, token, value } => {
-                if let Some(taker) = self.takers.remove(&lock) {
-                    taker.take(Ok(Grant { mode, token, value }));
-                }
+                self.answer(lock, Ok(Grant { mode, token, value }));
             }
-            Action::Refused { lock, why } => {
-                if let Some(taker) = self.takers.remove(&lock) {
-                    taker.take(Err(LockError::Refused(why)));
-                }
-            }
+            Action::Refused { lock, why } => self.answer(lock, Err(LockError::Refused(why))),
             // Nobody asks to be told yet.
             Action::Blocking { .. } => {}
             Action::Open { epoch } => {
@@ -231,6 +229,16 @@ impl LockService {
                 tracing::error!(%from, "{what}: the nodes no longer agree on who holds which lock");
                 self.fault = Some(from);
             }
+        }
+    }
+
+    fn answer(&mut self, lock: LockId, answer: Result<Grant, LockError>) {
+        let taker = match self.asking.take_if(|(asking, _)| *asking == lock) {
+            Some((_, taker)) => Some(taker),
+            None => self.takers.remove(&lock),
+        };
+        if let Some(taker) = taker {
+            taker.take(answer);
         }
     }
 

@@ -176,4 +176,10 @@ impl LockPort for Workers {
     fn submit(&self, worker: WorkerId, task: LockTask) {
         self.all()[worker.index()].submit(NodeTask::Lock(task));
     }
+
+    fn submit_and_wait(&self, worker: WorkerId, task: LockTask, signal: &Signal) {
+        let worker = &self.all()[worker.index()];
+        worker.push(NodeTask::Lock(task));
+        worker.wait(signal);
+    }
 }
