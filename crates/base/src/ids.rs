@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::MAX_NODES;
+use crate::{MAX_NODES, hash::mix};
 
 /// A node's place in the cluster's configuration, from 0; stable for the life of the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -53,30 +53,32 @@ impl fmt::Display for BlockId {
 }
 
 impl BlockId {
-    /// A well-mixed 64-bit hash of the number (the finalizer of SplitMix64, Steele et al. 2014): the same on
-    /// every node and in every run, because mastering is decided by it.
+    /// The number, well mixed: see [`mix`].
     #[must_use]
     pub fn hash(self) -> u64 {
-        let mut z = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        mix(self.0)
     }
 
     /// The hash partition that the block belongs to.
     #[must_use]
     pub fn partition(self) -> Partition {
-        Partition((self.hash() % u64::from(Partition::COUNT)) as u16)
+        Partition::of(self.hash())
     }
 }
 
-/// A hash partition: the unit in which mastering of blocks (and, later, locks) is given to nodes and workers.
+/// A hash partition: the unit in which mastering of blocks and locks is given to nodes and workers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Partition(pub u16);
 
 impl Partition {
     /// Partitions in a cluster. A power of two far above nodes x workers, so that shares stay even.
     pub const COUNT: u16 = 4096;
+
+    /// The partition of what has this hash.
+    #[must_use]
+    pub fn of(hash: u64) -> Self {
+        Self((hash % u64::from(Self::COUNT)) as u16)
+    }
 
     /// The worker that owns this partition on every node, of `workers` (at least 1).
     #[must_use]
@@ -89,7 +91,7 @@ impl Partition {
     /// Uses the bits above those that choose the worker, so every worker masters something on every node.
     #[must_use]
     pub fn master(self, nodes: u8) -> NodeId {
-        let mixed = BlockId(u64::from(self.0)).hash() >> 32;
+        let mixed = mix(u64::from(self.0)) >> 32;
         NodeId((mixed % u64::from(nodes)) as u8)
     }
 }

@@ -5,7 +5,9 @@
 
 pub mod clock;
 pub mod counters;
+pub mod hash;
 mod ids;
+pub mod locks;
 pub mod waiting;
 
 use crc_fast::CrcAlgorithm;

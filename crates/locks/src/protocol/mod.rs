@@ -56,17 +56,16 @@ mod home;
 mod interface;
 mod master;
 mod message;
-mod mode;
 mod name;
 mod recovery;
 mod resource;
 #[cfg(test)]
 mod tests;
-mod value;
 mod wire;
 
 use std::collections::{BTreeMap, VecDeque};
 
+pub use plexus_base::locks::{MAX_NAME, MODES, Mode, Token, VALUE_LEN, Validity, Value, Why};
 use plexus_base::{Incarnation, Nanos, NodeId};
 use plexus_membership::partitions::{Masters, Place};
 pub use plexus_membership::partitions::{Members, Places};
@@ -74,15 +73,13 @@ pub use plexus_membership::partitions::{Members, Places};
 pub use counts::Counts;
 pub use deadlock::Errand;
 pub use home::{Held, Hold};
-pub use interface::{Action, Config, Event, LockId, Owner, Patience, Want, Why};
+pub use interface::{Action, Config, Event, LockId, Owner, Patience, Want};
 pub use message::{
     Blocking, Body, Cancel, Chased, Convert, Granted, Handover, Hop, Kind, MAX_HOPS, Message, Origin, Probe,
     Record, Refused, Request, Unlock,
 };
-pub use mode::{MODES, Mode};
-pub use name::{MAX_NAME, Name, NameError};
+pub use name::{Name, NameError};
 pub use resource::{Holder, Resource, Waiter, Who};
-pub use value::{Token, VALUE_LEN, Validity, Value};
 pub use wire::DecodeError;
 
 use self::{

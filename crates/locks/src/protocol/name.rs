@@ -1,11 +1,8 @@
-//! Names of resources, and the hash that decides who masters one.
+//! Names of resources; who masters one is decided by its hash.
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
-use plexus_base::{BlockId, Partition};
-
-/// Most bytes of a name: its length is one byte on the wire.
-pub const MAX_NAME: usize = 255;
+use plexus_base::{Partition, hash::hash, locks::MAX_NAME};
 
 /// Why bytes are not a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -47,7 +44,7 @@ impl Name {
     /// The hash partition that the resource belongs to.
     #[must_use]
     pub fn partition(&self) -> Partition {
-        Partition((self.hash % u64::from(Partition::COUNT)) as u16)
+        Partition::of(self.hash)
     }
 }
 
@@ -67,16 +64,6 @@ impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\"", self.bytes.escape_ascii())
     }
-}
-
-/// The same on every node and in every run, because mastering is decided by it: eight bytes at a time through the mixer of
-/// [`BlockId::hash`], begun with the length so that zeros at the end count.
-fn hash(bytes: &[u8]) -> u64 {
-    bytes.chunks(8).fold(bytes.len() as u64, |state, chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        BlockId(state.rotate_left(5) ^ u64::from_le_bytes(word)).hash()
-    })
 }
 
 #[cfg(test)]
@@ -101,16 +88,5 @@ mod tests {
         }
         let (least, most) = (share.iter().min(), share.iter().max());
         assert!(least > Some(&15) && most < Some(&100), "{least:?} to {most:?} of 49 each");
-    }
-
-    #[test]
-    fn what_nearly_is_the_same_name_is_another() {
-        let hash = |bytes: &[u8]| Name::new(bytes).expect("a name").hash;
-        let names: [&[u8]; 6] = [b"a", b"a\0", b"a\0\0\0\0\0\0\0", b"a\0\0\0\0\0\0\0\0", b"b", b"12345678a"];
-        for (at, one) in names.iter().enumerate() {
-            for other in &names[at + 1..] {
-                assert_ne!(hash(one), hash(other), "{one:?} {other:?}");
-            }
-        }
     }
 }

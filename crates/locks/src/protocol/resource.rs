@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use plexus_base::NodeId;
 
-use super::{LockId, Mode, Token, VALUE_LEN, Value, mode::MODES};
+use super::{LockId, MODES, Mode, Token, VALUE_LEN, Value};
 
 /// A lock, cluster-wide.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

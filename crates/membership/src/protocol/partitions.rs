@@ -1,6 +1,6 @@
 //! Who masters a partition in a view. What is spread over a cluster (locks, blocks) is mastered by partitions, and moves when the members change.
 
-use plexus_base::{BlockId, Epoch, Incarnation, NodeId, Partition, WorkerId};
+use plexus_base::{Epoch, Incarnation, NodeId, Partition, WorkerId, hash::mix};
 
 use super::View;
 
@@ -34,7 +34,7 @@ impl Members {
     /// In a view without members.
     #[must_use]
     pub fn master(&self, partition: Partition) -> NodeId {
-        let weight = |node: NodeId| BlockId(u64::from(partition.0) << 8 | u64::from(node.0)).hash();
+        let weight = |node: NodeId| mix(u64::from(partition.0) << 8 | u64::from(node.0));
         let nodes = self.members.iter().map(|(node, _)| *node);
         nodes.max_by_key(|node| (weight(*node), *node)).expect("a view has members")
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use plexus_base::Epoch;
+use crate::Epoch;
 
 /// Bytes of a value block.
 pub const VALUE_LEN: usize = 32;

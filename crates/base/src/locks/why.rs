@@ -1,0 +1,55 @@
+//! Why a lock is not granted, in words that people can act on.
+
+/// Why a request is not granted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[repr(u8)]
+pub enum Why {
+    /// It was not to wait.
+    #[error("held by others, and the request was not to wait")]
+    NotGranted = 1,
+    /// It waited as long as it was to.
+    #[error("not granted in time")]
+    TimedOut,
+    /// Its client no longer wanted it.
+    #[error("cancelled")]
+    Cancelled,
+    /// It was one of several that waited for each other, and the youngest.
+    #[error("a deadlock, and this request the youngest in it: release what is held and begin again")]
+    Deadlock,
+    /// As many wait for the resource as may.
+    #[error("too many requests wait for this resource")]
+    TooManyWaiting,
+    /// Clients of this node have as many locks as they may.
+    #[error("this node has as many locks as it may")]
+    TooManyLocks,
+    /// There is no lock of this number.
+    #[error("no such lock")]
+    Unknown,
+    /// The lock is waited for already: one request at a time.
+    #[error("the lock is being waited for")]
+    Busy,
+    /// A value for the value block without the right to write it: it is written from PW or EX, when that is given up.
+    #[error("the value block is written when PW or EX is given up")]
+    NotWriter,
+}
+
+impl Why {
+    /// Every reason.
+    pub const ALL: [Self; 9] = [
+        Self::NotGranted,
+        Self::TimedOut,
+        Self::Cancelled,
+        Self::Deadlock,
+        Self::TooManyWaiting,
+        Self::TooManyLocks,
+        Self::Unknown,
+        Self::Busy,
+        Self::NotWriter,
+    ];
+
+    /// The reason with this number on the wire.
+    #[must_use]
+    pub fn from_wire(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|why| *why as u8 == number)
+    }
+}
