@@ -10,7 +10,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use plexus_base::{NodeId, Waiting};
+use plexus_base::{Incarnation, NodeId, Waiting};
 use plexus_bench::perf::{
     self, Bare, Driving, Grid, LaneChoice, Load, Measured, Op, PerfError, Place, Plan, Serve, Test, Trial,
     Until,
@@ -81,7 +81,7 @@ impl Pair {
             Worker::new(parts, Bare::default()).unwrap()
         });
         for (me, rail) in rails.into_iter().enumerate() {
-            workers[me].add_rail(NodeId(1 - me as u8), 0, 1, rail, String::new());
+            workers[me].add_rail(NodeId(1 - me as u8), Incarnation(1), 0, 1, rail, String::new());
         }
         let threads = workers.clone().map(|worker| thread::spawn(move || worker.run().unwrap()));
         let mut windows = windows.into_iter();
@@ -322,7 +322,8 @@ fn a_server_that_is_sent_nonsense_gives_up_and_says_so() {
 
 #[test]
 fn a_peer_that_goes_ends_both_sides() {
-    let [running, serving] = interrupted(RailKind::Tcp, |pair| pair.places[1].worker.drop_link(NodeId(0)));
+    let [running, serving] =
+        interrupted(RailKind::Tcp, |pair| pair.places[1].worker.drop_link(NodeId(0), Incarnation(1)));
     assert_eq!(running, Err(PerfError::PeerGone(NodeId(1))));
     assert_eq!(serving, Err(PerfError::PeerGone(NodeId(0))));
 }

@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use plexus_base::{NodeId, WorkerId};
+use plexus_base::{Incarnation, NodeId, WorkerId};
 use plexus_fabric::{
     Frame, Health, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError, Window, WindowId, Windows,
 };
@@ -81,7 +81,8 @@ fn windows() -> Arc<Windows> {
 /// Takes any bytes for what a peer sends over two rails, until the link is lost over it; how many messages came.
 #[must_use]
 pub fn link_any(mut bytes: &[u8]) -> usize {
-    let mut link = Link::new(LinkInfo::new(NodeId(1), WorkerId(0)), LinkSettings::default(), windows());
+    let mut link =
+        Link::new(LinkInfo::new(NodeId(1), Incarnation(1), WorkerId(0)), LinkSettings::default(), windows());
     let peer = [0, 1].map(|slot| {
         let (peer, told) = channel();
         let (rail, health, path) = (Box::new(Told(told)), Health::default(), String::new());

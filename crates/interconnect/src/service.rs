@@ -1,7 +1,7 @@
 //! What runs on a worker, and the network that it is handed.
 
 use bytes::Bytes;
-use plexus_base::{Epoch, NodeId, WorkerId};
+use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
 use plexus_fabric::{Lost, Put, WindowId};
 
 use crate::{
@@ -78,6 +78,8 @@ pub struct Net {
     me: NodeId,
     worker: WorkerId,
     epoch: Epoch,
+    /// By node: the last life to which there was a link.
+    lives: Vec<Incarnation>,
     pub(crate) links: Links,
     calls: Calls,
     /// Accesses that this processor has executed: what was there, to be handed over in the next turn.
@@ -92,6 +94,7 @@ impl Net {
             me,
             worker,
             epoch,
+            lives: vec![Incarnation(0); nodes],
             links: Links::new(nodes),
             calls: Calls::default(),
             done: Vec::new(),
@@ -115,6 +118,22 @@ impl Net {
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// From now on the messages of this worker are of this epoch.
+    pub fn enter(&mut self, epoch: Epoch) {
+        self.epoch = epoch;
+    }
+
+    /// The life of `peer` to which the link leads, or led last.
+    #[must_use]
+    pub fn life(&self, peer: NodeId) -> Option<Incarnation> {
+        self.lives.get(peer.index()).copied().filter(|life| life.0 > 0)
+    }
+
+    /// A link to this life of a peer is up.
+    pub(crate) fn met(&mut self, peer: NodeId, life: Incarnation) {
+        self.lives[peer.index()] = life;
     }
 
     /// Frames to `peer` that wait in memory for credits, room or a rail: who sends much looks here and holds off.

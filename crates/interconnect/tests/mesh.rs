@@ -11,14 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_base::{Epoch, Incarnation, NodeId, Waiting, WorkerId};
+use plexus_base::{Incarnation, NodeId, Waiting, WorkerId};
 use plexus_fabric::{
     Lost, Put, RailKind, Window, WindowId,
     ofi::{OfiEndpoint, OfiError},
 };
 use plexus_interconnect::{
     Channel, Kind, Message, Net, RailState, Reason, Service, Signal,
-    mesh::{Config, Key, Mesh, Peer},
+    mesh::{Admission, Config, Key, Mesh, Peer},
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -145,7 +145,7 @@ fn cluster_of(
                 me: NodeId(me),
                 incarnation: Incarnation(u64::from(me) + 1),
                 cluster: name,
-                epoch: Epoch(1),
+                admission: Admission::First,
                 fingerprint: 5,
                 keys: Arc::new(vec![Key::new([9; 32])]),
                 listen: vec![addresses[usize::from(me)]],
@@ -338,7 +338,7 @@ fn an_address_in_use_is_one_clear_line() {
         me: NodeId(0),
         incarnation: Incarnation(1),
         cluster: [3; 16],
-        epoch: Epoch(1),
+        admission: Admission::First,
         fingerprint: 0,
         keys: Arc::new(vec![Key::new([9; 32])]),
         listen: vec![taken.local_addr().unwrap()],

@@ -11,11 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_base::{Epoch, Incarnation, NodeId, Waiting};
+use plexus_base::{Incarnation, NodeId, Waiting};
 use plexus_fabric::{LANES, Lost, RailKind};
 use plexus_interconnect::{
     Channel, Kind, Message, Net, RailState, Service,
-    mesh::{Config, Key, Mesh, Peer},
+    mesh::{Admission, Config, Key, Mesh, Peer},
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -60,7 +60,7 @@ fn config(me: u8, name: [u8; 16], here: &[SocketAddr], there: &[SocketAddr]) -> 
         incarnation: Incarnation(u64::from(me) + 1),
         cluster: name,
         keys: Arc::new(vec![Key::new([1; 32])]),
-        epoch: Epoch(1),
+        admission: Admission::First,
         fingerprint: 5,
         listen: here.to_vec(),
         peers: vec![Peer { id: other, addresses: there.to_vec(), rails: vec![RailKind::Tcp], encrypt: true }],

@@ -10,11 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_base::{Epoch, Incarnation, NodeId, Waiting};
+use plexus_base::{Incarnation, NodeId, Waiting};
 use plexus_fabric::{Lost, RailKind};
 use plexus_interconnect::{
     Message, Net, Service,
-    mesh::{Config, Key, KeySource, Mesh, Peer},
+    mesh::{Admission, Config, Key, KeySource, Mesh, Peer},
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -92,7 +92,7 @@ impl Cluster {
             incarnation: Incarnation(me as u64 + 1),
             cluster: self.name,
             keys: Arc::new(keys.clone()),
-            epoch: Epoch(1),
+            admission: Admission::First,
             fingerprint: 5,
             listen: vec![self.addresses[me]],
             peers: (0..self.addresses.len()).filter(|other| *other != me).map(peer).collect(),

@@ -554,7 +554,7 @@ fn mesh_config(
         incarnation,
         cluster: config.id.0.to_le_bytes(),
         keys,
-        epoch: EPOCH,
+        admission: mesh::Admission::First,
         fingerprint,
         listen: config.nodes[me.index()].all_addresses().collect(),
         peers: peers.collect(),

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock, mpsc};
 
-use plexus_base::{NodeId, WorkerId};
+use plexus_base::{Incarnation, NodeId, WorkerId};
 use plexus_cache::{CacheService, CacheTask, Port as CachePort};
 use plexus_disks::Pool;
 use plexus_fabric::Lost;
@@ -15,7 +15,7 @@ use crate::{attach::Programs, port::Ports};
 #[derive(Debug)]
 pub(crate) enum News {
     /// The link to a peer was lost, as one worker saw it.
-    Lost { peer: NodeId, why: Lost },
+    Lost { peer: NodeId, life: Incarnation, why: Lost },
     /// The cache has stopped on one worker because a peer said that it stops, or what it should not; and the node that
     /// is the cause of that.
     Stopped { cause: NodeId },
@@ -128,7 +128,8 @@ impl Service for NodeService {
         self.ports.peer_gone(net, peer);
         self.programs.peer_gone(net, peer);
         // Nobody listens any more: the node is ending.
-        let _ = self.news.send(News::Lost { peer, why: why.clone() });
+        let life = net.life(peer).expect("what is gone was there");
+        let _ = self.news.send(News::Lost { peer, life, why: why.clone() });
     }
 
     #[inline]

@@ -32,10 +32,9 @@ impl Watcher {
             let name = |node: NodeId| &self.config.nodes[node.index()].name;
             let (cause, happened) = match news {
                 News::End => return,
-                News::Lost { peer, why } => {
-                    mesh.forget(peer);
+                News::Lost { peer, life, why } => {
                     // One link lost is the peer lost: the other workers must not wait for what it still sends them.
-                    self.shards.workers.all().iter().for_each(|worker| worker.drop_link(peer));
+                    mesh.forget(peer, life);
                     gone.insert(peer);
                     (peer, format!("{} is gone ({why})", name(peer)))
                 }

@@ -253,7 +253,8 @@ fn one_link_lost_is_the_peer_lost_and_what_everybody_held_is_secured() {
         let nodes = start(dir.path(), &shape);
         let changed = work(&nodes, 2, 30, 300, 7);
         // As a reset of one connection would: of two workers one has lost its link, and the third node none.
-        nodes[0].body().workers()[0].drop_link(NodeId(1));
+        let lost = nodes[0].body().links().into_iter().find(|link| link.peer == NodeId(1)).unwrap();
+        nodes[0].body().workers()[0].drop_link(lost.peer, lost.life);
         until_stopped(&nodes);
         let config = nodes[0].body().config().clone();
         drop(nodes);

@@ -12,9 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_base::{Epoch, Incarnation, NodeId, Waiting};
+use plexus_base::{Incarnation, NodeId, Waiting};
 use plexus_fabric::{RailKind, Window};
-use plexus_interconnect::mesh::{Config, Key, Mesh, Peer};
+use plexus_interconnect::mesh::{Admission, Config, Key, Mesh, Peer};
 use rustix::process::Signal;
 
 use super::{
@@ -135,7 +135,7 @@ impl Member {
             me: NodeId(self.me),
             incarnation: Incarnation(self.life),
             cluster,
-            epoch: Epoch(1),
+            admission: Admission::First,
             fingerprint: 1,
             keys: Arc::new(vec![Key::new([7; 32])]),
             listen: self.listen.clone(),

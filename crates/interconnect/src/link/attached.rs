@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use plexus_base::{Nanos, NodeId, WorkerId};
+use plexus_base::{Incarnation, Nanos, NodeId, WorkerId};
 use plexus_fabric::{Health, Rail, RailKind};
 
 use super::{
@@ -57,6 +57,8 @@ pub(super) fn rank(kind: RailKind) -> Rank {
 pub struct LinkInfo {
     /// The node at the other end.
     pub peer: NodeId,
+    /// In this life.
+    pub life: Incarnation,
     /// The worker that it belongs to.
     pub worker: WorkerId,
     /// What its channels counted.
@@ -65,8 +67,13 @@ pub struct LinkInfo {
 }
 
 impl LinkInfo {
-    pub(crate) fn new(peer: NodeId, worker: WorkerId) -> Self {
-        Self { peer, worker, counters: Arc::default(), rails: Arc::default() }
+    pub(crate) fn new(peer: NodeId, life: Incarnation, worker: WorkerId) -> Self {
+        Self { peer, life, worker, counters: Arc::default(), rails: Arc::default() }
+    }
+
+    /// Of the link to another life of the peer, counted on with this one.
+    pub(crate) fn with_life(&self, life: Incarnation) -> Self {
+        Self { life, rails: Arc::default(), ..self.clone() }
     }
 
     /// Every rail that it has or had.

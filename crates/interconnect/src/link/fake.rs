@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use plexus_base::{Epoch, NodeId, WorkerId};
+use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
 use plexus_fabric::{Access, Frame, Health, Lane, Lost, Put, Rail, RailKind, SendError};
 use zerocopy::IntoBytes;
 
@@ -48,7 +48,7 @@ impl Fake {
 
     /// A link to node 1 over this rail alone.
     pub(crate) fn link(&self, kind: RailKind) -> Link {
-        let info = LinkInfo::new(NodeId(1), WorkerId(0));
+        let info = LinkInfo::new(NodeId(1), Incarnation(1), WorkerId(0));
         let mut link = Link::new(info, Settings::default(), Arc::default());
         let (rail, health, path) = (self.rail(kind), Health::default(), String::new());
         link.attach(NewRail { slot: 0, generation: 1, rail, health, path });

@@ -20,7 +20,7 @@ mod tests;
 
 use std::{sync::Arc, time::Duration};
 
-use plexus_base::{Nanos, NodeId, clock};
+use plexus_base::{Incarnation, Nanos, NodeId, clock};
 use plexus_fabric::{Health, Lane, Lost, Windows};
 use zerocopy::IntoBytes;
 
@@ -130,6 +130,11 @@ impl Link {
             events: Vec::new(),
             lost: None,
         }
+    }
+
+    /// The life of the peer that it leads to.
+    pub(crate) fn life(&self) -> Incarnation {
+        self.info.life
     }
 
     /// Adds a rail. One that takes a slot in use replaces what is there: its peer has given that up.

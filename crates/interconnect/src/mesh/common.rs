@@ -39,7 +39,7 @@ pub(super) struct Made {
 }
 
 /// Hands a worker its rail; called with the table of peers locked, must not come back to it.
-pub(super) type Give = Box<dyn Fn(Made) + Send + Sync>;
+pub(super) type Give = Box<dyn Fn(Made, Incarnation) + Send + Sync>;
 
 /// Why libfabric does not join a pair that lists it.
 const OFI_LEFT_OUT: &str =
@@ -74,7 +74,8 @@ impl Common {
     ) -> Result<Self, MeshError> {
         let pair = |peer: &Peer| {
             let rails: Vec<_> = peer.rails.iter().copied().filter(|rail| may_carry(*rail, peer)).collect();
-            let mut pair = Pair::new(paths(&rails, &config.listen, &peer.addresses), workers);
+            let mut pair =
+                Pair::new(paths(&rails, &config.listen, &peer.addresses), workers, config.admission);
             if rails != peer.rails && !rails.contains(&RailKind::Shm) {
                 tracing::info!("{}: {OFI_LEFT_OUT}", peer.id);
                 pair.left_out = Some(OFI_LEFT_OUT);
@@ -162,7 +163,6 @@ impl Common {
             cluster: self.config.cluster,
             incarnation: self.config.incarnation,
             fingerprint: self.config.fingerprint,
-            epoch: self.config.epoch,
             slot: place.slot,
             generation,
             clamp,
@@ -182,7 +182,6 @@ impl Common {
         answer.refusal = if hello.to != self.config.me || hello.cluster != self.config.cluster {
             Some(Refusal::NotMe)
         } else if hello.fingerprint != self.config.fingerprint
-            || hello.epoch != self.config.epoch
             || hello.workers != self.workers
             || (hello.rail == RailKind::Shm) != (rail == RailKind::Shm)
         {
@@ -210,7 +209,7 @@ impl Common {
             return Err(refusal.to_string());
         }
         if self.pairs().get(&peer).is_none_or(|pair| pair.is_another(answer.incarnation)) {
-            return Err(Refusal::Stopped.to_string());
+            return Err(Refusal::NoMember.to_string());
         }
         Ok(answer)
     }
@@ -226,7 +225,7 @@ impl Common {
         }
         tracing::debug!("{peer}: worker {worker}, slot {slot}: {} is up", made.path);
         // Within the lock: whoever finds the peer connected finds its links.
-        (self.give)(made);
+        (self.give)(made, incarnation);
         pair.look(now);
         self.changed.notify_all();
     }
@@ -245,7 +244,7 @@ impl Common {
     /// What there is to say about rails that never were up.
     pub(super) fn never_connected(&self) -> Vec<RailReport> {
         let pairs = self.pairs();
-        let awaited = pairs.iter().filter(|(_, pair)| pair.standing != Standing::Gone);
+        let awaited = pairs.iter().filter(|(_, pair)| pair.is_in());
         let rails = awaited.flat_map(|(peer, pair)| {
             pair.never_up().map(|(slot, worker)| {
                 let path = &pair.paths[usize::from(slot)];
@@ -256,9 +255,11 @@ impl Common {
     }
 
     /// Notes that a rail is lost.
-    pub(super) fn lost(&self, place: Place, generation: u32, why: &Lost) {
+    pub(super) fn lost(&self, place: Place, life: Incarnation, generation: u32, why: &Lost) {
         let Place { peer, slot, worker } = place;
-        if let Some(pair) = self.pairs().get_mut(&peer) {
+        if let Some(pair) = self.pairs().get_mut(&peer)
+            && !pair.is_another(life)
+        {
             pair.unseat(slot, worker, generation, why, Instant::now());
         }
         self.stirred.signal();
@@ -273,9 +274,19 @@ impl Common {
         again
     }
 
-    /// Notes that a peer is gone and not to be let in again.
-    pub(super) fn forget(&self, peer: NodeId) {
-        if let Some(pair) = self.pairs().get_mut(&peer) {
+    /// Lets a life of a peer in, and no other; whether that is news.
+    pub(super) fn admit(&self, peer: NodeId, life: Incarnation) -> bool {
+        let news = self.pairs().get_mut(&peer).is_some_and(|pair| pair.admit(life));
+        self.changed.notify_all();
+        self.stirred.signal();
+        news
+    }
+
+    /// Notes that this life of a peer is gone and not to be let in again.
+    pub(super) fn forget(&self, peer: NodeId, life: Incarnation) {
+        if let Some(pair) = self.pairs().get_mut(&peer)
+            && !pair.is_another(life)
+        {
             pair.standing = Standing::Gone;
         }
         self.changed.notify_all();
@@ -286,14 +297,17 @@ impl Common {
 pub(super) mod tests {
     use std::time::Duration;
 
-    use plexus_base::{Epoch, Waiting};
+    use plexus_base::Waiting;
     use rustix::{
         event::{PollFd, PollFlags, Timespec, poll},
         io::Errno,
     };
 
     use super::{
-        super::keys::{KEY, Key},
+        super::{
+            keys::{KEY, Key},
+            pair::Admission,
+        },
         *,
     };
 
@@ -304,7 +318,7 @@ pub(super) mod tests {
             incarnation: Incarnation(1),
             cluster: [7; 16],
             keys: Arc::new(vec![Key::new([1; KEY])]),
-            epoch: Epoch(1),
+            admission: Admission::First,
             fingerprint: 0,
             listen: vec![([127, 0, 0, 1], 1).into()],
             peers: vec![Peer {
@@ -319,7 +333,7 @@ pub(super) mod tests {
             probe: Duration::from_millis(20),
             ofi_provider: None,
         };
-        Common::new(config, 1, Arc::default(), Box::new(|_| {})).unwrap()
+        Common::new(config, 1, Arc::default(), Box::new(|_, _| {})).unwrap()
     }
 
     /// Whether the thread of the network would wake now.
@@ -338,7 +352,7 @@ pub(super) mod tests {
         // Its rail was being made elsewhere, which is why nobody looks for long.
         common.failed(place, "in vain".into());
         assert!(stirred(&common));
-        common.lost(place, 1, &Lost::Silent);
+        common.lost(place, Incarnation(1), 1, &Lost::Silent);
         assert!(stirred(&common));
         common.stop();
         assert!(stirred(&common));

@@ -13,17 +13,16 @@
 //! | 16 | 16 | cluster |
 //! | 32 | 8 | sender's incarnation |
 //! | 40 | 8 | fingerprint of the settings that must be alike |
-//! | 48 | 4 | epoch |
-//! | 52 | 4 | generation of the slot's rail: 1, 2, ... |
-//! | 56 | 1 | slot |
-//! | 57 | 1 | refusal: 0, or why the receiver closes (see [`Refusal`]) |
-//! | 58 | 2 | largest segment that the path takes; 0: not known |
-//! | 60 | 16 | zero |
+//! | 48 | 4 | generation of the slot's rail: 1, 2, ... |
+//! | 52 | 1 | slot |
+//! | 53 | 1 | refusal: 0, or why the receiver closes (see [`Refusal`]) |
+//! | 54 | 2 | largest segment that the path takes; 0: not known |
+//! | 56 | 20 | zero |
 //! | 76 | 4 | CRC-32C of the 76 bytes before |
 //!
 //! It is read only after its sender has proved that it has the cluster key (`noise.rs`).
 
-use plexus_base::{Epoch, Incarnation, NodeId, crc32c};
+use plexus_base::{Incarnation, NodeId, crc32c};
 use plexus_fabric::{Lane, RailKind};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
@@ -31,7 +30,7 @@ use zerocopy::{
 };
 
 const MAGIC: [u8; 8] = *b"PLEXUS\r\n";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 /// Length of a hello in bytes.
 pub(super) const HELLO: usize = size_of::<Wire>();
@@ -48,7 +47,6 @@ pub(super) struct Hello {
     pub(super) cluster: [u8; 16],
     pub(super) incarnation: Incarnation,
     pub(super) fingerprint: u64,
-    pub(super) epoch: Epoch,
     pub(super) slot: u8,
     pub(super) generation: u32,
     pub(super) clamp: u16,
@@ -67,9 +65,11 @@ pub enum Refusal {
     /// The slot has this rail already, or a newer one.
     #[error("it has that connection already")]
     Connected = 2,
-    /// The cluster has stopped changing.
-    #[error("it has stopped: run `plexus down`, then `plexus up`")]
-    Stopped = 3,
+    /// This life of the caller is no member of the view, or the link to it is gone.
+    #[error(
+        "the cluster has not taken this node in, or has lost it: start it again if it does not come in by itself"
+    )]
+    NoMember = 3,
     /// For another node.
     #[error("another node answers there: compare the addresses in cluster.toml")]
     NotMe = 4,
@@ -102,12 +102,11 @@ struct Wire {
     cluster: [u8; 16],
     incarnation: U64,
     fingerprint: U64,
-    epoch: U32,
     generation: U32,
     slot: u8,
     refusal: u8,
     clamp: U16,
-    zero: [u8; 16],
+    zero: [u8; 20],
     crc: U32,
 }
 
@@ -125,12 +124,11 @@ impl Hello {
             cluster: self.cluster,
             incarnation: self.incarnation.0.into(),
             fingerprint: self.fingerprint.into(),
-            epoch: self.epoch.0.into(),
             generation: self.generation.into(),
             slot: self.slot,
             refusal: self.refusal.map_or(0, |refusal| refusal as u8),
             clamp: self.clamp.into(),
-            zero: [0; 16],
+            zero: [0; 20],
             crc: 0.into(),
         };
         wire.crc = crc32c(&wire.as_bytes()[..HELLO - 4]).into();
@@ -160,7 +158,6 @@ impl Hello {
             cluster: wire.cluster,
             incarnation: Incarnation(wire.incarnation.get()),
             fingerprint: wire.fingerprint.get(),
-            epoch: Epoch(wire.epoch.get()),
             slot: wire.slot,
             generation: wire.generation.get(),
             clamp: wire.clamp.get(),
@@ -168,7 +165,7 @@ impl Hello {
                 0 => None,
                 1 => Some(Refusal::Settings),
                 2 => Some(Refusal::Connected),
-                3 => Some(Refusal::Stopped),
+                3 => Some(Refusal::NoMember),
                 4 => Some(Refusal::NotMe),
                 _ => return Err(BadHello::Field),
             },
@@ -190,7 +187,6 @@ impl Hello {
             cluster: [7; 16],
             incarnation: Incarnation(99),
             fingerprint: 5,
-            epoch: Epoch(1),
             slot: 3,
             generation: 77,
             clamp: 1400,

@@ -58,7 +58,7 @@ use self::{
 pub use self::{
     hello::Refusal,
     keys::{KEY, Key, KeySource},
-    pair::MAX_SLOTS,
+    pair::{Admission, MAX_SLOTS},
 };
 use crate::{
     Events, LinkEvent, LinkInfo, LinkSettings, RailReport, Service, Worker, WorkerParts, sync::lock,
@@ -94,8 +94,8 @@ pub struct Config {
     pub cluster: [u8; 16],
     /// What proves that a node is of the cluster.
     pub keys: Arc<dyn KeySource>,
-    /// The view that it starts in.
-    pub epoch: Epoch,
+    /// Which lives of its peers it lets in.
+    pub admission: Admission,
     /// A hash over all settings that must be alike on every node.
     pub fingerprint: u64,
     /// Where to listen for peers over TCP.
@@ -184,11 +184,11 @@ impl<S: Service> Mesh<S> {
                 let Some(common) = told.get() else { return };
                 match event {
                     LinkEvent::Up { .. } => {}
-                    LinkEvent::RailDown { peer, worker, slot, generation, why } => {
-                        common.lost(Place { peer, slot, worker: worker.0 }, generation, &why);
+                    LinkEvent::RailDown { peer, life, worker, slot, generation, why } => {
+                        common.lost(Place { peer, slot, worker: worker.0 }, life, generation, &why);
                     }
                     // One link gone is the peer gone.
-                    LinkEvent::Gone { peer, .. } => common.forget(peer),
+                    LinkEvent::Gone { peer, life, .. } => common.forget(peer, life),
                 }
             })
         };
@@ -200,7 +200,7 @@ impl<S: Service> Mesh<S> {
             let parts = WorkerParts {
                 me: config.me,
                 id,
-                epoch: config.epoch,
+                epoch: Epoch(0),
                 bell: bell.clone(),
                 waiting: config.waiting,
                 links: LinkSettings { patience: config.patience, probe: config.probe },
@@ -214,9 +214,9 @@ impl<S: Service> Mesh<S> {
         }
         let give = {
             let workers = workers.clone();
-            move |made: Made| {
+            move |made: Made, life| {
                 let Made { place: Place { peer, slot, worker }, generation, rail, path } = made;
-                workers[usize::from(worker)].add_rail(peer, slot, generation, rail, path);
+                workers[usize::from(worker)].add_rail(peer, life, slot, generation, rail, path);
             }
         };
         let common = Arc::new(Common::new(config, workers.len() as u8, windows, Box::new(give))?);
@@ -253,15 +253,39 @@ impl<S: Service> Mesh<S> {
         self.spawn("network".into(), move || network.run())?;
         let (local, stopped) = (self.local.clone(), self.stopped.clone());
         self.spawn("local".into(), move || local.accept(&local_listener, &stopped))?;
-        let pairs = self.common.pairs();
-        for peer in self.common.called() {
-            let paths = pairs.get(&peer.id).map_or(&[][..], |pair| &pair.paths);
-            if let Some(slot) = paths.iter().position(|path| path.kind == RailKind::Shm) {
-                let (local, peer) = (self.local.clone(), peer.id);
-                self.spawn(format!("connect-{}", peer.0), move || local.connect(peer, slot as u8))?;
+        if self.common.config.admission == Admission::First {
+            for peer in self.common.called() {
+                self.call(peer.id, None)?;
             }
         }
         Ok(())
+    }
+
+    /// Connects to a peer over memory, if it is this node that calls and they have that.
+    fn call(&self, peer: NodeId, life: Option<Incarnation>) -> Result<(), MeshError> {
+        let slot = self
+            .common
+            .pairs()
+            .get(&peer)
+            .and_then(|pair| pair.paths.iter().position(|path| path.kind == RailKind::Shm));
+        let Some(slot) = slot.filter(|_| peer < self.common.config.me) else { return Ok(()) };
+        let local = self.local.clone();
+        self.spawn(format!("connect-{}", peer.0), move || local.connect(peer, life, slot as u8))
+    }
+
+    /// Lets `life` of `peer` in from now on, and no other. Links to an earlier one end.
+    ///
+    /// # Errors
+    /// The system refuses a thread; the peer is not called over memory.
+    pub fn admit(&self, peer: NodeId, life: Incarnation) -> Result<(), MeshError> {
+        if !self.common.admit(peer, life) {
+            return Ok(());
+        }
+        let earlier = self.workers.iter().flat_map(Worker::links).filter(|link| link.peer == peer);
+        for link in earlier.filter(|link| link.life != life) {
+            self.workers[link.worker.index()].drop_link(peer, link.life);
+        }
+        self.call(peer, Some(life))
     }
 
     /// The workers, by number.
@@ -327,9 +351,10 @@ impl<S: Service> Mesh<S> {
         self.common.strangers()
     }
 
-    /// Notes that `peer` is gone: it is not let in again in this view.
-    pub fn forget(&self, peer: NodeId) {
-        self.common.forget(peer);
+    /// Ends the links to this life of `peer`: it is not let in again.
+    pub fn forget(&self, peer: NodeId, life: Incarnation) {
+        self.common.forget(peer, life);
+        self.workers.iter().for_each(|worker| worker.drop_link(peer, life));
     }
 
     /// Ends all threads and with them all links; peers see that as this node's end.

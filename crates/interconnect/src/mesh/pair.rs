@@ -85,6 +85,8 @@ pub(super) fn paths(rails: &[RailKind], here: &[SocketAddr], there: &[SocketAddr
 /// How far it is with a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Standing {
+    /// No life of it is let in yet.
+    Out,
     /// Not every worker has a link to it yet.
     Awaited,
     Connected,
@@ -92,8 +94,17 @@ pub(super) enum Standing {
     Gone,
 }
 
+/// Which lives of its peers a node lets in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// Of each the first that comes, and none after it.
+    First,
+    /// Those that [`Mesh::admit`](super::Mesh::admit) names.
+    AsTold,
+}
+
 /// One worker's rail in one slot.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Seat {
     generation: u32,
     /// The last one that this node has said *go* to, whether a rail came of it or not.
@@ -124,10 +135,14 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    pub(super) fn new(paths: Vec<Path>, workers: u8) -> Self {
-        let seat = Seat { generation: 0, said: 0, up: false, since: None, failures: 0, due: None };
+    /// Of a peer whose first life that comes is let in, or none until it is [admitted](Self::admit).
+    pub(super) fn new(paths: Vec<Path>, workers: u8, lets_in: Admission) -> Self {
+        let seat = Seat::default();
         Self {
-            standing: Standing::Awaited,
+            standing: match lets_in {
+                Admission::First => Standing::Awaited,
+                Admission::AsTold => Standing::Out,
+            },
             left_out: None,
             problems: vec![None; paths.len()],
             incarnation: None,
@@ -136,6 +151,22 @@ impl Pair {
             linked: None,
             paths,
         }
+    }
+
+    /// From now on this life is let in, and no other; whether that is news.
+    pub(super) fn admit(&mut self, life: Incarnation) -> bool {
+        if self.incarnation == Some(life) {
+            return false;
+        }
+        (self.standing, self.incarnation, self.linked) = (Standing::Awaited, Some(life), None);
+        self.seats.iter_mut().flatten().for_each(|seat| *seat = Seat::default());
+        self.problems.iter_mut().for_each(|problem| *problem = None);
+        true
+    }
+
+    /// Whether rails to it are wanted at all.
+    pub(super) fn is_in(&self) -> bool {
+        matches!(self.standing, Standing::Awaited | Standing::Connected)
     }
 
     /// Why a caller with this hello, which is known to be from the peer, cannot have what it asks for.
@@ -147,8 +178,8 @@ impl Pair {
         let Some(seat) = self.seats[slot].get(usize::from(hello.worker)) else {
             return Some(Refusal::Settings);
         };
-        if self.standing == Standing::Gone || self.is_another(hello.incarnation) {
-            return Some(Refusal::Stopped);
+        if !self.is_in() || self.is_another(hello.incarnation) {
+            return Some(Refusal::NoMember);
         }
         (hello.generation <= seat.generation).then_some(Refusal::Connected)
     }
@@ -178,7 +209,7 @@ impl Pair {
         incarnation: Incarnation,
         now: Instant,
     ) -> bool {
-        if self.standing == Standing::Gone || self.is_another(incarnation) {
+        if !self.is_in() || self.is_another(incarnation) {
             return false;
         }
         let seat = &mut self.seats[usize::from(slot)][usize::from(worker)];
@@ -263,7 +294,7 @@ impl Pair {
 
     /// The workers whose rail in `slot` should be connected, each not before when (none: now).
     pub(super) fn missing(&self, slot: u8) -> impl Iterator<Item = (u8, Option<Instant>)> {
-        let seats = if self.standing == Standing::Gone { &[][..] } else { &self.seats[usize::from(slot)] };
+        let seats = if self.is_in() { &self.seats[usize::from(slot)] } else { &[][..] };
         seats.iter().zip(0..).filter(|(seat, _)| !seat.up).map(|(seat, worker)| (worker, seat.due))
     }
 
@@ -309,7 +340,7 @@ mod tests {
     fn pair(rails: &[RailKind], addresses: u16, workers: u8) -> Pair {
         let [here, there] =
             [7000, 8000].map(|port| (0..addresses).map(|n| address(port + n)).collect::<Vec<_>>());
-        Pair::new(paths(rails, &here, &there), workers)
+        Pair::new(paths(rails, &here, &there), workers, Admission::First)
     }
 
     fn hello(slot: u8, worker: u8, generation: u32, incarnation: u64) -> Hello {
@@ -337,13 +368,13 @@ mod tests {
         assert_eq!(pair.judge(&hello(0, 1, 1, 5)), Some(Refusal::Connected));
         assert_eq!(pair.judge(&hello(0, 1, 2, 5)), None);
         assert_eq!(pair.judge(&hello(0, 0, 1, 5)), None, "another worker's");
-        assert_eq!(pair.judge(&hello(1, 1, 1, 6)), Some(Refusal::Stopped), "another life");
+        assert_eq!(pair.judge(&hello(1, 1, 1, 6)), Some(Refusal::NoMember), "another life");
         assert_eq!(pair.judge(&hello(2, 0, 1, 5)), Some(Refusal::Settings), "no such slot");
         assert_eq!(pair.judge(&hello(0, 2, 1, 5)), Some(Refusal::Settings), "no such worker");
         assert!(!pair.seat(0, 1, 1, Incarnation(5), now), "what was judged may have changed since");
         assert!(!pair.seat(0, 0, 1, Incarnation(6), now));
         pair.standing = Standing::Gone;
-        assert_eq!(pair.judge(&hello(0, 0, 1, 5)), Some(Refusal::Stopped));
+        assert_eq!(pair.judge(&hello(0, 0, 1, 5)), Some(Refusal::NoMember));
     }
 
     #[test]

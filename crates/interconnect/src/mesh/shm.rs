@@ -32,7 +32,6 @@ use super::{
     keys::Key,
     noise::{self, GREETING, Session},
     not_accepted,
-    pair::Standing,
     spans::WINDOWS,
     system,
     tcp::{GO, SEALED_GO, SEALED_SPANS, our_spans, their_spans},
@@ -105,27 +104,28 @@ impl Local {
         drop(lock(&self.watch).take());
     }
 
-    /// Connects to `peer` in `slot`, until that has been done or the peer is gone.
-    pub(super) fn connect(&self, peer: NodeId, slot: u8) {
+    /// Connects to `peer` in `slot`, in this life if one is given, until that has been done or it is gone.
+    pub(super) fn connect(&self, peer: NodeId, life: Option<Incarnation>, slot: u8) {
         loop {
             if self.common.is_stopping() {
                 return;
             }
             let Err(why) = self.call(peer, slot) else { return };
             self.common.failed(Place { peer, slot, worker: 0 }, why);
-            if !self.pause(peer, slot) {
+            if !self.pause(peer, life, slot) {
                 return;
             }
         }
     }
 
     /// Waits until the next attempt is due; whether there is to be one.
-    fn pause(&self, peer: NodeId, slot: u8) -> bool {
+    fn pause(&self, peer: NodeId, life: Option<Incarnation>, slot: u8) -> bool {
         let mut pairs = self.common.pairs();
         loop {
-            let Some(pair) = pairs.get(&peer).filter(|pair| pair.standing != Standing::Gone) else {
+            let Some(pair) = pairs.get(&peer) else { return false };
+            if life.is_some_and(|life| pair.is_another(life)) {
                 return false;
-            };
+            }
             let due = pair.missing(slot).map(|(_, due)| due).min();
             let Some(due) = due else { return false };
             let left = due.map_or_else(Default::default, |due| due.saturating_duration_since(Instant::now()));

@@ -41,7 +41,7 @@ use std::{
 };
 
 use crossbeam_queue::ArrayQueue;
-use plexus_base::{Epoch, MAX_NODES, Nanos, NodeId, Waiting, WorkerId, clock};
+use plexus_base::{Epoch, Incarnation, MAX_NODES, Nanos, NodeId, Waiting, WorkerId, clock};
 use plexus_fabric::{Bell, Event, Lost, Rail, Windows};
 
 pub use self::watch::Listening;
@@ -136,6 +136,8 @@ pub enum LinkEvent {
     RailDown {
         /// The node at the other end.
         peer: NodeId,
+        /// In this life.
+        life: Incarnation,
         /// The worker that it belongs to.
         worker: WorkerId,
         /// Which of the pair's rails.
@@ -149,6 +151,8 @@ pub enum LinkEvent {
     Gone {
         /// The node at the other end.
         peer: NodeId,
+        /// In this life.
+        life: Incarnation,
         /// The worker that it belonged to.
         worker: WorkerId,
         /// Why.
@@ -206,7 +210,7 @@ struct Controls {
 /// What the rest of the node asks of a worker, rarely.
 enum Control {
     Rail(LinkInfo, NewRail),
-    Drop(NodeId),
+    Drop(NodeId, Incarnation),
 }
 
 impl<S: Service> Worker<S> {
@@ -317,13 +321,25 @@ impl<S: Service> Worker<S> {
         result
     }
 
-    /// Gives the worker a rail to `peer`, the first of which makes the link. It takes the place of an older generation in its
-    /// slot. `path` says in reports from where to where it leads. Once [`Worker::run`] has ended it is dropped.
-    pub fn add_rail(&self, peer: NodeId, slot: u8, generation: u32, mut rail: Box<dyn Rail>, path: String) {
-        let info = lock(&self.shared.infos)
-            .entry(peer)
-            .or_insert_with(|| LinkInfo::new(peer, self.shared.id))
-            .clone();
+    /// Gives the worker a rail to `peer` in this `life`, the first of which makes the link and ends that to another life. It takes
+    /// the place of an older generation in its slot. `path` says in reports from where to where it leads. Once [`Worker::run`] has ended
+    /// it is dropped, and so is one to a life whose link is gone.
+    pub fn add_rail(
+        &self,
+        peer: NodeId,
+        life: Incarnation,
+        slot: u8,
+        generation: u32,
+        mut rail: Box<dyn Rail>,
+        path: String,
+    ) {
+        let mut infos = lock(&self.shared.infos);
+        let info = infos.entry(peer).or_insert_with(|| LinkInfo::new(peer, life, self.shared.id));
+        if info.life != life {
+            *info = info.with_life(life);
+        }
+        let info = info.clone();
+        drop(infos);
         let health = rail.health();
         let new = NewRail { slot, generation, rail, health, path };
         // Who asks before the worker has come to it finds it already.
@@ -337,9 +353,9 @@ impl<S: Service> Worker<S> {
         lock(&self.shared.infos).values().cloned().collect()
     }
 
-    /// Takes the link to `peer` away; the service learns it like the peer's death.
-    pub fn drop_link(&self, peer: NodeId) {
-        self.control(Control::Drop(peer));
+    /// Takes the link to this life of `peer` away, if it is there; the service learns it like the peer's death.
+    pub fn drop_link(&self, peer: NodeId, life: Incarnation) {
+        self.control(Control::Drop(peer, life));
     }
 
     fn control(&self, control: Control) {

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use plexus_base::{NodeId, Waiting};
+use plexus_base::{Incarnation, NodeId, Waiting};
 use plexus_fabric::{Bell, Lost, RailKind};
 
 use super::{Worker, WorkerParts};
@@ -76,7 +76,7 @@ fn who_waits_for_an_answer_gives_way_to_who_must_have_the_token() {
 fn rails_are_probed_while_the_background_thread_polls() {
     let worker = worker(Waiting::Polling, Counts::default());
     let fake = Fake::default();
-    worker.add_rail(NodeId(1), 0, 1, fake.rail(RailKind::Tcp), String::new());
+    worker.add_rail(NodeId(1), Incarnation(1), 0, 1, fake.rail(RailKind::Tcp), String::new());
     thread::scope(|scope| {
         let runs = scope.spawn(|| worker.run());
         while fake.script().sent.len() < 3 {
@@ -91,7 +91,9 @@ fn rails_are_probed_while_the_background_thread_polls() {
 fn a_rail_that_comes_when_the_worker_ends_is_dropped() {
     let worker = worker(Waiting::Adaptive, Counts::default());
     let [before, after] = [Fake::default(), Fake::default()];
-    let give = |fake: &Fake| worker.add_rail(NodeId(1), 0, 1, fake.rail(RailKind::Tcp), String::new());
+    let give = |fake: &Fake| {
+        worker.add_rail(NodeId(1), Incarnation(1), 0, 1, fake.rail(RailKind::Tcp), String::new())
+    };
     worker.stop();
     give(&before);
     worker.run().unwrap();

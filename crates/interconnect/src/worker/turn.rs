@@ -1,8 +1,11 @@
 //! One turn of a worker: every link is polled, what came is handled, what was sent is pushed out.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::Ordering::{Acquire, Relaxed},
+};
 
-use plexus_base::{NodeId, NodeSet, clock};
+use plexus_base::{Incarnation, NodeId, clock};
 use plexus_fabric::{Lost, RailKind};
 
 use super::{Control, SHORTEST_TICK, Shared};
@@ -22,15 +25,15 @@ pub(super) struct Core<S> {
     pub(super) service: S,
     pub(super) net: Net,
     inbox: Inbox,
-    /// Peers whose link is gone for good.
-    gone: NodeSet,
+    /// The last life of each peer whose link is gone for good.
+    gone: BTreeMap<NodeId, Incarnation>,
     /// Some rail has descriptors, which announce what comes even to those who poll.
     pub(super) sockets: bool,
 }
 
 impl<S: Service> Core<S> {
     pub(super) fn new(service: S, net: Net) -> Self {
-        Self { service, net, inbox: Inbox::default(), gone: NodeSet::EMPTY, sockets: false }
+        Self { service, net, inbox: Inbox::default(), gone: BTreeMap::new(), sockets: false }
     }
 
     /// One look at everything; how many messages and tasks were handled.
@@ -102,9 +105,9 @@ impl<S: Service> Core<S> {
     #[cold]
     fn news(&mut self, peer: NodeId, shared: &Shared<S>) {
         let Some(link) = self.net.links.get_mut(peer) else { return };
-        let worker = shared.id;
+        let (worker, life) = (shared.id, link.life());
         for link::Event::RailDown { slot, generation, why } in link.events() {
-            (shared.events)(LinkEvent::RailDown { peer, worker, slot, generation, why });
+            (shared.events)(LinkEvent::RailDown { peer, life, worker, slot, generation, why });
         }
         if link.lost().is_some() {
             self.lose(peer, shared);
@@ -139,8 +142,12 @@ impl<S: Service> Core<S> {
         for control in controls {
             match control {
                 Control::Rail(info, rail) => self.attach(shared, info, rail),
-                Control::Drop(peer) => {
-                    self.lose(peer, shared);
+                Control::Drop(peer, life) => {
+                    if self.net.links.get(peer).is_some_and(|link| link.life() == life) {
+                        self.lose(peer, shared);
+                    }
+                    // What is still on its way to it comes too late.
+                    self.gone.insert(peer, life);
                 }
             }
         }
@@ -149,21 +156,25 @@ impl<S: Service> Core<S> {
     }
 
     fn attach(&mut self, shared: &Shared<S>, info: LinkInfo, new: NewRail) {
-        let peer = info.peer;
-        if self.gone.contains(peer) {
+        let (peer, life) = (info.peer, info.life);
+        if self.gone.get(&peer) == Some(&life) {
             return;
+        }
+        if self.net.links.get(peer).is_some_and(|link| link.life() != life) {
+            self.lose(peer, shared);
         }
         self.sockets |= new.rail.kind() != RailKind::Shm;
         if let Err(error) = new.rail.register(shared.watch.arrivals(), u64::from(peer.0)) {
             let why = Lost::Closed(format!("its events cannot be waited for: {error}"));
             let (worker, slot, generation) = (shared.id, new.slot, new.generation);
-            return (shared.events)(LinkEvent::RailDown { peer, worker, slot, generation, why });
+            return (shared.events)(LinkEvent::RailDown { peer, life, worker, slot, generation, why });
         }
         let first = self.net.links.get(peer).is_none();
         let make = || Link::new(info, shared.links, shared.windows.clone());
         let link = self.net.links.get_or_insert(peer, make);
         link.attach(new);
         if first {
+            self.net.met(peer, life);
             (shared.events)(LinkEvent::Up { peer, worker: shared.id });
             self.service.peer_up(&mut self.net, peer);
         }
@@ -173,10 +184,11 @@ impl<S: Service> Core<S> {
     fn lose(&mut self, peer: NodeId, shared: &Shared<S>) {
         let Some(mut link) = self.net.links.remove(peer) else { return };
         link.goodbye();
+        let life = link.life();
         let why = link.lost().cloned().unwrap_or_else(|| Lost::Closed("given up here".into()));
         drop(link);
-        self.gone.insert(peer);
-        (shared.events)(LinkEvent::Gone { peer, worker: shared.id, why: why.clone() });
+        self.gone.insert(peer, life);
+        (shared.events)(LinkEvent::Gone { peer, life, worker: shared.id, why: why.clone() });
         for token in self.net.fail_calls(peer) {
             self.service.call_failed(&mut self.net, peer, token);
         }

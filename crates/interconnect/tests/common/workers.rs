@@ -6,7 +6,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use plexus_base::{NodeId, Waiting};
+use plexus_base::{Incarnation, NodeId, Waiting};
 use plexus_fabric::{Bell, Lost, Windows};
 use plexus_interconnect::{Channel, Message, Net, Service, Signal, Worker, WorkerParts};
 
@@ -101,8 +101,8 @@ pub(crate) fn mesh(nodes: usize, kind: Kind, waiting: Waiting) -> Vec<Node> {
     for one in 0..nodes {
         for other in 0..one {
             let (a, b) = pair_of(kind, made[one].own(), made[other].own());
-            made[one].worker.add_rail(NodeId(other as u8), 0, 1, a.rail, String::new());
-            made[other].worker.add_rail(NodeId(one as u8), 0, 1, b.rail, String::new());
+            made[one].worker.add_rail(NodeId(other as u8), Incarnation(1), 0, 1, a.rail, String::new());
+            made[other].worker.add_rail(NodeId(one as u8), Incarnation(1), 0, 1, b.rail, String::new());
         }
     }
     made

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_base::{Epoch, Incarnation, NodeId, Waiting};
+use plexus_base::{Incarnation, NodeId, Waiting};
 use plexus_fabric::{RailKind, Window};
 use plexus_interconnect::{
     RailReport,
@@ -97,7 +97,7 @@ impl End {
             incarnation: Incarnation(1),
             cluster: pair.cluster,
             keys: Arc::new(vec![pair.key()]),
-            epoch: Epoch(1),
+            admission: mesh::Admission::First,
             // Both or none encrypt.
             fingerprint: u64::from(VERSION) << 1 | u64::from(pair.encrypt),
             listen: vec![listen],
