@@ -6,6 +6,7 @@
 //! | `epochs` | a life learns and opens views in their order, and a later life none that an earlier one opened |
 //! | `apart` | of two nodes that may act each is a member of the other's view, in its life |
 //! | `evicted` | a life that was a member and is none any more opens no view |
+//! | `remembered` | what anybody was told to be remembered is known to everybody who asks after that |
 //!
 //! Two more are looked at by the run: `ends` (once all is healed, all nodes are in one view in time, and stay there) and `side` (who goes on is who
 //! should).
@@ -35,6 +36,11 @@ pub(super) struct Witness {
     learned: BTreeMap<(u8, u64), u32>,
     /// By node: the last epoch that it opened.
     opened: BTreeMap<u8, u32>,
+    /// The greatest generation of the registry that anybody was told to be remembered, and that anybody gave.
+    remembered: u64,
+    given: u64,
+    /// By node: what was remembered when it asked last.
+    asked: BTreeMap<u8, u64>,
 }
 
 impl Witness {
@@ -90,6 +96,24 @@ impl Witness {
             acting.until = until;
         }
         self.look(node, now)
+    }
+
+    /// A node asks to have the next generation of the registry remembered.
+    pub(super) fn asks(&mut self, node: u8) -> u64 {
+        self.given += 1;
+        self.asked.insert(node, self.remembered.max(self.given));
+        self.given
+    }
+
+    /// A node is told what is remembered.
+    pub(super) fn remembered(&mut self, node: NodeId, generation: u64) -> Result<(), Broken> {
+        let least = self.asked.remove(&node.0).unwrap_or_default();
+        if generation < least {
+            let what = format!("{node} is told that {generation} is remembered, but {least} was before");
+            return broken("remembered", what);
+        }
+        self.remembered = self.remembered.max(generation);
+        Ok(())
     }
 
     /// A life has stopped.

@@ -30,6 +30,11 @@ pub(super) enum Ev {
         to: usize,
         report: Arc<Report>,
     },
+    /// The registry of a life has something to be remembered.
+    Remember {
+        node: usize,
+        life: u64,
+    },
     Notice {
         to: usize,
         from: NodeId,
@@ -238,6 +243,14 @@ impl World {
                     self.handle(node, Event::Tick)?;
                 }
             }
+            Ev::Remember { node, life } => {
+                if self.nodes[node].life == life && self.nodes[node].member.is_some() {
+                    let generation = self.witness.asks(node as u8);
+                    self.handle(node, Event::Remember(generation))?;
+                    let after = self.engine.random.between(1, 20 * self.profile.heartbeat.0);
+                    self.engine.schedule(after, Some(node), Ev::Remember { node, life });
+                }
+            }
             Ev::Deliver { to, report } => self.handle(to, Event::Heard(report))?,
             Ev::Notice { to, from, dead } => {
                 self.handle(to, Event::Reset(from))?;
@@ -303,6 +316,7 @@ impl World {
                 self.opened += 1;
                 let until = self.nodes[node].lease;
                 self.witness.opened(id, life, &view, until, now)?;
+                self.engine.schedule(1, Some(node), Ev::Remember { node, life: life.0 });
             }
             Action::Lease(until) => {
                 let margin = self.profile.kill_margin.0 * MARGIN_PERCENT / 100;
@@ -310,6 +324,7 @@ impl World {
                 self.nodes[node].lease = until;
                 self.witness.renewed(id, until, now)?;
             }
+            Action::Remembered(generation) => self.witness.remembered(id, generation)?,
             Action::Fence(..) | Action::SetAside(..) => {}
             Action::Answer(wish, answer) => self.nodes[node].answers.push((wish, answer)),
             Action::Die(_) => {

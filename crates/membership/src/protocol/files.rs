@@ -50,6 +50,8 @@ pub(super) struct FileState {
     pub(super) next: Nanos,
     /// When the last turn that showed no eviction began.
     pub(super) renewed: Option<Nanos>,
+    /// The number of the report that it wrote.
+    pub(super) said: u64,
     /// When it last answered.
     pub(super) answered: Option<Nanos>,
     /// It is an older copy of itself.
@@ -75,6 +77,7 @@ impl FileState {
             turn: None,
             next: now,
             renewed: None,
+            said: 0,
             answered: None,
             is_aside: false,
             contents: None,
@@ -126,7 +129,8 @@ impl FileState {
         }
         let in_force = own.ballot().map_or(0, |ballot| ballot.counter);
         self.known = Some(Known { ballot: in_force, slot: own.newest().map_or(0, |slot| 1 - slot as u8) });
-        Some(Finished { started, wrote: writes.heartbeat.is_some(), ballot: in_force })
+        let said = writes.heartbeat.map(|report| report.counter);
+        Some(Finished { started, said, ballot: in_force })
     }
 
     /// The own ballot that stands there, where that is known.
@@ -154,8 +158,8 @@ impl FileState {
 /// A turn that went well.
 pub(super) struct Finished {
     pub(super) started: Nanos,
-    /// Whether it wrote, so that it can renew.
-    pub(super) wrote: bool,
+    /// The number of the report that it wrote; with none it cannot renew.
+    pub(super) said: Option<u64>,
     /// The own ballot that stands in the file.
     pub(super) ballot: u64,
 }

@@ -25,6 +25,8 @@ pub struct Report {
     pub leaving: bool,
     /// Its lease: members must have the same.
     pub lease: Nanos,
+    /// The greatest generation of the registry that it knows anybody to have asked the voting files to remember.
+    pub registry: u64,
     /// By node: the last life that is proved to be over; 0: none.
     pub dead: [Incarnation; MAX_NODES],
     /// The last view that it knows to be decided.

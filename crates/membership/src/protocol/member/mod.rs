@@ -106,6 +106,10 @@ pub enum Event {
     Dead(NodeId, Incarnation),
     /// An operator wants something.
     Wish(Wish),
+    /// The registry has this generation; it goes into every report from now on.
+    Registry(u64),
+    /// The same, and to be answered with [`Action::Remembered`] when it stands in the voting files.
+    Remember(u64),
 }
 
 /// Why a node must stop at once.
@@ -151,6 +155,9 @@ pub enum Action {
     Fence(NodeId, Incarnation),
     /// A voting file is an older copy of itself: it is not counted any more, until a view without it is decided.
     SetAside(FileId),
+    /// A majority of the voting files was written and read since the last [`Event::Remember`]: whoever asks from now on is told this
+    /// generation or a greater one, and it is at least what everybody was told before he asked.
+    Remembered(u64),
     /// What became of a wish.
     Answer(Wish, Result<(), Refused>),
     /// Stop acting at once and end the process.
@@ -187,6 +194,10 @@ pub struct Member {
     retry: Nanos,
     leaving: bool,
     wish: Option<(Wish, Nanos)>,
+    /// The greatest generation of the registry that anybody spoke of.
+    registry: u64,
+    /// Somebody asked to have it remembered; the last report before.
+    remembering: Option<u64>,
     is_over: bool,
 }
 
@@ -222,6 +233,8 @@ impl Member {
             retry: now,
             leaving: false,
             wish: None,
+            registry: 0,
+            remembering: None,
             is_over: false,
         }
     }
@@ -256,6 +269,12 @@ impl Member {
                 (self.next_plan, self.next_report) = (now, now);
             }
             Event::Wish(wish) => self.wish(wish, now, out),
+            Event::Registry(generation) => self.registry = self.registry.max(generation),
+            Event::Remember(generation) => {
+                self.registry = self.registry.max(generation);
+                self.remembering = Some(self.counter);
+                self.hurry(now);
+            }
         }
         if self.is_over {
             return;
@@ -281,6 +300,7 @@ impl Member {
             return;
         }
         self.peers.heard(report, now);
+        self.registry = self.registry.max(report.registry);
         self.absorb_proofs(report);
         self.learn(&report.decided, now, out);
     }
@@ -419,6 +439,7 @@ impl Member {
             reaches: self.reaches(now),
             leaving: self.leaving,
             lease: self.profile.lease,
+            registry: self.registry,
             dead: self.peers.dead(),
             decided: Arc::clone(&self.decided),
         }

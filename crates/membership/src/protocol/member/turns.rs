@@ -67,11 +67,11 @@ impl Member {
         }
         let is_evicting = self.is_evicting(&contents);
         let Some(state) = self.files.get_mut(&id) else { return };
-        if finished.wrote && !is_evicting {
-            state.renewed = Some(finished.started);
+        if let Some(said) = finished.said.filter(|_| !is_evicting) {
+            (state.renewed, state.said) = (Some(finished.started), said);
         }
         let own = &contents.places[self.me.index()];
-        if !finished.wrote {
+        if finished.said.is_none() {
             self.counter = self.counter.max(own.heartbeat.good().map_or(0, |report| report.counter));
         }
         match &mut self.paxos {
@@ -80,7 +80,9 @@ impl Member {
                 self.recover(now);
             }
             Some(paxos) => {
-                if let Some(found) = own.ballot().filter(|found| !finished.wrote && *found != paxos.own()) {
+                if let Some(found) =
+                    own.ballot().filter(|found| finished.said.is_none() && *found != paxos.own())
+                {
                     paxos.pass(found.counter);
                 }
                 match paxos.confirmed(id, finished.ballot, &contents) {
@@ -93,16 +95,30 @@ impl Member {
         }
         self.hurry(now);
         self.renew(out);
+        self.remember(out);
     }
 
-    /// Files that lack the newest ballot are written at once.
+    /// Files that lack the newest ballot, or a report since somebody asked for one, are written at once.
     pub(super) fn hurry(&mut self, now: Nanos) {
-        let Some(paxos) = &self.paxos else { return };
-        let newest = paxos.own().counter;
+        let newest = self.paxos.as_ref().map(|paxos| paxos.own().counter);
         for state in self.files.values_mut() {
-            if state.ballot().is_some_and(|ballot| ballot < newest) {
+            let lacks_ballot =
+                newest.is_some_and(|newest| state.ballot().is_some_and(|ballot| ballot < newest));
+            if lacks_ballot || self.remembering.is_some_and(|asked| state.said <= asked) {
                 state.next = now;
             }
+        }
+    }
+
+    /// Answers who asked to have a generation remembered, when a majority of the files was written and read since.
+    fn remember(&mut self, out: &mut Vec<Action>) {
+        let counted = self.decided.files.iter().filter_map(|file| self.files.get(&file.id));
+        let said = counted.filter(|state| !state.is_aside).map(|state| state.said);
+        if let Some(asked) = self.remembering
+            && said.filter(|said| *said > asked).count() >= self.decided.majority()
+        {
+            self.remembering = None;
+            out.push(Action::Remembered(self.registry));
         }
     }
 
@@ -116,6 +132,7 @@ impl Member {
             self.learn(view, now, out);
         }
         for report in contents.places.iter().filter_map(|place| place.heartbeat.good()) {
+            self.registry = self.registry.max(report.registry);
             if report.node != self.me {
                 self.peers.seen(report, now);
                 self.absorb_proofs(report);

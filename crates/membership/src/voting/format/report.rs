@@ -11,8 +11,9 @@
 //! | 24 | 8 | lease in nanoseconds |
 //! | 32 | 2 | nodes that it hears, a bit each |
 //! | 34 | 6 | zero |
-//! | 40 | 16 x 8 | by node: last life that is proved to be over, 0 none |
-//! | 168 | 520 | the last view that it knows to be decided (as in a ballot) |
+//! | 40 | 8 | greatest generation of the registry that is to be remembered |
+//! | 48 | 16 x 8 | by node: last life that is proved to be over, 0 none |
+//! | 176 | 520 | the last view that it knows to be decided (as in a ballot) |
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ use super::view::{self, VIEW};
 use crate::protocol::Report;
 
 /// Bytes of a message.
-pub const MESSAGE: usize = 688;
+pub const MESSAGE: usize = 696;
 
 const FORMAT: u16 = 1;
 const REACHES: u8 = 1;
@@ -44,6 +45,7 @@ struct Layout {
     lease: U64,
     hears: U16,
     zero: [u8; 6],
+    registry: U64,
     dead: [U64; MAX_NODES],
     decided: [u8; VIEW],
 }
@@ -91,6 +93,7 @@ pub(super) fn encode(report: &Report) -> [u8; MESSAGE] {
         lease: U64::new(report.lease.0),
         hears: U16::new(hears),
         zero: [0; 6],
+        registry: U64::new(report.registry),
         dead: report.dead.map(|life| U64::new(life.0)),
         decided: view::encode(&report.decided),
     };
@@ -118,6 +121,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Report> {
         reaches: layout.flags & REACHES != 0,
         leaving: layout.flags & LEAVING != 0,
         lease: Nanos(layout.lease.get()),
+        registry: layout.registry.get(),
         dead: layout.dead.map(|life| Incarnation(life.get())),
         decided: Arc::new(view::decode(&layout.decided)?),
     })

@@ -27,6 +27,7 @@ fn a_report(counter: u64) -> Report {
         reaches: true,
         leaving: false,
         lease: Nanos::from_ms(900),
+        registry: 5 << 32 | 9,
         dead: std::array::from_fn(|node| Incarnation(node as u64 % 3)),
         decided: Arc::new(view(6)),
     }
