@@ -33,6 +33,7 @@ fn each_property_notices_what_breaks_it() {
         (Sabotage::GrantRefused, "exclusive"),
         (Sabotage::OldToken, "tokens"),
         (Sabotage::OtherMode, "answers"),
+        (Sabotage::OtherReason, "answers"),
         (Sabotage::ForgetGrant, "union"),
         (Sabotage::VouchForLost, "values"),
         (Sabotage::WrongValue, "values"),

@@ -31,11 +31,14 @@ pub enum Why {
     /// A value for the value block without the right to write it: it is written from PW or EX, when that is given up.
     #[error("the value block is written when PW or EX is given up")]
     NotWriter,
+    /// The lock was converted as often as its requests can be told apart.
+    #[error("converted four thousand million times: unlock it, and lock it again")]
+    WornOut,
 }
 
 impl Why {
     /// Every reason.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::NotGranted,
         Self::TimedOut,
         Self::Cancelled,
@@ -45,6 +48,7 @@ impl Why {
         Self::Unknown,
         Self::Busy,
         Self::NotWriter,
+        Self::WornOut,
     ];
 
     /// The reason with this number on the wire.

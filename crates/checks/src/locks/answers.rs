@@ -1,6 +1,6 @@
 //! Each request is answered once, with what was asked; at the end nobody waits, and nothing is left anywhere.
 
-use plexus_locks::protocol::{Mode, Why};
+use plexus_locks::protocol::{Mode, Patience, Why};
 
 use super::{Id, Locks, Node};
 use crate::failure::Broken;
@@ -20,12 +20,19 @@ pub(crate) fn granted(run: &Locks, id: Id, mode: Mode) -> Result<(), Broken> {
 /// So does a refusal; and a reason has its ground.
 pub(crate) fn refused(run: &Locks, id: Id, why: Why) -> Result<(), Broken> {
     match run.locks.get(&id) {
-        Some(lock) if lock.asked.is_some() => match why {
-            Why::Unknown | Why::Busy | Why::NotWriter => Err(broken(format!("{id:?} was in order: {why}"))),
-            Why::TooManyLocks if run.params.locks_max > 100 => Err(broken(format!("{id:?}: {why}"))),
-            Why::TooManyWaiting if run.params.waiting_max > 50 => Err(broken(format!("{id:?}: {why}"))),
-            _ => Ok(()),
-        },
+        Some(lock) if lock.asked.is_some() => {
+            let good = match why {
+                Why::NotGranted => lock.patience == Patience::Try,
+                Why::TimedOut => matches!(lock.patience, Patience::Until(end) if end.0 <= run.now()),
+                Why::Cancelled => lock.cancelled,
+                // The file for circles looks at the rest.
+                Why::Deadlock => lock.patience != Patience::Try,
+                Why::TooManyLocks => run.params.locks_max < 100 && lock.granted.is_none(),
+                Why::TooManyWaiting => run.params.waiting_max < 50,
+                Why::Unknown | Why::Busy | Why::NotWriter | Why::WornOut => false,
+            };
+            if good { Ok(()) } else { Err(broken(format!("{id:?} is refused ({why}) and is {lock:?}"))) }
+        }
         other => Err(broken(format!("{id:?} is refused ({why}) and is {other:?}"))),
     }
 }

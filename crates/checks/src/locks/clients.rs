@@ -46,7 +46,7 @@ impl Locks {
         if !waiting.is_empty() {
             let id = *random.pick(&waiting);
             return match random.below(100) {
-                0..4 => self.handle(node, self.locks[&id].worker, Event::Cancel { lock: id.1 }),
+                0..4 => self.cancel(id),
                 4..6 => self.unlock(id),
                 6..20 if self.params.several && waiting.len() + held.len() < MOST => self.lock(node, client),
                 _ => Ok(()),
@@ -99,8 +99,8 @@ impl Locks {
         self.next_lock += 1;
         self.operations += 1;
         let lock = LockId(self.next_lock);
-        let new =
-            Lock { worker, client, name, granted: None, asked: Some(mode), notify, told: false, requests: 1 };
+        let (granted, asked, told, requests, cancelled) = (None, Some(mode), false, 1, false);
+        let new = Lock { worker, client, name, granted, asked, notify, told, requests, patience, cancelled };
         self.locks.insert((node, lock), new);
         let &Client { owner, born } = &self.nodes[node].clients[client];
         let name = self.names[name].clone();
@@ -112,9 +112,17 @@ impl Locks {
         self.operations += 1;
         let value = self.written(id, Some(mode));
         let Some(lock) = self.locks.get_mut(&id) else { return Ok(()) };
-        (lock.asked, lock.requests) = (Some(mode), lock.requests + 1);
+        (lock.asked, lock.patience, lock.cancelled) = (Some(mode), patience, false);
+        lock.requests += 1;
         let worker = lock.worker;
         self.handle(id.0, worker, Event::Convert { lock: id.1, mode, patience, value })
+    }
+
+    fn cancel(&mut self, id: Id) -> Result<(), Broken> {
+        let Some(lock) = self.locks.get_mut(&id) else { return Ok(()) };
+        lock.cancelled = true;
+        let worker = lock.worker;
+        self.handle(id.0, worker, Event::Cancel { lock: id.1 })
     }
 
     pub(crate) fn unlock(&mut self, id: Id) -> Result<(), Broken> {
@@ -124,7 +132,7 @@ impl Locks {
         if lock.asked.is_none() {
             self.locks.remove(&id);
         } else if let Some(lock) = self.locks.get_mut(&id) {
-            lock.granted = None;
+            (lock.granted, lock.cancelled) = (None, true);
         }
         self.handle(id.0, worker, Event::Unlock { lock: id.1, value })
     }

@@ -23,7 +23,7 @@ pub mod values;
 use std::collections::BTreeMap;
 
 use plexus_base::{Epoch, Nanos, WorkerId};
-use plexus_locks::protocol::{Action, Counts, Errand, Event, LockId, Members, Mode, Name, Why};
+use plexus_locks::protocol::{Action, Counts, Errand, Event, LockId, Members, Mode, Name, Patience, Why};
 use plexus_sim::Engine;
 
 pub use self::sabotage::Sabotage;
@@ -78,6 +78,10 @@ pub(crate) struct Lock {
     pub(crate) told: bool,
     /// How many times it was asked for or converted.
     pub(crate) requests: u32,
+    /// How long its request waits.
+    pub(crate) patience: Patience,
+    /// Its client wants its request no longer.
+    pub(crate) cancelled: bool,
 }
 
 impl Lock {
@@ -330,6 +334,8 @@ impl Locks {
     fn carry(&mut self, node: usize, worker: usize, action: Action) -> Result<(), Broken> {
         match action {
             Action::Send { to, message } => self.send(node, to, worker, message),
+            // What workers say to each other may be lost.
+            Action::Tell { .. } if self.engine.random.percent(self.params.tells_lost) => {}
             Action::Tell { worker, errand } => {
                 let (after, life) = (self.params.delay(&mut self.engine.random), self.nodes[node].life);
                 self.under_way += 1;

@@ -30,6 +30,8 @@ pub(crate) struct Params {
     pub(crate) strong: u64,
     /// Clients ask for a further lock while they wait.
     pub(crate) several: bool,
+    /// Of a hundred words of a worker to another of its node, so many are lost.
+    pub(crate) tells_lost: u64,
     /// Between two standstills, at most.
     pub(crate) freeze_ns: u64,
 }
@@ -53,6 +55,7 @@ impl Params {
             client_deaths: if quiet { 0 } else { *random.pick(&[0, 2, 5]) },
             strong: random.between(10, 90),
             several: random.percent(30),
+            tells_lost: *random.pick(&[0, 0, 10]),
             freeze_ns: *random.pick(&[50_000, 300_000]),
         }
     }

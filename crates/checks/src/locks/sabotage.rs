@@ -21,6 +21,8 @@ pub enum Sabotage {
     WrongValue,
     /// A client that cancelled is told of a deadlock.
     FalseVictim,
+    /// A client that was not to wait is told that it waited too long.
+    OtherReason,
     /// Workers do not tell each other, and masters do not tell homes, who waits for whom.
     NoSearch,
     /// A new master is not told what is held.
@@ -65,6 +67,9 @@ impl Sabotage {
             (Self::WrongValue, Action::Granted { lock, mode, token, mut value }) if sometimes => {
                 value.bytes[0] ^= 1;
                 Some(Action::Granted { lock, mode, token, value })
+            }
+            (Self::OtherReason, Action::Refused { lock, why: Why::NotGranted }) => {
+                Some(Action::Refused { lock, why: Why::TimedOut })
             }
             (Self::FalseVictim, Action::Refused { lock, why: Why::Cancelled }) => {
                 Some(Action::Refused { lock, why: Why::Deadlock })

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use plexus_base::NodeId;
-use plexus_locks::protocol::{LockId, Mode, Shard, Token};
+use plexus_locks::protocol::{LockId, Mode, Name, Shard, Token};
 
 use super::{Locks, Node};
 use crate::failure::Broken;
@@ -46,19 +46,14 @@ fn broken(what: String) -> Broken {
     Broken::general("union", what)
 }
 
-type Holds = BTreeSet<(usize, NodeId, LockId, Mode, Token)>;
-type Waits = BTreeSet<(usize, NodeId, LockId, u32, Mode)>;
-
-/// By names' hashes, shortened to what a set can be printed with.
-fn short(name: &plexus_locks::protocol::Name) -> usize {
-    name.bytes().last().copied().map_or(0, usize::from)
-}
+type Holds = BTreeSet<(Name, NodeId, LockId, Mode, Token)>;
+type Waits = BTreeSet<(Name, NodeId, LockId, u32, Mode)>;
 
 fn homes(shard: &Shard, held: &mut Holds, waiting: &mut Waits) {
     let me = shard.config().me;
     for (lock, own) in shard.locks() {
-        held.extend(own.hold().map(|hold| (short(own.name()), me, lock, hold.mode, hold.token)));
-        waiting.extend(own.asked().map(|(seq, mode)| (short(own.name()), me, lock, seq, mode)));
+        held.extend(own.hold().map(|hold| (own.name().clone(), me, lock, hold.mode, hold.token)));
+        waiting.extend(own.asked().map(|(seq, mode)| (own.name().clone(), me, lock, seq, mode)));
     }
 }
 
@@ -67,11 +62,10 @@ fn masters(run: &Locks, shard: &Shard, known: &mut Holds, queued: &mut Waits) ->
         if run.view.master(name.partition()) != shard.config().me {
             return Err(broken(format!("{} masters {name:?}, which another does", shard.config().me)));
         }
-        let name = short(name);
         let holders = resource.granted().iter();
-        known.extend(holders.map(|held| (name, held.who.node, held.who.lock, held.mode, held.token)));
+        known.extend(holders.map(|held| (name.clone(), held.who.node, held.who.lock, held.mode, held.token)));
         let waiters = resource.converting().chain(resource.waiting());
-        queued.extend(waiters.map(|at| (name, at.who.node, at.who.lock, at.seq, at.mode)));
+        queued.extend(waiters.map(|at| (name.clone(), at.who.node, at.who.lock, at.seq, at.mode)));
         let Some(first) = resource.converting().chain(resource.waiting()).next() else { continue };
         let blocks = |mode: Mode| !first.mode.goes_with(mode);
         for held in resource.granted().iter().filter(|held| held.who != first.who && blocks(held.mode)) {

@@ -10,6 +10,7 @@ use plexus_base::{Epoch, Nanos, NodeId};
 use super::{
     Action, LockId, Mode, Name, Owner, Patience, Place, Places, Token, VALUE_LEN, Value, Want, Why,
     core::Core,
+    master::Fault,
     message::{Blocking, Body, Cancel, Convert, Granted, Origin, Record, Refused, Request, Unlock},
 };
 
@@ -197,7 +198,10 @@ impl Home {
             None => Some(Why::Unknown),
             Some(Held { hold: Some(hold), pending: None, .. }) => {
                 let writes = hold.mode.writes() && mode.is_within(hold.mode);
-                (value.is_some() && !writes).then_some(Why::NotWriter)
+                match hold.seq {
+                    u32::MAX => Some(Why::WornOut),
+                    _ => (value.is_some() && !writes).then_some(Why::NotWriter),
+                }
             }
             Some(_) => Some(Why::Busy),
         };
@@ -244,6 +248,10 @@ impl Home {
     }
 
     pub(super) fn unlock(&mut self, lock: LockId, value: Option<[u8; VALUE_LEN]>, core: &mut Core) {
+        let may_write = self.locks.get(&lock).is_none_or(|held| held.usable().is_some_and(Mode::writes));
+        if value.is_some() && !may_write {
+            return core.out.push(Action::Refused { lock, why: Why::NotWriter });
+        }
         if let Some(Held { pending: Some(_), .. }) = self.locks.get(&lock) {
             core.counts.cancelled += 1;
             core.out.push(Action::Refused { lock, why: Why::Cancelled });
@@ -315,18 +323,23 @@ impl Home {
         looking
     }
 
-    pub(super) fn granted(&mut self, granted: Granted, core: &mut Core) {
+    pub(super) fn granted(&mut self, granted: Granted, core: &mut Core) -> Result<(), Fault> {
         let Granted { lock, seq, mode, token, value } = granted;
-        if self.locks.get(&lock).is_none_or(|held| held.seq != seq) {
-            return;
+        match self.locks.get(&lock).and_then(Held::asked) {
+            Some((asked, wanted)) if asked == seq && wanted != mode => {
+                return Err("a grant of another mode than was asked for");
+            }
+            Some((asked, _)) if asked == seq => {}
+            _ => return Ok(()),
         }
-        let Some(pending) = self.answered(lock) else { return };
+        let Some(pending) = self.answered(lock) else { return Ok(()) };
         core.counts.granted += 1;
         core.counts.too_late += u64::from(pending.ending.is_some());
         if let Some(held) = self.locks.get_mut(&lock) {
             held.hold = Some(Hold { mode, token, seq, value });
         }
         core.out.push(Action::Granted { lock, mode, token, value });
+        Ok(())
     }
 
     pub(super) fn refused(&mut self, refused: Refused, core: &mut Core) {

@@ -78,11 +78,12 @@ pub enum Event {
         /// What to write into the value block: from PW or EX to less only.
         value: Option<[u8; VALUE_LEN]>,
     },
-    /// A client gives a lock up, whether it has it or waits for it (then that is answered as cancelled). Nothing is answered.
+    /// A client gives a lock up, whether it has it or waits for it (then that is answered as cancelled). Nothing else is
+    /// answered, unless a value comes with it that may not be written: then that is, and the lock stays.
     Unlock {
         /// The lock.
         lock: LockId,
-        /// What to write into the value block: from PW or EX only.
+        /// What to write into the value block: from PW or EX only, as far as its client may use it now.
         value: Option<[u8; VALUE_LEN]>,
     },
     /// A client no longer waits for a lock or conversion. It is answered all the same: the grant may have been faster.

@@ -10,7 +10,8 @@ use super::{
     Mode, Name, Places, Token, Validity, Value, Why,
     core::Core,
     message::{
-        Blocking, Body, Cancel, Chased, Convert, Granted, Handover, Probe, Record, Refused, Request, Unlock,
+        Blocking, Body, Cancel, Chased, Convert, Granted, Handover, MAX_CHASED, Probe, Record, Refused,
+        Request, Unlock,
     },
     resource::{Holder, Outcome, Resource, Waiter, Who},
 };
@@ -52,7 +53,7 @@ impl Master {
             return refused(who, seq, Why::TooManyWaiting, core);
         }
         let since = since(core.now, waited_ns);
-        resource.waiting.push_back(Waiter { who, seq, mode, since, attempt, notify });
+        resource.wait(true, Waiter { who, seq, mode, since, attempt, notify });
         self.settle(&name, core);
     }
 
@@ -84,7 +85,7 @@ impl Master {
             refused(who, seq, Why::TooManyWaiting, core);
         } else {
             let (since, notify) = (since(core.now, waited_ns), holder.notify);
-            resource.converting.push_back(Waiter { who, seq, mode, since, attempt, notify });
+            resource.wait(false, Waiter { who, seq, mode, since, attempt, notify });
         }
         self.settle(&name, core);
         Ok(())
@@ -133,7 +134,9 @@ impl Master {
             return;
         }
         for (node, blockers) in chased {
-            core.send(node, Body::Chase(blockers, Box::new(probe.clone())));
+            for some in blockers.chunks(MAX_CHASED) {
+                core.send(node, Body::Chase(some.to_vec(), Box::new(probe.clone())));
+            }
         }
     }
 
@@ -172,8 +175,8 @@ impl Master {
         self.token = token;
         let changed = self.changed.get_or_insert_default();
         for (name, resource) in &mut self.resources {
-            let holders = resource.granted.iter().map(|holder| holder.who);
-            let all = holders.chain(resource.waiting.iter().map(|waiter| waiter.who));
+            let holders = resource.granted().iter().map(|holder| holder.who);
+            let all = holders.chain(resource.waiting().map(|waiter| waiter.who));
             let dead: Vec<Who> = all.filter(|who| is_gone(who.node)).collect();
             for who in &dead {
                 core.counts.purged += 1;
@@ -189,7 +192,7 @@ impl Master {
         self.resources.retain(|name, resource| {
             let forget = forgotten(name);
             if forget {
-                let writer = resource.granted.iter().any(|holder| holder.mode.writes());
+                let writer = resource.granted().iter().any(|holder| holder.mode.writes());
                 values.insert(name.clone(), Handover { name: name.clone(), value: resource.value, writer });
             }
             !forget

@@ -7,6 +7,9 @@ use super::{LockId, Mode, Name, Places, Token, VALUE_LEN, Value, Why};
 /// Most hops that a search for a deadlock goes: a longer circle is not found, and ends by the patience of its members.
 pub const MAX_HOPS: usize = 128;
 
+/// Most locks in one [`Body::Chase`]: a master that names more says it in several.
+pub const MAX_CHASED: usize = 1024;
+
 /// Which of two directions a message goes, each with credits of its own. All of one kind from one node to another arrive once each and
 /// in order, as long as both live.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -244,6 +247,32 @@ pub struct Hop {
     pub seq: u32,
     /// The lock that it waits for, of a client of the next hop's node, or of the origin's.
     pub blocker: Chased,
+}
+
+impl Body {
+    /// The resource that it is about, if it asks something of the master of one.
+    #[must_use]
+    pub fn resource(&self) -> Option<&Name> {
+        match self {
+            Self::Request(Request { name, .. })
+            | Self::Convert(Convert { name, .. })
+            | Self::Unlock(Unlock { name, .. })
+            | Self::Cancel(Cancel { name, .. })
+            | Self::Probe(name, _) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The lock that it is about, if it is a master's word to who has or wants it.
+    #[must_use]
+    pub fn about(&self) -> Option<LockId> {
+        match self {
+            Self::Granted(Granted { lock, .. })
+            | Self::Refused(Refused { lock, .. })
+            | Self::Blocking(Blocking { lock, .. }) => Some(*lock),
+            _ => None,
+        }
+    }
 }
 
 impl Message {

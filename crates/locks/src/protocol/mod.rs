@@ -32,7 +32,8 @@
 //!   any first part of them may have arrived. Nothing depends on the order of the two kinds. The sender's life comes with each.
 //! - A view is handed in when everybody outside of it is dead or fenced. Views that are decided one after the other have epochs that are, and
 //!   a node that misses none recovers at less cost; it may miss some.
-//! - An owner's number means the same at all workers of a node; [`Action::Tell`] may arrive in any order.
+//! - An owner's number means the same at all workers of a node; [`Action::Tell`] may arrive in any order, and may be lost: a search that does not come
+//!   back begins again.
 //! - Handing in [`Event::Tick`] at [`Shard::next_tick`], or later.
 //! - Numbers of locks are never used again in one life of a node.
 //! - A client that converts may use what both modes allow from the moment it asks until it is answered ([`Held::usable`]).
@@ -43,6 +44,7 @@
 //! Whatever a member sends, nothing here panics: a message that no correct member sends is dropped with an [`Action::Fault`] that names who sent it. A member
 //! can still lie about what it holds, so the node should stop on the first.
 
+mod by_node;
 #[cfg(test)]
 mod bytes;
 mod core;
@@ -52,11 +54,13 @@ mod deadlock;
 mod explore;
 #[cfg(test)]
 mod fuzz;
+mod holders;
 mod home;
 mod interface;
 mod master;
 mod message;
 mod name;
+mod queue;
 mod recovery;
 mod resource;
 #[cfg(test)]
@@ -75,22 +79,27 @@ pub use deadlock::Errand;
 pub use home::{Held, Hold};
 pub use interface::{Action, Config, Event, LockId, Owner, Patience, Want};
 pub use message::{
-    Blocking, Body, Cancel, Chased, Convert, Granted, Handover, Hop, Kind, MAX_HOPS, Message, Origin, Probe,
-    Record, Refused, Request, Unlock,
+    Blocking, Body, Cancel, Chased, Convert, Granted, Handover, Hop, Kind, MAX_CHASED, MAX_HOPS, Message,
+    Origin, Probe, Record, Refused, Request, Unlock,
 };
 pub use name::{Name, NameError};
 pub use resource::{Holder, Resource, Waiter, Who};
 pub use wire::DecodeError;
 
 use self::{
+    by_node::ByNode,
     core::Core,
     home::Home,
     master::{Fault, Master},
     recovery::{HeldBack, Recovery, do_as_master},
 };
 
-/// Messages of a newer view that are kept until it comes: far more than a link has under way in the time that a view takes to reach everybody.
-const PARKED_MAX: usize = 1 << 20;
+/// Messages of newer views that are kept of each node until these come: far more than a link has under way in the time that a view takes to reach
+/// everybody.
+const PARKED_MAX: usize = 1 << 17;
+
+/// What came too early, of each node in its order.
+type Parked = ByNode<Vec<(Incarnation, Message)>>;
 
 /// All locks of one worker of one node, in both roles. See the [module](self).
 #[derive(Clone, Debug)]
@@ -101,7 +110,7 @@ pub struct Shard {
     recovering: Option<Recovery>,
     /// Value blocks of what was mastered here in the view before.
     values: BTreeMap<Name, Handover>,
-    parked: Vec<(NodeId, Incarnation, Message)>,
+    parked: Parked,
 }
 
 impl Shard {
@@ -125,7 +134,7 @@ impl Shard {
             master,
             recovering: None,
             values: BTreeMap::new(),
-            parked: Vec::new(),
+            parked: Parked::default(),
         };
         shard.ask(recovery);
         shard.settle();
@@ -227,10 +236,10 @@ impl Shard {
         let counts = &mut self.core.counts;
         if message.epoch > self.core.view.epoch {
             counts.new_epoch += 1;
-            if self.parked.len() < PARKED_MAX {
-                return self.parked.push((from, life, message));
-            }
-            return self.core.fault(from, "more messages of a view to come than can be kept");
+            return match self.parked.from(from) {
+                Some(parked) if parked.len() < PARKED_MAX => parked.push((life, message)),
+                _ => self.core.fault(from, "more messages of a view to come than can be kept"),
+            };
         }
         if self.core.view.life(from) != Some(life) || from == self.core.config.me {
             counts.strangers += 1;
@@ -244,16 +253,13 @@ impl Shard {
     /// A message of an earlier view from a member: good only about a partition whose master has not changed since.
     fn older(&mut self, from: NodeId, Message { epoch, body }: Message) {
         let me = self.core.config.me;
-        let place = match &body {
-            Body::Request(Request { name, .. })
-            | Body::Convert(Convert { name, .. })
-            | Body::Unlock(Unlock { name, .. })
-            | Body::Cancel(Cancel { name, .. }) => self.place_of(name).ok().map(|place| (place, me)),
-            Body::Granted(Granted { lock, .. })
-            | Body::Refused(Refused { lock, .. })
-            | Body::Blocking(Blocking { lock, .. }) => self.lock(*lock).map(|held| (held.place, from)),
-            // Searches begin again, and answers are to questions that nobody asks any more.
-            _ => None,
+        let place = match (body.resource(), body.about()) {
+            // Searches begin again.
+            (Some(_), _) if matches!(body, Body::Probe(..)) => None,
+            (Some(name), _) => self.place_of(name).ok().map(|place| (place, me)),
+            (None, Some(lock)) => self.lock(lock).map(|held| (held.place, from)),
+            // Answers to questions that nobody asks any more.
+            (None, None) => None,
         };
         let good = place.is_some_and(|(place, master)| {
             let mastery = self.core.masters.of(place);
@@ -266,7 +272,9 @@ impl Shard {
         self.core.counts.late += 1;
         match (place, &mut self.recovering) {
             (Some((place, master)), Some(recovery)) if master == me => {
-                recovery.held_back.push(HeldBack { from, epoch, place, body });
+                if let Err(what) = recovery.hold_back(HeldBack { from, epoch, place, body }) {
+                    self.core.fault(from, what);
+                }
             }
             _ => self.current(from, body),
         }
@@ -292,37 +300,32 @@ impl Shard {
                 self.chase(&chased, &probe);
                 Ok(())
             }
-            Body::Granted(Granted { lock, .. })
-            | Body::Refused(Refused { lock, .. })
-            | Body::Blocking(Blocking { lock, .. }) => self.for_home(from, lock, body),
-            Body::Request(Request { ref name, .. })
-            | Body::Convert(Convert { ref name, .. })
-            | Body::Unlock(Unlock { ref name, .. })
-            | Body::Cancel(Cancel { ref name, .. })
-            | Body::Probe(ref name, _) => {
-                let place = self.place_of(name)?;
+            Body::Granted(_) | Body::Refused(_) | Body::Blocking(_) => self.for_home(from, body),
+            Body::Request(_) | Body::Convert(_) | Body::Unlock(_) | Body::Cancel(_) | Body::Probe(..) => {
+                let place = body.resource().ok_or("a message about no resource")?;
+                let place = self.place_of(place)?;
                 if self.core.masters.of(place).master != self.core.config.me {
                     return Err("a message for another master");
                 }
                 let epoch = self.core.view.epoch;
                 match &mut self.recovering {
-                    Some(_) if matches!(body, Body::Probe(..)) => {}
-                    Some(recovery) => recovery.held_back.push(HeldBack { from, epoch, place, body }),
-                    None => return do_as_master(&mut self.master, from, body, &mut self.core),
+                    Some(_) if matches!(body, Body::Probe(..)) => Ok(()),
+                    Some(recovery) => recovery.hold_back(HeldBack { from, epoch, place, body }),
+                    None => do_as_master(&mut self.master, from, body, &mut self.core),
                 }
-                Ok(())
             }
         }
     }
 
     /// A master's word about a lock of a client of this node, which may have given it up meanwhile.
-    fn for_home(&mut self, from: NodeId, lock: LockId, body: Body) -> Result<(), Fault> {
-        let Some(held) = self.home.locks.get(&lock) else { return Ok(()) };
+    fn for_home(&mut self, from: NodeId, body: Body) -> Result<(), Fault> {
+        let held = body.about().and_then(|lock| self.home.locks.get(&lock));
+        let Some(held) = held else { return Ok(()) };
         if self.core.masters.of(held.place).master != from {
             return Err("an answer from someone who is not the master");
         }
         match body {
-            Body::Granted(granted) => self.home.granted(granted, &mut self.core),
+            Body::Granted(granted) => return self.home.granted(granted, &mut self.core),
             Body::Refused(refused) => self.home.refused(refused, &mut self.core),
             Body::Blocking(blocking) => self.home.blocking(blocking, &mut self.core),
             _ => return Err("a master's word that is none"),

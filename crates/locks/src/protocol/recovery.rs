@@ -25,10 +25,15 @@ use plexus_base::{Epoch, NodeId, NodeSet};
 
 use super::{
     Action, Members, Name, Place, Places, Shard, Token, Value,
+    by_node::ByNode,
     core::Core,
     master::{Fault, Master},
     message::{Body, Handover, Record, Request},
 };
+
+/// Messages of each node that are kept while the members change: more than all its clients' locks can make of what they ask again, and what they ask
+/// meanwhile.
+const HELD_BACK_MAX: usize = 1 << 24;
 
 /// A change of view that is under way here.
 #[derive(Clone, Debug)]
@@ -38,7 +43,9 @@ pub(super) struct Recovery {
     /// What is mastered here and not known yet.
     pub(super) need: Places,
     /// What masters are to do afterwards.
-    pub(super) held_back: Vec<HeldBack>,
+    held_back: Vec<HeldBack>,
+    /// How much of that is from each node.
+    held_back_of: ByNode<usize>,
     /// The value that the holders of a rebuilt resource know, with the token by which they do; none know it at first.
     known: BTreeMap<Name, Option<(Token, Value)>>,
     /// What the master before said.
@@ -57,7 +64,18 @@ pub(super) struct HeldBack {
 impl Recovery {
     pub(super) fn new(need: Places, view: &Members) -> Self {
         let awaited = view.members.iter().map(|(node, _)| *node).collect();
-        Self { awaited, need, held_back: Vec::new(), known: BTreeMap::new(), handed: BTreeMap::new() }
+        let (held_back, held_back_of) = (Vec::new(), ByNode::default());
+        Self { awaited, need, held_back, held_back_of, known: BTreeMap::new(), handed: BTreeMap::new() }
+    }
+
+    /// Keeps a message until the master is open.
+    pub(super) fn hold_back(&mut self, held: HeldBack) -> Result<(), Fault> {
+        match self.held_back_of.from(held.from) {
+            Some(count) if *count < HELD_BACK_MAX => *count += 1,
+            _ => return Err("more messages than can be kept while the members change"),
+        }
+        self.held_back.push(held);
+        Ok(())
     }
 }
 
@@ -65,7 +83,7 @@ impl Recovery {
 impl Recovery {
     /// What tells it from others, as far as one place goes.
     pub(super) fn print(&self, place: Place) -> String {
-        let Self { awaited, need, held_back, known, handed } = self;
+        let Self { awaited, need, held_back, known, handed, .. } = self;
         format!("{awaited:?} {} {held_back:?} {known:?} {handed:?}", need.contains(place))
     }
 }
@@ -100,16 +118,17 @@ impl Shard {
 
         let mut recovery = Recovery::new(need, &core.view);
         let held_back = interrupted.map(|interrupted| interrupted.held_back).unwrap_or_default();
-        recovery.held_back = held_back
-            .into_iter()
-            .filter(|held| {
-                let mastery = core.masters.of(held.place);
-                !is_gone(held.from) && mastery.master == me && mastery.since <= held.epoch
-            })
-            .collect();
+        for held in held_back {
+            let (from, mastery) = (held.from, core.masters.of(held.place));
+            if !is_gone(from) && mastery.master == me && mastery.since <= held.epoch {
+                recovery.hold_back(held).unwrap_or_else(|what| core.fault(from, what));
+            }
+        }
         self.ask(recovery);
-        for (from, life, message) in std::mem::take(&mut self.parked) {
-            self.arrived(from, life, message);
+        for (from, parked) in std::mem::take(&mut self.parked).into_iter() {
+            for (life, message) in parked {
+                self.arrived(from, life, message);
+            }
         }
     }
 
@@ -124,6 +143,9 @@ impl Shard {
     /// Answers who asks.
     pub(super) fn answer(&mut self, to: NodeId, need: &Places) {
         let core = &mut self.core;
+        if *need == Places::none() {
+            return core.send(to, Body::Done);
+        }
         let masters = core.masters.clone();
         let wanted = |name: &Name| {
             let place = masters.place(name.partition());

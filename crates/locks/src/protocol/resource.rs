@@ -7,11 +7,9 @@
 //! **Who blocks whom**, for the search for deadlocks: a request waits for the holders whose mode does not go with its own; where there are none it
 //! waits for the first of the queue, which holds it up. Each is a condition without which it is not granted.
 
-use std::collections::VecDeque;
-
 use plexus_base::NodeId;
 
-use super::{LockId, MODES, Mode, Token, VALUE_LEN, Value};
+use super::{LockId, MODES, Mode, Token, VALUE_LEN, Value, holders::Holders, queue::Queue};
 
 /// A lock, cluster-wide.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -76,11 +74,14 @@ pub(super) struct Blocker {
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Resource {
-    pub(super) granted: Vec<Holder>,
-    pub(super) converting: VecDeque<Waiter>,
-    pub(super) waiting: VecDeque<Waiter>,
+    granted: Holders,
+    queue: Queue,
     /// How many of the granted are in each mode.
     held: [u32; MODES],
+    /// The first of the queue, and the mode that it wants: all that held then and stand in its way were told.
+    told_of: Option<(Who, Mode)>,
+    /// Who was granted since.
+    fresh: Vec<Who>,
     pub(super) value: Value,
 }
 
@@ -88,7 +89,7 @@ impl Resource {
     /// Who holds it, in no order.
     #[must_use]
     pub fn granted(&self) -> &[Holder] {
-        &self.granted
+        self.granted.as_slice()
     }
 
     /// The value block.
@@ -99,68 +100,71 @@ impl Resource {
 
     /// Who converts, the first first.
     pub fn converting(&self) -> impl Iterator<Item = &Waiter> {
-        self.converting.iter()
+        self.queue.part(false)
     }
 
     /// Who waits for a new lock, the first first.
     pub fn waiting(&self) -> impl Iterator<Item = &Waiter> {
-        self.waiting.iter()
+        self.queue.part(true)
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.granted.is_empty() && self.waiting.is_empty()
+        self.granted().is_empty() && self.queue.has_no_new()
     }
 
     pub(super) fn queued(&self) -> usize {
-        self.converting.len() + self.waiting.len()
+        self.queue.len()
     }
 
-    pub(super) fn holder(&mut self, who: Who) -> Option<&mut Holder> {
-        self.granted.iter_mut().find(|holder| holder.who == who)
-    }
-
-    fn queue(&self) -> impl Iterator<Item = &Waiter> {
-        self.converting.iter().chain(&self.waiting)
+    pub(super) fn holder(&self, who: Who) -> Option<&Holder> {
+        self.granted.find(who)
     }
 
     /// The request of this lock that waits.
     pub(super) fn waiter(&self, who: Who) -> Option<&Waiter> {
-        self.queue().find(|waiter| waiter.who == who)
+        self.queue.find(who)
+    }
+
+    /// Adds a request for a new lock, or to convert one that is held.
+    pub(super) fn wait(&mut self, new: bool, waiter: Waiter) {
+        self.queue.add(new, waiter);
     }
 
     /// Adds a lock that is held: granted here, or elsewhere before.
     pub(super) fn hold(&mut self, holder: Holder) {
         self.held[holder.mode.index()] += 1;
-        self.granted.push(holder);
+        self.granted.add(holder);
+        self.granted_since(holder.who);
     }
 
     /// Gives a lock another mode, at once.
     pub(super) fn change(&mut self, who: Who, seq: u32, mode: Mode, token: Token) -> Option<Holder> {
-        let at = self.granted.iter().position(|holder| holder.who == who)?;
-        let holder = &mut self.granted[at];
+        let holder = self.granted.find_mut(who)?;
         self.held[holder.mode.index()] -= 1;
         self.held[mode.index()] += 1;
         (holder.mode, holder.seq, holder.token, holder.told) = (mode, seq, token, false);
-        Some(*holder)
+        let changed = *holder;
+        self.granted_since(who);
+        Some(changed)
+    }
+
+    fn granted_since(&mut self, who: Who) {
+        if self.told_of.is_some() {
+            self.fresh.push(who);
+        }
     }
 
     /// Takes a lock out, wherever it is; how it was held.
     pub(super) fn remove(&mut self, who: Who) -> Option<Holder> {
         self.cancel(who);
-        let at = self.granted.iter().position(|holder| holder.who == who)?;
-        let holder = self.granted.swap_remove(at);
+        let holder = self.granted.remove(who)?;
         self.held[holder.mode.index()] -= 1;
         Some(holder)
     }
 
     /// Takes a request out that waits; the lock that it was to convert stays.
     pub(super) fn cancel(&mut self, who: Who) -> Option<Waiter> {
-        for queue in [&mut self.converting, &mut self.waiting] {
-            if let Some(at) = queue.iter().position(|waiter| waiter.who == who) {
-                return queue.remove(at);
-            }
-        }
-        None
+        self.queue.remove(who)
     }
 
     /// A holder of `mode` gives it up, or down: what it leaves in the value block.
@@ -180,45 +184,69 @@ impl Resource {
 
     /// Brings the queues into the order of their waiting, which a rebuilt resource does not have yet.
     pub(super) fn sort(&mut self) {
-        for queue in [&mut self.converting, &mut self.waiting] {
-            queue.make_contiguous().sort_by_key(|waiter| (waiter.since, waiter.who));
-        }
+        self.queue.sort();
     }
 
     /// Grants what can be granted, refuses what must not wait, and finds who is to be told of those that wait.
     pub(super) fn settle(&mut self, token: &mut Token, out: &mut Vec<Outcome>) {
-        let blocked = loop {
-            let Some(first) = self.queue().next().copied() else { return };
-            let from = self.granted.iter().find(|holder| holder.who == first.who).map(|holder| holder.mode);
-            if !self.goes(first.mode, from) {
-                break first;
+        loop {
+            while self.grant_first(token, out) {}
+            let refused = self.queue.take_attempts();
+            if refused.is_empty() {
+                return self.tell_holders(out);
             }
-            *token = token.next();
-            self.cancel(first.who);
-            if from.is_some() {
-                let holder = self.change(first.who, first.seq, first.mode, *token);
-                out.extend(holder.map(Outcome::Granted));
-            } else {
-                let Waiter { who, seq, mode, notify, .. } = first;
-                let holder = Holder { who, mode, token: *token, seq, notify, told: false };
-                self.hold(holder);
-                out.push(Outcome::Granted(holder));
+            out.extend(refused.into_iter().map(Outcome::NotGranted));
+        }
+    }
+
+    /// Grants the first of the queue, if there is one and it can be.
+    fn grant_first(&mut self, token: &mut Token, out: &mut Vec<Outcome>) -> bool {
+        let Some((first, new)) = self.queue.first() else { return false };
+        let Waiter { who, seq, mode, notify, .. } = *first;
+        let from = if new { None } else { self.holder(who).map(|holder| holder.mode) };
+        if !self.goes(mode, from) {
+            return false;
+        }
+        *token = token.next();
+        self.cancel(who);
+        if from.is_some() {
+            let holder = self.change(who, seq, mode, *token);
+            out.extend(holder.map(Outcome::Granted));
+        } else {
+            let holder = Holder { who, mode, token: *token, seq, notify, told: false };
+            self.hold(holder);
+            out.push(Outcome::Granted(holder));
+        }
+        true
+    }
+
+    /// Tells those that stand in the way of the first of the queue, each once since it was granted. Only those are looked at who may not have been
+    /// told yet.
+    fn tell_holders(&mut self, out: &mut Vec<Outcome>) {
+        let Some((first, _)) = self.queue.first() else {
+            self.told_of = None;
+            self.fresh.clear();
+            return;
+        };
+        let (who, mode) = (first.who, first.mode);
+        let mut tell = |holder: &mut Holder| {
+            if holder.who != who && holder.notify && !holder.told && !mode.goes_with(holder.mode) {
+                holder.told = true;
+                out.push(Outcome::Blocking(*holder, mode));
             }
         };
-        if self.queue().any(|waiter| waiter.attempt) {
-            out.extend(self.queue().filter(|waiter| waiter.attempt).copied().map(Outcome::NotGranted));
-            self.converting.retain(|waiter| !waiter.attempt);
-            self.waiting.retain(|waiter| !waiter.attempt);
-            return self.settle(token, out);
-        }
-        for holder in &mut self.granted {
-            if holder.who != blocked.who
-                && holder.notify
-                && !holder.told
-                && !blocked.mode.goes_with(holder.mode)
-            {
-                holder.told = true;
-                out.push(Outcome::Blocking(*holder, blocked.mode));
+        match self.told_of.replace((who, mode)) {
+            Some((before, same)) if same == mode => {
+                // Who was first itself then was not told.
+                for who in
+                    std::mem::take(&mut self.fresh).into_iter().chain((before != who).then_some(before))
+                {
+                    self.granted.find_mut(who).into_iter().for_each(&mut tell);
+                }
+            }
+            _ => {
+                self.fresh.clear();
+                self.granted.iter_mut().for_each(tell);
             }
         }
     }
@@ -227,13 +255,13 @@ impl Resource {
     pub(super) fn blockers(&self, who: Who, seq: u32) -> Vec<Blocker> {
         let Some(waiter) = self.waiter(who).filter(|waiter| waiter.seq == seq) else { return Vec::new() };
         let against = |holder: &&Holder| holder.who != who && !waiter.mode.goes_with(holder.mode);
-        let holders = self.granted.iter().filter(against);
+        let holders = self.granted().iter().filter(against);
         let blockers: Vec<_> =
             holders.map(|holder| Blocker { who: holder.who, seq: holder.seq, queued: false }).collect();
         if !blockers.is_empty() {
             return blockers;
         }
-        let first = self.queue().next().filter(|first| first.who != who);
+        let first = self.queue.iter().next().filter(|first| first.who != who);
         first.map(|first| Blocker { who: first.who, seq: first.seq, queued: true }).into_iter().collect()
     }
 }

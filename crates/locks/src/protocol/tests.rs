@@ -181,12 +181,19 @@ fn what_cannot_be_asked_is_refused_with_the_reason() {
     few.convert(0, 1, Mode::EX, Some([1; VALUE_LEN]));
     few.convert(0, 1, Mode::PR, None);
     few.convert(0, 1, Mode::EX, Some([1; VALUE_LEN]));
+    few.unlock(0, 1, Some([1; VALUE_LEN]));
     assert_eq!(
         few.news(),
-        ["1-Unknown", "1+EX", "1?EX", "2-Busy", "1+EX", "1?EX", "1+PR", "1?EX", "1-NotWriter"]
+        ["1-Unknown", "1+EX", "1?EX", "2-Busy", "1+EX", "1?EX", "1+PR", "1?EX", "1-NotWriter", "1-NotWriter"]
     );
-    (3..10).for_each(|lock| few.lock(0, lock, FIRST, b"b", Mode::CR, Patience::Forever));
-    assert_eq!(few.news().last().map(String::as_str), Some("9-TooManyLocks"));
+    few.unlock(0, 1, None);
+    assert_eq!(few.news(), ["2+EX"]);
+    few.shards[0].home.locks.get_mut(&LockId(2)).and_then(|held| held.hold.as_mut()).expect("held").seq =
+        u32::MAX;
+    few.convert(0, 2, Mode::PR, None);
+    assert_eq!(few.news(), ["2-WornOut"]);
+    (3..11).for_each(|lock| few.lock(0, lock, FIRST, b"b", Mode::CR, Patience::Forever));
+    assert_eq!(few.news().last().map(String::as_str), Some("10-TooManyLocks"));
 }
 
 #[test]
@@ -237,6 +244,7 @@ fn values_are_written_on_the_way_down_and_lost_with_their_writer() {
     few.convert(0, 2, Mode::PR, Some([5; VALUE_LEN]));
     assert_eq!(few.value_of(2), (5, Validity::Valid));
     few.unlock(0, 2, Some([6; VALUE_LEN]));
+    few.unlock(0, 2, None);
     few.lock(0, 3, FIRST, &name, Mode::PW, Patience::Forever);
     assert_eq!(few.value_of(3), (5, Validity::Valid), "PR writes nothing");
     few.unlock(0, 3, Some([7; VALUE_LEN]));
@@ -398,4 +406,80 @@ fn a_new_master_serves_first_who_has_waited_longest() {
     few.unlock(1 - next, 2, None);
     let granted: Vec<String> = few.news().into_iter().filter(|news| news.contains('+')).collect();
     assert_eq!(granted, ["2+EX", "3+EX"]);
+}
+
+#[test]
+fn who_missed_a_view_asks_for_what_another_may_have_mastered_meanwhile() {
+    let mut few = Few::new(&[0, 1, 2]);
+    let all = [0, 1, 2, 3];
+    // Mastered by node 0, but by node 3 while that is there.
+    let mut names = (0..=255u8).map(|byte| vec![byte]);
+    let moved = names.find(|name| {
+        let partition = Name::new(name).expect("a name").partition();
+        (view(1, &[0, 1, 2]).master(partition), view(2, &all).master(partition)) == (NodeId(0), NodeId(3))
+    });
+    let moved = moved.expect("a newcomer gets something of everybody");
+    few.held_up = true;
+    let mut out = Vec::new();
+    few.shards.push(Shard::new(config(3), view(2, &all), &mut out));
+    few.took(3, out);
+    for node in [1, 2] {
+        few.event(node, Event::View(view(2, &all)));
+    }
+    // Node 0 has not heard of the view yet and answers all the same, for what it hears of it waits.
+    let late: Vec<_> = few.said.extract_if(.., |(_, to, _)| *to == NodeId(0)).collect();
+    few.said.push((0, NodeId(3), Message { epoch: Epoch(2), body: Body::Done }));
+    few.said.push((0, NodeId(1), Message { epoch: Epoch(2), body: Body::Done }));
+    few.said.push((0, NodeId(2), Message { epoch: Epoch(2), body: Body::Done }));
+    few.go_on();
+    few.lock(1, 1, FIRST, &moved, Mode::EX, Patience::Forever);
+    assert_eq!(few.news(), ["1+EX"]);
+    few.held_up = true;
+    few.said.retain(|(_, to, _)| *to != NodeId(3));
+    few.said.extend(late);
+    for node in [0, 1, 2] {
+        few.event(node, Event::View(view(3, &[0, 1, 2])));
+    }
+    few.go_on();
+    few.lock(2, 2, FIRST, &moved, Mode::EX, Patience::Try);
+    assert_eq!(few.news(), ["2-NotGranted"]);
+}
+
+#[test]
+fn a_grant_that_does_not_fit_the_request_is_a_fault_and_answers_nothing() {
+    let mut few = Few::new(&[0, 1]);
+    let name = few.name_at(1);
+    few.held_up = true;
+    few.lock(0, 1, FIRST, &name, Mode::CR, Patience::Forever);
+    let (lock, seq, token) = (LockId(1), 1, Token(1 << 40 | 7));
+    let body = Body::Granted(Granted { lock, seq, mode: Mode::EX, token, value: Value::default() });
+    let (life, message) = (Incarnation(1), Message { epoch: Epoch(1), body });
+    let mut out = Vec::new();
+    few.shards[0].handle(Nanos(0), Event::Message { from: NodeId(1), life, message }, &mut out);
+    assert!(matches!(out[..], [Action::Fault { from: NodeId(1), .. }]), "{out:?}");
+    few.go_on();
+    assert_eq!(few.news(), ["1+CR"]);
+}
+
+#[test]
+fn a_crowd_is_served_and_told_as_a_few_are() {
+    const CROWD: u64 = 600;
+    let mut few = Few::new(&[0, 1]);
+    for shard in &mut few.shards {
+        (shard.core.config.waiting_max, shard.core.config.locks_max) = (CROWD as usize, 2 * CROWD as usize);
+    }
+    let name = few.name_at(0);
+    (0..CROWD).for_each(|lock| few.lock(1, lock, Owner(lock), &name, Mode::PR, Patience::Forever));
+    few.news();
+    few.lock(0, CROWD, FIRST, &name, Mode::EX, Patience::Forever);
+    assert_eq!(few.news().len() as u64, CROWD, "each holder is told once");
+    (CROWD + 1..2 * CROWD)
+        .for_each(|lock| few.lock(0, lock, Owner(lock), &name, Mode::PR, Patience::Forever));
+    few.now = 1_000_000;
+    few.event(0, Event::Tick);
+    assert_eq!(few.news(), [""; 0], "nobody is told twice, and there is no circle");
+    (0..CROWD).for_each(|lock| few.unlock(1, lock, None));
+    few.unlock(0, CROWD, None);
+    let news = few.news();
+    assert_eq!((news.len() as u64, news[0].as_str(), news[2].as_str()), (CROWD + 1, "600+EX", "601+PR"));
 }

@@ -11,7 +11,7 @@
 //!  3     1  flags: bit 0 attempt, 1 notify, 2 again, 3 died, 4 a value follows, 5 confirming; bits 6-7 validity of the value
 //!  4     4  epoch
 //!  8     8  lock
-//! 16     4  seq, or (Chase) how many blockers, or (Records, Values) how many
+//! 16     4  seq, or (Chase) how many blockers, at most 1,024, or (Records, Values) how many
 //! 20     1  length of the name, 0: none
 //! 21     1  zero
 //! 22     2  (Probe, Chase) how many hops
@@ -47,8 +47,8 @@ use zerocopy::{
 use super::{
     LockId, Mode, Name, Places, Token, VALUE_LEN, Validity, Value, Why,
     message::{
-        Blocking, Body, Cancel, Chased, Convert, Granted, Handover, Hop, MAX_HOPS, Message, Origin, Probe,
-        Record, Refused, Request, Unlock,
+        Blocking, Body, Cancel, Chased, Convert, Granted, Handover, Hop, MAX_CHASED, MAX_HOPS, Message,
+        Origin, Probe, Record, Refused, Request, Unlock,
     },
 };
 
@@ -344,6 +344,9 @@ fn body(head: &Head, rest: &mut Reader<'_>) -> Result<Body, DecodeError> {
         11 => Body::Blocking(Blocking { lock, seq, wanted: mode(head.mode)? }),
         12 => {
             let probe = rest.probe(head)?;
+            if count > MAX_CHASED {
+                return Err(DecodeError::Field("number of blockers"));
+            }
             Body::Chase((0..count).map(|_| rest.blocker()).collect::<Result<_, _>>()?, Box::new(probe))
         }
         13 => Body::Ask(Places::from_wire(rest.take()?)),

@@ -73,9 +73,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
     thread::spawn(move || {
         let granted = tells.clone();
         let ended = control.call("lock", lock, |progress| {
-            let token = progress["granted"]["token"].as_u64().unwrap_or_default();
+            let news = progress["granted"]["token"].as_u64().map_or_else(
+                || News::Lost(anyhow!("the node says {progress}, which is no grant: is it of this version?")),
+                News::Granted,
+            );
             // Where nobody listens any more, here and below, the command has ended.
-            let _ = granted.send(News::Granted(token));
+            let _ = granted.send(news);
         });
         let why = ended.err().map_or_else(|| anyhow!("the node gave the lock up"), anyhow::Error::from);
         let _ = tells.send(News::Lost(why));

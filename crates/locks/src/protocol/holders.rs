@@ -1,0 +1,104 @@
+//! Who holds a resource: one mostly, thousands sometimes. A list, and beyond a few an index.
+
+use std::collections::BTreeMap;
+
+use super::resource::{Holder, Who};
+
+/// So many are found by looking at all of them.
+const FEW: usize = 16;
+
+/// The holders of a resource, in no order.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Holders {
+    list: Vec<Holder>,
+    /// Where each is in the list; empty as long as they are few.
+    index: BTreeMap<Who, usize>,
+}
+
+impl Holders {
+    pub(super) fn as_slice(&self) -> &[Holder] {
+        &self.list
+    }
+
+    fn place(&self, who: Who) -> Option<usize> {
+        if self.index.is_empty() {
+            self.list.iter().position(|holder| holder.who == who)
+        } else {
+            self.index.get(&who).copied()
+        }
+    }
+
+    pub(super) fn find(&self, who: Who) -> Option<&Holder> {
+        self.place(who).map(|at| &self.list[at])
+    }
+
+    pub(super) fn find_mut(&mut self, who: Who) -> Option<&mut Holder> {
+        self.place(who).map(|at| &mut self.list[at])
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Holder> {
+        self.list.iter_mut()
+    }
+
+    /// Adds one who is not there.
+    pub(super) fn add(&mut self, holder: Holder) {
+        self.list.push(holder);
+        if !self.index.is_empty() {
+            self.index.insert(holder.who, self.list.len() - 1);
+        } else if self.list.len() > FEW {
+            self.index = self.list.iter().enumerate().map(|(at, holder)| (holder.who, at)).collect();
+        }
+    }
+
+    pub(super) fn remove(&mut self, who: Who) -> Option<Holder> {
+        let at = self.place(who)?;
+        let holder = self.list.swap_remove(at);
+        self.index.remove(&who);
+        if self.list.len() <= FEW / 2 {
+            self.index.clear();
+        } else if let Some(moved) = self.list.get(at)
+            && !self.index.is_empty()
+        {
+            self.index.insert(moved.who, at);
+        }
+        Some(holder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use plexus_base::NodeId;
+    use plexus_sim::Random;
+
+    use super::{
+        super::{LockId, Mode, Token},
+        *,
+    };
+
+    fn who(number: u64) -> Who {
+        Who { node: NodeId((number % 3) as u8), lock: LockId(number) }
+    }
+
+    #[test]
+    fn they_are_a_set_however_many() {
+        let mut random = Random::new(7);
+        let (mut holders, mut model) = (Holders::default(), BTreeSet::new());
+        for round in 0..4_000 {
+            // Up to forty and down to none, several times.
+            let grows = random.percent(if round / 500 % 2 == 0 { 60 } else { 40 });
+            let one = who(random.below(40));
+            if grows && model.insert(one) {
+                let (mode, token, seq) = (Mode::PR, Token(1), 1);
+                holders.add(Holder { who: one, mode, token, seq, notify: false, told: false });
+            } else if !grows {
+                assert_eq!(holders.remove(one).map(|holder| holder.who), model.take(&one));
+            }
+            assert!((0..40).map(who).all(|who| holders.find(who).is_some() == model.contains(&who)));
+            let list: BTreeSet<Who> = holders.as_slice().iter().map(|holder| holder.who).collect();
+            assert_eq!((list, holders.as_slice().len()), (model.clone(), model.len()));
+            assert!(holders.as_slice().iter().all(|holder| holders.find(holder.who) == Some(holder)));
+        }
+    }
+}
