@@ -1,0 +1,446 @@
+//! The loop: takes what happens, hands it to the protocol with the time, and carries out what that says, in its order.
+
+use std::{
+    collections::VecDeque,
+    io,
+    net::UdpSocket,
+    sync::{
+        Arc,
+        mpsc::{self, SyncSender},
+    },
+    thread,
+};
+
+use plexus_base::{Epoch, Incarnation, MAX_NODES, Nanos, NodeId};
+use plexus_interconnect::mesh::Key;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::{
+    End, Guest, Priority, Settings, WishError,
+    clock::{self, timespec},
+    courier::News,
+    fate::FileFates,
+    files::{Files, Owner},
+    history::History,
+    inbox::{Answer, Inbox, Input},
+    post::{Letter, Post, datagram::Kind},
+    priority,
+    served::{Ask, Asker, Server},
+    status::FencingState,
+    watchdog::{Ending, Watchdog},
+};
+use crate::{
+    protocol::{
+        Action, Contents, Event, Failed, FileId, Member, Refused, Report, View, VotingFile, Wish, Writes,
+    },
+    voting::{
+        Done, Found,
+        format::{self, ClusterId, FileName},
+    },
+};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// Nothing is left but to say so.
+    Leaving,
+    Over {
+        left: bool,
+    },
+}
+
+/// Where the loop is connected.
+pub(super) struct Wires {
+    pub(super) guest: Arc<dyn Guest>,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) ending: Arc<Ending>,
+    pub(super) watchdog: Watchdog,
+    pub(super) views: mpsc::Sender<News>,
+    /// Dropped to end the thread that asks for keys.
+    pub(super) _keys: mpsc::Sender<()>,
+}
+
+pub(super) struct Driver {
+    pub(super) me: NodeId,
+    pub(super) life: Incarnation,
+    pub(super) cluster: ClusterId,
+    pub(super) lease_time: Nanos,
+    pub(super) member: Member,
+    pub(super) wires: Wires,
+    pub(super) post: Post,
+    pub(super) files: Files,
+    asker: Asker,
+    server: Server,
+    pub(super) fates: FileFates,
+    pub(super) history: History,
+    pub(super) priority: Priority,
+    /// The last view that the guest was handed.
+    told: Epoch,
+    /// Lives up to which a node is not listened to.
+    deaf: [Incarnation; MAX_NODES],
+    wish: Option<Answer>,
+    leaving: Vec<Answer>,
+    events: VecDeque<Event>,
+    wake: Nanos,
+    phase: Phase,
+}
+
+impl Driver {
+    pub(super) fn new(
+        settings: Settings,
+        keys: Vec<Key>,
+        sockets: Vec<UdpSocket>,
+        wires: Wires,
+    ) -> io::Result<Self> {
+        let Settings { me, life, profile, first, cluster, peers, files, .. } = settings;
+        let mut session = [0; 16];
+        getrandom::fill(&mut session).map_err(io::Error::other)?;
+        let mut post = Post::new((me, life), cluster, session, keys, sockets)?;
+        peers.into_iter().for_each(|(node, addresses)| post.place(node, addresses));
+        let (cluster, limit) = (ClusterId(u128::from_le_bytes(cluster)), profile.lease);
+        let now = clock::now();
+        Ok(Self {
+            me,
+            life,
+            cluster,
+            lease_time: limit,
+            member: Member::new(me, life, profile, Arc::new(first), now),
+            files: Files::new(cluster, limit, Arc::clone(&wires.inbox), files),
+            wires,
+            post,
+            asker: Asker::new(Nanos(profile.heartbeat.0 / 2), limit),
+            server: Server::new(cluster),
+            fates: FileFates::default(),
+            history: History::default(),
+            priority: Priority::Ordinary,
+            told: Epoch(0),
+            deaf: [Incarnation(0); MAX_NODES],
+            wish: None,
+            leaving: Vec::new(),
+            events: VecDeque::new(),
+            wake: now,
+            phase: Phase::Running,
+        })
+    }
+
+    pub(super) fn run(mut self) {
+        self.priority = priority::raise();
+        tracing::info!(priority = %self.priority, "membership starts");
+        let mut more = false;
+        while !self.is_over() {
+            self.handle(Event::Tick);
+            self.sleep(more);
+            for input in self.wires.inbox.take() {
+                self.take(input);
+            }
+            let mut letters = Vec::new();
+            more = self.post.receive(clock::now(), &mut letters);
+            for letter in letters {
+                self.read(letter);
+            }
+            self.give_up();
+        }
+        self.close();
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over { .. }) || self.wires.ending.is_over()
+    }
+
+    /// Until there is something to do.
+    fn sleep(&self, more: bool) {
+        let wakes = [Some(self.wake), self.asker.wake(), self.files.wake()];
+        let wake = wakes.into_iter().flatten().min().unwrap_or(self.wake);
+        let time = if more { Nanos(0) } else { wake.since(clock::now()) };
+        let sockets = self.post.sockets().iter().map(|socket| PollFd::new(socket, PollFlags::IN));
+        let mut watched: Vec<PollFd<'_>> = sockets.collect();
+        watched.push(PollFd::new(&self.wires.inbox.bell, PollFlags::IN));
+        // Interrupted or not: everything is looked at.
+        let _ = poll(&mut watched, Some(&timespec(time)));
+    }
+
+    /// Hands an event to the protocol, and all that comes of it at once.
+    fn handle(&mut self, event: Event) {
+        self.events.push_back(event);
+        let mut actions = Vec::new();
+        while let Some(event) = self.events.pop_front().filter(|_| self.phase == Phase::Running) {
+            let before = Arc::clone(self.member.decided());
+            self.member.handle(clock::now(), event, &mut actions);
+            for action in actions.drain(..) {
+                self.act(action, &before);
+            }
+            if self.phase == Phase::Leaving {
+                self.phase = Phase::Over { left: true };
+                self.wires.watchdog.stop(true);
+                self.leaving.drain(..).for_each(|whose| tell(&whose, Ok(())));
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action, before: &View) {
+        let now = clock::now();
+        match action {
+            Action::Send { to, report } => {
+                if self.phase == Phase::Leaving || self.wires.guest.is_well() {
+                    let message = format::message(&self.honest(&report));
+                    to.iter().for_each(|node| self.post.send(node, Kind::Report, &message));
+                }
+            }
+            Action::Turn { file, writes } => self.turn(file, writes, now),
+            Action::Wake(time) => self.wake = time,
+            Action::Decided(view) => {
+                tracing::info!(epoch = view.epoch.0, members = ?view.members(), "a view is decided");
+                self.history.decided(before, &view, |node| self.post.heard(node), now);
+                // Nobody takes it any more only when the guest's thread has panicked, which was reported.
+                let _ = self.wires.views.send(News::Decided(view));
+            }
+            Action::Opened(view) => {
+                let transition = self.history.opened(&view, now);
+                tracing::info!(epoch = view.epoch.0, members = ?view.members(), "a view is opened");
+                let _ = self.wires.views.send(News::Opened(view, transition));
+            }
+            Action::Lease(until) => {
+                if self.wires.ending.hold(until) {
+                    self.wires.watchdog.look();
+                }
+            }
+            Action::Fence(node, life) => self.fence(node, life),
+            Action::SetAside(file) => {
+                tracing::error!(file = %id(file), "a voting file is an older copy of itself: it is set aside");
+                self.fates.set_aside(file);
+            }
+            Action::Answer(Wish::Leave, answer) => {
+                let answer = answer.map_err(WishError::from);
+                self.leaving.drain(..).for_each(|whose| tell(&whose, answer));
+            }
+            Action::Answer(_, answer) => {
+                if let Some(whose) = self.wish.take() {
+                    tell(&whose, answer.map_err(WishError::from));
+                }
+            }
+            Action::Die(reason) => {
+                tracing::error!(%reason, "this node is no member any more and ends");
+                self.phase = Phase::Over { left: false };
+                self.wires.ending.end(End::Died(reason));
+            }
+            Action::Left => {
+                self.phase = Phase::Leaving;
+                self.wires.ending.end(End::Left);
+            }
+        }
+    }
+
+    /// A report names a view as opened only when the guest acts in none before it.
+    fn honest(&self, report: &Arc<Report>) -> Arc<Report> {
+        if report.opened <= self.told {
+            return Arc::clone(report);
+        }
+        Arc::new(Report { opened: self.told, ..(**report).clone() })
+    }
+
+    fn turn(&mut self, file: VotingFile, mut writes: Writes, now: Nanos) {
+        if writes.ballot.as_ref().is_some_and(|(_, ballot)| ballot.mbal > 0) {
+            self.history.balloted(now);
+        }
+        writes.heartbeat = writes.heartbeat.map(|report| self.honest(&report));
+        self.fates.began(file, now);
+        if !self.wires.guest.is_well() {
+            return self.failed(file.id, "this node is not well: it makes no progress".into());
+        }
+        let blocks = format::writes(FileName { cluster: self.cluster, file: file.id }, self.me, &writes);
+        match file.host.filter(|host| *host != self.me) {
+            Some(host) => {
+                let mut out = Vec::new();
+                self.asker.ask(host, file.id, &blocks, now, &mut out);
+                out.iter().for_each(|(to, kind, body)| self.post.send(*to, *kind, body));
+            }
+            None => {
+                let owner = Owner { node: self.me, life: self.life, turn: 0 };
+                if let Err(why) = self.files.begin(file.id, owner, false, blocks, now) {
+                    self.failed(file.id, why);
+                }
+            }
+        }
+    }
+
+    fn failed(&mut self, file: FileId, why: String) {
+        if self.fates.failed(file, &why) {
+            tracing::warn!(file = %id(file), %why, "a voting file does not answer");
+        }
+        self.events.push_back(Event::Finished { file, result: Err(Failed) });
+    }
+
+    fn finished(&mut self, file: FileId, contents: Box<Contents>) {
+        let now = clock::now();
+        if self.fates.finished(file, now) {
+            tracing::info!(file = %id(file), "a voting file answers");
+        }
+        let epoch = self.member.decided().epoch;
+        let ballots = contents.places.iter().filter_map(|place| place.ballot());
+        if ballots.clone().any(|ballot| ballot.decided.epoch == epoch && ballot.mbal > 0) {
+            self.history.balloted(now);
+        }
+        self.events.push_back(Event::Finished { file, result: Ok(contents) });
+    }
+
+    fn fence(&mut self, node: NodeId, life: Incarnation) {
+        self.history.fencing(node, life);
+        let (guest, inbox) = (Arc::clone(&self.wires.guest), Arc::clone(&self.wires.inbox));
+        let thread = thread::Builder::new().name(format!("plexus-fence-{}", node.0));
+        let fence = move || inbox.post(Input::Fenced(node, life, guest.fence(node, life)));
+        if let Err(error) = thread.spawn(fence) {
+            tracing::warn!(%node, %error, "no thread to fence on; its lease is waited for");
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        let event = match input {
+            Input::Turned(file, Done { number, result }) => {
+                if let Some(owner) = self.files.ended(file, number) {
+                    self.turned(file, owner, result.map_err(|error| error.to_string()));
+                }
+                return self.handle(Event::Tick);
+            }
+            Input::Lost(node, life) if node.index() < MAX_NODES => {
+                let deaf = &mut self.deaf[node.index()];
+                *deaf = (*deaf).max(life);
+                Event::Reset(node)
+            }
+            Input::Dead(node, life) if node.index() < MAX_NODES => {
+                self.history.proved(node, life, FencingState::Told, clock::now());
+                Event::Dead(node, life)
+            }
+            Input::Fenced(node, life, Some(proof)) => {
+                self.history.proved(node, life, FencingState::Proved(proof), clock::now());
+                Event::Dead(node, life)
+            }
+            Input::Wish(Wish::Leave, answer) => {
+                self.leaving.push(answer);
+                Event::Wish(Wish::Leave)
+            }
+            Input::Wish(_, answer) if self.wish.is_some() => {
+                return tell(&answer, Err(Refused::Busy.into()));
+            }
+            Input::Wish(wish, answer) => {
+                self.wish = Some(answer);
+                Event::Wish(wish)
+            }
+            Input::Status(answer) => return tell(&answer, self.status()),
+            Input::File(file, path) => return self.files.place(file, path),
+            Input::Peer(node, addresses) => return self.post.place(node, addresses),
+            Input::Keys(keys) => return self.post.rekey(keys),
+            Input::Told(epoch) => return self.told = epoch,
+            Input::Rebuilt(epoch) => return self.history.rebuilt(epoch, clock::now()),
+            Input::Stop => return self.phase = Phase::Over { left: false },
+            Input::Lost(..) | Input::Dead(..) | Input::Fenced(..) => return,
+        };
+        self.handle(event);
+    }
+
+    /// A turn at a file of this node is over.
+    fn turned(&mut self, file: FileId, owner: Owner, result: Result<Found, String>) {
+        match result {
+            Ok(Found::Contents(contents)) => self.finished(file, contents),
+            Err(why) if owner.node == self.me => self.failed(file, why),
+            Ok(Found::Packed(read)) => self.serve(file, owner, Some(read)),
+            Err(_) => self.serve(file, owner, None),
+        }
+    }
+
+    fn serve(&mut self, file: FileId, owner: Owner, read: Option<Arc<[u8]>>) {
+        let Owner { node, life, turn } = owner;
+        if let Some((way, pieces)) = self.server.over((node, life), file, turn, read) {
+            pieces.iter().for_each(|piece| self.post.reply(node, Kind::Answer, piece, way));
+        }
+    }
+
+    fn read(&mut self, letter: Letter) {
+        let Letter { from, life, kind, body, way } = letter;
+        match kind {
+            Kind::Hello => {}
+            Kind::Report => {
+                let Ok(report) = format::message_decoded(&body) else { return };
+                let is_its = (report.node, report.life) == (from, life);
+                if is_its && life > self.deaf[from.index()] {
+                    self.history.told(&report, clock::now());
+                    self.handle(Event::Heard(Arc::new(report)));
+                }
+            }
+            Kind::Ask => {
+                let (mut out, files) = (Vec::new(), &self.files);
+                let ask =
+                    self.server.asked((from, life), &body, way, |file| files.path(file).is_some(), &mut out);
+                out.iter().for_each(|piece| self.post.reply(from, Kind::Answer, piece, way));
+                if let Some(Ask { file, turn, writes }) = ask {
+                    let owner = Owner { node: from, life, turn };
+                    if self.files.begin(file, owner, true, writes, clock::now()).is_err() {
+                        self.serve(file, owner, None);
+                    }
+                }
+            }
+            Kind::Answer => {
+                if let Some((file, read)) = self.asker.answered(from, &body, clock::now()) {
+                    let name = FileName { cluster: self.cluster, file };
+                    match read.map(|bytes| format::contents(name, &bytes)) {
+                        Some(Ok(contents)) => self.finished(file, Box::new(contents)),
+                        Some(Err(error)) => self.failed(file, error.to_string()),
+                        None => {
+                            self.failed(file, format!("{from}, which serves it, could not read or write it"))
+                        }
+                    }
+                    self.handle(Event::Tick);
+                }
+            }
+            Kind::Missing => {
+                for piece in self.server.missing((from, life), &body) {
+                    self.post.reply(from, Kind::Answer, &piece, way);
+                }
+            }
+        }
+    }
+
+    /// Ends what has taken too long.
+    fn give_up(&mut self) {
+        let now = clock::now();
+        for (file, owner) in self.files.give_up(now) {
+            self.turned(file, owner, Err("it takes longer than a lease".into()));
+        }
+        let mut out = Vec::new();
+        for file in self.asker.remind(now, &mut out) {
+            self.failed(file, "the node that serves it does not answer".into());
+        }
+        out.iter().for_each(|(to, kind, body)| self.post.send(*to, *kind, body));
+    }
+
+    /// Nothing of this life goes on after this, except at disks that hang.
+    fn close(mut self) {
+        self.wires.ending.stop();
+        self.wires.watchdog.stop(self.phase == Phase::Over { left: true });
+        self.files.stop();
+        while let Some(until) = self.files.wake() {
+            self.wake = until;
+            self.sleep(false);
+            for input in self.wires.inbox.take() {
+                if let Input::Turned(file, done) = input {
+                    self.files.ended(file, done.number);
+                }
+            }
+            self.files.give_up(clock::now());
+        }
+        self.wires.inbox.close();
+        for thread in self.files.close() {
+            // A panic of the thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Who asked may have gone; else there is room for the answer.
+fn tell<T>(whom: &SyncSender<T>, what: T) {
+    let _ = whom.send(what);
+}
+
+/// A file as it is named to people.
+pub(super) fn id(file: FileId) -> String {
+    format!("{:016x}", file.0)
+}

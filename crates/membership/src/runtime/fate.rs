@@ -1,0 +1,58 @@
+//! How each voting file has done lately, as this node sees it.
+
+use std::collections::BTreeMap;
+
+use plexus_base::Nanos;
+
+use crate::protocol::{FileId, VotingFile};
+
+#[derive(Clone, Debug)]
+pub(super) struct Fate {
+    pub(super) file: VotingFile,
+    began: Nanos,
+    /// When a turn last went well, and how long it took.
+    pub(super) answered: Option<(Nanos, Nanos)>,
+    pub(super) error: Option<String>,
+    pub(super) is_aside: bool,
+}
+
+/// By file.
+#[derive(Debug, Default)]
+pub(super) struct FileFates(BTreeMap<FileId, Fate>);
+
+impl FileFates {
+    pub(super) fn began(&mut self, file: VotingFile, now: Nanos) {
+        let new = Fate { file, began: now, answered: None, error: None, is_aside: false };
+        let fate = self.0.entry(file.id).or_insert(new);
+        (fate.file, fate.began) = (file, now);
+    }
+
+    /// Whether that is news.
+    pub(super) fn failed(&mut self, file: FileId, why: &str) -> bool {
+        let Some(fate) = self.0.get_mut(&file) else { return false };
+        let is_news = fate.error.as_deref() != Some(why);
+        fate.error = Some(why.into());
+        is_news
+    }
+
+    /// Whether it had failed before.
+    pub(super) fn finished(&mut self, file: FileId, now: Nanos) -> bool {
+        let Some(fate) = self.0.get_mut(&file) else { return false };
+        fate.answered = Some((now, now.since(fate.began)));
+        fate.error.take().is_some()
+    }
+
+    pub(super) fn set_aside(&mut self, file: FileId) {
+        if let Some(fate) = self.0.get_mut(&file) {
+            fate.is_aside = true;
+        }
+    }
+
+    pub(super) fn of(&self, file: FileId) -> Option<&Fate> {
+        self.0.get(&file)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = (&FileId, &Fate)> {
+        self.0.iter()
+    }
+}

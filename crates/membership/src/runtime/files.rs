@@ -1,0 +1,235 @@
+//! The voting files that this node opens: its own turns at them, and those that it takes for others.
+//!
+//! Of each node one turn at a file is under way at most, and at most one more waits for its end: the newest. A turn that does not end in time
+//! counts as failed at once; the next one still waits for it, as long as it takes.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::JoinHandle,
+};
+
+use plexus_base::{Incarnation, Nanos, NodeId};
+
+use super::{
+    inbox::{Inbox, Input},
+    priority,
+};
+use crate::{
+    protocol::FileId,
+    voting::{
+        Desk, Job,
+        format::{ClusterId, FileName},
+    },
+};
+
+/// Whose turn it is, and which of its turns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Owner {
+    pub(super) node: NodeId,
+    pub(super) life: Incarnation,
+    pub(super) turn: u64,
+}
+
+/// The turns of one node at a file.
+#[derive(Default)]
+struct Lane {
+    /// The turn at the disk.
+    running: Option<u64>,
+    /// The next one.
+    waiting: Option<Job>,
+    /// The turn that somebody waits for, and until when.
+    awaited: Option<(u64, Owner, Nanos)>,
+}
+
+impl Lane {
+    /// A turn to hand to the disk now.
+    fn begin(&mut self, job: Job, owner: Owner, until: Nanos) -> Option<Job> {
+        self.awaited = Some((job.number, owner, until));
+        if self.running.is_some() {
+            self.waiting = Some(job);
+            return None;
+        }
+        self.running = Some(job.number);
+        Some(job)
+    }
+
+    /// The turn at the disk has ended: whose it was, if it is still waited for, and the next.
+    fn ended(&mut self) -> (Option<Owner>, Option<Job>) {
+        let ended = self.running.take();
+        let owner = self.awaited.filter(|(number, ..)| Some(*number) == ended).map(|(_, owner, _)| owner);
+        if owner.is_some() {
+            self.awaited = None;
+        }
+        let next = self.waiting.take();
+        self.running = next.as_ref().map(|job| job.number);
+        (owner, next)
+    }
+
+    /// Whose turn nobody waits for any longer.
+    fn give_up(&mut self, now: Nanos) -> Option<Owner> {
+        let (number, owner, _) = self.awaited.take_if(|(.., until)| *until <= now)?;
+        self.waiting.take_if(|job| job.number == number);
+        Some(owner)
+    }
+}
+
+struct Open {
+    desk: Desk,
+    lanes: BTreeMap<NodeId, Lane>,
+}
+
+/// See the module.
+pub(super) struct Files {
+    cluster: ClusterId,
+    /// A turn that takes longer renews nothing.
+    limit: Nanos,
+    inbox: Arc<Inbox>,
+    paths: BTreeMap<FileId, PathBuf>,
+    open: BTreeMap<FileId, Open>,
+    last: u64,
+}
+
+impl Files {
+    pub(super) fn new(
+        cluster: ClusterId,
+        limit: Nanos,
+        inbox: Arc<Inbox>,
+        paths: BTreeMap<FileId, PathBuf>,
+    ) -> Self {
+        Self { cluster, limit, inbox, paths, open: BTreeMap::new(), last: 0 }
+    }
+
+    /// Where a file stands; the first word counts.
+    pub(super) fn place(&mut self, file: FileId, path: PathBuf) {
+        self.paths.entry(file).or_insert(path);
+    }
+
+    pub(super) fn path(&self, file: FileId) -> Option<&Path> {
+        self.paths.get(&file).map(PathBuf::as_path)
+    }
+
+    /// Begins a turn, whose end is an [`Input::Turned`].
+    pub(super) fn begin(
+        &mut self,
+        file: FileId,
+        owner: Owner,
+        is_served: bool,
+        writes: Vec<(usize, Vec<u8>)>,
+        now: Nanos,
+    ) -> Result<(), String> {
+        let open = match self.open.entry(file) {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                let path = self.paths.get(&file).ok_or("this node has no path for it")?;
+                let (inbox, name) = (Arc::clone(&self.inbox), FileName { cluster: self.cluster, file });
+                let urgent = || {
+                    priority::raise();
+                };
+                let done = move |done| inbox.post(Input::Turned(file, done));
+                let desk = Desk::start(path.clone(), name, urgent, done);
+                let desk = desk.map_err(|error| format!("the system refuses a thread: {error}"))?;
+                entry.insert(Open { desk, lanes: BTreeMap::new() })
+            }
+        };
+        self.last += 1;
+        let job = Job { number: self.last, writes, is_served };
+        let lane = open.lanes.entry(owner.node).or_default();
+        if let Some(job) = lane.begin(job, owner, now + self.limit) {
+            open.desk.submit(job);
+        }
+        Ok(())
+    }
+
+    /// A turn at the disk has ended; whose it was, unless that was given up.
+    pub(super) fn ended(&mut self, file: FileId, number: u64) -> Option<Owner> {
+        let open = self.open.get_mut(&file)?;
+        let lane = open.lanes.values_mut().find(|lane| lane.running == Some(number))?;
+        let (owner, next) = lane.ended();
+        if let Some(next) = next {
+            open.desk.submit(next);
+        }
+        owner
+    }
+
+    /// Turns that have taken too long.
+    pub(super) fn give_up(&mut self, now: Nanos) -> Vec<(FileId, Owner)> {
+        let lanes = self
+            .open
+            .iter_mut()
+            .flat_map(|(file, open)| open.lanes.values_mut().map(move |lane| (*file, lane)));
+        lanes.filter_map(|(file, lane)| Some((file, lane.give_up(now)?))).collect()
+    }
+
+    /// When [`Files::give_up`] may find some.
+    pub(super) fn wake(&self) -> Option<Nanos> {
+        let lanes = self.open.values().flat_map(|open| open.lanes.values());
+        lanes.filter_map(|lane| lane.awaited.map(|(.., until)| until)).min()
+    }
+
+    /// Begins no turn that waits for another to end.
+    pub(super) fn stop(&mut self) {
+        let lanes = self.open.values_mut().flat_map(|open| open.lanes.values_mut());
+        lanes.for_each(|lane| lane.waiting = None);
+    }
+
+    /// No more turns. The threads whose turns end in time: they are worth waiting for.
+    pub(super) fn close(self) -> Vec<JoinHandle<()>> {
+        let stuck =
+            |open: &Open| open.lanes.values().any(|lane| lane.running.is_some() && lane.awaited.is_none());
+        let (_, sound): (Vec<Open>, Vec<Open>) = self.open.into_values().partition(stuck);
+        sound.into_iter().map(|open| open.desk.close()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATE: Nanos = Nanos(50);
+
+    fn owner(turn: u64) -> Owner {
+        Owner { node: NodeId(1), life: Incarnation(3), turn }
+    }
+
+    fn begin(lane: &mut Lane, number: u64) -> Option<u64> {
+        let job = Job { number, writes: Vec::new(), is_served: false };
+        lane.begin(job, owner(number), Nanos(number * 10)).map(|job| job.number)
+    }
+
+    #[test]
+    fn a_turn_that_is_given_up_is_still_ended_before_the_next() {
+        let mut lane = Lane::default();
+        assert_eq!(begin(&mut lane, 1), Some(1));
+        assert_eq!(lane.give_up(Nanos(9)), None);
+        assert_eq!(lane.give_up(Nanos(10)), Some(owner(1)));
+        assert_eq!(begin(&mut lane, 2), None, "the first is at the disk");
+        let (whose, next) = lane.ended();
+        assert_eq!((whose, next.map(|job| job.number)), (None, Some(2)));
+        let (whose, next) = lane.ended();
+        assert!(whose == Some(owner(2)) && next.is_none() && lane.running.is_none());
+    }
+
+    #[test]
+    fn a_turn_that_never_reached_the_disk_is_dropped() {
+        let mut lane = Lane::default();
+        assert_eq!(begin(&mut lane, 1), Some(1));
+        assert_eq!(lane.give_up(LATE), Some(owner(1)));
+        assert_eq!(begin(&mut lane, 2), None);
+        assert_eq!(lane.give_up(LATE), Some(owner(2)));
+        let (whose, next) = lane.ended();
+        assert!(whose.is_none() && next.is_none(), "both were given up");
+        assert_eq!(begin(&mut lane, 3), Some(3));
+    }
+
+    #[test]
+    fn of_those_that_wait_the_newest_is_next() {
+        let mut lane = Lane::default();
+        begin(&mut lane, 1);
+        begin(&mut lane, 2);
+        begin(&mut lane, 3);
+        let (whose, next) = lane.ended();
+        assert_eq!((whose, next.map(|job| job.number)), (None, Some(3)));
+    }
+}

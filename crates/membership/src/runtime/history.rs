@@ -1,0 +1,152 @@
+//! How views came about, as far as a node sees it from outside of the protocol: the phases of its transitions, and who was fenced.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use plexus_base::{Epoch, Incarnation, Nanos, NodeId};
+
+use super::status::{Fencing, FencingState, Phases, Transition};
+use crate::protocol::{Report, View};
+
+/// Transitions and fences that are remembered.
+const KEPT: usize = 16;
+
+/// From the moment that a view was begun until it is opened.
+#[derive(Debug, Default)]
+struct Steps {
+    began: Option<Nanos>,
+    decided: Option<Nanos>,
+    fenced: Option<Nanos>,
+    /// When the first of those that went was last heard.
+    silent: Option<Nanos>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    opened: Option<Arc<View>>,
+    steps: Steps,
+    waits: Vec<(NodeId, Incarnation)>,
+    transitions: VecDeque<Transition>,
+    opened_at: Nanos,
+    fences: VecDeque<Fencing>,
+}
+
+impl History {
+    /// A ballot for the next view was seen.
+    pub(super) fn balloted(&mut self, now: Nanos) {
+        self.steps.began.get_or_insert(now);
+    }
+
+    /// A view is decided, after `before`; when a node was last heard is asked of `heard`.
+    pub(super) fn decided(
+        &mut self,
+        before: &View,
+        view: &View,
+        heard: impl Fn(NodeId) -> Option<Nanos>,
+        now: Nanos,
+    ) {
+        let silent = before.gone(view).filter_map(|(node, _)| heard(node));
+        let steps = &mut self.steps;
+        steps.silent = silent.chain(steps.silent).min();
+        steps.began.get_or_insert(now);
+        steps.decided = Some(now);
+        steps.fenced = self.waits.is_empty().then_some(now);
+    }
+
+    /// A life is to be fenced.
+    pub(super) fn fencing(&mut self, node: NodeId, life: Incarnation) {
+        self.steps.fenced = None;
+        self.waits.push((node, life));
+        push(&mut self.fences, Fencing { node: node.0, life: life.0, state: FencingState::UnderWay });
+    }
+
+    /// A life is proved to be over.
+    pub(super) fn proved(&mut self, node: NodeId, life: Incarnation, how: FencingState, now: Nanos) {
+        for fence in &mut self.fences {
+            let same = fence.node == node.0 && fence.life <= life.0;
+            if same && fence.state == FencingState::UnderWay {
+                fence.state = how;
+            }
+        }
+        let waited = self.waits.len();
+        self.waits.retain(|(other, last)| *other != node || *last > life);
+        if waited > 0 && self.waits.is_empty() {
+            self.steps.fenced = Some(now);
+        }
+    }
+
+    /// What a report proves.
+    pub(super) fn told(&mut self, report: &Report, now: Nanos) {
+        let waits = self.waits.clone();
+        for (node, life) in waits.into_iter().filter(|(node, life)| *life <= report.dead[node.index()]) {
+            self.proved(node, life, FencingState::Told, now);
+        }
+    }
+
+    /// A view is opened.
+    pub(super) fn opened(&mut self, view: &Arc<View>, now: Nanos) -> Transition {
+        for (node, life) in std::mem::take(&mut self.waits) {
+            self.proved(node, life, FencingState::WaitedOut, now);
+        }
+        let steps = std::mem::take(&mut self.steps);
+        let before = self.opened.replace(Arc::clone(view));
+        let (gone, came) = match &before {
+            Some(before) => (lives(before.gone(view)), lives(view.gone(before))),
+            None => {
+                (Vec::new(), lives(view.members().iter().filter_map(|node| Some((node, view.life(node)?)))))
+            }
+        };
+        let decided = steps.decided.unwrap_or(now);
+        let began = steps.began.unwrap_or(decided).min(decided);
+        let fenced = steps.fenced.unwrap_or(now);
+        let silent = steps.silent.unwrap_or(began).min(began);
+        let phases = Phases {
+            detect: ms(began.since(silent)),
+            decide: ms(decided.since(began)),
+            fence: ms(fenced.since(decided)),
+            open: ms(now.since(fenced)),
+            rebuild: None,
+        };
+        self.opened_at = now;
+        let before = before.map_or(0, |before| before.epoch.0);
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let at_ms = since_1970.as_millis() as u64;
+        let transition = Transition { epoch: view.epoch.0, before, at_ms, gone, came, phases };
+        push(&mut self.transitions, transition.clone());
+        transition
+    }
+
+    /// What the node does in views is whole again in this one.
+    pub(super) fn rebuilt(&mut self, epoch: Epoch, now: Nanos) {
+        if let Some(last) = self.transitions.back_mut().filter(|last| last.epoch == epoch.0) {
+            last.phases.rebuild.get_or_insert(ms(now.since(self.opened_at)));
+        }
+    }
+
+    pub(super) fn transitions(&self) -> Vec<Transition> {
+        self.transitions.iter().cloned().collect()
+    }
+
+    pub(super) fn fences(&self) -> Vec<Fencing> {
+        self.fences.iter().cloned().collect()
+    }
+}
+
+pub(super) fn ms(time: Nanos) -> f64 {
+    time.0 as f64 / 1e6
+}
+
+fn lives(of: impl Iterator<Item = (NodeId, Incarnation)>) -> Vec<(u8, u64)> {
+    of.map(|(node, life)| (node.0, life.0)).collect()
+}
+
+fn push<T>(to: &mut VecDeque<T>, what: T) {
+    if to.len() == KEPT {
+        to.pop_front();
+    }
+    to.push_back(what);
+}

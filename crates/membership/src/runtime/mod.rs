@@ -1,0 +1,344 @@
+//! The driver of [`Member`]: sockets, voting files, clock and threads around one node's part in the membership.
+//!
+//! **Contract.** Make one [`Membership`] for each life of a node, in a process that no other life of that node outlives (lives of one node must not
+//! take turns at voting files at one time), with lives numbered upwards. Act only while [`Lease::is_held`], in the view that [`Guest::opened`] was
+//! handed last. End the process in [`Guest::end`].
+//!
+//! **Threads.** One loop owns the protocol, the sockets and the order of things; it never waits for a disk, a guest or a lock that is held
+//! long. Beside it: one for each voting file that this node opens, one that hands out views, one that asks for the cluster's keys, one for each
+//! fence, and one that ends the process when the lease is over though the loop is stuck. The loop, the lease and the files are as urgent as the
+//! system allows.
+//!
+//! **What a node vouches for.** Before each report and each turn the guest is asked whether it is well. If not, neither goes out: the others stop
+//! hearing the node and its lease ends. A report names a view as opened only when the guest has returned from [`Guest::opened`].
+
+pub mod clock;
+mod courier;
+mod driver;
+mod fate;
+mod files;
+mod history;
+mod inbox;
+mod lease;
+mod post;
+mod priority;
+mod served;
+mod snapshot;
+mod status;
+mod watchdog;
+
+use std::{
+    collections::BTreeMap,
+    fmt, io,
+    net::{SocketAddr, UdpSocket},
+    path::PathBuf,
+    sync::{
+        Arc,
+        mpsc::{self, RecvTimeoutError, sync_channel},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId};
+use plexus_interconnect::mesh::{Key, KeySource};
+use serde::{Deserialize, Serialize};
+
+pub use lease::Lease;
+pub use priority::Priority;
+pub use status::{Fencing, FencingState, FileStatus, MemberStatus, Phases, Quorum, Status, Transition};
+
+use self::{
+    driver::Driver,
+    driver::Wires,
+    inbox::{Inbox, Input},
+    watchdog::{Ending, Watchdog},
+};
+#[cfg(doc)]
+use crate::protocol::Member;
+use crate::protocol::{FileId, Profile, ProfileError, Reason, Refused, View, Wish};
+
+/// How often the cluster's keys are asked for.
+const KEYS: Duration = Duration::from_secs(1);
+
+/// What a node knows when it starts.
+#[derive(Debug)]
+pub struct Settings {
+    /// Which node this is.
+    pub me: NodeId,
+    /// Higher than any life that it had before.
+    pub life: Incarnation,
+    /// The times of the cluster.
+    pub profile: Profile,
+    /// Epoch 0: the cluster's nodes, and its voting files as configured; or any later view.
+    pub first: View,
+    /// The cluster's random name.
+    pub cluster: [u8; 16],
+    /// The cluster's keys; asked for time and again.
+    pub keys: Arc<dyn KeySource>,
+    /// This node's addresses. Address `i` is joined with address `i` of each peer.
+    pub listen: Vec<SocketAddr>,
+    /// The addresses of the others.
+    pub peers: Vec<(NodeId, Vec<SocketAddr>)>,
+    /// Where this node opens a voting file: shared ones, and those that it serves.
+    pub files: BTreeMap<FileId, PathBuf>,
+    /// The host's watchdog, to be fed while this node is well: `/dev/watchdog`.
+    pub watchdog: Option<PathBuf>,
+}
+
+/// Why a membership does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Its times do not fit.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// Such a node cannot be.
+    #[error("{node} in life {} cannot be: nodes are numbered below {MAX_NODES}, lives from 1", life.0)]
+    Node {
+        /// As set.
+        node: NodeId,
+        /// As set.
+        life: Incarnation,
+    },
+    /// Nobody is let in without.
+    #[error("the cluster's keys: {0}")]
+    Keys(String),
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address} (UDP): {source}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// No random numbers, descriptors or threads, or no watchdog where one is configured.
+    #[error("cannot start {what}: {source}")]
+    System {
+        /// What was to be started.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// How a life was proved to be over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Proof {
+    /// Its process was killed and is gone, with all that it had begun.
+    Killed,
+    /// Its host was switched off or reset.
+    Off,
+    /// What it could do harm to refuses it from now on.
+    Refused,
+}
+
+/// Why a node is no member any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// It must stop at once: others go on without it.
+    Died(Reason),
+    /// As wanted.
+    Left,
+}
+
+/// Who uses the membership.
+pub trait Guest: Send + Sync + 'static {
+    /// A view is decided; the node does not act in it yet. Called in order with [`Guest::opened`], each view decided before it is opened,
+    /// on a thread of their own. Views that are decided before one was opened are not opened.
+    fn decided(&self, view: &Arc<View>);
+
+    /// The node acts in this view, and in none before it, when this returns. The others that wait for that wait for this.
+    fn opened(&self, view: &Arc<View>, transition: &Transition);
+
+    /// Proves that a life that was put out does nothing any more. May take long; on a thread of its own. `None`: nothing is proved, and its
+    /// lease is waited for.
+    fn fence(&self, node: NodeId, life: Incarnation) -> Option<Proof>;
+
+    /// Whether what this node is a member for makes progress. Asked before each report and turn; must not wait.
+    fn is_well(&self) -> bool;
+
+    /// [`End::Died`]: end the process at once, do not return. [`End::Left`]: return when nothing acts any more; the others go on without waiting
+    /// for the lease after that. Called at most once, on the loop's thread or the lease's.
+    fn end(&self, why: End);
+}
+
+/// Why a wish was not granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum WishError {
+    /// The membership says no.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// Nobody is left to grant it.
+    #[error("this node is no member any more")]
+    Ended,
+}
+
+/// One life of a node in its cluster. Dropping it is a crash, as the others see it: it stops, and says nothing. That waits for what is under way on
+/// its threads, except at disks that hang.
+pub struct Membership {
+    inbox: Arc<Inbox>,
+    lease: Arc<Lease>,
+    ending: Arc<Ending>,
+    watchdog: Watchdog,
+    status_within: Duration,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Membership").field("lease", &self.lease).finish_non_exhaustive()
+    }
+}
+
+impl Membership {
+    /// Starts to join the cluster, or to found it.
+    ///
+    /// # Errors
+    /// What the settings or the system do not allow.
+    pub fn start(settings: Settings, guest: Arc<dyn Guest>) -> Result<Self, StartError> {
+        settings.profile.check()?;
+        let (me, life) = (settings.me, settings.life);
+        if me.index() >= MAX_NODES || life.0 == 0 {
+            return Err(StartError::Node { node: me, life });
+        }
+        let keys = settings.keys.keys().map_err(StartError::Keys)?;
+        let sockets = settings.listen.iter().map(|address| {
+            UdpSocket::bind(address).map_err(|source| StartError::Listen { address: *address, source })
+        });
+        let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
+        let inbox = Arc::new(Inbox::create().map_err(system("a bell"))?);
+        let lease = Arc::new(Lease::default());
+        let ending = Arc::new(Ending::new(Arc::clone(&guest), Arc::clone(&lease)));
+        let (watchdog, lease_thread) = Watchdog::start(Arc::clone(&ending), settings.watchdog.as_deref())
+            .map_err(system("the watchdog"))?;
+        let mut started = Self {
+            inbox: Arc::clone(&inbox),
+            lease,
+            ending: Arc::clone(&ending),
+            watchdog: watchdog.clone(),
+            status_within: settings.profile.lease.into(),
+            threads: vec![lease_thread],
+        };
+        let (views, thread) =
+            courier::start(Arc::clone(&guest), Arc::clone(&inbox)).map_err(system("a thread"))?;
+        started.threads.push(thread);
+        let (stop, stopped) = mpsc::channel();
+        started
+            .threads
+            .push(watch_keys(&settings, keys.clone(), &inbox, stopped).map_err(system("a thread"))?);
+        let wires = Wires { guest, inbox, ending, watchdog, views, _keys: stop };
+        let driver = Driver::new(settings, keys, sockets, wires).map_err(system("the sockets"))?;
+        let thread = thread::Builder::new().name("plexus-member".into());
+        let thread = thread.spawn(move || driver.run()).map_err(system("a thread"))?;
+        started.threads.push(thread);
+        Ok(started)
+    }
+
+    /// What to ask before each thing that only a member may do.
+    #[must_use]
+    pub fn lease(&self) -> Arc<Lease> {
+        Arc::clone(&self.lease)
+    }
+
+    /// Changes the cluster, or leaves it; waits until that is decided. One at a time.
+    ///
+    /// # Errors
+    /// It is refused, or this node ends before.
+    pub fn wish(&self, wish: Wish) -> Result<(), WishError> {
+        let (answer, answered) = sync_channel(1);
+        self.inbox.post(Input::Wish(wish, answer));
+        answered.recv().unwrap_or(Err(WishError::Ended))
+    }
+
+    /// Leaves the cluster, and returns when the others know it: [`Guest::end`] was called with [`End::Left`] then.
+    ///
+    /// # Errors
+    /// The node is no member, so there is nothing to leave; or it ends otherwise.
+    pub fn leave(&self) -> Result<(), WishError> {
+        self.wish(Wish::Leave)
+    }
+
+    /// The links with a life are lost: its reports count no more, so that only one of the two goes on.
+    pub fn lost(&self, node: NodeId, life: Incarnation) {
+        self.inbox.post(Input::Lost(node, life));
+    }
+
+    /// A life, and all that it had begun, is proved to be over.
+    pub fn dead(&self, node: NodeId, life: Incarnation) {
+        self.inbox.post(Input::Dead(node, life));
+    }
+
+    /// What the node does in views is whole again in this one.
+    pub fn rebuilt(&self, epoch: Epoch) {
+        self.inbox.post(Input::Rebuilt(epoch));
+    }
+
+    /// Where this node opens a voting file that it was not told of when it started. A path that is known stays.
+    pub fn place_file(&self, file: FileId, path: PathBuf) {
+        self.inbox.post(Input::File(file, path));
+    }
+
+    /// Where a node is that it was not told of when it started, or that has moved.
+    pub fn place_peer(&self, node: NodeId, addresses: Vec<SocketAddr>) {
+        self.inbox.post(Input::Peer(node, addresses));
+    }
+
+    /// What there is to say; `None` where nobody answers: the membership is over, or stuck.
+    #[must_use]
+    pub fn status(&self) -> Option<Status> {
+        let (answer, answered) = sync_channel(1);
+        self.inbox.post(Input::Status(answer));
+        answered.recv_timeout(self.status_within).ok()
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.ending.stop();
+        self.inbox.post(Input::Stop);
+        self.watchdog.stop(false);
+        for thread in self.threads.drain(..).rev() {
+            // A guest may drop it from a thread of its own; a panic was reported when it happened.
+            if thread.thread().id() != thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// Reads what other nodes send from any bytes, as a fuzz target would. How many were taken for something.
+#[doc(hidden)]
+#[must_use]
+pub fn datagram_any(bytes: &[u8]) -> usize {
+    let packed = crate::voting::packed::unpacked(bytes).is_some();
+    [post::datagram::head_any(bytes), served::piece_any(bytes), packed].into_iter().filter(|is| *is).count()
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
+    move |source| StartError::System { what, source }
+}
+
+/// Looks for other keys on a thread of its own: they may be in files.
+fn watch_keys(
+    settings: &Settings,
+    mut known: Vec<Key>,
+    inbox: &Arc<Inbox>,
+    stopped: mpsc::Receiver<()>,
+) -> io::Result<JoinHandle<()>> {
+    let (source, inbox) = (Arc::clone(&settings.keys), Arc::clone(inbox));
+    thread::Builder::new().name("plexus-keys".into()).spawn(move || {
+        while stopped.recv_timeout(KEYS) == Err(RecvTimeoutError::Timeout) {
+            match source.keys() {
+                Ok(keys) if keys != known => {
+                    inbox.post(Input::Keys(keys.clone()));
+                    known = keys;
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the cluster's keys cannot be read; the last ones stay valid")
+                }
+            }
+        }
+    })
+}

@@ -1,0 +1,142 @@
+//! A message about a turn that takes more than a datagram, in pieces:
+//!
+//! | byte | size | field |
+//! |---|---|---|
+//! | 0 | 8 | the voting file |
+//! | 8 | 8 | number of the turn, in the life of who asks |
+//! | 16 | 2 | number of this piece, from 0 |
+//! | 18 | 2 | pieces in all, 1 to 256 |
+//! | 20 | 1 | in an answer: 0 read, 1 failed (then it says nothing more); else 0 |
+//! | 21 | 3 | zero |
+//! | 24 | | of an ask: blocks to write, packed; of an answer: all blocks, packed; of what is missing: a bit for each piece that came |
+//!
+//! Every piece but the last is as long as a datagram allows.
+
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U16, U64},
+};
+
+use crate::{
+    protocol::FileId,
+    runtime::post::datagram::MOST,
+    voting::{format::BLOCKS, packed},
+};
+
+const HEAD: usize = 24;
+
+/// Bytes of a message in a piece.
+const PART: usize = MOST - HEAD;
+
+/// Most pieces of a message.
+pub(super) const MOST_PIECES: usize = 256;
+
+/// Pieces of an ask: a report and a ballot.
+pub(super) const ASK_PIECES: usize = packed::most(2).div_ceil(PART);
+
+const _: () = assert!(packed::most(BLOCKS).div_ceil(PART) <= MOST_PIECES);
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Layout {
+    file: U64,
+    turn: U64,
+    piece: U16,
+    pieces: U16,
+    failed: u8,
+    zero: [u8; 3],
+}
+
+const _: () = assert!(size_of::<Layout>() == HEAD);
+
+/// What every piece of a message says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct About {
+    pub(super) file: FileId,
+    pub(super) turn: u64,
+    pub(super) failed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Piece<'a> {
+    pub(super) about: About,
+    pub(super) piece: usize,
+    pub(super) pieces: usize,
+    pub(super) bytes: &'a [u8],
+}
+
+impl<'a> Piece<'a> {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let layout = Layout {
+            file: U64::new(self.about.file.0),
+            turn: U64::new(self.about.turn),
+            piece: U16::new(self.piece as u16),
+            pieces: U16::new(self.pieces as u16),
+            failed: u8::from(self.about.failed),
+            zero: [0; 3],
+        };
+        [layout.as_bytes(), self.bytes].concat()
+    }
+
+    pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
+        let (layout, bytes) = Layout::ref_from_prefix(bytes).ok()?;
+        let (piece, pieces) = (usize::from(layout.piece.get()), usize::from(layout.pieces.get()));
+        let sound = piece < pieces
+            && pieces <= MOST_PIECES
+            && layout.failed <= 1
+            && layout.zero == [0; 3]
+            && bytes.len() <= PART;
+        let about =
+            About { file: FileId(layout.file.get()), turn: layout.turn.get(), failed: layout.failed == 1 };
+        sound.then_some(Self { about, piece, pieces, bytes })
+    }
+}
+
+/// The pieces of a message, in order.
+pub(super) fn cut(about: About, message: &[u8]) -> Vec<Vec<u8>> {
+    let parts: Vec<&[u8]> = if message.is_empty() { vec![message] } else { message.chunks(PART).collect() };
+    let pieces = parts.len();
+    let piece = |(piece, bytes)| Piece { about, piece, pieces, bytes }.encode();
+    parts.into_iter().enumerate().map(piece).collect()
+}
+
+/// A message of which pieces have come.
+#[derive(Debug)]
+pub(super) struct Message {
+    parts: Vec<Option<Vec<u8>>>,
+}
+
+impl Message {
+    /// Takes a piece of a message of at most `most` pieces, which the first that comes begins. Whether all have come.
+    pub(super) fn take(message: &mut Option<Self>, piece: &Piece<'_>, most: usize) -> bool {
+        if piece.pieces > most {
+            return false;
+        }
+        let message = message.get_or_insert_with(|| Self { parts: vec![None; piece.pieces] });
+        let is_last = piece.piece + 1 == piece.pieces;
+        if message.parts.len() != piece.pieces || !is_last && piece.bytes.len() != PART {
+            return false;
+        }
+        message.parts[piece.piece].get_or_insert_with(|| piece.bytes.to_vec());
+        message.parts.iter().all(Option::is_some)
+    }
+
+    /// The whole message; what has come of it, where that is not all.
+    pub(super) fn whole(self) -> Vec<u8> {
+        self.parts.into_iter().flatten().flatten().collect()
+    }
+
+    /// A bit for each piece that has come, and how many there are.
+    pub(super) fn come(&self) -> (Vec<u8>, usize) {
+        let mut bits = vec![0; self.parts.len().div_ceil(8)];
+        for (piece, _) in self.parts.iter().enumerate().filter(|(_, part)| part.is_some()) {
+            bits[piece / 8] |= 1 << (piece % 8);
+        }
+        (bits, self.parts.len())
+    }
+}
+
+/// Whether a piece has come, as its receiver says.
+pub(super) fn has_come(bits: &[u8], piece: usize) -> bool {
+    bits.get(piece / 8).is_some_and(|byte| byte & (1 << (piece % 8)) != 0)
+}

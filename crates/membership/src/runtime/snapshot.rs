@@ -1,0 +1,59 @@
+//! What the loop says of itself when it is asked.
+
+use std::collections::BTreeSet;
+
+use plexus_base::NodeId;
+
+use super::{
+    Status, clock,
+    driver::{Driver, id},
+    history::ms,
+    status::{FileStatus, MemberStatus, Quorum},
+};
+use crate::protocol::FileId;
+
+impl Driver {
+    pub(super) fn status(&self) -> Status {
+        let (now, decided) = (clock::now(), self.member.decided());
+        let member = |node: NodeId| MemberStatus {
+            node: node.0,
+            life: decided.life(node).map_or(0, |life| life.0),
+            heard_ms: self.post.heard(node).map(|at| now.since(at).0 / 1_000_000),
+        };
+        let file = |file: FileId| {
+            let (fate, of_view) = (self.fates.of(file), decided.file(file));
+            let answered = fate.and_then(|fate| fate.answered);
+            FileStatus {
+                id: id(file),
+                votes: of_view.is_some(),
+                host: of_view.or(fate.map(|fate| &fate.file)).and_then(|file| file.host).map(|host| host.0),
+                path: self.files.path(file).map(|path| path.display().to_string()),
+                answered_ms: answered.map(|(at, _)| now.since(at).0 / 1_000_000),
+                turn_ms: answered.map(|(_, took)| ms(took)),
+                set_aside: fate.is_some_and(|fate| fate.is_aside),
+                error: fate.and_then(|fate| fate.error.clone()),
+            }
+        };
+        let known = decided.files.iter().map(|file| file.id).chain(self.fates.all().map(|(file, _)| *file));
+        let answers = |file: FileId| {
+            let answered = self.fates.of(file).and_then(|fate| fate.answered);
+            answered.is_some_and(|(at, _)| now.since(at) < self.lease_time)
+        };
+        Status {
+            opened: self.member.opened().map_or(0, |view| view.epoch.0),
+            decided: decided.epoch.0,
+            members: decided.members().iter().map(member).collect(),
+            lease_ms: ms(self.wires.ending.lease().left()),
+            quorum: Quorum {
+                files: decided.files.len(),
+                needed: decided.majority(),
+                answering: decided.files.iter().filter(|file| answers(file.id)).count(),
+            },
+            files: known.collect::<BTreeSet<_>>().into_iter().map(file).collect(),
+            fencing: self.history.fences(),
+            transitions: self.history.transitions(),
+            priority: self.priority,
+            strangers: self.post.strangers(),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! A voting file as this host reaches it: making one, and turns at it.
+//!
+//! **A turn** writes blocks, makes them durable, and then reads the whole file, from the disk and not from a cache: what it read was there after
+//! its writes were. I/O is direct where the file system takes it. Elsewhere writes are made durable and the cache is dropped before
+//! each read, as far as the system obeys; a file that several hosts share must stand where direct I/O works.
+//!
+//! The path counts: if another file stands there before a turn, that one is opened. So a node that runs and one that starts never use different files.
+
+use std::{
+    fs::{File, Metadata, OpenOptions},
+    io,
+    os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{Advice, OFlags};
+
+use super::{
+    aligned::Blocks,
+    format::{BLOCK, BLOCKS, BlockError, FILE, FileName, Header},
+};
+use crate::protocol::View;
+
+/// Why a voting file could not be made, written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The system's word.
+    #[error("{doing} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// What stands there is no voting file, or another.
+    #[error("{}: {source}", path.display())]
+    Block {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: BlockError,
+    },
+    /// A device that is not empty may be somebody's.
+    #[error("{} is not empty; clear its first {FILE} bytes if it is to be a voting file", .0.display())]
+    InUse(PathBuf),
+}
+
+impl FileError {
+    fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_path_buf();
+        move |source| Self::Io { doing, path, source }
+    }
+}
+
+/// Makes the voting file `name` at `path`: a new file, or a block device whose beginning is zero. Every block is written and durable
+/// when this returns, so that no later write needs space. `first` is the last view that is known to be decided.
+///
+/// # Errors
+/// Something stands there already, or the system's; what was made is removed then.
+pub fn create(path: &Path, name: FileName, first: &View) -> Result<(), FileError> {
+    let is_device = std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
+    if is_device {
+        let device = OpenOptions::new().read(true).write(true).open(path);
+        let device = device.map_err(FileError::io("open", path))?;
+        let mut found = vec![0; FILE];
+        device.read_exact_at(&mut found, 0).map_err(FileError::io("read", path))?;
+        if found.iter().any(|byte| *byte != 0) {
+            return Err(FileError::InUse(path.into()));
+        }
+        return fill(&device, name, first).map_err(FileError::io("write", path));
+    }
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let file = file.map_err(FileError::io("create", path))?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let made = fill(&file, name, first).and_then(|()| File::open(directory)?.sync_all());
+    made.map_err(|source| {
+        // It is of no use to anybody.
+        let _ = std::fs::remove_file(path);
+        FileError::io("write", path)(source)
+    })
+}
+
+/// The header comes last: a file that was not wholly made is none.
+fn fill(file: &File, name: FileName, first: &View) -> io::Result<()> {
+    let header = Header { name, first: first.clone() }.encode();
+    file.write_all_at(&vec![0; FILE], 0)?;
+    file.sync_all()?;
+    file.write_all_at(&header, 0)?;
+    file.sync_all()
+}
+
+/// A voting file, open.
+pub(super) struct Disk {
+    path: PathBuf,
+    file: File,
+    identity: (u64, u64),
+    is_direct: bool,
+    block: Blocks,
+    whole: Blocks,
+}
+
+impl Disk {
+    pub(super) fn open(path: &Path) -> Result<Self, FileError> {
+        let open = |flags: OFlags| {
+            OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)
+        };
+        // Some file systems refuse the flag, some only the first read.
+        let direct = open(OFlags::DIRECT).ok().filter(|file| {
+            let read = file.read_at(&mut Blocks::zeroed(1), 0);
+            !read.is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput)
+        });
+        let is_direct = direct.is_some();
+        let file = match direct {
+            Some(file) => file,
+            None => open(OFlags::empty()).map_err(FileError::io("open", path))?,
+        };
+        let meta = file.metadata().map_err(FileError::io("look at", path))?;
+        let (block, whole) = (Blocks::zeroed(1), Blocks::zeroed(BLOCKS));
+        Ok(Self { path: path.into(), file, identity: identity(&meta), is_direct, block, whole })
+    }
+
+    /// Whether its path still leads to it.
+    pub(super) fn is_in_place(&self) -> bool {
+        std::fs::metadata(&self.path).is_ok_and(|meta| identity(&meta) == self.identity)
+    }
+
+    /// Writes these blocks, by number, and reads them all.
+    pub(super) fn turn<'a>(
+        &mut self,
+        writes: impl IntoIterator<Item = &'a (usize, Vec<u8>)>,
+    ) -> Result<&[u8], FileError> {
+        let mut wrote = false;
+        for (number, bytes) in writes {
+            self.block.copy_from_slice(bytes);
+            let written = self.file.write_all_at(&self.block, (number * BLOCK) as u64);
+            written.map_err(FileError::io("write", &self.path))?;
+            wrote = true;
+        }
+        if wrote {
+            self.file.sync_data().map_err(FileError::io("write", &self.path))?;
+        }
+        if !self.is_direct {
+            // Where it is not obeyed, the cache is all that there is.
+            let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed);
+        }
+        self.file.read_exact_at(&mut self.whole, 0).map_err(FileError::io("read", &self.path))?;
+        Ok(&self.whole)
+    }
+}
+
+fn identity(meta: &Metadata) -> (u64, u64) {
+    match meta.file_type().is_block_device() {
+        true => (0, meta.rdev()),
+        false => (meta.dev(), meta.ino()),
+    }
+}

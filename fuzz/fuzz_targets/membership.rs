@@ -1,0 +1,6 @@
+//! What memberships of nodes send each other: heads of datagrams, pieces of messages, packed blocks.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _ = plexus_membership::runtime::datagram_any(bytes);
+});
