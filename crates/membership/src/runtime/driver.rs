@@ -80,6 +80,7 @@ pub(super) struct Driver {
     deaf: [Incarnation; MAX_NODES],
     wish: Option<Answer>,
     leaving: Vec<Answer>,
+    remembering: Vec<SyncSender<u64>>,
     events: VecDeque<Event>,
     wake: Nanos,
     phase: Phase,
@@ -117,6 +118,7 @@ impl Driver {
             deaf: [Incarnation(0); MAX_NODES],
             wish: None,
             leaving: Vec::new(),
+            remembering: Vec::new(),
             events: VecDeque::new(),
             wake: now,
             phase: Phase::Running,
@@ -208,6 +210,9 @@ impl Driver {
             Action::SetAside(file) => {
                 tracing::error!(file = %id(file), "a voting file is an older copy of itself: it is set aside");
                 self.fates.set_aside(file);
+            }
+            Action::Remembered(generation) => {
+                self.remembering.drain(..).for_each(|whose| tell(&whose, generation));
             }
             Action::Answer(Wish::Leave, answer) => {
                 let answer = answer.map_err(WishError::from);
@@ -324,6 +329,11 @@ impl Driver {
             Input::Wish(wish, answer) => {
                 self.wish = Some(answer);
                 Event::Wish(wish)
+            }
+            Input::Registry(generation, None) => Event::Registry(generation),
+            Input::Registry(generation, Some(answer)) => {
+                self.remembering.push(answer);
+                Event::Remember(generation)
             }
             Input::Status(answer) => return tell(&answer, self.status()),
             Input::File(file, path) => return self.files.place(file, path),

@@ -32,6 +32,8 @@ pub(super) enum Input {
     /// What came of a fence.
     Fenced(NodeId, Incarnation, Option<Proof>),
     Wish(Wish, Answer),
+    /// The generation of the registry, and who waits until it is remembered.
+    Registry(u64, Option<SyncSender<u64>>),
     Status(SyncSender<Status>),
     File(FileId, PathBuf),
     Peer(NodeId, Vec<SocketAddr>),

@@ -274,6 +274,22 @@ impl Membership {
         self.inbox.post(Input::Rebuilt(epoch));
     }
 
+    /// The registry has this generation; every report says so from now on.
+    pub fn registry(&self, generation: u64) {
+        self.inbox.post(Input::Registry(generation, None));
+    }
+
+    /// The same, and waits until a majority of the voting files has it. The greatest generation that they know of: at least what
+    /// everybody was told before this was called.
+    ///
+    /// # Errors
+    /// This node ends before.
+    pub fn remember(&self, generation: u64) -> Result<u64, WishError> {
+        let (answer, answered) = sync_channel(1);
+        self.inbox.post(Input::Registry(generation, Some(answer)));
+        answered.recv().map_err(|_| WishError::Ended)
+    }
+
     /// Where this node opens a voting file that it was not told of when it started. A path that is known stays.
     pub fn place_file(&self, file: FileId, path: PathBuf) {
         self.inbox.post(Input::File(file, path));
