@@ -129,8 +129,7 @@ impl FileState {
         }
         let in_force = own.ballot().map_or(0, |ballot| ballot.counter);
         self.known = Some(Known { ballot: in_force, slot: own.newest().map_or(0, |slot| 1 - slot as u8) });
-        let said = writes.heartbeat.map(|report| report.counter);
-        Some(Finished { started, said, ballot: in_force })
+        Some(Finished { started, said: writes.heartbeat.map(|report| report.counter) })
     }
 
     /// The own ballot that stands there, where that is known.
@@ -160,6 +159,4 @@ pub(super) struct Finished {
     pub(super) started: Nanos,
     /// The number of the report that it wrote; with none it cannot renew.
     pub(super) said: Option<u64>,
-    /// The own ballot that stands in the file.
-    pub(super) ballot: u64,
 }

@@ -48,8 +48,6 @@ struct Attempt {
     value: Arc<View>,
     /// What was proposed in the highest ballot, so far.
     best: Option<(u64, Arc<View>)>,
-    /// The phase's ballot has this counter.
-    counter: u64,
     confirmed: BTreeSet<FileId>,
 }
 
@@ -117,9 +115,7 @@ impl Paxos {
         self.highest = round * nodes + u64::from(self.node.0);
         let (mbal, best) = (self.highest, self.own_proposal());
         self.change(|own| own.mbal = mbal);
-        let counter = self.own.counter;
-        self.attempt =
-            Some(Attempt { phase: Phase::Preparing, value, best, counter, confirmed: BTreeSet::new() });
+        self.attempt = Some(Attempt { phase: Phase::Preparing, value, best, confirmed: BTreeSet::new() });
     }
 
     /// Proposes no further; what stands in files stays.
@@ -139,9 +135,9 @@ impl Paxos {
         });
     }
 
-    /// `file` holds this node's ballot of `counter`, and after it was written `contents` was read there. Views that `contents` shows to
-    /// be decided were learned before.
-    pub fn confirmed(&mut self, file: FileId, counter: u64, contents: &Contents) -> Progress {
+    /// `contents` was read in `file`. It counts if this node's ballot stands there: this very one, not one of an earlier life that happens to
+    /// have a higher counter. Views that `contents` shows to be decided were learned before.
+    pub fn confirmed(&mut self, file: FileId, contents: &Contents) -> Progress {
         let epoch = self.own.decided.epoch;
         let others = (0..MAX_NODES).filter(|node| *node != self.node.index());
         let others = others.filter_map(|node| contents.places[node].ballot());
@@ -154,7 +150,8 @@ impl Paxos {
             self.attempt = None;
             return Progress::Beaten;
         }
-        if counter < attempt.counter || self.own.decided.file(file).is_none() {
+        let stands = contents.places[self.node.index()].ballot() == Some(&self.own);
+        if !stands || self.own.decided.file(file).is_none() {
             return Progress::Waiting;
         }
         for ballot in others {
@@ -183,7 +180,7 @@ impl Paxos {
         let value = attempt.best.take().map_or_else(|| Arc::clone(&attempt.value), |(_, view)| view);
         self.change(|own| (own.bal, own.proposed) = (own.mbal, Some(value)));
         attempt.confirmed.clear();
-        self.attempt = Some(Attempt { phase: Phase::Accepting, counter: self.own.counter, ..attempt });
+        self.attempt = Some(Attempt { phase: Phase::Accepting, ..attempt });
         Progress::Accepting
     }
 

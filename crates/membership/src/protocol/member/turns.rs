@@ -85,7 +85,7 @@ impl Member {
                 {
                     paxos.pass(found.counter);
                 }
-                match paxos.confirmed(id, finished.ballot, &contents) {
+                match paxos.confirmed(id, &contents) {
                     Progress::Waiting => {}
                     Progress::Accepting => self.proposing_since = now,
                     Progress::Beaten => self.retry = now + self.backoff(),
