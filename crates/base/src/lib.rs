@@ -38,6 +38,12 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     sum.finalize() as u32
 }
 
+/// CRC-32C of `bytes` with the four bytes from `at`, in which it is kept, zero.
+#[must_use]
+pub fn crc32c_without(bytes: &[u8], at: usize) -> u32 {
+    crc32c_append(crc32c_append(crc32c(&bytes[..at]), &[0; 4]), &bytes[at + 4..])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,5 +63,8 @@ mod tests {
             let (a, b) = bytes.split_at(at);
             assert_eq!(crc32c_append(crc32c(a), b), crc32c(&bytes), "cut at {at}");
         }
+        let mut without = bytes.clone();
+        without[40..44].fill(0);
+        assert_eq!(crc32c_without(&bytes, 40), crc32c(&without));
     }
 }

@@ -14,9 +14,9 @@
 //! | 48 | 8 | blocks in the group |
 //! | 56 | 4040 | zero |
 
-use std::{fmt, io};
+use std::{fmt, io, mem::offset_of};
 
-use plexus_base::crc32c;
+use plexus_base::crc32c_without;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U32, U64, U128},
@@ -47,6 +47,9 @@ struct Layout {
 }
 
 const _: () = assert!(size_of::<Layout>() == LABEL);
+
+/// Where the checksum stands.
+const CRC: usize = offset_of!(Layout, crc);
 
 /// Names a disk group; random, made once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -128,18 +131,17 @@ impl Label {
             blocks: U64::new(self.blocks),
             zero: [0; LABEL - 56],
         };
-        layout.crc = U32::new(crc32c(layout.as_bytes()));
+        layout.crc = U32::new(crc32c_without(layout.as_bytes(), CRC));
         out.copy_from_slice(layout.as_bytes());
     }
 
     /// What one copy says, or what is wrong with it.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
-        let mut layout = Layout::read_from_bytes(bytes).map_err(|_| "its label is cut off")?;
+        let layout = Layout::ref_from_bytes(bytes).map_err(|_| "its label is cut off")?;
         if layout.magic != MAGIC {
             return Err("is not a Plexus disk");
         }
-        let expected = std::mem::replace(&mut layout.crc, U32::ZERO).get();
-        if crc32c(layout.as_bytes()) != expected {
+        if crc32c_without(bytes, CRC) != layout.crc.get() {
             return Err("its label is damaged");
         }
         if layout.format.get() != FORMAT {
@@ -165,8 +167,7 @@ pub fn label_any(bytes: &[u8]) -> usize {
     whole.resize(LABEL, 0);
     let mut mended = whole.clone();
     if let Ok(layout) = Layout::mut_from_bytes(&mut mended) {
-        layout.crc = U32::ZERO;
-        layout.crc = U32::new(crc32c(layout.as_bytes()));
+        layout.crc = U32::new(crc32c_without(layout.as_bytes(), CRC));
     }
     [bytes, &whole, &mended].into_iter().filter(|bytes| Label::decode(bytes).is_ok()).count()
 }

@@ -387,7 +387,8 @@ impl Membership {
         self.run(3 * self.world.profile.heartbeat.0)?;
         let (id, deaths) = (self.world.files[file].name.file, self.deaths());
         let before = self.in_one_view().and_then(|view| view.file(id)).copied();
-        self.world.files[file].restore();
+        let unseen = self.world.sabotage == Some(Sabotage::UnseenCopy);
+        self.world.files[file].restore(unseen);
         self.run(3 * self.world.profile.evict.0)?;
         let after = self.in_one_view().and_then(|view| view.file(id)).copied();
         let is_back = matches!((before, after), (Some(before), Some(after)) if after.since > before.since);
@@ -447,6 +448,9 @@ impl Membership {
 
     fn other_nodes(&mut self) -> Result<(), Broken> {
         let node = NodeId(self.random.between(1, self.nodes() as u64 - 1) as u8);
+        if self.random.percent(50) {
+            return self.out_and_in(node);
+        }
         let answer = self.wished(Wish::RemoveNode(node))?;
         self.run(self.settled())?;
         let mut expected = NodeSet::first(self.nodes() as u8);
@@ -456,6 +460,27 @@ impl Membership {
         match (answer, again) {
             (Ok(()), Ok(())) => Ok(()),
             other => broken("side", format!("{node} out and in: {other:?}")),
+        }
+    }
+
+    /// A node is taken out and in before its process notices, and would be taken for a member again.
+    fn out_and_in(&mut self, node: NodeId) -> Result<(), Broken> {
+        let deaths = self.world.nodes[node.index()].deaths;
+        let pause = self.world.profile.lease.0 * 7 / 10;
+        let resumed = self.now() + pause;
+        self.world.pause(node.index(), pause);
+        // What others say meanwhile is lost.
+        self.world.cut.iter_mut().for_each(|to| to[node.index()] = true);
+        let answers = (self.wished(Wish::RemoveNode(node))?, self.wished(Wish::AddNode(node))?);
+        if answers != (Ok(()), Ok(())) {
+            return broken("side", format!("{node} out and in: {answers:?}"));
+        }
+        self.run(resumed.saturating_sub(self.now()))?;
+        self.world.cut.iter_mut().for_each(|to| to[node.index()] = false);
+        self.run(self.settled())?;
+        match self.world.nodes[node.index()].deaths > deaths {
+            true => Ok(()),
+            false => broken("evicted", format!("{node} goes on in the life in which it was removed")),
         }
     }
 

@@ -58,11 +58,21 @@ impl File {
         }
     }
 
-    /// Puts the oldest copy back.
-    pub(super) fn restore(&mut self) {
-        if let Some(copy) = self.copies.first() {
-            self.contents = copy.clone();
+    /// Puts the oldest copy back; `unseen`: with counters as they are now.
+    pub(super) fn restore(&mut self, unseen: bool) {
+        let Some(mut copy) = self.copies.first().cloned() else { return };
+        for (old, now) in copy.places.iter_mut().zip(&self.contents.places).filter(|_| unseen) {
+            if let (Block::Good(old), Block::Good(now)) = (&mut old.heartbeat, &now.heartbeat) {
+                let old = Arc::make_mut(old);
+                (old.life, old.counter) = (now.life, now.counter);
+            }
+            for (old, now) in old.ballots.iter_mut().zip(&now.ballots) {
+                if let (Block::Good(old), Block::Good(now)) = (old, now) {
+                    Arc::make_mut(old).counter = now.counter;
+                }
+            }
         }
+        self.contents = copy;
     }
 
     /// Whether a turn of a node is not later than one that was carried out.

@@ -27,6 +27,10 @@ pub enum Sabotage {
     LyingDisks,
     /// Nothing that was cut is healed.
     NeverHealed,
+    /// Who reads a file does not see what others have written into their ballots.
+    Blind,
+    /// A file that is put back as it was has counters as if it were not.
+    UnseenCopy,
     /// It is expected that the smaller side goes on.
     OtherSide,
 }

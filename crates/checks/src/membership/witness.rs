@@ -153,3 +153,29 @@ impl Witness {
 pub(super) fn broken<T>(property: &'static str, what: String) -> Result<T, Broken> {
     Err(Broken::general(property, what))
 }
+
+#[cfg(test)]
+mod tests {
+    use plexus_base::{Epoch, NodeSet};
+    use plexus_membership::protocol::{FileId, Seat};
+
+    use super::*;
+
+    #[test]
+    fn a_life_that_opens_a_view_after_one_without_it_is_seen() {
+        let (node, life) = (NodeId(1), Incarnation(1));
+        let view = |epoch, seat| {
+            let mut view = View::first(NodeSet::first(2), [(FileId(1), None)]);
+            (view.epoch, view.seats[1]) = (Epoch(epoch), seat);
+            Arc::new(view)
+        };
+        let views = [view(1, Seat::In(life)), view(2, Seat::Out(life)), view(3, Seat::In(life))];
+        let mut witness = Witness::default();
+        witness.decided(node, life, &views[0]).expect("the first");
+        witness.opened(node, life, &views[0], 10, 0).expect("the first");
+        witness.decided(NodeId(0), life, &views[1]).expect("the second");
+        witness.decided(NodeId(0), life, &views[2]).expect("the third");
+        let broken = witness.opened(node, life, &views[2], 10, 5).expect_err("it was put out");
+        assert_eq!(broken.property, "evicted");
+    }
+}

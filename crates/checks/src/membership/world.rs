@@ -415,7 +415,13 @@ impl World {
         if self.files[turn.file].sick == Some(Sick::Hung) || !self.is_served(turn) {
             return;
         }
-        let result = self.files[turn.file].read();
+        let mut result = self.files[turn.file].read();
+        if self.sabotage == Some(Sabotage::Blind)
+            && let Ok(contents) = &mut result
+        {
+            let others = contents.places.iter_mut().enumerate().filter(|(node, _)| *node != turn.node);
+            others.for_each(|(_, place)| place.ballots = Default::default());
+        }
         let after = self.disk_delay(turn.file);
         self.engine.schedule(after, Some(turn.node), Ev::Replied(turn, result.map(Box::new)));
     }

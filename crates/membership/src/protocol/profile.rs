@@ -10,6 +10,9 @@
 
 use plexus_base::Nanos;
 
+/// No time of a profile is longer.
+const LONGEST: Nanos = Nanos::from_ms(3_600_000);
+
 /// The times of a cluster, the same on all of its nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Profile {
@@ -60,6 +63,12 @@ pub enum ProfileError {
         /// As configured.
         drift_ppm: u64,
     },
+    /// Nobody waits so long, and sums of times would not be numbers any more.
+    #[error("{longest} is too long for any time of a profile; take at most an hour")]
+    Long {
+        /// As configured.
+        longest: Nanos,
+    },
     /// The process would have no time to end.
     #[error("a kill margin of {kill_margin} is too short; take at least 10ms")]
     Margin {
@@ -107,6 +116,10 @@ impl Profile {
         if drift_ppm > 100_000 {
             return Err(ProfileError::Drift { drift_ppm });
         }
+        let longest = evict.max(kill_margin);
+        if longest > LONGEST {
+            return Err(ProfileError::Long { longest });
+        }
         if kill_margin < Nanos::from_ms(10) {
             return Err(ProfileError::Margin { kill_margin });
         }
@@ -116,8 +129,8 @@ impl Profile {
     /// When a view without a node was decided so long ago, the node has stopped: it began no renewal after the decision.
     #[must_use]
     pub fn wait(&self) -> Nanos {
-        let drifted = self.lease.0 / 1_000_000 * (1_000_000 + self.drift_ppm);
-        Nanos(drifted + self.kill_margin.0)
+        let drift = (self.lease.0 * self.drift_ppm).div_ceil(1_000_000);
+        Nanos(self.lease.0 + drift + self.kill_margin.0)
     }
 
     /// What is seen of a split must stand for so long before anybody is put out: by then each side has heard of the
@@ -158,6 +171,18 @@ mod tests {
     }
 
     #[test]
+    fn who_is_put_out_is_waited_for_to_the_last_nanosecond() {
+        // 1.5 s and an odd nanosecond, 1 % of that rounded up, and the margin.
+        let profile = Profile { lease: Nanos(1_500_000_001), ..Profile::WAN };
+        assert_eq!(profile.wait(), Nanos(1_500_000_001 + 15_000_001 + 500_000_000));
+        let odd = Profile { lease: Nanos(900_999_999), evict: Nanos::from_ms(901), ..Profile::LAN };
+        assert!(odd.wait() > odd.lease + odd.kill_margin);
+        let longest = Profile { lease: LONGEST, evict: LONGEST, drift_ppm: 100_000, ..Profile::WAN };
+        assert_eq!(longest.check(), Ok(()));
+        assert_eq!(longest.wait(), Nanos(LONGEST.0 / 10 * 11 + 500_000_000));
+    }
+
+    #[test]
     fn times_that_do_not_fit_are_refused_with_the_reason() {
         let good = Profile::LAN;
         let cases = [
@@ -166,6 +191,8 @@ mod tests {
             (Profile { evict: Nanos::from_ms(899), ..good }, "nodes are evicted after 899ms, before"),
             (Profile { drift_ppm: 100_001, ..good }, "clocks that differ by 100001"),
             (Profile { kill_margin: Nanos::from_ms(9), ..good }, "a kill margin of 9ms"),
+            (Profile { kill_margin: Nanos(u64::MAX), ..good }, "18446744073.709551615s is too long"),
+            (Profile { evict: Nanos::from_ms(3_600_001), ..good }, "3600.001s is too long"),
         ];
         for (profile, starts) in cases {
             let error = profile.check().expect_err("does not fit").to_string();

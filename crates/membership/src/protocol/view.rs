@@ -21,15 +21,30 @@ pub struct VotingFile {
 }
 
 /// A node's place in a view. The lives of a node are numbered upwards.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Seat {
-    /// No such node belongs to the cluster.
-    #[default]
-    Free,
+    /// No such node belongs to the cluster. If one did, its last life that was a member (0: none) never is again, should it be added once more.
+    Free(Incarnation),
     /// It belongs to the cluster and is no member; its last life that was one (0: none yet) never is again.
     Out(Incarnation),
     /// A member, in this life.
     In(Incarnation),
+}
+
+impl Default for Seat {
+    fn default() -> Self {
+        Self::Free(Incarnation(0))
+    }
+}
+
+impl Seat {
+    /// The last life of the node that was a member; 0: none.
+    #[must_use]
+    pub fn last(self) -> Incarnation {
+        match self {
+            Self::Free(life) | Self::Out(life) | Self::In(life) => life,
+        }
+    }
 }
 
 /// Who is a member, and what decides the next view.
@@ -50,7 +65,7 @@ impl View {
     /// With no file or more than [`MAX_FILES`].
     #[must_use]
     pub fn first(nodes: NodeSet, files: impl IntoIterator<Item = (FileId, Option<NodeId>)>) -> Self {
-        let mut seats = [Seat::Free; MAX_NODES];
+        let mut seats = [Seat::default(); MAX_NODES];
         nodes.iter().for_each(|node| seats[node.index()] = Seat::Out(Incarnation(0)));
         let file = |(id, host)| VotingFile { id, since: Epoch(0), host };
         let mut files: Vec<VotingFile> = files.into_iter().map(file).collect();
@@ -68,7 +83,7 @@ impl View {
     /// The nodes that belong to the cluster, members or not.
     #[must_use]
     pub fn cluster(&self) -> NodeSet {
-        self.nodes(|seat| seat != Seat::Free)
+        self.nodes(|seat| !matches!(seat, Seat::Free(_)))
     }
 
     fn nodes(&self, wanted: impl Fn(Seat) -> bool) -> NodeSet {
@@ -80,7 +95,7 @@ impl View {
     pub fn life(&self, node: NodeId) -> Option<Incarnation> {
         match self.seats[node.index()] {
             Seat::In(life) => Some(life),
-            Seat::Free | Seat::Out(_) => None,
+            Seat::Free(_) | Seat::Out(_) => None,
         }
     }
 
@@ -94,8 +109,7 @@ impl View {
     #[must_use]
     pub fn is_past(&self, node: NodeId, life: Incarnation) -> bool {
         match self.seats[node.index()] {
-            Seat::Free => false,
-            Seat::Out(last) => life <= last,
+            Seat::Free(last) | Seat::Out(last) => life <= last,
             Seat::In(now) => life < now,
         }
     }
@@ -134,6 +148,9 @@ mod tests {
         let before = view.clone();
         view.seats[1] = Seat::Out(Incarnation(4));
         assert!(view.is_past(node, Incarnation(4)) && !view.is_past(node, Incarnation(5)));
+        view.seats[1] = Seat::Free(Incarnation(4));
+        assert!(view.is_past(node, Incarnation(4)) && !view.is_past(node, Incarnation(5)));
+        assert!(!view.cluster().contains(node));
         assert_eq!(before.gone(&view).collect::<Vec<_>>(), [(node, Incarnation(4))]);
     }
 

@@ -29,7 +29,7 @@ use super::{
     paxos::Paxos,
     profile::Profile,
     record::{Contents, Report},
-    view::{FileId, MAX_FILES, Seat, View, VotingFile},
+    view::{FileId, MAX_FILES, View, VotingFile},
 };
 
 /// Instead of the view that took in a file, while none has: what was remembered of it goes when it is put out, and again when it is taken in.
@@ -468,8 +468,8 @@ impl Member {
 fn is_granted(wish: Wish, view: &View) -> bool {
     match wish {
         Wish::Leave => false,
-        Wish::AddNode(node) => view.seats[node.index()] != Seat::Free,
-        Wish::RemoveNode(node) => view.seats[node.index()] == Seat::Free,
+        Wish::AddNode(node) => view.cluster().contains(node),
+        Wish::RemoveNode(node) => !view.cluster().contains(node),
         Wish::AddFile(id, _) => view.file(id).is_some(),
         Wish::RemoveFile(id) => view.file(id).is_none(),
     }

@@ -87,11 +87,11 @@ impl Member {
         let epoch = Epoch(decided.epoch.0 + 1);
         let is_wished = match self.wish {
             Some((Wish::AddNode(node), _)) => {
-                seats[node.index()] = Seat::Out(Incarnation(0));
+                seats[node.index()] = Seat::Out(seats[node.index()].last());
                 true
             }
             Some((Wish::RemoveNode(node), _)) => {
-                seats[node.index()] = Seat::Free;
+                seats[node.index()] = Seat::Free(decided.seats[node.index()].last());
                 true
             }
             _ => false,
@@ -195,15 +195,17 @@ impl Member {
         if let Some(file) = aside.filter(|_| decided.files.len() > 1) {
             return Some((without(file.id), false));
         }
+        let is_full = decided.files.len() == MAX_FILES;
         match self.wish {
-            Some((Wish::AddFile(id, host), _)) if self.answers(id, now) => {
+            // Others may have taken in the last one meanwhile.
+            Some((Wish::AddFile(id, host), _)) if !is_full && self.answers(id, now) => {
                 return Some((with(id, host), true));
             }
             Some((Wish::RemoveFile(id), _)) => return Some((without(id), true)),
             _ => {}
         }
         let (id, host) = self.returning.iter().find(|(id, _)| self.answers(**id, now))?;
-        (decided.files.len() < MAX_FILES).then(|| (with(*id, *host), false))
+        (!is_full).then(|| (with(*id, *host), false))
     }
 
     fn delay(&self, view: &View, late: bool, is_wished: bool, now: Nanos) -> Nanos {
@@ -250,6 +252,11 @@ impl Member {
                 let majority = left / 2 + 1;
                 (self.reached(now, |file| file.id != id) < majority).then_some(Refused::Quorum)
             }
+            Wish::AddFile(id, _)
+                if self.decided.file(id).is_none() && self.decided.files.len() == MAX_FILES =>
+            {
+                Some(Refused::TooMany)
+            }
             Wish::AddFile(id, _) => {
                 let patience_is_over = now.since(since) >= self.profile.evict;
                 (patience_is_over && !self.answers(id, now)).then_some(Refused::Unreachable)
@@ -278,4 +285,25 @@ fn joined(sight: &Sight, mut members: NodeSet, others: NodeSet) -> NodeSet {
         }
     }
     members
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{FileId, Profile};
+
+    #[test]
+    fn a_file_more_than_there_may_be_is_refused_though_there_was_room_when_it_was_wished() {
+        let (file, now) = (FileId(99), Nanos(0));
+        let first = View::first(NodeSet::first(1), (0..MAX_FILES as u64).map(|id| (FileId(id), None)));
+        let mut member = Member::new(NodeId(0), Incarnation(1), Profile::LAN, Arc::new(first), now);
+        let wish = Wish::AddFile(file, None);
+        member.wish = Some((wish, now));
+        member.change_files(now);
+        member.files.get_mut(&file).expect("it is looked at").answered = Some(now);
+        assert_eq!(member.other_files(Epoch(1), now), None);
+        let mut out = Vec::new();
+        member.judge_wish(now, &mut out);
+        assert_eq!(out, [Action::Answer(wish, Err(Refused::TooMany))]);
+    }
 }

@@ -23,7 +23,10 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
-use super::view::{self, VIEW};
+use super::{
+    block::MAX_COUNTER,
+    view::{self, VIEW},
+};
 use crate::protocol::Report;
 
 /// Bytes of a message.
@@ -108,7 +111,8 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Report> {
     let sound = layout.format.get() == FORMAT
         && usize::from(layout.node) < MAX_NODES
         && layout.flags & !(REACHES | LEAVING) == 0
-        && layout.life.get() > 0;
+        && layout.life.get() > 0
+        && layout.counter.get() < MAX_COUNTER;
     if !sound {
         return None;
     }

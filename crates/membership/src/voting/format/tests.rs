@@ -125,6 +125,25 @@ fn what_cannot_be_is_refused_though_its_sum_is_right() {
 }
 
 #[test]
+fn numbers_that_could_not_be_counted_on_from_are_refused() {
+    let refused = |mut block: Vec<u8>, bytes: &[usize]| {
+        bytes.iter().for_each(|byte| block[*byte] = 0x80);
+        block::mend(&mut block);
+        Header::decode(NAME, &block).is_err()
+            && heartbeat_decoded(NAME, NODE, &block).is_err()
+            && ballot_decoded(NAME, NODE, &block).is_err()
+    };
+    // The highest byte of the first view's epoch; of a block's counter, which a report repeats; of a ballot's instance and epoch.
+    assert!(refused(header(), &[51]));
+    assert!(refused(heartbeat(NAME, &a_report(8)), &[39, 71]));
+    assert!(refused(ballot(NAME, NODE, &a_ballot(5)), &[39]));
+    assert!(refused(ballot(NAME, NODE, &a_ballot(5)), &[51, 75, 595]));
+    let mut bytes = message(&a_report(3));
+    bytes[23] = 0x80;
+    assert_eq!(message_decoded(&bytes), Err(MessageError::Meaningless));
+}
+
+#[test]
 fn hostile_bytes_do_no_harm() {
     let good =
         [header(), heartbeat(NAME, &a_report(8)), ballot(NAME, NODE, &a_ballot(5)), message(&a_report(3))];

@@ -5,7 +5,7 @@
 //! | 0 | 4 | epoch |
 //! | 4 | 1 | number of voting files, 1 to 16 |
 //! | 5 | 3 | zero |
-//! | 8 | 16 x 16 | by node: life (8), 0 no such node, 1 no member (life: the last that was one), 2 member (1), zero (7) |
+//! | 8 | 16 x 16 | by node: life (8), 0 no such node, 1 no member (of both the life is the last that was one), 2 member (1), zero (7) |
 //! | 264 | 16 x 16 | voting files by id, then zeros: id (8), epoch of the view that took it in (4), node that serves it or 255 (1), zero (3) |
 
 use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId};
@@ -18,6 +18,9 @@ use crate::protocol::{FileId, MAX_FILES, Seat, View, VotingFile};
 
 /// Bytes of a view.
 pub(super) const VIEW: usize = 520;
+
+/// No cluster comes to so many views; from bytes that say so nobody could count on.
+const MAX_EPOCH: u32 = u32::MAX / 2;
 
 /// Every node opens the file itself.
 const SHARED: u8 = 255;
@@ -57,7 +60,7 @@ pub(super) fn encode(view: &View) -> [u8; VIEW] {
     (layout.epoch, layout.count) = (U32::new(view.epoch.0), view.files.len() as u8);
     for (place, seat) in layout.seats.iter_mut().zip(view.seats) {
         let (state, life) = match seat {
-            Seat::Free => (0, 0),
+            Seat::Free(life) => (0, life.0),
             Seat::Out(life) => (1, life.0),
             Seat::In(life) => (2, life.0),
         };
@@ -73,11 +76,11 @@ pub(super) fn encode(view: &View) -> [u8; VIEW] {
 /// What a view's bytes say, if it can be.
 pub(super) fn decode(bytes: &[u8]) -> Option<View> {
     let layout = Layout::ref_from_bytes(bytes).ok()?;
-    let mut seats = [Seat::Free; MAX_NODES];
+    let mut seats = [Seat::default(); MAX_NODES];
     for (seat, place) in seats.iter_mut().zip(&layout.seats) {
         let life = Incarnation(place.life.get());
         *seat = match place.state {
-            0 if life.0 == 0 => Seat::Free,
+            0 => Seat::Free(life),
             1 => Seat::Out(life),
             2 if life.0 > 0 => Seat::In(life),
             _ => return None,
@@ -97,7 +100,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<View> {
     }
     let ordered = files.windows(2).all(|pair| pair[0].id < pair[1].id);
     let view = View { epoch: Epoch(layout.epoch.get()), seats, files };
-    // The next view has a number too, and what stands behind is nothing.
-    let sound = ordered && view.epoch.0 < u32::MAX && encode(&view) == *bytes;
+    // There is room for all views to come, and what stands behind is nothing.
+    let sound = ordered && view.epoch.0 < MAX_EPOCH && encode(&view) == *bytes;
     sound.then_some(view)
 }
