@@ -380,7 +380,8 @@ impl Driver {
                 let (mut out, files) = (Vec::new(), &self.files);
                 let ask =
                     self.server.asked((from, life), &body, way, |file| files.path(file).is_some(), &mut out);
-                out.iter().for_each(|piece| self.post.reply(from, Kind::Answer, piece, way));
+                // The way back may be cut where the way here is not: what is asked again is answered over all.
+                out.iter().for_each(|piece| self.post.send(from, Kind::Answer, piece));
                 if let Some(Ask { file, turn, writes }) = ask {
                     let owner = Owner { node: from, life, turn };
                     if self.files.begin(file, owner, true, writes, clock::now()).is_err() {
@@ -403,7 +404,7 @@ impl Driver {
             }
             Kind::Missing => {
                 for piece in self.server.missing((from, life), &body) {
-                    self.post.reply(from, Kind::Answer, &piece, way);
+                    self.post.send(from, Kind::Answer, &piece);
                 }
             }
         }

@@ -23,8 +23,12 @@ pub(super) struct FileFates(BTreeMap<FileId, Fate>);
 impl FileFates {
     pub(super) fn began(&mut self, file: VotingFile, now: Nanos) {
         let new = Fate { file, began: now, answered: None, error: None, is_aside: false };
-        let fate = self.0.entry(file.id).or_insert(new);
-        (fate.file, fate.began) = (file, now);
+        let fate = self.0.entry(file.id).or_insert_with(|| new.clone());
+        if fate.file != file {
+            // Nothing that is known of it counts in another view that took it in.
+            *fate = Fate { is_aside: fate.is_aside, ..new };
+        }
+        fate.began = now;
     }
 
     /// Whether that is news.
@@ -39,6 +43,8 @@ impl FileFates {
     pub(super) fn finished(&mut self, file: FileId, now: Nanos) -> bool {
         let Some(fate) = self.0.get_mut(&file) else { return false };
         fate.answered = Some((now, now.since(fate.began)));
+        // While it is aside it has no turns until a view without it is decided.
+        fate.is_aside = false;
         fate.error.take().is_some()
     }
 

@@ -6,7 +6,8 @@
 //! sender's. A session is believed only when it comes with one's own, never from a hello that may be old. Of a node's sessions the one of
 //! the latest life counts.
 //!
-//! **Paths.** Address `i` of a node is joined with address `i` of another. Reports go over all of them; the first copy counts.
+//! **Paths.** Address `i` of a node is joined with address `i` of another. Reports go over all of them, and so does everything but the first answer to
+//! who asks for a turn, which is long; the first copy counts.
 //!
 //! **Keys.** While one key of the cluster replaces another, what must arrive is sent under both. Everything else is counted as a
 //! stranger's and answered with nothing.

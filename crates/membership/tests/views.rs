@@ -1,0 +1,149 @@
+//! Views come about, nodes are lost and return, leave and join: with a shared voting file, and with served ones alone.
+
+mod common;
+
+use std::{collections::BTreeSet, sync::Arc, sync::atomic::Ordering};
+
+use common::{Cluster, Node, Watcher, assert_agreed, epoch};
+use plexus_base::NodeId;
+use plexus_membership::{
+    protocol::{Reason, Refused, Wish},
+    runtime::{End, FencingState, Proof, WishError},
+};
+
+/// Three nodes, of which one is lost and returns.
+fn lost_and_back(cluster: &Cluster) {
+    let mut nodes = cluster.start_all();
+    let lost = nodes.remove(1);
+    assert!(lost.membership.lease().is_held());
+    let lease = lost.membership.lease();
+    drop(lost.membership);
+    assert!(!lease.is_held(), "what has stopped does not act");
+    assert_eq!(lost.watcher.told().ended, None);
+    for node in &nodes {
+        let told = node.watcher.wait_with(&[0, 2]);
+        assert!(told.fenced.contains(&(NodeId(1), lost.life)));
+        let last = told.transitions.last().unwrap();
+        assert_eq!(last.gone, [(1, lost.life.0)]);
+        assert!(last.phases.detect > 0.0 && last.phases.rebuild.is_none());
+        let fence = node.status().fencing.last().cloned().unwrap();
+        assert_eq!((fence.node, fence.state), (1, FencingState::WaitedOut));
+    }
+    let back = cluster.start(1);
+    assert!(back.life > lost.life);
+    nodes.push(back);
+    for node in &nodes {
+        let told = node.watcher.wait("the new life", |told| {
+            told.is_with(&[0, 1, 2]) && told.view().unwrap().life(NodeId(1)) > Some(lost.life)
+        });
+        assert_eq!(told.ended, None);
+    }
+    assert_agreed(nodes.iter().map(|node| &node.watcher).chain([&lost.watcher]));
+}
+
+#[test]
+fn a_node_is_lost_and_comes_back_with_a_shared_file() {
+    lost_and_back(&Cluster::new(3, &[None]));
+}
+
+#[test]
+fn a_node_is_lost_and_comes_back_with_nothing_but_served_files() {
+    lost_and_back(&Cluster::new(3, &[Some(0), Some(1), Some(2)]));
+}
+
+#[test]
+fn two_paths_of_which_one_leads_nowhere_are_enough() {
+    let mut cluster = Cluster::new(3, &[Some(0), Some(1), Some(2)]);
+    cluster.paths = 2;
+    let start = |node: u8| {
+        let mut settings = cluster.settings(node);
+        for (_, addresses) in &mut settings.peers {
+            // Of each pair of nodes another path is cut.
+            let dead = usize::from(node % 2 == 0);
+            addresses[dead] = cluster.address(40, 0);
+        }
+        common::start(settings)
+    };
+    let nodes: Vec<Node> = (0..3).map(start).collect();
+    nodes.iter().for_each(|node| drop(node.watcher.wait_with(&[0, 1, 2])));
+    assert_agreed(nodes.iter().map(|node| &node.watcher));
+}
+
+#[test]
+fn who_is_proved_dead_is_not_waited_for() {
+    let mut cluster = Cluster::new(2, &[None]);
+    // So long that no test waits for it.
+    cluster.profile.lease.0 *= 1000;
+    cluster.profile.evict.0 *= 1000;
+    let nodes = cluster.start_all();
+    let [left, lost] = <[Node; 2]>::try_from(nodes).ok().unwrap();
+    left.watcher.proves.store(true, Ordering::Release);
+    drop(lost.membership);
+    left.membership.lost(lost.id, lost.life);
+    left.watcher.wait_with(&[0]);
+    let fence = left.status().fencing.pop().unwrap();
+    assert_eq!((fence.life, fence.state), (lost.life.0, FencingState::Proved(Proof::Killed)));
+    left.membership.rebuilt(epoch(&left.watcher.told()));
+    left.wait_status("what was rebuilt", |status| {
+        status.transitions.last().is_some_and(|last| last.phases.rebuild.is_some())
+    });
+}
+
+#[test]
+fn who_loses_its_links_is_listened_to_no_more() {
+    let cluster = Cluster::new(2, &[None]);
+    let nodes = cluster.start_all();
+    let (a, b) = (&nodes[0], &nodes[1]);
+    a.membership.lost(b.id, b.life);
+    b.membership.lost(a.id, a.life);
+    a.watcher.wait_with(&[0]);
+    let told = b.watcher.wait("its end", |told| told.ended.is_some());
+    assert!(matches!(told.ended, Some(End::Died(Reason::Evicted | Reason::LeaseOver))), "{told:?}");
+    assert!(!b.membership.lease().is_held());
+    assert_eq!(b.membership.wish(Wish::RemoveNode(a.id)), Err(WishError::Ended));
+    assert!(b.membership.status().is_none());
+}
+
+#[test]
+fn nodes_come_and_leave_twenty_times() {
+    let cluster = Cluster::new(3, &[Some(0), Some(1), None]);
+    let stays = cluster.start(0);
+    stays.watcher.wait("a view", |told| told.is_with(&[0]));
+    let mut watchers: Vec<Arc<Watcher>> = vec![Arc::clone(&stays.watcher)];
+    for round in 0..20 {
+        let node = cluster.start(1 + round % 2);
+        let both = [0, node.id.0];
+        node.watcher.wait_with(&both);
+        stays.watcher.wait_with(&both);
+        node.membership.leave().unwrap();
+        assert_eq!(node.watcher.told().ended, Some(End::Left));
+        assert!(!node.membership.lease().is_held());
+        stays.watcher.wait_with(&[0]);
+        watchers.push(node.watcher);
+    }
+    let status = stays.status();
+    assert!(status.fencing.iter().all(|fence| fence.state == FencingState::Told), "{status:#?}");
+    let lives: BTreeSet<u64> = status.fencing.iter().map(|fence| fence.life).collect();
+    assert_eq!(lives.len(), status.fencing.len());
+    assert_agreed(&watchers);
+}
+
+#[test]
+fn the_last_leaves_and_the_cluster_begins_again() {
+    let cluster = Cluster::new(2, &[None]);
+    for _ in 0..2 {
+        let nodes = cluster.start_all();
+        nodes.iter().for_each(|node| node.membership.leave().unwrap());
+    }
+}
+
+#[test]
+fn who_is_no_member_has_no_wishes() {
+    let cluster = Cluster::new(3, &[Some(0), Some(1), Some(2)]);
+    // Without a second file there is no majority.
+    let alone = cluster.start(0);
+    let refused = Err(WishError::Refused(Refused::NoMember));
+    assert_eq!(alone.membership.wish(Wish::RemoveNode(NodeId(2))), refused);
+    assert_eq!(alone.membership.leave(), refused);
+    assert_eq!(alone.status().opened, 0);
+}
