@@ -1,16 +1,20 @@
-//! Measurement: `plexus perf`, the block workload, their reports and charts.
+//! Measurement: `plexus perf`, the workloads of blocks and locks, their reports and charts.
 //!
-//! What runs inside the nodes ([`perf`], [`blocks`]) takes part through a node's public interface like any other program of
+//! What runs inside the nodes ([`perf`], [`blocks`], [`locks`]) takes part through a node's public interface like any other program of
 //! it; what runs at the command line merges the nodes' results, checks them and renders them ([`report`]). Nothing here is
 //! needed by a cluster that is not being measured.
 
 pub mod blocks;
 mod clock;
+mod everywhere;
 mod inside;
+pub mod locks;
 pub mod perf;
 mod responses;
+mod stage;
 mod usage;
 
+pub use everywhere::RunError;
 pub use inside::commands;
 pub use plexus_observe::show as report;
 pub use responses::{ResponseUs, Responses};

@@ -7,6 +7,7 @@
 pub mod cluster;
 pub mod disk;
 mod driver;
+pub mod executive;
 pub mod failure;
 pub mod faults;
 pub mod frames;

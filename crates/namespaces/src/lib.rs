@@ -6,6 +6,8 @@
 //!
 //! This crate knows nothing of Plexus. It needs root, and `ip` of iproute2.
 
+mod lan;
+
 use std::{
     fmt,
     fs::File,
@@ -18,6 +20,8 @@ use std::{
 };
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+
+pub use lan::{Lan, device};
 
 /// A network namespace that this process holds and is not in itself.
 pub struct Namespace(OwnedFd);

@@ -175,12 +175,10 @@ impl CachePort for Workers {
 
 impl LockPort for Workers {
     fn submit(&self, worker: WorkerId, task: LockTask) {
-        self.all()[worker.index()].submit(NodeTask::Lock(task));
+        self.all()[worker.index()].tell(NodeTask::Lock(task));
     }
 
     fn submit_and_wait(&self, worker: WorkerId, task: LockTask, signal: &Signal) {
-        let worker = &self.all()[worker.index()];
-        worker.push(NodeTask::Lock(task));
-        worker.wait(signal);
+        self.all()[worker.index()].call(NodeTask::Lock(task), signal);
     }
 }

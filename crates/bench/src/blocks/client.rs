@@ -1,50 +1,15 @@
 //! One client: a thread that reads and changes blocks as fast as it gets them.
 
-use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU8, Ordering},
-    },
-    time::Instant,
-};
+use std::time::Instant;
 
 use plexus_base::BlockId;
 use plexus_cache::{Cache, CacheError};
 
 use super::{Order, Workload, counted};
-use crate::Responses;
-
-/// Where all clients of a node stand, set by the thread that started them.
-#[derive(Default)]
-pub(super) struct Stage {
-    stage: AtomicU8,
-    failure: Mutex<Option<String>>,
-}
-
-/// After the warm-up, which is stage 0.
-pub(super) const MEASURING: u8 = 1;
-pub(super) const OVER: u8 = 2;
-
-impl Stage {
-    pub(super) fn reach(&self, stage: u8) {
-        self.stage.fetch_max(stage, Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(super) fn now(&self) -> u8 {
-        self.stage.load(Ordering::Relaxed)
-    }
-
-    fn fail(&self, why: String) {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
-        self.reach(OVER);
-    }
-
-    /// Why a client gave up, if one has.
-    pub(super) fn failure(&self) -> Option<String> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
+use crate::{
+    Responses,
+    stage::{MEASURING, OVER, Stage},
+};
 
 /// What one client did.
 #[derive(Default)]

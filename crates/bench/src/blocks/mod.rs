@@ -15,4 +15,4 @@ mod run;
 pub use node::{Host, NodeCounts, NodeResult};
 pub use parameters::{Order, Workload};
 pub use report::{Report, Switches};
-pub use run::{RunError, run};
+pub use run::run;

@@ -12,10 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Workload,
-    client::{self, Done, MEASURING, OVER, Place, Stage},
+    client::{self, Done, Place},
     counted,
 };
-use crate::{Responses, Usage};
+use crate::{
+    Responses, Usage,
+    stage::{MEASURING, OVER, Stage, rest},
+};
 
 /// What the workload needs of its node.
 pub trait Host: Send + Sync {
@@ -127,9 +130,6 @@ impl Moment {
     }
 }
 
-/// How often the thread that waits looks whether anybody still wants the result.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-
 /// Runs the workload's clients on this node, beginning at `start`; `wanted` says whether to go on.
 ///
 /// # Errors
@@ -186,21 +186,6 @@ pub(super) fn run(
         counts: after.counts.since(&before.counts),
         traffic: after.traffic.since(&before.traffic),
     })
-}
-
-/// Sleeps for `time`, less if a client fails or nobody waits for the result any more.
-fn rest(time: Duration, stage: &Stage, wanted: &mut dyn FnMut() -> bool) {
-    let end = Instant::now() + time;
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() || stage.now() == OVER {
-            return;
-        }
-        if !wanted() {
-            return stage.reach(OVER);
-        }
-        thread::sleep(left.min(LOOK_EVERY));
-    }
 }
 
 /// The changes that stand in the first `hot` blocks: of all, and by each of `slots` clients.

@@ -1,20 +1,9 @@
 //! The command line's side of the workload: starts it on all nodes at once, merges what they say, checks the sums.
 
-use std::{
-    sync::{
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
-    thread,
-    time::{Duration, Instant, SystemTime},
-};
+use std::{sync::atomic::AtomicBool, time::Duration};
 
 use plexus_disks::{HEADER, TRAILER};
-use plexus_node::{
-    config::Config,
-    control::{Control, ControlError},
-};
-use serde_json::{Value, json};
+use plexus_node::{config::Config, control::Control};
 
 use super::{
     NodeResult, Report, Workload,
@@ -22,43 +11,7 @@ use super::{
     node::Sums,
     report::Setting,
 };
-
-/// The nodes begin so long after they were asked, so that all have been asked.
-const AHEAD: Duration = Duration::from_millis(100);
-
-/// What a node may take longer than its workload needs.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// When a node fails, the others may say for so long why: the cause is often another's.
-const LAST_WORDS: Duration = Duration::from_millis(1500);
-
-/// How often a wait looks whether it is to end.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// Why a run has no result.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// It cannot be run like this.
-    #[error("{0}")]
-    Workload(String),
-    /// A node.
-    #[error(transparent)]
-    Node(#[from] ControlError),
-    /// A node's answer makes no sense.
-    #[error("{name}: its answer makes no sense: {source}")]
-    Answer {
-        /// The node.
-        name: String,
-        /// The reason.
-        source: serde_json::Error,
-    },
-    /// What clients were acknowledged and what the blocks hold differ.
-    #[error("{0}")]
-    Sums(String),
-    /// The user wants no more.
-    #[error("interrupted")]
-    Interrupted,
-}
+use crate::everywhere::{Call, PATIENCE, RunError, everywhere, parse, to_json};
 
 /// Runs `workload` on all nodes of a running cluster; `rail` is how the report calls what joins them. Ends early when
 /// `interrupted` is set.
@@ -77,7 +30,12 @@ pub fn run(
     workload.check(names.len(), user_bytes, config.blocks).map_err(RunError::Workload)?;
     let slots = names.len() * workload.clients as usize;
     let before = sums(config, names[0], workload, slots)?;
-    let results = everywhere(config, &names, workload, interrupted)?;
+    let call = Call {
+        command: "bench.blocks",
+        args: &|start_unix_ms| to_json(&Run { workload: workload.clone(), start_unix_ms }),
+        time: Duration::from_millis(workload.warm_ms + workload.measured_ms),
+    };
+    let results: Vec<NodeResult> = everywhere(config, &call, interrupted)?;
     // Another node than before: it has to get the blocks from where they are now.
     let after = sums(config, names[names.len() - 1], workload, slots)?;
     let found = check(&before, &after, &results)?;
@@ -95,84 +53,6 @@ fn sums(config: &Config, name: &str, workload: &Workload, slots: usize) -> Resul
     let mut control = Control::connect(&config.dir, name)?;
     control.set_patience(PATIENCE)?;
     parse(name, control.call("bench.sum", args, |_| {})?)
-}
-
-fn to_json(args: &impl serde::Serialize) -> Value {
-    // Plain numbers and names: there is nothing that JSON cannot say.
-    serde_json::to_value(args).unwrap_or_else(|_| json!({}))
-}
-
-fn parse<T: serde::de::DeserializeOwned>(name: &str, value: Value) -> Result<T, RunError> {
-    serde_json::from_value(value).map_err(|source| RunError::Answer { name: name.into(), source })
-}
-
-fn everywhere(
-    config: &Config,
-    names: &[&str],
-    workload: &Workload,
-    interrupted: &AtomicBool,
-) -> Result<Vec<NodeResult>, RunError> {
-    let start = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default() + AHEAD;
-    let args = to_json(&Run { workload: workload.clone(), start_unix_ms: start.as_millis() as u64 });
-    let time = AHEAD + Duration::from_millis(workload.warm_ms + workload.measured_ms) + PATIENCE;
-    let (sender, answers) = mpsc::channel();
-    for (index, name) in names.iter().enumerate() {
-        let mut control = Control::connect(&config.dir, name)?;
-        control.set_patience(time)?;
-        let (sender, args) = (sender.clone(), args.clone());
-        // Not joined: it ends with its node, and nobody waits for one that hangs.
-        thread::spawn(move || {
-            let _ = sender.send((index, control.call("bench.blocks", args, |_| {})));
-        });
-    }
-    drop(sender);
-    let mut results: Vec<Option<NodeResult>> = names.iter().map(|_| None).collect();
-    let mut failure: Option<ControlError> = None;
-    let mut deadline = Instant::now() + time;
-    let mut left = names.len();
-    while left > 0 && Instant::now() < deadline {
-        if interrupted.load(Ordering::Relaxed) {
-            return Err(RunError::Interrupted);
-        }
-        match answers.recv_timeout(LOOK_EVERY) {
-            Ok((index, Ok(value))) => {
-                results[index] = Some(parse(names[index], value)?);
-                left -= 1;
-            }
-            Ok((_, Err(error))) => {
-                deadline = deadline.min(Instant::now() + LAST_WORDS);
-                failure = Some(match failure {
-                    Some(other) if weight(&other) >= weight(&error) => other,
-                    _ => error,
-                });
-                left -= 1;
-            }
-            Err(mpsc::RecvTimeoutError::Timeout) => {}
-            Err(mpsc::RecvTimeoutError::Disconnected) => break,
-        }
-    }
-    if interrupted.load(Ordering::Relaxed) {
-        return Err(RunError::Interrupted);
-    }
-    if let Some(error) = failure {
-        return Err(error.into());
-    }
-    let silent =
-        |index: usize| ControlError::Silent { name: names[index].into(), command: "bench.blocks".into() };
-    results
-        .into_iter()
-        .enumerate()
-        .map(|(index, result)| result.ok_or_else(|| silent(index).into()))
-        .collect()
-}
-
-/// Of several failures, which one says most: a node that is gone is why the others stopped.
-fn weight(error: &ControlError) -> u8 {
-    match error {
-        ControlError::Ended { .. } | ControlError::NotRunning { .. } => 3,
-        ControlError::Refused { .. } => 2,
-        _ => 1,
-    }
 }
 
 /// Compares what stands in the blocks with what the clients were told; the changes that stand there.

@@ -27,6 +27,7 @@
 mod tests;
 mod token;
 mod turn;
+mod visit;
 mod wait;
 mod watch;
 

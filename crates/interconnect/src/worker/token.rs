@@ -18,7 +18,7 @@
 //! that the memory model allows. Broken on purpose, it finds a message that nobody will handle, in each of these cases: the look comes before the
 //! arming; either of the two fences is missing; `missed` is not looked at, or looked at before the unlock; a woken thread
 //! does not say that it tries; it goes because its own answer is there (the ring that woke it may have been for
-//! somebody else as well).
+//! somebody else as well); a visitor clears `missed`, or does not look at it.
 
 macro_rules! token {
     ($($sync:ident)::+) => {
@@ -42,17 +42,28 @@ macro_rules! token {
             /// The token, if nobody has it. Whoever takes it looks at everything before it lets go.
             #[inline]
             pub(super) fn try_take(&self) -> Option<MutexGuard<'_, T>> {
+                let core = self.try_visit()?;
+                self.stay();
+                Some(core)
+            }
+
+            /// The token for an errand that looks after nothing, if nobody has it: who was turned away stays noted, so
+            /// [`Token::unlock`] sees to it. Only while the bell is armed; who finds that it is not [stays](Token::stay).
+            #[inline]
+            pub(super) fn try_visit(&self) -> Option<MutexGuard<'_, T>> {
                 match self.core.try_lock() {
-                    Ok(core) => {
-                        self.missed.store(false, Ordering::Relaxed);
-                        Some(core)
-                    }
+                    Ok(core) => Some(core),
                     Err(std::sync::TryLockError::WouldBlock) => None,
                     // A panic while driving is a defect of ours: the worker's state cannot be trusted any more.
                     Err(std::sync::TryLockError::Poisoned(_)) => {
                         panic!("a worker was poisoned by an earlier panic")
                     }
                 }
+            }
+
+            /// A visitor, still with the token, looks at everything before it lets go, like who took it for that.
+            pub(super) fn stay(&self) {
+                self.missed.store(false, Ordering::Relaxed);
             }
 
             /// Who was woken says so before it tries the token.
@@ -149,6 +160,8 @@ mod tests {
         woken: fn(&Token<Core>),
         /// Who was woken and finds its answer there goes, and looks after nothing.
         goes_with_its_answer: bool,
+        /// Who comes with an errand of its own takes the token like this.
+        visit: for<'a> fn(&'a Token<Core>) -> Option<Held<'a>>,
     }
 
     const SOUND: Ways = Ways {
@@ -156,6 +169,7 @@ mod tests {
         unlock: |token, core| token.unlock(core),
         woken: Token::woken,
         goes_with_its_answer: false,
+        visit: Token::try_visit,
     };
 
     struct Worker {
@@ -227,6 +241,22 @@ mod tests {
             self.leave(core);
         }
 
+        /// A local thread with an errand of its own.
+        fn visit(&self) {
+            let Some(mut core) = (self.ways.visit)(&self.token) else { return };
+            if self.armed.load(Ordering::Relaxed) == 0 {
+                self.token.stay();
+                in_loom::Steps::turn(self, &mut core);
+                return self.leave(core);
+            }
+            if let Some(mut core) = (self.ways.unlock)(&self.token, core) {
+                self.token.stay();
+                self.armed.store(0, Ordering::Relaxed);
+                self.turn(&mut core);
+                self.leave(core);
+            }
+        }
+
         /// The thread that watches, if it has been woken by now.
         fn watch(&self) {
             if !std::mem::take(&mut *self.event.lock().unwrap()) {
@@ -246,9 +276,14 @@ mod tests {
     /// Every order of a driver that lets go, a peer that sends, and the thread that watches. At the end everything
     /// was handled, or the bell is rung and somebody will come.
     fn explore(ways: Ways) {
+        explore_all(ways, PREEMPTIONS, &[Worker::drive]);
+    }
+
+    /// The first of `local` runs beside the peer, the thread that watches, and the others.
+    fn explore_all(ways: Ways, preemptions: usize, local: &'static [fn(&Worker)]) {
         let mut model = loom::model::Builder::new();
-        // Every fault below shows with three; without a limit the search takes minutes.
-        model.preemption_bound = Some(PREEMPTIONS);
+        // Every fault below shows with these; without a limit the search takes minutes.
+        model.preemption_bound = Some(preemptions);
         model.check(move || {
             let worker = Arc::new(Worker {
                 token: Token::new(0),
@@ -263,8 +298,9 @@ mod tests {
                 let worker = Arc::clone(&worker);
                 thread::spawn(move || act(&worker))
             };
-            let others = [start(Worker::arrive), start(Worker::watch)];
-            worker.drive();
+            let mut others = vec![start(Worker::arrive), start(Worker::watch)];
+            others.extend(local[1..].iter().map(|act| start(*act)));
+            local[0](&worker);
             others.into_iter().for_each(|other| other.join().unwrap());
             let handled = *worker.token.core.lock().unwrap();
             let rung = *worker.event.lock().unwrap();
@@ -275,6 +311,32 @@ mod tests {
     #[test]
     fn no_message_is_left_and_nobody_drives_beside_another() {
         explore(SOUND);
+    }
+
+    /// Preemptions where a visitor comes as well: four threads have many more orders.
+    const WITH_VISITOR: usize = 2;
+
+    #[test]
+    fn a_visitor_loses_nothing() {
+        explore_all(SOUND, PREEMPTIONS, &[Worker::visit]);
+        explore_all(SOUND, WITH_VISITOR, &[Worker::drive, Worker::visit]);
+    }
+
+    #[test]
+    #[should_panic(expected = "nobody will handle")]
+    fn a_visitor_must_see_to_who_was_turned_away() {
+        fn unlock<'a>(_: &'a Token<Core>, core: Held<'a>) -> Option<Held<'a>> {
+            drop(core);
+            None
+        }
+        explore_all(Ways { unlock, ..SOUND }, PREEMPTIONS, &[Worker::visit]);
+    }
+
+    #[test]
+    #[should_panic(expected = "nobody will handle")]
+    fn a_visitor_must_leave_noted_who_was_turned_away() {
+        let ways = Ways { visit: Token::try_take, ..SOUND };
+        explore_all(ways, WITH_VISITOR, &[Worker::drive, Worker::visit]);
     }
 
     #[test]

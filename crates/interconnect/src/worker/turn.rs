@@ -90,6 +90,18 @@ impl<S: Service> Core<S> {
         done
     }
 
+    /// Pushes out what was sent; whether a turn would find more to do.
+    #[inline]
+    pub(super) fn flush(&mut self) -> bool {
+        let mut news = self.net.has_done();
+        for peer in self.net.links.present().iter() {
+            let Some(link) = self.net.links.get_mut(peer) else { continue };
+            link.flush();
+            news |= link.has_news();
+        }
+        news
+    }
+
     /// Answers accesses that this processor has executed itself.
     fn hand_over(&mut self) -> usize {
         let done = self.net.take_done();

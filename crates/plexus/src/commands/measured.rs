@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
 use plexus_base::{MAX_NODES, MAX_WORKERS, Waiting};
-use plexus_bench::{blocks::RunError, perf::BetweenError};
+use plexus_bench::{RunError, perf::BetweenError};
 use plexus_disks::BlockSize;
 use plexus_node::{
     Parameters, TemporaryCluster,
@@ -63,6 +63,14 @@ impl Wanted<'_> {
         parameters.blocks = parameters.blocks.max(self.hot);
         parameters.program = this_program()?;
         Ok(parameters)
+    }
+}
+
+/// Milliseconds of an option that is given in seconds.
+pub(crate) fn ms(option: &str, seconds: f64) -> anyhow::Result<u64> {
+    match seconds {
+        seconds if (0.0..=3600.0).contains(&seconds) => Ok((seconds * 1000.0) as u64),
+        seconds => bail!("{option} {seconds}: use 0 to 3600"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `plexus bench`: workloads. So far one, `blocks`.
+//! `plexus bench blocks`.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,29 +13,18 @@ use plexus_bench::{
 };
 use plexus_node::TemporaryCluster;
 
-use super::{
-    cluster::load,
-    interrupt::interrupted,
-    measured::{self, Wanted},
+use crate::{
+    commands::{
+        cluster::load,
+        interrupt::interrupted,
+        measured::{self, Wanted},
+    },
+    output,
 };
-use crate::output;
-
-/// Which workload.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    workload: Workloads,
-}
-
-#[derive(clap::Subcommand)]
-enum Workloads {
-    /// Clients on every node read and change the same blocks; the sums are checked at the end.
-    Blocks(Box<Blocks>),
-}
 
 /// The block workload.
 #[derive(clap::Args)]
-struct Blocks {
+pub(crate) struct Blocks {
     /// A running cluster [default: a temporary one for each rail].
     dir: Option<PathBuf>,
     /// Nodes of the temporary cluster.
@@ -98,8 +87,7 @@ struct Blocks {
 }
 
 /// Runs it.
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let Workloads::Blocks(args) = args.workload;
+pub(crate) fn run(args: &Blocks) -> anyhow::Result<()> {
     let interrupted = interrupted()?;
     if let Some(path) = &args.svg {
         measured::prepare(path)?;
@@ -109,7 +97,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Some(dir) => {
             let config = load(dir)?;
             let rail = measured::rails_in_use(&config)?;
-            sweep(&args, &config, &rail, &interrupted, &mut reports)?;
+            sweep(args, &config, &rail, &interrupted, &mut reports)?;
         }
         None => {
             for rail in &args.rail {
@@ -124,7 +112,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                     pin: args.pin,
                 };
                 let cluster = TemporaryCluster::start(&wanted.parameters()?, &mut |_, _| {})?;
-                sweep(&args, cluster.config(), rail, &interrupted, &mut reports)
+                sweep(args, cluster.config(), rail, &interrupted, &mut reports)
                     .map_err(measured::explained)?;
                 measured::take_down(cluster)?;
             }
@@ -145,18 +133,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 impl Blocks {
     fn workload(&self, clients: u32) -> anyhow::Result<Workload> {
-        let ms = |option: &str, seconds: f64| match seconds {
-            seconds if (0.0..=3600.0).contains(&seconds) => Ok((seconds * 1000.0) as u64),
-            seconds => bail!("{option} {seconds}: use 0 to 3600"),
-        };
         Ok(Workload {
             clients,
             hot: self.hot,
             writes_percent: self.writes,
             consistent_reads: self.consistent_reads,
             order: self.order,
-            warm_ms: ms("--warm-up", self.warm_up)?,
-            measured_ms: ms("--seconds", self.seconds)?,
+            warm_ms: measured::ms("--warm-up", self.warm_up)?,
+            measured_ms: measured::ms("--seconds", self.seconds)?,
             seed: self.seed,
         })
     }
@@ -192,7 +176,7 @@ fn show(reports: &[Report]) -> anyhow::Result<()> {
 }
 
 /// What was measured, in a line.
-pub(crate) fn setting(report: &Report) -> String {
+fn setting(report: &Report) -> String {
     let reads = if report.workload.consistent_reads { ", consistent reads" } else { "" };
     format!(
         "{} nodes, {} KiB blocks, {} hot, {} % writes{reads}, {}",

@@ -1,0 +1,122 @@
+//! One client: a thread that takes locks and gives them up.
+
+use std::time::Instant;
+
+use plexus_locks::{
+    Ask, LockError, Locks, Session,
+    protocol::{Mode, Name, Token, VALUE_LEN, Validity, Value},
+};
+
+use super::Names;
+use crate::{
+    Responses,
+    stage::{MEASURING, OVER, Stage},
+};
+
+/// What one client did.
+#[derive(Default)]
+pub(super) struct Done {
+    /// Locks granted while it was measured.
+    pub(super) granted: u64,
+    /// From asking for a lock to having given it up.
+    pub(super) responses: Responses,
+    /// Locks granted, from the first to the last.
+    pub(super) all: u64,
+    /// Of the name that all want: what its value block counted before the first change of this client, and after its last.
+    pub(super) counted: Option<(u64, u64)>,
+}
+
+/// Works until the stage is over. A failure ends all clients of the node.
+pub(super) fn work(locks: &Locks, kind: Names, names: &[Name], stage: &Stage) -> Done {
+    let mut done = Done::default();
+    let session = locks.session();
+    let result = match kind {
+        Names::Shared => count(&session, &names[0], stage, &mut done),
+        Names::Local | Names::Remote => take(&session, names, stage, &mut done),
+    };
+    if let Err(why) = result {
+        stage.fail(why);
+    }
+    done
+}
+
+fn ask(name: &Name, mode: Mode) -> Ask {
+    Ask { name: name.clone(), mode, patience: None }
+}
+
+/// One name after the other.
+fn take(session: &Session, names: &[Name], stage: &Stage, done: &mut Done) -> Result<(), String> {
+    let mut tokens = vec![Token::default(); names.len()];
+    until_over(stage, done, |round| {
+        let at = round as usize % names.len();
+        let lock = session.lock(ask(&names[at], Mode::EX)).map_err(line)?;
+        grown(&mut tokens[at], lock.grant().token)
+    })
+}
+
+/// One name, whose value block counts its holders.
+fn count(session: &Session, name: &Name, stage: &Stage, done: &mut Done) -> Result<(), String> {
+    // Keeps the value block while nobody has the lock.
+    let _kept = session.lock(ask(name, Mode::NL)).map_err(line)?;
+    let mut token = Token::default();
+    let mut counted = None;
+    until_over(stage, done, |_| {
+        let lock = session.lock(ask(name, Mode::EX)).map_err(line)?;
+        grown(&mut token, lock.grant().token)?;
+        let before = counter(&lock.grant().value)?;
+        let (first, _) = *counted.get_or_insert((before, before));
+        counted = Some((first, before + 1));
+        let mut value = [0; VALUE_LEN];
+        value[..8].copy_from_slice(&(before + 1).to_le_bytes());
+        lock.unlock_with(value);
+        Ok(())
+    })?;
+    done.counted = counted;
+    Ok(())
+}
+
+fn until_over(
+    stage: &Stage,
+    done: &mut Done,
+    mut once: impl FnMut(u64) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut last = Instant::now();
+    loop {
+        let now = stage.now();
+        if now == OVER {
+            return Ok(());
+        }
+        once(done.all)?;
+        done.all += 1;
+        let end = Instant::now();
+        if now == MEASURING {
+            done.granted += 1;
+            done.responses.record((end - last).as_nanos() as u64);
+        }
+        last = end;
+    }
+}
+
+fn grown(last: &mut Token, token: Token) -> Result<(), String> {
+    if token <= *last {
+        return Err(format!("{token:?} came after {last:?}, which it should exceed"));
+    }
+    *last = token;
+    Ok(())
+}
+
+fn counter(value: &Value) -> Result<u64, String> {
+    match value.validity {
+        Validity::Lost => Err("the value block was lost: a node has died".into()),
+        Validity::Unwritten => Ok(0),
+        Validity::Valid => {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&value.bytes[..8]);
+            Ok(u64::from_le_bytes(bytes))
+        }
+    }
+}
+
+fn line(error: LockError) -> String {
+    error.to_string()
+}

@@ -1,0 +1,80 @@
+//! The command line's side of `bench.hold`: many locks, held until it is interrupted; what becomes of them when nodes end is for others to see.
+
+use std::{
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use plexus_node::{
+    config::Config,
+    control::{Control, ControlError},
+};
+
+use super::command::{Hold, Holds};
+use crate::everywhere::to_json;
+
+/// How often a wait looks whether it is to end.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Why locks are not held.
+#[derive(Debug, thiserror::Error)]
+pub enum HoldError {
+    /// A node.
+    #[error(transparent)]
+    Node(#[from] ControlError),
+    /// The user wants no more.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Has the nodes take `locks` locks, about as many each; says by `held` when all have theirs (how many, and in how many milliseconds), and by
+/// `ended` when a node's are gone. Comes back when `interrupted` is set, or when no node is left.
+///
+/// # Errors
+/// A node could not be asked, or did not get its locks.
+pub fn hold(
+    config: &Config,
+    locks: u64,
+    interrupted: &AtomicBool,
+    held: &mut dyn FnMut(u64, u64),
+    ended: &mut dyn FnMut(&str),
+) -> Result<(), HoldError> {
+    let nodes = config.nodes.len();
+    let (tell, told) = mpsc::channel();
+    for (index, node) in config.nodes.iter().enumerate() {
+        let mut control = Control::connect(&config.dir, &node.name)?;
+        let share = locks / nodes as u64 + u64::from((index as u64) < locks % nodes as u64);
+        let tell = tell.clone();
+        // Not joined: it ends with its connection.
+        thread::spawn(move || {
+            let call = control.call("bench.hold", to_json(&Hold { locks: share }), |progress| {
+                if let Ok(holds) = serde_json::from_value::<Holds>(progress) {
+                    let _ = tell.send((index, Ok(holds)));
+                }
+            });
+            let _ = tell.send((index, Err(call.err())));
+        });
+    }
+    drop(tell);
+    let (mut holding, mut sum, mut slowest) = (0, 0, 0);
+    while !interrupted.load(Ordering::Relaxed) {
+        match told.recv_timeout(LOOK_EVERY) {
+            Ok((_, Ok(Holds { held: count, ms }))) => {
+                holding += 1;
+                (sum, slowest) = (sum + count, slowest.max(ms));
+                if holding == nodes {
+                    held(sum, slowest);
+                }
+            }
+            Ok((_, Err(Some(error)))) if holding < nodes => return Err(error.into()),
+            Ok((index, Err(_))) => ended(&config.nodes[index].name),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+    }
+    Err(HoldError::Interrupted)
+}

@@ -1,0 +1,59 @@
+//! Names for the clients of a node, by who masters them.
+//!
+//! Who masters a name shows in who knows of its lock: a node surveys what it masters. So candidates are locked in NL, which excludes nobody, and
+//! those that the survey shows are mastered here.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use plexus_base::NodeId;
+use plexus_locks::{
+    Ask, Locks,
+    protocol::{Mode, Name},
+};
+
+use super::Names;
+
+/// How long the workers may take to say what they master.
+const SURVEY_WITHIN: Duration = Duration::from_secs(10);
+
+/// The name that all clients of all nodes want.
+pub(super) const SHARED: &[u8] = b"bench/shared";
+
+/// `count` names of this kind for the clients of node `me`, of `nodes`; no other node's clients use them.
+///
+/// # Errors
+/// One line for the user.
+pub(super) fn find(
+    locks: &Locks,
+    (me, nodes): (NodeId, usize),
+    names: Names,
+    count: usize,
+) -> Result<Vec<Name>, String> {
+    if names == Names::Shared {
+        return Name::new(SHARED).map(|name| vec![name; count]).map_err(|error| error.to_string());
+    }
+    let mut found = Vec::with_capacity(count);
+    // Each node masters about its share of every batch; three will do with hardly any chance to need a fourth.
+    for number in 0.. {
+        let candidates = candidates(me, number, count * nodes)?;
+        let session = locks.session();
+        let known = |name: &Name| session.lock(Ask { name: name.clone(), mode: Mode::NL, patience: None });
+        let held: Vec<_> =
+            candidates.iter().map(known).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+        let survey = locks.survey(SURVEY_WITHIN).map_err(|_| "a worker does not answer")?;
+        drop(held);
+        let here: BTreeSet<Name> = survey.into_iter().map(|resource| resource.name).collect();
+        let wanted = |name: &Name| here.contains(name) == (names == Names::Local);
+        found.extend(candidates.into_iter().filter(wanted));
+        if found.len() >= count {
+            break;
+        }
+    }
+    found.truncate(count);
+    Ok(found)
+}
+
+fn candidates(me: NodeId, batch: usize, count: usize) -> Result<Vec<Name>, String> {
+    let name = |number| Name::new(format!("bench/{}/{batch}/{number}", me.0).as_bytes());
+    (0..count).map(name).collect::<Result<_, _>>().map_err(|error| error.to_string())
+}

@@ -1,0 +1,115 @@
+//! What workload is wanted.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// Most clients on a node: each is a thread.
+const MAX_CLIENTS: u32 = 256;
+
+/// Which locks the clients take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Names {
+    /// Each client its own, mastered by its node.
+    #[default]
+    Local,
+    /// Each client its own, mastered by another node.
+    Remote,
+    /// All clients of all nodes the same one.
+    Shared,
+}
+
+impl Names {
+    const ALL: [(Self, &str); 3] =
+        [(Self::Local, "local"), (Self::Remote, "remote"), (Self::Shared, "shared")];
+}
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(names, _)| names == self).map_or("", |(_, name)| name);
+        f.write_str(name)
+    }
+}
+
+impl FromStr for Names {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(_, name)| *name == text);
+        found
+            .map(|(names, _)| *names)
+            .ok_or_else(|| format!("unknown names `{text}`: use local, remote or shared"))
+    }
+}
+
+/// A workload, the same on every node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// Clients on each node that has any.
+    pub clients: u32,
+    /// The first so many nodes have clients; the others only answer.
+    pub active: usize,
+    /// Which locks they take.
+    pub names: Names,
+    /// Milliseconds before measuring begins.
+    pub warm_ms: u64,
+    /// Milliseconds that are measured.
+    pub measured_ms: u64,
+}
+
+impl Default for Workload {
+    fn default() -> Self {
+        Self { clients: 1, active: 1, names: Names::default(), warm_ms: 300, measured_ms: 3000 }
+    }
+}
+
+impl Workload {
+    /// Refuses what cannot be run on `nodes` nodes.
+    ///
+    /// # Errors
+    /// One line with what to change.
+    pub fn check(&self, nodes: usize) -> Result<(), String> {
+        if !(1..=MAX_CLIENTS).contains(&self.clients) {
+            return Err(format!("{} clients on each node: use 1 to {MAX_CLIENTS}", self.clients));
+        }
+        if !(1..=nodes).contains(&self.active) {
+            return Err(format!("clients on {} nodes of {nodes}: use 1 to {nodes}", self.active));
+        }
+        if self.names == Names::Remote && nodes < 2 {
+            return Err("names that another node masters take two nodes or more".into());
+        }
+        if !(50..=3_600_000).contains(&self.measured_ms) || self.warm_ms > 60_000 {
+            return Err("measure for 0.05 to 3600 seconds, after a warm-up of at most 60".into());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_to_do() {
+        let good = Workload::default();
+        assert_eq!(good.check(1), Ok(()));
+        for (bad, part) in [
+            (Workload { clients: 0, ..good.clone() }, "0 clients"),
+            (Workload { active: 2, ..good.clone() }, "use 1 to 1"),
+            (Workload { names: Names::Remote, ..good.clone() }, "two nodes"),
+            (Workload { measured_ms: 1, ..good.clone() }, "measure for"),
+        ] {
+            let why = bad.check(1).unwrap_err();
+            assert!(why.contains(part), "{why}");
+        }
+    }
+
+    #[test]
+    fn names_have_names() {
+        for names in [Names::Local, Names::Remote, Names::Shared] {
+            assert_eq!(names.to_string().parse(), Ok(names));
+        }
+        assert!("far".parse::<Names>().is_err());
+    }
+}

@@ -1,0 +1,93 @@
+//! What a run of the workload shows: the nodes' results as one.
+
+use serde::{Deserialize, Serialize};
+
+use super::{NodeResult, Workload};
+use crate::{
+    ResponseUs, Responses, Usage,
+    report::{Table, rate, us},
+    responses::thousandths,
+};
+
+/// A run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// What joined the nodes.
+    pub rail: String,
+    /// How they waited.
+    pub waiting: String,
+    /// Nodes.
+    pub nodes: usize,
+    /// Workers of each.
+    pub workers: u8,
+    /// The workload.
+    #[serde(flatten)]
+    pub workload: Workload,
+    /// Locks a second, each granted and given up, over all nodes.
+    pub locks_per_s: f64,
+    /// From asking for a lock to having given it up.
+    pub response_us: ResponseUs,
+    /// CPU time of all nodes for each lock.
+    pub cpu_us_per_lock: f64,
+    /// Locks granted, warm-up included.
+    pub granted: u64,
+}
+
+/// What a run had beside its workload.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    pub(super) rail: String,
+    pub(super) waiting: String,
+    pub(super) workers: u8,
+}
+
+impl Report {
+    pub(super) fn of(setting: Setting, workload: &Workload, results: &[NodeResult]) -> Self {
+        let (mut responses, mut usage, mut locks_per_s) = (Responses::new(), Usage::default(), 0.0);
+        for result in results {
+            locks_per_s += result.granted as f64 / (result.measured_ns.max(1) as f64 / 1e9);
+            responses.merge(&result.responses);
+            usage.add(&result.usage);
+        }
+        let measured: u64 = results.iter().map(|result| result.granted).sum();
+        Self {
+            rail: setting.rail,
+            waiting: setting.waiting,
+            nodes: results.len(),
+            workers: setting.workers,
+            workload: workload.clone(),
+            locks_per_s: thousandths(locks_per_s),
+            response_us: responses.summary(),
+            cpu_us_per_lock: thousandths(usage.cpu_ns as f64 / 1000.0 / measured.max(1) as f64),
+            granted: results.iter().map(|result| result.all).sum(),
+        }
+    }
+
+    /// A table of several runs.
+    #[must_use]
+    pub fn table(reports: &[Self]) -> Table {
+        let mut table = Table::new([
+            "rail",
+            "names",
+            "clients",
+            "locks/s",
+            "p50 us",
+            "p99 us",
+            "p99.9 us",
+            "CPU us/lock",
+        ]);
+        for report in reports {
+            table.row([
+                report.rail.clone(),
+                report.workload.names.to_string(),
+                format!("{} x {}", report.workload.active, report.workload.clients),
+                rate(report.locks_per_s),
+                us(report.response_us.p50),
+                us(report.response_us.p99),
+                us(report.response_us.p999),
+                us(report.cpu_us_per_lock),
+            ]);
+        }
+        table
+    }
+}

@@ -1,0 +1,67 @@
+//! The command line's side of the workload: starts it on all nodes at once, merges what they say, checks what was counted.
+
+use std::{sync::atomic::AtomicBool, time::Duration};
+
+use plexus_node::config::Config;
+
+use super::{NodeResult, Report, Workload, command, report::Setting};
+use crate::everywhere::{Call, RunError, everywhere, to_json};
+
+/// Runs `workload` on all nodes of a running cluster; `rail` is how the report calls what joins them. Ends early when
+/// `interrupted` is set.
+///
+/// # Errors
+/// See [`RunError`]. What the nodes have begun ends by itself.
+pub fn run(
+    config: &Config,
+    workload: &Workload,
+    rail: &str,
+    interrupted: &AtomicBool,
+) -> Result<Report, RunError> {
+    workload.check(config.nodes.len()).map_err(RunError::Workload)?;
+    let call = Call {
+        command: "bench.locks",
+        args: &|start_unix_ms| to_json(&command::Run { workload: workload.clone(), start_unix_ms }),
+        time: Duration::from_millis(workload.warm_ms + workload.measured_ms),
+    };
+    let results: Vec<NodeResult> = everywhere(config, &call, interrupted)?;
+    check(&results)?;
+    let setting = Setting { rail: rail.into(), waiting: config.waiting.to_string(), workers: config.workers };
+    Ok(Report::of(setting, workload, &results))
+}
+
+/// Of the name that all want: whether as many were counted as were granted.
+fn check(results: &[NodeResult]) -> Result<(), RunError> {
+    let counted = results.iter().filter_map(|result| result.counted);
+    let Some((first, last)) = counted.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1))) else {
+        return Ok(());
+    };
+    let granted: u64 = results.iter().map(|result| result.all).sum();
+    if last - first == granted {
+        return Ok(());
+    }
+    let counted = last - first;
+    Err(RunError::Sums(format!(
+        "{granted} locks were granted, but their holders counted {counted}: two had the lock at once, or a value was lost"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Responses, Usage};
+
+    fn result(all: u64, counted: Option<(u64, u64)>) -> NodeResult {
+        let (responses, usage) = (Responses::new(), Usage::default());
+        NodeResult { measured_ns: 1, granted: all, responses, usage, all, counted }
+    }
+
+    #[test]
+    fn who_had_the_lock_together_with_another_is_noticed() {
+        let good = [result(3, Some((10, 16))), result(4, Some((11, 17))), result(0, None)];
+        check(&good).unwrap();
+        let bad = [result(3, Some((10, 16))), result(4, Some((11, 16)))];
+        let error = check(&bad).unwrap_err().to_string();
+        assert!(error.starts_with("7 locks were granted, but their holders counted 6"), "{error}");
+    }
+}

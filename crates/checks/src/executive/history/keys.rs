@@ -1,0 +1,334 @@
+//! Registers with compare-and-set, each judged by itself.
+//!
+//! The search of Wing and Gong (1993) with the memory of Lowe (2017): from the beginning, any operation may be the next that the server did if no other
+//! was answered before it was asked; its answer must be what the register then gives; where that leads nowhere, another is tried. Which operations
+//! are done, with what then stands in the register, is looked at once only. The search is bounded, and says so where it gives up.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+/// Configurations that are looked at for one key before the search gives up.
+const MOST_LOOKS: usize = 2_000_000;
+
+/// What a client asked of a key. Values are numbers, each written once in a history, or the search cannot tell them apart; nothing: there is no such key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// What stands there; the answer.
+    Read(Option<u64>),
+    /// This is to stand there.
+    Write(u64),
+    /// This is to stand there if that does; whether it did. Where the answer is not known this does not count.
+    Swap {
+        /// What must stand there.
+        expected: Option<u64>,
+        /// What is to stand there.
+        new: u64,
+        /// Whether it was so.
+        done: bool,
+    },
+}
+
+/// One operation of a client.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Operation {
+    /// On which key.
+    pub key: String,
+    /// What, and what came of it.
+    pub op: Op,
+    /// When it was asked for.
+    pub begin: u64,
+    /// When it was answered; nothing: it never was, and may have been done or not.
+    pub end: Option<u64>,
+}
+
+/// Why a history is not accepted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Judgement {
+    /// No order of the operations explains the answers; the longest that was found, as how many of those answered it explains, and the operations next in
+    /// line that nothing explains.
+    Impossible {
+        /// The key.
+        key: String,
+        /// Operations explained.
+        explained: usize,
+        /// Those of which one had to be next.
+        stuck: Vec<Operation>,
+    },
+    /// The search was given up.
+    Undecided {
+        /// The key.
+        key: String,
+    },
+}
+
+impl fmt::Display for Judgement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Impossible { key, explained, stuck } => {
+                write!(
+                    f,
+                    "{key:?}: no order explains the answers; after {explained} of them, none of these:"
+                )?;
+                stuck.iter().try_for_each(|operation| write!(f, "\n  {operation:?}"))
+            }
+            Self::Undecided { key } => write!(f, "{key:?}: undecided after {MOST_LOOKS} configurations"),
+        }
+    }
+}
+
+/// Whether one server could have given these answers.
+///
+/// # Errors
+/// The first key of which it could not, or of which that cannot be said.
+pub fn check(operations: &[Operation]) -> Result<(), Judgement> {
+    let mut keys: BTreeMap<&str, Vec<&Operation>> = BTreeMap::new();
+    for operation in operations {
+        keys.entry(&operation.key).or_default().push(operation);
+    }
+    keys.into_iter().try_for_each(|(key, operations)| Search::new(key, operations).run())
+}
+
+/// What is done, and what stands in the register then.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Configuration {
+    /// All answered operations before this one are done.
+    prefix: usize,
+    /// Of those after it, these are.
+    ahead: Vec<usize>,
+    /// Of those never answered, these are.
+    unanswered: Vec<usize>,
+    value: Option<u64>,
+}
+
+struct Search<'a> {
+    key: &'a str,
+    /// Those that were answered, by their beginning.
+    answered: Vec<(&'a Operation, u64)>,
+    /// The others, without reads: those change nothing.
+    unanswered: Vec<&'a Operation>,
+    seen: BTreeSet<Configuration>,
+    /// The configuration that explained most.
+    best: Option<Configuration>,
+}
+
+impl<'a> Search<'a> {
+    fn new(key: &'a str, mut operations: Vec<&'a Operation>) -> Self {
+        operations.sort_by_key(|operation| operation.begin);
+        let answered = operations.iter().filter_map(|operation| Some((*operation, operation.end?))).collect();
+        let changes =
+            |operation: &&&Operation| operation.end.is_none() && !matches!(operation.op, Op::Read(_));
+        let unanswered = operations.iter().filter(changes).copied().collect();
+        Self { key, answered, unanswered, seen: BTreeSet::new(), best: None }
+    }
+
+    fn run(mut self) -> Result<(), Judgement> {
+        let start = Configuration { prefix: 0, ahead: Vec::new(), unanswered: Vec::new(), value: None };
+        let mut open = vec![start];
+        while let Some(now) = open.pop() {
+            if now.prefix == self.answered.len() {
+                return Ok(());
+            }
+            if !self.seen.insert(now.clone()) {
+                continue;
+            }
+            if self.seen.len() > MOST_LOOKS {
+                return Err(Judgement::Undecided { key: self.key.to_owned() });
+            }
+            open.extend(self.next(&now));
+            if self.best.as_ref().is_none_or(|best| explained(best) < explained(&now)) {
+                self.best = Some(now);
+            }
+        }
+        let best = self.best.take();
+        let stuck = best.as_ref().map(|best| self.candidates(best).map(|at| self.answered[at].0.clone()));
+        Err(Judgement::Impossible {
+            key: self.key.to_owned(),
+            explained: best.as_ref().map_or(0, explained),
+            stuck: stuck.into_iter().flatten().collect(),
+        })
+    }
+
+    /// The first answer among those that are not done: nothing asked after it comes before it.
+    fn horizon(&self, now: &Configuration) -> u64 {
+        let open = (now.prefix..self.answered.len()).filter(|at| !now.ahead.contains(at));
+        open.map(|at| self.answered[at].1).min().unwrap_or(u64::MAX)
+    }
+
+    /// Answered operations that may be next.
+    fn candidates(&self, now: &Configuration) -> impl Iterator<Item = usize> {
+        let horizon = self.horizon(now);
+        let asked = move |at: &usize| self.answered[*at].0.begin <= horizon;
+        let ahead = now.ahead.clone();
+        (now.prefix..self.answered.len()).take_while(asked).filter(move |at| !ahead.contains(at))
+    }
+
+    /// The configurations that may follow. The first to be tried comes last.
+    fn next(&self, now: &Configuration) -> Vec<Configuration> {
+        let horizon = self.horizon(now);
+        let mut all = Vec::new();
+        for (at, operation) in self.unanswered.iter().enumerate() {
+            if operation.begin > horizon || now.unanswered.contains(&at) {
+                continue;
+            }
+            let value = match operation.op {
+                Op::Write(new) => new,
+                Op::Swap { expected, new, .. } if expected == now.value => new,
+                // Then it changes nothing.
+                Op::Swap { .. } | Op::Read(_) => continue,
+            };
+            let mut after = now.clone();
+            after.value = Some(value);
+            after.unanswered.push(at);
+            after.unanswered.sort_unstable();
+            all.push(after);
+        }
+        for at in self.candidates(now) {
+            let value = match self.answered[at].0.op {
+                Op::Read(value) if value == now.value => value,
+                Op::Write(new) => Some(new),
+                Op::Swap { expected, new, done: true } if expected == now.value => Some(new),
+                Op::Swap { expected, done: false, .. } if expected != now.value => now.value,
+                Op::Read(_) | Op::Swap { .. } => continue,
+            };
+            let mut after = Configuration { value, ..now.clone() };
+            after.ahead.push(at);
+            after.ahead.sort_unstable();
+            while after.ahead.first() == Some(&after.prefix) {
+                after.ahead.remove(0);
+                after.prefix += 1;
+            }
+            all.push(after);
+        }
+        // Who was answered first is tried first.
+        all.reverse();
+        all
+    }
+}
+
+fn explained(configuration: &Configuration) -> usize {
+    configuration.prefix + configuration.ahead.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plexus_sim::Random;
+
+    fn operation(op: Op, begin: u64, end: impl Into<Option<u64>>) -> Operation {
+        Operation { key: "k".into(), op, begin, end: end.into() }
+    }
+
+    fn swap(expected: Option<u64>, new: u64, done: bool) -> Op {
+        Op::Swap { expected, new, done }
+    }
+
+    fn impossible(history: &[Operation]) -> bool {
+        matches!(check(history), Err(Judgement::Impossible { .. }))
+    }
+
+    #[test]
+    fn what_one_server_can_answer_is_fine() {
+        use Op::{Read, Write};
+        let write = operation(Write(1), 0, 100);
+        check(&[write.clone(), operation(Read(Some(1)), 10, 20), operation(Read(Some(1)), 30, 40)]).unwrap();
+        check(&[write.clone(), operation(Read(None), 10, 20), operation(Read(Some(1)), 30, 40)]).unwrap();
+        // Two compare at once, and one of them is first.
+        check(&[operation(swap(None, 1, true), 0, 10), operation(swap(None, 2, false), 0, 10)]).unwrap();
+        // Never answered: done late, early, or never.
+        let lost = operation(Write(9), 0, None);
+        check(&[lost.clone(), operation(Read(None), 10, 20), operation(Read(Some(9)), 500, 600)]).unwrap();
+        check(&[lost, operation(Read(None), 10, 20), operation(Read(None), 500, 600)]).unwrap();
+    }
+
+    #[test]
+    fn what_none_can_is_refused() {
+        use Op::{Read, Write};
+        let write = operation(Write(1), 0, 100);
+        // Back to what was before.
+        assert!(impossible(&[
+            write.clone(),
+            operation(Read(Some(1)), 10, 20),
+            operation(Read(None), 30, 40)
+        ]));
+        // Forgotten.
+        assert!(impossible(&[write, operation(Read(None), 101, 110)]));
+        // Both.
+        assert!(impossible(&[operation(swap(None, 1, true), 0, 10), operation(swap(None, 2, true), 0, 10)]));
+        // Neither.
+        assert!(impossible(&[operation(swap(None, 1, false), 0, 10)]));
+        // Before it was asked for.
+        assert!(impossible(&[operation(Read(Some(9)), 0, 5), operation(Write(9), 10, None)]));
+        // Done, undone and done again.
+        let lost = operation(Write(9), 0, None);
+        let back = [(1, None), (2, Some(9)), (3, None)];
+        let reads = back.map(|(at, value)| operation(Read(value), at * 10, at * 10 + 5));
+        assert!(impossible(&[&[lost][..], &reads].concat()));
+    }
+
+    /// What clients saw of a server that does one thing after the other; some are not told.
+    fn reference(random: &mut Random) -> Vec<Operation> {
+        let (mut value, mut history) = (None, Vec::new());
+        let mut now = 100;
+        for number in 1..=20 + random.below(40) {
+            now += 1 + random.below(20);
+            let kind = random.below(4);
+            let guess = if random.below(2) == 0 { value } else { Some(random.below(number)) };
+            let op = match kind {
+                0 => Op::Write(number),
+                1 => swap(guess, number, guess == value),
+                _ => Op::Read(value),
+            };
+            let answered = random.below(8) > 0;
+            let applied = answered || random.below(2) == 0;
+            if applied {
+                value = match op {
+                    Op::Read(value) => value,
+                    Op::Write(new) | Op::Swap { new, done: true, .. } => Some(new),
+                    Op::Swap { .. } => value,
+                };
+            }
+            let (begin, end) = (now - random.below(60), now + random.below(60));
+            history.push(operation(op, begin, answered.then_some(end)));
+        }
+        history
+    }
+
+    #[test]
+    fn what_a_server_answers_is_fine_and_what_it_never_said_is_not() {
+        let mut changed = 0;
+        for seed in 0..1000 {
+            let mut random = Random::new(seed);
+            let good = reference(&mut random);
+            check(&good).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+            // What nobody wrote.
+            let mut strange = good.clone();
+            let read = strange.iter_mut().find(|one| matches!(one.op, Op::Read(_)) && one.end.is_some());
+            if let Some(read) = read {
+                read.op = Op::Read(Some(1_000_000));
+                assert!(impossible(&strange), "seed {seed}");
+            }
+            // After all others were answered and one more was written, a read of what was before that.
+            let end = good.iter().filter_map(|one| one.end).max().unwrap_or(0);
+            let mut stale = good.clone();
+            stale.push(operation(Op::Write(2_000_000), end + 10, end + 20));
+            stale.push(operation(Op::Write(3_000_000), end + 30, end + 40));
+            let mut fresh = stale.clone();
+            stale.push(operation(Op::Read(Some(2_000_000)), end + 50, end + 60));
+            assert!(impossible(&stale), "seed {seed}");
+            fresh.push(operation(Op::Read(Some(3_000_000)), end + 50, end + 60));
+            check(&fresh).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+            changed += 1;
+        }
+        assert_eq!(changed, 1000);
+    }
+
+    #[test]
+    fn the_first_to_fail_is_shown() {
+        let history = [operation(Op::Write(1), 0, 5), operation(Op::Read(None), 10, 20)];
+        let said = check(&history).unwrap_err().to_string();
+        assert!(said.starts_with("\"k\": no order explains the answers; after 1 of them"), "{said}");
+        assert!(said.contains("Read(None)"), "{said}");
+    }
+}

@@ -1,0 +1,137 @@
+//! Hosts on switches: each host a namespace with a device in every network.
+
+use std::net::Ipv4Addr;
+
+use crate::Namespace;
+
+/// Most hosts: their numbers stand in one byte of their addresses.
+const MAX_HOSTS: usize = 200;
+
+/// Some hosts, and networks that join all of them.
+pub struct Lan {
+    switch: Namespace,
+    hosts: Vec<Namespace>,
+    networks: usize,
+}
+
+impl Lan {
+    /// So many hosts, all in so many networks.
+    ///
+    /// # Errors
+    /// Why there can be none here, for who then skips what needs it.
+    ///
+    /// # Panics
+    /// More hosts or networks than have addresses.
+    pub fn new(hosts: usize, networks: usize) -> Result<Self, String> {
+        assert!(hosts <= MAX_HOSTS && networks <= MAX_HOSTS, "no addresses for so many");
+        let switch = Namespace::new()?;
+        let hosts = (0..hosts).map(|_| Namespace::new()).collect::<Result<Vec<_>, _>>()?;
+        let lan = Self { switch, hosts, networks };
+        for network in 0..networks {
+            lan.switch.run(&format!("ip link add br{network} type bridge"))?;
+            lan.switch.run(&format!("ip link set br{network} up"))?;
+            (0..lan.hosts.len()).try_for_each(|host| lan.wire(host, network))?;
+        }
+        Ok(lan)
+    }
+
+    fn wire(&self, host: usize, network: usize) -> Result<(), String> {
+        let (namespace, port, device) = (&self.hosts[host], port(host, network), device(network));
+        let there = namespace.path();
+        self.switch
+            .run(&format!("ip link add {port} type veth peer name {device} netns {}", there.display()))?;
+        self.switch.run(&format!("ip link set {port} master br{network} up"))?;
+        namespace.run(&format!("ip addr add {}/24 dev {device}", self.address(host, network)))?;
+        namespace.run(&format!("ip link set {device} up"))
+    }
+
+    /// A host.
+    #[must_use]
+    pub fn host(&self, host: usize) -> &Namespace {
+        &self.hosts[host]
+    }
+
+    /// How many hosts there are.
+    #[must_use]
+    pub fn hosts(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// How many networks there are.
+    #[must_use]
+    pub fn networks(&self) -> usize {
+        self.networks
+    }
+
+    /// The address of a host in a network.
+    #[must_use]
+    pub fn address(&self, host: usize, network: usize) -> Ipv4Addr {
+        Ipv4Addr::new(10, 201, network as u8, 1 + host as u8)
+    }
+
+    /// Pulls the cable of a host out of the switch.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn unplug(&self, host: usize, network: usize) -> Result<(), String> {
+        self.switch.run(&format!("ip link set {} down", port(host, network)))
+    }
+
+    /// Plugs it in again.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn plug(&self, host: usize, network: usize) -> Result<(), String> {
+        self.switch.run(&format!("ip link set {} up", port(host, network)))
+    }
+}
+
+/// What a host calls its device in a network.
+#[must_use]
+pub fn device(network: usize) -> String {
+    format!("eth{network}")
+}
+
+fn port(host: usize, network: usize) -> String {
+    format!("p{host}n{network}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+
+    #[test]
+    fn all_reach_each_other_in_every_network() {
+        let lan = match Lan::new(3, 2) {
+            Ok(lan) => lan,
+            Err(why) => return eprintln!("skipped: {why}"),
+        };
+        for network in 0..lan.networks() {
+            for (from, to) in [(0, 1), (1, 2), (2, 0)] {
+                let door = (lan.address(to, network), 7000 + from as u16);
+                let listener = lan.host(to).inside(|| TcpListener::bind(door)).unwrap();
+                lan.host(from).inside(|| TcpStream::connect(door)?.write_all(b"hello")).unwrap();
+                let mut heard = String::new();
+                listener.accept().unwrap().0.read_to_string(&mut heard).unwrap();
+                assert_eq!(heard, "hello");
+            }
+        }
+        let carrier = || {
+            let read = || std::fs::read_to_string("/proc/thread-self/net/route");
+            lan.host(2)
+                .inside(read)
+                .map(|routes| routes.lines().any(|line| line.starts_with("eth1")))
+                .unwrap()
+        };
+        assert!(carrier());
+        lan.host(2).run("ip route flush dev eth1").unwrap();
+        lan.unplug(2, 1).unwrap();
+        lan.plug(2, 1).unwrap();
+        assert_eq!(lan.hosts(), 3);
+    }
+}
