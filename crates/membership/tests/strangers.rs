@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use common::{Cluster, Keys, Node, assert_agreed, start};
+use common::{Cluster, Keys, Node, PROFILE, assert_agreed, start};
 use plexus_base::NodeId;
 use plexus_membership::{
     protocol::{Reason, Wish},
@@ -53,34 +53,43 @@ fn a_node_with_another_key_does_not_join_over_a_shared_file() {
 fn a_key_is_replaced_while_the_cluster_runs() {
     let cluster = Cluster::new(2, &[Some(0), Some(1), Some(1)]);
     let keys = [Keys::of(&[1]), Keys::of(&[1])];
-    let nodes: Vec<Node> = (0..2)
-        .map(|node| {
-            let mut settings = cluster.settings(node);
-            settings.keys = Arc::new(keys[usize::from(node)].clone());
-            start(settings)
-        })
-        .collect();
-    let told: Vec<_> = nodes.iter().map(|node| node.watcher.wait_with(&[0, 1])).collect();
-    // Each step is taken at one node after the other, and seen at work before the next.
-    for (step, valid) in [&[1, 2][..], &[2, 1], &[2]].into_iter().enumerate() {
-        for (node, own) in nodes.iter().zip(&keys) {
-            let strangers = nodes.iter().map(|node| node.status().strangers).collect::<Vec<_>>();
-            own.set(valid);
-            if step != 1 {
-                // One of the two has a key now that the other has not, or both the same ones.
-                let other = nodes.iter().position(|other| other.id != node.id).unwrap();
-                if node.id.0 == 0 && step == 0 {
-                    nodes[other].wait_status("the new key", |status| status.strangers > strangers[other]);
-                }
-            }
-            nodes[0].membership.remember(1).unwrap();
-            nodes[1].membership.remember(1).unwrap();
+    let settings = [0, 1].map(|node| cluster.settings(node));
+    let nodes = settings.into_iter().zip(&keys).map(|(mut settings, keys)| {
+        settings.keys = Arc::new(keys.clone());
+        start(settings)
+    });
+    let nodes: Vec<Node> = nodes.collect();
+    nodes.iter().for_each(|node| drop(node.watcher.wait_with(&[0, 1])));
+    let before = nodes[0].watcher.told().opened.len();
+    let names = |node: &Node| node.status().keys;
+    let old = names(&nodes[0]);
+    // At one node after the other; each step is in force before the next.
+    for (valid, count) in [(&[2, 1][..], 2), (&[2], 1)] {
+        for (node, keys) in nodes.iter().zip(&keys) {
+            let was = names(node);
+            keys.set(valid);
+            node.wait_status("its keys", |status| status.keys != was && status.keys.len() == count);
+            nodes.iter().for_each(|node| assert_eq!(node.membership.remember(1), Ok(1)));
         }
     }
-    for (node, before) in nodes.iter().zip(told) {
-        let told = node.watcher.told().clone();
-        assert_eq!((told.opened.len(), told.ended), (before.opened.len(), None), "nobody was missed");
+    assert!(names(&nodes[0]) == names(&nodes[1]) && names(&nodes[0]) != old);
+    for node in &nodes {
+        let heard = node.wait_status("the other", |status| {
+            status
+                .members
+                .iter()
+                .any(|member| member.heard_ms.is_some_and(|ms| ms < PROFILE.lease.0 / 1_000_000))
+        });
+        assert_eq!(heard.members.len(), 2);
+        let told = node.watcher.told();
+        assert_eq!((told.opened.len(), told.ended), (before, None), "nobody was missed");
     }
+    // Whoever has the old key alone is a stranger.
+    let mut settings = cluster.settings(1);
+    (settings.keys, settings.listen) = (Arc::new(Keys::of(&[1])), vec![cluster.address(9, 0)]);
+    let strangers = nodes[0].status().strangers;
+    let _late = start(settings);
+    nodes[0].wait_status("a stranger", |status| status.strangers > strangers);
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn two_paths_of_which_one_leads_nowhere_are_enough() {
         let mut settings = cluster.settings(node);
         for (_, addresses) in &mut settings.peers {
             // Of each pair of nodes another path is cut.
-            let dead = usize::from(node % 2 == 0);
+            let dead = usize::from(node.is_multiple_of(2));
             addresses[dead] = cluster.address(40, 0);
         }
         common::start(settings)

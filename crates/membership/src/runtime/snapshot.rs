@@ -53,6 +53,7 @@ impl Driver {
             fencing: self.history.fences(),
             transitions: self.history.transitions(),
             priority: self.priority,
+            keys: self.post.keys().map(|key| format!("{key:016x}")).collect(),
             strangers: self.post.strangers(),
         }
     }

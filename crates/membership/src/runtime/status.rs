@@ -25,6 +25,8 @@ pub struct Status {
     pub transitions: Vec<Transition>,
     /// How the threads that keep the node a member run.
     pub priority: Priority,
+    /// The names of the cluster's keys that are valid here, the newest first: while one replaces another, all nodes must have both first.
+    pub keys: Vec<String>,
     /// Datagrams that did not come from a node of the cluster, or were repeated by somebody.
     pub strangers: u64,
 }

@@ -112,3 +112,6 @@ fn serve(path: &std::path::Path, name: FileName, queue: &mpsc::Receiver<Job>, do
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

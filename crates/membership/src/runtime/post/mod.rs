@@ -52,7 +52,7 @@ pub(super) struct Letter {
 }
 
 /// How a datagram came, and an answer to it goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Way {
     path: usize,
     key: u64,
@@ -148,6 +148,16 @@ impl Post {
 
     pub(super) fn strangers(&self) -> u64 {
         self.strangers
+    }
+
+    /// The names of the keys that are valid, the newest first.
+    pub(super) fn keys(&self) -> impl Iterator<Item = u64> {
+        self.keys.iter().map(|key| key.name)
+    }
+
+    /// The life in which a node has last proved to be there.
+    pub(super) fn life(&self, node: NodeId) -> Option<Incarnation> {
+        self.peers[node.index()].proved.as_ref().map(|proved| proved.life)
     }
 
     /// When a datagram of the node that counts last came.
@@ -270,3 +280,6 @@ impl Post {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,3 +22,6 @@ pub(super) fn piece_any(bytes: &[u8]) -> bool {
     let piece = pieces::Piece::decode(bytes);
     piece.is_some_and(|piece| pieces::Message::take(&mut message, &piece, pieces::MOST_PIECES))
 }
+
+#[cfg(test)]
+mod tests;

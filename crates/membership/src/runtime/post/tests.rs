@@ -1,0 +1,170 @@
+//! Two nodes whose datagrams a test carries, keeps and repeats.
+
+use std::net::Ipv4Addr;
+
+use plexus_interconnect::mesh::KEY;
+
+use super::*;
+
+const A: NodeId = NodeId(1);
+const B: NodeId = NodeId(2);
+const CLUSTER: [u8; 16] = [9; 16];
+const NOW: Nanos = Nanos(1_000_000_000);
+
+fn key(byte: u8) -> Key {
+    Key::new([byte; KEY])
+}
+
+fn socket() -> UdpSocket {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
+/// A node, and where what it sends to its peer arrives.
+struct Node {
+    post: Post,
+    out: UdpSocket,
+}
+
+impl Node {
+    fn new(me: NodeId, life: u64, session: u8, keys: &[u8]) -> Self {
+        let keys = keys.iter().map(|byte| key(*byte)).collect();
+        let post = Post::new((me, Incarnation(life)), CLUSTER, [session; 16], keys, vec![socket()]);
+        let (mut post, out) = (post.unwrap(), socket());
+        post.place(if me == A { B } else { A }, vec![out.local_addr().unwrap()]);
+        Self { post, out }
+    }
+
+    fn sent(&self) -> Vec<Vec<u8>> {
+        let mut buffer = [0; LIMIT + 1];
+        std::iter::from_fn(|| self.out.recv(&mut buffer).ok().map(|length| buffer[..length].to_vec()))
+            .collect()
+    }
+
+    fn says(&mut self, to: NodeId, what: &[u8]) -> Vec<Vec<u8>> {
+        self.post.send(to, Kind::Report, what);
+        self.sent()
+    }
+
+    fn hears(&mut self, datagrams: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        datagrams.iter().filter_map(|bytes| self.post.take(0, bytes, NOW)).map(|letter| letter.body).collect()
+    }
+}
+
+/// Until each knows the other's session.
+fn meet(a: &mut Node, b: &mut Node) {
+    let hello = a.says(B, b"lost: the session of the other is not known");
+    assert_eq!(b.hears(&hello), [b""; 0]);
+    let answer = b.sent();
+    assert_eq!((hello.len(), answer.len()), (1, 1));
+    assert_eq!(a.hears(&answer), [b""; 0]);
+    assert_eq!(a.sent().len(), 0, "a hello that knows the session is not answered");
+}
+
+#[test]
+fn nodes_meet_and_hear_each_other() {
+    let (mut a, mut b) = (Node::new(A, 5, 1, &[1]), Node::new(B, 6, 2, &[1]));
+    meet(&mut a, &mut b);
+    let datagram = a.says(B, b"a report");
+    let letter = b.post.take(0, &datagram[0], NOW).unwrap();
+    assert_eq!((letter.from, letter.life, letter.kind), (A, Incarnation(5), Kind::Report));
+    assert_eq!(letter.body, b"a report");
+    assert_eq!(b.post.heard(A), Some(NOW));
+    let back = b.says(A, b"another");
+    assert_eq!(a.hears(&back), [b"another"]);
+    b.post.reply(A, Kind::Answer, b"an answer", letter.way);
+    let back = b.sent();
+    assert_eq!(a.hears(&back), [b"an answer"]);
+    assert_eq!((a.post.strangers(), b.post.strangers()), (0, 0));
+}
+
+#[test]
+fn what_was_recorded_is_worth_nothing() {
+    let (mut a, mut b) = (Node::new(A, 5, 1, &[1]), Node::new(B, 6, 2, &[1]));
+    meet(&mut a, &mut b);
+    let mut recorded: Vec<Vec<u8>> = (0..200).flat_map(|_| a.says(B, b"a report")).collect();
+    recorded.extend({
+        // Hellos of this life too.
+        a.post.peers[B.index()].proved = None;
+        a.says(B, b"")
+    });
+    let heard = b.hears(&recorded);
+    assert_eq!(heard.len(), 200);
+    assert_eq!(b.hears(&recorded).len(), 0, "each counts once");
+    b.sent();
+    let mut next = Node::new(B, 7, 3, &[1]);
+    assert_eq!(next.hears(&recorded).len(), 0);
+    assert_eq!(next.post.heard(A), None, "it may be long gone");
+    let answers = next.sent();
+    assert_eq!(answers.len(), 1, "many are answered once");
+    // And that makes nobody listen to who is gone.
+    let mut later = Node::new(A, 6, 4, &[1]);
+    assert_eq!(later.hears(&answers).len(), 0);
+    assert_eq!(later.post.heard(B), None);
+}
+
+#[test]
+fn the_latest_life_counts_once_it_is_proved() {
+    let (mut a, mut b) = (Node::new(A, 5, 1, &[1]), Node::new(B, 6, 2, &[1]));
+    meet(&mut a, &mut b);
+    let mut again = Node::new(A, 7, 3, &[1]);
+    let hello = again.says(B, b"");
+    b.post.take(0, &hello[0], NOW + HELLOS);
+    let datagram = a.says(B, b"of the earlier");
+    assert_eq!(b.hears(&datagram), [b"of the earlier"], "a hello proves nothing");
+    let answer = b.sent();
+    again.hears(&answer);
+    let datagram = again.says(B, b"of the later");
+    assert_eq!(b.hears(&datagram), [b"of the later"]);
+    let late = a.says(B, b"too late");
+    assert_eq!(b.hears(&late), [b""; 0]);
+    assert_eq!(b.post.strangers(), 0);
+}
+
+#[test]
+fn while_a_key_is_replaced_nobody_is_missed() {
+    let (mut a, mut b) = (Node::new(A, 5, 1, &[1]), Node::new(B, 6, 2, &[1]));
+    meet(&mut a, &mut b);
+    for (at_a, at_b, copies) in
+        [(&[2, 1][..], &[1][..], 2), (&[2, 1], &[2, 1], 2), (&[2], &[2, 1], 1), (&[2], &[2], 1)]
+    {
+        a.post.rekey(at_a.iter().map(|byte| key(*byte)).collect());
+        b.post.rekey(at_b.iter().map(|byte| key(*byte)).collect());
+        let datagrams = a.says(B, b"a report");
+        assert_eq!((datagrams.len(), b.hears(&datagrams).len()), (copies, 1));
+        let datagrams = b.says(A, b"a report");
+        assert_eq!(a.hears(&datagrams).len(), 1);
+    }
+    // The key that is out opens nothing.
+    let mut old = Node::new(A, 8, 3, &[1]);
+    let strangers = b.post.strangers();
+    let datagrams = old.says(B, b"");
+    assert_eq!(b.hears(&datagrams).len(), 0);
+    assert_eq!((b.post.strangers(), b.sent().len()), (strangers + 1, 0));
+}
+
+#[test]
+fn what_is_for_another_or_of_nobody_known_is_a_stranger_s() {
+    let (mut a, mut b) = (Node::new(A, 5, 1, &[1]), Node::new(B, 6, 2, &[1]));
+    meet(&mut a, &mut b);
+    let own = a.says(B, b"a report");
+    assert_eq!(a.hears(&own).len(), 0, "it is not for the sender");
+    let mut other = Node::new(NodeId(3), 6, 2, &[1]);
+    assert_eq!(other.hears(&own).len(), 0, "nor for a third, though its session be the same");
+    b.post.place(A, Vec::new());
+    assert_eq!(b.hears(&own).len(), 0, "a node that is nowhere is none");
+    let strangers = [&a, &b, &other].map(|node| node.post.strangers());
+    assert_eq!(strangers, [1, 1, 1]);
+}
+
+#[test]
+fn hostile_datagrams_do_no_harm() {
+    let (mut a, mut b) = (Node::new(A, 5, 1, &[1]), Node::new(B, 6, 2, &[1]));
+    meet(&mut a, &mut b);
+    let good = a.says(B, &[7; 100]).remove(0);
+    plexus_sim::hostile(&[good.clone()], |bytes| {
+        let taken = b.post.take(0, bytes, NOW).is_some();
+        assert!(!taken || *bytes == good);
+    });
+}

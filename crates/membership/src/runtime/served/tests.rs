@@ -1,0 +1,208 @@
+//! Asker and server over a network that loses, doubles and delays.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use plexus_base::{Epoch, Incarnation, Nanos, NodeId, NodeSet};
+use plexus_sim::{Random, hostile};
+
+use super::*;
+use crate::{
+    protocol::{FileId, Report, View},
+    runtime::post::{Way, datagram::Kind},
+    voting::{
+        format::{self, BLOCK, ClusterId, FILE, FileName},
+        packed,
+    },
+};
+
+const HOST: NodeId = NodeId(0);
+const ASKER: NodeId = NodeId(3);
+const LIFE: Incarnation = Incarnation(4);
+const CLUSTER: ClusterId = ClusterId(77);
+const SERVED: FileId = FileId(8);
+const PATIENCE: Nanos = Nanos(10);
+const LIMIT: Nanos = Nanos(2000);
+
+fn heartbeat(node: NodeId, counter: u64) -> (usize, Vec<u8>) {
+    let report = Report {
+        node,
+        life: LIFE,
+        counter,
+        opened: Epoch(0),
+        hears: NodeSet::EMPTY,
+        reaches: true,
+        leaving: false,
+        lease: Nanos(1),
+        registry: 0,
+        dead: [Incarnation(0); 16],
+        decided: Arc::new(View::first(NodeSet::first(4), [(SERVED, Some(HOST))])),
+    };
+    (format::heartbeat_at(node), format::heartbeat(FileName { cluster: CLUSTER, file: SERVED }, &report))
+}
+
+/// What an ask leads to, with its answers.
+fn asked(server: &mut Server, life: Incarnation, body: &[u8]) -> (Option<Ask>, Vec<Vec<u8>>) {
+    let mut out = Vec::new();
+    let ask = server.asked((ASKER, life), body, Way::default(), |file| file == SERVED, &mut out);
+    (ask, out)
+}
+
+fn asks(asker: &mut Asker, writes: &[(usize, Vec<u8>)], now: Nanos) -> Vec<Vec<u8>> {
+    let mut out = Vec::new();
+    asker.ask(HOST, SERVED, writes, now, &mut out);
+    assert!(out.iter().all(|(to, kind, _)| (*to, *kind) == (HOST, Kind::Ask)));
+    out.into_iter().map(|(_, _, body)| body).collect()
+}
+
+#[test]
+fn every_turn_is_taken_once_and_in_order_whatever_is_lost() {
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let (mut asker, mut server) = (Asker::new(PATIENCE, LIMIT), Server::new(CLUSTER));
+        let mut file = vec![0; FILE];
+        // As much as a file can hold.
+        (0..FILE).for_each(|at| file[at] = random.bits() as u8);
+        let lost = random.below(40);
+        let (mut now, mut taken, mut came, mut given_up) = (Nanos(0), Vec::new(), 0, 0);
+        // By time of arrival: to the server or back.
+        let mut wire: BTreeMap<(Nanos, u64), (Kind, Vec<u8>)> = BTreeMap::new();
+        let mut sent = 0;
+        for turn in 1..=12 {
+            let mut out = Vec::new();
+            asker.ask(HOST, SERVED, &[heartbeat(ASKER, turn)], now, &mut out);
+            let mut waits = true;
+            while waits {
+                for (_, kind, body) in out.drain(..) {
+                    for _ in 0..=u64::from(random.percent(10)) {
+                        if !random.percent(lost) {
+                            sent += 1;
+                            wire.insert((now + Nanos(1 + random.below(30)), sent), (kind, body.clone()));
+                        }
+                    }
+                }
+                now = now + Nanos(1);
+                while let Some(entry) = wire.first_entry().filter(|entry| entry.key().0 <= now) {
+                    let (kind, body) = entry.remove();
+                    let answers = match kind {
+                        Kind::Ask => {
+                            let (ask, mut answers) = asked(&mut server, LIFE, &body);
+                            if let Some(Ask { turn, writes, .. }) = ask {
+                                taken.push(turn);
+                                let (number, block) = &writes[0];
+                                file[number * BLOCK..(number + 1) * BLOCK].copy_from_slice(block);
+                                let read = Some(Arc::from(packed::packed(&file)));
+                                answers = server.over((ASKER, LIFE), SERVED, turn, read).unwrap().1;
+                            }
+                            answers
+                        }
+                        Kind::Missing => server.missing((ASKER, LIFE), &body),
+                        _ => {
+                            if let Some((which, read)) = asker.answered(HOST, &body, now) {
+                                assert_eq!((which, read.as_ref()), (SERVED, Some(&file)), "seed {seed}");
+                                (came, waits) = (came + 1, false);
+                            }
+                            Vec::new()
+                        }
+                    };
+                    out.extend(answers.into_iter().map(|body| (ASKER, Kind::Answer, body)));
+                }
+                if !asker.remind(now, &mut out).is_empty() {
+                    (given_up, waits) = (given_up + 1, false);
+                }
+            }
+        }
+        assert!(taken.is_sorted_by(|a, b| a < b), "seed {seed}: {taken:?}");
+        assert_eq!(came + given_up, 12);
+        assert!(given_up < 4, "seed {seed}: {given_up} of 12 turns were given up, {lost}% lost");
+    }
+}
+
+#[test]
+fn an_older_turn_or_life_is_never_taken_after_a_later_one() {
+    let (mut asker, mut server) = (Asker::new(PATIENCE, LIMIT), Server::new(CLUSTER));
+    let first = asks(&mut asker, &[heartbeat(ASKER, 1)], Nanos(0)).remove(0);
+    let second = asks(&mut asker, &[heartbeat(ASKER, 2)], Nanos(1)).remove(0);
+    assert_eq!(asked(&mut server, LIFE, &second).0.unwrap().turn, 2);
+    assert!(asked(&mut server, LIFE, &first).0.is_none(), "it was asked before");
+    assert!(asked(&mut server, LIFE, &second).0.is_none(), "it is under way");
+    let next = Incarnation(LIFE.0 + 1);
+    assert_eq!(asked(&mut server, next, &first).0.unwrap().turn, 1);
+    let third = asks(&mut asker, &[heartbeat(ASKER, 3)], Nanos(2)).remove(0);
+    assert!(asked(&mut server, LIFE, &third).0.is_none(), "a later life has asked");
+    assert!(server.over((ASKER, LIFE), SERVED, 2, None).is_none(), "nobody waits for it");
+    assert!(server.over((ASKER, next), SERVED, 1, None).is_some());
+}
+
+#[test]
+fn nobody_writes_what_is_not_its_own() {
+    let mut server = Server::new(CLUSTER);
+    let (place, block) = heartbeat(ASKER, 1);
+    let other = heartbeat(NodeId(2), 1);
+    let bad = [
+        other.clone(),
+        (place, other.1),
+        (format::ballot_at(ASKER, 0), block.clone()),
+        (0, block.clone()),
+        (place, vec![1; BLOCK]),
+    ];
+    for (number, write) in bad.into_iter().enumerate() {
+        let mut asker = Asker::new(PATIENCE, LIMIT);
+        let mut pieces = Vec::new();
+        (0..=number).for_each(|_| pieces = asks(&mut asker, std::slice::from_ref(&write), Nanos(0)));
+        let mut answers = Vec::new();
+        for piece in pieces {
+            let (ask, out) = asked(&mut server, LIFE, &piece);
+            assert!(ask.is_none(), "{number}");
+            answers.extend(out);
+        }
+        assert_eq!(asker.answered(HOST, &answers[0], Nanos(1)), Some((SERVED, None)));
+    }
+}
+
+#[test]
+fn a_file_that_is_not_served_and_one_that_fails_are_known_at_once() {
+    let (mut asker, mut server) = (Asker::new(PATIENCE, LIMIT), Server::new(CLUSTER));
+    let piece = asks(&mut asker, &[], Nanos(0)).remove(0);
+    let mut out = Vec::new();
+    let ask = server.asked((ASKER, LIFE), &piece, Way::default(), |_| false, &mut out);
+    assert!(ask.is_none());
+    assert_eq!(asker.answered(NodeId(1), &out[0], Nanos(0)), None, "that one does not serve it");
+    assert_eq!(asker.answered(HOST, &out[0], Nanos(0)), Some((SERVED, None)));
+    assert_eq!(asker.wake(), None);
+    let piece = asks(&mut asker, &[], Nanos(0)).remove(0);
+    let turn = asked(&mut server, LIFE, &piece).0.unwrap().turn;
+    let (_, pieces) = server.over((ASKER, LIFE), SERVED, turn, None).unwrap();
+    assert_eq!(asked(&mut server, LIFE, &piece).1, pieces, "the answer was lost");
+    assert_eq!(asker.answered(HOST, &pieces[0], Nanos(0)), Some((SERVED, None)));
+}
+
+#[test]
+fn a_turn_without_an_answer_is_given_up() {
+    let mut asker = Asker::new(PATIENCE, LIMIT);
+    let first = asks(&mut asker, &[heartbeat(ASKER, 1)], Nanos(5));
+    let mut out = Vec::new();
+    assert_eq!(asker.wake(), Some(Nanos(5) + PATIENCE));
+    assert!(asker.remind(Nanos(5), &mut out).is_empty() && out.is_empty());
+    assert!(asker.remind(Nanos(5) + PATIENCE, &mut out).is_empty());
+    assert_eq!(out.iter().map(|(_, _, body)| body).collect::<Vec<_>>(), first.iter().collect::<Vec<_>>());
+    assert_eq!(asker.remind(Nanos(5) + LIMIT, &mut out), [SERVED]);
+    assert_eq!(asker.wake(), None);
+}
+
+#[test]
+fn hostile_pieces_do_no_harm() {
+    let (mut asker, mut server) = (Asker::new(PATIENCE, LIMIT), Server::new(CLUSTER));
+    let ask = asks(&mut asker, &[heartbeat(ASKER, 1)], Nanos(0)).remove(0);
+    let turn = asked(&mut server, LIFE, &ask).0.unwrap().turn;
+    let read: Arc<[u8]> = Arc::from(packed::packed(&vec![7; FILE]));
+    let answer = server.over((ASKER, LIFE), SERVED, turn, Some(Arc::clone(&read))).unwrap().1.remove(1);
+    hostile(&[ask, answer], |bytes| {
+        let _ = piece_any(bytes);
+        let _ = server.missing((ASKER, LIFE), bytes);
+        let _ = asked(&mut server, LIFE, bytes);
+        if let Some((file, _)) = asker.answered(HOST, bytes, Nanos(0)) {
+            assert_eq!(file, SERVED);
+            asks(&mut asker, &[], Nanos(0));
+        }
+    });
+}

@@ -1,0 +1,143 @@
+//! Turns at real files.
+
+use std::{sync::Mutex, time::Duration};
+
+use plexus_base::{Epoch, Incarnation, Nanos, NodeId, NodeSet};
+
+use super::*;
+use crate::{
+    protocol::{FileId, Report, View},
+    voting::{
+        self,
+        format::{BLOCK, ClusterId, FILE},
+    },
+};
+
+const NAME: FileName = FileName { cluster: ClusterId(3), file: FileId(5) };
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn view() -> View {
+    View::first(NodeSet::first(4), [(NAME.file, None)])
+}
+
+fn heartbeat(node: u8, counter: u64) -> (usize, Vec<u8>) {
+    let report = Report {
+        node: NodeId(node),
+        life: Incarnation(1),
+        counter,
+        opened: Epoch(0),
+        hears: NodeSet::EMPTY,
+        reaches: true,
+        leaving: false,
+        lease: Nanos(1),
+        registry: 0,
+        dead: [Incarnation(0); 16],
+        decided: Arc::new(view()),
+    };
+    (format::heartbeat_at(report.node), format::heartbeat(NAME, &report))
+}
+
+struct Test {
+    dir: tempfile::TempDir,
+    desk: Desk,
+    done: mpsc::Receiver<Done>,
+    gate: Arc<Mutex<()>>,
+}
+
+impl Test {
+    /// The thread waits at the gate before it looks for turns.
+    fn new() -> Self {
+        let (dir, gate) = (tempfile::tempdir().unwrap(), Arc::new(Mutex::new(())));
+        let (send, done) = mpsc::channel();
+        let at_gate = Arc::clone(&gate);
+        let urgent = move || drop(at_gate.lock().unwrap());
+        let path = dir.path().join("file");
+        let desk = Desk::start(path, NAME, urgent, move |done| send.send(done).unwrap()).unwrap();
+        Self { dir, desk, done, gate }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("file")
+    }
+
+    fn make(&self) {
+        voting::create(&self.path(), NAME, &view()).unwrap();
+    }
+
+    fn submit(&self, number: u64, writes: Vec<(usize, Vec<u8>)>, is_served: bool) {
+        self.desk.submit(Job { number, writes, is_served });
+    }
+
+    fn next(&self) -> Done {
+        self.done.recv_timeout(DEADLINE).unwrap()
+    }
+
+    /// The counters of the heartbeats of nodes 0 to 3 that the next turn has read.
+    fn counters(&self) -> [u64; 4] {
+        let contents = match self.next().result.unwrap() {
+            Found::Contents(contents) => *contents,
+            Found::Packed(packed) => {
+                format::contents(NAME, &packed::unpacked_file(&packed).unwrap()).unwrap()
+            }
+        };
+        std::array::from_fn(|node| contents.places[node].heartbeat.good().map_or(0, |report| report.counter))
+    }
+}
+
+#[test]
+fn turns_that_come_together_see_each_other_and_the_last_write_stands() {
+    let test = Test::new();
+    test.make();
+    let closed = test.gate.lock().unwrap();
+    test.submit(1, vec![heartbeat(0, 4)], false);
+    test.submit(2, vec![heartbeat(1, 7)], true);
+    test.submit(3, vec![heartbeat(2, 8)], true);
+    test.submit(4, vec![heartbeat(2, 9)], true);
+    drop(closed);
+    for _ in 1..=4 {
+        assert_eq!(test.counters(), [4, 7, 9, 0]);
+    }
+    test.submit(5, vec![heartbeat(3, 1)], false);
+    assert_eq!(test.counters(), [4, 7, 9, 1]);
+}
+
+#[test]
+fn each_turn_that_fails_says_so_and_the_next_opens_the_file_again() {
+    let test = Test::new();
+    let closed = test.gate.lock().unwrap();
+    test.submit(1, vec![heartbeat(0, 4)], false);
+    test.submit(2, Vec::new(), true);
+    drop(closed);
+    for number in 1..=2 {
+        let done = test.next();
+        assert_eq!(done.number, number);
+        assert!(matches!(done.result, Err(error) if error.to_string().starts_with("open ")));
+    }
+    test.make();
+    test.submit(3, vec![heartbeat(0, 5)], false);
+    assert_eq!(test.counters(), [5, 0, 0, 0]);
+    // Another file in its place is the one that counts.
+    std::fs::remove_file(test.path()).unwrap();
+    test.make();
+    test.submit(4, vec![heartbeat(1, 6)], false);
+    assert_eq!(test.counters(), [0, 6, 0, 0]);
+    // Cut short, and something else.
+    std::fs::OpenOptions::new().write(true).open(test.path()).unwrap().set_len(BLOCK as u64 * 7).unwrap();
+    test.submit(5, Vec::new(), false);
+    assert!(matches!(&*test.next().result.err().unwrap(), FileError::Io { doing: "read", .. }));
+    std::fs::write(test.path(), vec![1; FILE]).unwrap();
+    test.submit(6, Vec::new(), false);
+    assert!(matches!(&*test.next().result.err().unwrap(), FileError::Block { .. }));
+}
+
+#[test]
+fn a_desk_that_is_closed_ends_after_its_turns() {
+    let test = Test::new();
+    test.make();
+    let closed = test.gate.lock().unwrap();
+    test.submit(1, vec![heartbeat(0, 4)], false);
+    let thread = test.desk.close();
+    drop(closed);
+    thread.join().unwrap();
+    assert_eq!(test.done.try_iter().count(), 1);
+}
