@@ -163,7 +163,7 @@ fn hostile_datagrams_do_no_harm() {
     let (mut a, mut b) = (Node::new(A, 5, 1, &[1]), Node::new(B, 6, 2, &[1]));
     meet(&mut a, &mut b);
     let good = a.says(B, &[7; 100]).remove(0);
-    plexus_sim::hostile(&[good.clone()], |bytes| {
+    plexus_sim::hostile(std::slice::from_ref(&good), |bytes| {
         let taken = b.post.take(0, bytes, NOW).is_some();
         assert!(!taken || *bytes == good);
     });
