@@ -2,7 +2,7 @@
  * plexus.h - programs of a Plexus cluster, in C.
  *
  * A program attaches to the node that runs on its machine and can then work with programs of every node: send reliable
- * datagrams, call and answer, share windows of memory, and do all of it posted, with completion queues. Link with -lplexus.
+ * datagrams, call and answer, share windows of memory, lock, and do all of it posted, with completion queues. Link with -lplexus.
  *
  * Results. A function that returns int returns PLEXUS_OK (0), or a number below zero that plexus_strerror explains;
  * where it says so, a number above zero is a result. plexus_last_error has the whole story of the calling thread's last
@@ -58,6 +58,14 @@ extern "C" {
 #define PLEXUS_E_OUT_OF_RANGE (-12) /* outside the window, or not a whole word of it */
 #define PLEXUS_E_ARGUMENT (-13)     /* an argument cannot be used */
 #define PLEXUS_E_SYSTEM (-14)       /* the system refused */
+#define PLEXUS_E_NOT_GRANTED (-15)  /* the lock is held by others, and the request was not to wait */
+#define PLEXUS_E_CANCELLED (-16)    /* the request for the lock was cancelled */
+#define PLEXUS_E_DEADLOCK (-17)     /* several waited for each other, this session the youngest: release and begin again */
+#define PLEXUS_E_NO_LOCK (-18)      /* there is no lock of that number */
+#define PLEXUS_E_IN_PROGRESS (-19)  /* what was asked for the lock is not answered yet */
+#define PLEXUS_E_NOT_WRITER (-20)   /* the value block is written when PW or EX is given up */
+#define PLEXUS_E_LOCKS_LOST (-21)   /* the cluster has stopped: no lock protects anything any more */
+#define PLEXUS_E_UNLOCKED (-22)     /* a status: the lock is given up */
 
 /* How threads wait. */
 #define PLEXUS_ADAPTIVE 0 /* look for a short time, then sleep */
@@ -77,6 +85,7 @@ typedef struct plexus_request plexus_request;   /* a call that waits for its ans
 typedef struct plexus_window plexus_window;     /* named memory of a node */
 typedef struct plexus_cq plexus_cq;             /* a completion queue */
 typedef struct plexus_endpoint plexus_endpoint; /* a port for posted work */
+typedef struct plexus_lockspace plexus_lockspace; /* locks of one piece of work */
 
 /* The interface version of the library. */
 uint32_t plexus_abi_version(void);
@@ -250,6 +259,75 @@ int plexus_post_fetch_add(const plexus_endpoint *endpoint, uint64_t cookie, cons
                           uint64_t offset, uint64_t add);
 int plexus_post_compare_swap(const plexus_endpoint *endpoint, uint64_t cookie, const plexus_window *window,
                              uint64_t offset, uint64_t expected, uint64_t desired);
+
+/* ---- Locks -------------------------------------------------------------------------------------------------------- */
+
+/* In the shape that programs know from libdlm: a request is posted, its end is found in a status block, and completion and
+ * blocking routines run in whoever calls plexus_dispatch. Of all programs on all nodes, those that lock a name in modes
+ * that exclude each other have it one after the other, each with a token greater than those of all that it excludes. What a
+ * program holds when it ends, in whatever way, is released at once; a value block that it could have written is then not
+ * valid. */
+
+/* Modes: null, concurrent read, concurrent write, protected read, protected write, exclusive. */
+#define PLEXUS_LKM_NLMODE 0
+#define PLEXUS_LKM_CRMODE 1
+#define PLEXUS_LKM_CWMODE 2
+#define PLEXUS_LKM_PRMODE 3
+#define PLEXUS_LKM_PWMODE 4
+#define PLEXUS_LKM_EXMODE 5
+
+/* Flags of requests. */
+#define PLEXUS_LKF_NOQUEUE 1     /* now or not at all, whatever the limit of time says */
+#define PLEXUS_LKF_CANCEL 2      /* plexus_unlock: end what is asked for the lock; the lock itself stays as it was */
+#define PLEXUS_LKF_CONVERT 4     /* lksb->lkid is held, and wanted in another mode */
+#define PLEXUS_LKF_VALBLK 8      /* the value block: see lvb */
+#define PLEXUS_LKF_FORCEUNLOCK 16 /* plexus_unlock: also a lock that is waited for or being converted */
+
+/* Flags of status blocks. */
+#define PLEXUS_SBF_VALNOTVALID 1 /* what the value block was last is not known: who could write it died */
+#define PLEXUS_SBF_UNWRITTEN 2   /* nobody has written it since somebody locked what nobody had locked */
+
+/* Length of a value block, and of the longest name. */
+#define PLEXUS_LVB_LEN 32
+#define PLEXUS_RESNAME_MAX 255
+
+/* How a request stands. It belongs to the library from the call until its end. */
+typedef struct plexus_lksb {
+    int32_t status;     /* PLEXUS_E_IN_PROGRESS; then PLEXUS_OK: granted; PLEXUS_E_UNLOCKED: given up; or why not */
+    uint32_t lkid;      /* the lock, from the call on */
+    uint32_t flags;     /* of the value block, after a grant */
+    uint32_t reserved;
+    uint64_t token;     /* after a grant: greater than those of all grants that it excludes */
+    unsigned char *lvb; /* with PLEXUS_LKF_VALBLK: PLEXUS_LVB_LEN bytes, filled by a grant; written from by an unlock
+                         * from PW or EX, and by a conversion from these to a mode that excludes no more */
+} plexus_lksb;
+
+/* A place for locks. All of one place are one piece of work to the search for deadlocks: who waits is taken to release nothing until it is
+ * answered, so programs that do several things at once open several. Closing it gives all of its locks up; requests then never end. */
+int plexus_lockspace_open(const plexus_client *client, plexus_lockspace **place);
+void plexus_lockspace_close(plexus_lockspace *place);
+
+/* Asks for a lock, or to convert one. When it is granted or refused, lksb says so, and plexus_dispatch calls completed(argument);
+ * blocking(argument) when others wait for the lock, once for each grant. Either may be null. */
+int plexus_lock(const plexus_lockspace *place, uint32_t mode, plexus_lksb *lksb, uint32_t flags, const void *name,
+                size_t name_length, int64_t limit_us, void (*completed)(void *argument), void *argument,
+                void (*blocking)(void *argument));
+
+/* The same, waiting for the end, whose status it returns. */
+int plexus_lock_wait(const plexus_lockspace *place, uint32_t mode, plexus_lksb *lksb, uint32_t flags, const void *name,
+                     size_t name_length, int64_t limit_us, void *argument, void (*blocking)(void *argument));
+
+/* Gives a lock up, or with PLEXUS_LKF_CANCEL what is asked for it. At the end of an unlock plexus_dispatch calls what the lock was
+ * last asked for with, with this argument. A cancelled request ends as it would, or with PLEXUS_E_CANCELLED. */
+int plexus_unlock(const plexus_lockspace *place, uint32_t lkid, uint32_t flags, plexus_lksb *lksb, void *argument);
+
+/* Gives a lock up; nothing is called. */
+int plexus_unlock_wait(const plexus_lockspace *place, uint32_t lkid, uint32_t flags, plexus_lksb *lksb);
+
+/* Sees to what has happened to locks of the place, and calls the routines that it is for, which may use the library: how many. Wait for
+ * plexus_fd of the client (after plexus_arm) before the next. When nothing more is to be called: PLEXUS_E_LOCKS_LOST,
+ * PLEXUS_E_NODE_LOST if no lock protects anything any more. */
+int plexus_dispatch(const plexus_lockspace *place);
 
 #ifdef __cplusplus
 }

@@ -5,7 +5,7 @@ use std::{
     ffi::{CStr, CString, c_char, c_int},
 };
 
-use plexus_client::Error;
+use plexus_client::{Error, Why};
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::new(CString::default());
@@ -38,6 +38,14 @@ codes! {
     OUT_OF_RANGE = -12, c"outside the window, or not a whole word of it";
     ARGUMENT = -13, c"an argument cannot be used";
     SYSTEM = -14, c"the system refused";
+    NOT_GRANTED = -15, c"the lock is held by others, and the request was not to wait";
+    CANCELLED = -16, c"the request for the lock was cancelled";
+    DEADLOCK = -17, c"a deadlock: release what is held and begin again";
+    NO_LOCK = -18, c"there is no such lock";
+    IN_PROGRESS = -19, c"not done yet";
+    NOT_WRITER = -20, c"the value block is written when PW or EX is given up";
+    LOCKS_LOST = -21, c"the cluster has stopped: no lock protects anything any more";
+    UNLOCKED = -22, c"the lock is given up";
 }
 
 /// The number of an error.
@@ -57,6 +65,17 @@ pub(crate) fn code(error: &Error) -> c_int {
         Error::OutOfRange => OUT_OF_RANGE,
         Error::Argument(_) => ARGUMENT,
         Error::System { .. } => SYSTEM,
+        Error::LocksLost => LOCKS_LOST,
+        Error::NotLocked(why) => match why {
+            Why::NotGranted => NOT_GRANTED,
+            Why::TimedOut => TIMED_OUT,
+            Why::Cancelled => CANCELLED,
+            Why::Deadlock => DEADLOCK,
+            Why::TooManyWaiting | Why::TooManyLocks | Why::WornOut => BUSY,
+            Why::Unknown => NO_LOCK,
+            Why::Busy => IN_PROGRESS,
+            Why::NotWriter => NOT_WRITER,
+        },
     }
 }
 

@@ -11,6 +11,7 @@ mod call;
 mod datagram;
 mod error;
 mod handle;
+mod locks;
 mod queue;
 mod window;
 

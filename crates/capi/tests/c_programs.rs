@@ -6,7 +6,7 @@ mod cluster;
 use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -96,4 +96,93 @@ fn what_a_killed_program_had_is_free_at_once_and_its_peers_are_told() {
         while !free(here.serve(8).map(drop)) {}
         while !free(here.create_window("held", 64).map(drop)) {}
     }
+}
+
+/// A program that runs, and what it says.
+struct Running {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn start(program: &Path, role: &str, socket: &Path) -> Self {
+        let mut child = Command::new(program).arg(role).arg(socket).stdout(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self { child, out }
+    }
+
+    fn says(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn ends_well(mut self) {
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+/// The token in `granted TOKEN ...`, and what follows it.
+fn granted(line: &str) -> (u64, String) {
+    let words: Vec<&str> = line.splitn(3, ' ').collect();
+    assert_eq!(words[0], "granted", "{line}");
+    (words[1].parse().unwrap(), words.get(2).map(|rest| (*rest).to_owned()).unwrap_or_default())
+}
+
+/// Until somebody waits for a lock.
+fn waits(cluster: &Cluster) {
+    let start = Instant::now();
+    let waiting = |node| {
+        let all = cluster.locks(node).survey(Duration::from_secs(60)).unwrap();
+        all.iter().any(|resource| !resource.waiting.is_empty())
+    };
+    while !(0..2).any(waiting) {
+        assert!(start.elapsed() < LONG.unwrap(), "nobody waits");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_lock_goes_from_program_to_program_with_its_value_and_a_greater_token() {
+    let cluster = Cluster::start(2, 2, RailKind::Shm);
+    let locks = build("locks", cluster.directory());
+    let mut last = 0;
+    for (here, there) in [(0, 1), (1, 0), (0, 0)] {
+        let mut holder = Running::start(&locks, "hold", &cluster.socket(here));
+        let (first, _) = granted(&holder.says());
+        let mut waiter = Running::start(&locks, "wait", &cluster.socket(there));
+        assert_eq!((holder.says(), holder.says()), ("wanted".into(), "unlocked".into()));
+        let (second, value) = granted(&waiter.says());
+        assert_eq!(value, "a word");
+        assert!(last < first && first < second, "{last} {first} {second}");
+        last = second;
+        holder.ends_well();
+        waiter.ends_well();
+    }
+}
+
+#[test]
+fn a_killed_holder_leaves_its_lock_to_the_next_and_no_valid_value() {
+    let cluster = Cluster::start(2, 2, RailKind::Shm);
+    let locks = build("locks", cluster.directory());
+    for _ in 0..3 {
+        let mut keeper = Running::start(&locks, "keep", &cluster.socket(0));
+        assert_eq!(keeper.says(), "granted");
+        let mut waiter = Running::start(&locks, "wait", &cluster.socket(1));
+        waits(&cluster);
+        keeper.child.kill().unwrap();
+        keeper.child.wait().unwrap();
+        let (_, value) = granted(&waiter.says());
+        assert_eq!(value, "before perhaps");
+        waiter.ends_well();
+    }
+}
+
+#[test]
+fn every_request_for_a_lock_ends_as_the_header_says() {
+    let cluster = Cluster::start(2, 2, RailKind::Tcp);
+    let locks = build("locks", cluster.directory());
+    let run = Command::new(locks).arg("tour").arg(cluster.socket(0)).arg(cluster.socket(1)).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    assert_eq!(run.stdout, b"all as it should be\n");
 }

@@ -3,6 +3,7 @@
 //! One thread at a time uses it (see [`crate::shared`]). It waits for nothing and reads no clock.
 
 mod flows;
+mod locks;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -16,6 +17,8 @@ use crate::{
 };
 pub(crate) use flows::Sender;
 use flows::{Flow, FlowKey};
+use locks::Locks;
+pub(crate) use locks::{Post, answer};
 
 /// A message or request that has come for a port.
 pub(crate) struct Arrived {
@@ -85,7 +88,7 @@ pub(crate) struct Core {
     pub(crate) ended: Option<String>,
     last: u64,
     waiting: HashMap<u64, (Option<Limited>, Waiting)>,
-    under_way: Vec<[usize; 2]>,
+    under_way: Vec<[usize; 3]>,
     ports: HashMap<(Use, u32), VecDeque<Arrived>>,
     flows: HashMap<FlowKey, Flow>,
     flow_keys: HashMap<u64, FlowKey>,
@@ -93,17 +96,19 @@ pub(crate) struct Core {
     taken: Vec<Taken>,
     due: Vec<Taken>,
     pub(crate) windows: HashMap<(usize, u32), WindowState>,
+    pub(crate) locks: Locks,
     pub(crate) endpoints: HashMap<u32, EndpointState>,
     /// Endpoints that have something to send, but no flow to be had.
     pub(crate) stuck: Vec<u32>,
     pub(crate) queues: HashMap<u64, Completions>,
 }
 
-/// An operation's kind of limit: calls, accesses to windows.
+/// An operation's kind of limit: calls, accesses to windows, requests for locks.
 #[derive(Clone, Copy)]
 pub(crate) enum Limited {
     Call = 0,
     Access = 1,
+    Lock = 2,
 }
 
 impl Core {
@@ -118,13 +123,14 @@ impl Core {
             ended: None,
             last: 0,
             waiting: HashMap::new(),
-            under_way: vec![[0; 2]; pipes.len()],
+            under_way: vec![[0; 3]; pipes.len()],
             ports: HashMap::new(),
             flows: HashMap::new(),
             flow_keys: HashMap::new(),
             taken: Vec::new(),
             due: Vec::new(),
             windows: HashMap::new(),
+            locks: Locks::default(),
             endpoints: HashMap::new(),
             stuck: Vec::new(),
             queues: HashMap::new(),
@@ -203,6 +209,7 @@ impl Core {
         let (most, what) = match limited {
             Limited::Call => (limits::MAX_CALLS, "calls under way"),
             Limited::Access => (limits::MAX_ACCESSES, "accesses to windows under way"),
+            Limited::Lock => (limits::MAX_LOCKS, "requests for locks under way"),
         };
         let under_way = &mut self.under_way[worker][limited as usize];
         if *under_way >= most {
@@ -311,6 +318,7 @@ impl Core {
     /// Whether there is something for the program to take.
     pub(crate) fn has_news(&self) -> bool {
         self.ports.values().any(|queue| !queue.is_empty())
+            || self.locks.has_news()
             || self.queues.values().any(|queue| !queue.is_empty())
     }
 
@@ -339,6 +347,8 @@ impl Core {
                     window.gone = Some(head.status);
                 }
             }
+            Verb::Wanted => self.lock_wanted(worker, &head),
+            Verb::Lost => self.locks_lost(),
             // Not for programs; the node is ours, and would not say it.
             _ => {}
         }
@@ -346,12 +356,15 @@ impl Core {
 
     fn finish(&mut self, head: Head, payload: &[u8]) {
         let worker = (head.id & 0xff) as usize;
+        if head.usage == Use::Locks {
+            self.lock_answered(worker, &head, payload);
+        }
         let Some((limited, waiting)) = self.waiting.get_mut(&head.id) else { return };
         if let Some(limited) = limited {
             self.under_way[worker][*limited as usize] -= 1;
         }
         let Head { status, port, value, .. } = head;
-        if head.usage != Use::Windows && port != 0 && status == Status::Ok {
+        if !matches!(head.usage, Use::Windows | Use::Locks) && port != 0 && status == Status::Ok {
             // Messages may follow at once.
             self.ports.entry((head.usage, port)).or_default();
         }

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use plexus_base::NodeId;
+use plexus_base::{NodeId, locks::Why};
 
 use crate::{Address, wire::Status};
 
@@ -63,6 +63,12 @@ pub enum Error {
     /// Outside the window, or not a whole word of it.
     #[error("outside the window, or not a whole word of it")]
     OutOfRange,
+    /// The lock manager says why a lock was not granted, or what cannot be done with one.
+    #[error(transparent)]
+    NotLocked(Why),
+    /// The cluster grants no locks any more.
+    #[error("the cluster has stopped: no lock is granted, and none that is held protects anything")]
+    LocksLost,
     /// An argument cannot be used.
     #[error("{0}")]
     Argument(&'static str),
@@ -87,5 +93,6 @@ pub(crate) fn why(status: Status) -> &'static str {
         Status::NoRoom => "there is no room",
         Status::NoWindow => "there is no such window",
         Status::OutOfRange => "it lies outside",
+        Status::NotLocked | Status::Stopped => "there are no locks for it",
     }
 }

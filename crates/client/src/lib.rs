@@ -15,6 +15,7 @@
 //! - [`Server`] and [`Client::call`]: a request, and its answer or the reason why there is none.
 //! - [`Window`]: named memory of a node, which programs of every node read, write and change by atomic operations; a node
 //!   can keep a copy of it that its programs read in place.
+//! - [`LockSession`] and [`Lock`]: locks of the cluster, with value blocks and fencing tokens.
 //! - [`Endpoint`] and [`CompletionQueue`]: all of it posted instead of waited for, with completions to poll or to wait for.
 //!
 //! Everything that a program has belongs to it alone and is released when it ends, in whatever way. If the node ends,
@@ -34,6 +35,7 @@ mod core;
 mod datagram;
 mod endpoint;
 mod error;
+mod locks;
 mod shared;
 mod window;
 pub mod wire;
@@ -44,6 +46,10 @@ pub use completions::{Completion, CompletionQueue, Operation};
 pub use datagram::{Datagram, DatagramPort};
 pub use endpoint::Endpoint;
 pub use error::Error;
+pub use locks::{
+    AskedLock, Grant, Lock, LockEvent, LockKey, LockNews, LockQueue, LockSession, Mode, PendingLock, Token,
+    VALUE_LEN, Validity, Value, Why,
+};
 pub use plexus_base::{NodeId, Waiting};
 pub use window::Window;
 

@@ -4,10 +4,14 @@
 
 mod clock;
 mod locks;
+mod notice;
+mod programs;
 pub mod protocol;
 mod service;
 mod survey;
 
 pub use locks::{Ask, Grant, Lock, LockError, Locks, Port, Session, State, Taker, Waiting};
+pub use notice::{Notice, Notices};
+pub use programs::{OF_PROGRAMS, ProgramNews};
 pub use service::{LockService, LockTask, Settings, wire};
 pub use survey::{Held, Survey, Wanted};

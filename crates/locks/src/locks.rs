@@ -13,11 +13,13 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+pub use plexus_base::locks::Grant;
 use plexus_base::{Nanos, WorkerId, clock};
 use plexus_interconnect::Signal;
 
 use crate::{
-    protocol::{Event, LockId, Mode, Name, Owner, Patience, Token, VALUE_LEN, Value, Want, Why},
+    notice::{Notice, Notices},
+    protocol::{Event, LockId, Mode, Name, Owner, Patience, VALUE_LEN, Want, Why},
     service::LockTask,
     survey::Survey,
 };
@@ -40,17 +42,6 @@ pub enum LockError {
     /// A node died, and the cluster grants nothing any more.
     #[error("the cluster has stopped: no lock is granted, and none that is held protects anything")]
     Stopped,
-}
-
-/// What comes with a grant.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Grant {
-    /// The mode it is held in.
-    pub mode: Mode,
-    /// Greater than those of all grants that it excludes; see [`Token`].
-    pub token: Token,
-    /// The value block.
-    pub value: Value,
 }
 
 type Answer = Result<Grant, LockError>;
@@ -159,15 +150,21 @@ pub struct Session {
     locks: Locks,
     owner: Owner,
     born: u64,
+    watches: bool,
 }
 
 impl Session {
+    /// The same piece of work, with holders that are told when others wait for what they have: see [`Lock::notice`].
+    #[must_use]
+    pub fn watching(&self) -> Self {
+        Self { watches: true, ..self.clone() }
+    }
+
     /// Asks for a lock.
     #[must_use]
     pub fn ask(&self, ask: Ask) -> Waiting {
-        let (want, worker) = self.want(ask);
+        let (want, place) = self.want(ask);
         let (tell, told) = mpsc::channel();
-        let place = Place { locks: self.locks.clone(), worker, lock: want.lock };
         let taker = Taker(Some(Tell::Channel(tell)));
         place.submit(LockTask::Ask(Event::Lock(want), place.lock, taker));
         Waiting { place: Some(place), told }
@@ -179,20 +176,24 @@ impl Session {
     /// # Errors
     /// See [`LockError`].
     pub fn lock(&self, ask: Ask) -> Result<Lock, LockError> {
-        let (want, worker) = self.want(ask);
-        let lock = want.lock;
-        let port = &*self.locks.0.port;
-        let grant = Seat::wait(port, worker, |taker| LockTask::Ask(Event::Lock(want), lock, taker))?;
-        Ok(Lock { place: Place { locks: self.locks.clone(), worker, lock }, grant, value: None })
+        let (want, place) = self.want(ask);
+        let (port, lock) = (&*self.locks.0.port, place.lock);
+        let grant = Seat::wait(port, place.worker, |taker| LockTask::Ask(Event::Lock(want), lock, taker))?;
+        Ok(Lock { place, grant, value: None })
     }
 
-    fn want(&self, ask: Ask) -> (Want, WorkerId) {
+    fn want(&self, ask: Ask) -> (Want, Place) {
         let Ask { name, mode, patience } = ask;
         let inner = &self.locks.0;
         let worker = name.partition().worker(inner.workers);
         let lock = LockId(inner.next.fetch_add(1, Relaxed));
         let (owner, born, patience) = (self.owner, self.born, patience_of(patience));
-        (Want { lock, owner, born, name, mode, patience, notify: false }, worker)
+        let notices = self.watches.then(Arc::<Notices>::default);
+        let place = Place { locks: self.locks.clone(), worker, lock, notices };
+        if let Some(notices) = &place.notices {
+            place.submit(LockTask::Watch(lock, notices.clone()));
+        }
+        (Want { lock, owner, born, name, mode, patience, notify: self.watches }, place)
     }
 }
 
@@ -207,7 +208,7 @@ impl Locks {
     #[must_use]
     pub fn session(&self) -> Session {
         let owner = Owner(self.0.next.fetch_add(1, Relaxed));
-        Session { locks: self.clone(), owner, born: nanos_since_1970() }
+        Session { locks: self.clone(), owner, born: nanos_since_1970(), watches: false }
     }
 
     /// What this node masters and somebody has or wants.
@@ -251,6 +252,7 @@ struct Place {
     locks: Locks,
     worker: WorkerId,
     lock: LockId,
+    notices: Option<Arc<Notices>>,
 }
 
 impl Place {
@@ -297,6 +299,15 @@ impl Waiting {
     }
 }
 
+impl Waiting {
+    /// Asks to be answered soon: refused as cancelled, unless the grant was faster.
+    pub fn cancel(&self) {
+        if let Some(place) = &self.place {
+            place.tell(Event::Cancel { lock: place.lock });
+        }
+    }
+}
+
 impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some(place) = &self.place {
@@ -332,15 +343,45 @@ impl Lock {
     /// # Errors
     /// See [`LockError`].
     pub fn convert(&mut self, mode: Mode, patience: Option<Duration>) -> Result<&Grant, LockError> {
-        let Place { ref locks, worker, lock } = self.place;
-        let event = Event::Convert { lock, mode, patience: patience_of(patience), value: None };
+        self.convert_with(mode, patience, None)
+    }
+
+    /// The same, writing the value block, which takes PW or EX and goes to less.
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    pub fn convert_writing(&mut self, mode: Mode, value: [u8; VALUE_LEN]) -> Result<&Grant, LockError> {
+        self.convert_with(mode, None, Some(value))
+    }
+
+    fn convert_with(
+        &mut self,
+        mode: Mode,
+        patience: Option<Duration>,
+        value: Option<[u8; VALUE_LEN]>,
+    ) -> Result<&Grant, LockError> {
+        let Place { ref locks, worker, lock, .. } = self.place;
+        let event = Event::Convert { lock, mode, patience: patience_of(patience), value };
         self.grant = Seat::wait(&*locks.0.port, worker, |taker| LockTask::Ask(event, lock, taker))?;
         Ok(&self.grant)
     }
 
-    /// Gives it up, writing the value block, which takes PW or EX.
-    pub fn unlock_with(mut self, value: [u8; VALUE_LEN]) {
+    /// What its holder is to be told, for which it waits up to `limit`; of the locks of a session that is [watching](Session::watching).
+    #[must_use]
+    pub fn notice(&self, limit: Duration) -> Option<Notice> {
+        self.place.notices.as_ref()?.next(limit)
+    }
+
+    /// Gives it up, writing the value block.
+    ///
+    /// # Errors
+    /// [`Why::NotWriter`], where it is not held in PW or EX: then it is given up, and nothing is written.
+    pub fn unlock_with(mut self, value: [u8; VALUE_LEN]) -> Result<(), LockError> {
+        if !self.grant.mode.writes() {
+            return Err(LockError::Refused(Why::NotWriter));
+        }
         self.value = Some(value);
+        Ok(())
     }
 }
 

@@ -15,7 +15,9 @@ use plexus_interconnect::{Channel, Message, Net};
 use crate::{
     clock::Clock,
     locks::{Grant, LockError, Port, State, Taker},
-    protocol::{self, Action, Errand, Event, LockId, Members, Shard},
+    notice::Notices,
+    programs::ProgramNews,
+    protocol::{self, Action, Errand, Event, LockId, Members, Shard, Want},
     survey::Survey,
 };
 
@@ -35,6 +37,8 @@ const ONLY_LIFE: Incarnation = Incarnation(1);
 pub enum LockTask {
     /// A client wants something; who is told what comes of it.
     Ask(Event, LockId, Taker),
+    /// Who is to be told what happens to a lock that is asked for next.
+    Watch(LockId, Arc<Notices>),
     /// A client wants something that is not answered.
     Tell(Event),
     /// Another worker of this node says something.
@@ -65,6 +69,10 @@ pub struct LockService {
     takers: BTreeMap<LockId, Taker>,
     /// Who asks just now: most requests are answered at once and leave no taker behind.
     asking: Option<(LockId, Taker)>,
+    /// Holders that want to be told what happens.
+    watched: BTreeMap<LockId, Arc<Notices>>,
+    /// What programs are to be told.
+    news: Vec<ProgramNews>,
     actions: Vec<Action>,
     /// Said to peers before their link was up.
     early: Vec<(NodeId, protocol::Message)>,
@@ -104,6 +112,8 @@ pub fn wire(settings: Settings, port: &Weak<dyn Port>, state: &Arc<State>) -> io
             worker,
             takers: BTreeMap::new(),
             asking: None,
+            watched: BTreeMap::new(),
+            news: Vec::new(),
             actions: Vec::new(),
             early: Vec::new(),
             up: NodeSet::EMPTY,
@@ -163,7 +173,13 @@ impl LockService {
                 self.handle(net, event);
                 self.takers.extend(self.asking.take());
             }
-            LockTask::Tell(event) => self.handle(net, event),
+            LockTask::Watch(lock, notices) => drop(self.watched.insert(lock, notices)),
+            LockTask::Tell(event) => {
+                if let Event::Unlock { lock, .. } = event {
+                    self.watched.remove(&lock);
+                }
+                self.handle(net, event);
+            }
             LockTask::Told(errand) => self.handle(net, Event::Told(errand)),
             LockTask::Tick => {
                 self.armed = None;
@@ -179,6 +195,27 @@ impl LockService {
         }
     }
 
+    /// A program wants something; what comes of it is among the news.
+    pub fn program(&mut self, net: &mut Net, event: Event) {
+        match event {
+            Event::Lock(Want { lock, .. }) | Event::Convert { lock, .. } if self.state.is_stopped() => {
+                self.news.push(ProgramNews::Answer(lock, Err(LockError::Stopped)));
+            }
+            event => self.handle(net, event),
+        }
+    }
+
+    /// What programs are to be told.
+    pub fn take_news(&mut self) -> Vec<ProgramNews> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Whether programs are to be told something.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        !self.news.is_empty()
+    }
+
     /// A node that sent what no member sends, once.
     pub fn take_fault(&mut self) -> Option<NodeId> {
         self.fault.take()
@@ -191,6 +228,10 @@ impl LockService {
         for (_, taker) in std::mem::take(&mut self.takers) {
             taker.take(Err(LockError::Stopped));
         }
+        for notices in self.watched.values() {
+            notices.lost();
+        }
+        self.news.push(ProgramNews::Lost);
     }
 
     fn handle(&mut self, net: &mut Net, event: Event) {
@@ -220,8 +261,14 @@ impl LockService {
                 self.answer(lock, Ok(Grant { mode, token, value }));
             }
             Action::Refused { lock, why } => self.answer(lock, Err(LockError::Refused(why))),
-            // Nobody asks to be told yet.
-            Action::Blocking { .. } => {}
+            Action::Blocking { lock, wanted } if lock.is_of_program() => {
+                self.news.push(ProgramNews::Wanted(lock, wanted));
+            }
+            Action::Blocking { lock, wanted } => {
+                if let Some(notices) = self.watched.get(&lock) {
+                    notices.wanted(wanted);
+                }
+            }
             Action::Open { epoch } => {
                 tracing::debug!(worker = self.worker.0, epoch = epoch.0, "locks are open")
             }
@@ -233,6 +280,16 @@ impl LockService {
     }
 
     fn answer(&mut self, lock: LockId, answer: Result<Grant, LockError>) {
+        if lock.is_of_program() {
+            return self.news.push(ProgramNews::Answer(lock, answer));
+        }
+        if let Some(notices) = self.watched.get(&lock) {
+            match &answer {
+                Ok(_) => notices.granted(),
+                Err(_) if self.shard.lock(lock).is_none() => drop(self.watched.remove(&lock)),
+                Err(_) => {}
+            }
+        }
         let taker = match self.asking.take_if(|(asking, _)| *asking == lock) {
             Some((_, taker)) => Some(taker),
             None => self.takers.remove(&lock),

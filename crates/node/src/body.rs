@@ -132,6 +132,9 @@ pub struct ProgramsStatus {
     pub window_bytes: u64,
     /// How much there is.
     pub window_bytes_most: u64,
+    /// Locks that they have and wait for.
+    #[serde(default)]
+    pub locks: u64,
 }
 
 /// How a peer is reached.
@@ -419,8 +422,8 @@ impl Body {
     pub fn programs(&self) -> ProgramsStatus {
         let door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
         let used = self.usage.iter().map(|usage| usage.noted());
-        let [ports, windows, window_bytes] =
-            used.fold([0; 3], |sum, one| std::array::from_fn(|figure| sum[figure] + one[figure]));
+        let [ports, windows, window_bytes, locks] =
+            used.fold([0; 4], |sum, one| std::array::from_fn(|figure| sum[figure] + one[figure]));
         ProgramsStatus {
             attached: door.as_ref().map_or(0, Door::programs) as u64,
             attached_most: MAX_CLIENTS as u64,
@@ -428,6 +431,7 @@ impl Body {
             windows,
             window_bytes,
             window_bytes_most: self.arena.len() as u64,
+            locks,
         }
     }
 

@@ -134,11 +134,11 @@ impl Service for NodeService {
 
     #[inline]
     fn turn(&mut self, net: &mut Net) -> usize {
-        self.programs.turn(net) + self.ports.turn(net)
+        self.programs.turn(net, &mut self.locks) + self.ports.turn(net)
     }
 
     fn pending(&mut self) -> bool {
-        self.programs.pending() || self.ports.pending()
+        self.programs.pending() || self.locks.has_news() || self.ports.pending()
     }
 }
 

@@ -7,7 +7,7 @@ use std::{thread, time::Duration};
 use cluster::Cluster;
 use plexus_fabric::RailKind;
 use plexus_locks::{
-    Ask, LockError, Waiting,
+    Ask, LockError, Notice, Waiting,
     protocol::{Mode, Name, Token, VALUE_LEN, Validity, Value, Why},
 };
 
@@ -77,7 +77,7 @@ fn a_conversion_waits_for_others_and_the_value_goes_with_the_lock() {
     thread::scope(|scope| {
         let writes = scope.spawn(move || {
             reads.convert(Mode::EX, None).unwrap();
-            reads.unlock_with([7; VALUE_LEN]);
+            reads.unlock_with([7; VALUE_LEN]).unwrap();
         });
         while cluster.locks(0).survey(Duration::from_secs(60)).unwrap().iter().all(|of| of.waiting.is_empty())
             && cluster
@@ -119,4 +119,27 @@ fn a_cluster_that_has_stopped_grants_nothing_and_says_that_locks_are_lost() {
     assert_eq!(waits.finish().err(), Some(LockError::Stopped));
     assert!(held.is_lost());
     assert_eq!(locks.session().lock(ask("other", Mode::NL)).err(), Some(LockError::Stopped));
+}
+
+#[test]
+fn a_holder_that_watches_is_told_that_others_wait_and_that_its_lock_is_lost() {
+    let mut cluster = Cluster::start(2, 1, RailKind::Shm);
+    let (here, there) = (cluster.locks(0).session().watching(), cluster.locks(1).session());
+    let long = Duration::from_secs(60);
+    let mut held = here.lock(ask("w", Mode::EX)).unwrap();
+    assert_eq!(held.notice(Duration::ZERO), None);
+    let waits = there.ask(ask("w", Mode::PR));
+    assert_eq!(held.notice(long), Some(Notice::Wanted(Mode::PR)));
+    assert_eq!(held.notice(Duration::ZERO), None, "it is said once");
+    held.convert_writing(Mode::CR, [1; VALUE_LEN]).unwrap();
+    assert_eq!(waits.finish().unwrap().grant().value, Value::written([1; VALUE_LEN]));
+    assert_eq!(held.unlock_with([2; VALUE_LEN]), Err(LockError::Refused(Why::NotWriter)));
+    let held = here.lock(ask("w", Mode::EX)).unwrap();
+    let waits = still_waits(there.ask(ask("w", Mode::EX)));
+    waits.cancel();
+    assert_eq!(waits.finish().err(), Some(LockError::Refused(Why::Cancelled)));
+    assert_eq!(held.notice(long), Some(Notice::Wanted(Mode::EX)), "it was so when it was said");
+    cluster.end(1);
+    assert_eq!(held.notice(long), Some(Notice::Lost));
+    assert!(held.is_lost());
 }

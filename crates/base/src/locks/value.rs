@@ -20,6 +20,14 @@ pub enum Validity {
     Lost,
 }
 
+impl Validity {
+    /// The one with this number on the wire.
+    #[must_use]
+    pub fn from_wire(number: u8) -> Option<Self> {
+        [Self::Unwritten, Self::Valid, Self::Lost].get(usize::from(number)).copied()
+    }
+}
+
 /// A resource's value block: 32 bytes that those who hold PW or EX write when they give it up, and everyone is handed with a grant. It lives
 /// as long as anybody has a lock on the resource.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

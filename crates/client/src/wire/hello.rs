@@ -38,7 +38,7 @@ use zerocopy::{
 use super::ClientId;
 
 /// The version of the whole protocol between programs and nodes.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// Bytes of the program's packet.
 pub const HELLO: usize = size_of::<Hello>();

@@ -44,6 +44,9 @@ pub const MAX_ACCESSES: usize = 256;
 /// Longest name of a window.
 pub const MAX_NAME: usize = 64;
 
+/// Locks of a program on one worker, those that it waits for included.
+pub const MAX_LOCKS: usize = 65_536;
+
 /// What a node keeps on one worker for a program that does not read: above it the program is cut off.
 pub const MAX_QUEUED: usize = 128 << 20;
 
@@ -58,5 +61,7 @@ const _: () = {
     let results = (MAX_CALLS + MAX_ACCESSES) * (MAX_MESSAGE + HEAD);
     // That messages were taken, flows refused, calls given up, ports given, windows changed and gone.
     let news = (MAX_FLOWS * FLOW_MESSAGES + MAX_WAITING + MAX_PORTS + 3 * MAX_WINDOWS) * HEAD;
-    assert!(received + requests + results + news <= MAX_QUEUED);
+    // Of each lock an answer, that it is wanted, and that what was asked was given up.
+    let locks = MAX_LOCKS * (4 * HEAD + 64);
+    assert!(received + requests + results + news + locks <= MAX_QUEUED);
 };

@@ -4,10 +4,10 @@
 //! | offset | size | field |
 //! |---|---|---|
 //! | 0 | 1 | verb (see [`Verb`]) |
-//! | 1 | 1 | use: datagrams 0, calls 1, endpoints 2, windows 3 |
+//! | 1 | 1 | use: datagrams 0, calls 1, endpoints 2, windows 3, locks 4 |
 //! | 2 | 1 | status: 0, or what went wrong (see [`Status`]) |
 //! | 3 | 1 | node at the other end |
-//! | 4 | 4 | port of the program's own, or window |
+//! | 4 | 4 | port of the program's own, or window, or lock |
 //! | 8 | 4 | port at the other end |
 //! | 12 | 4 | length of what follows, at most 65,536 |
 //! | 16 | 8 | id: names an operation, a flow, a call |
@@ -21,6 +21,7 @@
 mod flow;
 pub mod hello;
 pub mod limits;
+pub mod lock;
 mod pipe;
 mod socket;
 
@@ -72,6 +73,8 @@ numbered! {
         Endpoints = 2,
         /// Windows; these have names instead of ports.
         Windows = 3,
+        /// Locks; these too, and nodes say nothing about them to each other here.
+        Locks = 4,
     }
 }
 
@@ -94,6 +97,10 @@ numbered! {
         NoWindow = 6,
         /// Outside the window, or not a whole word of it.
         OutOfRange = 7,
+        /// A lock is not granted; the value is the reason ([`plexus_base::locks::Why`]).
+        NotLocked = 8,
+        /// The cluster grants no locks any more.
+        Stopped = 9,
     }
 }
 
@@ -123,6 +130,7 @@ numbered! {
         /// P: the answer to call `id`. M: the same, or why there is none.
         Answer = 11,
         /// P, M: nobody waits for the answer to `id` any more. N: the same; it still is to be answered, with anything.
+        /// P, for locks: what is asked for lock `port` is not wanted any more; it is answered all the same.
         Cancel = 12,
         /// P: makes a window of `value` bytes; the bytes are its name. It is `port` from now on.
         Create = 16,
@@ -158,6 +166,16 @@ numbered! {
         Copied = 32,
         /// M: change `id` has arrived in the sender's copy.
         Landed = 33,
+        /// P: asks for a lock, `port` from now on; what follows says of what ([`lock`]). Answered by [`Verb::Done`].
+        Lock = 40,
+        /// P: asks for lock `port` in another mode. Answered by [`Verb::Done`].
+        Convert = 41,
+        /// P: gives lock `port` up; what follows is what is to be written into the value block. Answered by [`Verb::Done`] where `id` is not 0.
+        Unlock = 42,
+        /// N: others wait for lock `port`, the first of them for mode `value`. Once for each grant.
+        Wanted = 43,
+        /// N: no lock of the program protects anything any more.
+        Lost = 44,
     }
 }
 
@@ -264,6 +282,7 @@ pub fn any(bytes: &[u8]) {
     {
         assert_eq!(head.encode(len), *first, "a head is encoded to what it was decoded from");
     }
+    lock::any(bytes);
     pipe::any(bytes);
 }
 
@@ -298,7 +317,7 @@ mod tests {
             if round % 2 == 0 {
                 // Near what is right, so that both ends of the decoder are reached.
                 (bytes[0], bytes[1], bytes[2], bytes[3]) =
-                    (bytes[0] % 40, bytes[1] % 5, bytes[2] % 10, bytes[3] % 20);
+                    (bytes[0] % 48, bytes[1] % 6, bytes[2] % 12, bytes[3] % 20);
                 (bytes[14], bytes[15]) = (0, 0);
             }
             any(&bytes);

@@ -530,8 +530,7 @@ fn boolean(byte: u8) -> Result<bool, DecodeError> {
 }
 
 fn validity(byte: u8) -> Result<Validity, DecodeError> {
-    let all = [Validity::Unwritten, Validity::Valid, Validity::Lost];
-    all.get(usize::from(byte)).copied().ok_or(DecodeError::Field("validity"))
+    Validity::from_wire(byte).ok_or(DecodeError::Field("validity"))
 }
 
 /// A reason that masters give: the others are given at home.

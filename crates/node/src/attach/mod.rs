@@ -30,10 +30,14 @@ use std::{
     sync::{Arc, atomic::AtomicUsize},
 };
 
-use plexus_base::NodeId;
-use plexus_client::wire::{ClientId, Head, Letters, Pipe, Use, limits};
+use plexus_base::{Nanos, NodeId, clock};
+use plexus_client::wire::{ClientId, Head, Letters, Pipe, Use, limits, lock::FOREVER};
 use plexus_fabric::{Lost, MAX_WORDWISE, Put, Rail, Window, WindowId};
 use plexus_interconnect::{Channel, Listening, Message, Net};
+use plexus_locks::{
+    LockService,
+    protocol::{Event, Patience},
+};
 
 pub(crate) use door::{Door, Offer};
 use protocol::{Core, Place, World, kind};
@@ -90,6 +94,8 @@ struct Outside {
     programs: BTreeMap<ClientId, Guest>,
     /// What this node says to itself.
     own: Vec<(Head, Vec<u8>)>,
+    /// What programs want of the lock manager.
+    wishes: Vec<Event>,
     /// A message to another node, while it is put together.
     message: Vec<u8>,
 }
@@ -107,13 +113,14 @@ struct Acting<'a> {
     net: &'a mut Net,
 }
 
-/// The channel that a use's messages travel on.
-fn channel(usage: Use) -> Channel {
+/// The channel that a use's messages travel on. Of locks nodes speak otherwise.
+fn channel(usage: Use) -> Option<Channel> {
     match usage {
-        Use::Datagrams => Channel::Datagrams,
-        Use::Calls => Channel::Services,
-        Use::Endpoints => Channel::Application1,
-        Use::Windows => Channel::Application2,
+        Use::Datagrams => Some(Channel::Datagrams),
+        Use::Calls => Some(Channel::Services),
+        Use::Endpoints => Some(Channel::Application1),
+        Use::Windows => Some(Channel::Application2),
+        Use::Locks => None,
     }
 }
 
@@ -129,11 +136,12 @@ impl World for Acting<'_> {
             self.outside.own.push((head, payload.to_vec()));
             return true;
         }
+        let Some(channel) = channel(head.usage) else { return false };
         let message = &mut self.outside.message;
         message.clear();
         message.extend_from_slice(&head.encode(payload.len()));
         message.extend_from_slice(payload);
-        self.net.send(to, channel(head.usage), kind(head.verb), 0, message).is_ok()
+        self.net.send(to, channel, kind(head.verb), 0, message).is_ok()
     }
 
     fn is_choked(&self, to: NodeId) -> bool {
@@ -142,7 +150,8 @@ impl World for Acting<'_> {
 
     fn copy(&mut self, to: NodeId, at: u64, bytes: &[u8], head: Head) -> bool {
         let put = Put { window: ARENA, offset: at, generation: 0, data: bytes };
-        self.net.put(to, channel(head.usage), kind(head.verb), 0, put, &head.encode(0)).is_ok()
+        let Some(channel) = channel(head.usage) else { return false };
+        self.net.put(to, channel, kind(head.verb), 0, put, &head.encode(0)).is_ok()
     }
 
     fn read(&self, at: u64, into: &mut [u8]) {
@@ -152,6 +161,18 @@ impl World for Acting<'_> {
     fn write(&mut self, at: u64, bytes: &[u8]) {
         assert!(self.outside.arena.write(at, bytes), "the protocol wrote outside its share of the arena");
     }
+
+    fn lock(&mut self, event: Event) {
+        self.outside.wishes.push(event);
+    }
+
+    fn patience(&self, patience_ns: u64) -> Patience {
+        match patience_ns {
+            0 => Patience::Try,
+            FOREVER => Patience::Forever,
+            limit => Patience::Until(Nanos(clock::now().0.saturating_add(limit))),
+        }
+    }
 }
 
 impl Programs {
@@ -160,7 +181,13 @@ impl Programs {
         let share = share(arena.len() as u64, worker, workers);
         Self {
             core: Core::new(Place { me, worker, workers }, share),
-            outside: Outside { arena, programs: BTreeMap::new(), own: Vec::new(), message: Vec::new() },
+            outside: Outside {
+                arena,
+                programs: BTreeMap::new(),
+                own: Vec::new(),
+                wishes: Vec::new(),
+                message: Vec::new(),
+            },
             letters: Letters::default(),
             usage,
         }
@@ -186,7 +213,7 @@ impl Programs {
         let decoded = message.payload.split_first_chunk().map(|(head, rest)| (Head::decode(head), rest));
         match decoded {
             Some((Ok((head, len)), payload))
-                if len == payload.len() && channel(head.usage) == message.channel =>
+                if len == payload.len() && channel(head.usage) == Some(message.channel) =>
             {
                 let mut world = Acting { outside: &mut self.outside, net };
                 self.core.node(&mut world, message.from, head, payload);
@@ -204,10 +231,10 @@ impl Programs {
         self.talk_to_self(net);
     }
 
-    /// Takes what programs say; how much that was.
+    /// Takes what programs say, and what the lock manager says to them; how much that was.
     #[inline]
-    pub(crate) fn turn(&mut self, net: &mut Net) -> usize {
-        if self.outside.programs.is_empty() {
+    pub(crate) fn turn(&mut self, net: &mut Net, locks: &mut LockService) -> usize {
+        if self.outside.programs.is_empty() && self.outside.wishes.is_empty() && !locks.has_news() {
             return 0;
         }
         let mut done = 0;
@@ -220,7 +247,25 @@ impl Programs {
             self.talk_to_self(net);
         }
         done += usize::from(self.core.turn(&mut Acting { outside: &mut self.outside, net }));
+        done += self.lock(net, locks);
         self.flush(net);
+        done
+    }
+
+    /// What programs want of the lock manager, and what it says to them; how much that was.
+    fn lock(&mut self, net: &mut Net, locks: &mut LockService) -> usize {
+        let wishes = std::mem::take(&mut self.outside.wishes);
+        let mut done = wishes.len();
+        for wish in wishes {
+            locks.program(net, wish);
+        }
+        for news in locks.take_news() {
+            self.core.lock_news(&mut Acting { outside: &mut self.outside, net }, news);
+            done += 1;
+        }
+        if done > 0 {
+            self.note_usage();
+        }
         done
     }
 
@@ -254,8 +299,12 @@ impl Programs {
                 self.core.node(&mut Acting { outside: &mut self.outside, net }, me, head, &payload);
             }
         }
+        self.note_usage();
+    }
+
+    fn note_usage(&self) {
         let (ports, windows, bytes) = self.core.usage();
-        self.usage.note(ports, windows, bytes);
+        self.usage.note(ports, windows, bytes, self.core.locks());
     }
 
     /// Wakes programs that have something to read, and cuts off those that do not read.
@@ -290,7 +339,9 @@ impl Programs {
 
     /// Whether a turn might get something done.
     pub(crate) fn pending(&mut self) -> bool {
-        self.core.pending() || self.outside.programs.values_mut().any(|guest| guest.pipe.pending())
+        self.core.pending()
+            || !self.outside.wishes.is_empty()
+            || self.outside.programs.values_mut().any(|guest| guest.pipe.pending())
     }
 
     /// Ends every attachment: the node ends.

@@ -1,7 +1,7 @@
-//! What a node does for its programs, on one of its workers: ports, flows, calls and windows. Pure: messages of programs
+//! What a node does for its programs, on one of its workers: ports, flows, calls, windows and locks. Pure: messages of programs
 //! and of other nodes in, the same out through [`World`].
 //!
-//! A port belongs to worker `port % workers`, a window to the worker that its name hashes to, on every node the same one;
+//! A port belongs to worker `port % workers`, a window or lock to the worker that its name hashes to, on every node the same one;
 //! a program has a rail to each worker and uses the one that the port or window belongs to. So everything about one port is
 //! known to one worker, and what travels between two nodes stays on one link, in order.
 //!
@@ -16,6 +16,7 @@
 mod arena;
 mod calls;
 mod flows;
+mod locks;
 mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,9 +24,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use plexus_base::NodeId;
 use plexus_client::wire::{ClientId, FlowWindow, Head, Status, Use, Verb, limits};
 use plexus_interconnect::Kind;
+use plexus_locks::protocol::{Event, Patience};
 
 use calls::Calls;
 use flows::{Flows, Senders};
+use locks::{Lock, Locks};
 use windows::{View, Windows};
 
 /// What the driver does for the protocol.
@@ -42,6 +45,10 @@ pub(crate) trait World {
     fn read(&self, at: u64, into: &mut [u8]);
     /// Writes this node's arena.
     fn write(&mut self, at: u64, bytes: &[u8]);
+    /// Hands the lock manager something of a program.
+    fn lock(&mut self, event: Event);
+    /// How long who asks now waits.
+    fn patience(&self, patience_ns: u64) -> Patience;
 }
 
 /// A program did what no library of ours does: it is to be cut off.
@@ -66,6 +73,7 @@ pub(crate) struct Core {
     flows: Flows,
     calls: Calls,
     windows: Windows,
+    locks: Locks,
     last_port: u32,
 }
 
@@ -95,6 +103,8 @@ struct Program {
     /// The same for its calls.
     calls: BTreeMap<u64, u64>,
     views: BTreeMap<u32, View>,
+    /// By its own numbers.
+    locks: BTreeMap<u32, Lock>,
     accesses: usize,
     /// Flows into its ports.
     senders: usize,
@@ -124,8 +134,14 @@ impl Core {
             flows: Flows::default(),
             calls: Calls::default(),
             windows: Windows::new(arena),
+            locks: Locks::default(),
             last_port: FIRST_OWN,
         }
+    }
+
+    /// Locks that programs have and wait for.
+    pub(crate) fn locks(&self) -> usize {
+        self.locks.len()
     }
 
     /// Ports of programs, windows and copies that are here, and the bytes that these take.
@@ -151,6 +167,7 @@ impl Core {
         for call in gone.calls.into_values() {
             self.cancel_call(world, call);
         }
+        self.release(world, gone.locks);
         self.forget_accesses(program);
         for view in gone.views.into_values() {
             self.drop_view(world, program, view);
@@ -186,6 +203,7 @@ impl Core {
             }
             Verb::Call => self.call(world, from, head, payload),
             Verb::Answer => self.answer(world, from, head, payload),
+            Verb::Cancel if head.usage == Use::Locks => self.cancel_lock(world, from, head),
             Verb::Cancel => {
                 if let Some(call) = self.mine(from)?.calls.remove(&head.id) {
                     self.cancel_call(world, call);
@@ -203,6 +221,9 @@ impl Core {
             }
             Verb::Watch => self.watch(world, from, head),
             Verb::Put | Verb::Get | Verb::Add | Verb::Swap => self.access(world, from, head, payload),
+            Verb::Lock => self.lock(world, from, head, payload),
+            Verb::Convert => self.convert(world, from, head, payload),
+            Verb::Unlock => self.unlock(world, from, head, payload),
             _ => Err(Violation("a verb that only nodes use")),
         }
     }
@@ -254,8 +275,8 @@ impl Core {
     }
 
     fn bind(&mut self, world: &mut impl World, from: ClientId, head: Head) -> Result<(), Violation> {
-        if head.usage == Use::Windows {
-            return Err(Violation("windows have no ports"));
+        if matches!(head.usage, Use::Windows | Use::Locks) {
+            return Err(Violation("windows and locks have no ports"));
         }
         if head.port >= FIRST_OWN || head.port != 0 && !self.place.owns(head.port) {
             return Err(Violation("a port of another worker"));

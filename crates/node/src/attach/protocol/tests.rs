@@ -3,6 +3,15 @@
 
 use std::collections::VecDeque;
 
+use plexus_base::{
+    Epoch, Incarnation, Nanos, Partition, WorkerId, hash,
+    locks::{Mode, VALUE_LEN, Why},
+};
+use plexus_client::wire::lock::{ConvertRequest, LockRequest};
+use plexus_locks::{
+    Grant, LockError, ProgramNews,
+    protocol::{Action, Config, Members, Shard},
+};
 use plexus_sim::Random;
 
 use super::*;
@@ -14,6 +23,8 @@ const ARENA: u64 = 64 << 10;
 struct Cluster {
     cores: Vec<Core>,
     way: Way,
+    /// The lock manager of each node, which has locks of its own: what they say to each other is tested elsewhere.
+    locks: Vec<Shard>,
 }
 
 #[derive(Default)]
@@ -25,6 +36,8 @@ struct Way {
     moved: u64,
     /// Too much waits for this node.
     choked: Option<usize>,
+    /// What programs want of the lock manager of their node.
+    wishes: VecDeque<(usize, Event)>,
 }
 
 struct Acting<'a>(usize, &'a mut Way);
@@ -56,6 +69,28 @@ impl World for Acting<'_> {
         self.1.moved += bytes.len() as u64;
         self.1.arenas[self.0][at as usize..][..bytes.len()].copy_from_slice(bytes);
     }
+    fn lock(&mut self, event: Event) {
+        self.1.wishes.push_back((self.0, event));
+    }
+    fn patience(&self, patience_ns: u64) -> Patience {
+        if patience_ns == 0 { Patience::Try } else { Patience::Forever }
+    }
+}
+
+/// A lock manager for the programs of one node.
+fn lock_manager(node: usize) -> Shard {
+    let (me, life) = (NodeId(node as u8), Incarnation(1));
+    let view = Members { epoch: Epoch(1), members: vec![(me, life)] };
+    let config = Config {
+        me,
+        life,
+        worker: WorkerId(0),
+        workers: 1,
+        deadlock_ns: u64::MAX / 2,
+        waiting_max: 2,
+        locks_max: 9,
+    };
+    Shard::new(config, view, &mut Vec::new())
 }
 
 impl Cluster {
@@ -69,12 +104,35 @@ impl Cluster {
             Core::new(place, 0..arena)
         };
         let arenas = vec![vec![0xee; arena as usize]; NODES];
-        Self { cores: (0..NODES).map(core).collect(), way: Way { arenas, ..Way::default() } }
+        let locks = (0..NODES).map(lock_manager).collect();
+        Self { cores: (0..NODES).map(core).collect(), way: Way { arenas, ..Way::default() }, locks }
+    }
+
+    /// Hands the lock managers what programs want, and programs what comes of it.
+    fn serve_locks(&mut self) -> bool {
+        let Some((node, event)) = self.way.wishes.pop_front() else { return false };
+        let mut actions = Vec::new();
+        self.locks[node].handle(Nanos(0), event, &mut actions);
+        for action in actions {
+            let news = match action {
+                Action::Granted { lock, mode, token, value } => {
+                    ProgramNews::Answer(lock, Ok(Grant { mode, token, value }))
+                }
+                Action::Refused { lock, why } => ProgramNews::Answer(lock, Err(LockError::Refused(why))),
+                Action::Blocking { lock, wanted } => ProgramNews::Wanted(lock, wanted),
+                other => panic!("{other:?}"),
+            };
+            self.cores[node].lock_news(&mut Acting(node, &mut self.way), news);
+        }
+        true
     }
 
     /// Gives a node a turn, or delivers one message, of those that may be next the one that `chance` picks; false when nothing
     /// is to be done.
     fn deliver(&mut self, chance: u64) -> bool {
+        if chance.is_multiple_of(3) && self.serve_locks() {
+            return true;
+        }
         let busy = self.cores.iter().position(Core::pending);
         if let Some(node) = busy.filter(|_| chance.is_multiple_of(2)) {
             return self.cores[node].turn(&mut Acting(node, &mut self.way));
@@ -106,6 +164,9 @@ impl Cluster {
             assert!(core.programs.is_empty() && core.ports.is_empty(), "ports of {node}");
             assert!(core.flows.is_empty(), "flows of {node}");
             assert!(core.calls.is_empty(), "calls of {node}");
+            assert_eq!(core.locks.len(), 0, "locks of {node}");
+            let shard = &self.locks[node];
+            assert!(shard.locks().next().is_none() && shard.resources().next().is_none(), "locks at {node}");
             assert!(core.windows.are_all_given_back(ARENA), "windows of {node}");
         }
     }
@@ -113,7 +174,7 @@ impl Cluster {
 
 /// Something that a program may say, or nearly: small numbers, so that what is said meets what was said before.
 fn anything(random: &mut Random) -> (Head, Vec<u8>) {
-    const VERBS: [Verb; 19] = [
+    const VERBS: [Verb; 26] = [
         Verb::Bind,
         Verb::Unbind,
         Verb::Send,
@@ -133,11 +194,20 @@ fn anything(random: &mut Random) -> (Head, Vec<u8>) {
         Verb::Put,
         Verb::Add,
         Verb::Swap,
+        Verb::Lock,
+        Verb::Lock,
+        Verb::Lock,
+        Verb::Convert,
+        Verb::Unlock,
+        Verb::Unlock,
+        Verb::Cancel,
     ];
     let mut pick = |most: u64| random.below(most);
-    let verb = VERBS[pick(19) as usize];
+    let verb = VERBS[pick(26) as usize];
     let usage = match verb {
-        Verb::Call | Verb::Answer | Verb::Cancel => Use::Calls,
+        Verb::Cancel => [Use::Calls, Use::Locks][pick(2) as usize],
+        Verb::Lock | Verb::Convert | Verb::Unlock => Use::Locks,
+        Verb::Call | Verb::Answer => Use::Calls,
         Verb::Bind | Verb::Unbind | Verb::Send | Verb::Taken | Verb::End => {
             [Use::Datagrams, Use::Calls, Use::Endpoints][pick(3) as usize]
         }
@@ -145,12 +215,24 @@ fn anything(random: &mut Random) -> (Head, Vec<u8>) {
     };
     let head = Head {
         node: NodeId(pick(NODES as u64 + 1) as u8),
-        port: pick(4) as u32,
+        port: pick(if usage == Use::Locks { 20 } else { 4 }) as u32,
         other: pick(4) as u32,
         id: pick(6),
         value: if verb == Verb::Create { 8 * pick(1000) } else { pick(3) * 8 },
         ..Head::new(verb, usage)
     };
+    if usage == Use::Locks && pick(20) > 0 {
+        let mode = Mode::ALL[pick(6) as usize];
+        let (notify, session, born, patience_ns) = (pick(2) > 0, pick(3) as u32, pick(9), pick(3));
+        let value = (pick(8) == 0).then_some([7; VALUE_LEN]);
+        let name = [b'a' + pick(3) as u8];
+        let payload = match verb {
+            Verb::Lock => LockRequest { mode, notify, session, born, patience_ns, name: &name }.encode(),
+            Verb::Convert => ConvertRequest { mode, patience_ns, value }.encode(),
+            _ => value.map(Vec::from).unwrap_or_default(),
+        };
+        return (head, payload);
+    }
     let len = match verb {
         Verb::Create | Verb::Open => 1,
         Verb::Add => 8,
@@ -550,4 +632,100 @@ fn a_copy_that_is_given_up_can_be_had_again() {
     cluster.settle();
     cluster.cores.truncate(2);
     cluster.assert_nothing_is_left();
+}
+
+impl Cluster {
+    /// Node 0 with two programs.
+    fn for_locks() -> Self {
+        let mut cluster = Self::new();
+        for program in 0..2 {
+            cluster.cores[0].attach(ClientId(program));
+        }
+        cluster
+    }
+
+    fn ask(&mut self, program: u32, port: u32, mode: Mode, patience_ns: u64) -> Result<(), Violation> {
+        let (notify, session, born, name) = (true, 0, 0, &b"n"[..]);
+        let request = LockRequest { mode, notify, session, born, patience_ns, name };
+        let head = Head { id: u64::from(port) + 100, port, ..Head::new(Verb::Lock, Use::Locks) };
+        self.say(0, ClientId(program), head, &request.encode())?;
+        while self.serve_locks() {}
+        Ok(())
+    }
+
+    fn unlock(&mut self, program: u32, port: u32, value: &[u8]) -> Result<(), Violation> {
+        let head = Head { port, ..Head::new(Verb::Unlock, Use::Locks) };
+        self.say(0, ClientId(program), head, value)?;
+        while self.serve_locks() {}
+        Ok(())
+    }
+
+    /// What programs were told of locks since this was last asked: program, verb, lock, status or value.
+    fn lock_news(&mut self) -> Vec<(u32, Verb, u32, u64)> {
+        let value = |head: &Head| match (head.verb, head.status) {
+            (Verb::Done, Status::Ok) => 0,
+            _ => head.value,
+        };
+        let told = self.way.told.drain(..);
+        told.map(|(_, program, head, _)| (program.0, head.verb, head.port, value(&head))).collect()
+    }
+}
+
+#[test]
+fn a_lock_goes_from_program_to_program_and_with_its_program() {
+    let mut cluster = Cluster::for_locks();
+    cluster.ask(0, 1, Mode::EX, 1).unwrap();
+    cluster.ask(1, 1, Mode::PR, 1).unwrap();
+    assert_eq!(cluster.lock_news(), [(0, Verb::Done, 1, 0), (0, Verb::Wanted, 1, Mode::PR as u64)]);
+    cluster.unlock(0, 1, &[5; VALUE_LEN]).unwrap();
+    let (_, program, head, grant) = cluster.way.told[0].clone();
+    assert_eq!((program, head.verb, &grant[8..]), (ClientId(1), Verb::Done, &[5; VALUE_LEN][..]));
+    cluster.way.told.clear();
+    cluster.ask(0, 2, Mode::EX, 0).unwrap();
+    assert_eq!(cluster.lock_news(), [(0, Verb::Done, 2, Why::NotGranted as u64)]);
+    cluster.ask(0, 2, Mode::EX, 1).unwrap();
+    cluster.unlock(0, 2, &[]).unwrap();
+    assert_eq!(
+        cluster.lock_news(),
+        [(1, Verb::Wanted, 1, Mode::EX as u64), (0, Verb::Done, 2, Why::Cancelled as u64)]
+    );
+    cluster.ask(0, 2, Mode::EX, 1).unwrap();
+    cluster.cores[0].forget(&mut Acting(0, &mut cluster.way), ClientId(1));
+    cluster.settle();
+    assert_eq!(cluster.lock_news(), [(0, Verb::Done, 2, 0)]);
+    cluster.cores[0].forget(&mut Acting(0, &mut cluster.way), ClientId(0));
+    cluster.settle();
+    cluster.assert_nothing_is_left();
+}
+
+#[test]
+fn what_no_library_says_of_locks_cuts_off_and_too_many_are_refused() {
+    let mut cluster = Cluster::for_locks();
+    cluster.ask(0, 1, Mode::PR, 1).unwrap();
+    let convert = |value| ConvertRequest { mode: Mode::CR, patience_ns: 1, value }.encode();
+    let head = |verb, port| Head { id: 9, port, ..Head::new(verb, Use::Locks) };
+    assert!(cluster.ask(0, 1, Mode::CR, 1).is_err(), "a number that is taken");
+    assert!(cluster.unlock(0, 1, &[1; VALUE_LEN]).is_err(), "a value beside readers");
+    assert!(cluster.unlock(0, 1, &[1; 5]).is_err(), "a value that is none");
+    assert!(cluster.say(0, ClientId(0), head(Verb::Convert, 1), &convert(Some([1; VALUE_LEN]))).is_err());
+    assert!(cluster.say(0, ClientId(0), head(Verb::Convert, 2), &convert(None)).is_err(), "not its lock");
+    cluster.say(0, ClientId(0), head(Verb::Convert, 1), &convert(None)).unwrap();
+    assert!(cluster.say(0, ClientId(0), head(Verb::Convert, 1), &convert(None)).is_err(), "twice at a time");
+    assert!(cluster.say(0, ClientId(0), head(Verb::Bind, 1), &[]).is_err(), "a port for locks");
+    cluster.cores[0].place.workers = 2;
+    cluster.cores[0].place.worker = 1 - Partition::of(hash::hash(b"n")).worker(2).0;
+    assert!(cluster.ask(0, 2, Mode::CR, 1).is_err(), "of another worker");
+    cluster.cores[0].place = Place { me: NodeId(0), worker: 0, workers: 1 };
+    cluster.way.told.clear();
+    cluster.way.wishes.clear();
+    // None is answered before the last is asked for.
+    let request =
+        LockRequest { mode: Mode::NL, notify: false, session: 0, born: 0, patience_ns: 0, name: b"n" };
+    let request = request.encode();
+    for port in 2..=limits::MAX_LOCKS as u32 {
+        cluster.say(0, ClientId(0), head(Verb::Lock, port), &request).unwrap();
+    }
+    assert!(cluster.way.told.is_empty());
+    cluster.say(0, ClientId(0), head(Verb::Lock, 1 << 20), &request).unwrap();
+    assert_eq!(cluster.lock_news(), [(0, Verb::Done, 1 << 20, Why::TooManyLocks as u64)]);
 }

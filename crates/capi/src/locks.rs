@@ -1,0 +1,444 @@
+//! Locks, in the shape of libdlm: status blocks, and routines that are called by who dispatches.
+
+use std::{
+    collections::BTreeMap,
+    ffi::{c_int, c_void},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use plexus_client::{
+    AskedLock, Client, Error, Grant, LockKey, LockNews, LockQueue, Mode, VALUE_LEN, Validity, Why,
+};
+
+use crate::{
+    bytes,
+    error::{IN_PROGRESS, OK, UNLOCKED, argument, code, fail, of, pointer},
+    handle::{end, hand_out},
+    limit,
+};
+
+const NOQUEUE: u32 = 1;
+const CANCEL: u32 = 2;
+const CONVERT: u32 = 4;
+const VALBLK: u32 = 8;
+const FORCEUNLOCK: u32 = 16;
+
+const VALNOTVALID: u32 = 1;
+const UNWRITTEN: u32 = 2;
+
+/// A status block, as C sees it.
+#[repr(C)]
+pub struct PlexusLksb {
+    pub status: i32,
+    pub lkid: u32,
+    pub flags: u32,
+    pub reserved: u32,
+    pub token: u64,
+    pub lvb: *mut u8,
+}
+
+/// What a program has called.
+type Routine = Option<unsafe extern "C" fn(*mut c_void)>;
+
+/// Locks of one piece of work.
+pub struct Lockspace {
+    queue: LockQueue,
+    entries: Mutex<Entries>,
+}
+
+#[derive(Default)]
+struct Entries {
+    locks: BTreeMap<u32, Entry>,
+    last: u32,
+}
+
+/// A lock of a program.
+struct Entry {
+    key: LockKey,
+    held: Option<Mode>,
+    /// Something is asked for it and not answered.
+    asked: bool,
+    lksb: *mut PlexusLksb,
+    /// Whether a grant fills the value block of the status block.
+    fills: bool,
+    completed: Routine,
+    blocking: Routine,
+    argument: *mut c_void,
+}
+
+// SAFETY: the pointers are the program's, which hands them to whichever of its threads dispatches; what they lead to is touched
+// only as the header says, by the thread that sees to the event.
+unsafe impl Send for Entry {}
+
+impl Lockspace {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entries {
+    /// A number that no lock has.
+    fn number(&mut self) -> u32 {
+        loop {
+            self.last = self.last.wrapping_add(1);
+            if self.last != 0 && !self.locks.contains_key(&self.last) {
+                return self.last;
+            }
+        }
+    }
+}
+
+/// What is asked for.
+struct Ask {
+    mode: Mode,
+    flags: u32,
+    limit: Option<Duration>,
+    lksb: *mut PlexusLksb,
+    /// The program's value block, if the request is about that too.
+    value: Option<*const u8>,
+}
+
+impl Ask {
+    /// What the arguments say.
+    ///
+    /// # Safety
+    /// `lksb` is a status block, or null.
+    unsafe fn of(mode: u32, lksb: *mut PlexusLksb, flags: u32, limit_us: i64) -> Result<Self, c_int> {
+        // SAFETY: as the caller says.
+        let Some(block) = (unsafe { lksb.as_mut() }) else { return Err(pointer()) };
+        let mode = u8::try_from(mode).ok().and_then(Mode::from_wire);
+        let Some(mode) = mode else { return Err(argument("there is no such mode: use PLEXUS_LKM_...")) };
+        if flags & !(NOQUEUE | CONVERT | VALBLK) != 0 {
+            return Err(argument("a request takes PLEXUS_LKF_NOQUEUE, _CONVERT and _VALBLK"));
+        }
+        if flags & VALBLK != 0 && block.lvb.is_null() {
+            return Err(pointer());
+        }
+        let value = (flags & VALBLK != 0).then_some(block.lvb.cast_const());
+        let limit = if flags & NOQUEUE == 0 { limit(limit_us) } else { Some(Duration::ZERO) };
+        Ok(Self { mode, flags, limit, lksb, value })
+    }
+
+    /// What a conversion from `held` writes: on the way from PW or EX to less the value block, otherwise nothing.
+    ///
+    /// # Safety
+    /// The value block is as the header asks.
+    unsafe fn written(&self, held: Option<Mode>) -> Option<[u8; VALUE_LEN]> {
+        let writes = held.is_some_and(|held| held.writes() && self.mode.is_within(held));
+        // SAFETY: as the caller says; it is not null where it is there.
+        self.value.filter(|_| writes).and_then(|lvb| unsafe { value_at(lvb) })
+    }
+}
+
+/// A value block of the program's.
+///
+/// # Safety
+/// The pointer leads to one, or is null.
+unsafe fn value_at(lvb: *const u8) -> Option<[u8; VALUE_LEN]> {
+    // SAFETY: as the caller says.
+    unsafe { bytes(lvb, VALUE_LEN) }.and_then(|value| value.try_into().ok())
+}
+
+/// Says in a status block what a request came to; its code.
+///
+/// # Safety
+/// It is one that the program has left to the library, with a value block if one is to be filled.
+unsafe fn conclude(lksb: *mut PlexusLksb, fills: bool, answer: &Result<Grant, Error>) -> c_int {
+    // SAFETY: as the caller says.
+    let Some(block) = (unsafe { lksb.as_mut() }) else { return pointer() };
+    block.status = match answer {
+        Ok(Grant { token, value, .. }) => {
+            block.token = token.0;
+            block.flags = match value.validity {
+                Validity::Valid => 0,
+                Validity::Lost => VALNOTVALID,
+                Validity::Unwritten => UNWRITTEN,
+            };
+            if fills && !block.lvb.is_null() {
+                // SAFETY: as the caller says, it leads to as many bytes.
+                unsafe { block.lvb.copy_from_nonoverlapping(value.bytes.as_ptr(), VALUE_LEN) };
+            }
+            OK
+        }
+        Err(error) => code(error),
+    };
+    block.status
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_lockspace_open(client: *const Client, place: *mut *mut Lockspace) -> c_int {
+    // SAFETY: the header asks for what plexus_attach gave.
+    let Some(client) = unsafe { client.as_ref() }.filter(|_| !place.is_null()) else { return pointer() };
+    let queue = client.lock_session().watching().queue();
+    // SAFETY: not null, and the header asks for a place.
+    unsafe { hand_out(place, Lockspace { queue, entries: Mutex::default() }) };
+    OK
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_lockspace_close(place: *mut Lockspace) {
+    end(place);
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_lock(
+    place: *const Lockspace,
+    mode: u32,
+    lksb: *mut PlexusLksb,
+    flags: u32,
+    name: *const u8,
+    name_len: usize,
+    limit_us: i64,
+    completed: Routine,
+    argument: *mut c_void,
+    blocking: Routine,
+) -> c_int {
+    // SAFETY: the header asks for what plexus_lockspace_open gave, for a status block and for that many bytes.
+    let (place, ask, name) =
+        unsafe { (place.as_ref(), Ask::of(mode, lksb, flags, limit_us), bytes(name, name_len)) };
+    let (place, ask, name) = match (place, ask, name) {
+        (_, Err(wrong), _) => return wrong,
+        (Some(place), Ok(ask), Some(name)) => (place, ask, name),
+        _ => return pointer(),
+    };
+    let Ask { mode, limit, value, .. } = ask;
+    // Held until the lock is known: whoever dispatches its answer waits for that.
+    let mut entries = place.entries();
+    // SAFETY: looked at above, and the program's other threads leave it alone.
+    let block = unsafe { &mut *lksb };
+    let before = block.status;
+    block.status = IN_PROGRESS;
+    let posted = if ask.flags & CONVERT == 0 {
+        let lkid = entries.number();
+        place.queue.lock(lkid.into(), name, mode, limit).map(|key| {
+            block.lkid = lkid;
+            let (held, asked, fills) = (None, true, value.is_some());
+            let entry = Entry { key, held, asked, lksb, fills, completed, blocking, argument };
+            entries.locks.insert(lkid, entry);
+        })
+    } else if let Some(entry) = entries.locks.get_mut(&block.lkid) {
+        // SAFETY: the header asks for a value block.
+        let written = unsafe { ask.written(entry.held) };
+        place.queue.convert(entry.key, block.lkid.into(), mode, limit, written).map(|()| {
+            (entry.asked, entry.lksb, entry.fills) = (true, lksb, value.is_some());
+            (entry.completed, entry.blocking, entry.argument) = (completed, blocking, argument);
+        })
+    } else {
+        Err(Error::NotLocked(Why::Unknown))
+    };
+    if posted.is_err() {
+        block.status = before;
+    }
+    of(posted)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_lock_wait(
+    place: *const Lockspace,
+    mode: u32,
+    lksb: *mut PlexusLksb,
+    flags: u32,
+    name: *const u8,
+    name_len: usize,
+    limit_us: i64,
+    argument: *mut c_void,
+    blocking: Routine,
+) -> c_int {
+    // SAFETY: the header asks for what plexus_lockspace_open gave, for a status block and for that many bytes.
+    let (place, ask, name) =
+        unsafe { (place.as_ref(), Ask::of(mode, lksb, flags, limit_us), bytes(name, name_len)) };
+    let (place, ask, name) = match (place, ask, name) {
+        (_, Err(wrong), _) => return wrong,
+        (Some(place), Ok(ask), Some(name)) => (place, ask, name),
+        _ => return pointer(),
+    };
+    // SAFETY: looked at above; the value block is as the header asks.
+    let asked = unsafe { ask_for(place, &ask, name, argument, blocking) };
+    let answer = asked.and_then(|(lkid, asked)| {
+        let answer = asked.wait();
+        answered(place, lkid, &answer);
+        answer
+    });
+    // SAFETY: looked at above, and the program leaves it to the library for the call.
+    unsafe { conclude(lksb, ask.value.is_some(), &answer) };
+    answer.map_or_else(|error| fail(&error), |_| OK)
+}
+
+/// Asks for what somebody waits for; the number of the lock. Held until that is known, as in `plexus_lock`.
+///
+/// # Safety
+/// The status block and its value block are as the header asks.
+unsafe fn ask_for(
+    place: &Lockspace,
+    ask: &Ask,
+    name: &[u8],
+    argument: *mut c_void,
+    blocking: Routine,
+) -> Result<(u32, AskedLock), Error> {
+    let mut entries = place.entries();
+    let (completed, lksb, fills) = (None, ask.lksb, false);
+    // SAFETY: as the caller says.
+    let block = unsafe { &mut *lksb };
+    if ask.flags & CONVERT == 0 {
+        let lkid = entries.number();
+        let asked = place.queue.ask(lkid.into(), name, ask.mode, ask.limit)?;
+        let (key, held) = (asked.key(), None);
+        let entry = Entry { key, held, asked: true, lksb, fills, completed, blocking, argument };
+        entries.locks.insert(lkid, entry);
+        block.lkid = lkid;
+        return Ok((lkid, asked));
+    }
+    let lkid = block.lkid;
+    let entry = entries.locks.get_mut(&lkid).ok_or(Error::NotLocked(Why::Unknown))?;
+    // SAFETY: as the caller says.
+    let written = unsafe { ask.written(entry.held) };
+    let asked = place.queue.ask_convert(entry.key, lkid.into(), ask.mode, ask.limit, written)?;
+    (entry.asked, entry.completed, entry.blocking, entry.argument) = (true, completed, blocking, argument);
+    Ok((lkid, asked))
+}
+
+/// Notes what a request came to.
+fn answered(place: &Lockspace, lkid: u32, answer: &Result<Grant, Error>) {
+    let mut entries = place.entries();
+    let Some(entry) = entries.locks.get_mut(&lkid) else { return };
+    entry.asked = false;
+    entry.held = answer.as_ref().ok().map(|grant| grant.mode).or(entry.held);
+    if entry.held.is_none() {
+        entries.locks.remove(&lkid);
+    }
+}
+
+/// What is to be given up, and what is to be written on the way.
+///
+/// # Safety
+/// `lksb` is a status block, or null.
+unsafe fn giving_up(
+    entries: &Entries,
+    lkid: u32,
+    flags: u32,
+    lksb: *mut PlexusLksb,
+) -> Result<(LockKey, Option<[u8; VALUE_LEN]>), c_int> {
+    if flags & !(CANCEL | VALBLK | FORCEUNLOCK) != 0 {
+        return Err(argument("an unlock takes PLEXUS_LKF_CANCEL, _VALBLK and _FORCEUNLOCK"));
+    }
+    // SAFETY: as the caller says.
+    let Some(block) = (unsafe { lksb.as_ref() }) else { return Err(pointer()) };
+    let Some(entry) = entries.locks.get(&lkid) else { return Err(fail(&Error::NotLocked(Why::Unknown))) };
+    if entry.asked && flags & (CANCEL | FORCEUNLOCK) == 0 {
+        return Err(fail(&Error::NotLocked(Why::Busy)));
+    }
+    if flags & VALBLK == 0 {
+        return Ok((entry.key, None));
+    }
+    // SAFETY: the header asks for a value block, or null.
+    match unsafe { value_at(block.lvb) } {
+        Some(value) => Ok((entry.key, Some(value))),
+        None => Err(pointer()),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_unlock(
+    place: *const Lockspace,
+    lkid: u32,
+    flags: u32,
+    lksb: *mut PlexusLksb,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the header asks for what plexus_lockspace_open gave.
+    let Some(place) = (unsafe { place.as_ref() }) else { return pointer() };
+    let mut entries = place.entries();
+    // SAFETY: the header asks for a status block.
+    let (key, value) = match unsafe { giving_up(&entries, lkid, flags, lksb) } {
+        Ok(found) => found,
+        Err(wrong) => return wrong,
+    };
+    if flags & CANCEL != 0 {
+        return of(place.queue.cancel(key));
+    }
+    let posted = place.queue.post_unlock(key, value);
+    if posted.is_ok()
+        && let Some(entry) = entries.locks.get_mut(&lkid)
+    {
+        (entry.asked, entry.lksb, entry.argument) = (true, lksb, argument);
+        // SAFETY: looked at above, and the library's from now on.
+        unsafe { (*lksb).status = IN_PROGRESS };
+    }
+    of(posted)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_unlock_wait(
+    place: *const Lockspace,
+    lkid: u32,
+    flags: u32,
+    lksb: *mut PlexusLksb,
+) -> c_int {
+    // SAFETY: the header asks for what plexus_lockspace_open gave.
+    let Some(place) = (unsafe { place.as_ref() }) else { return pointer() };
+    let mut entries = place.entries();
+    // SAFETY: the header asks for a status block.
+    let (key, value) = match unsafe { giving_up(&entries, lkid, flags, lksb) } {
+        Ok(found) => found,
+        Err(wrong) => return wrong,
+    };
+    if flags & CANCEL != 0 {
+        return of(place.queue.cancel(key));
+    }
+    let ended = place.queue.unlock(key, value);
+    if ended.is_ok() {
+        entries.locks.remove(&lkid);
+        // SAFETY: looked at above.
+        unsafe { (*lksb).status = UNLOCKED };
+    }
+    of(ended)
+}
+
+/// What is to be called after an event.
+///
+/// # Safety
+/// The status blocks of the place are as the header asks.
+unsafe fn see_to(place: &Lockspace, lkid: u32, news: &LockNews) -> (Routine, *mut c_void) {
+    let mut entries = place.entries();
+    let Some(entry) = entries.locks.get(&lkid) else { return (None, std::ptr::null_mut()) };
+    let (completed, blocking, argument) = (entry.completed, entry.blocking, entry.argument);
+    match news {
+        LockNews::Wanted(_) => return (blocking, argument),
+        LockNews::Answered(answer) => {
+            // SAFETY: as the caller says.
+            unsafe { conclude(entry.lksb, entry.fills, answer) };
+            drop(entries);
+            answered(place, lkid, answer);
+        }
+        LockNews::Unlocked => {
+            // SAFETY: as the caller says.
+            unsafe { (*entry.lksb).status = UNLOCKED };
+            entries.locks.remove(&lkid);
+        }
+    }
+    (completed, argument)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plexus_dispatch(place: *const Lockspace) -> c_int {
+    // SAFETY: the header asks for what plexus_lockspace_open gave.
+    let Some(place) = (unsafe { place.as_ref() }) else { return pointer() };
+    let mut called = 0;
+    loop {
+        let event = match place.queue.wait(Some(Duration::ZERO)) {
+            Ok(event) => event,
+            Err(Error::TimedOut) => return called,
+            Err(_) if called > 0 => return called,
+            Err(error) => return fail(&error),
+        };
+        let lkid = event.cookie as u32;
+        // SAFETY: the header asks for it.
+        let (routine, argument) = unsafe { see_to(place, lkid, &event.news) };
+        if let Some(routine) = routine {
+            // SAFETY: the program asked for it to be called so; nothing of the place is held meanwhile.
+            unsafe { routine(argument) };
+            called += 1;
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! What the program asked the lock manager for, what it has, and what it was told.
+
+use std::collections::{HashMap, VecDeque};
+
+use plexus_base::{
+    Partition, hash,
+    locks::{Grant, Mode, Token, VALUE_LEN, Why},
+};
+
+use super::{Core, Finished, Limited, Waiting};
+use crate::{
+    Error,
+    locks::{LockEvent, LockKey, LockNews},
+    wire::{
+        Head, Status, Use, Verb,
+        lock::{ConvertRequest, LockRequest, decode_grant},
+    },
+};
+
+/// Where it is said what happens to a lock, and under which mark.
+#[derive(Clone, Copy)]
+pub(crate) struct Post {
+    pub(crate) queue: u64,
+    pub(crate) cookie: u64,
+}
+
+/// A lock that the program has or waits for.
+struct Held {
+    asked: Option<Asked>,
+    grant: Option<Grant>,
+    wanted: Option<Mode>,
+    post: Option<Post>,
+}
+
+/// A request that is not answered yet.
+struct Asked {
+    id: u64,
+    mode: Mode,
+    /// Its answer is an event of the lock's queue.
+    posted: bool,
+}
+
+impl Held {
+    /// Whether the value block may be written now.
+    fn may_write(&self) -> bool {
+        let usable =
+            |grant: &Grant| self.asked.as_ref().map_or(grant.mode, |asked| grant.mode.common(asked.mode));
+        self.grant.as_ref().map(usable).is_some_and(Mode::writes)
+    }
+}
+
+/// What has happened to locks of a queue.
+#[derive(Default)]
+struct Queue {
+    events: VecDeque<LockEvent>,
+    /// That all are lost was said.
+    told_lost: bool,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Locks {
+    held: HashMap<LockKey, Held>,
+    queues: HashMap<u64, Queue>,
+    /// Locks that were given up, and whose queue is to be told when their node knows.
+    ending: HashMap<u64, Post>,
+    last: u32,
+    /// None of them protects anything any more.
+    lost: bool,
+}
+
+impl Locks {
+    pub(crate) fn has_news(&self) -> bool {
+        self.queues.values().any(|queue| !queue.events.is_empty() || self.lost && !queue.told_lost)
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    pub(crate) fn open_queue(&mut self, queue: u64) {
+        self.queues.insert(queue, Queue::default());
+    }
+
+    fn push(&mut self, post: Post, news: LockNews) {
+        if let Some(queue) = self.queues.get_mut(&post.queue) {
+            queue.events.push_back(LockEvent { cookie: post.cookie, news });
+        }
+    }
+
+    /// That others wait for a lock, if that was said and not heard.
+    pub(crate) fn take_wanted(&mut self, key: LockKey) -> Option<Mode> {
+        self.held.get_mut(&key)?.wanted.take()
+    }
+}
+
+impl Core {
+    /// Asks for a lock; its key, and the number of the request.
+    pub(crate) fn lock(
+        &mut self,
+        request: &LockRequest<'_>,
+        post: Option<Post>,
+        posted: bool,
+    ) -> Result<(LockKey, u64), Error> {
+        self.verify_locks()?;
+        let worker = Partition::of(hash::hash(request.name)).worker(self.pipes.len() as u8);
+        let locks = &mut self.locks;
+        let number = loop {
+            locks.last = locks.last.wrapping_add(1);
+            if !locks.held.contains_key(&LockKey { worker: worker.0, number: locks.last }) {
+                break locks.last;
+            }
+        };
+        let head = Head { port: number, ..Head::new(Verb::Lock, Use::Locks) };
+        let id = self.ask_limited(Limited::Lock, worker.index(), head, &request.encode())?;
+        let key = LockKey { worker: worker.0, number };
+        let asked = Some(Asked { id, mode: request.mode, posted });
+        self.locks.held.insert(key, Held { asked, grant: None, wanted: None, post });
+        if posted {
+            self.abandon(id);
+        }
+        Ok((key, id))
+    }
+
+    /// Asks for another mode; the number of the request.
+    pub(crate) fn convert(
+        &mut self,
+        key: LockKey,
+        request: &ConvertRequest,
+        cookie: Option<u64>,
+        posted: bool,
+    ) -> Result<u64, Error> {
+        self.verify_locks()?;
+        let refuse = |why| Err(Error::NotLocked(why));
+        let Some(held) = self.locks.held.get(&key) else { return refuse(Why::Unknown) };
+        let Some(grant) = held.grant.filter(|_| held.asked.is_none()) else { return refuse(Why::Busy) };
+        if request.value.is_some() && !(grant.mode.writes() && request.mode.is_within(grant.mode)) {
+            return refuse(Why::NotWriter);
+        }
+        let head = Head { port: key.number, ..Head::new(Verb::Convert, Use::Locks) };
+        let id = self.ask_limited(Limited::Lock, usize::from(key.worker), head, &request.encode())?;
+        if let Some(held) = self.locks.held.get_mut(&key) {
+            held.asked = Some(Asked { id, mode: request.mode, posted });
+            if let (Some(post), Some(cookie)) = (&mut held.post, cookie) {
+                post.cookie = cookie;
+            }
+        }
+        if posted {
+            self.abandon(id);
+        }
+        Ok(id)
+    }
+
+    /// Gives a lock up, whether the program has it or waits for it.
+    pub(crate) fn unlock(&mut self, key: LockKey, value: Option<[u8; VALUE_LEN]>) -> Result<(), Error> {
+        if let Some(asked) = self.give_up(key, value)?.asked {
+            self.abandon(asked.id);
+        }
+        let head = Head { port: key.number, ..Head::new(Verb::Unlock, Use::Locks) };
+        self.send(usize::from(key.worker), head, value.as_ref().map_or(&[], <[u8; VALUE_LEN]>::as_slice));
+        Ok(())
+    }
+
+    /// The same; its queue is told when the lock's node knows, and of what was asked for it nothing more.
+    pub(crate) fn unlock_posted(
+        &mut self,
+        key: LockKey,
+        value: Option<[u8; VALUE_LEN]>,
+    ) -> Result<(), Error> {
+        self.verify_locks()?;
+        let held = self.give_up(key, value)?;
+        if let Some(asked) = held.asked {
+            self.abandon(asked.id);
+        }
+        let head = Head { port: key.number, ..Head::new(Verb::Unlock, Use::Locks) };
+        let value = value.as_ref().map_or(&[][..], <[u8; VALUE_LEN]>::as_slice);
+        let id = self.ask(usize::from(key.worker), head, value);
+        self.abandon(id);
+        self.locks.ending.extend(held.post.map(|post| (id, post)));
+        Ok(())
+    }
+
+    fn give_up(&mut self, key: LockKey, value: Option<[u8; VALUE_LEN]>) -> Result<Held, Error> {
+        match self.locks.held.get(&key) {
+            Some(held) if value.is_some() && !held.may_write() => Err(Error::NotLocked(Why::NotWriter)),
+            _ => self.locks.held.remove(&key).ok_or(Error::NotLocked(Why::Unknown)),
+        }
+    }
+
+    /// Asks that what is asked for a lock be answered soon.
+    pub(crate) fn cancel_lock(&mut self, key: LockKey) -> Result<(), Error> {
+        let Some(held) = self.locks.held.get(&key) else { return Err(Error::NotLocked(Why::Unknown)) };
+        if held.asked.is_some() {
+            let head = Head { port: key.number, ..Head::new(Verb::Cancel, Use::Locks) };
+            self.send(usize::from(key.worker), head, &[]);
+        }
+        Ok(())
+    }
+
+    /// The next event of a queue; that all is lost comes last.
+    pub(crate) fn lock_event(&mut self, queue: u64) -> Option<Result<LockEvent, Error>> {
+        let queue = self.locks.queues.get_mut(&queue)?;
+        if let Some(event) = queue.events.pop_front() {
+            return Some(Ok(event));
+        }
+        queue.told_lost = self.locks.lost;
+        self.locks.lost.then_some(Err(Error::LocksLost))
+    }
+
+    /// Ends a queue, and gives all its locks up.
+    pub(crate) fn close_lock_queue(&mut self, queue: u64) {
+        self.locks.queues.remove(&queue);
+        let of_it = |held: &Held| held.post.is_some_and(|post| post.queue == queue);
+        let keys: Vec<LockKey> =
+            self.locks.held.iter().filter(|(_, held)| of_it(held)).map(|(key, _)| *key).collect();
+        for key in keys {
+            // Without a value there is nothing to refuse.
+            let _ = self.unlock(key, None);
+        }
+    }
+
+    fn verify_locks(&self) -> Result<(), Error> {
+        match (&self.ended, self.locks.lost) {
+            (Some(why), _) => Err(Error::NodeLost(why.clone())),
+            (None, true) => Err(Error::LocksLost),
+            (None, false) => Ok(()),
+        }
+    }
+
+    /// A request is answered: what is known of its lock.
+    pub(super) fn lock_answered(&mut self, worker: usize, head: &Head, payload: &[u8]) {
+        if let Some(post) = self.locks.ending.remove(&head.id) {
+            return self.locks.push(post, LockNews::Unlocked);
+        }
+        let key = LockKey { worker: worker as u8, number: head.port };
+        let Some(held) = self.locks.held.get_mut(&key) else { return };
+        let Some(asked) = held.asked.take_if(|asked| asked.id == head.id) else { return };
+        let answer = answer(head.status, head.value, payload);
+        if let Ok(grant) = &answer {
+            (held.grant, held.wanted) = (Some(*grant), None);
+        }
+        let post = held.post.filter(|_| asked.posted);
+        if held.grant.is_none() {
+            self.locks.held.remove(&key);
+        }
+        if let Some(post) = post {
+            self.locks.push(post, LockNews::Answered(answer));
+        }
+    }
+
+    /// Others wait for a lock.
+    pub(super) fn lock_wanted(&mut self, worker: usize, head: &Head) {
+        let key = LockKey { worker: worker as u8, number: head.port };
+        let Some(mode) = u8::try_from(head.value).ok().and_then(Mode::from_wire) else { return };
+        let Some(held) = self.locks.held.get_mut(&key).filter(|held| held.grant.is_some()) else { return };
+        held.wanted = Some(mode);
+        if let Some(post) = held.post {
+            self.locks.push(post, LockNews::Wanted(mode));
+        }
+    }
+
+    /// No lock protects anything any more, and no request will be answered.
+    pub(super) fn locks_lost(&mut self) {
+        self.locks.lost = true;
+        for post in std::mem::take(&mut self.locks.ending).into_values() {
+            self.locks.push(post, LockNews::Unlocked);
+        }
+        let asked: Vec<_> =
+            self.locks.held.values_mut().filter_map(|held| Some((held.asked.take()?, held.post))).collect();
+        for (asked, post) in asked {
+            match post.filter(|_| asked.posted) {
+                Some(post) => self.locks.push(post, LockNews::Answered(Err(Error::LocksLost))),
+                None => {
+                    let none = Finished { status: Status::Stopped, port: 0, value: 0, bytes: Vec::new() };
+                    if let Some((_, waiting)) = self.waiting.get_mut(&asked.id) {
+                        *waiting = Waiting::Finished(none);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a request came to.
+pub(crate) fn answer(status: Status, value: u64, bytes: &[u8]) -> Result<Grant, Error> {
+    match status {
+        Status::Ok => match decode_grant(bytes) {
+            Ok((mode, block)) => Ok(Grant { mode, token: Token(value), value: block }),
+            Err(what) => Err(Error::NodeLost(what.into())),
+        },
+        Status::Stopped => Err(Error::LocksLost),
+        _ => {
+            let why = u8::try_from(value).ok().and_then(Why::from_wire);
+            Err(Error::NotLocked(why.unwrap_or(Why::Unknown)))
+        }
+    }
+}

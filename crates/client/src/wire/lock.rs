@@ -1,0 +1,232 @@
+//! What follows the heads of requests for locks and of their answers, little endian.
+//!
+//! ```text
+//! request (Lock, Convert):  0  1  mode
+//!                           1  1  flags: bit 0 to be told when others wait (Lock), 1 a value is to be written (Convert)
+//!                           2  2  zero
+//!                           4  4  session (Lock): requests of one session are one's to the search for deadlocks
+//!                           8  8  age of the session's work (Lock): of those that wait for each other the one with the greatest is refused
+//!                          16  8  nanoseconds to wait; 0: not at all, all ones: as long as it takes
+//!                          24     the name, 1 to 255 bytes (Lock), or 32 bytes of value, if the flag says so (Convert)
+//! Unlock:                   0     32 bytes of value, or nothing
+//! answer (Done, status 0):  0  1  mode
+//!                           1  1  validity of the value
+//!                           2  6  zero
+//!                           8 32  value
+//! ```
+//!
+//! The token of a grant is the value of the answer's head; of an answer with [`Status::NotLocked`](super::Status::NotLocked) it is the reason.
+
+use plexus_base::locks::{MAX_NAME, Mode, VALUE_LEN, Validity, Value};
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U32, U64},
+};
+
+/// Sessions of a program have numbers below this.
+pub const SESSIONS: u32 = 1 << 31;
+
+/// As long as it takes.
+pub const FOREVER: u64 = u64::MAX;
+
+const NOTIFY: u8 = 1;
+const VALUE: u8 = 2;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Default)]
+#[repr(C)]
+struct RequestWire {
+    mode: u8,
+    flags: u8,
+    zero: [u8; 2],
+    session: U32,
+    born: U64,
+    patience_ns: U64,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct GrantWire {
+    mode: u8,
+    validity: u8,
+    zero: [u8; 6],
+    value: [u8; VALUE_LEN],
+}
+
+/// What follows the head of [`Verb::Lock`](super::Verb::Lock).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockRequest<'a> {
+    /// How.
+    pub mode: Mode,
+    /// Whether to be told when others wait for it.
+    pub notify: bool,
+    /// Below [`SESSIONS`].
+    pub session: u32,
+    /// The age of the session's work.
+    pub born: u64,
+    /// How long it waits.
+    pub patience_ns: u64,
+    /// Of what.
+    pub name: &'a [u8],
+}
+
+/// What follows the head of [`Verb::Convert`](super::Verb::Convert).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConvertRequest {
+    /// To what.
+    pub mode: Mode,
+    /// How long it waits.
+    pub patience_ns: u64,
+    /// What is to be written into the value block.
+    pub value: Option<[u8; VALUE_LEN]>,
+}
+
+impl<'a> LockRequest<'a> {
+    /// The bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let wire = RequestWire {
+            mode: self.mode as u8,
+            flags: if self.notify { NOTIFY } else { 0 },
+            zero: [0; 2],
+            session: self.session.into(),
+            born: self.born.into(),
+            patience_ns: self.patience_ns.into(),
+        };
+        [wire.as_bytes(), self.name].concat()
+    }
+
+    /// Reads them.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, &'static str> {
+        let (wire, name) = RequestWire::read_from_prefix(bytes).map_err(|_| "a short request for a lock")?;
+        let session = wire.session.get();
+        if wire.flags & !NOTIFY != 0 || wire.zero != [0; 2] || session >= SESSIONS {
+            return Err("a request for a lock with what none has");
+        }
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err("a lock whose name is not one of 1 to 255 bytes");
+        }
+        let (notify, born, patience_ns) = (wire.flags & NOTIFY != 0, wire.born.get(), wire.patience_ns.get());
+        Ok(Self { mode: mode(wire.mode)?, notify, session, born, patience_ns, name })
+    }
+}
+
+impl ConvertRequest {
+    /// The bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let wire = RequestWire {
+            mode: self.mode as u8,
+            flags: if self.value.is_some() { VALUE } else { 0 },
+            patience_ns: self.patience_ns.into(),
+            ..RequestWire::default()
+        };
+        [wire.as_bytes(), self.value.as_ref().map_or(&[], <[u8; VALUE_LEN]>::as_slice)].concat()
+    }
+
+    /// Reads them.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        let (wire, value) = RequestWire::read_from_prefix(bytes).map_err(|_| "a short request to convert")?;
+        if wire.flags & !VALUE != 0 || wire.zero != [0; 2] || (wire.session.get(), wire.born.get()) != (0, 0)
+        {
+            return Err("a request to convert with what none has");
+        }
+        let value = unlock_value(value)?;
+        if value.is_some() != (wire.flags & VALUE != 0) {
+            return Err("a request to convert with another value than it says");
+        }
+        Ok(Self { mode: mode(wire.mode)?, patience_ns: wire.patience_ns.get(), value })
+    }
+}
+
+/// The value that comes with [`Verb::Unlock`](super::Verb::Unlock), if one does.
+///
+/// # Errors
+/// It is not one.
+pub fn unlock_value(bytes: &[u8]) -> Result<Option<[u8; VALUE_LEN]>, &'static str> {
+    match bytes.len() {
+        0 => Ok(None),
+        _ => bytes.try_into().map(Some).map_err(|_| "a value of another length"),
+    }
+}
+
+/// What follows the head of a grant.
+#[must_use]
+pub fn encode_grant(mode: Mode, value: &Value) -> [u8; 8 + VALUE_LEN] {
+    let (mode, validity, value) = (mode as u8, value.validity as u8, value.bytes);
+    zerocopy::transmute!(GrantWire { mode, validity, zero: [0; 6], value })
+}
+
+/// Reads it.
+///
+/// # Errors
+/// It is none.
+pub fn decode_grant(bytes: &[u8]) -> Result<(Mode, Value), &'static str> {
+    let wire = GrantWire::read_from_bytes(bytes).map_err(|_| "a grant of another length")?;
+    let validity = Validity::from_wire(wire.validity).ok_or("no validity")?;
+    if wire.zero != [0; 6] {
+        return Err("a grant with what none has");
+    }
+    Ok((mode(wire.mode)?, Value { bytes: wire.value, validity }))
+}
+
+fn mode(byte: u8) -> Result<Mode, &'static str> {
+    Mode::from_wire(byte).ok_or("a mode that no lock has")
+}
+
+/// Any bytes are one of these, encoded to them, or an error.
+pub(super) fn any(bytes: &[u8]) {
+    if let Ok(request) = LockRequest::decode(bytes) {
+        assert_eq!(request.encode(), bytes);
+    }
+    if let Ok(request) = ConvertRequest::decode(bytes) {
+        assert_eq!(request.encode(), bytes);
+    }
+    if let Ok((mode, value)) = decode_grant(bytes) {
+        assert_eq!(encode_grant(mode, &value), bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let (notify, session, born, patience_ns) = (true, SESSIONS - 1, 7, FOREVER);
+        for name in [&b"n"[..], &[0xff; MAX_NAME]] {
+            let request = LockRequest { mode: Mode::PW, notify, session, born, patience_ns, name };
+            assert_eq!(LockRequest::decode(&request.encode()), Ok(request));
+        }
+        let long =
+            LockRequest { mode: Mode::PW, notify, session, born, patience_ns, name: &[1; MAX_NAME + 1] };
+        assert!(LockRequest::decode(&long.encode()).is_err());
+        assert!(LockRequest::decode(&LockRequest { name: b"", ..long }.encode()).is_err());
+        for value in [None, Some([9; VALUE_LEN])] {
+            let request = ConvertRequest { mode: Mode::CR, patience_ns: 0, value };
+            assert_eq!(ConvertRequest::decode(&request.encode()), Ok(request));
+        }
+        let value = Value { bytes: [3; VALUE_LEN], validity: Validity::Lost };
+        assert_eq!(decode_grant(&encode_grant(Mode::EX, &value)), Ok((Mode::EX, value)));
+    }
+
+    #[test]
+    fn hostile_bytes_have_one_reading_or_none() {
+        let request = LockRequest {
+            mode: Mode::PW,
+            notify: false,
+            session: 1,
+            born: 7,
+            patience_ns: 5,
+            name: &[b'x'; VALUE_LEN],
+        };
+        let convert = ConvertRequest { mode: Mode::CR, patience_ns: 9, value: Some([1; VALUE_LEN]) };
+        let grant = encode_grant(Mode::NL, &Value::default()).to_vec();
+        plexus_sim::hostile(&[request.encode(), convert.encode(), grant], any);
+    }
+}
