@@ -74,6 +74,10 @@ pub fn run(seed: u64, scenario: Scenario) -> Result<Outcome, Failure> {
         let registry::Outcome { digest, events, done, .. } = run_registry(seed)?;
         return Ok(Outcome { digest, events, operations: done, rails_lost: 0, counts: Vec::new() });
     }
+    if scenario.name == scenario::REPLICAS {
+        let registry::Outcome { digest, events, done, .. } = run_replicas(seed)?;
+        return Ok(Outcome { digest, events, operations: done, rails_lost: 0, counts: Vec::new() });
+    }
     if scenario.name == scenario::LOCKS {
         let locks::Outcome { digest, events, operations, .. } = run_locks(seed)?;
         return Ok(Outcome { digest, events, operations, rails_lost: 0, counts: Vec::new() });
@@ -127,16 +131,26 @@ pub fn run_paths(seed: u64) -> Result<paths::Outcome, Failure> {
 /// # Errors
 /// A property does not hold, or an assertion of the protocol failed.
 pub fn run_registry(seed: u64) -> Result<registry::Outcome, Failure> {
-    let result =
-        catch_unwind(|| registry::run_copies(seed).map_err(|what| Broken::general("registry", what)));
-    let result = result.unwrap_or_else(|panic| Err(panicked(&*panic, None)));
-    result.map_err(|broken| Failure {
-        scenario: scenario::REGISTRY,
-        seed,
-        at: 0,
-        broken,
-        history: Vec::new(),
-    })
+    let run = || registry::run_copies(seed).map_err(|what| Broken::general("registry", what));
+    guarded(scenario::REGISTRY, seed, run)
+}
+
+/// Takes one seed through [`scenario::REPLICAS`].
+///
+/// # Errors
+/// A property does not hold, or an assertion of the protocol failed.
+pub fn run_replicas(seed: u64) -> Result<registry::Outcome, Failure> {
+    guarded(scenario::REPLICAS, seed, || registry::replicas::run(seed, None))
+}
+
+/// A run without a time to tell; what is not so, and panics, become failures.
+fn guarded<T>(
+    scenario: &'static str,
+    seed: u64,
+    run: impl FnOnce() -> Result<T, Broken>,
+) -> Result<T, Failure> {
+    let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Err(panicked(&*panic, None)));
+    result.map_err(|broken| Failure { scenario, seed, at: 0, broken, history: Vec::new() })
 }
 
 /// Takes one seed through [`scenario::LOCKS`].

@@ -87,6 +87,9 @@ pub const PATHS: &str = "paths";
 /// The scenario of the registry.
 pub const REGISTRY: &str = "registry";
 
+/// The scenario of the registry's members.
+pub const REPLICAS: &str = "replicas";
+
 /// The scenario of the lock manager.
 pub const LOCKS: &str = "locks";
 
@@ -94,7 +97,7 @@ pub const LOCKS: &str = "locks";
 pub const MEMBERSHIP: &str = "membership";
 
 /// All scenarios.
-pub const ALL: [Scenario; 15] = [
+pub const ALL: [Scenario; 16] = [
     Scenario { name: "calm", about: "room for everything, nothing fails", bigger: 1, vary: calm },
     Scenario { name: "hot", about: "one or two blocks that everybody wants", bigger: 1, vary: hot },
     Scenario {
@@ -149,6 +152,12 @@ pub const ALL: [Scenario; 15] = [
     Scenario {
         name: REGISTRY,
         about: "the registry: two copies on disks that fail, crashes behind any step",
+        bigger: 1,
+        vary: calm,
+    },
+    Scenario {
+        name: REPLICAS,
+        about: "the registry: members of views that keep the same, nodes that come back with older copies or none",
         bigger: 1,
         vary: calm,
     },

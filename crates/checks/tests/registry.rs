@@ -1,11 +1,19 @@
-//! The registry keeps what it has answered for, whatever happens to its disks.
+//! The registry keeps what it has answered for, whatever happens to its disks and its nodes.
 
-use plexus_checks::{registry::every_history, run_registry};
+use std::collections::BTreeMap;
+
+use plexus_checks::{
+    registry::{
+        every_history,
+        replicas::{self, Sabotage},
+    },
+    run_registry, run_replicas,
+};
 
 #[test]
-fn no_seed_loses_or_halves_a_change() {
+fn no_seed_loses_what_was_saved() {
     let (mut done, mut crashes) = (0, 0);
-    for seed in 0..2000 {
+    for seed in 0..2500 {
         let outcome = run_registry(seed).unwrap_or_else(|failure| panic!("{failure}"));
         (done, crashes) = (done + outcome.done, crashes + outcome.crashes);
     }
@@ -13,7 +21,44 @@ fn no_seed_loses_or_halves_a_change() {
 }
 
 #[test]
-fn no_two_faults_anywhere_lose_or_halve_a_change() {
-    let histories = every_history(2).unwrap_or_else(|what| panic!("{what}"));
+fn no_three_faults_anywhere_lose_what_was_saved() {
+    let histories = every_history(3).unwrap_or_else(|what| panic!("{what}"));
     assert!(histories > 10_000, "only {histories}");
+}
+
+#[test]
+fn no_seed_sees_members_that_disagree() {
+    let (mut done, mut crashes) = (0, 0);
+    for seed in 0..1000 {
+        let outcome = run_replicas(seed).unwrap_or_else(|failure| panic!("{failure}"));
+        (done, crashes) = (done + outcome.done, crashes + outcome.crashes);
+    }
+    assert!(done > 20_000 && crashes > 2_000, "{done} done, {crashes} crashes");
+}
+
+/// In how many seeds which property does not hold.
+fn found(sabotage: Sabotage) -> BTreeMap<&'static str, u64> {
+    let mut found = BTreeMap::new();
+    for seed in 0..300 {
+        if let Err(broken) = replicas::run(seed, Some(sabotage)) {
+            *found.entry(broken.property).or_default() += 1;
+        }
+    }
+    println!("{sabotage:?}: {found:?}");
+    found
+}
+
+#[test]
+fn what_breaks_the_agreement_of_members_is_seen() {
+    for (sabotage, property) in [
+        (Sabotage::LyingDisks, "kept"),
+        (Sabotage::Forgetful, "kept"),
+        (Sabotage::OlderCopy, "kept"),
+        (Sabotage::Unordered, "faults"),
+        (Sabotage::Doubled, "faults"),
+        (Sabotage::MissedChange, "watch"),
+        (Sabotage::AskedTwice, "once"),
+    ] {
+        assert!(found(sabotage).contains_key(property), "{sabotage:?}");
+    }
 }

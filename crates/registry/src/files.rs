@@ -13,7 +13,6 @@ use std::{
 use crate::protocol::{COPIES, Found, IMAGE_MAX, Step};
 
 /// Where the copies are.
-#[derive(Debug)]
 pub struct Files {
     paths: [PathBuf; COPIES],
     /// The new file of each, from its making until it has the name.
@@ -21,16 +20,26 @@ pub struct Files {
 }
 
 impl Files {
-    /// Copies at these two paths, which must differ.
+    /// Copies at these two paths.
     ///
     /// # Errors
-    /// They are the same.
+    /// They are the same, or one is where the other's new file is made.
     pub fn new(paths: [PathBuf; COPIES]) -> io::Result<Self> {
-        if paths[0] == paths[1] {
-            let what = format!("{}: both copies of the registry would be here", paths[0].display());
+        let files = Self { paths, fresh: [None, None] };
+        let [one, two] = files.paths.each_ref().map(|path| [place(path), place(&new(path))]);
+        if one.iter().any(|place| two.contains(place)) {
+            let [one, two] = files.paths.each_ref().map(|path| path.display());
+            let what = format!("{one}, {two}: the copies of the registry would be in each other's way");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        Ok(Self { paths, fresh: [None, None] })
+        Ok(files)
+    }
+
+    /// Whether a copy or its new file belongs at `path`.
+    #[must_use]
+    pub fn is_place(&self, path: &Path) -> bool {
+        let path = place(path);
+        self.paths.iter().any(|copy| path == place(copy) || path == place(&new(copy)))
     }
 
     /// Where a copy is.
@@ -45,7 +54,7 @@ impl Files {
         self.paths.each_ref().map(|path| match read(path) {
             Ok(bytes) => Found::Bytes(bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Missing,
-            Err(_) => Found::Unreadable,
+            Err(error) => Found::Unreadable(error.to_string()),
         })
     }
 
@@ -68,10 +77,6 @@ impl Files {
                 fs::rename(new(path), path)
             }
             Step::SyncName => sync_directory(path),
-            Step::Confirm => {
-                File::open(path)?.sync_all()?;
-                sync_directory(path)
-            }
         }
     }
 }
@@ -99,6 +104,13 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(new(path), path)?;
     sync_directory(path)
+}
+
+/// The same for each way in which the place of a file can be written, as long as its directory is there.
+fn place(path: &Path) -> PathBuf {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory.canonicalize().unwrap_or_else(|_| directory.into());
+    path.file_name().map_or_else(|| path.into(), |name| directory.join(name))
 }
 
 fn new(path: &Path) -> PathBuf {

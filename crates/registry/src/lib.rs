@@ -1,11 +1,11 @@
-//! The registry: what the cluster knows about itself, as versioned keys, in two copies.
+//! The registry: what the cluster knows about itself, as versioned keys, kept by every node in two copies.
 //!
-//! [`protocol::Store`] decides how changes become durable and [`Registry`] does it with two files; [`protocol::Watches`] tells who watches.
-//! What keys mean is their users' business; who may change them when, that of the members' view.
+//! [`protocol::Replica`] decides how the members of a view keep the same contents, [`protocol::Store`] how a node keeps its copies;
+//! [`Copies`] does that with two files. What keys mean is their users' business.
 
+mod copies;
 mod files;
 pub mod protocol;
-mod registry;
 
+pub use copies::{Copies, CopiesError, read_backup, write_backup};
 pub use files::Files;
-pub use registry::{Registry, RegistryError};

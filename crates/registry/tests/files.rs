@@ -1,13 +1,16 @@
-//! The registry over real files: what it survives, repairs and refuses.
+//! The two copies as real files: what they survive, what is repaired and what is refused; backups.
 
 use std::{
     fs,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use plexus_registry::{
-    Files, Registry, RegistryError,
-    protocol::{Bad, Change, ClusterName, Command, Failed, Key, Refused, Unopened},
+    Copies, CopiesError, Files,
+    protocol::{Bad, Change, ClusterName, Contents, Key, Opened, Unopened},
+    read_backup, write_backup,
 };
 use tempfile::TempDir;
 
@@ -35,29 +38,30 @@ impl Place {
         Files::new(self.copies()).unwrap()
     }
 
-    fn create(&self, cluster: ClusterName) -> Registry {
-        Registry::create(self.files(), cluster).unwrap()
+    fn open(&self) -> (Copies, Opened) {
+        Copies::open(self.files(), OURS).unwrap()
     }
 
-    fn open(&self, known: u64) -> Result<Registry, RegistryError> {
-        Registry::open(self.files(), OURS, known)
-    }
-
-    fn refused(&self, known: u64) -> Unopened {
-        match self.open(known) {
-            Err(RegistryError::Unopened { why, .. }) => why,
-            other => panic!("{:?}", other.map(|registry| registry.contents().clone())),
+    fn refused(&self) -> Unopened {
+        match Copies::open(self.files(), OURS) {
+            Err(CopiesError::Unopened { why, .. }) => why,
+            other => panic!("{:?}", other.map(|(_, opened)| opened)),
         }
     }
 }
 
-fn set(registry: &mut Registry, key: &str, value: &str) -> u64 {
-    let change = Change::set(Key::new(key).unwrap(), value.as_bytes());
-    registry.command(None, Command::Change(change)).unwrap()
+/// Contents with the generations up to `generation`, all of the key `a`.
+fn contents(cluster: ClusterName, generation: u64) -> Contents {
+    let mut contents = Contents::new(cluster);
+    for number in 1..=generation {
+        let change = Change::set(Key::new("a").unwrap(), number.to_string().as_bytes());
+        contents.change(number, None, &change).unwrap();
+    }
+    contents
 }
 
-fn value(registry: &Registry, key: &str) -> Option<String> {
-    registry.contents().entry(key).map(|entry| String::from_utf8(entry.value.to_vec()).unwrap())
+fn save(copies: &mut Copies, generation: u64) -> Option<u64> {
+    copies.save(Arc::new(contents(OURS, generation)))
 }
 
 fn damage(path: &Path) {
@@ -68,146 +72,122 @@ fn damage(path: &Path) {
 }
 
 #[test]
-fn what_was_set_is_there_after_a_start_and_one_bad_copy_is_repaired() {
+fn what_was_saved_is_there_after_a_start_and_a_bad_copy_is_said_and_replaced() {
     let place = Place::new();
-    let mut registry = place.create(OURS);
-    assert_eq!(set(&mut registry, "nodes/n1/address", "10.0.0.1"), 1);
-    assert_eq!(set(&mut registry, "nodes/n1/address", "10.0.0.2"), 2);
-    assert_eq!(registry.take_changes().iter().map(|changed| changed.generation).collect::<Vec<_>>(), [1, 2]);
-    drop(registry);
+    let (mut copies, opened) = place.open();
+    assert_eq!((opened.contents.generation(), opened.is_lost, copies.trouble().count()), (0, false, 0));
+    assert_eq!(save(&mut copies, 1), Some(1));
     let [one, two] = place.copies();
-    let good = fs::read(&one).unwrap();
     let bad: [fn(&Path); 4] = [
         damage,
         |path| fs::remove_file(path).unwrap(),
         |path| fs::write(path, "").unwrap(),
-        |path| {
-            fs::write(path, vec![7; 20 << 20]).unwrap();
-        },
+        |path| fs::write(path, vec![7; 20 << 20]).unwrap(),
     ];
-    for (copy, spoil) in [&one, &two].into_iter().flat_map(|copy| bad.map(|spoil| (copy, spoil))) {
+    let cases = [&one, &two].into_iter().flat_map(|copy| bad.map(|spoil| (copy, spoil)));
+    for (generation, (copy, spoil)) in (2..).zip(cases) {
+        assert_eq!(save(&mut copies, generation), Some(generation));
         spoil(copy);
-        let registry = place.open(2).unwrap();
-        assert_eq!(value(&registry, "nodes/n1/address").as_deref(), Some("10.0.0.2"));
-        assert_eq!(registry.trouble().count(), 0);
-        assert_eq!((fs::read(&one).unwrap(), fs::read(&two).unwrap()), (good.clone(), good.clone()));
+        let (again, opened) = place.open();
+        copies = again;
+        assert_eq!(opened.contents, contents(OURS, generation));
+        let trouble: Vec<_> = copies.trouble().map(str::to_owned).collect();
+        assert!(trouble.len() == 1 && trouble[0].starts_with(copy.to_str().unwrap()), "{trouble:?}");
     }
+    assert_eq!(save(&mut copies, 100), Some(100));
+    assert_eq!(copies.trouble().count(), 0);
+    assert_eq!(fs::read(&one).unwrap(), fs::read(&two).unwrap());
 }
 
 #[test]
 fn nothing_is_guessed_and_nothing_of_others_is_overwritten() {
     let (place, other) = (Place::new(), Place::new());
-    set(&mut place.create(OURS), "a", "1");
-    other.create(OTHERS);
+    save(&mut place.open().0, 1);
     let [one, two] = place.copies();
-    let old = fs::read(&one).unwrap();
-    set(&mut place.open(1).unwrap(), "a", "2");
-
-    // A copy from before alone.
-    fs::write(&one, &old).unwrap();
-    let newest = fs::read(&two).unwrap();
-    fs::remove_file(&two).unwrap();
-    assert_eq!(place.refused(2), Unopened::Old { found: 1, known: 2 });
-    fs::write(&two, &newest).unwrap();
-    assert_eq!(value(&place.open(2).unwrap(), "a").as_deref(), Some("2"));
-
+    Copies::open(other.files(), OTHERS).unwrap().0.save(Arc::new(contents(OTHERS, 1)));
     let foreign = fs::read(&other.copies()[0]).unwrap();
     fs::write(&two, &foreign).unwrap();
-    assert_eq!(place.refused(2), Unopened::NotOurs { copy: 1, bad: Bad::Foreign(OTHERS) });
+    assert_eq!(place.refused(), Unopened::NotOurs { copy: 1, bad: Bad::Foreign(OTHERS) });
     assert_eq!(fs::read(&two).unwrap(), foreign);
 
     damage(&one);
     fs::remove_file(&two).unwrap();
-    assert!(matches!(place.refused(0), Unopened::NoCopy { .. }));
-    assert!(matches!(Registry::create(place.files(), OURS), Err(RegistryError::Exists { .. })));
-    assert!(Files::new([one.clone(), one]).is_err());
+    let (copies, opened) = place.open();
+    assert!(opened.is_lost && opened.contents.generation() == 0);
+    assert_eq!(copies.trouble().count(), 2);
+}
+
+#[test]
+fn copies_in_each_others_way_are_refused() {
+    let place = Place::new();
+    symlink(place.path("second"), place.path("link")).unwrap();
+    for [one, two] in
+        [["r", "r"], ["r", "r.new"], ["r.new", "r"], ["second/r", "link/r"], ["r", "second/../r"]]
+    {
+        assert!(Files::new([place.path(one), place.path(two)]).is_err(), "{one} {two}");
+    }
+    assert!(Files::new([place.path("r.1"), place.path("r.2")]).is_ok());
 }
 
 #[test]
 fn a_copy_that_cannot_be_written_is_said_and_mended_later() {
     let place = Place::new();
-    let mut registry = place.create(OURS);
-    let directory = place.path("second");
-    let away = place.path("away");
-    fs::rename(&directory, &away).unwrap();
-    assert_eq!(set(&mut registry, "a", "1"), 1);
-    let trouble: Vec<_> = registry.trouble().map(str::to_owned).collect();
+    let mut copies = place.open().0;
+    fs::rename(place.path("second"), place.path("away")).unwrap();
+    assert_eq!(save(&mut copies, 1), Some(1));
+    let trouble: Vec<_> = copies.trouble().map(str::to_owned).collect();
     assert!(trouble.len() == 1 && trouble[0].contains("second/registry"), "{trouble:?}");
-    fs::rename(&away, &directory).unwrap();
-    registry.repair();
-    assert_eq!(registry.trouble().count(), 0);
+    fs::rename(place.path("away"), place.path("second")).unwrap();
+    assert_eq!(copies.repair(), None);
+    assert_eq!(copies.trouble().count(), 0);
     let [one, two] = place.copies();
     assert_eq!(fs::read(one).unwrap(), fs::read(two).unwrap());
 }
 
 #[test]
-fn when_neither_can_be_written_it_says_so_and_goes_on_afterwards() {
+fn when_neither_can_be_written_nothing_is_saved_until_one_can() {
     let place = Place::new();
-    let mut registry =
-        Registry::create(Files::new([place.path("second/a"), place.path("second/b")]).unwrap(), OURS)
-            .unwrap();
+    let files = Files::new([place.path("second/a"), place.path("second/b")]).unwrap();
+    let mut copies = Copies::open(files, OURS).unwrap().0;
     fs::rename(place.path("second"), place.path("away")).unwrap();
-    let change = Command::Change(Change::set(Key::new("a").unwrap(), b"1"));
-    let error = registry.command(None, change).unwrap_err();
-    let unsaved = RegistryError::Failed { failed: Failed::Unsaved { generation: 1 }, last: None };
-    assert!(
-        error.to_string().starts_with(&unsaved.to_string()) && error.to_string().contains("No such file")
-    );
-    assert_eq!(value(&registry, "a"), None);
+    assert_eq!(save(&mut copies, 1), None);
+    assert_eq!(copies.repair(), None);
+    assert_eq!(copies.trouble().filter(|what| what.contains("No such file")).count(), 2);
     fs::rename(place.path("away"), place.path("second")).unwrap();
-    assert_eq!(set(&mut registry, "a", "2"), 2);
+    assert_eq!(copies.repair(), Some(1));
+    assert_eq!(copies.trouble().count(), 0);
 }
 
 #[test]
-fn a_backup_brings_everything_back_above_all_generations() {
+fn a_backup_is_what_it_was_made_of_and_takes_the_place_of_nothing_but_a_backup() {
     let place = Place::new();
-    let mut registry = place.create(OURS);
-    set(&mut registry, "a", "1");
-    let backup = place.path("backup");
-    registry.backup(&backup).unwrap();
-    set(&mut registry, "a", "2");
-    set(&mut registry, "b", "2");
-    assert_eq!(registry.restore(None, &backup).unwrap(), 4);
-    assert_eq!((value(&registry, "a").as_deref(), value(&registry, "b")), (Some("1"), None));
-    assert!(registry.take_changes()[3].whole);
-    drop(registry);
+    save(&mut place.open().0, 3);
+    let (backup, files) = (place.path("backup"), place.files());
+    write_backup(&backup, &contents(OURS, 2), &files).unwrap();
+    write_backup(&backup, &contents(OURS, 3), &files).unwrap();
+    assert_eq!(read_backup(&backup, OURS).unwrap(), contents(OURS, 3));
 
-    // Both copies are gone; the voting state knows of generation 9.
-    place.copies().iter().for_each(|copy| damage(copy));
-    let registry = Registry::create_from(place.files(), OURS, 9, &backup).unwrap();
-    assert_eq!((registry.contents().generation(), value(&registry, "a").as_deref()), (10, Some("1")));
-    assert_eq!(registry.contents().entry("a").unwrap().version, 10);
-    drop(registry);
-    assert_eq!(place.open(10).unwrap().contents().generation(), 10);
-    let endless = Registry::create_from(place.files(), OURS, u64::MAX, &backup);
-    assert!(matches!(
-        endless,
-        Err(RegistryError::Unopened { why: Unopened::Refused(Refused::Generation { .. }), .. })
-    ));
-}
-
-#[test]
-fn a_backup_that_is_damaged_or_of_another_cluster_changes_nothing() {
-    let (place, other) = (Place::new(), Place::new());
-    let mut registry = place.create(OURS);
-    set(&mut registry, "a", "1");
-    let (good, bad, foreign) = (place.path("good"), place.path("bad"), place.path("foreign"));
-    registry.backup(&good).unwrap();
-    registry.backup(&bad).unwrap();
-    damage(&bad);
-    other.create(OTHERS).backup(&foreign).unwrap();
-    for (path, expected) in [(&bad, None), (&foreign, Some(Bad::Foreign(OTHERS))), (&place.copies()[0], None)]
-    {
-        match registry.restore(None, path) {
-            Err(RegistryError::Backup { bad, .. }) => {
-                assert!(expected.is_none_or(|expected| bad == expected))
-            }
-            other => panic!("{other:?}"),
-        }
+    let other = place.path("other");
+    fs::write(&other, "[cluster]").unwrap();
+    for (path, is_place) in [
+        (other, false),
+        (place.path("second"), false),
+        (place.copies()[0].clone(), true),
+        (place.path("second/../registry.new"), true),
+    ] {
+        let refused = write_backup(&path, &contents(OURS, 3), &files).unwrap_err();
+        assert_eq!(matches!(refused, CopiesError::Place { .. }), is_place, "{refused}");
     }
-    assert_eq!(registry.contents().generation(), 1);
-    // And a backup is no copy.
-    fs::copy(&good, &place.copies()[0]).unwrap();
+    assert_eq!(fs::read_to_string(place.path("other")).unwrap(), "[cluster]");
+    assert_eq!(place.open().1.contents, contents(OURS, 3));
+
+    // A backup is no copy, and a copy no backup.
+    let copy = place.copies()[0].clone();
+    assert!(matches!(read_backup(&copy, OURS), Err(CopiesError::Backup { .. })));
+    assert!(matches!(read_backup(&backup, OTHERS), Err(CopiesError::Backup { bad: Bad::Foreign(OURS), .. })));
+    fs::copy(&backup, &copy).unwrap();
     fs::remove_file(&place.copies()[1]).unwrap();
-    assert!(matches!(place.refused(0), Unopened::NoCopy { .. }));
+    assert!(place.open().1.is_lost);
+    damage(&backup);
+    assert!(matches!(read_backup(&backup, OURS), Err(CopiesError::Backup { bad: Bad::Damaged(_), .. })));
 }

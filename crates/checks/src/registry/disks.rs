@@ -94,17 +94,6 @@ impl Disks {
                     disk.before = None;
                 }
             }
-            Step::Confirm => {
-                let Some(file) = &mut disk.named else { return false };
-                if fails {
-                    return false;
-                }
-                if file.dirty {
-                    file.stored = file.cached.clone();
-                    file.dirty = false;
-                }
-                disk.before = None;
-            }
         }
         !fails
     }

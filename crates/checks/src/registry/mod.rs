@@ -3,7 +3,7 @@
 pub mod chance;
 pub mod copies;
 pub mod disks;
-pub mod model;
+pub mod replicas;
 
 use plexus_sim::Random;
 
@@ -18,7 +18,7 @@ pub struct Outcome {
     pub digest: u64,
     /// Steps of disks that there were.
     pub events: u64,
-    /// Operations done.
+    /// What was reported as saved, or answered as done.
     pub done: u64,
     /// Crashes.
     pub crashes: u64,
@@ -31,30 +31,29 @@ pub struct Outcome {
 pub fn run_copies(seed: u64) -> Result<Outcome, String> {
     let mut random = Random::new(seed);
     let plan = Plan {
-        operations: random.between(5, 60),
-        keys: random.between(1, 5),
+        saves: random.between(5, 60),
         faults: Faults { step: *random.pick(&[0, 20, 150]), disk: *random.pick(&[0, 5, 30]) },
         crash: *random.pick(&[0, 20, 100]),
         damage: *random.pick(&[0, 20]),
     };
-    let mut copies = Copies::new(plan, Chance::Drawn(random))?;
+    let mut copies = Copies::new(plan, Chance::Drawn(random));
     copies.digest = seed;
     copies.run()?;
-    Ok(Outcome { digest: copies.digest, events: copies.steps, done: copies.done, crashes: copies.crashes })
+    Ok(Outcome { digest: copies.digest, events: copies.steps, done: copies.saved, crashes: copies.crashes })
 }
 
-/// Takes three operations through every history with so many faults at most: a step that fails, a crash, a loss of power, behind every
+/// Takes three saves through every history with so many faults at most: a step that fails, a crash, a loss of power, behind every
 /// step, and all that may stand on the disks then. How many histories there were.
 ///
 /// # Errors
 /// What does not hold, and in which history.
 pub fn every_history(faults: usize) -> Result<u64, String> {
-    let plan = Plan { operations: 3, keys: 2, faults: Faults { step: 1, disk: 0 }, crash: 1, damage: 0 };
+    let plan = Plan { saves: 3, faults: Faults { step: 1, disk: 0 }, crash: 1, damage: 0 };
     let mut chance = Chance::every(faults);
     let mut histories = 0;
     loop {
         histories += 1;
-        let mut copies = Copies::new(plan, chance)?;
+        let mut copies = Copies::new(plan, chance);
         let result = copies.run();
         chance = copies.into_chance();
         result.map_err(|what| format!("{what}\nafter {chance:?}"))?;

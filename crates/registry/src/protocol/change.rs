@@ -1,11 +1,12 @@
 //! What may be asked of the registry, what came of it, and why it may be refused.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use plexus_base::{Incarnation, NodeId};
 
 use super::{
-    Contents, Entry, Key,
+    ClusterName, Contents, Entry, Key,
+    contents::size,
     limits::{EDITS_MAX, KEYS_MAX, QUEUED_BYTES_MAX, QUEUED_MAX, TOTAL_MAX, VALUE_MAX},
 };
 
@@ -63,11 +64,39 @@ impl Change {
     pub fn delete(key: Key) -> Self {
         Self(vec![Edit { key, expect: None, what: What::Delete }])
     }
+
+    /// Whether any contents could take it.
+    pub(super) fn check(&self) -> Result<(), Refused> {
+        let Self(edits) = self;
+        if edits.is_empty() {
+            return Err(Refused::Empty);
+        }
+        if edits.len() > EDITS_MAX {
+            return Err(Refused::Edits { edits: edits.len() });
+        }
+        let (mut seen, mut bytes) = (BTreeSet::new(), 0);
+        for Edit { key, what, .. } in edits {
+            if !seen.insert(key) {
+                return Err(Refused::Twice { key: key.clone() });
+            }
+            let What::Set(value) = what else { continue };
+            if value.len() > VALUE_MAX {
+                return Err(Refused::Value { key: key.clone(), bytes: value.len() });
+            }
+            bytes += size(key, value);
+        }
+        if bytes > TOTAL_MAX {
+            return Err(Refused::Total { bytes });
+        }
+        Ok(())
+    }
 }
 
-/// What makes a new generation.
+/// What can be asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
+    /// Nothing: when it is done, everything that was done before it was asked for is shown.
+    Look,
     /// Edits.
     Change(Change),
     /// Everything becomes what a backup holds; each key gets the new generation as its version.
@@ -75,17 +104,25 @@ pub enum Command {
 }
 
 impl Command {
-    /// The generation that it makes must be above this one too.
-    pub(super) fn above(&self) -> u64 {
+    /// Whether any contents of `cluster` could take it.
+    ///
+    /// # Errors
+    /// Why none can.
+    pub fn check(&self, cluster: ClusterName) -> Result<(), Refused> {
         match self {
-            Self::Change(_) => 0,
-            Self::Restore(contents) => contents.generation,
+            Self::Look => Ok(()),
+            Self::Change(change) => change.check(),
+            Self::Restore(backup) if backup.cluster != cluster => {
+                Err(Refused::Foreign { found: backup.cluster, expected: cluster })
+            }
+            Self::Restore(_) => Ok(()),
         }
     }
 
     /// About what it takes in memory while it waits.
     pub(super) fn bytes(&self) -> usize {
         match self {
+            Self::Look => 0,
             Self::Change(Change(edits)) => edits.iter().map(Edit::bytes).sum(),
             Self::Restore(contents) => contents.bytes,
         }
@@ -187,12 +224,34 @@ pub enum Refused {
         /// Whose it should be.
         expected: super::ClusterName,
     },
-    /// No generation is left above the one that is known.
+    /// No generation is left in this epoch.
     #[error(
-        "generation {generation} is known, and there is none above it; the state that names it is damaged"
+        "no generation is left above {generation} in this view of the cluster; start a node again, which begins another"
     )]
     Generation {
-        /// The known one.
+        /// The last one.
         generation: u64,
     },
+    /// The view cannot begin: its members have only copies that are older than what was written, or newer than their view.
+    #[error("{}", closed(*found, *known))]
+    Closed {
+        /// The generation of the newest copy that members have; 0: none.
+        found: u64,
+        /// The newest generation that is known to have been written, or the first of the view.
+        known: u64,
+    },
+}
+
+fn closed(found: u64, known: u64) -> String {
+    if found < known {
+        format!(
+            "the registry is closed: the newest copy of the members has generation {found}, but {known} was written; \
+             start a node that has the newer copy, or restore a backup"
+        )
+    } else {
+        format!(
+            "the registry is closed: a copy has generation {found}, but this view of the cluster begins with {known}; \
+             the voting files are older than the registry: put the newer ones back"
+        )
+    }
 }

@@ -1,20 +1,16 @@
 //! All that the registry holds at one generation.
 //!
-//! Guarantees: a command is done whole or refused with nothing changed; the limits hold; versions of a key only grow.
+//! Guarantees: a change is made whole or refused with nothing changed; the limits hold; versions of a key only grow.
 //! Must not know where any of it is kept.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use plexus_base::NodeId;
 
 use super::{
-    Change, Changed, Command, Edit, Key, Origin, Refused, What,
+    Change, Changed, Edit, Key, Origin, Refused, What,
     image::ENTRY,
-    limits::{EDITS_MAX, GENERATION_MAX, KEYS_MAX, TOTAL_MAX, VALUE_MAX},
+    limits::{GENERATION_MAX, KEYS_MAX, TOTAL_MAX},
 };
 
 /// Names a cluster; random, made once. What belongs to another is never taken for ours, nor overwritten.
@@ -92,55 +88,58 @@ impl Contents {
         self.done.get(&origin.node).filter(|(last, _)| *last == origin).map(|(_, generation)| *generation)
     }
 
-    /// Does a command, which makes `generation` (above that of the contents).
+    /// Makes a change, which makes `generation` (above that of the contents).
     ///
     /// # Errors
     /// Why it is refused; nothing has changed then.
-    pub fn apply(
+    pub fn change(
         &mut self,
         generation: u64,
         origin: Option<Origin>,
-        command: &Command,
+        change: &Change,
     ) -> Result<Changed, Refused> {
+        change.check()?;
+        self.fits(change)?;
+        self.made(generation, origin)?;
+        Ok(self.edit(generation, change))
+    }
+
+    /// Becomes what a backup of this cluster holds, which makes `generation` (above that of the contents).
+    ///
+    /// # Errors
+    /// Why it is refused; nothing has changed then.
+    pub fn restore(
+        &mut self,
+        generation: u64,
+        origin: Option<Origin>,
+        backup: &Self,
+    ) -> Result<Changed, Refused> {
+        if backup.cluster != self.cluster {
+            return Err(Refused::Foreign { found: backup.cluster, expected: self.cluster });
+        }
+        self.made(generation, origin)?;
+        self.bytes = backup.bytes;
+        self.entries = backup.entries.clone();
+        self.entries.values_mut().for_each(|entry| entry.version = generation);
+        Ok(Changed { generation, whole: true, keys: Vec::new() })
+    }
+
+    fn made(&mut self, generation: u64, origin: Option<Origin>) -> Result<(), Refused> {
         assert!(generation > self.generation, "generations go up");
         if generation > GENERATION_MAX {
             return Err(Refused::Generation { generation: generation - 1 });
         }
-        let changed = match command {
-            Command::Change(change) => {
-                self.check(change)?;
-                self.edit(generation, change)
-            }
-            Command::Restore(backup) => {
-                if backup.cluster != self.cluster {
-                    return Err(Refused::Foreign { found: backup.cluster, expected: self.cluster });
-                }
-                self.bytes = backup.bytes;
-                self.entries = backup.entries.clone();
-                self.entries.values_mut().for_each(|entry| entry.version = generation);
-                Changed { generation, whole: true, keys: Vec::new() }
-            }
-        };
         self.generation = generation;
         if let Some(origin) = origin {
             self.done.insert(origin.node, (origin, generation));
         }
-        Ok(changed)
+        Ok(())
     }
 
-    fn check(&self, Change(edits): &Change) -> Result<(), Refused> {
-        if edits.is_empty() {
-            return Err(Refused::Empty);
-        }
-        if edits.len() > EDITS_MAX {
-            return Err(Refused::Edits { edits: edits.len() });
-        }
+    /// Whether these contents can take the change.
+    fn fits(&self, Change(edits): &Change) -> Result<(), Refused> {
         let (mut keys, mut bytes) = (self.entries.len(), self.bytes);
-        let mut seen = BTreeSet::new();
         for Edit { key, expect, what } in edits {
-            if !seen.insert(key) {
-                return Err(Refused::Twice { key: key.clone() });
-            }
             let old = self.entries.get(key);
             let found = old.map_or(0, |entry| entry.version);
             if let Some(expected) = expect.filter(|expected| *expected != found) {
@@ -151,9 +150,6 @@ impl Contents {
                 bytes -= old.map_or(0, |entry| size(key, &entry.value));
             }
             if let What::Set(value) = what {
-                if value.len() > VALUE_MAX {
-                    return Err(Refused::Value { key: key.clone(), bytes: value.len() });
-                }
                 keys += 1;
                 bytes += size(key, value);
             }
@@ -199,6 +195,7 @@ pub(super) fn size(key: &Key, value: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::{EDITS_MAX, VALUE_MAX};
 
     const CLUSTER: ClusterName = ClusterName(7);
 
@@ -211,7 +208,7 @@ mod tests {
     }
 
     fn apply(contents: &mut Contents, edits: Vec<Edit>) -> Result<Changed, Refused> {
-        contents.apply(contents.generation + 1, None, &Command::Change(Change(edits)))
+        contents.change(contents.generation + 1, None, &Change(edits))
     }
 
     #[test]
@@ -278,13 +275,13 @@ mod tests {
     fn restoring_gives_every_key_the_new_version() {
         let mut contents = Contents::new(CLUSTER);
         apply(&mut contents, vec![set("a", b"1")]).unwrap();
-        let backup = Arc::new(contents.clone());
+        let backup = contents.clone();
         apply(&mut contents, vec![set("a", b"2"), set("b", b"2")]).unwrap();
-        let changed = contents.apply(9, None, &Command::Restore(Arc::clone(&backup))).unwrap();
+        let changed = contents.restore(9, None, &backup).unwrap();
         assert!(changed.whole);
         assert_eq!(contents.entry("a"), Some(&Entry { version: 9, value: b"1".as_slice().into() }));
         assert_eq!((contents.keys(), contents.generation()), (1, 9));
-        let foreign = Contents::new(ClusterName(8)).apply(1, None, &Command::Restore(backup));
+        let foreign = Contents::new(ClusterName(8)).restore(1, None, &backup);
         assert_eq!(foreign, Err(Refused::Foreign { found: CLUSTER, expected: ClusterName(8) }));
     }
 }

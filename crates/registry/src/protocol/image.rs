@@ -60,6 +60,11 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Whether an image says that it is for this.
+    pub(crate) fn is(self, image: &[u8]) -> bool {
+        image.starts_with(&self.magic())
+    }
+
     const fn magic(self) -> [u8; 8] {
         match self {
             Self::Copy => *b"PLEXREGY",
@@ -234,18 +239,23 @@ fn sum(image: &[u8]) -> u32 {
     crc32c_append(head, &image[CRC_AT + 4..])
 }
 
+/// Makes length, cluster and checksum right.
+pub(super) fn mend(image: &mut [u8]) {
+    let len = image.len() as u64;
+    if let Ok((header, _)) = Header::mut_from_prefix(image) {
+        (header.bytes, header.cluster) = (U64::new(len), U128::new(1));
+        let crc = sum(image);
+        image[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
 /// Reads any bytes as a copy and as a backup, as a fuzz target would: as they are, and with length, cluster and checksum made right,
 /// as somebody who means harm would. How many were taken; each of those is written again as it was read.
 #[doc(hidden)]
 #[must_use]
 pub fn image_any(bytes: &[u8]) -> usize {
     let mut mended = bytes.to_vec();
-    let len = mended.len() as u64;
-    if let Ok((header, _)) = Header::mut_from_prefix(&mut mended) {
-        (header.bytes, header.cluster) = (U64::new(len), U128::new(1));
-        let crc = sum(&mended);
-        mended[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
-    }
+    mend(&mut mended);
     let mut taken = 0;
     for kind in [Kind::Copy, Kind::Backup] {
         for image in [bytes, &mended] {
@@ -261,7 +271,7 @@ pub fn image_any(bytes: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Change, Command};
+    use crate::protocol::Change;
 
     const CLUSTER: ClusterName = ClusterName(1);
 
@@ -271,8 +281,8 @@ mod tests {
         for (at, (key, value)) in
             [("nodes/n1/address", "10.0.0.1"), ("a", ""), ("nodes/n2", "x")].iter().enumerate()
         {
-            let command = Command::Change(Change::set(Key::new(key).unwrap(), value.as_bytes()));
-            contents.apply(at as u64 * 2 + 1, (at > 0).then_some(origin), &command).unwrap();
+            let change = Change::set(Key::new(key).unwrap(), value.as_bytes());
+            contents.change(at as u64 * 2 + 1, (at > 0).then_some(origin), &change).unwrap();
         }
         contents
     }

@@ -1,5 +1,7 @@
 //! How much there may be of everything, each with its reason.
 
+use plexus_base::MAX_NODES;
+
 /// Bytes of a key, at most: its length is one byte in a copy.
 pub const KEY_MAX: usize = 255;
 
@@ -15,11 +17,15 @@ pub const TOTAL_MAX: usize = 16 << 20;
 /// Edits of one change, at most: what waits is bounded by it.
 pub const EDITS_MAX: usize = 1024;
 
-/// Changes that wait for a save, at most.
+/// Commands that wait at a node for those before them, at most.
 pub const QUEUED_MAX: usize = 1024;
 
-/// Bytes of the changes that wait for a save, at most: a restoration and a large change.
+/// Bytes of the commands that wait at a node, at most: a restoration and a large change.
 pub const QUEUED_BYTES_MAX: usize = 2 * TOTAL_MAX;
+
+/// Messages of one member that wait for their view, at most: how the view begins, and one command of each node, for none is committed without
+/// who waits.
+pub const PARKED_MAX: usize = MAX_NODES + 4;
 
 /// The last generation that is believed: so far away that counting cannot reach the end of the number behind it.
 pub const GENERATION_MAX: u64 = u64::MAX / 2;

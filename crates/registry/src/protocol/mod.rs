@@ -1,13 +1,17 @@
-//! What decides, without files, clocks or threads: contents and changes, the image of a copy, how two copies are kept, watches.
+//! What decides, without files, clocks or threads: contents and changes, the image of a copy, how two copies are kept, how members of a view
+//! keep the same, watches.
 
 mod change;
 mod contents;
 mod image;
 mod key;
 mod limits;
+mod message;
 mod open;
+mod replica;
 mod store;
 mod watch;
+mod wire;
 
 pub use change::{Change, Changed, Command, Edit, Origin, Refused, What};
 pub use contents::{ClusterName, Contents, Entry};
@@ -16,9 +20,14 @@ pub use image::image_any;
 pub use image::{Bad, IMAGE_MAX, Kind, decode, encode};
 pub use key::Key;
 pub use limits::{
-    EDITS_MAX, GENERATION_MAX, HISTORY_BYTES_MAX, HISTORY_MAX, KEY_MAX, KEYS_MAX, QUEUED_BYTES_MAX,
-    QUEUED_MAX, TOTAL_MAX, VALUE_MAX, WATCHES_MAX,
+    EDITS_MAX, GENERATION_MAX, HISTORY_BYTES_MAX, HISTORY_MAX, KEY_MAX, KEYS_MAX, PARKED_MAX,
+    QUEUED_BYTES_MAX, QUEUED_MAX, TOTAL_MAX, VALUE_MAX, WATCHES_MAX,
 };
-pub use open::{Found, Unopened};
-pub use store::{Action, COPIES, Event, Failed, Step, Store, Ticket};
+pub use message::{Body, Message};
+pub use open::{Found, Opened, Unopened, open};
+pub use replica::{Act, Happened, Replica, Ticket, View};
+pub use store::{Action, COPIES, Event, Step, Store};
 pub use watch::{News, WatchId, Watches};
+#[doc(hidden)]
+pub use wire::message_any;
+pub use wire::{FRAME, Gathered, MESSAGE_MAX, WireError};

@@ -1,9 +1,9 @@
-//! Which of two copies is believed when the registry is opened.
+//! Which of two copies a node believes when it starts.
 //!
-//! Guarantees: the newest whole copy of this cluster is chosen, and none that is older than what is known; what belongs to
-//! another cluster or a newer program is not overwritten, and two that contradict each other are not chosen between.
+//! Guarantees: the newest whole copy of this cluster is chosen; what belongs to another cluster or a newer program is not
+//! overwritten, and two that contradict each other are not chosen between. Whether others have newer ones is not known here.
 
-use super::{Bad, ClusterName, Contents, Kind, Refused, decode, store::COPIES};
+use super::{Bad, ClusterName, Contents, Kind, decode, store::COPIES};
 
 /// What stands at the place of a copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -12,8 +12,8 @@ pub enum Found {
     Bytes(Vec<u8>),
     /// No file.
     Missing,
-    /// A file that cannot be read.
-    Unreadable,
+    /// A file that cannot be read, and why.
+    Unreadable(String),
 }
 
 /// Why the registry is not opened. Nothing was written.
@@ -27,12 +27,6 @@ pub enum Unopened {
         /// Whose it is.
         bad: Bad,
     },
-    /// No copy is whole.
-    #[error("no copy of the registry is usable: the first {}, the second {}; restore a backup", why[0], why[1])]
-    NoCopy {
-        /// What is wrong with each.
-        why: [String; COPIES],
-    },
     /// Two whole copies of one generation say different things.
     #[error(
         "both copies of the registry have generation {generation} and differ: find out which is right and remove the other"
@@ -41,49 +35,42 @@ pub enum Unopened {
         /// Their generation.
         generation: u64,
     },
-    /// The newest copy is older than what was written.
-    #[error(
-        "the newest copy of the registry has generation {found}, but {known} was written: put the newer copy back, or restore a backup"
-    )]
-    Old {
-        /// The newest generation found.
-        found: u64,
-        /// The newest generation that is known.
-        known: u64,
-    },
-    /// A backup does not fit.
-    #[error(transparent)]
-    Refused(#[from] Refused),
 }
 
-/// The contents to go on from, and which copies say just that.
-pub(super) fn choose(
-    cluster: ClusterName,
-    known: u64,
-    found: [Found; COPIES],
-) -> Result<(Contents, [bool; COPIES]), Unopened> {
-    let read = ours(cluster, &found)?;
-    let whole = read.each_ref().map(|read| read.as_ref().ok());
-    if let [Some(one), Some(other)] = whole
+/// What a node has when it starts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Opened {
+    /// The contents of the newest whole copy; nothing at generation 0 where none is whole.
+    pub contents: Contents,
+    /// There was something, and none of it is whole: only others can say what the registry holds.
+    pub is_lost: bool,
+    /// The generation of each copy that is whole.
+    pub holds: [Option<u64>; COPIES],
+    /// What is wrong with each copy that is not, unless neither was ever written.
+    pub trouble: [Option<String>; COPIES],
+}
+
+/// What can be made of what was found.
+///
+/// # Errors
+/// A copy must not be overwritten, or it cannot be said which is right.
+pub fn open(cluster: ClusterName, found: &[Found; COPIES]) -> Result<Opened, Unopened> {
+    let read = ours(cluster, found)?;
+    if let [Ok(one), Ok(other)] = &read
         && one.generation == other.generation
         && one != other
     {
         return Err(Unopened::Contradiction { generation: one.generation });
     }
-    let Some(newest) = whole.into_iter().flatten().max_by_key(|contents| contents.generation) else {
-        return Err(Unopened::NoCopy { why: read.map(|read| read.err().unwrap_or_default()) });
-    };
-    if newest.generation < known {
-        return Err(Unopened::Old { found: newest.generation, known });
-    }
-    let same = whole.map(|copy| copy == Some(newest));
-    Ok((newest.clone(), same))
-}
-
-/// The newest generation of the copies that are whole; 0: none is.
-pub(super) fn newest(cluster: ClusterName, found: &[Found; COPIES]) -> Result<u64, Unopened> {
-    let read = ours(cluster, found)?;
-    Ok(read.iter().flatten().map(|contents| contents.generation).max().unwrap_or(0))
+    let newest = read.iter().flatten().max_by_key(|contents| contents.generation).cloned();
+    let is_new = found.iter().all(|found| *found == Found::Missing);
+    let holds = read.each_ref().map(|copy| copy.as_ref().ok().map(|contents| contents.generation));
+    Ok(Opened {
+        is_lost: newest.is_none() && !is_new,
+        contents: newest.unwrap_or_else(|| Contents::new(cluster)),
+        holds,
+        trouble: read.map(|copy| copy.err().filter(|_| !is_new)),
+    })
 }
 
 /// What each copy says, or what is wrong with it, unless it belongs to somebody else.
@@ -95,7 +82,7 @@ fn ours(
     for (copy, found) in found.iter().enumerate() {
         read[copy] = match found {
             Found::Missing => Err("is missing".into()),
-            Found::Unreadable => Err("cannot be read".into()),
+            Found::Unreadable(why) => Err(format!("cannot be read: {why}")),
             Found::Bytes(bytes) => match decode(Kind::Copy, cluster, bytes) {
                 Ok(contents) => Ok(contents),
                 Err(bad @ Bad::Damaged(_)) => Err(bad.to_string()),
@@ -109,39 +96,52 @@ fn ours(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Change, Command, Key, encode};
+    use crate::protocol::{Change, Key, encode};
 
     const CLUSTER: ClusterName = ClusterName(1);
 
     fn copy(generation: u64, value: &str) -> Found {
         let mut contents = Contents::new(CLUSTER);
-        let command = Command::Change(Change::set(Key::new("a").unwrap(), value.as_bytes()));
-        contents.apply(generation, None, &command).unwrap();
+        contents.change(generation, None, &Change::set(Key::new("a").unwrap(), value.as_bytes())).unwrap();
         Found::Bytes(encode(Kind::Copy, &contents))
     }
 
-    fn open(known: u64, found: [Found; 2]) -> Result<(u64, [bool; 2]), Unopened> {
-        choose(CLUSTER, known, found).map(|(contents, same)| (contents.generation, same))
+    fn unreadable() -> Found {
+        Found::Unreadable("Permission denied".into())
     }
 
     #[test]
-    fn the_newest_whole_copy_wins_in_either_place() {
-        for other in [Found::Missing, Found::Unreadable, Found::Bytes(vec![0; 99]), copy(3, "x")] {
-            assert_eq!(open(4, [copy(4, "y"), other.clone()]), Ok((4, [true, false])));
-            assert_eq!(open(0, [other, copy(4, "y")]), Ok((4, [false, true])));
+    fn the_newest_whole_copy_wins_in_either_place_and_the_other_is_known_to_lack_it() {
+        for (other, holds) in [
+            (Found::Missing, None),
+            (unreadable(), None),
+            (Found::Bytes(vec![0; 99]), None),
+            (copy(3, "x"), Some(3)),
+        ] {
+            let [here, there] = [[copy(4, "y"), other.clone()], [other, copy(4, "y")]]
+                .map(|found| open(CLUSTER, &found).unwrap());
+            assert!(here.contents.generation == 4 && there.contents == here.contents && !here.is_lost);
+            assert_eq!((here.holds, there.holds), ([Some(4), holds], [holds, Some(4)]));
+            assert_eq!((here.trouble[1].is_some(), here.trouble[0].is_some()), (holds.is_none(), false));
         }
-        assert_eq!(open(0, [copy(4, "y"), copy(4, "y")]), Ok((4, [true, true])));
+    }
+
+    #[test]
+    fn a_node_that_never_had_a_copy_is_not_taken_for_one_that_lost_both() {
+        let new = open(CLUSTER, &[Found::Missing, Found::Missing]).unwrap();
+        assert_eq!((new.contents.generation, new.is_lost, new.trouble), (0, false, [None, None]));
+        let lost = open(CLUSTER, &[unreadable(), Found::Bytes(Vec::new())]).unwrap();
+        assert!(lost.contents.generation == 0 && lost.is_lost);
+        let trouble = lost.trouble.map(Option::unwrap);
+        assert!(trouble[0].contains("Permission denied") && trouble[1].contains("cut off"), "{trouble:?}");
     }
 
     #[test]
     fn what_must_not_be_guessed_is_refused() {
         let foreign = Found::Bytes(encode(Kind::Copy, &Contents::new(ClusterName(2))));
         let bad = Bad::Foreign(ClusterName(2));
-        assert_eq!(open(0, [copy(4, "y"), foreign]), Err(Unopened::NotOurs { copy: 1, bad }));
-        let differ = open(0, [copy(4, "y"), copy(4, "x")]);
+        assert_eq!(open(CLUSTER, &[copy(4, "y"), foreign]), Err(Unopened::NotOurs { copy: 1, bad }));
+        let differ = open(CLUSTER, &[copy(4, "y"), copy(4, "x")]);
         assert_eq!(differ, Err(Unopened::Contradiction { generation: 4 }));
-        assert_eq!(open(5, [Found::Missing, copy(4, "x")]), Err(Unopened::Old { found: 4, known: 5 }));
-        let none = open(0, [Found::Missing, Found::Bytes(Vec::new())]).unwrap_err();
-        assert!(none.to_string().contains("missing") && none.to_string().contains("cut off"), "{none}");
     }
 }

@@ -1,35 +1,23 @@
-//! How changes become durable in two copies.
+//! How contents become durable in two copies.
 //!
 //! A *save* writes all contents to one copy and then to the other: to a new file, synced, which then takes the copy's name, and
-//! the directory synced. All changes that wait go into the next save, each with a generation of its own.
+//! the directory synced. Contents that come meanwhile wait; of several the newest is saved.
 //!
 //! Guarantees:
 //! - A copy is replaced by one step that happens or does not, and never both copies at once; the one that holds the newest
-//!   generation comes last. So at every moment one whole copy of the newest or the generation before it stands.
-//! - A command is answered as done when its save is durable in one copy at least, and the other holds it too or has failed.
-//!   Nothing is shown before.
-//! - A save that fails in both copies may have reached a disk. Its generation is never used again, so that whatever comes to light
-//!   after a crash is recognised as older than what was saved later.
-//! - What is found when the registry is opened is made durable before it is shown: a process that ended may have left it
-//!   in the system's memory only.
+//!   generation comes last. So at every moment one whole copy of the newest generation or one before it stands.
+//! - Contents are reported as saved when they are durable in one copy at least, and the other holds them too or has failed.
 //! - After a failed step the new file is begun afresh: a sync that is tried again may report as written what was dropped.
 //!
-//! Whoever drives it carries out one [`Step`] at a time, as told, and reports it. Must not know files, nor who asks.
+//! Contents of one generation are the same wherever they are. Whoever drives it carries out one [`Step`] at a time, as told, and
+//! reports it. Must not know files, nor what contents say.
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::{
-    Changed, ClusterName, Command, Contents, Found, Kind, Origin, Refused, Unopened, encode,
-    limits::{QUEUED_BYTES_MAX, QUEUED_MAX},
-    open::{choose, newest},
-};
+use super::{Contents, Kind, encode};
 
 /// Copies that are kept.
 pub const COPIES: usize = 2;
-
-/// Finds the answer to a command; means nothing here.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Ticket(pub u64);
 
 /// What is to be done to a copy. Each may fail and may then have happened all the same.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,22 +30,13 @@ pub enum Step {
     Replace,
     /// Make the name durable.
     SyncName,
-    /// Make the copy that stands there durable, and its name.
-    Confirm,
 }
 
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Somebody wants a command done.
-    Submit {
-        /// For the answer.
-        ticket: Ticket,
-        /// By which a command is recognised when it is sent again; done once only.
-        origin: Option<Origin>,
-        /// What.
-        command: Command,
-    },
+    /// There are newer contents.
+    Save(Arc<Contents>),
     /// The step that was given out last is over; whether it succeeded.
     Stepped(bool),
     /// A while has passed: try a copy again that failed.
@@ -69,118 +48,36 @@ pub enum Event {
 pub enum Action {
     /// Do this to a copy and report it.
     Step(usize, Step),
-    /// A command is over: the generation that it made, durable, or why not.
-    Answer(Ticket, Result<u64, Failed>),
-    /// This was done, in the order of generations; the contents show it.
-    Changed(Changed),
-}
-
-/// Why a command was not done.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Failed {
-    /// It cannot be done; nothing has changed.
-    #[error(transparent)]
-    Refused(#[from] Refused),
-    /// Neither copy could be written.
-    #[error(
-        "neither copy of the registry can be written (generation {generation}): make room or mend the disks; whether the change was made is known after the next start or the next change"
-    )]
-    Unsaved {
-        /// The generation of the save.
-        generation: u64,
-    },
-}
-
-struct Waiting {
-    ticket: Ticket,
-    origin: Option<Origin>,
-    command: Command,
+    /// Everything up to this generation is durable.
+    Saved(u64),
 }
 
 struct Save {
-    next: Arc<Contents>,
+    generation: u64,
     image: Arc<[u8]>,
-    answers: Vec<(Ticket, Result<u64, Refused>)>,
-    changes: Vec<Changed>,
     /// The copy under way.
     copy: usize,
     step: Step,
-    /// The copies after it, and whether each needs only be confirmed.
-    rest: VecDeque<(usize, bool)>,
+    /// The copies after it.
+    rest: VecDeque<usize>,
 }
 
-/// The registry of one node: its contents, and two copies of them.
+/// Keeps the two copies of one node.
 pub struct Store {
-    contents: Arc<Contents>,
-    /// The highest generation that a save ever had.
-    used: u64,
-    /// What each copy is known to hold, durable.
+    /// What the copies are to hold.
+    newest: Option<Arc<Contents>>,
+    /// The generation that each copy is known to hold.
     holds: [Option<u64>; COPIES],
-    queue: VecDeque<Waiting>,
-    queued_bytes: usize,
     save: Option<Save>,
-    /// Which copies were found to say just what the contents say, until these are durable: they need only be confirmed.
-    found: [bool; COPIES],
-    ready: bool,
+    /// The last generation that was reported as saved.
+    saved: u64,
 }
 
 impl Store {
-    /// Opens the registry of `cluster` from what was found in its two places; `known` is the newest generation that the
-    /// cluster remembers elsewhere (0: none). Nothing is shown before [`Store::is_ready`].
-    ///
-    /// # Errors
-    /// Why neither copy is believed.
-    pub fn open(
-        cluster: ClusterName,
-        known: u64,
-        found: [Found; COPIES],
-        out: &mut impl FnMut(Action),
-    ) -> Result<Self, Unopened> {
-        let (contents, found) = choose(cluster, known, found)?;
-        Ok(Self::begin(contents, found, out))
-    }
-
-    /// A new registry, empty, whatever stands in its two places.
-    pub fn create(cluster: ClusterName, out: &mut impl FnMut(Action)) -> Self {
-        Self::begin(Contents::new(cluster), [false; COPIES], out)
-    }
-
-    /// Makes a registry of a backup, above all generations that are known or were found: for when [`Store::open`] fails.
-    ///
-    /// # Errors
-    /// A copy belongs to somebody else, the backup to another cluster, or no generation is left.
-    pub fn restore(
-        cluster: ClusterName,
-        known: u64,
-        found: [Found; COPIES],
-        backup: Arc<Contents>,
-        out: &mut impl FnMut(Action),
-    ) -> Result<Self, Unopened> {
-        let above = newest(cluster, &found)?.max(known).max(backup.generation);
-        let mut contents = Contents::new(cluster);
-        contents.apply(above.saturating_add(1), None, &Command::Restore(backup))?;
-        Ok(Self::begin(contents, [false; COPIES], out))
-    }
-
-    fn begin(contents: Contents, found: [bool; COPIES], out: &mut impl FnMut(Action)) -> Self {
-        let mut store = Self {
-            used: contents.generation,
-            contents: Arc::new(contents),
-            holds: [None; COPIES],
-            queue: VecDeque::new(),
-            queued_bytes: 0,
-            save: None,
-            found,
-            ready: false,
-        };
-        store.save(Arc::clone(&store.contents), Vec::new(), Vec::new(), out);
-        store
-    }
-
-    /// Whether what was opened is durable and may be shown.
+    /// Copies that hold these generations; `None`: nothing that is whole. Writes nothing before there is something to save.
     #[must_use]
-    pub fn is_ready(&self) -> bool {
-        self.ready
+    pub fn new(holds: [Option<u64>; COPIES]) -> Self {
+        Self { newest: None, holds, save: None, saved: 0 }
     }
 
     /// Whether a step is under way.
@@ -189,105 +86,46 @@ impl Store {
         self.save.is_some()
     }
 
-    /// What is durable.
-    ///
-    /// # Panics
-    /// When nothing is yet ([`Store::is_ready`]).
+    /// Whether each copy holds what it is to hold.
     #[must_use]
-    pub fn contents(&self) -> &Arc<Contents> {
-        assert!(self.ready, "nothing is shown before it is durable");
-        &self.contents
-    }
-
-    /// The generation that each copy is known to hold; `None`: it failed.
-    #[must_use]
-    pub fn holds(&self) -> [Option<u64>; COPIES] {
-        self.holds
+    pub fn is_whole(&self) -> [bool; COPIES] {
+        let newest = self.newest.as_ref().map(|contents| contents.generation);
+        self.holds.map(|holds| newest.is_none_or(|newest| holds == Some(newest)))
     }
 
     /// Takes what happened and says what is to be done.
     ///
     /// # Panics
-    /// A step is reported that was not given out.
+    /// Contents are to be saved that are not newer than the last, or a step is reported that was not given out.
     pub fn handle(&mut self, event: Event, out: &mut impl FnMut(Action)) {
         match event {
-            Event::Submit { ticket, origin, command } => {
-                self.queued_bytes += command.bytes();
-                if self.queue.len() >= QUEUED_MAX || self.queued_bytes > QUEUED_BYTES_MAX {
-                    self.queued_bytes -= command.bytes();
-                    return out(Action::Answer(ticket, Err(Refused::Busy.into())));
+            Event::Save(contents) => {
+                let last = self.newest.as_ref().map(|newest| newest.generation);
+                assert!(last < Some(contents.generation), "generations go up");
+                self.newest = Some(contents);
+                if self.save.is_none() {
+                    self.begin(out);
                 }
-                self.queue.push_back(Waiting { ticket, origin, command });
             }
             Event::Stepped(succeeded) => self.stepped(succeeded, out),
-            Event::Repair => self.repair(out),
+            Event::Repair if self.save.is_none() => self.begin(out),
+            Event::Repair => {}
         }
-        self.next(out);
     }
 
-    fn repair(&mut self, out: &mut impl FnMut(Action)) {
-        let whole = self.holds.iter().all(|holds| *holds == Some(self.contents.generation));
-        if whole || self.save.is_some() {
-            return;
-        }
-        let mut next = Arc::clone(&self.contents);
-        if self.used > next.generation {
-            // What a failed save may have left in a copy must stay older than what is put over it.
-            self.used += 1;
-            Arc::make_mut(&mut next).generation = self.used;
-        }
-        self.save(next, Vec::new(), Vec::new(), out);
-    }
-
-    /// Begins a save of all that waits, if none is under way.
-    fn next(&mut self, out: &mut impl FnMut(Action)) {
-        if self.save.is_some() || !self.ready || self.queue.is_empty() {
-            return;
-        }
-        let mut next = Contents::clone(&self.contents);
-        self.queued_bytes = 0;
-        let (mut answers, mut changes) = (Vec::new(), Vec::new());
-        for Waiting { ticket, origin, command } in std::mem::take(&mut self.queue) {
-            let before = origin.and_then(|origin| next.done(origin));
-            let result = match before {
-                Some(generation) => Ok(generation),
-                None => next.apply(self.used.max(command.above()) + 1, origin, &command).map(|changed| {
-                    self.used = changed.generation;
-                    let generation = changed.generation;
-                    changes.push(changed);
-                    generation
-                }),
-            };
-            answers.push((ticket, result));
-        }
-        if changes.is_empty() {
-            // Every answer follows from what is durable.
-            for (ticket, result) in answers {
-                out(Action::Answer(ticket, result.map_err(Failed::Refused)));
-            }
-            return;
-        }
-        self.save(Arc::new(next), answers, changes, out);
-    }
-
-    fn save(
-        &mut self,
-        next: Arc<Contents>,
-        answers: Vec<(Ticket, Result<u64, Refused>)>,
-        changes: Vec<Changed>,
-        out: &mut impl FnMut(Action),
-    ) {
-        let generation = next.generation;
+    /// Begins a save of the newest contents to the copies that lack them.
+    fn begin(&mut self, out: &mut impl FnMut(Action)) {
+        let Some(newest) = &self.newest else { return };
+        let generation = newest.generation;
         let mut order: Vec<usize> =
             (0..COPIES).filter(|copy| self.holds[*copy] != Some(generation)).collect();
-        // What stands is confirmed first; of what is replaced, the copy that holds the newest comes last.
-        order.sort_by_key(|copy| (!self.found[*copy], self.holds[*copy]));
-        let mut rest: VecDeque<_> = order.into_iter().map(|copy| (copy, self.found[copy])).collect();
-        let image: Arc<[u8]> = encode(Kind::Copy, &next).into();
-        let (copy, confirm) = rest.pop_front().expect("a copy does not hold it yet");
-        let step = first(confirm, &image);
+        order.sort_by_key(|copy| self.holds[*copy]);
+        let mut rest = VecDeque::from(order);
+        let Some(copy) = rest.pop_front() else { return };
+        let image: Arc<[u8]> = encode(Kind::Copy, newest).into();
+        let step = Step::Write(Arc::clone(&image));
         out(Action::Step(copy, step.clone()));
-        self.save = Some(Save { next, image, answers, changes, copy, step, rest });
+        self.save = Some(Save { generation, image, copy, step, rest });
     }
 
     fn stepped(&mut self, succeeded: bool, out: &mut impl FnMut(Action)) {
@@ -296,141 +134,103 @@ impl Store {
             Step::Write(_) => Some(Step::Sync),
             Step::Sync => Some(Step::Replace),
             Step::Replace => Some(Step::SyncName),
-            Step::SyncName | Step::Confirm => None,
+            Step::SyncName => None,
         };
         match further.filter(|_| succeeded) {
             Some(step) => {
                 if step == Step::Replace {
                     // From here until its name is durable it may hold either.
-                    (self.holds[save.copy], self.found[save.copy]) = (None, false);
+                    self.holds[save.copy] = None;
                 }
                 save.step = step.clone();
                 return out(Action::Step(save.copy, step));
             }
-            None if succeeded => self.holds[save.copy] = Some(save.next.generation),
+            None if succeeded => self.holds[save.copy] = Some(save.generation),
             None => {}
         }
-        if let Some((copy, confirm)) = save.rest.pop_front() {
-            save.copy = copy;
-            save.step = first(confirm, &save.image);
+        if let Some(copy) = save.rest.pop_front() {
+            (save.copy, save.step) = (copy, Step::Write(Arc::clone(&save.image)));
             return out(Action::Step(copy, save.step.clone()));
         }
-        self.saved(out);
+        self.ended(out);
     }
 
-    fn saved(&mut self, out: &mut impl FnMut(Action)) {
-        let Save { next, answers, changes, .. } = self.save.take().expect("a save is under way");
-        let generation = next.generation;
-        let durable = self.holds.contains(&Some(generation));
-        if durable {
-            self.found = [false; COPIES];
-            self.contents = next;
-            self.ready = true;
-            changes.into_iter().for_each(|changed| out(Action::Changed(changed)));
+    fn ended(&mut self, out: &mut impl FnMut(Action)) {
+        let Save { generation, .. } = self.save.take().expect("a save is under way");
+        if self.holds.contains(&Some(generation)) && generation > self.saved {
+            self.saved = generation;
+            out(Action::Saved(generation));
         }
-        for (ticket, result) in answers {
-            let result =
-                if durable { result.map_err(Failed::Refused) } else { Err(Failed::Unsaved { generation }) };
-            out(Action::Answer(ticket, result));
+        // After a failure a while must pass first.
+        if self.newest.as_ref().is_some_and(|newest| newest.generation > generation) {
+            self.begin(out);
         }
     }
-}
-
-fn first(confirm: bool, image: &Arc<[u8]>) -> Step {
-    if confirm { Step::Confirm } else { Step::Write(Arc::clone(image)) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Change, EDITS_MAX, Edit, Key, VALUE_MAX, What, decode};
+    use crate::protocol::ClusterName;
 
-    const CLUSTER: ClusterName = ClusterName(1);
+    fn contents(generation: u64) -> Arc<Contents> {
+        let mut contents = Contents::new(ClusterName(1));
+        contents.generation = generation;
+        Arc::new(contents)
+    }
 
-    /// Has the store handle an event; the step that it gives out, and its answers.
-    fn handle(store: &mut Store, event: Event) -> (Option<(usize, Step)>, Vec<Result<u64, Failed>>) {
-        let (mut step, mut answers) = (None, Vec::new());
+    /// Has the store handle an event; the copy whose step it gives out, and what it reports as saved.
+    fn handle(store: &mut Store, event: Event) -> (Option<usize>, Option<u64>) {
+        let (mut copy, mut saved) = (None, None);
         store.handle(event, &mut |action| match action {
-            Action::Step(copy, next) => step = Some((copy, next)),
-            Action::Answer(_, result) => answers.push(result),
-            Action::Changed(_) => {}
+            Action::Step(at, _) => copy = Some(at),
+            Action::Saved(generation) => saved = Some(generation),
         });
-        (step, answers)
+        (copy, saved)
     }
 
-    fn created() -> Store {
-        let mut store = Store::create(CLUSTER, &mut |_| ());
-        while store.is_busy() {
-            handle(&mut store, Event::Stepped(true));
+    /// Carries a save out; copies that are `sick` fail. The order of copies, and what was saved.
+    fn save(store: &mut Store, event: Event, sick: [bool; COPIES]) -> (Vec<usize>, Option<u64>) {
+        let (mut copy, mut saved) = handle(store, event);
+        let mut order = Vec::new();
+        while let Some(at) = copy {
+            order.push(at);
+            (copy, saved) = handle(store, Event::Stepped(!sick[at]));
         }
-        assert!(store.is_ready());
-        store
-    }
-
-    fn submit(change: Change) -> Event {
-        Event::Submit { ticket: Ticket(0), origin: None, command: Command::Change(change) }
-    }
-
-    fn set(key: &str) -> Event {
-        submit(Change::set(Key::new(key).unwrap(), b""))
-    }
-
-    #[test]
-    fn a_repair_is_newer_than_what_a_failed_save_may_have_left() {
-        let mut store = created();
-        handle(&mut store, set("a"));
-        // Written, synced, in its place, but for how long; and the other is not even written.
-        for succeeded in [true, true, true, false] {
-            handle(&mut store, Event::Stepped(succeeded));
-        }
-        let (_, answers) = handle(&mut store, Event::Stepped(false));
-        assert_eq!(answers, [Err(Failed::Unsaved { generation: 1 })]);
-        let (step, _) = handle(&mut store, Event::Repair);
-        let Some((0, Step::Write(image))) = step else { panic!("{step:?}") };
-        let put = decode(Kind::Copy, CLUSTER, &image).unwrap();
-        assert_eq!((put.generation(), put.keys()), (2, 0));
+        order.dedup();
+        (order, saved)
     }
 
     #[test]
     fn the_copy_that_holds_the_newest_is_replaced_last() {
-        let mut store = created();
-        let (step, _) = handle(&mut store, set("a"));
-        assert!(matches!(step, Some((0, Step::Write(_)))));
-        // The first fails: only the second holds it.
-        handle(&mut store, Event::Stepped(false));
-        while store.is_busy() {
-            handle(&mut store, Event::Stepped(true));
-        }
-        assert_eq!(store.holds(), [Some(0), Some(1)]);
-        handle(&mut store, set("b"));
-        while store.is_busy() {
-            let first = store.holds()[0] != Some(2);
-            handle(&mut store, Event::Stepped(first));
-        }
-        assert_eq!(store.holds(), [Some(2), Some(1)]);
-        let (step, _) = handle(&mut store, set("c"));
-        assert!(matches!(step, Some((1, Step::Write(_)))), "{step:?}");
+        let mut store = Store::new([Some(4), Some(3)]);
+        let well = [false; COPIES];
+        assert_eq!(save(&mut store, Event::Save(contents(5)), well), (vec![1, 0], Some(5)));
+        assert_eq!(save(&mut store, Event::Save(contents(6)), [true, false]), (vec![0, 1], Some(6)));
+        assert_eq!(store.is_whole(), [false, true]);
+        assert_eq!(save(&mut store, Event::Save(contents(7)), [false, true]), (vec![0, 1], Some(7)));
+        assert_eq!(save(&mut store, Event::Save(contents(8)), well), (vec![1, 0], Some(8)));
     }
 
     #[test]
-    fn what_waits_is_bounded_by_number_and_bytes() {
-        let mut store = created();
-        let busy = vec![Err(Failed::Refused(Refused::Busy))];
-        for _ in 0..=QUEUED_MAX {
-            assert_eq!(handle(&mut store, set("a")).1, []);
-        }
-        assert_eq!(handle(&mut store, set("a")).1, busy);
+    fn what_is_durable_in_neither_is_not_saved_before_it_is() {
+        let mut store = Store::new([None; COPIES]);
+        assert_eq!(save(&mut store, Event::Save(contents(1)), [true; COPIES]), (vec![0, 1], None));
+        assert_eq!(save(&mut store, Event::Repair, [true; COPIES]), (vec![0, 1], None));
+        assert_eq!(save(&mut store, Event::Repair, [true, false]), (vec![0, 1], Some(1)));
+        // It was said already.
+        assert_eq!(save(&mut store, Event::Repair, [false; COPIES]), (vec![0], None));
+        assert_eq!(save(&mut store, Event::Repair, [false; COPIES]), (vec![], None));
+    }
 
-        let mut store = created();
-        let value: Arc<[u8]> = vec![0; VALUE_MAX].into();
-        let edit = |n| Edit {
-            key: Key::new(&format!("{n}")).unwrap(),
-            expect: None,
-            what: What::Set(Arc::clone(&value)),
-        };
-        let large = Change((0..EDITS_MAX / 8).map(edit).collect());
-        let taken = (0..).take_while(|_| handle(&mut store, submit(large.clone())).1.is_empty()).count();
-        assert_eq!(taken, 4, "one is being saved, three of 8 MiB wait");
-        assert_eq!(handle(&mut store, set("a")).1, [], "what is small still has room");
+    #[test]
+    fn of_what_comes_during_a_save_the_newest_is_saved_next() {
+        let mut store = Store::new([None; COPIES]);
+        handle(&mut store, Event::Save(contents(1)));
+        assert_eq!(handle(&mut store, Event::Save(contents(2))), (None, None));
+        assert_eq!(handle(&mut store, Event::Save(contents(3))), (None, None));
+        let said: Vec<u64> = (0..16).filter_map(|_| handle(&mut store, Event::Stepped(true)).1).collect();
+        assert_eq!(said, [1, 3]);
+        assert!(!store.is_busy());
     }
 }

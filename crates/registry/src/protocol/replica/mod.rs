@@ -1,0 +1,455 @@
+//! One order of commands for all members of a view, each of which keeps two copies of its own.
+//!
+//! The member with the lowest id *coordinates* ([`lead`]). When a view begins it asks every member which generation it has, and the voting
+//! state which it remembers; all members go on from the newest, as the first generation of the epoch. From then on each command gets a place in the
+//! order and is sent to all; every member does it on the same contents, so all come to the same, be it that it is refused. It is *committed* when
+//! all members have everything up to it durable, and only then shown, and answered by the member where it was asked for.
+//!
+//! | what holds | why |
+//! |---|---|
+//! | contents of one generation are the same everywhere | it is its epoch and a number in it, and one member in an epoch gives it |
+//! | what was answered is in every later view | every member of the view had it durable; a view of others only begins when one has it, for nothing is committed in an epoch before the voting state remembers that it began |
+//! | a command is done once | who asks sends it again to the next coordinator under its number, and contents know the last one of each node; who asks has one under way |
+//! | what is read after a look is as new as everything answered before it | a look has its place in the order |
+//! | what is told of changes is told in order | only what is committed is shown; where a member must take over the contents of another, it is told to read anew |
+//!
+//! Messages of an older epoch are dropped, those of a newer one wait for the view. Asks of its surroundings: messages between two lives arrive in
+//! order, once, or not at all after a death; a life that is not in a view has stopped before any member is told the view; what the voting state
+//! answers to [`Act::Remember`] was read after it was asked. Must not know how views are decided, nor disks and clocks.
+
+mod lead;
+
+use std::{collections::VecDeque, sync::Arc};
+
+use plexus_base::{Epoch, Incarnation, NodeId, NodeSet};
+
+use self::lead::{Lead, Say};
+use super::{
+    Body, Changed, Command, Contents, Message, Opened, Origin, Refused,
+    limits::{GENERATION_MAX, PARKED_MAX, QUEUED_BYTES_MAX, QUEUED_MAX},
+};
+
+/// Finds the answer to a command; means nothing here.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ticket(pub u64);
+
+/// The members that decide together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct View {
+    /// Its number.
+    pub epoch: Epoch,
+    /// Who is in it.
+    pub members: NodeSet,
+}
+
+/// What happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Happened {
+    /// A view with this node in it is open, newer than the last.
+    View(View),
+    /// A message came, of the life of a node that is in the view that it speaks of.
+    Message(NodeId, Message),
+    /// Somebody here wants a command done.
+    Ask(Ticket, Command),
+    /// Contents up to this generation are durable here.
+    Saved(u64),
+    /// Asked by [`Act::Remember`] in this epoch, the voting state remembers this generation, or did before.
+    Remembered(Epoch, u64),
+}
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Act {
+    /// Send to another member.
+    Send(NodeId, Message),
+    /// Make these contents durable here; of several the newest will do.
+    Save(Arc<Contents>),
+    /// Have the voting state remember this generation (0: none), then say which is the greatest that it remembers.
+    Remember(Epoch, u64),
+    /// This is committed, and these are the contents with it.
+    Show(Changed, Arc<Contents>),
+    /// What came of a command that was asked for here.
+    Done(Ticket, Result<u64, Refused>),
+    /// A member sent what none sends.
+    Fault(NodeId, &'static str),
+}
+
+/// Something in the order that is not committed yet.
+struct Entry {
+    order: u64,
+    /// All contents with it.
+    contents: Arc<Contents>,
+    changed: Option<Changed>,
+    /// Whose command it was, and what came of it.
+    done: Option<(Origin, Result<u64, Refused>)>,
+}
+
+/// One member.
+pub struct Replica {
+    me: NodeId,
+    incarnation: Incarnation,
+    view: Option<View>,
+    /// It had copies, and none of them is whole.
+    is_lost: bool,
+    /// With everything received.
+    accepted: Arc<Contents>,
+    /// The generation up to which it is durable.
+    saved: u64,
+    shown: Option<Arc<Contents>>,
+    /// The last place in the order of the view that was received; none before the view begins.
+    received: Option<u64>,
+    /// Up to which place the coordinator was told that all is durable.
+    told: Option<u64>,
+    pending: VecDeque<Entry>,
+    lead: Option<Lead>,
+    /// What it has said to itself.
+    own: VecDeque<Body>,
+    /// Messages of newer epochs.
+    parked: Vec<(NodeId, Message)>,
+    /// Commands asked for here; the first was sent, under this number.
+    asked: VecDeque<(Ticket, Command)>,
+    asked_bytes: usize,
+    number: u64,
+}
+
+impl Replica {
+    /// A node that is in no view yet and has found this.
+    #[must_use]
+    pub fn new(me: NodeId, incarnation: Incarnation, opened: &Opened) -> Self {
+        Self {
+            me,
+            incarnation,
+            view: None,
+            is_lost: opened.is_lost,
+            accepted: Arc::new(opened.contents.clone()),
+            saved: 0,
+            shown: None,
+            received: None,
+            told: None,
+            pending: VecDeque::new(),
+            lead: None,
+            own: VecDeque::new(),
+            parked: Vec::new(),
+            asked: VecDeque::new(),
+            asked_bytes: 0,
+            number: 1,
+        }
+    }
+
+    /// What is committed, as far as this member was told; nothing before its first view has begun.
+    #[must_use]
+    pub fn contents(&self) -> Option<&Arc<Contents>> {
+        self.shown.as_ref()
+    }
+
+    /// Where this node coordinates: whom the others wait for, to begin the view or to commit what was asked for.
+    #[must_use]
+    pub fn awaited(&self) -> NodeSet {
+        self.lead.as_ref().map_or(NodeSet::EMPTY, Lead::awaited)
+    }
+
+    /// Takes what happened and says what is to be done, in order.
+    ///
+    /// # Panics
+    /// A view is older than the last, or without this node.
+    pub fn handle(&mut self, happened: Happened, out: &mut impl FnMut(Act)) {
+        match happened {
+            Happened::View(view) => self.view(view, out),
+            Happened::Message(from, message) => self.message(from, message, out),
+            Happened::Ask(ticket, command) => self.ask(ticket, command, out),
+            Happened::Saved(generation) => {
+                self.saved = self.saved.max(generation);
+                self.durable(out);
+            }
+            Happened::Remembered(epoch, known) => {
+                if self.view.is_some_and(|view| view.epoch == epoch) {
+                    self.lead(out, |lead, says| lead.remembered(known, says));
+                }
+            }
+        }
+        while let Some(body) = self.own.pop_front() {
+            self.take(self.me, body, out);
+        }
+    }
+
+    fn view(&mut self, view: View, out: &mut impl FnMut(Act)) {
+        assert!(self.view.is_none_or(|old| old.epoch < view.epoch), "views come in order");
+        assert!(view.members.contains(self.me) && first(view.epoch) <= GENERATION_MAX, "not a view of mine");
+        (self.view, self.received, self.told) = (Some(view), None, None);
+        self.lead = (view.members.lowest() == Some(self.me)).then(|| Lead::new(view));
+        if self.lead.is_some() {
+            out(Act::Remember(view.epoch, 0));
+        }
+        let (generation, is_lost) = (self.accepted.generation, self.is_lost);
+        self.to_coordinator(Body::Have { generation, is_lost }, out);
+        self.ask_first(out);
+        for (from, message) in std::mem::take(&mut self.parked) {
+            self.message(from, message, out);
+        }
+    }
+
+    fn message(&mut self, from: NodeId, message: Message, out: &mut impl FnMut(Act)) {
+        match self.view {
+            Some(view) if message.epoch < view.epoch => {}
+            Some(view) if message.epoch == view.epoch => {
+                if view.members.contains(from) && from != self.me {
+                    self.take(from, message.body, out);
+                } else {
+                    out(Act::Fault(from, "a message of no member"));
+                }
+            }
+            _ => self.park(from, message, out),
+        }
+    }
+
+    /// Keeps what a member of a newer view said; what it said in one before that is void.
+    fn park(&mut self, from: NodeId, message: Message, out: &mut impl FnMut(Act)) {
+        self.parked.retain(|(node, parked)| *node != from || parked.epoch >= message.epoch);
+        if self.parked.iter().filter(|(node, _)| *node == from).count() >= PARKED_MAX {
+            return out(Act::Fault(from, "more messages than a member sends before all are there"));
+        }
+        self.parked.push((from, message));
+    }
+
+    /// Takes what a member of the view says, this one too.
+    fn take(&mut self, from: NodeId, body: Body, out: &mut impl FnMut(Act)) {
+        let Some(view) = self.view else { return };
+        let is_coordinator = view.members.lowest() == Some(from);
+        let is_for_lead = match body {
+            Body::Have { .. } | Body::Ask(..) | Body::Durable(_) => true,
+            // A member sends it as it was asked to, the coordinator to begin; to itself first the one, then the other.
+            Body::Whole(_) => self.lead.as_ref().is_some_and(Lead::is_fetching),
+            Body::Fetch | Body::Begin | Body::Closed { .. } | Body::Do(..) | Body::Committed(_) => false,
+        };
+        if is_for_lead && self.lead.is_some() {
+            return self.lead(out, |lead, says| lead.take(from, body, says));
+        }
+        if is_for_lead || !is_coordinator {
+            return out(Act::Fault(from, "what a member says to the coordinator, or the other way round"));
+        }
+        let fits = match body {
+            Body::Fetch if self.received.is_none() => {
+                self.to_coordinator(Body::Whole(Arc::clone(&self.accepted)), out);
+                true
+            }
+            Body::Whole(contents) => self.whole(view, contents, out),
+            Body::Begin => self.begin(view, out),
+            Body::Closed { number, found, known } => {
+                self.answered(number, Err(Refused::Closed { found, known }), out);
+                true
+            }
+            Body::Do(order, origin, command) => self.next(view, order, origin, &command, out),
+            Body::Committed(order) => self.committed(order, out),
+            _ => false,
+        };
+        if !fits {
+            out(Act::Fault(from, "what does not follow what it said before"));
+        }
+    }
+
+    /// The view begins with contents that this member lacks.
+    fn whole(&mut self, view: View, contents: Arc<Contents>, out: &mut impl FnMut(Act)) -> bool {
+        let generation = contents.generation;
+        if self.received.is_some()
+            || generation != first(view.epoch)
+            || generation <= self.accepted.generation
+        {
+            return false;
+        }
+        self.pending.clear();
+        self.is_lost = false;
+        self.received = Some(0);
+        let changed = Changed { generation, whole: true, keys: Vec::new() };
+        self.push(Entry { order: 0, contents, changed: Some(changed), done: None }, out);
+        true
+    }
+
+    /// The view begins with what this member has. That is committed with it; but what is asked for here is asked again in this view, so
+    /// it is not answered before.
+    fn begin(&mut self, view: View, out: &mut impl FnMut(Act)) -> bool {
+        let generation = first(view.epoch);
+        if self.received.is_some() || generation <= self.accepted.generation {
+            return false;
+        }
+        for entry in &mut self.pending {
+            (entry.order, entry.done) = (0, None);
+        }
+        self.received = Some(0);
+        let mut contents = Contents::clone(&self.accepted);
+        contents.generation = generation;
+        let changed = Changed { generation, whole: false, keys: Vec::new() };
+        self.push(Entry { order: 0, contents: Arc::new(contents), changed: Some(changed), done: None }, out);
+        true
+    }
+
+    /// Takes the next command of the order.
+    fn next(
+        &mut self,
+        view: View,
+        order: u64,
+        origin: Origin,
+        command: &Command,
+        out: &mut impl FnMut(Act),
+    ) -> bool {
+        if self.received.is_none_or(|received| received + 1 != order) {
+            return false;
+        }
+        self.received = Some(order);
+        let (contents, changed, result) = match self.made(view, origin, command) {
+            Ok((Some((contents, changed)), generation)) => {
+                (Arc::new(contents), Some(changed), Ok(generation))
+            }
+            Ok((None, generation)) => (Arc::clone(&self.accepted), None, Ok(generation)),
+            Err(refused) => (Arc::clone(&self.accepted), None, Err(refused)),
+        };
+        self.push(Entry { order, contents, changed, done: Some((origin, result)) }, out);
+        true
+    }
+
+    /// What a command makes, the same at every member: new contents, or nothing, and the generation that answers it.
+    fn made(
+        &self,
+        view: View,
+        origin: Origin,
+        command: &Command,
+    ) -> Result<(Option<(Contents, Changed)>, u64), Refused> {
+        let now = &self.accepted;
+        if let Some(before) = now.done(origin) {
+            return Ok((None, before));
+        }
+        let generation = now.generation + 1;
+        if *command != Command::Look && epoch_of(generation) != view.epoch {
+            return Err(Refused::Generation { generation: now.generation });
+        }
+        let mut next;
+        let changed = match command {
+            Command::Look => return Ok((None, now.generation)),
+            Command::Change(change) => {
+                next = Contents::clone(now);
+                next.change(generation, Some(origin), change)?
+            }
+            Command::Restore(backup) => {
+                next = Contents::clone(now);
+                next.restore(generation, Some(origin), backup)?
+            }
+        };
+        Ok((Some((next, changed)), generation))
+    }
+
+    fn push(&mut self, entry: Entry, out: &mut impl FnMut(Act)) {
+        if entry.contents.generation > self.accepted.generation {
+            self.accepted = Arc::clone(&entry.contents);
+            out(Act::Save(Arc::clone(&entry.contents)));
+        }
+        self.pending.push_back(entry);
+        self.durable(out);
+    }
+
+    /// Tells the coordinator up to which place everything is durable here.
+    fn durable(&mut self, out: &mut impl FnMut(Act)) {
+        let unsaved = self.pending.iter().find(|entry| entry.contents.generation > self.saved);
+        let up_to = match unsaved {
+            Some(entry) => entry.order.checked_sub(1),
+            None => self.received,
+        };
+        if up_to > self.told && self.received.is_some() {
+            self.told = up_to;
+            self.to_coordinator(Body::Durable(up_to.unwrap_or(0)), out);
+        }
+    }
+
+    /// Everything up to here is durable everywhere.
+    fn committed(&mut self, order: u64, out: &mut impl FnMut(Act)) -> bool {
+        if self.received < Some(order) {
+            return false;
+        }
+        while let Some(entry) = self.pending.pop_front_if(|entry| entry.order <= order) {
+            if let Some(changed) = entry.changed {
+                self.shown = Some(Arc::clone(&entry.contents));
+                out(Act::Show(changed, entry.contents));
+            }
+            if let Some((origin, result)) = entry.done
+                && (origin.node, origin.incarnation) == (self.me, self.incarnation)
+            {
+                self.answered(origin.number, result, out);
+            }
+        }
+        true
+    }
+
+    fn ask(&mut self, ticket: Ticket, command: Command, out: &mut impl FnMut(Act)) {
+        let bytes = self.asked_bytes + command.bytes();
+        let refused = if self.asked.len() >= QUEUED_MAX || bytes > QUEUED_BYTES_MAX {
+            Err(Refused::Busy)
+        } else {
+            command.check(self.accepted.cluster)
+        };
+        if let Err(refused) = refused {
+            return out(Act::Done(ticket, Err(refused)));
+        }
+        self.asked_bytes = bytes;
+        self.asked.push_back((ticket, command));
+        if self.asked.len() == 1 {
+            self.ask_first(out);
+        }
+    }
+
+    /// Sends the first command that was asked for, for the first time or again.
+    fn ask_first(&mut self, out: &mut impl FnMut(Act)) {
+        if let Some((_, command)) = self.asked.front() {
+            let origin = Origin { node: self.me, incarnation: self.incarnation, number: self.number };
+            let body = Body::Ask(origin, command.clone());
+            self.to_coordinator(body, out);
+        }
+    }
+
+    fn answered(&mut self, number: u64, result: Result<u64, Refused>, out: &mut impl FnMut(Act)) {
+        if number != self.number {
+            return;
+        }
+        if let Some((ticket, command)) = self.asked.pop_front() {
+            self.asked_bytes -= command.bytes();
+            self.number += 1;
+            out(Act::Done(ticket, result));
+            self.ask_first(out);
+        }
+    }
+
+    fn lead(&mut self, out: &mut impl FnMut(Act), doing: impl FnOnce(&mut Lead, &mut Vec<Say>)) {
+        let mut says = Vec::new();
+        if let Some(lead) = &mut self.lead {
+            doing(lead, &mut says);
+        }
+        for say in says {
+            match say {
+                Say::To(node, body) => self.send(node, body, out),
+                Say::Remember(generation) => out(Act::Remember(epoch_of(generation), generation)),
+                Say::Fault(node, what) => out(Act::Fault(node, what)),
+            }
+        }
+    }
+
+    fn to_coordinator(&mut self, body: Body, out: &mut impl FnMut(Act)) {
+        if let Some(coordinator) = self.view.and_then(|view| view.members.lowest()) {
+            self.send(coordinator, body, out);
+        }
+    }
+
+    fn send(&mut self, to: NodeId, body: Body, out: &mut impl FnMut(Act)) {
+        match self.view {
+            _ if to == self.me => self.own.push_back(body),
+            Some(View { epoch, .. }) => out(Act::Send(to, Message { epoch, body })),
+            None => {}
+        }
+    }
+}
+
+/// The epoch that made a generation.
+fn epoch_of(generation: u64) -> Epoch {
+    Epoch((generation >> 32) as u32)
+}
+
+/// The first generation of an epoch.
+fn first(epoch: Epoch) -> u64 {
+    u64::from(epoch.0) << 32
+}

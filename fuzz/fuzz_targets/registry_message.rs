@@ -1,0 +1,6 @@
+//! Messages of the registry, and their frames: whatever is taken for one has only this encoding.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _ = plexus_registry::protocol::message_any(bytes);
+});
