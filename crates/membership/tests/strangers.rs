@@ -122,6 +122,18 @@ fn a_node_that_is_not_well_says_nothing_and_ends() {
 }
 
 #[test]
+fn a_node_that_is_not_well_renews_nothing() {
+    let cluster = Cluster::new(1, &[None]);
+    let node = cluster.start(0);
+    node.watcher.wait_with(&[0]);
+    node.watcher.is_unwell.store(true, Ordering::Release);
+    let status = node.wait_status("why", |status| status.files[0].error.is_some());
+    assert!(status.files[0].error.as_ref().unwrap().contains("not well"));
+    let told = node.watcher.wait("its end", |told| told.ended.is_some());
+    assert_eq!(told.ended, Some(End::Died(Reason::LeaseOver)));
+}
+
+#[test]
 fn a_loop_that_is_stuck_is_ended_by_the_lease() {
     let cluster = Cluster::new(1, &[None]);
     let mut settings = cluster.settings(0);

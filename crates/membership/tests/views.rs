@@ -8,7 +8,7 @@ use common::{Cluster, Node, Watcher, assert_agreed, epoch};
 use plexus_base::NodeId;
 use plexus_membership::{
     protocol::{Reason, Refused, Wish},
-    runtime::{End, FencingState, Proof, WishError},
+    runtime::{End, FencingState, Membership, Proof, StartError, WishError},
 };
 
 /// Three nodes, of which one is lost and returns.
@@ -123,9 +123,55 @@ fn nodes_come_and_leave_twenty_times() {
     }
     let status = stays.status();
     assert!(status.fencing.iter().all(|fence| fence.state == FencingState::Told), "{status:#?}");
+    assert_eq!(stays.watcher.told().fenced, [], "who leaves is left alone");
     let lives: BTreeSet<u64> = status.fencing.iter().map(|fence| fence.life).collect();
     assert_eq!(lives.len(), status.fencing.len());
     assert_agreed(&watchers);
+}
+
+#[test]
+fn a_node_is_back_before_anybody_missed_it() {
+    let cluster = Cluster::new(3, &[Some(0), None, Some(2)]);
+    let mut nodes = cluster.start_all();
+    let lost = nodes.remove(1);
+    drop(lost.membership);
+    nodes.push(cluster.start(1));
+    let life = nodes[2].life;
+    for node in &nodes {
+        node.watcher.wait("the new life", |told| {
+            told.is_with(&[0, 1, 2]) && told.view().unwrap().has(NodeId(1), life)
+        });
+    }
+    assert_agreed(nodes.iter().map(|node| &node.watcher).chain([&lost.watcher]));
+}
+
+#[test]
+fn nobody_opens_a_view_for_one_whose_guest_has_not_taken_it() {
+    let cluster = Cluster::new(2, &[None]);
+    let first = cluster.start(0);
+    first.watcher.wait_with(&[0]);
+    let closed = first.watcher.gate.lock().unwrap();
+    let second = cluster.start(1);
+    let told = second.watcher.wait("the view", |told| !told.decided.is_empty());
+    let epoch = told.decided[0].epoch;
+    first.wait_status("the view to be open", |status| status.opened == epoch.0);
+    // Both have said so in the file since, and read what the other says.
+    for node in [&first, &second, &first, &second] {
+        node.membership.remember(1).unwrap();
+    }
+    assert_eq!(second.status().opened, 0);
+    drop(closed);
+    first.watcher.wait_with(&[0, 1]);
+    second.watcher.wait_with(&[0, 1]);
+}
+
+#[test]
+fn an_address_that_another_has_is_refused() {
+    let cluster = Cluster::new(1, &[None]);
+    let _first = cluster.start(0);
+    let watcher = Arc::new(Watcher::default());
+    let refused = Membership::start(cluster.settings(0), watcher).unwrap_err();
+    assert!(matches!(refused, StartError::Listen { address, .. } if address == cluster.address(0, 0)));
 }
 
 #[test]

@@ -39,6 +39,9 @@ use crate::{
     },
 };
 
+/// The last report of a node that leaves saves the others a lease; one may be lost.
+const FAREWELLS: usize = 3;
+
 /// Between two helpings of datagrams when there are more.
 const PAUSE: Nanos = Nanos::from_ms(1);
 
@@ -81,6 +84,8 @@ pub(super) struct Driver {
     told: Epoch,
     /// Lives up to which a node is not listened to.
     deaf: [Incarnation; MAX_NODES],
+    /// By node, the last life that said it leaves.
+    leavers: [Incarnation; MAX_NODES],
     wish: Option<Answer>,
     leaving: Vec<Answer>,
     remembering: Vec<SyncSender<u64>>,
@@ -119,6 +124,7 @@ impl Driver {
             priority: Priority::Ordinary,
             told: Epoch(0),
             deaf: [Incarnation(0); MAX_NODES],
+            leavers: [Incarnation(0); MAX_NODES],
             wish: None,
             leaving: Vec::new(),
             remembering: Vec::new(),
@@ -190,7 +196,10 @@ impl Driver {
             Action::Send { to, report } => {
                 if self.phase == Phase::Leaving || self.wires.guest.is_well() {
                     let message = format::message(&self.honest(&report));
-                    to.iter().for_each(|node| self.post.send(node, Kind::Report, &message));
+                    let times = if self.phase == Phase::Leaving { FAREWELLS } else { 1 };
+                    for node in (0..times).flat_map(|_| to.iter()) {
+                        self.post.send(node, Kind::Report, &message);
+                    }
                 }
             }
             Action::Turn { file, writes } => self.turn(file, writes, now),
@@ -286,6 +295,8 @@ impl Driver {
             tracing::info!(file = %id(file), "a voting file answers");
         }
         let epoch = self.member.decided().epoch;
+        let reports = contents.places.iter().filter_map(|place| place.heartbeat.good());
+        reports.for_each(|report| self.note_leaver(report));
         let ballots = contents.places.iter().filter_map(|place| place.ballot());
         if ballots.clone().any(|ballot| ballot.decided.epoch == epoch && ballot.mbal > 0) {
             self.history.balloted(now);
@@ -293,8 +304,19 @@ impl Driver {
         self.events.push_back(Event::Finished { file, result: Ok(contents) });
     }
 
+    fn note_leaver(&mut self, report: &Report) {
+        if report.leaving {
+            let leaver = &mut self.leavers[report.node.index()];
+            *leaver = (*leaver).max(report.life);
+        }
+    }
+
     fn fence(&mut self, node: NodeId, life: Incarnation) {
         self.history.fencing(node, life);
+        if self.leavers[node.index()] == life {
+            // It says itself when it has stopped; if not, its lease is waited for.
+            return;
+        }
         let (guest, inbox) = (Arc::clone(&self.wires.guest), Arc::clone(&self.wires.inbox));
         let thread = thread::Builder::new().name(format!("plexus-fence-{}", node.0));
         let fence = move || inbox.post(Input::Fenced(node, life, guest.fence(node, life)));
@@ -381,6 +403,7 @@ impl Driver {
                 let is_its = (report.node, report.life) == (from, life);
                 if is_its && life > self.deaf[from.index()] {
                     self.history.told(&report, clock::now());
+                    self.note_leaver(&report);
                     self.handle(Event::Heard(Arc::new(report)));
                 }
             }

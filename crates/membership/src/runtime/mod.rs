@@ -151,7 +151,7 @@ pub trait Guest: Send + Sync + 'static {
     /// The node acts in this view, and in none before it, when this returns. The others that wait for that wait for this.
     fn opened(&self, view: &Arc<View>, transition: &Transition);
 
-    /// Proves that a life that was put out does nothing any more. May take long; on a thread of its own. `None`: nothing is proved, and its
+    /// Proves that a life that was put out, and did not say that it leaves, does nothing any more. May take long; on a thread of its own. `None`: nothing is proved, and its
     /// lease is waited for.
     fn fence(&self, node: NodeId, life: Incarnation) -> Option<Proof>;
 

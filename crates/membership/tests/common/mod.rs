@@ -48,6 +48,8 @@ pub(crate) struct Watcher {
     pub(crate) is_unwell: AtomicBool,
     pub(crate) is_stuck: AtomicBool,
     pub(crate) proves: AtomicBool,
+    /// While it is held, views that are opened are not taken.
+    pub(crate) gate: Mutex<()>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -102,6 +104,7 @@ impl Guest for Watcher {
     }
 
     fn opened(&self, view: &Arc<View>, transition: &Transition) {
+        drop(self.gate.lock().unwrap());
         self.tell(|told| {
             assert!(told.decided.contains(view), "decided before it is opened");
             assert!(told.view().is_none_or(|last| last.epoch < view.epoch), "in order");
