@@ -9,13 +9,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{commands::Status, control::Seen, layout::ClusterDir, life::Stage};
+use crate::{
+    commands::Status,
+    control::{ANSWER_WITHIN, Seen},
+    layout::ClusterDir,
+    life::Stage,
+};
 
 /// How often a starting node is asked whether it serves.
 const ASK_EVERY: Duration = Duration::from_millis(10);
-
-/// How long a node may take to answer a request for its status.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// How to start a node: `PROGRAM node DIR NAME`, saying what it says into its log.
 #[derive(Debug)]

@@ -122,6 +122,12 @@ impl Control {
         }
     }
 
+    /// The node.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Gives up on a node that sends nothing for this long; without it, waits as long as the node lives.
     ///
     /// # Errors
@@ -152,7 +158,11 @@ impl Control {
         let mut line = serde_json::to_vec(&Request { command: command.into(), args })
             .map_err(|error| self.io(error.into()))?;
         line.push(b'\n');
-        self.stream.get_mut().write_all(&line).map_err(|error| self.failed(command, error))?;
+        match self.stream.get_mut().write_all(&line) {
+            // A node that takes no more clients has said so before it closed: that is to be read.
+            Err(error) if is_gone(&error) => {}
+            sent => sent.map_err(|error| self.failed(command, error))?,
+        }
         loop {
             line.clear();
             let read = (&mut self.stream).take(MAX_LINE).read_until(b'\n', &mut line);
@@ -171,9 +181,7 @@ impl Control {
         let (name, command) = (self.name.clone(), command.to_owned());
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ControlError::Silent { name, command },
-            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-                ControlError::Ended { name, command }
-            }
+            _ if is_gone(&error) => ControlError::Ended { name, command },
             _ => self.io(error),
         }
     }
@@ -181,4 +189,9 @@ impl Control {
     fn io(&self, source: io::Error) -> ControlError {
         ControlError::Io { name: self.name.clone(), source }
     }
+}
+
+/// Whether the other end has closed the connection.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }

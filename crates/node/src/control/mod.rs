@@ -26,7 +26,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use client::{Control, ControlError};
-pub use seen::Seen;
+pub use seen::{ANSWER_WITHIN, Seen};
+pub(crate) use server::MAX_CLIENTS;
 pub use server::Server;
 
 /// Longest line in bytes, either way.

@@ -11,6 +11,9 @@ use serde_json::Value;
 use super::{Control, ControlError};
 use crate::layout::ClusterDir;
 
+/// How long a node may take to say how it is, or what it has.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
 /// What is seen of a node from outside.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Seen<T> {

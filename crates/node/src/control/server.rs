@@ -16,7 +16,7 @@ use super::{Commands, MAX_LINE, Request, Response};
 use crate::{acceptor::Acceptor, socket};
 
 /// Most clients at a time; more are told to come later.
-const MAX_CLIENTS: usize = 64;
+pub(crate) const MAX_CLIENTS: usize = 64;
 
 /// Accepts clients until dropped. A command that runs then goes on to its end.
 pub struct Server {

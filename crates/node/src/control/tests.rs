@@ -111,6 +111,28 @@ fn a_command_notices_that_its_client_is_gone() {
 }
 
 #[test]
+fn a_full_node_is_heard_also_by_who_asks_after_it_hung_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let (dir, _server) = served(directory.path(), mpsc::channel().0);
+    let reach = || BufReader::new(UnixStream::connect(dir.socket("n1")).unwrap());
+    let line = |stream: &mut BufReader<UnixStream>| {
+        let mut line = String::new();
+        stream.read_line(&mut line).map(|_| line)
+    };
+    let clients: Vec<_> = (0..MAX_CLIENTS).map(|_| reach()).collect();
+    let mut late = Control::connect(&dir, "n1").unwrap();
+    // Connections are taken in their order: when the next one is refused and closed, so is the one before.
+    let mut next = reach();
+    assert!(line(&mut next).unwrap().contains("64 clients already"));
+    assert_eq!(line(&mut next).unwrap(), "");
+    let refused = late.call("count", json!({ "to": 1 }), |_| {}).unwrap_err();
+    assert!(refused.to_string().contains("n1: the node has 64 clients already"), "{refused}");
+    let gone = late.call("count", json!({ "to": 1 }), |_| {}).unwrap_err();
+    assert!(matches!(gone, ControlError::Ended { .. }), "{gone}");
+    drop(clients);
+}
+
+#[test]
 fn what_is_not_a_request_ends_its_connection_only() {
     let directory = tempfile::tempdir().unwrap();
     let (dir, _server) = served(directory.path(), mpsc::channel().0);
