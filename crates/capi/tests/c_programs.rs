@@ -134,7 +134,7 @@ fn waits(cluster: &Cluster) {
     let start = Instant::now();
     let waiting = |node| {
         let all = cluster.locks(node).survey(Duration::from_secs(60)).unwrap();
-        all.iter().any(|resource| !resource.waiting.is_empty())
+        all.resources.iter().any(|resource| !resource.waiting.is_empty())
     };
     while !(0..2).any(waiting) {
         assert!(start.elapsed() < LONG.unwrap(), "nobody waits");

@@ -14,4 +14,4 @@ pub use locks::{Ask, Grant, Lock, LockError, Locks, Port, Session, State, Taker,
 pub use notice::{Notice, Notices};
 pub use programs::{OF_PROGRAMS, ProgramNews};
 pub use service::{LockService, LockTask, Settings, wire};
-pub use survey::{Held, Survey, Wanted};
+pub use survey::{Held, Survey, Surveyed, Wanted};

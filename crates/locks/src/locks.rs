@@ -10,7 +10,7 @@ use std::{
         },
         mpsc,
     },
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 pub use plexus_base::locks::Grant;
@@ -211,23 +211,28 @@ impl Locks {
         Session { locks: self.clone(), owner, born: nanos_since_1970(), watches: false }
     }
 
+    /// Whether nothing is granted any more, and what is held protects nothing.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.0.state.is_stopped()
+    }
+
     /// What this node masters and somebody has or wants.
     ///
     /// # Errors
-    /// A worker did not answer within `limit`.
-    pub fn survey(&self, limit: Duration) -> Result<Vec<Survey>, mpsc::RecvTimeoutError> {
+    /// Not all workers answered within `limit`.
+    pub fn survey(&self, limit: Duration) -> Result<Survey, mpsc::RecvTimeoutError> {
+        let end = Instant::now() + limit;
         let answers = (0..self.0.workers).map(|worker| {
             let (tell, told) = mpsc::channel();
             self.0.port.submit(WorkerId(worker), LockTask::Survey(tell));
             told
         });
         let answers: Vec<_> = answers.collect();
-        let mut all = Vec::new();
-        for answer in answers {
-            all.extend(answer.recv_timeout(limit)?);
-        }
-        all.sort_by(|one, other| one.name.bytes().cmp(other.name.bytes()));
-        Ok(all)
+        let parts = answers
+            .into_iter()
+            .map(|answer| answer.recv_timeout(end.saturating_duration_since(Instant::now())));
+        Ok(Survey::joined(parts.collect::<Result<Vec<_>, _>>()?))
     }
 }
 

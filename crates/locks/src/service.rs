@@ -46,7 +46,7 @@ pub enum LockTask {
     /// It is the time that the shard asked for.
     Tick,
     /// What it masters is asked for.
-    Survey(mpsc::Sender<Vec<Survey>>),
+    Survey(mpsc::Sender<Survey>),
 }
 
 /// What a node's lock manager is made with.
@@ -186,11 +186,8 @@ impl LockService {
                 self.handle(net, Event::Tick);
             }
             LockTask::Survey(reply) => {
-                let now = clock::now();
-                let surveys =
-                    self.shard.resources().map(|(name, resource)| Survey::of(name, resource, now)).collect();
                 // Who does not wait any more does not need it.
-                let _ = reply.send(surveys);
+                let _ = reply.send(Survey::of(self.shard.resources(), clock::now()));
             }
         }
     }

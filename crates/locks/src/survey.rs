@@ -1,12 +1,24 @@
-//! What a master knows of its resources, for people.
+//! What masters know of their resources, for people: as much of it as people can read, and how much more there is.
 
 use plexus_base::{Nanos, NodeId};
 
 use crate::protocol::{Mode, Name, Resource, Token, Validity};
 
+/// Most holders and waiters of a survey, together: a worker does nothing else while it writes them down, and has up to millions.
+const ROWS_MAX: usize = 10_000;
+
+/// Resources that somebody has or wants.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Survey {
+    /// As many as are told, with as many holders and waiters, in the order of their names where they are of all workers.
+    pub resources: Vec<Surveyed>,
+    /// How many holders and waiters there are beside those.
+    pub more: usize,
+}
+
 /// One resource that somebody has or wants.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Survey {
+pub struct Surveyed {
     /// Its name.
     pub name: Name,
     /// Who has it.
@@ -46,27 +58,149 @@ pub struct Wanted {
 }
 
 impl Survey {
-    pub(crate) fn of(name: &Name, resource: &Resource, now: Nanos) -> Self {
-        let granted = resource.granted().iter().map(|holder| Held {
+    /// Of what one worker masters.
+    pub(crate) fn of<'a>(resources: impl Iterator<Item = (&'a Name, &'a Resource)>, now: Nanos) -> Self {
+        Self::first(ROWS_MAX, resources, now)
+    }
+
+    fn first<'a>(rows: usize, resources: impl Iterator<Item = (&'a Name, &'a Resource)>, now: Nanos) -> Self {
+        let (mut survey, mut left) = (Self::default(), rows);
+        for (name, resource) in resources {
+            let all = resource.granted().len() + resource.queued();
+            let told = all.min(left);
+            if told > 0 {
+                survey.resources.push(Surveyed::of(name, resource, told, now));
+            }
+            survey.more += all - told;
+            left -= told;
+        }
+        survey
+    }
+
+    /// Of what all workers master that made `parts`.
+    pub(crate) fn joined(parts: impl IntoIterator<Item = Self>) -> Self {
+        Self::first_of(ROWS_MAX, parts)
+    }
+
+    fn first_of(rows: usize, parts: impl IntoIterator<Item = Self>) -> Self {
+        let mut all = Self::default();
+        for part in parts {
+            all.resources.extend(part.resources);
+            all.more += part.more;
+        }
+        all.resources.sort_by(|one, other| one.name.bytes().cmp(other.name.bytes()));
+        let mut left = rows;
+        for resource in &mut all.resources {
+            let before = resource.rows();
+            resource.granted.truncate(left);
+            resource.waiting.truncate(left - resource.granted.len());
+            left -= resource.rows();
+            all.more += before - resource.rows();
+        }
+        all.resources.retain(|resource| resource.rows() > 0);
+        all
+    }
+
+    /// Whether nobody has or wants anything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.resources.is_empty()
+    }
+}
+
+impl Surveyed {
+    /// With so many holders and waiters.
+    fn of(name: &Name, resource: &Resource, rows: usize, now: Nanos) -> Self {
+        let granted = resource.granted().iter().take(rows).map(|holder| Held {
             node: holder.who.node,
             lock: holder.who.lock.0,
             mode: holder.mode,
             token: holder.token,
         });
+        let granted: Vec<_> = granted.collect();
         let converting = resource.converting().map(|waiter| (waiter, true));
         let queue = converting.chain(resource.waiting().map(|waiter| (waiter, false)));
-        let waiting = queue.map(|(waiter, converts)| Wanted {
+        let waiting = queue.take(rows - granted.len()).map(|(waiter, converts)| Wanted {
             node: waiter.who.node,
             lock: waiter.who.lock.0,
             mode: waiter.mode,
             waited: Nanos(u64::try_from(now.0 as i64 - waiter.since).unwrap_or(0)),
             converts,
         });
-        Self {
-            name: name.clone(),
-            granted: granted.collect(),
-            waiting: waiting.collect(),
-            value: resource.value().validity,
-        }
+        let waiting = waiting.collect();
+        Self { name: name.clone(), granted, waiting, value: resource.value().validity }
+    }
+
+    fn rows(&self) -> usize {
+        self.granted.len() + self.waiting.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plexus_base::{Epoch, Incarnation, WorkerId};
+
+    use super::*;
+    use crate::protocol::{Config, Event, LockId, Members, Owner, Patience, Shard, Want};
+
+    /// A master alone, of resources of these names: each held once and waited for twice.
+    fn master(names: &[&str]) -> Shard {
+        let me = NodeId(0);
+        let config = Config {
+            me,
+            life: Incarnation(1),
+            worker: WorkerId(0),
+            workers: 1,
+            deadlock_ns: 1_000,
+            waiting_max: 2,
+            locks_max: 100,
+        };
+        let view = Members { epoch: Epoch(1), members: vec![(me, Incarnation(1))] };
+        let mut out = Vec::new();
+        let mut shard = Shard::new(config, view, &mut out);
+        let wants = names.iter().flat_map(|name| [name; 3]).zip(1..).map(|(name, number)| Want {
+            lock: LockId(number),
+            owner: Owner(number),
+            born: number,
+            name: Name::new(name.as_bytes()).unwrap(),
+            mode: Mode::EX,
+            patience: Patience::Forever,
+            notify: false,
+        });
+        wants.for_each(|want| shard.handle(Nanos(10), Event::Lock(want), &mut out));
+        shard
+    }
+
+    /// Names with how many hold and how many wait, and how much more there is.
+    fn told(survey: &Survey) -> String {
+        let one = |of: &Surveyed| {
+            let name = String::from_utf8_lossy(of.name.bytes());
+            format!("{name}:{}+{} ", of.granted.len(), of.waiting.len())
+        };
+        let all: String = survey.resources.iter().map(one).collect();
+        format!("{all}and {}", survey.more)
+    }
+
+    #[test]
+    fn so_much_is_told_and_the_rest_is_counted() {
+        let shard = master(&["a", "c", "e"]);
+        let of = |rows| Survey::first(rows, shard.resources(), Nanos(30));
+        assert_eq!(told(&of(9)), "a:1+2 e:1+2 c:1+2 and 0");
+        assert_eq!(told(&of(5)), "a:1+2 e:1+1 and 4");
+        assert_eq!(told(&of(4)), "a:1+2 e:1+0 and 5");
+        assert_eq!(told(&of(3)), "a:1+2 and 6");
+        assert_eq!(told(&of(0)), "and 9");
+        assert_eq!(of(9).resources[0].waiting[1].waited, Nanos(20));
+    }
+
+    #[test]
+    fn workers_are_told_together_in_the_order_of_names() {
+        let (one, other) = (master(&["a", "c"]), master(&["b", "d"]));
+        let of = |shard: &Shard| Survey::first(5, shard.resources(), Nanos(30));
+        let joined = |rows| Survey::first_of(rows, [of(&other), of(&one)]);
+        assert_eq!(told(&joined(100)), "a:1+2 b:1+1 c:1+1 d:1+2 and 2");
+        assert_eq!(told(&joined(5)), "a:1+2 b:1+1 and 7");
+        assert_eq!(told(&joined(3)), "a:1+2 and 9");
+        assert!(Survey::first_of(5, []).is_empty());
     }
 }

@@ -1,24 +1,43 @@
 //! What the command line asks of the lock manager: a lock for as long as the connection stands, and who has what.
 //!
 //! `lock` takes `{"name", "mode", "wait_ms"}` (no `wait_ms`: as long as it takes; 0: not at all), says `{"granted":{"mode","token"}}`, and
-//! gives the lock up when the connection ends, in whatever way the program at its other end did. It fails when the lock protects nothing any more.
+//! gives the lock up when the connection ends, in whatever way the program at its other end did. It fails when the lock protects nothing any more, and
+//! where as many as may wait and hold already. `locks` takes nothing and says [`NodeLocks`].
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
 
 use plexus_locks::{
-    Ask, Lock, Survey,
-    protocol::{Mode, Name, Validity},
+    Ask, Lock,
+    protocol::{Mode, Name},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{body::Body, config::Config, control::Command};
+use crate::{
+    body::Body,
+    config::Config,
+    control::{Command, MAX_CLIENTS},
+};
 
-/// How often it is looked whether the connection stands.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+mod show;
 
-/// How long the workers may take to say what they know.
-const SURVEY_WITHIN: Duration = Duration::from_secs(5);
+pub use show::{LockHolder, LockWaiter, LockedResource, NodeLocks};
+
+/// How often it is looked whether who waits is still there. Others wait for nothing that it has.
+const WAITER_LOOKED_AT_EVERY: Duration = Duration::from_millis(50);
+
+/// How often it is looked whether who holds is still there: for so long others may wait in vain.
+const HOLDER_LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
+
+/// Most that wait and hold at a time. Each keeps a place of the control socket; the others are for whoever asks how the node is, or ends it.
+const LOCKS_MAX: usize = MAX_CLIENTS - 16;
 
 /// What is asked for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -33,56 +52,18 @@ pub struct LockArgs {
     pub wait_ms: Option<u64>,
 }
 
-/// One resource that a node masters.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LockedResource {
-    /// Its name; bytes that are no text are replaced.
-    pub name: String,
-    /// The node that masters it.
-    pub master: String,
-    /// What its value block is: `unwritten`, `valid` or `lost`.
-    pub value: String,
-    /// Who has it.
-    pub granted: Vec<LockHolder>,
-    /// Who waits, the first first.
-    pub waiting: Vec<LockWaiter>,
-}
-
-/// Who has a lock.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LockHolder {
-    /// The node whose client it is.
-    pub node: String,
-    /// The number of the lock there.
-    pub lock: u64,
-    /// How.
-    pub mode: String,
-    /// The fencing token.
-    pub token: u64,
-}
-
-/// Who waits for a lock.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LockWaiter {
-    /// The node whose client it is.
-    pub node: String,
-    /// The number of the lock there.
-    pub lock: u64,
-    /// How it wants it.
-    pub mode: String,
-    /// For how long it has waited.
-    pub waited_ms: u64,
-    /// Whether it has the lock in another mode meanwhile.
-    pub converts: bool,
-}
-
 /// The commands `lock` and `locks`.
 pub(crate) fn commands(config: &Arc<Config>, me: &str, body: &Arc<Body>) -> [Arc<dyn Command>; 2] {
-    let survey = ShowLocks { config: config.clone(), me: me.to_owned(), body: body.clone() };
-    [Arc::new(TakeLock(body.clone())), Arc::new(survey)]
+    let shows = show::ShowLocks { config: config.clone(), me: me.to_owned(), body: body.clone() };
+    let takes = TakeLock { body: body.clone(), taken: AtomicUsize::new(0) };
+    [Arc::new(takes), Arc::new(shows)]
 }
 
-struct TakeLock(Arc<Body>);
+struct TakeLock {
+    body: Arc<Body>,
+    /// How many wait and hold.
+    taken: AtomicUsize,
+}
 
 impl Command for TakeLock {
     fn name(&self) -> &'static str {
@@ -93,6 +74,7 @@ impl Command for TakeLock {
         let args: LockArgs = serde_json::from_value(args).map_err(|error| format!("lock: {error}"))?;
         let name = Name::new(args.name.as_bytes()).map_err(|error| error.to_string())?;
         let ask = Ask { name, mode: mode(&args.mode)?, patience: args.wait_ms.map(Duration::from_millis) };
+        let _place = Place::take(&self.taken)?;
         let Some(lock) = self.wait(ask, progress)? else { return Ok(json!({})) };
         let grant = lock.grant();
         let granted = json!({ "granted": { "mode": format!("{:?}", grant.mode), "token": grant.token.0 } });
@@ -101,7 +83,7 @@ impl Command for TakeLock {
             if lock.is_lost() {
                 return Err("the cluster has stopped: the lock protects nothing any more".into());
             }
-            std::thread::sleep(LOOK_EVERY);
+            thread::sleep(HOLDER_LOOKED_AT_EVERY);
             is_there = progress(Value::Null);
         }
         Ok(json!({}))
@@ -111,14 +93,35 @@ impl Command for TakeLock {
 impl TakeLock {
     /// None: nobody is there any more to whom it could be granted.
     fn wait(&self, ask: Ask, progress: &mut dyn FnMut(Value) -> bool) -> Result<Option<Lock>, String> {
-        let mut waiting = self.0.locks().session().ask(ask);
+        let mut waiting = self.body.locks().session().ask(ask);
         loop {
-            match waiting.wait(LOOK_EVERY) {
+            match waiting.wait(WAITER_LOOKED_AT_EVERY) {
                 Ok(answer) => return answer.map(Some).map_err(|error| error.to_string()),
                 Err(_) if !progress(Value::Null) => return Ok(None),
                 Err(again) => waiting = again,
             }
         }
+    }
+}
+
+/// One of the places, until it is dropped.
+struct Place<'a>(&'a AtomicUsize);
+
+impl<'a> Place<'a> {
+    fn take(taken: &'a AtomicUsize) -> Result<Self, String> {
+        let place = Self(taken);
+        if taken.fetch_add(1, Relaxed) >= LOCKS_MAX {
+            return Err(format!(
+                "{LOCKS_MAX} `plexus lock` wait for or hold locks through this node already, as many as may: try again, or ask another node"
+            ));
+        }
+        Ok(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
     }
 }
 
@@ -132,55 +135,4 @@ pub fn mode(name: &str) -> Result<Mode, String> {
         .into_iter()
         .find(is_it)
         .ok_or_else(|| format!("{name:?} is no mode: use NL, CR, CW, PR, PW or EX"))
-}
-
-struct ShowLocks {
-    config: Arc<Config>,
-    me: String,
-    body: Arc<Body>,
-}
-
-impl Command for ShowLocks {
-    fn name(&self) -> &'static str {
-        "locks"
-    }
-
-    fn run(&self, _: Value, _: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
-        let surveys = self.body.locks().survey(SURVEY_WITHIN).map_err(|_| "a worker does not answer")?;
-        let resources: Vec<_> = surveys.iter().map(|survey| self.show(survey)).collect();
-        serde_json::to_value(resources).map_err(|error| error.to_string())
-    }
-}
-
-impl ShowLocks {
-    fn show(&self, survey: &Survey) -> LockedResource {
-        let node = |id: plexus_base::NodeId| {
-            self.config.nodes.get(id.index()).map_or_else(|| id.to_string(), |node| node.name.clone())
-        };
-        let granted = survey.granted.iter().map(|held| LockHolder {
-            node: node(held.node),
-            lock: held.lock,
-            mode: format!("{:?}", held.mode),
-            token: held.token.0,
-        });
-        let waiting = survey.waiting.iter().map(|wanted| LockWaiter {
-            node: node(wanted.node),
-            lock: wanted.lock,
-            mode: format!("{:?}", wanted.mode),
-            waited_ms: wanted.waited.0 / 1_000_000,
-            converts: wanted.converts,
-        });
-        LockedResource {
-            name: String::from_utf8_lossy(survey.name.bytes()).into_owned(),
-            master: self.me.clone(),
-            value: match survey.value {
-                Validity::Unwritten => "unwritten",
-                Validity::Valid => "valid",
-                Validity::Lost => "lost",
-            }
-            .into(),
-            granted: granted.collect(),
-            waiting: waiting.collect(),
-        }
-    }
 }

@@ -2,12 +2,17 @@
 
 mod cluster;
 
-use std::{thread, time::Duration};
+use std::{
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
+    thread,
+    time::{Duration, Instant},
+};
 
 use cluster::Cluster;
 use plexus_fabric::RailKind;
 use plexus_locks::{
-    Ask, LockError, Notice, Waiting,
+    Ask, LockError, Notice, Surveyed, Waiting,
     protocol::{Mode, Name, Token, VALUE_LEN, Validity, Value, Why},
 };
 
@@ -15,9 +20,37 @@ fn ask(name: &str, mode: Mode) -> Ask {
     Ask { name: Name::new(name.as_bytes()).unwrap(), mode, patience: None }
 }
 
-/// Whether it still waits after a while that is long for what happens in these tests.
-fn still_waits(waiting: Waiting) -> Waiting {
-    match waiting.wait(Duration::from_millis(30)) {
+/// How long what happens in these tests may take: far longer than it does.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the first `nodes` of the cluster know together.
+fn surveyed(cluster: &Cluster, nodes: usize) -> Vec<Surveyed> {
+    (0..nodes).flat_map(|node| cluster.locks(node).survey(PATIENCE).unwrap().resources).collect()
+}
+
+/// Looks at what they know until it is as it should become.
+#[track_caller]
+fn wait_until(cluster: &Cluster, nodes: usize, what: &str, is: impl Fn(&[Surveyed]) -> bool) {
+    let start = Instant::now();
+    loop {
+        let seen = surveyed(cluster, nodes);
+        if is(&seen) {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "waiting until {what}: {seen:?}");
+        thread::yield_now();
+    }
+}
+
+fn waits_for(seen: &[Surveyed], name: &str) -> bool {
+    seen.iter().any(|of| of.name.bytes() == name.as_bytes() && !of.waiting.is_empty())
+}
+
+/// Waits until its master has it in the queue for `name`, which nobody else waits for.
+#[track_caller]
+fn still_waits(cluster: &Cluster, name: &str, waiting: Waiting) -> Waiting {
+    wait_until(cluster, 2, "it waits", |seen| waits_for(seen, name));
+    match waiting.wait(Duration::ZERO) {
         Err(waiting) => waiting,
         Ok(answer) => panic!("answered: {:?}", answer.err()),
     }
@@ -40,12 +73,7 @@ fn one_has_what_excludes_others_on_whichever_node_and_worker() {
                 assert_eq!(refused.err(), Some(LockError::Refused(Why::NotGranted)));
             }
         }
-        for node in 0..3 {
-            // Unlocks are on their way for a moment.
-            while !cluster.locks(node).survey(Duration::from_secs(60)).unwrap().is_empty() {
-                thread::yield_now();
-            }
-        }
+        wait_until(&cluster, 3, "all is given up", <[Surveyed]>::is_empty);
     }
 }
 
@@ -57,7 +85,7 @@ fn of_two_that_wait_for_each_other_over_nodes_the_younger_is_refused() {
     let (a, b) = (older.lock(ask("a", Mode::EX)).unwrap(), younger.lock(ask("b", Mode::PW)).unwrap());
     let waits = older.ask(ask("b", Mode::PR));
     assert_eq!(younger.lock(ask("a", Mode::CR)).err(), Some(LockError::Refused(Why::Deadlock)));
-    let waits = still_waits(waits);
+    let waits = still_waits(&cluster, "b", waits);
     drop(b);
     assert_eq!(waits.finish().unwrap().grant().mode, Mode::PR);
     drop(a);
@@ -79,16 +107,7 @@ fn a_conversion_waits_for_others_and_the_value_goes_with_the_lock() {
             reads.convert(Mode::EX, None).unwrap();
             reads.unlock_with([7; VALUE_LEN]).unwrap();
         });
-        while cluster.locks(0).survey(Duration::from_secs(60)).unwrap().iter().all(|of| of.waiting.is_empty())
-            && cluster
-                .locks(1)
-                .survey(Duration::from_secs(60))
-                .unwrap()
-                .iter()
-                .all(|of| of.waiting.is_empty())
-        {
-            thread::yield_now();
-        }
+        wait_until(&cluster, 2, "it converts", |seen| waits_for(seen, "v"));
         drop(other);
         writes.join().unwrap();
     });
@@ -101,7 +120,8 @@ fn who_no_longer_waits_is_forgotten_and_who_waits_too_long_is_told() {
     let cluster = Cluster::start(2, 1, RailKind::Shm);
     let (here, there) = (cluster.locks(0).session(), cluster.locks(1).session());
     let held = here.lock(ask("x", Mode::EX)).unwrap();
-    drop(still_waits(there.ask(ask("x", Mode::EX))));
+    drop(still_waits(&cluster, "x", there.ask(ask("x", Mode::EX))));
+    wait_until(&cluster, 2, "it no longer waits", |seen| !waits_for(seen, "x"));
     let patient = Ask { patience: Some(Duration::from_millis(20)), ..ask("x", Mode::EX) };
     assert_eq!(there.lock(patient).err(), Some(LockError::Refused(Why::TimedOut)));
     drop(held);
@@ -113,11 +133,11 @@ fn a_cluster_that_has_stopped_grants_nothing_and_says_that_locks_are_lost() {
     let mut cluster = Cluster::start(2, 1, RailKind::Shm);
     let locks = cluster.locks(0);
     let held = locks.session().lock(ask("held", Mode::EX)).unwrap();
-    let waits = still_waits(locks.session().ask(ask("held", Mode::EX)));
-    assert!(!held.is_lost());
+    let waits = still_waits(&cluster, "held", locks.session().ask(ask("held", Mode::EX)));
+    assert!(!held.is_lost() && !locks.is_stopped());
     cluster.end(1);
     assert_eq!(waits.finish().err(), Some(LockError::Stopped));
-    assert!(held.is_lost());
+    assert!(held.is_lost() && locks.is_stopped());
     assert_eq!(locks.session().lock(ask("other", Mode::NL)).err(), Some(LockError::Stopped));
 }
 
@@ -135,11 +155,44 @@ fn a_holder_that_watches_is_told_that_others_wait_and_that_its_lock_is_lost() {
     assert_eq!(waits.finish().unwrap().grant().value, Value::written([1; VALUE_LEN]));
     assert_eq!(held.unlock_with([2; VALUE_LEN]), Err(LockError::Refused(Why::NotWriter)));
     let held = here.lock(ask("w", Mode::EX)).unwrap();
-    let waits = still_waits(there.ask(ask("w", Mode::EX)));
+    let waits = still_waits(&cluster, "w", there.ask(ask("w", Mode::EX)));
     waits.cancel();
     assert_eq!(waits.finish().err(), Some(LockError::Refused(Why::Cancelled)));
     assert_eq!(held.notice(long), Some(Notice::Wanted(Mode::EX)), "it was so when it was said");
     cluster.end(1);
     assert_eq!(held.notice(long), Some(Notice::Lost));
     assert!(held.is_lost());
+}
+
+/// A connection over which a lock on `name` was asked for, and what the node says first.
+fn taken(cluster: &Cluster, name: &str) -> (BufReader<UnixStream>, String) {
+    let mut stream = BufReader::new(UnixStream::connect(cluster.control(0)).unwrap());
+    let line = format!(r#"{{"command":"lock","args":{{"name":"{name}","mode":"EX"}}}}"#) + "\n";
+    stream.get_mut().write_all(line.as_bytes()).unwrap();
+    let mut said = String::new();
+    stream.read_line(&mut said).unwrap();
+    (stream, said)
+}
+
+#[test]
+fn locks_of_the_command_line_leave_places_for_others_to_ask_the_node() {
+    let cluster = Cluster::start(1, 1, RailKind::Shm);
+    let mut holders: Vec<_> = (0..48).map(|number| taken(&cluster, &format!("name {number}"))).collect();
+    assert!(holders.iter().all(|(_, said)| said.contains("granted")), "{holders:?}");
+    let (mut refused, said) = taken(&cluster, "one more");
+    assert!(said.contains("48 `plexus lock` wait for or hold locks"), "{said}");
+    // That connection is as good as any other.
+    refused.get_mut().write_all(b"{\"command\":\"locks\"}\n").unwrap();
+    let mut said = String::new();
+    refused.read_line(&mut said).unwrap();
+    assert!(said.contains("name 47") && !said.contains("one more"), "{said}");
+    holders.truncate(47);
+    wait_until(&cluster, 1, "one is given up", |seen| seen.len() == 47);
+    // Its place is free a moment after its lock.
+    let start = Instant::now();
+    while let (_, said) = taken(&cluster, "one more")
+        && !said.contains("granted")
+    {
+        assert!(start.elapsed() < PATIENCE, "{said}");
+    }
 }

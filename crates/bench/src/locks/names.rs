@@ -41,8 +41,11 @@ pub(super) fn find(
         let held: Vec<_> =
             candidates.iter().map(known).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
         let survey = locks.survey(SURVEY_WITHIN).map_err(|_| "a worker does not answer")?;
+        if survey.more > 0 {
+            return Err("so many locks are held and waited for that the node does not name them all".into());
+        }
         drop(held);
-        let here: BTreeSet<Name> = survey.into_iter().map(|resource| resource.name).collect();
+        let here: BTreeSet<Name> = survey.resources.into_iter().map(|resource| resource.name).collect();
         let wanted = |name: &Name| here.contains(name) == (names == Names::Local);
         found.extend(candidates.into_iter().filter(wanted));
         if found.len() >= count {

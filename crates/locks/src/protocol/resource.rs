@@ -112,7 +112,7 @@ impl Resource {
         self.granted().is_empty() && self.queue.has_no_new()
     }
 
-    pub(super) fn queued(&self) -> usize {
+    pub(crate) fn queued(&self) -> usize {
         self.queue.len()
     }
 

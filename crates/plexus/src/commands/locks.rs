@@ -1,8 +1,12 @@
 //! `plexus locks`: who has which lock, who waits for it and for how long.
 
-use anyhow::Result;
-use plexus_node::{control::Control, locking::LockedResource};
-use plexus_observe::show;
+use anyhow::{Result, bail};
+use plexus_node::{
+    control::{ANSWER_WITHIN, Seen},
+    locking::{LockedResource, NodeLocks},
+};
+use plexus_observe::show::Table;
+use serde::Serialize;
 
 use super::cluster::{Cluster, local_nodes};
 use crate::output;
@@ -12,42 +16,94 @@ use crate::output;
 pub(crate) struct Args {
     #[command(flatten)]
     cluster: Cluster,
-    /// Print JSON.
+    /// Print JSON; its shape is in docs/guide.md.
     #[arg(long)]
     json: bool,
+}
+
+/// What the nodes say together.
+#[derive(Serialize)]
+struct Locks {
+    nodes: Vec<NodeState>,
+    /// In the order of their names.
+    resources: Vec<LockedResource>,
+    /// How many holders and waiters there are beside those.
+    more: usize,
+}
+
+#[derive(Serialize)]
+struct NodeState {
+    name: String,
+    /// `granting`, `stopped`, `silent` or `down`.
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
 }
 
 /// Does it.
 pub(crate) fn run(args: Args) -> Result<()> {
     let config = args.cluster.load()?;
-    let (nodes, mut missing) = (local_nodes(&config)?, Vec::new());
-    let mut resources: Vec<LockedResource> = Vec::new();
-    for node in &nodes {
-        let answer = Control::connect(&config.dir, &node.name)
-            .and_then(|mut control| control.call("locks", serde_json::Value::Null, |_| ()));
-        match answer {
-            Ok(answer) => resources.extend(serde_json::from_value::<Vec<LockedResource>>(answer)?),
-            Err(error) => missing.push((&node.name, error)),
+    let names: Vec<_> = local_nodes(&config)?.into_iter().map(|node| node.name.as_str()).collect();
+    let seen = Seen::of_all(&config.dir, &names, "locks", ANSWER_WITHIN);
+    if seen.iter().all(|(_, seen)| seen.alive().is_none()) {
+        match seen.into_iter().find_map(|(_, seen)| match seen {
+            Seen::Silent(why) => Some(why),
+            Seen::Alive(_) | Seen::Down => None,
+        }) {
+            Some(why) => bail!("{why}"),
+            None => bail!("no node runs; start them with `plexus up {}`", config.dir.root().display()),
         }
     }
-    if missing.len() == nodes.len()
-        && let Some((_, error)) = missing.pop()
-    {
-        return Err(error.into());
-    }
-    for (node, error) in missing {
-        output::progress(&format!("what {node} is the master of is not shown: {error}"));
-    }
-    resources.sort_by(|one, other| one.name.cmp(&other.name));
+    let locks = joined(seen);
     if args.json {
-        return output::json(&resources);
+        return output::json(&locks);
     }
-    if resources.is_empty() {
-        return output::line("nobody has or wants a lock");
+    output::line(&text(&locks))
+}
+
+fn joined(seen: Vec<(String, Seen<NodeLocks>)>) -> Locks {
+    let mut locks = Locks { nodes: Vec::new(), resources: Vec::new(), more: 0 };
+    for (name, seen) in seen {
+        let (state, why) = match seen {
+            Seen::Alive(said) => {
+                locks.resources.extend(said.resources);
+                locks.more += said.more;
+                (if said.stopped { "stopped" } else { "granting" }, None)
+            }
+            Seen::Silent(why) => ("silent", Some(why)),
+            Seen::Down => ("down", None),
+        };
+        locks.nodes.push(NodeState { name, state, why });
     }
+    locks.resources.sort_by(|one, other| one.name.cmp(&other.name));
+    locks
+}
+
+fn text(locks: &Locks) -> String {
+    let mut lines = match locks.resources.is_empty() {
+        true => vec!["nobody has or wants a lock".to_owned()],
+        false => vec![table(&locks.resources).to_string().trim_end().to_owned()],
+    };
+    if locks.more > 0 {
+        lines.push(format!("and {} more", locks.more));
+    }
+    for NodeState { name, state, why } in &locks.nodes {
+        match (*state, why) {
+            ("stopped", _) => lines.push(format!(
+                "{name} has stopped: it grants no lock, and what is held there protects nothing any more"
+            )),
+            ("down", _) => lines.push(format!("what {name} masters is not shown: it is down")),
+            (_, Some(why)) => lines.push(format!("what {name} masters is not shown: {why}")),
+            (_, None) => {}
+        }
+    }
+    lines.join("\n")
+}
+
+fn table(resources: &[LockedResource]) -> Table {
     let heads = ["resource", "state", "mode", "node", "lock", "waited", "token", "master"];
-    let mut table = show::Table::new(heads).left(4);
-    for resource in &resources {
+    let mut table = Table::new(heads).left(4);
+    for resource in resources {
         let row = |state: &str, mode: &str, node: &str, lock: u64, waited: String, token: String| {
             let cells = [&resource.name, state, mode, node].map(str::to_owned);
             cells.into_iter().chain([lock.to_string(), waited, token, resource.master.clone()])
@@ -68,5 +124,47 @@ pub(crate) fn run(args: Args) -> Result<()> {
             table.row(row(state, &wanted.mode, &wanted.node, wanted.lock, waited, String::new()));
         }
     }
-    output::line(table.to_string().trim_end())
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use plexus_node::locking::LockHolder;
+
+    use super::*;
+
+    #[test]
+    fn all_nodes_are_told_together_and_what_is_not_told_is_said() {
+        let of = |name: &str, master: &str| LockedResource {
+            name: name.into(),
+            master: master.into(),
+            value: "valid".into(),
+            granted: vec![LockHolder { node: "n9".into(), lock: 7, mode: "EX".into(), token: 8 }],
+            waiting: Vec::new(),
+        };
+        let said = |stopped, resources, more| Seen::Alive(Box::new(NodeLocks { stopped, resources, more }));
+        let seen = [
+            ("n1", said(false, vec![of("b", "n1"), of("c", "n1")], 1_000)),
+            ("n2", said(true, vec![of("a", "n2")], 200)),
+            ("n3", Seen::Silent("n3 does not answer".into())),
+            ("n4", Seen::Down),
+        ];
+        let locks = joined(seen.map(|(name, seen)| (name.to_owned(), seen)).into());
+        let names: Vec<_> = locks.resources.iter().map(|resource| &*resource.name).collect();
+        assert_eq!((names, locks.more), (vec!["a", "b", "c"], 1_200));
+        let text = text(&locks);
+        let after: Vec<_> = text.lines().skip_while(|line| !line.starts_with("and")).collect();
+        let stopped = "n2 has stopped: it grants no lock, and what is held there protects nothing any more";
+        let missing =
+            ["what n3 masters is not shown: n3 does not answer", "what n4 masters is not shown: it is down"];
+        assert_eq!(after, ["and 1200 more", stopped, missing[0], missing[1]], "{text}");
+        let states = serde_json::to_value(&locks.nodes).unwrap();
+        let expected = serde_json::json!([
+            { "name": "n1", "state": "granting" },
+            { "name": "n2", "state": "stopped" },
+            { "name": "n3", "state": "silent", "why": "n3 does not answer" },
+            { "name": "n4", "state": "down" },
+        ]);
+        assert_eq!(states, expected);
+    }
 }
