@@ -16,17 +16,29 @@ struct Cli {
     command: commands::Command,
 }
 
-/// Exit codes: 0 done, 1 not done (one line on standard error says why), 2 wrong usage, 3 measured, and a threshold missed; `plexus lock` has
-/// that of the command that it ran.
+/// Exit codes: 0 done, 1 not done (one line on standard error says why), 2 wrong usage, 3 measured, and a threshold missed. `plexus lock` has
+/// that of the command that it ran, 125 where it failed itself, 126 or 127 where there is no such command to be run.
 fn main() -> ExitCode {
-    match Cli::parse().command.run() {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Where standard error is closed the exit code must do.
+            let _ = error.print();
+            return if error.use_stderr() { commands::wrong_usage().into() } else { ExitCode::SUCCESS };
+        }
+    };
+    match cli.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if let Some(ended) = error.downcast_ref::<commands::Ended>() {
                 return ExitCode::from(ended.0);
             }
             output::error(&error);
-            if error.is::<commands::Missed>() { ExitCode::from(3) } else { ExitCode::FAILURE }
+            match error.downcast_ref::<commands::Failed>() {
+                Some(failed) => ExitCode::from(failed.code),
+                None if error.is::<commands::Missed>() => ExitCode::from(3),
+                None => ExitCode::FAILURE,
+            }
         }
     }
 }

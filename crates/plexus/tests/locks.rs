@@ -7,15 +7,26 @@ use std::{
     io::{BufRead, BufReader},
     process::{Child, ChildStdout, Stdio},
     thread,
+    time::{Duration, Instant},
 };
 
-use common::{Cluster, Run, run, signal, wait_for_end};
+use common::{Cluster, Run, program, run, signal, wait_for_end};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// `plexus lock ARGS` at this cluster.
 fn lock<'a>(cluster: &Cluster, args: impl IntoIterator<Item = &'a str>) -> Run {
     run(["lock"]).args(args).env("PLEXUS_DIR", cluster.dir().to_str().unwrap())
+}
+
+/// The line that says why it ended with this code.
+#[track_caller]
+fn refusal(run: Run, code: i32) -> String {
+    let said = run.said();
+    assert_eq!(said.code, Some(code), "{}{}", said.out, said.err);
+    let line = said.err.lines().last().unwrap_or_default();
+    assert!(line.starts_with("plexus: "), "{}", said.err);
+    line.into()
 }
 
 /// A command under a lock that says its number and then stays.
@@ -27,24 +38,53 @@ struct Holder {
 
 impl Holder {
     fn new(cluster: &Cluster, node: &str, name: &str) -> Self {
-        let mut run = lock(cluster, ["--node", node, name, "--", "sh", "-c", "echo $$; exec sleep 60"]);
+        Self::of(lock(cluster, ["--node", node, name, "--", "sh", "-c", "echo $$; exec sleep 60"]))
+    }
+
+    /// Of a command whose first line is its number.
+    fn of(mut run: Run) -> Self {
         let mut plexus = run.0.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut out = BufReader::new(plexus.stdout.take().unwrap());
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
         Self { plexus, out, command: line.trim().parse().unwrap() }
     }
+
+    fn next_line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        line.trim().into()
+    }
+
+    fn tell(&self, what: Signal) {
+        signal(self.plexus.id() as i32, what);
+    }
 }
 
-fn locks(cluster: &Cluster) -> Vec<Value> {
-    cluster.run("locks").args(["--json"]).said().json().as_array().unwrap().clone()
+fn locks(cluster: &Cluster) -> Value {
+    cluster.run("locks").args(["--json"]).said().json()
 }
 
 /// Looks at who has what until it is as it should become.
-fn wait_until(cluster: &Cluster, is: impl Fn(&[Value]) -> bool) {
-    while !is(&locks(cluster)) {
-        thread::yield_now();
+#[track_caller]
+fn wait_until(cluster: &Cluster, what: &str, is: impl Fn(&Value) -> bool) {
+    let start = Instant::now();
+    loop {
+        let seen = locks(cluster);
+        if is(&seen) {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "waiting until {what}: {seen}");
     }
+}
+
+fn none(locks: &Value) -> bool {
+    locks["resources"] == json!([])
+}
+
+/// Whether so many wait for the only resource.
+fn wait(count: usize) -> impl Fn(&Value) -> bool {
+    move |locks| locks["resources"][0]["waiting"].as_array().is_some_and(|waiting| waiting.len() == count)
 }
 
 #[test]
@@ -80,23 +120,39 @@ fn who_waits_and_who_does_not_is_shown_and_told() {
     let cluster = Cluster::new(2);
     cluster.run("up").said().ok();
     let mut holder = Holder::new(&cluster, "n1", "a name");
-    let refused = lock(&cluster, ["--try", "--node", "n2", "a name", "--", "true"]).said().refusal();
+    let refused = refusal(lock(&cluster, ["--try", "--node", "n2", "a name", "--", "true"]), 125);
     assert!(refused.contains("held by others"), "{refused}");
-    let late = lock(&cluster, ["--wait", "0.05", "--mode", "cr", "a name", "--", "true"]).said().refusal();
+    let late = refusal(lock(&cluster, ["--wait", "0.05", "--mode", "cr", "a name", "--", "true"]), 125);
     assert!(late.contains("not granted in time"), "{late}");
     let mut waits = lock(&cluster, ["--node", "n2", "--mode", "PR", "a name", "--", "true"]);
     let mut waits = waits.0.spawn().unwrap();
-    wait_until(&cluster, |locks| locks[0]["waiting"].as_array().unwrap().len() == 1);
-    let shown = &locks(&cluster)[0];
-    assert_eq!((&shown["name"], &shown["granted"][0]["node"]), (&"a name".into(), &"n1".into()));
-    assert_eq!((&shown["waiting"][0]["node"], &shown["waiting"][0]["mode"]), (&"n2".into(), &"PR".into()));
+    wait_until(&cluster, "it waits", wait(1));
+    let mut shown = locks(&cluster);
+    let resource = shown["resources"][0].take();
+    let granting = json!([{ "name": "n1", "state": "granting" }, { "name": "n2", "state": "granting" }]);
+    assert_eq!(shown, json!({ "nodes": granting, "resources": [null], "more": 0 }));
+    // What is not known beforehand is taken from what is shown, but must be a number.
+    let [held, wanted] = [&resource["granted"][0], &resource["waiting"][0]];
+    let number = |of: &Value, what: &str| of[what].as_u64().unwrap();
+    let granted =
+        json!([{ "node": "n1", "lock": number(held, "lock"), "mode": "EX", "token": number(held, "token") }]);
+    let waited = number(wanted, "waited_ms");
+    let waiting = json!([{
+        "node": "n2", "lock": number(wanted, "lock"), "mode": "PR", "waited_ms": waited, "converts": false,
+    }]);
+    let master = resource["master"].as_str().unwrap();
+    assert!(["n1", "n2"].contains(&master), "{resource}");
+    let expected = json!({
+        "name": "a name", "master": master, "value": "unwritten", "granted": granted, "waiting": waiting,
+    });
+    assert_eq!(resource, expected);
     let table = cluster.run("locks").said().ok();
     assert!(table.contains("has it") && table.contains("waits"), "{table}");
     // Its end, in whatever way, is that of the lock.
     signal(holder.command, Signal::KILL);
     assert_eq!(holder.plexus.wait().unwrap().code(), Some(128 + 9));
     assert!(waits.wait().unwrap().success());
-    wait_until(&cluster, <[Value]>::is_empty);
+    wait_until(&cluster, "all is given up", none);
     assert!(cluster.run("locks").said().ok().contains("nobody"));
 }
 
@@ -105,20 +161,47 @@ fn a_lock_is_held_for_as_long_as_the_command_runs_and_given_up_by_who_no_longer_
     let cluster = Cluster::new(2);
     cluster.run("up").said().ok();
     let mut holder = Holder::new(&cluster, "n1", "held");
+    let held = locks(&cluster)["resources"][0]["granted"].take();
+    assert_eq!(held.as_array().map(Vec::len), Some(1), "{held}");
     holder.plexus.kill().unwrap();
     holder.plexus.wait().unwrap();
-    let held = locks(&cluster);
-    assert_eq!(held[0]["granted"].as_array().unwrap().len(), 1, "the command runs: {held:?}");
     let mut waits = lock(&cluster, ["--node", "n2", "held", "--", "true"]);
     let mut waits = waits.0.spawn().unwrap();
-    wait_until(&cluster, |locks| locks[0]["waiting"].as_array().unwrap().len() == 1);
+    wait_until(&cluster, "it waits", wait(1));
     waits.kill().unwrap();
     waits.wait().unwrap();
-    wait_until(&cluster, |locks| locks[0]["waiting"].as_array().unwrap().is_empty());
+    wait_until(&cluster, "it no longer waits", wait(0));
+    // The node has seen that the one is gone; of the other it has had more time to see it.
+    assert_eq!(locks(&cluster)["resources"][0]["granted"], held, "the command runs");
     signal(holder.command, Signal::KILL);
     wait_for_end(holder.command);
-    wait_until(&cluster, <[Value]>::is_empty);
-    drop(holder.out);
+    wait_until(&cluster, "all is given up", none);
+}
+
+#[test]
+fn who_ends_plexus_lock_ends_the_command_and_the_keys_of_a_terminal_are_left_to_it() {
+    let cluster = Cluster::new(1);
+    cluster.run("up").said().ok();
+    // It looks at signals whenever a pause ends.
+    let command = "trap 'echo hup' HUP; trap 'echo term; exit 5' TERM; echo $$; while :; do sleep 0.01; done";
+    let mut holder = Holder::of(lock(&cluster, ["a", "--", "sh", "-c", command]));
+    holder.tell(Signal::INT);
+    holder.tell(Signal::QUIT);
+    holder.tell(Signal::HUP);
+    assert_eq!(holder.next_line(), "hup");
+    holder.tell(Signal::TERM);
+    assert_eq!(holder.next_line(), "term");
+    assert_eq!(holder.plexus.wait().unwrap().code(), Some(5));
+    // Under nohup nobody is told.
+    let words = [program().to_str().unwrap(), "lock", "a", "--", "sh", "-c", command];
+    let mut nohup = std::process::Command::new("sh");
+    nohup.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).args(words).env("PLEXUS_DIR", cluster.dir());
+    let mut holder = Holder::of(Run(nohup));
+    holder.tell(Signal::HUP);
+    holder.tell(Signal::TERM);
+    assert_eq!(holder.next_line(), "term");
+    assert_eq!(holder.plexus.wait().unwrap().code(), Some(5));
+    wait_until(&cluster, "all is given up", none);
 }
 
 #[test]
@@ -129,28 +212,77 @@ fn a_lock_that_is_lost_ends_its_command() {
     signal(cluster.pids()[1], Signal::KILL);
     let ended = holder.plexus.wait_with_output().unwrap();
     let why = String::from_utf8(ended.stderr).unwrap();
-    assert_eq!(ended.status.code(), Some(1), "{why}");
+    assert_eq!(ended.status.code(), Some(125), "{why}");
     assert!(why.contains("the lock on held is lost"), "{why}");
     wait_for_end(holder.command);
-    let refused = lock(&cluster, ["--node", "n1", "another", "--", "true"]).said().refusal();
+    let refused = refusal(lock(&cluster, ["--node", "n1", "another", "--", "true"]), 125);
     assert!(refused.contains("stopped"), "{refused}");
+    let states = json!([{ "name": "n1", "state": "stopped" }, { "name": "n2", "state": "down" }]);
+    assert_eq!(locks(&cluster)["nodes"], states);
+    let shown = cluster.run("locks").said().ok();
+    assert!(shown.contains("n1 has stopped: it grants no lock") && shown.contains("it is down"), "{shown}");
+}
+
+/// A process that stands still until this is dropped.
+struct Still(i32);
+
+impl Still {
+    fn new(pid: i32) -> Self {
+        signal(pid, Signal::STOP);
+        Self(pid)
+    }
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        signal(self.0, Signal::CONT);
+    }
 }
 
 #[test]
-fn what_cannot_be_locked_is_said() {
+fn nodes_that_do_not_answer_are_not_waited_for() {
+    let cluster = Cluster::new(2);
+    cluster.run("up").said().ok();
+    let still = Still::new(cluster.pids()[1]);
+    thread::scope(|scope| {
+        let tried = |how: &'static [&str]| {
+            let args = how.iter().copied().chain(["--node", "n2", "a", "--", "true"]);
+            let run = lock(&cluster, args);
+            scope.spawn(|| refusal(run, 125))
+        };
+        let tried = [tried(&["--try"]), tried(&["--wait", "0.1"])];
+        let shown = cluster.run("locks").said().ok();
+        assert!(shown.contains("what n2 masters is not shown: n2 does not answer"), "{shown}");
+        for refused in tried.map(|tried| tried.join().unwrap()) {
+            assert!(refused.contains("n2 does not answer to `lock`"), "{refused}");
+        }
+    });
+    drop(still);
+}
+
+#[test]
+fn what_cannot_be_locked_or_run_is_said() {
     let cluster = Cluster::new(1);
     cluster.run("up").said().ok();
     let long = "a".repeat(10_000);
-    for (args, says) in [
-        (vec!["--mode", "XX", "a", "--", "true"], "is no mode"),
-        (vec![long.as_str(), "--", "true"], "1 to 255 bytes"),
-        (vec!["", "--", "true"], "1 to 255 bytes"),
-        (vec!["--wait", "0", "a", "--", "true"], "--try"),
-        (vec!["--node", "n9", "a", "--", "true"], "n9"),
-        (vec!["a", "--", "/there/is/no/such/program"], "no such"),
+    for (args, code, says) in [
+        (vec!["--mode", "XX", "a", "--", "true"], 125, "is no mode"),
+        (vec![long.as_str(), "--", "true"], 125, "1 to 255 bytes"),
+        (vec!["", "--", "true"], 125, "1 to 255 bytes"),
+        (vec!["--wait", "0", "a", "--", "true"], 125, "--try"),
+        (vec!["--node", "n9", "a", "--", "true"], 125, "n9"),
+        (vec!["a", "--", "/"], 126, "permission denied"),
+        (vec!["a", "--", "/there/is/no/such/program"], 127, "no such"),
     ] {
-        let refusal = lock(&cluster, args).said().refusal().to_lowercase();
+        let refusal = refusal(lock(&cluster, args), code).to_lowercase();
         assert!(refusal.contains(says), "{refusal}");
     }
-    wait_until(&cluster, <[Value]>::is_empty);
+    let usage = lock(&cluster, ["a"]).said();
+    assert_eq!(usage.code, Some(125), "{}", usage.err);
+    let help = lock(&cluster, ["--help"]).said().ok();
+    assert!(["125", "126", "127"].iter().all(|code| help.contains(code)), "{help}");
+    wait_until(&cluster, "all is given up", none);
+    cluster.run("down").said().ok();
+    let down = refusal(lock(&cluster, ["a", "--", "true"]), 125);
+    assert!(down.contains("n1 is not running"), "{down}");
 }

@@ -1,27 +1,39 @@
 //! `plexus lock`: runs a command while it holds a lock.
 
+mod child;
+
 use std::{
     io,
     path::PathBuf,
-    process::{Child, ExitStatus},
-    sync::mpsc,
+    process::{Command, ExitStatus},
+    sync::mpsc::{self, Receiver, Sender},
     thread,
+    time::Duration,
 };
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use plexus_node::{
-    control::{Control, ControlError},
+    control::{ANSWER_WITHIN, Control, ControlError},
     locking::{self, LockArgs},
 };
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::Signal;
 
+use self::child::Running;
 use super::{
-    Ended,
+    Ended, Failed,
     cluster::{Cluster, local_nodes},
 };
+use crate::output;
+
+/// The code where no command was run, or it was not under a lock to its end; as of `env` and `timeout`.
+pub(crate) const NOT_LOCKED: u8 = 125;
+
+const CODES: &str = "Exit codes: that of the command (128 and the signal, where one ended it); 125 if plexus lock itself failed, the lock not granted or lost \
+    among the reasons; 126 if the command cannot be run; 127 if there is no such command.";
 
 /// What is locked, and what runs meanwhile.
 #[derive(clap::Args)]
+#[command(after_help = CODES)]
 pub(crate) struct Args {
     /// The cluster's directory [default: $PLEXUS_DIR, or the current one if it is a cluster].
     #[arg(long, value_name = "DIR")]
@@ -48,6 +60,25 @@ pub(crate) struct Args {
 
 /// Does it.
 pub(crate) fn run(args: Args) -> Result<()> {
+    match under_lock(args) {
+        Ok(0) => Ok(()),
+        Ok(code) => Err(Ended(code).into()),
+        Err(why) if why.is::<Failed>() => Err(why),
+        Err(why) => Err(Failed { code: NOT_LOCKED, why }.into()),
+    }
+}
+
+/// What happens meanwhile.
+enum News {
+    Granted(u64),
+    /// The lock protects nothing any more, or was not granted.
+    Lost(anyhow::Error),
+    /// Somebody wants it to end.
+    Signal(Signal),
+    Ended(io::Result<ExitStatus>),
+}
+
+fn under_lock(args: Args) -> Result<u8> {
     let config = Cluster::at(args.cluster.clone()).load()?;
     locking::mode(&args.mode).map_err(anyhow::Error::msg)?;
     let wait_ms = match args.wait {
@@ -58,7 +89,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Some(seconds) => Some((seconds * 1e3) as u64),
         None => None,
     };
-    let mut control = match &args.node {
+    let control = match &args.node {
         Some(name) => {
             config.node(name)?;
             Control::connect(&config.dir, name)?
@@ -66,41 +97,21 @@ pub(crate) fn run(args: Args) -> Result<()> {
         None => first(local_nodes(&config)?.iter().map(|node| Control::connect(&config.dir, &node.name)))?,
     };
     control.hand_down()?;
-    let lock = LockArgs { name: args.name.clone(), mode: args.mode.clone(), wait_ms };
-    let lock = serde_json::to_value(lock)?;
+    let node = control.name().to_owned();
     let (tell, news) = mpsc::channel();
-    let tells = tell.clone();
-    thread::spawn(move || {
-        let granted = tells.clone();
-        let ended = control.call("lock", lock, |progress| {
-            let news = progress["granted"]["token"].as_u64().map_or_else(
-                || News::Lost(anyhow!("the node says {progress}, which is no grant: is it of this version?")),
-                News::Granted,
-            );
-            // Where nobody listens any more, here and below, the command has ended.
-            let _ = granted.send(news);
-        });
-        let why = ended.err().map_or_else(|| anyhow!("the node gave the lock up"), anyhow::Error::from);
-        let _ = tells.send(News::Lost(why));
-    });
-    let token = match news.recv()? {
-        News::Granted(token) => token,
-        News::Lost(why) => return Err(why),
-        News::Ended(_) => bail!("ended before it began"),
+    ask(control, &LockArgs { name: args.name.clone(), mode: args.mode.clone(), wait_ms }, tell.clone())?;
+    let first = match wait_ms {
+        // A node that hangs is not waited for any longer than one that answers may take.
+        Some(ms) => news
+            .recv_timeout(Duration::from_millis(ms) + ANSWER_WITHIN)
+            .map_err(|_| ControlError::Silent { name: node, command: "lock".into() })?,
+        None => news.recv()?,
     };
-    let status = watched(&args, token, tell, &news)?;
-    match code(status) {
-        0 => Ok(()),
-        code => Err(Ended(code).into()),
+    match first {
+        News::Granted(token) => watched(&args, token, tell, &news),
+        News::Lost(why) => Err(why),
+        News::Signal(_) | News::Ended(_) => bail!("ended before it began"),
     }
-}
-
-/// What happens meanwhile.
-enum News {
-    Granted(u64),
-    /// The lock protects nothing any more, or was not granted.
-    Lost(anyhow::Error),
-    Ended(io::Result<ExitStatus>),
 }
 
 /// The first that runs.
@@ -115,45 +126,47 @@ fn first(nodes: impl Iterator<Item = Result<Control, ControlError>>) -> Result<C
     Err(why.map_or_else(|| anyhow!("no node belongs on this machine"), anyhow::Error::from))
 }
 
+/// Asks for the lock; a thread says what comes of it, as long as somebody listens.
+fn ask(mut control: Control, lock: &LockArgs, tell: Sender<News>) -> Result<()> {
+    let lock = serde_json::to_value(lock)?;
+    thread::Builder::new().spawn(move || {
+        let ended = control.call("lock", lock, |progress| {
+            let news = progress["granted"]["token"].as_u64().map_or_else(
+                || News::Lost(anyhow!("the node says {progress}, which is no grant: is it of this version?")),
+                News::Granted,
+            );
+            let _ = tell.send(news);
+        });
+        let why = ended.err().map_or_else(|| anyhow!("the node gave the lock up"), anyhow::Error::from);
+        let _ = tell.send(News::Lost(why));
+    })?;
+    Ok(())
+}
+
 /// Runs the command to its end, and tells it to end where the lock is lost before.
-fn watched(
-    args: &Args,
-    token: u64,
-    tell: mpsc::Sender<News>,
-    news: &mpsc::Receiver<News>,
-) -> Result<ExitStatus> {
-    let mut command = std::process::Command::new(&args.command[0]);
+fn watched(args: &Args, token: u64, tell: Sender<News>, news: &Receiver<News>) -> Result<u8> {
+    let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]).env("PLEXUS_LOCK_TOKEN", token.to_string());
-    let mut child = command.spawn().with_context(|| args.command[0].clone())?;
-    let pidfd = pidfd_of(&child)?;
-    thread::spawn(move || {
-        let _ = tell.send(News::Ended(child.wait()));
-    });
+    let passes = tell.clone();
+    // Before the command: none is lost in between. Nobody listens any more once it has ended.
+    child::take_signals(move |signal| drop(passes.send(News::Signal(signal))))?;
+    let running = Running::start(command, move |status| drop(tell.send(News::Ended(status))))?;
+    let pass = |signal| {
+        if let Err(error) = running.tell(signal) {
+            output::progress(&format!("plexus: {} cannot be told to end: {error}", args.command[0]));
+        }
+    };
     let mut lost = None;
     loop {
-        match (news.recv()?, lost) {
-            (News::Ended(status), None) => return Ok(status?),
-            (News::Ended(_), Some(why)) => return Err(why),
-            (News::Lost(why), before) => {
-                pidfd_send_signal(&pidfd, Signal::TERM)?;
+        match news.recv()? {
+            News::Ended(status) => return lost.map_or(Ok(child::code(status?)), Err),
+            News::Signal(signal) => pass(signal),
+            News::Lost(why) => {
+                pass(Signal::TERM);
                 let what = format!("the lock on {} is lost, so the command was told to end", args.name);
-                lost = before.or(Some(why.context(what)));
+                lost.get_or_insert_with(|| why.context(what));
             }
-            (News::Granted(_), before) => lost = before,
+            News::Granted(_) => {}
         }
-    }
-}
-
-fn pidfd_of(child: &Child) -> Result<std::os::fd::OwnedFd> {
-    let pid = Pid::from_raw(child.id() as i32).context("a process has a number")?;
-    Ok(pidfd_open(pid, PidfdFlags::empty())?)
-}
-
-/// As shells say it: 128 and the signal, for who was ended by one.
-fn code(status: ExitStatus) -> u8 {
-    use std::os::unix::process::ExitStatusExt;
-    match (status.code(), status.signal()) {
-        (Some(code), _) => code as u8,
-        (None, signal) => 128 + signal.unwrap_or_default() as u8,
     }
 }

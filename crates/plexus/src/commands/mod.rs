@@ -36,6 +36,27 @@ impl std::fmt::Display for Ended {
 
 impl std::error::Error for Ended {}
 
+/// A command that has codes of its own did not do what it was asked for.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) code: u8,
+    pub(crate) why: anyhow::Error,
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#}", self.why)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+/// The code for arguments that make no sense. Those that run a command keep the small numbers for its codes.
+pub(crate) fn wrong_usage() -> u8 {
+    let runs_a_command = std::env::args_os().nth(1).is_some_and(|name| name == "lock");
+    if runs_a_command { lock::NOT_LOCKED } else { 2 }
+}
+
 /// What there is to do.
 #[derive(Subcommand)]
 pub(crate) enum Command {
