@@ -116,7 +116,7 @@ impl Membership {
         self.one_view()
     }
 
-    fn nodes(&self) -> usize {
+    pub(super) fn nodes(&self) -> usize {
         self.world.nodes.len()
     }
 
@@ -124,7 +124,7 @@ impl Membership {
         self.world.nodes.iter().map(|node| node.deaths).sum()
     }
 
-    fn run(&mut self, for_ns: u64) -> Result<(), Broken> {
+    pub(super) fn run(&mut self, for_ns: u64) -> Result<(), Broken> {
         self.world.engine.schedule(for_ns, None, Ev::Next);
         while !self.world.step()? {}
         Ok(())
@@ -183,7 +183,7 @@ impl Membership {
         same.then_some(view)
     }
 
-    fn acting(&self) -> NodeSet {
+    pub(super) fn acting(&self) -> NodeSet {
         self.world.witness.acting(self.now()).map(|(node, _)| node).collect()
     }
 
