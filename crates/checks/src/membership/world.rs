@@ -113,6 +113,8 @@ pub(super) struct World {
     /// From, to.
     pub(super) cut: Vec<Vec<bool>>,
     pub(super) loss_permille: u64,
+    /// By who hears and who speaks: the last life to which it listens no more, for the links are lost.
+    deaf: Vec<Vec<u64>>,
     /// Peers of a process that ends are told that it is proved dead, and so is who starts.
     pub(super) proofs: bool,
     /// Messages take 0.2 ms, and a turn 2 ms.
@@ -169,6 +171,7 @@ impl World {
             witness: Witness::default(),
             cut: vec![vec![false; nodes]; nodes],
             loss_permille: 0,
+            deaf: vec![vec![0; nodes]; nodes],
             proofs: false,
             steady: false,
             sabotage,
@@ -190,6 +193,7 @@ impl World {
         let now = self.now();
         let same_life = self.sabotage == Some(Sabotage::SameLife) && self.nodes[node].life > 0;
         let one = &mut self.nodes[node];
+        self.deaf[node].fill(0);
         one.over = one.life;
         one.life += u64::from(!same_life);
         (one.turn, one.turns, one.lease) = (one.turn + 1, BTreeMap::new(), 0);
@@ -223,6 +227,21 @@ impl World {
                 self.engine.schedule(after, Some(to), Ev::Notice { to, from: id, reset: true, dead });
             }
         }
+    }
+
+    /// A node has lost its links with another, and listens to that life no more.
+    pub(super) fn lose(&mut self, to: usize, from: usize) -> Result<(), Broken> {
+        self.deaf[to][from] = self.nodes[from].life;
+        self.handle(to, Event::Reset(NodeId(from as u8)))
+    }
+
+    fn listens(&self, to: usize, from: NodeId, life: Incarnation) -> bool {
+        life.0 > self.deaf[to][from.index()]
+    }
+
+    /// Whether what one says now is heard by the other.
+    pub(super) fn hears(&self, to: usize, from: usize) -> bool {
+        !self.cut[from][to] && self.nodes[from].life > self.deaf[to][from]
     }
 
     pub(super) fn pause(&mut self, node: usize, for_ns: u64) {
@@ -266,7 +285,10 @@ impl World {
                     self.engine.schedule(after, Some(node), Ev::Remember { node, life });
                 }
             }
-            Ev::Deliver { to, report } => self.handle(to, Event::Heard(report))?,
+            Ev::Deliver { to, report } if self.listens(to, report.node, report.life) => {
+                self.handle(to, Event::Heard(report))?;
+            }
+            Ev::Deliver { .. } => {}
             Ev::Notice { to, from, reset, dead } => {
                 if reset {
                     self.handle(to, Event::Reset(from))?;
