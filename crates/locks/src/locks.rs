@@ -29,6 +29,9 @@ pub trait Port: Send + Sync {
     /// Hands a task in and sees to it that it is handled.
     fn submit(&self, worker: WorkerId, task: LockTask);
 
+    /// Hands a task in for another worker than the one that runs this, without waiting or driving anything; where there is no room it is lost.
+    fn offer(&self, worker: WorkerId, task: LockTask);
+
     /// Hands a task in and waits for the signal, driving the worker meanwhile; the signal is the calling thread's.
     fn submit_and_wait(&self, worker: WorkerId, task: LockTask, signal: &Signal);
 }
@@ -39,8 +42,8 @@ pub enum LockError {
     /// The lock manager says why not.
     #[error(transparent)]
     Refused(#[from] Why),
-    /// A node died, and the cluster grants nothing any more.
-    #[error("the cluster has stopped: no lock is granted, and none that is held protects anything")]
+    /// This node is no member of the cluster, or none any more.
+    #[error("this node has stopped: it grants no lock, and none that is held here protects anything")]
     Stopped,
 }
 

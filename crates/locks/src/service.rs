@@ -1,7 +1,7 @@
 //! The lock manager on one worker: brings events to the shard and carries out its actions.
 //!
-//! Views are not decided yet: all nodes of the cluster are in the only one, each in its only life (the mesh lets no other in), and
-//! a death ends the cluster. Then every request is answered with [`LockError::Stopped`], and every lock that is held says so too.
+//! It serves from the first [view](LockService::view) on, and takes up each that follows. When this node stops, every request is
+//! answered with [`LockError::Stopped`], and every lock that is held says so too.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Weak, mpsc},
 };
 
-use plexus_base::{Epoch, Incarnation, Nanos, NodeId, NodeSet, WorkerId, clock};
+use plexus_base::{Incarnation, Nanos, NodeId, NodeSet, WorkerId, clock};
 use plexus_interconnect::{Channel, Message, Net};
 
 use crate::{
@@ -30,8 +30,8 @@ const WAITING_MAX: usize = 100_000;
 /// Most locks that clients of this node have at one worker.
 const LOCKS_MAX: usize = 4_000_000;
 
-/// The life that every node has in the only view.
-const ONLY_LIFE: Incarnation = Incarnation(1);
+/// Messages from members of a view that this node does not know yet, before it knows any: as many as are under way while a view reaches everybody.
+const EARLY_MAX: usize = 1 << 16;
 
 /// What threads of the node hand to a worker.
 pub enum LockTask {
@@ -54,17 +54,19 @@ pub enum LockTask {
 pub struct Settings {
     /// This node.
     pub me: NodeId,
-    /// Nodes of the cluster.
-    pub nodes: u8,
+    /// This life of it.
+    pub life: Incarnation,
     /// Workers of every node.
     pub workers: u8,
-    /// The only view.
-    pub epoch: Epoch,
 }
 
 /// See the module.
 pub struct LockService {
-    shard: Shard,
+    /// None before the first view.
+    shard: Option<Shard>,
+    config: protocol::Config,
+    /// What members of the first view said before this node knew it.
+    heard: Vec<(NodeId, Incarnation, protocol::Message)>,
     worker: WorkerId,
     takers: BTreeMap<LockId, Taker>,
     /// Who asks just now: most requests are answered at once and leave no taker behind.
@@ -74,7 +76,7 @@ pub struct LockService {
     /// What programs are to be told.
     news: Vec<ProgramNews>,
     actions: Vec<Action>,
-    /// Said to peers before their link was up.
+    /// To be said to members whose link is not up yet.
     early: Vec<(NodeId, protocol::Message)>,
     up: NodeSet,
     clock: Arc<Clock>,
@@ -91,24 +93,22 @@ pub struct LockService {
 /// # Errors
 /// The system refuses a thread.
 pub fn wire(settings: Settings, port: &Weak<dyn Port>, state: &Arc<State>) -> io::Result<Vec<LockService>> {
-    let Settings { me, nodes, workers, epoch } = settings;
+    let Settings { me, life, workers } = settings;
     let clock = Clock::start(workers, port.clone())?;
-    let members = NodeSet::first(nodes).iter().map(|node| (node, ONLY_LIFE)).collect();
-    let view = Members { epoch, members };
     let service = |worker| {
         let config = protocol::Config {
             me,
-            life: ONLY_LIFE,
+            life,
             worker,
             workers,
             deadlock_ns: DEADLOCK_AFTER.0,
             waiting_max: WAITING_MAX,
             locks_max: LOCKS_MAX,
         };
-        let mut actions = Vec::new();
-        let shard = Shard::new(config, view.clone(), &mut actions);
-        let mut service = LockService {
-            shard,
+        LockService {
+            shard: None,
+            config,
+            heard: Vec::new(),
             worker,
             takers: BTreeMap::new(),
             asking: None,
@@ -122,13 +122,7 @@ pub fn wire(settings: Settings, port: &Weak<dyn Port>, state: &Arc<State>) -> io
             port: port.clone(),
             state: state.clone(),
             fault: None,
-        };
-        for action in actions {
-            if let Action::Send { to, message } = action {
-                service.early.push((to, message));
-            }
         }
-        service
     };
     Ok((0..workers).map(WorkerId).map(service).collect())
 }
@@ -141,6 +135,20 @@ impl Drop for LockService {
 }
 
 impl LockService {
+    /// The next view, or the first: whoever is not in it has stopped, and no link leads to it any more.
+    pub fn view(&mut self, net: &mut Net, view: Members) {
+        self.early.retain(|(to, _)| view.life(*to).is_some());
+        if self.shard.is_some() {
+            return self.handle(net, Event::View(view));
+        }
+        let mut actions = std::mem::take(&mut self.actions);
+        self.shard = Some(Shard::new(self.config, view, &mut actions));
+        self.carry_out(net, actions);
+        for (from, life, message) in std::mem::take(&mut self.heard) {
+            self.handle(net, Event::Message { from, life, message });
+        }
+    }
+
     /// A peer is there: it is told what it was to be told.
     pub fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
         self.up.insert(peer);
@@ -150,12 +158,23 @@ impl LockService {
         }
     }
 
+    /// The link to a peer is gone. What is to be said to it waits for its next one, or for the view without it.
+    pub fn peer_gone(&mut self, peer: NodeId) {
+        self.up.remove(peer);
+    }
+
     /// Handles a message of [`Channel::Locks`].
     pub fn message(&mut self, net: &mut Net, message: &Message<'_>) {
         match protocol::Message::decode(message.payload) {
             Ok(decoded) => {
-                let event = Event::Message { from: message.from, life: ONLY_LIFE, message: decoded };
-                self.handle(net, event);
+                let life = net.life(message.from).expect("it came over a link");
+                if self.shard.is_some() {
+                    self.handle(net, Event::Message { from: message.from, life, message: decoded });
+                } else if self.heard.len() < EARLY_MAX {
+                    self.heard.push((message.from, life, decoded));
+                } else {
+                    self.fault = Some(message.from);
+                }
             }
             Err(error) => {
                 tracing::error!(from = %message.from, %error, "not a message of the lock manager");
@@ -167,7 +186,9 @@ impl LockService {
     /// Handles a task.
     pub fn task(&mut self, net: &mut Net, task: LockTask) {
         match task {
-            LockTask::Ask(_, _, taker) if self.state.is_stopped() => taker.take(Err(LockError::Stopped)),
+            LockTask::Ask(_, _, taker) if self.state.is_stopped() || self.shard.is_none() => {
+                taker.take(Err(LockError::Stopped));
+            }
             LockTask::Ask(event, lock, taker) => {
                 self.asking = Some((lock, taker));
                 self.handle(net, event);
@@ -187,7 +208,7 @@ impl LockService {
             }
             LockTask::Survey(reply) => {
                 // Who does not wait any more does not need it.
-                let _ = reply.send(Survey::of(self.shard.resources(), clock::now()));
+                let _ = reply.send(Survey::of(self.shard.iter().flat_map(Shard::resources), clock::now()));
             }
         }
     }
@@ -195,7 +216,9 @@ impl LockService {
     /// A program wants something; what comes of it is among the news.
     pub fn program(&mut self, net: &mut Net, event: Event) {
         match event {
-            Event::Lock(Want { lock, .. }) | Event::Convert { lock, .. } if self.state.is_stopped() => {
+            Event::Lock(Want { lock, .. }) | Event::Convert { lock, .. }
+                if self.state.is_stopped() || self.shard.is_none() =>
+            {
                 self.news.push(ProgramNews::Answer(lock, Err(LockError::Stopped)));
             }
             event => self.handle(net, event),
@@ -232,13 +255,18 @@ impl LockService {
     }
 
     fn handle(&mut self, net: &mut Net, event: Event) {
+        let Some(shard) = &mut self.shard else { return };
         let mut actions = std::mem::take(&mut self.actions);
-        self.shard.handle(clock::now(), event, &mut actions);
+        shard.handle(clock::now(), event, &mut actions);
+        self.carry_out(net, actions);
+    }
+
+    fn carry_out(&mut self, net: &mut Net, mut actions: Vec<Action>) {
         for action in actions.drain(..) {
             self.act(net, action);
         }
         self.actions = actions;
-        if let Some(next) = self.shard.next_tick()
+        if let Some(next) = self.shard.as_ref().and_then(Shard::next_tick)
             && self.armed.is_none_or(|armed| next < armed)
         {
             self.armed = Some(next);
@@ -250,8 +278,9 @@ impl LockService {
         match action {
             Action::Send { to, message } => self.send(net, to, message),
             Action::Tell { worker, errand } => {
+                // One that is lost is said again.
                 if let Some(port) = self.port.upgrade() {
-                    port.submit(worker, LockTask::Told(errand));
+                    port.offer(worker, LockTask::Told(errand));
                 }
             }
             Action::Granted { lock, mode, token, value } => {
@@ -283,7 +312,9 @@ impl LockService {
         if let Some(notices) = self.watched.get(&lock) {
             match &answer {
                 Ok(_) => notices.granted(),
-                Err(_) if self.shard.lock(lock).is_none() => drop(self.watched.remove(&lock)),
+                Err(_) if self.shard.as_ref().is_none_or(|shard| shard.lock(lock).is_none()) => {
+                    drop(self.watched.remove(&lock))
+                }
                 Err(_) => {}
             }
         }
@@ -304,7 +335,7 @@ impl LockService {
             protocol::Kind::Request => plexus_interconnect::Kind::Request,
             protocol::Kind::Reply => plexus_interconnect::Kind::Reply,
         };
-        // No link any more: the peer is gone, and whoever sees that stops this.
+        // No link any more: the peer is gone, and the next view is without it.
         let _ = net.send(to, Channel::Locks, kind, 0, &message.encode());
     }
 }

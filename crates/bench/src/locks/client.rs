@@ -68,7 +68,8 @@ fn count(session: &Session, name: &Name, stage: &Stage, done: &mut Done) -> Resu
         counted = Some((first, before + 1));
         let mut value = [0; VALUE_LEN];
         value[..8].copy_from_slice(&(before + 1).to_le_bytes());
-        lock.unlock_with(value).map_err(line)
+        lock.unlock_with(value).map_err(line)?;
+        Ok(())
     })?;
     done.counted = counted;
     Ok(())

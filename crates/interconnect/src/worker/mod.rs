@@ -261,6 +261,14 @@ impl<S: Service> Worker<S> {
         }
     }
 
+    /// Hands a task in where there is room for it, and wakes whoever is to handle it; drives nothing and never waits, so a handler of another
+    /// worker may. False: there was no room.
+    pub fn offer(&self, task: S::Task) -> bool {
+        let taken = self.shared.tasks.push(task).is_ok();
+        self.shared.bell.ring();
+        taken
+    }
+
     /// Hands a task in for whoever drives the worker next, waking nobody: [`Worker::wait`] follows.
     pub fn push(&self, mut task: S::Task) {
         while let Err(refused) = self.shared.tasks.push(task) {
