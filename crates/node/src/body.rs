@@ -20,6 +20,7 @@ use plexus_interconnect::{
     mesh::{self, Mesh},
 };
 use plexus_locks::{Locks, Port as LockPort};
+use plexus_membership::runtime::Membership;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -28,14 +29,21 @@ use crate::{
     config::Config,
     keys::KeyFiles,
     life::Life,
+    member::{Die, Member},
     service::{News, NodeService, Workers},
     settle::Settled,
     shards::Shards,
     watcher::Watcher,
 };
 
-/// The first and, until views change, only epoch of a run.
+/// The epoch in which the cache lives: it does not follow views yet.
 const EPOCH: Epoch = Epoch(1);
+
+/// How long a node that ends waits for the others to take note.
+const LEAVE_WITHIN: Duration = Duration::from_secs(3);
+
+/// How often it is said what a node that starts waits for.
+const SAY_EVERY: Duration = Duration::from_millis(500);
 
 /// Threads of each worker that wait for the disks.
 const IO_THREADS: usize = 2;
@@ -65,6 +73,8 @@ pub struct Parts {
     pub group: Arc<Group>,
     /// Where the node stands.
     pub life: Arc<Life>,
+    /// What it does when it must stop at once.
+    pub die: Die,
 }
 
 /// The running parts of a node.
@@ -77,6 +87,8 @@ pub struct Body {
     locks: Locks,
     workers: Arc<Workers>,
     mesh: Arc<Mesh<NodeService>>,
+    member: Arc<Member>,
+    membership: Arc<Membership>,
     keys: Arc<KeyFiles>,
     benchmark: Arc<Window>,
     threads: Mutex<Threads>,
@@ -97,10 +109,13 @@ struct Threads {
 /// What the body says about itself; part of the node's status.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct BodyStatus {
-    /// The epoch of the view.
+    /// The epoch of the view that the node acts in; 0: none yet.
     pub epoch: u32,
     /// The members, by name.
     pub members: Vec<String>,
+    /// Votes, voting files, lease, the last changes of members.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub membership: Option<plexus_membership::runtime::Status>,
     /// How each peer is reached.
     pub peers: Vec<PeerStatus>,
     /// Blocks that the cache holds in any mode.
@@ -147,6 +162,9 @@ pub struct PeerStatus {
     /// What stands in the way of a rail that is not connected, as far as it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// How it is made sure that it does nothing any more when it was put out: `kill`, `agent`, or `lease only`.
+    #[serde(default)]
+    pub fencing: String,
 }
 
 /// What a node held when it gave it back or froze.
@@ -176,7 +194,7 @@ impl Body {
     /// # Errors
     /// One line for the user.
     pub fn join(parts: Parts) -> Result<Self, String> {
-        let Parts { config, me, incarnation, settled, group, life } = parts;
+        let Parts { config, me, incarnation, settled, group, life, die } = parts;
         let settings = Settings {
             me,
             incarnation,
@@ -201,10 +219,10 @@ impl Body {
         let port: Arc<dyn Port> = workers.clone();
         let lock_port: Arc<dyn LockPort> = workers.clone();
         let granting = Arc::default();
-        let lock_settings =
-            plexus_locks::Settings { me, nodes: settings.nodes, workers: settings.workers, epoch: EPOCH };
+        let lock_settings = plexus_locks::Settings { me, life: incarnation, workers: settings.workers };
         let lock_services = plexus_locks::wire(lock_settings, &Arc::downgrade(&lock_port), &granting)
             .map_err(|error| error.to_string())?;
+        let member = Arc::new(Member::new(config.clone(), me, life.clone(), workers.clone(), die));
         let services = wiring
             .services(&group, Arc::downgrade(&port))
             .map_err(|error| error.to_string())?
@@ -214,7 +232,7 @@ impl Body {
             .map(|(worker, (cache, locks))| {
                 let usage = usage[worker].clone();
                 let programs = Programs::new(me, worker as u8, config.workers, arena.clone(), usage);
-                NodeService::new(cache, locks, programs, tell.clone())
+                NodeService::new(cache, locks, programs, Arc::downgrade(&member), tell.clone())
             })
             .collect();
         let keys = Arc::new(KeyFiles::new(config.dir.clone()));
@@ -226,6 +244,16 @@ impl Body {
         let mesh =
             Mesh::start(mesh_config, services, |_| ()).map_err(|error| abandon(&life, error.to_string()))?;
         Workers::start(mesh.workers().to_vec(), &workers);
+        member.place_mesh(&mesh);
+        let settings = membership_settings(&config, me, incarnation, keys.clone());
+        let membership = settings.and_then(|settings| {
+            Membership::start(settings, member.clone())
+                .map_err(|error| format!("{}: {error}", config.nodes[me.index()].name))
+        });
+        let membership = membership.map_err(|why| {
+            mesh.stop();
+            abandon(&life, why)
+        })?;
         let body = Self {
             config,
             me,
@@ -235,6 +263,8 @@ impl Body {
             locks: Locks::new(lock_port, lock_settings.workers, granting),
             workers,
             mesh,
+            member,
+            membership: Arc::new(membership),
             keys,
             benchmark,
             threads: Mutex::default(),
@@ -242,7 +272,11 @@ impl Body {
             usage,
             door: Mutex::default(),
         };
-        if let Err(why) = body.wait_for_peers().and_then(|()| body.start_threads(tell, news)) {
+        if let Err(why) = body
+            .wait_for_view()
+            .and_then(|()| body.wait_for_peers())
+            .and_then(|()| body.start_threads(tell, news))
+        {
             // Peers that were connected may have been served as master already.
             let left = body.freeze()?;
             body.life
@@ -251,6 +285,50 @@ impl Body {
             return Err(why);
         }
         Ok(body)
+    }
+
+    /// Waits until the node acts in a view of all nodes.
+    fn wait_for_view(&self) -> Result<(), String> {
+        let mut said = None;
+        loop {
+            let opened = self.member.wait_opened(SAY_EVERY)?;
+            if self.life.is_ending() {
+                return Err("told to end before it was a member".into());
+            }
+            let waits_for = match opened {
+                Some(view) if view.members() == view.cluster() => return Ok(()),
+                Some(view) => {
+                    std::thread::sleep(Duration::from_millis(1));
+                    let missing = view.cluster().iter().filter(|node| view.life(*node).is_none());
+                    missing.map(|node| self.name(node).to_owned()).collect::<Vec<_>>().join(", ")
+                }
+                None => self.obstacles(),
+            };
+            if said.as_ref() != Some(&waits_for) {
+                tracing::info!("waiting for {waits_for}");
+                said = Some(waits_for);
+            }
+        }
+    }
+
+    /// What a node that is no member waits for.
+    fn obstacles(&self) -> String {
+        let Some(status) = self.membership.status() else { return "its membership".into() };
+        if status.quorum.answering >= status.quorum.needed {
+            return "the others to take it in".into();
+        }
+        let files =
+            status.files.iter().filter_map(|file| Some(format!("{}: {}", file.id, file.error.as_ref()?)));
+        let files: Vec<_> = files.collect();
+        let quorum = status.quorum;
+        format!(
+            "voting files: {} of {} answer, {} are needed{}{}",
+            quorum.answering,
+            quorum.files,
+            quorum.needed,
+            if files.is_empty() { "" } else { "; " },
+            files.join("; ")
+        )
     }
 
     fn wait_for_peers(&self) -> Result<(), String> {
@@ -288,6 +366,8 @@ impl Body {
             cache: self.cache.clone(),
             shards: self.shards(),
             mesh: Arc::downgrade(&self.mesh),
+            member: self.member.clone(),
+            membership: self.membership.clone(),
         };
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
             thread::Builder::new().name(name.into()).spawn(run).map_err(|error| error.to_string())
@@ -401,13 +481,15 @@ impl Body {
                 name: node.name.clone(),
                 rail: (!used.is_empty()).then(|| used.join("+")),
                 problem: problems.get(&id).cloned(),
+                fencing: self.member.fencing(id).into(),
             }
         });
-        let mut members = connected;
-        members.insert(self.me);
+        let opened = self.member.opened();
+        let members = opened.as_ref().map(|view| view.members()).unwrap_or_default();
         BodyStatus {
-            epoch: EPOCH.0,
+            epoch: opened.map_or(0, |view| view.epoch.0),
             members: members.iter().map(|node| self.name(node).into()).collect(),
+            membership: self.membership.status(),
             peers: peers.collect(),
             blocks_held: self.cache.occupied() as u64,
             blocks_written: self.counts().disk_writes,
@@ -432,6 +514,27 @@ impl Body {
             window_bytes,
             window_bytes_most: self.arena.len() as u64,
             locks,
+        }
+    }
+
+    /// Who is a member, and votes.
+    #[must_use]
+    pub fn membership(&self) -> &Arc<Membership> {
+        &self.membership
+    }
+
+    /// Ends the membership: the others know that this node has stopped, and need not wait for it.
+    pub fn leave(&self) {
+        let (tell, told) = mpsc::channel();
+        let membership = self.membership.clone();
+        thread::spawn(move || {
+            // Where it is none any more there is nothing to leave.
+            let _ = tell.send(membership.leave());
+        });
+        if told.recv_timeout(LEAVE_WITHIN).is_err() {
+            tracing::warn!(
+                "the others did not take note in time that this node leaves; they wait for its lease"
+            );
         }
     }
 
@@ -530,6 +633,29 @@ impl Drop for Body {
     }
 }
 
+fn membership_settings(
+    config: &Config,
+    me: NodeId,
+    life: Incarnation,
+    keys: Arc<KeyFiles>,
+) -> Result<plexus_membership::runtime::Settings, String> {
+    let name = &config.nodes[me.index()].name;
+    let mine = config.voting.iter().filter(|file| file.node.as_ref().is_none_or(|node| node == name));
+    let others = (0..config.node_count()).map(NodeId).filter(|id| *id != me);
+    Ok(plexus_membership::runtime::Settings {
+        me,
+        life,
+        profile: config.membership.times()?,
+        first: config.first_view(),
+        cluster: config.id.0.to_le_bytes(),
+        keys,
+        listen: config.nodes[me.index()].all_addresses().collect(),
+        peers: others.map(|id| (id, config.nodes[id.index()].all_addresses().collect())).collect(),
+        files: mine.map(|file| (file.id, file.path.clone())).collect(),
+        watchdog: config.membership.watchdog.clone(),
+    })
+}
+
 /// A node that never served leaves the run: it held nothing.
 fn abandon(life: &Life, why: String) -> String {
     match life.stopped(&why, NodeSet::EMPTY, Blocks::EMPTY, Blocks::EMPTY) {
@@ -558,7 +684,7 @@ fn mesh_config(
         incarnation,
         cluster: config.id.0.to_le_bytes(),
         keys,
-        admission: mesh::Admission::First,
+        admission: mesh::Admission::AsTold,
         fingerprint,
         listen: config.nodes[me.index()].all_addresses().collect(),
         peers: peers.collect(),

@@ -5,6 +5,7 @@
 
 mod check;
 mod interconnect;
+mod membership;
 mod template;
 
 use std::{
@@ -13,12 +14,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use plexus_base::{NodeId, Waiting};
+use plexus_base::{NodeId, NodeSet, Waiting};
 use plexus_disks::{BlockSize, GroupId, Shape};
 use plexus_fabric::RailKind;
+use plexus_membership::protocol::View;
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-pub use self::interconnect::{Encrypt, Interconnect};
+pub use self::{
+    interconnect::{Encrypt, Interconnect},
+    membership::{Membership, Voting, parse_voting_id, voting_id},
+};
 use crate::{body::BENCHMARK_WINDOW_BYTES, layout::ClusterDir};
 
 /// The format of `cluster.toml` that this program reads.
@@ -70,6 +75,10 @@ pub struct Config {
     pub checkpoint_seconds: u32,
     /// How the nodes are joined.
     pub interconnect: Interconnect,
+    /// How fast a lost node is noticed.
+    pub membership: Membership,
+    /// Where votes are kept; paths are resolved against the directory.
+    pub voting: Vec<Voting>,
     /// Blocks of the disk group.
     pub blocks: u64,
     /// The disks, in their order, as absolute or cluster-relative paths resolved against the directory.
@@ -100,6 +109,10 @@ pub struct NodeConfig {
     /// Where it answers to who scrapes its counts; nowhere if it is not given.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
+    /// A command that proves that this node does nothing any more (switches its host off, say): run by others when it was put out and
+    /// nothing else proves it. It ends with 0 when that is certain.
+    #[serde(default)]
+    pub fence: Vec<String>,
 }
 
 impl NodeConfig {
@@ -126,6 +139,10 @@ struct Text {
     checkpoint_seconds: u32,
     #[serde(default)]
     interconnect: Interconnect,
+    #[serde(default)]
+    membership: Membership,
+    #[serde(default)]
+    voting: Vec<Voting>,
     group: GroupText,
     node: Vec<NodeConfig>,
 }
@@ -232,6 +249,16 @@ impl Config {
     pub fn shared_bytes(&self) -> u64 {
         let configured = u64::from(self.cache_mib) + u64::from(self.program_window_mib);
         (configured << 20) + BENCHMARK_WINDOW_BYTES as u64
+    }
+
+    /// The view that the cluster begins with: its nodes and voting files, and nobody is a member.
+    #[must_use]
+    pub fn first_view(&self) -> View {
+        let host = |file: &Voting| {
+            let place = self.nodes.iter().position(|node| Some(&node.name) == file.node.as_ref())?;
+            Some(NodeId(place as u8))
+        };
+        View::first(NodeSet::first(self.node_count()), self.voting.iter().map(|file| (file.id, host(file))))
     }
 
     /// The number of nodes.

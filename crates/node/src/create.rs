@@ -11,12 +11,19 @@ use std::{
 };
 
 use plexus_disks::{DiskError, Group};
+use plexus_membership::{
+    protocol::FileId,
+    voting::{FileError, format::FileName},
+};
 
 use crate::{
-    config::{ClusterId, Config, ConfigError},
+    config::{ClusterId, Config, ConfigError, NodeConfig, Voting},
     keys::{self, KeyError},
     layout::ClusterDir,
 };
+
+/// Voting files of a cluster on one host: one may be damaged.
+const SHARED_FILES: usize = 3;
 
 /// Why a cluster was not made. Nothing is left of it.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +40,9 @@ pub enum CreateError {
     /// Its key could not be made.
     #[error(transparent)]
     Key(#[from] KeyError),
+    /// A voting file could not be made.
+    #[error(transparent)]
+    Voting(#[from] FileError),
     /// The disk group could not be made.
     #[error(transparent)]
     Disk(#[from] DiskError),
@@ -61,6 +71,24 @@ impl CreateError {
 /// The system gives no random bytes.
 pub fn new_id() -> io::Result<ClusterId> {
     plexus_disks::GroupId::random().map(|id| ClusterId(id.0))
+}
+
+/// Voting files for a cluster of these nodes: three that all open where all are of one host, else one on each node's own disk.
+///
+/// # Errors
+/// The system gives no random bytes.
+pub fn voting_files(dir: &ClusterDir, nodes: &[NodeConfig]) -> io::Result<Vec<Voting>> {
+    let one_host = nodes.windows(2).all(|pair| pair[0].host == pair[1].host);
+    let homes: Vec<Option<&str>> = match one_host {
+        true => vec![None; SHARED_FILES],
+        false => nodes.iter().map(|node| Some(node.name.as_str())).collect(),
+    };
+    let file = |(number, home): (usize, Option<&str>)| {
+        let name = home.map_or_else(|| (number + 1).to_string(), str::to_owned);
+        let id = FileId(getrandom::u64().map_err(io::Error::other)?);
+        Ok(Voting { id, path: dir.voting().join(name), node: home.map(str::to_owned) })
+    };
+    homes.into_iter().enumerate().map(file).collect()
 }
 
 /// Makes the cluster that `config` describes, in `config.dir`.
@@ -109,7 +137,7 @@ fn beside(root: &Path) -> Result<PathBuf, CreateError> {
 }
 
 fn fill(config: &Config, text: &str, dir: &ClusterDir) -> Result<(), CreateError> {
-    for directory in [dir.disks(), dir.run(), dir.logs(), dir.state()] {
+    for directory in [dir.disks(), dir.voting(), dir.run(), dir.logs(), dir.state()] {
         let made = DirBuilder::new().mode(0o700).create(&directory);
         made.map_err(CreateError::io("making a directory", &directory))?;
     }
@@ -119,6 +147,12 @@ fn fill(config: &Config, text: &str, dir: &ClusterDir) -> Result<(), CreateError
         Err(_) => disk.clone(),
     };
     Group::create(&config.disks.iter().map(moved).collect::<Vec<_>>(), &config.shape())?;
+    let first = config.first_view();
+    for file in &config.voting {
+        let name =
+            FileName { cluster: plexus_membership::voting::format::ClusterId(config.id.0), file: file.id };
+        plexus_membership::voting::create(&moved(&file.path), name, &first)?;
+    }
     let path = dir.config();
     let written = std::fs::write(&path, text).and_then(|()| File::open(&path)?.sync_all());
     written.map_err(CreateError::io("writing", &path))
@@ -134,12 +168,22 @@ mod tests {
 
     use super::*;
     use crate::{
-        config::{Interconnect, NodeConfig},
+        config::{Interconnect, Membership, NodeConfig},
         keys::KeyFiles,
     };
 
     fn config(root: &Path) -> Config {
         let dir = ClusterDir::new(root);
+        let nodes = vec![NodeConfig {
+            name: "n1".into(),
+            host: "h".into(),
+            address: "127.0.0.1:7400".parse().unwrap(),
+            addresses: vec![],
+            rails: vec![RailKind::Shm],
+            cores: vec![],
+            metrics: None,
+            fence: vec![],
+        }];
         Config {
             name: "c".into(),
             id: new_id().unwrap(),
@@ -150,17 +194,11 @@ mod tests {
             program_window_mib: crate::config::PROGRAM_WINDOW_MIB,
             checkpoint_seconds: 5,
             interconnect: Interconnect::default(),
+            membership: Membership::default(),
+            voting: voting_files(&dir, &nodes).unwrap(),
             blocks: 600,
             disks: vec![dir.disks().join("0"), dir.disks().join("1")],
-            nodes: vec![NodeConfig {
-                name: "n1".into(),
-                host: "h".into(),
-                address: "127.0.0.1:7400".parse().unwrap(),
-                addresses: vec![],
-                rails: vec![RailKind::Shm],
-                cores: vec![],
-                metrics: None,
-            }],
+            nodes,
             dir,
         }
     }

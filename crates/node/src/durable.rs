@@ -106,6 +106,17 @@ impl Lock {
         }
     }
 
+    /// Who holds the lock at `path`, or did last.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn last(path: &Path) -> io::Result<Option<Holder>> {
+        match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            file => signed(&mut file?),
+        }
+    }
+
     /// Takes the lock, waiting for whoever has it.
     ///
     /// # Errors

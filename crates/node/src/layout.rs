@@ -6,6 +6,7 @@
 //! | `keys/cluster.key` | the key that every node proves to have |
 //! | `keys/next.key` | the newer of two valid keys, while one replaces the other |
 //! | `disks/` | the disks of the group, unless the configuration puts them elsewhere |
+//! | `voting/` | the voting files, unless the configuration puts them elsewhere |
 //! | `run/NAME.lock` | locked while node NAME lives; holds its process id |
 //! | `run/NAME.sock` | its control socket |
 //! | `run/NAME.attach` | the socket at which programs attach to it |
@@ -60,6 +61,12 @@ impl ClusterDir {
     #[must_use]
     pub fn disks(&self) -> PathBuf {
         self.0.join("disks")
+    }
+
+    /// Where the voting files lie that `init` makes.
+    #[must_use]
+    pub fn voting(&self) -> PathBuf {
+        self.0.join("voting")
     }
 
     /// What belongs to living nodes.

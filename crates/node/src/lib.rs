@@ -22,6 +22,7 @@ pub mod life;
 pub mod lifeline;
 pub mod locking;
 pub mod machine;
+pub mod member;
 pub mod node;
 pub mod port;
 pub mod service;

@@ -22,6 +22,7 @@ use crate::{
     life::{Ending, Life, Stage},
     locking,
     machine::{self, MachineError},
+    member::Die,
     settle::{self, Entry},
     state::{Recorder, StateError},
 };
@@ -77,7 +78,7 @@ pub enum NodeError {
 
 impl Node {
     /// Starts the node called `name` and waits for its peers. `more` are commands that it is to know besides
-    /// its own, made from its body.
+    /// its own, made from its body. `die` is called when it must stop at once, and must not return where the process is its own.
     ///
     /// # Errors
     /// One line for the user. The node holds nothing then, and has changed nothing.
@@ -85,6 +86,7 @@ impl Node {
         config: Config,
         name: &str,
         more: impl FnOnce(&Arc<Body>) -> Vec<Arc<dyn Command>>,
+        die: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self, NodeError> {
         let config = Arc::new(config);
         let (me, node) = config.node(name)?;
@@ -100,7 +102,7 @@ impl Node {
         let server =
             Server::start(&path, known.clone()).map_err(|source| NodeError::Control { path, source })?;
 
-        let body = Arc::new(join(&config, me, node, &entry, &life)?);
+        let body = Arc::new(join(&config, me, node, &entry, &life, Arc::new(die))?);
         commands::register_rest(&known, &config, me, &entry.settled, &life, &body);
         locking::commands(&config, name, &body).into_iter().for_each(|command| known.register(command));
         more(&body).into_iter().for_each(|command| known.register(command));
@@ -137,6 +139,7 @@ impl Node {
                 handed_back.lost,
             )?;
         }
+        self.body.leave();
         Ok(())
     }
 }
@@ -148,6 +151,7 @@ fn join(
     node: &NodeConfig,
     entry: &Entry,
     life: &Arc<Life>,
+    die: Die,
 ) -> Result<Body, NodeError> {
     let group = Group::open(&config.disks, &config.shape())?;
     for path in group.buffered() {
@@ -166,6 +170,7 @@ fn join(
         settled: entry.settled.clone(),
         group: Arc::new(group),
         life: Arc::clone(life),
+        die,
     };
     Body::join(parts).map_err(|why| match life.is_ending() {
         true => NodeError::Interrupted(node.name.clone()),

@@ -1,6 +1,6 @@
 //! What runs on each worker of a node: the cache, the lock manager, the programs attached to the node, and a port for every channel that nothing of the node uses.
 
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock, Weak, mpsc};
 
 use plexus_base::{Incarnation, NodeId, WorkerId};
 use plexus_cache::{CacheService, CacheTask, Port as CachePort};
@@ -8,14 +8,17 @@ use plexus_disks::Pool;
 use plexus_fabric::Lost;
 use plexus_interconnect::{Channel, Message, Net, Service, Signal, Worker};
 use plexus_locks::{LockService, LockTask, Port as LockPort};
+use plexus_membership::partitions::Members;
 
-use crate::{attach::Programs, port::Ports};
+use crate::{attach::Programs, member::Member, port::Ports};
 
 /// What workers tell the node.
 #[derive(Debug)]
 pub(crate) enum News {
     /// The link to a peer was lost, as one worker saw it.
     Lost { peer: NodeId, life: Incarnation, why: Lost },
+    /// A peer sent what no member sends.
+    Fault { peer: NodeId },
     /// The cache has stopped on one worker because a peer said that it stops, or what it should not; and the node that
     /// is the cause of that.
     Stopped { cause: NodeId },
@@ -29,6 +32,8 @@ pub enum NodeTask {
     Cache(CacheTask),
     /// For the lock manager.
     Lock(LockTask),
+    /// Shows that the worker takes up what it is handed.
+    Pulse,
 }
 
 /// See the module.
@@ -37,6 +42,7 @@ pub struct NodeService {
     locks: LockService,
     ports: Ports,
     programs: Programs,
+    member: Weak<Member>,
     news: mpsc::Sender<News>,
     told: bool,
 }
@@ -46,14 +52,28 @@ impl NodeService {
         cache: CacheService,
         locks: LockService,
         programs: Programs,
+        member: Weak<Member>,
         news: mpsc::Sender<News>,
     ) -> Self {
-        Self { cache, locks, ports: Ports::default(), programs, news, told: false }
+        Self { cache, locks, ports: Ports::default(), programs, member, news, told: false }
     }
 
-    /// The cluster stops because of a node; said once.
-    fn stopped(&mut self, cause: NodeId) {
-        if !std::mem::replace(&mut self.told, true) {
+    /// The next view is open: whoever is not in it has stopped.
+    pub(crate) fn view(&mut self, net: &mut Net, members: &Members) {
+        self.locks.view(net, members.clone());
+        self.check();
+    }
+
+    /// Whether a peer has sent what no member sends, or its cache has stopped.
+    #[inline]
+    fn check(&mut self) {
+        if let Some(peer) = self.locks.take_fault() {
+            // Nobody listens any more: the node is ending.
+            let _ = self.news.send(News::Fault { peer });
+        }
+        if let Some(cause) = self.cache.stopped_by()
+            && !std::mem::replace(&mut self.told, true)
+        {
             let _ = self.news.send(News::Stopped { cause });
         }
     }
@@ -87,16 +107,11 @@ impl Service for NodeService {
         match message.channel {
             Channel::CacheRequests | Channel::CacheBlocks => {
                 self.cache.message(net, message);
-                if let Some(cause) = self.cache.stopped_by() {
-                    self.locks.stop();
-                    self.stopped(cause);
-                }
+                self.check();
             }
             Channel::Locks => {
                 self.locks.message(net, &message);
-                if let Some(cause) = self.locks.take_fault() {
-                    self.stopped(cause);
-                }
+                self.check();
             }
             channel if Programs::uses(channel) => self.programs.message(net, message),
             _ if self.ports.message(net, message) => {}
@@ -108,7 +123,15 @@ impl Service for NodeService {
     fn task(&mut self, net: &mut Net, task: NodeTask) {
         match task {
             NodeTask::Cache(task) => self.cache.task(net, task),
-            NodeTask::Lock(task) => self.locks.task(net, task),
+            NodeTask::Lock(task) => {
+                self.locks.task(net, task);
+                self.check();
+            }
+            NodeTask::Pulse => {
+                if let Some(member) = self.member.upgrade() {
+                    member.pulse(net.worker());
+                }
+            }
         }
     }
 
@@ -119,12 +142,12 @@ impl Service for NodeService {
 
     fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
         self.locks.peer_up(net, peer);
+        self.check();
     }
 
     fn peer_gone(&mut self, net: &mut Net, peer: NodeId, why: &Lost) {
         self.cache.peer_gone(net, peer);
-        self.locks.stop();
-        self.told = true;
+        self.locks.peer_gone(peer);
         self.ports.peer_gone(net, peer);
         self.programs.peer_gone(net, peer);
         // Nobody listens any more: the node is ending.
@@ -151,6 +174,11 @@ impl Workers {
         assert!(place.0.set(workers).is_ok(), "a node starts its workers once");
     }
 
+    /// The workers, if they were started.
+    pub(crate) fn started(&self) -> Option<&[Worker<NodeService>]> {
+        self.0.get().map(Vec::as_slice)
+    }
+
     pub(crate) fn all(&self) -> &[Worker<NodeService>] {
         self.0.wait()
     }
@@ -174,6 +202,11 @@ impl CachePort for Workers {
 }
 
 impl LockPort for Workers {
+    fn offer(&self, worker: WorkerId, task: LockTask) {
+        // What finds no room is said again.
+        let _ = self.all()[worker.index()].offer(NodeTask::Lock(task));
+    }
+
     fn submit(&self, worker: WorkerId, task: LockTask) {
         self.all()[worker.index()].tell(NodeTask::Lock(task));
     }

@@ -16,7 +16,7 @@
 //! Nodes that start at the same time agree through a lock and the number of the run: whoever comes first
 //! when no node of the last run lives settles it and opens the next; the others join that one.
 
-use std::{collections::BTreeMap, io};
+use std::{collections::BTreeMap, time::SystemTime};
 
 use plexus_base::{BlockId, Incarnation, NodeId, NodeSet, crc32c};
 use serde::{Deserialize, Serialize};
@@ -123,10 +123,13 @@ pub struct Entry {
 /// As [`settle`], [`StateError::Running`] when the node lives already, and [`StateError::Left`] when it has left
 /// the run that others are still in.
 pub fn enter(config: &Config, name: &str) -> Result<Entry, StateError> {
-    let incarnation = getrandom::u64().map_err(io::Error::other);
-    let incarnation = incarnation.map_err(StateError::io("naming this life for", config.dir.record(name)))?;
     let _settling = lock(config)?;
     let path = config.dir.lock(name);
+    let before = Lock::last(&path).map_err(StateError::io("looking at the lock", path.clone()))?;
+    let recorded = state::record(&config.dir, name)?;
+    // Lives are numbered upwards, also where these files were lost or the clock was set back.
+    let before = before.map(|holder| holder.incarnation).max(recorded.map(|record| record.incarnation));
+    let incarnation = before.map_or(1, |before| before.saturating_add(1)).max(seconds_since_1970());
     let lock = Lock::try_take(&path, incarnation).map_err(StateError::io("locking", path))?;
     let lock =
         lock.map_err(|holder| StateError::Running { name: name.into(), pid: holder.map(|h| h.pid) })?;
@@ -135,6 +138,10 @@ pub fn enter(config: &Config, name: &str) -> Result<Entry, StateError> {
         Some(record) if record.run == settled.run => Err(StateError::Left { name: name.into() }),
         _ => Ok(Entry { settled, incarnation: Incarnation(incarnation), _lock: lock }),
     }
+}
+
+fn seconds_since_1970() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// Every look at a node's lock, and every taking of one, happens under this.

@@ -15,7 +15,7 @@ use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
 
 use crate::{
-    config::{ClusterId, Config, Interconnect, NodeConfig, this_host},
+    config::{ClusterId, Config, Interconnect, Membership, NodeConfig, this_host},
     control::{Control, ControlError},
     create::{self, CreateError},
     down::{self, Down},
@@ -47,6 +47,8 @@ pub struct Parameters {
     pub checkpoint_seconds: u32,
     /// How its nodes are joined.
     pub interconnect: Interconnect,
+    /// How fast a lost node is noticed.
+    pub membership: Membership,
     /// The `plexus` program.
     pub program: PathBuf,
     /// Where the cluster's directory is made.
@@ -93,6 +95,7 @@ impl Parameters {
             blocks: 4096,
             checkpoint_seconds: 5,
             interconnect: Interconnect::default(),
+            membership: Membership::default(),
             program: std::env::current_exe()?,
             directory: std::env::temp_dir(),
         })
@@ -149,6 +152,7 @@ impl TemporaryCluster {
         janitor::mark(&dir).map_err(io_error("marking its directory"))?;
 
         let dir = ClusterDir::new(dir.join("cluster"));
+        let nodes = node_configs(&parameters.nodes, id);
         let config = Config {
             name: "temporary".into(),
             id,
@@ -159,9 +163,11 @@ impl TemporaryCluster {
             program_window_mib: crate::config::PROGRAM_WINDOW_MIB,
             checkpoint_seconds: parameters.checkpoint_seconds,
             interconnect: parameters.interconnect.clone(),
+            membership: parameters.membership.clone(),
+            voting: create::voting_files(&dir, &nodes).map_err(io_error("naming voting files"))?,
             blocks: parameters.blocks,
             disks: vec![dir.disks().join("0")],
-            nodes: node_configs(&parameters.nodes, id),
+            nodes,
             dir,
         };
         create::create(&config)?;
@@ -254,6 +260,7 @@ fn node_configs(nodes: &[NodeParameters], id: ClusterId) -> Vec<NodeConfig> {
         rails: node.rails.clone(),
         cores: node.cores.clone(),
         metrics: None,
+        fence: Vec::new(),
     };
     nodes.iter().enumerate().map(config).collect()
 }

@@ -5,10 +5,12 @@ use std::sync::{Arc, Weak, mpsc};
 use plexus_base::{NodeId, NodeSet};
 use plexus_cache::Cache;
 use plexus_interconnect::mesh::Mesh;
+use plexus_membership::runtime::Membership;
 
 use crate::{
     config::Config,
     life::Life,
+    member::Member,
     service::{News, NodeService},
     shards::Shards,
 };
@@ -21,6 +23,8 @@ pub(crate) struct Watcher {
     pub(crate) cache: Cache,
     pub(crate) shards: Shards,
     pub(crate) mesh: Weak<Mesh<NodeService>>,
+    pub(crate) member: Arc<Member>,
+    pub(crate) membership: Arc<Membership>,
 }
 
 impl Watcher {
@@ -32,9 +36,20 @@ impl Watcher {
             let name = |node: NodeId| &self.config.nodes[node.index()].name;
             let (cause, happened) = match news {
                 News::End => return,
+                News::Fault { peer } => {
+                    // It is treated as one whose links are lost: one of the two does not go on.
+                    if let Some(life) = self.member.opened().and_then(|view| view.life(peer)) {
+                        mesh.forget(peer, life);
+                    }
+                    continue;
+                }
                 News::Lost { peer, life, why } => {
                     // One link lost is the peer lost: the other workers must not wait for what it still sends them.
                     mesh.forget(peer, life);
+                    match self.member.is_dead(peer, life) {
+                        true => self.membership.dead(peer, life),
+                        false => self.membership.lost(peer, life),
+                    }
                     gone.insert(peer);
                     (peer, format!("{} is gone ({why})", name(peer)))
                 }

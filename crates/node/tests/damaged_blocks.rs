@@ -9,7 +9,7 @@ use plexus_disks::{BlockSize, DATA_START};
 use plexus_fabric::RailKind;
 use plexus_node::{
     Node,
-    config::{Config, Interconnect, NodeConfig, this_host},
+    config::{Config, Interconnect, Membership, NodeConfig, this_host},
     control::Control,
     create,
     layout::ClusterDir,
@@ -29,6 +29,7 @@ fn config(root: &std::path::Path) -> Config {
         rails: vec![RailKind::Shm],
         cores: Vec::new(),
         metrics: None,
+        fence: Vec::new(),
     };
     Config {
         name: "c".into(),
@@ -40,6 +41,9 @@ fn config(root: &std::path::Path) -> Config {
         program_window_mib: plexus_node::config::PROGRAM_WINDOW_MIB,
         checkpoint_seconds: 60,
         interconnect: Interconnect::default(),
+        // However loaded the machine is, nobody is put out who lives.
+        membership: Membership { lease_ms: Some(4_000), evict_ms: Some(4_000), ..Membership::default() },
+        voting: create::voting_files(&dir, std::slice::from_ref(&node)).unwrap(),
         blocks: 64,
         disks: vec![dir.disks().join("0")],
         nodes: vec![node],
@@ -48,7 +52,7 @@ fn config(root: &std::path::Path) -> Config {
 }
 
 fn start(config: &Config) -> Node {
-    Node::start(config.clone(), "n1", |_| Vec::new()).unwrap()
+    Node::start(config.clone(), "n1", |_| Vec::new(), |why| panic!("{why}")).unwrap()
 }
 
 /// Ends the node as `plexus down` does.

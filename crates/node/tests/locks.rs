@@ -129,16 +129,38 @@ fn who_no_longer_waits_is_forgotten_and_who_waits_too_long_is_told() {
 }
 
 #[test]
-fn a_cluster_that_has_stopped_grants_nothing_and_says_that_locks_are_lost() {
-    let mut cluster = Cluster::start(2, 1, RailKind::Shm);
-    let locks = cluster.locks(0);
-    let held = locks.session().lock(ask("held", Mode::EX)).unwrap();
-    let waits = still_waits(&cluster, "held", locks.session().ask(ask("held", Mode::EX)));
-    assert!(!held.is_lost() && !locks.is_stopped());
-    cluster.end(1);
-    assert_eq!(waits.finish().err(), Some(LockError::Stopped));
-    assert!(held.is_lost() && locks.is_stopped());
-    assert_eq!(locks.session().lock(ask("other", Mode::NL)).err(), Some(LockError::Stopped));
+fn locks_outlive_another_node_and_end_with_their_own() {
+    for rail in [RailKind::Shm, RailKind::Tcp] {
+        let mut cluster = Cluster::start(3, 2, rail);
+        let (locks, others) = (cluster.locks(0), cluster.locks(1));
+        let names: Vec<_> = (0..30).map(|number| format!("held {number}")).collect();
+        let mine = locks.session();
+        let held: Vec<_> = names.iter().map(|name| mine.lock(ask(name, Mode::EX)).unwrap()).collect();
+        let its = cluster.locks(2).session().lock(ask("its", Mode::EX)).unwrap();
+        let token = its.grant().token;
+        let waits = others.session().ask(ask("its", Mode::EX));
+        cluster.end(2);
+        assert!(its.is_lost());
+        assert!(
+            waits.finish().unwrap().grant().token > token,
+            "granted when its holder was known to be over"
+        );
+        for (name, held) in names.iter().zip(held) {
+            let attempt = Ask { patience: Some(Duration::ZERO), ..ask(name, Mode::CR) };
+            let refused = others.session().lock(attempt).err();
+            assert_eq!(refused, Some(LockError::Refused(Why::NotGranted)), "{name}");
+            assert!(!held.is_lost());
+            let before = held.grant().token;
+            drop(held);
+            assert!(others.session().lock(ask(name, Mode::EX)).unwrap().grant().token > before);
+        }
+        let last = mine.lock(ask("last", Mode::PW)).unwrap();
+        let waits = still_waits(&cluster, "last", locks.session().ask(ask("last", Mode::PW)));
+        cluster.end(0);
+        assert!(last.is_lost());
+        assert_eq!(waits.finish().err(), Some(LockError::Stopped));
+        assert_eq!(locks.session().lock(ask("other", Mode::NL)).err(), Some(LockError::Stopped));
+    }
 }
 
 #[test]
@@ -159,7 +181,7 @@ fn a_holder_that_watches_is_told_that_others_wait_and_that_its_lock_is_lost() {
     waits.cancel();
     assert_eq!(waits.finish().err(), Some(LockError::Refused(Why::Cancelled)));
     assert_eq!(held.notice(long), Some(Notice::Wanted(Mode::EX)), "it was so when it was said");
-    cluster.end(1);
+    cluster.end(0);
     assert_eq!(held.notice(long), Some(Notice::Lost));
     assert!(held.is_lost());
 }

@@ -15,7 +15,7 @@ use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
 use plexus_node::{
     Node,
-    config::{Config, Interconnect, NodeConfig, this_host},
+    config::{Config, Interconnect, Membership, NodeConfig, this_host},
     create,
     layout::ClusterDir,
 };
@@ -46,7 +46,9 @@ fn start(dir: &std::path::Path, shape: &Shape) -> Vec<Node> {
         rails: vec![shape.rail],
         cores: Vec::new(),
         metrics: None,
+        fence: Vec::new(),
     };
+    let nodes: Vec<_> = (1..=shape.nodes).map(node).collect();
     let config = Config {
         name: "c".into(),
         id: create::new_id().unwrap(),
@@ -57,9 +59,12 @@ fn start(dir: &std::path::Path, shape: &Shape) -> Vec<Node> {
         program_window_mib: plexus_node::config::PROGRAM_WINDOW_MIB,
         checkpoint_seconds: 1,
         interconnect: Interconnect::default(),
+        // However loaded the machine is, nobody is put out who lives.
+        membership: Membership { lease_ms: Some(4_000), evict_ms: Some(4_000), ..Membership::default() },
+        voting: create::voting_files(&dir, &nodes).unwrap(),
         blocks: 4096,
         disks: vec![dir.disks().join("0"), dir.disks().join("1")],
-        nodes: (1..=shape.nodes).map(node).collect(),
+        nodes,
         dir,
     };
     create::create(&config).unwrap();
@@ -71,7 +76,11 @@ fn again(config: &Config) -> Vec<Node> {
         let starts: Vec<_> = config
             .nodes
             .iter()
-            .map(|node| scope.spawn(|| Node::start(config.clone(), &node.name, |_| Vec::new()).unwrap()))
+            .map(|node| {
+                scope.spawn(|| {
+                    Node::start(config.clone(), &node.name, |_| Vec::new(), |why| panic!("{why}")).unwrap()
+                })
+            })
             .collect();
         starts.into_iter().map(|start| start.join().unwrap()).collect()
     })

@@ -196,8 +196,7 @@ fn number(unit: Unit, value: f64) -> String {
     }
 }
 
-/// A table whose first row has the heads.
-pub(crate) fn markdown<const N: usize>(cells: &[[String; N]]) -> String {
+fn markdown<const N: usize>(cells: &[[String; N]]) -> String {
     let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; N] = std::array::from_fn(width);
     let line = |row: &[String; N]| {

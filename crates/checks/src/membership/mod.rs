@@ -6,7 +6,6 @@
 
 mod episodes;
 mod files;
-mod prompt;
 mod witness;
 mod world;
 
@@ -14,7 +13,6 @@ use plexus_base::NodeId;
 use plexus_membership::protocol::Profile;
 use plexus_sim::Random;
 
-pub use self::prompt::Prompt;
 use self::{episodes::Episode, world::World};
 use crate::failure::Broken;
 
@@ -29,7 +27,7 @@ pub enum Sabotage {
     LyingDisks,
     /// Nothing that was cut is healed.
     NeverHealed,
-    /// Who reads a file does not see what others have written there.
+    /// Who reads a file does not see what others have written into their ballots.
     Blind,
     /// A file that is put back as it was has counters as if it were not.
     UnseenCopy,
@@ -76,10 +74,6 @@ impl Membership {
         let mut world = World::new(seed, nodes, &hosts, profile, sabotage);
         world.proofs = random.percent(30);
         Self { world, random, slowest_percent: 0 }
-    }
-
-    fn of(seed: u64, world: World) -> Self {
-        Self { world, random: Random::new(seed ^ 0x70_726f_6d70), slowest_percent: 0 }
     }
 
     /// When, in simulated nanoseconds.

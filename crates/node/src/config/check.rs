@@ -7,7 +7,7 @@ use plexus_interconnect::mesh::MAX_SLOTS;
 
 use super::{
     ClusterId, Config, Encrypt, FORMAT, GroupText, MAX_BLOCKS, MAX_PROGRAM_WINDOW_MIB, MIN_FRAMES_PER_WORKER,
-    NodeConfig, Text,
+    NodeConfig, Text, Voting,
 };
 use crate::layout::ClusterDir;
 
@@ -49,6 +49,8 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
         return Err("checkpoint_seconds = 0: use at least 1".into());
     }
     text.interconnect.check()?;
+    text.membership.times()?;
+    super::membership::check(dir, &text.voting, &text.node)?;
     let blocks = check_group(&text.group, text.block_size_kib)?;
     check_nodes(&text.node, text.interconnect.encrypt)?;
     Ok(Config {
@@ -62,6 +64,12 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
         program_window_mib: text.program_window_mib,
         checkpoint_seconds: text.checkpoint_seconds,
         interconnect: text.interconnect,
+        membership: text.membership,
+        voting: text
+            .voting
+            .into_iter()
+            .map(|file| Voting { path: dir.root().join(&file.path), ..file })
+            .collect(),
         blocks,
         disks: text.group.disks.iter().map(|disk| dir.root().join(disk)).collect(),
         nodes: text.node,

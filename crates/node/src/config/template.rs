@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, path::Path};
 
-use super::{Config, FORMAT, Interconnect, MIN_FRAMES_PER_WORKER};
+use super::{Config, FORMAT, Interconnect, MIN_FRAMES_PER_WORKER, Membership, Voting, voting_id};
 
 pub(super) fn text(config: &Config) -> String {
     let Config {
@@ -63,6 +63,7 @@ disks = [{disks}]
 "#,
         disks = disks.join(", ")
     );
+    membership(&mut text, config);
     for node in &config.nodes {
         let rails: Vec<_> = node.rails.iter().map(|rail| format!("\"{rail}\"")).collect();
         let _ = write!(
@@ -91,8 +92,52 @@ disks = [{disks}]
                 let _ = writeln!(text, "metrics = \"{address}\"");
             }
         }
+        if !node.fence.is_empty() {
+            let words: Vec<_> = node.fence.iter().map(|word| quoted(word)).collect();
+            let _ = writeln!(text, "fence = [{}]", words.join(", "));
+        }
     }
     text
+}
+
+fn membership(text: &mut String, config: &Config) {
+    let Membership { profile, heartbeat_ms, lease_ms, evict_ms, kill_margin_ms, watchdog } =
+        &config.membership;
+    let _ = write!(
+        text,
+        "\n[membership]\n# How fast a lost node is noticed: \"lan\" (a host in 2.5 s), \"fast\" (0.6 s; networks and disks that never pause), \"wan\".\n\
+         # Each time may be given: heartbeat_ms, lease_ms, evict_ms, kill_margin_ms.\nprofile = {}\n",
+        quoted(profile),
+    );
+    let times = [
+        ("heartbeat_ms", heartbeat_ms),
+        ("lease_ms", lease_ms),
+        ("evict_ms", evict_ms),
+        ("kill_margin_ms", kill_margin_ms),
+    ];
+    for (name, time) in times {
+        if let Some(time) = time {
+            let _ = writeln!(text, "{name} = {time}");
+        }
+    }
+    match watchdog {
+        None => text.push_str("# watchdog = \"/dev/watchdog\"   # resets a host whose node hangs\n"),
+        Some(watchdog) => {
+            let _ = writeln!(text, "watchdog = {}", path(watchdog));
+        }
+    }
+    text.push_str(
+        "\n# Where votes are kept: a majority of these files decides who is a member. Shared files are opened by every node; one with\n\
+         # `node` is on a disk of that node, which serves it. Changed with `plexus vote`.\n",
+    );
+    let root = config.dir.root();
+    for Voting { id, path: file, node } in &config.voting {
+        let file = path(file.strip_prefix(root).unwrap_or(file));
+        let _ = write!(text, "[[voting]]\nid = \"{}\"\npath = {file}\n", voting_id(*id));
+        if let Some(node) = node {
+            let _ = writeln!(text, "node = \"{node}\"");
+        }
+    }
 }
 
 fn path(path: &Path) -> String {

@@ -30,6 +30,16 @@ name = "n3"
 host = "b"
 address = "127.0.0.1:7402"
 rails = ["tcp"]
+[[voting]]
+id = "000000000000000a"
+path = "voting/shared"
+[[voting]]
+id = "000000000000000b"
+path = "/of/n3"
+node = "n3"
+[[voting]]
+id = "000000000000000c"
+path = "/dev/votes"
 "#;
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -48,6 +58,10 @@ fn a_good_file_is_taken_as_it_is() {
     assert_eq!(config.rails(NodeId(1), NodeId(0)), [RailKind::Shm, RailKind::Tcp]);
     assert_eq!(config.rails(NodeId(0), NodeId(2)), [RailKind::Tcp]);
     assert_eq!(config.node("n3").unwrap().0, NodeId(2));
+    let first = config.first_view();
+    assert_eq!(first.cluster(), NodeSet::first(3));
+    assert_eq!(first.files.iter().map(|file| file.host).collect::<Vec<_>>(), [None, Some(NodeId(2)), None]);
+    assert_eq!(config.voting[0].path, PathBuf::from("/c1/voting/shared"));
     assert!(config.node("n4").unwrap_err().to_string().contains("the nodes are n1, n2, n3"));
 }
 
@@ -56,7 +70,13 @@ fn a_good_file_is_taken_as_it_is() {
 fn the_documentation_lists_every_key() {
     let mut config = parse(GOOD).unwrap();
     config.interconnect.ofi_provider = Some("tcp".into());
+    let times = [Some(100), Some(900), Some(1000), Some(50)];
+    let membership = &mut config.membership;
+    [membership.heartbeat_ms, membership.lease_ms, membership.evict_ms, membership.kill_margin_ms] = times;
+    membership.watchdog = Some("/dev/watchdog".into());
+    config.voting.swap(0, 1);
     let node = &mut config.nodes[0];
+    node.fence = vec!["true".into()];
     node.addresses = vec!["127.0.1.1:7400".parse().unwrap()];
     node.metrics = Some("127.0.0.1:9100".parse().unwrap());
     node.cores = vec![0];
@@ -103,6 +123,9 @@ fn what_is_written_is_read_back() {
     let mut config = parse(GOOD).unwrap();
     config.nodes[2].host = "quoted \" host".into();
     config.nodes[1].metrics = Some("[::1]:9100".parse().unwrap());
+    config.nodes[1].fence = vec!["fence".into(), "--what \"ever\"".into()];
+    config.membership.profile = "wan".into();
+    config.membership.evict_ms = Some(20_000);
     assert_eq!(parse(&config.to_text()).unwrap(), config);
 }
 
@@ -232,6 +255,17 @@ fn each_mistake_has_its_line() {
             "node n2 has too many addresses; 8 paths",
         ),
         ("cores = [0, 1]", "cores = [5000]", "node n2 is pinned to core 5000"),
+        ("[group]", "[membership]\nprofile = \"slow\"\n[group]", "use \"lan\", \"fast\", \"wan\""),
+        ("[group]", "[membership]\nlease_ms = 2000\n[group]", "[membership] nodes are evicted after"),
+        ("000000000000000b", "b", "\"b\" names no voting file"),
+        ("000000000000000b", "000000000000000a", "two voting files are called 000000000000000a"),
+        ("/dev/votes", "voting/shared", "two voting files are /c1/voting/shared"),
+        ("node = \"n3\"", "node = \"n4\"", "served by n4, which is no node"),
+        (
+            "[[voting]]\nid = \"000000000000000a\"\npath = \"voting/shared\"\n[[voting]]\nid = \"000000000000000b\"\npath = \"/of/n3\"\nnode = \"n3\"\n[[voting]]\nid = \"000000000000000c\"\npath = \"/dev/votes\"\n",
+            "",
+            "0 voting files; a cluster has 1 to 16",
+        ),
         (
             "[[node]]\nname = \"n1\"",
             &format!("{seventeen}[[node]]\nname = \"n1\""),

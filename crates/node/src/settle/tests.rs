@@ -112,6 +112,7 @@ fn cluster() -> Cluster {
             "[[node]]\nname = \"n{n}\"\nhost = \"a\"\naddress = \"127.0.0.1:{n}\"\nrails = [\"shm\"]\n"
         );
     }
+    text += "[[voting]]\nid = \"0000000000000001\"\npath = \"v\"\n";
     Cluster { config: Config::parse(&dir, &text).unwrap(), _directory: directory }
 }
 

@@ -17,7 +17,7 @@ use plexus_locks::Locks;
 use plexus_node::{
     Node,
     body::ProgramsStatus,
-    config::{Config, Interconnect, NodeConfig, PROGRAM_WINDOW_MIB, this_host},
+    config::{Config, Interconnect, Membership, NodeConfig, PROGRAM_WINDOW_MIB, this_host},
     create,
     layout::ClusterDir,
 };
@@ -48,28 +48,38 @@ impl Cluster {
             rails: vec![rail],
             addresses: Vec::new(),
             metrics: None,
+            fence: Vec::new(),
             cores: Vec::new(),
         };
+        let nodes: Vec<_> = (1..=nodes).map(node).collect();
         let config = Config {
             name: "c".into(),
             id: create::new_id().unwrap(),
             workers,
             waiting: Waiting::Adaptive,
             interconnect: Interconnect::default(),
+            // However loaded the machine is, nobody is put out who lives.
+            membership: Membership {
+                lease_ms: Some(30_000),
+                evict_ms: Some(30_000),
+                ..Membership::default()
+            },
+            voting: create::voting_files(&dir, &nodes).unwrap(),
             block_size: BlockSize::from_kib(4).unwrap(),
             cache_mib: 1,
             program_window_mib: PROGRAM_WINDOW_MIB,
             checkpoint_seconds: 60,
             blocks: 64,
             disks: vec![dir.disks().join("0")],
-            nodes: (1..=nodes).map(node).collect(),
+            nodes,
             dir: dir.clone(),
         };
         create::create(&config).unwrap();
         let nodes = std::thread::scope(|scope| {
             let start = |node: &NodeConfig| {
                 let (config, name) = (config.clone(), node.name.clone());
-                scope.spawn(move || Node::start(config, &name, |_| Vec::new()).unwrap())
+                scope
+                    .spawn(move || Node::start(config, &name, |_| Vec::new(), |why| panic!("{why}")).unwrap())
             };
             let starts: Vec<_> = config.nodes.iter().map(start).collect();
             starts.into_iter().map(|start| Some(start.join().unwrap())).collect()

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use plexus_base::{MAX_NODES, Waiting};
 use plexus_disks::BlockSize;
 use plexus_node::{
-    config::{self, Config, Interconnect, NodeConfig},
+    config::{self, Config, Interconnect, Membership, NodeConfig},
     create,
     layout::ClusterDir,
 };
@@ -85,8 +85,10 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
         rails: rails.clone(),
         cores: Vec::new(),
         metrics: None,
+        fence: Vec::new(),
     };
     let dir = ClusterDir::new(&args.dir);
+    let nodes: Vec<_> = (0..args.nodes).map(node).collect();
     Ok(Config {
         name: name_of(&args.dir),
         id: create::new_id().context("naming the cluster")?,
@@ -97,9 +99,11 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
         program_window_mib: plexus_node::config::PROGRAM_WINDOW_MIB,
         checkpoint_seconds: 5,
         interconnect: Interconnect::default(),
+        membership: Membership::default(),
+        voting: create::voting_files(&dir, &nodes).context("naming voting files")?,
         blocks: args.size_mib.saturating_mul(1024) / u64::from(args.block_size),
         disks: vec![dir.disks().join("0")],
-        nodes: (0..args.nodes).map(node).collect(),
+        nodes,
         dir,
     })
 }

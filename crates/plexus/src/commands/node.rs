@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::Context;
-use plexus_node::{Node, body::Body, lifeline};
+use plexus_node::{Node, body::Body, lifeline, member};
 use plexus_observe::{
     Snapshot,
     metrics::{self, Server},
@@ -55,9 +55,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         })
     });
     let reserved = reserved.transpose()?;
-    let node = Node::start(config, &args.name, |body| {
-        [plexus_observe::commands(body), plexus_bench::commands(body)].concat()
-    })?;
+    let more = |body: &Arc<Body>| [plexus_observe::commands(body), plexus_bench::commands(body)].concat();
+    let node = Node::start(config, &args.name, more, member::end_process)?;
     // Holds the body only while it is asked: the end of the node is never that of a scraper.
     let _metrics =
         reserved.map(|reserved| reserved.serve(source(node.body()))).transpose().context("metrics")?;
