@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use xtask::{command, interconnect, tidy, verify};
+use xtask::{command, executive, interconnect, tidy, verify};
 
 /// The project's own commands.
 #[derive(Parser)]
@@ -31,6 +31,8 @@ enum Command {
     Sim(Sim),
     /// Real faults between two processes in network namespaces, counted (as root).
     Torture {
+        #[command(subcommand)]
+        of: Option<Torture>,
         /// How many fail-overs, of every kind of fault in turn; how long traffic stood still is printed beside its goal.
         #[arg(long, default_value_t = 200)]
         failovers: u64,
@@ -50,6 +52,19 @@ enum Command {
     /// Benchmarks beside peers.
     #[command(subcommand)]
     Bench(Bench),
+}
+
+#[derive(Subcommand)]
+enum Torture {
+    /// Instead: nodes on hosts of their own under faults of every sort at random, while clients take locks whose history is judged.
+    Executive {
+        /// For so long; 0.5 is half a minute.
+        #[arg(long, default_value_t = 2.0, value_parser = minutes)]
+        minutes: f64,
+        /// Which faults, and when.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
 }
 
 #[derive(Args)]
@@ -75,6 +90,8 @@ struct Sim {
 enum Bench {
     /// The interconnect beside UCX, Open MPI, libfabric, plain sockets and the machine's limits, in turn in one run.
     Interconnect(interconnect::Options),
+    /// The executive beside etcd, Redis, flock, the bare round trip and Corosync (as root).
+    Executive(executive::Options),
 }
 
 fn main() -> ExitCode {
@@ -97,11 +114,17 @@ fn run(command: Command) -> Result<()> {
             }
             verify::tidy_tree(&root)
         }
+        Command::Torture { of: Some(Torture::Executive { minutes, seed }), .. } => {
+            let plexus = executive::built(&root, "plexus", "plexus")?;
+            let seconds = ((minutes * 60.0).ceil() as u64).to_string();
+            let mut torture = checks(&root, "torture");
+            command::run(torture.arg("executive").arg(plexus).args([&seconds, &seed.to_string()]))
+        }
         Command::Torture { shares: Some(mbit), .. } => {
             let mbit = mbit.iter().map(u32::to_string);
             command::run(checks(&root, "torture").arg("shares").args(mbit))
         }
-        Command::Torture { failovers, shares: None } => {
+        Command::Torture { failovers, .. } => {
             command::run(checks(&root, "torture").args(["failovers", &failovers.to_string()]))
         }
         Command::Soak { minutes, seed } => {
@@ -125,6 +148,7 @@ fn run(command: Command) -> Result<()> {
             command::run(&mut cargo)
         }
         Command::Bench(Bench::Interconnect(options)) => interconnect::run(&root, &options),
+        Command::Bench(Bench::Executive(options)) => executive::run(&root, &options),
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use plexus_checks::membership::{Membership, Sabotage};
+use plexus_base::NodeId;
+use plexus_checks::membership::{Membership, Prompt, Sabotage};
+use plexus_membership::protocol::Profile;
 
 /// What is found in some seeds, by property.
 fn found(sabotage: Sabotage, seeds: u64) -> BTreeMap<&'static str, u64> {
@@ -32,6 +34,11 @@ fn files_that_forget_are_found() {
 }
 
 #[test]
+fn files_that_hide_what_others_wrote_lead_to_two_views() {
+    assert!(found(Sabotage::Blind, 60).contains_key("one view"));
+}
+
+#[test]
 fn an_older_copy_that_does_not_show_is_found() {
     assert!(found(Sabotage::UnseenCopy, 100).contains_key("old copy"));
 }
@@ -44,4 +51,27 @@ fn what_is_never_healed_is_found_to_have_no_end() {
 #[test]
 fn the_wrong_side_is_found() {
     assert!(found(Sabotage::OtherSide, 60).contains_key("side"));
+}
+
+#[test]
+fn nobody_is_waited_for_where_nobody_has_to_be() {
+    let own = |nodes: u8| (0..nodes).map(|node| Some(NodeId(node))).collect::<Vec<_>>();
+    let clusters = [(2, vec![None]), (3, vec![None; 3]), (3, own(3)), (5, own(5))];
+    for (name, profile) in Profile::ALL {
+        let mut longest = Prompt::default();
+        for (seed, (nodes, hosts)) in
+            (0..40).flat_map(|seed| clusters.iter().map(move |cluster| (seed, cluster)))
+        {
+            let prompt = Membership::steady(seed, *nodes, hosts, profile).prompt();
+            longest = longest.max(
+                prompt.unwrap_or_else(|broken| panic!("{name}, {nodes} nodes, seed {seed}: {broken:?}")),
+            );
+        }
+        println!("{name}: {longest:?}");
+        // Who starts when the file that it asks for is not served yet asks again after half a heartbeat.
+        let limit = 50_000_000 + profile.heartbeat.0 / 2;
+        let Prompt { first, death, join, leave, again } = longest;
+        assert!(death < 50_000_000 && leave < 50_000_000, "{longest:?}");
+        assert!([first, join, again].iter().all(|took| *took < limit), "{longest:?}");
+    }
 }

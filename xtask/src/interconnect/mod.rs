@@ -23,6 +23,10 @@ use clap::Args;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use self::{ours::Ours, peers::Peers, report::Report, round::Bench, rows::Row, veth::Veth};
+pub(crate) use self::{
+    report::{date, machine},
+    table::markdown,
+};
 use crate::command;
 
 const PACKAGES: [&str; 6] =

@@ -105,7 +105,8 @@ fn failed(placements: &[&[Outcome]]) -> Vec<String> {
     (0..rows).filter_map(verdict).collect()
 }
 
-fn machine() -> String {
+/// The machine, in a line.
+pub(crate) fn machine() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
@@ -116,7 +117,8 @@ fn machine() -> String {
     format!("{model}, {cores} cores{guest}, Linux {}", release.trim())
 }
 
-fn date() -> String {
+/// Today.
+pub(crate) fn date() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     // Days to a civil date: Howard Hinnant, "chrono-compatible low-level date algorithms".
     let days = (seconds / 86_400) as i64 + 719_468;

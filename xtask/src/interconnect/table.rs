@@ -196,7 +196,8 @@ fn number(unit: Unit, value: f64) -> String {
     }
 }
 
-fn markdown<const N: usize>(cells: &[[String; N]]) -> String {
+/// A table whose first row has the heads.
+pub(crate) fn markdown<const N: usize>(cells: &[[String; N]]) -> String {
     let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; N] = std::array::from_fn(width);
     let line = |row: &[String; N]| {

@@ -68,8 +68,7 @@ fn count(session: &Session, name: &Name, stage: &Stage, done: &mut Done) -> Resu
         counted = Some((first, before + 1));
         let mut value = [0; VALUE_LEN];
         value[..8].copy_from_slice(&(before + 1).to_le_bytes());
-        lock.unlock_with(value).map_err(line)?;
-        Ok(())
+        lock.unlock_with(value).map_err(line)
     })?;
     done.counted = counted;
     Ok(())

@@ -1,9 +1,13 @@
 //! Real processes under real faults: `torture failovers N`, `torture shares MBIT MBIT` and `torture soak SECONDS [SEED]`;
-//! `torture member` is what these start. Ends with 1 at the first failure.
+//! `torture member` is what these start. `torture executive PLEXUS SECONDS [SEED]` and `torture views PLEXUS death|cut|cut-fast|recovery` start nodes of the
+//! program `PLEXUS`. Ends with 1 at the first failure.
 
 use std::{process::ExitCode, time::Duration};
 
-use plexus_checks::faults::{campaign, member::Member};
+use plexus_checks::{
+    executive,
+    faults::{campaign, member::Member},
+};
 
 /// How long shares of paths are counted.
 const SHARES_FOR: Duration = Duration::from_secs(5);
@@ -20,7 +24,8 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &[String]) -> Result<(), String> {
-    const USAGE: &str = "use: torture failovers N | torture shares MBIT MBIT | torture soak SECONDS [SEED]";
+    const USAGE: &str = "use: torture failovers N | torture shares MBIT MBIT | torture soak SECONDS [SEED] | \
+                         torture executive PLEXUS SECONDS [SEED] | torture views PLEXUS death|cut|cut-fast|recovery";
     let number = |text: &String| text.parse::<u64>().map_err(|_| format!("{text} is no number; {USAGE}"));
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     match arguments {
@@ -54,6 +59,24 @@ fn run(arguments: &[String]) -> Result<(), String> {
                 "{faults} faults, {delivered} messages: each delivered once, in order, unchanged; no descriptor or thread more, \
                  memory from the middle to the end {grew_kib:+?} KiB"
             );
+            Ok(())
+        }
+        [command, plexus, seconds, seed @ ..] if command == "executive" && seed.len() < 2 => {
+            let (time, seed) = (Duration::from_secs(number(seconds)?), seed.first().map_or(Ok(1), number)?);
+            let report =
+                executive::campaign::run(plexus.into(), time, seed, &mut |what| eprintln!("{what}"))?;
+            print!("{report}");
+            Ok(())
+        }
+        [command, plexus, what] if command == "views" => {
+            let ms = match what.as_str() {
+                "death" => executive::views::death(plexus.into()),
+                "cut" => executive::views::cut(plexus.into(), "lan"),
+                "cut-fast" => executive::views::cut(plexus.into(), "fast"),
+                "recovery" => executive::views::recovery(plexus.into()),
+                _ => return Err(USAGE.into()),
+            };
+            println!("{:.3}", ms?);
             Ok(())
         }
         _ => Err(USAGE.into()),

@@ -27,6 +27,8 @@ pub(super) enum Episode {
     Storm,
     /// Paths are cut: who goes on is who should.
     Cut,
+    /// Nodes lose their links with each other, and listen to that life no more: one view without one of the two is decided, and no second.
+    Lost,
     /// A process or several end.
     Crash,
     /// A process stops for less than its lease: nothing comes of it.
@@ -48,12 +50,13 @@ pub(super) enum Episode {
 }
 
 impl Episode {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Storm,
         Self::Storm,
         Self::Storm,
         Self::Cut,
         Self::Cut,
+        Self::Lost,
         Self::Crash,
         Self::ShortPause,
         Self::LongPause,
@@ -102,6 +105,7 @@ impl Membership {
         match episode {
             Episode::Storm => self.storm()?,
             Episode::Cut => self.cut()?,
+            Episode::Lost => self.lost()?,
             Episode::Crash => self.crash()?,
             Episode::ShortPause => self.short_pause()?,
             Episode::LongPause => self.long_pause()?,
@@ -116,7 +120,7 @@ impl Membership {
         self.one_view()
     }
 
-    fn nodes(&self) -> usize {
+    pub(super) fn nodes(&self) -> usize {
         self.world.nodes.len()
     }
 
@@ -124,7 +128,7 @@ impl Membership {
         self.world.nodes.iter().map(|node| node.deaths).sum()
     }
 
-    fn run(&mut self, for_ns: u64) -> Result<(), Broken> {
+    pub(super) fn run(&mut self, for_ns: u64) -> Result<(), Broken> {
         self.world.engine.schedule(for_ns, None, Ev::Next);
         while !self.world.step()? {}
         Ok(())
@@ -183,7 +187,7 @@ impl Membership {
         same.then_some(view)
     }
 
-    fn acting(&self) -> NodeSet {
+    pub(super) fn acting(&self) -> NodeSet {
         self.world.witness.acting(self.now()).map(|(node, _)| node).collect()
     }
 
@@ -283,11 +287,39 @@ impl Membership {
         }
     }
 
+    fn lost(&mut self) -> Result<(), Broken> {
+        let epoch = self.world.witness.last_epoch();
+        for _ in 0..self.random.between(1, 2) {
+            let one = self.random.below(self.nodes() as u64) as usize;
+            let other = (one + 1 + self.random.below(self.nodes() as u64 - 1) as usize) % self.nodes();
+            self.world.lose(one, other)?;
+            if self.random.percent(70) {
+                self.world.lose(other, one)?;
+            }
+        }
+        let expected = self.side();
+        // Who is put out would come back in its next life, which has links again.
+        for node in 0..self.nodes() {
+            self.world.nodes[node].down = !expected.contains(NodeId(node as u8));
+        }
+        let Profile { heartbeat, .. } = self.world.profile;
+        // Suspected for three heartbeats, settled for three, proposed and decided, and the lease waited out.
+        self.run((9 * heartbeat.0 + self.world.profile.wait().0) * 102 / 100)?;
+        if !self.has_files(expected) {
+            return Ok(());
+        }
+        self.expect(expected, "links were lost")?;
+        match self.world.witness.last_epoch() - epoch {
+            1 => Ok(()),
+            views => broken("side", format!("{views} views came of links that were lost at one time")),
+        }
+    }
+
     /// The largest set of nodes that all see each other and of which each reaches a majority of the files; of equals the one with the
     /// lowest node: found by a look at every set.
     fn side(&self) -> NodeSet {
         let (nodes, files) = (self.nodes(), self.world.files.len());
-        let whole = |a: usize, b: usize| !self.world.cut[a][b] && !self.world.cut[b][a];
+        let whole = |a: usize, b: usize| self.world.hears(a, b) && self.world.hears(b, a);
         let up = |node: usize| self.world.nodes[node].member.is_some();
         let answers = |node: usize, file: usize| {
             let host = self.world.files[file].host;

@@ -6,6 +6,7 @@
 
 mod episodes;
 mod files;
+mod prompt;
 mod witness;
 mod world;
 
@@ -13,6 +14,7 @@ use plexus_base::NodeId;
 use plexus_membership::protocol::Profile;
 use plexus_sim::Random;
 
+pub use self::prompt::Prompt;
 use self::{episodes::Episode, world::World};
 use crate::failure::Broken;
 
@@ -27,7 +29,7 @@ pub enum Sabotage {
     LyingDisks,
     /// Nothing that was cut is healed.
     NeverHealed,
-    /// Who reads a file does not see what others have written into their ballots.
+    /// Who reads a file does not see what others have written there.
     Blind,
     /// A file that is put back as it was has counters as if it were not.
     UnseenCopy,
@@ -74,6 +76,10 @@ impl Membership {
         let mut world = World::new(seed, nodes, &hosts, profile, sabotage);
         world.proofs = random.percent(30);
         Self { world, random, slowest_percent: 0 }
+    }
+
+    fn of(seed: u64, world: World) -> Self {
+        Self { world, random: Random::new(seed ^ 0x70_726f_6d70), slowest_percent: 0 }
     }
 
     /// When, in simulated nanoseconds.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use plexus_base::{Incarnation, Nanos, NodeId};
 use plexus_membership::protocol::{
-    Action, Contents, Event, Failed, Member, Profile, Refused, Report, View, Wish, Writes,
+    Action, Contents, Event, Failed, Member, Place, Profile, Refused, Report, View, Wish, Writes,
 };
 use plexus_sim::Engine;
 
@@ -38,6 +38,8 @@ pub(super) enum Ev {
     Notice {
         to: usize,
         from: NodeId,
+        /// A connection was reset.
+        reset: bool,
         dead: Option<Incarnation>,
     },
     /// A turn is at its file: to write, to read, and back.
@@ -94,6 +96,8 @@ pub(super) struct Node {
     turns: BTreeMap<usize, u64>,
     turn: u64,
     lease: u64,
+    /// The last life that has surely stopped.
+    over: u64,
     pub(super) deaths: u64,
     pub(super) answers: Vec<(Wish, Result<(), Refused>)>,
     pub(super) has_left: bool,
@@ -109,8 +113,12 @@ pub(super) struct World {
     /// From, to.
     pub(super) cut: Vec<Vec<bool>>,
     pub(super) loss_permille: u64,
-    /// Peers of a process that ends are told that it is proved dead.
+    /// By who hears and who speaks: the last life to which it listens no more, for the links are lost.
+    deaf: Vec<Vec<u64>>,
+    /// Peers of a process that ends are told that it is proved dead, and so is who starts.
     pub(super) proofs: bool,
+    /// Messages take 0.2 ms, and a turn 2 ms.
+    pub(super) steady: bool,
     pub(super) sabotage: Option<Sabotage>,
     /// Opened views.
     pub(super) opened: u64,
@@ -149,6 +157,7 @@ impl World {
             turns: BTreeMap::new(),
             turn: 0,
             lease: 0,
+            over: 0,
             deaths: 0,
             answers: Vec::new(),
             has_left: false,
@@ -162,7 +171,9 @@ impl World {
             witness: Witness::default(),
             cut: vec![vec![false; nodes]; nodes],
             loss_permille: 0,
+            deaf: vec![vec![0; nodes]; nodes],
             proofs: false,
+            steady: false,
             sabotage,
             opened: 0,
             actions: Vec::new(),
@@ -182,12 +193,19 @@ impl World {
         let now = self.now();
         let same_life = self.sabotage == Some(Sabotage::SameLife) && self.nodes[node].life > 0;
         let one = &mut self.nodes[node];
+        self.deaf[node].fill(0);
+        one.over = one.life;
         one.life += u64::from(!same_life);
         (one.turn, one.turns, one.lease) = (one.turn + 1, BTreeMap::new(), 0);
         (one.version, one.has_left) = (one.version + 1, false);
         let life = Incarnation(one.life);
         let first = Arc::clone(&self.first);
         one.member = Some(Member::new(NodeId(node as u8), life, self.profile, first, one.clock.at(now)));
+        for from in 0..if self.proofs { self.nodes.len() } else { 0 } {
+            let (dead, from) = (Some(Incarnation(self.nodes[from].over)), NodeId(from as u8));
+            let after = self.engine.random.between(100_000, 5_000_000);
+            self.engine.schedule(after, Some(node), Ev::Notice { to: node, from, reset: false, dead });
+        }
         self.handle(node, Event::Tick)
     }
 
@@ -201,13 +219,29 @@ impl World {
             return;
         }
         let life = Incarnation(self.nodes[node].life);
+        self.nodes[node].over = life.0;
         let dead = self.proofs.then_some(life);
         for to in 0..self.nodes.len() {
             if !self.cut[node][to] && to != node && (self.proofs || self.engine.random.percent(50)) {
                 let after = self.engine.random.between(100_000, 5_000_000);
-                self.engine.schedule(after, Some(to), Ev::Notice { to, from: id, dead });
+                self.engine.schedule(after, Some(to), Ev::Notice { to, from: id, reset: true, dead });
             }
         }
+    }
+
+    /// A node has lost its links with another, and listens to that life no more.
+    pub(super) fn lose(&mut self, to: usize, from: usize) -> Result<(), Broken> {
+        self.deaf[to][from] = self.nodes[from].life;
+        self.handle(to, Event::Reset(NodeId(from as u8)))
+    }
+
+    fn listens(&self, to: usize, from: NodeId, life: Incarnation) -> bool {
+        life.0 > self.deaf[to][from.index()]
+    }
+
+    /// Whether what one says now is heard by the other.
+    pub(super) fn hears(&self, to: usize, from: usize) -> bool {
+        !self.cut[from][to] && self.nodes[from].life > self.deaf[to][from]
     }
 
     pub(super) fn pause(&mut self, node: usize, for_ns: u64) {
@@ -251,9 +285,14 @@ impl World {
                     self.engine.schedule(after, Some(node), Ev::Remember { node, life });
                 }
             }
-            Ev::Deliver { to, report } => self.handle(to, Event::Heard(report))?,
-            Ev::Notice { to, from, dead } => {
-                self.handle(to, Event::Reset(from))?;
+            Ev::Deliver { to, report } if self.listens(to, report.node, report.life) => {
+                self.handle(to, Event::Heard(report))?;
+            }
+            Ev::Deliver { .. } => {}
+            Ev::Notice { to, from, reset, dead } => {
+                if reset {
+                    self.handle(to, Event::Reset(from))?;
+                }
                 if let Some(life) = dead {
                     self.handle(to, Event::Dead(from, life))?;
                 }
@@ -337,13 +376,16 @@ impl World {
             Action::Left => {
                 self.witness.stopped(id);
                 let one = &mut self.nodes[node];
-                (one.member, one.has_left, one.down) = (None, true, true);
+                (one.member, one.has_left, one.down, one.over) = (None, true, true, life.0);
             }
         }
         Ok(())
     }
 
     fn delay(&mut self) -> u64 {
+        if self.steady {
+            return 200_000;
+        }
         let slow = self.engine.random.permille(10);
         let most = if slow { self.profile.heartbeat.0 } else { self.profile.heartbeat.0 / 50 };
         self.engine.random.between(50_000, most.max(60_000))
@@ -368,6 +410,9 @@ impl World {
     }
 
     fn disk_delay(&mut self, file: usize) -> u64 {
+        if self.steady {
+            return 1_000_000;
+        }
         let delay = self.engine.random.between(20_000, self.profile.heartbeat.0 / 20);
         match self.files[file].sick {
             Some(Sick::Slow(times)) => delay * times,
@@ -388,7 +433,16 @@ impl World {
 
     fn write(&mut self, turn: Turn, writes: &Writes) {
         let (id, life) = (NodeId(turn.node as u8), Incarnation(turn.life));
-        if self.files[turn.file].sick == Some(Sick::Hung) || !self.is_served(turn) {
+        if self.files[turn.file].sick == Some(Sick::Hung) {
+            return;
+        }
+        if !self.is_served(turn) {
+            // Who asks a node for a turn asks again, until the turn is of no use any more.
+            let one = &self.nodes[turn.node];
+            if one.life == turn.life && one.turns.get(&turn.file) == Some(&turn.number) {
+                let after = self.profile.heartbeat.0 / 2;
+                self.engine.schedule(after, Some(turn.node), Ev::Write(turn, writes.clone()));
+            }
             return;
         }
         if self.files[turn.file].is_late(id, life, turn.number) {
@@ -420,7 +474,7 @@ impl World {
             && let Ok(contents) = &mut result
         {
             let others = contents.places.iter_mut().enumerate().filter(|(node, _)| *node != turn.node);
-            others.for_each(|(_, place)| place.ballots = Default::default());
+            others.for_each(|(_, place)| *place = Place::default());
         }
         let after = self.disk_delay(turn.file);
         self.engine.schedule(after, Some(turn.node), Ev::Replied(turn, result.map(Box::new)));

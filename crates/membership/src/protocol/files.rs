@@ -52,6 +52,8 @@ pub(super) struct FileState {
     pub(super) renewed: Option<Nanos>,
     /// The number of the report that it wrote.
     pub(super) said: u64,
+    /// How long the last turn took.
+    pub(super) took: Option<Nanos>,
     /// When it last answered.
     pub(super) answered: Option<Nanos>,
     /// It is an older copy of itself.
@@ -78,6 +80,7 @@ impl FileState {
             next: now,
             renewed: None,
             said: 0,
+            took: None,
             answered: None,
             is_aside: false,
             contents: None,

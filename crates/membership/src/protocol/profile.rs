@@ -140,7 +140,13 @@ impl Profile {
         Nanos(3 * self.heartbeat.0)
     }
 
-    /// A proposer waits so long for each that comes before it.
+    /// Between two reports at least.
+    #[must_use]
+    pub fn pause(&self) -> Nanos {
+        Nanos(self.heartbeat.0 / 16)
+    }
+
+    /// A proposer waits so long for each that comes before it, where a view has to stand before it is proposed.
     #[must_use]
     pub fn stagger(&self) -> Nanos {
         Nanos(3 * self.heartbeat.0)

@@ -29,7 +29,7 @@ use super::{
     paxos::Paxos,
     profile::Profile,
     record::{Contents, Report},
-    view::{FileId, MAX_FILES, View, VotingFile},
+    view::{FileId, MAX_FILES, Seat, View, VotingFile},
 };
 
 /// Instead of the view that took in a file, while none has: what was remembered of it goes when it is put out, and again when it is taken in.
@@ -166,6 +166,17 @@ pub enum Action {
     Left,
 }
 
+/// What others plan by, of what a report says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Said {
+    hears: NodeSet,
+    reaches: bool,
+    leaving: bool,
+    opened: Epoch,
+    decided: Epoch,
+    dead: [Incarnation; MAX_NODES],
+}
+
 /// One node's part. See the [module](self) for the contract.
 #[derive(Clone, Debug)]
 pub struct Member {
@@ -176,6 +187,8 @@ pub struct Member {
     decided: Arc<View>,
     /// When this node learned of it.
     learned: Nanos,
+    /// By node: the last life that was a member of any view before and is none of this one (0: none), where that is known.
+    former: Option<[Incarnation; MAX_NODES]>,
     opened: Option<Arc<View>>,
     lease_until: Nanos,
     waits: Vec<Wait>,
@@ -188,6 +201,8 @@ pub struct Member {
     peers: Peers,
     counter: u64,
     next_report: Nanos,
+    /// What the last report said that others plan by, and when.
+    said: Option<(Said, Nanos)>,
     plan: Option<Plan>,
     /// When to think again of what the next view should be, and before when not to propose it.
     next_plan: Nanos,
@@ -218,6 +233,7 @@ impl Member {
             started: now,
             decided: first,
             learned: now,
+            former: None,
             opened: None,
             lease_until: Nanos(0),
             waits: Vec::new(),
@@ -228,6 +244,7 @@ impl Member {
             peers: Peers::default(),
             counter: 0,
             next_report: now,
+            said: None,
             plan: None,
             next_plan: now,
             retry: now,
@@ -264,10 +281,7 @@ impl Member {
             Event::Heard(report) => self.heard(&report, now, out),
             Event::Finished { file, result } => self.finished(file, result, now, out),
             Event::Reset(node) => self.peers.suspect(node, now, &self.profile),
-            Event::Dead(node, life) => {
-                self.proved(node, life);
-                (self.next_plan, self.next_report) = (now, now);
-            }
+            Event::Dead(node, life) => self.proved(node, life, now),
             Event::Wish(wish) => self.wish(wish, now, out),
             Event::Registry(generation) => self.registry = self.registry.max(generation),
             Event::Remember(generation) => {
@@ -280,6 +294,7 @@ impl Member {
             return;
         }
         self.open(now, out);
+        self.notice(now);
         self.think(now, out);
         self.begin_turns(now, out);
         self.say(now, out);
@@ -299,22 +314,49 @@ impl Member {
         if report.node == self.me || report.node.index() >= MAX_NODES {
             return;
         }
-        self.peers.heard(report, now);
+        if self.peers.heard(report, now) {
+            self.next_plan = now;
+        }
         self.registry = self.registry.max(report.registry);
-        self.absorb_proofs(report);
+        self.absorb_proofs(report, now);
         self.learn(&report.decided, now, out);
     }
 
-    fn absorb_proofs(&mut self, report: &Report) {
+    fn absorb_proofs(&mut self, report: &Report, now: Nanos) {
         for (node, life) in report.dead.iter().enumerate().filter(|(_, life)| life.0 > 0) {
-            self.proved(NodeId(node as u8), *life);
+            self.proved(NodeId(node as u8), *life, now);
         }
     }
 
-    fn proved(&mut self, node: NodeId, life: Incarnation) {
-        if node.index() < MAX_NODES && node != self.me {
-            self.peers.proved(node, life);
-            self.waits.retain(|wait| wait.node != node || wait.life > life);
+    /// A life, which may be an earlier one of this node, is over.
+    fn proved(&mut self, node: NodeId, life: Incarnation, now: Nanos) {
+        if node.index() >= MAX_NODES || self.peers.is_dead(node, life) || node == self.me && life >= self.life
+        {
+            return;
+        }
+        self.peers.proved(node, life);
+        self.waits.retain(|wait| wait.node != node || wait.life > life);
+        self.next_plan = now;
+    }
+
+    /// What others plan by has changed: they are told at once, unless they were just now.
+    fn notice(&mut self, now: Nanos) {
+        let said = self.said(now);
+        if let Some((last, at)) = &self.said
+            && *last != said
+        {
+            self.next_report = self.next_report.min(*at + self.profile.pause()).max(now);
+        }
+    }
+
+    fn said(&self, now: Nanos) -> Said {
+        Said {
+            hears: self.peers.hears(now, &self.profile),
+            reaches: self.reaches(now),
+            leaving: self.leaving,
+            opened: self.opened.as_ref().map_or(Epoch(0), |view| view.epoch),
+            decided: self.decided.epoch,
+            dead: self.peers.dead(),
         }
     }
 
@@ -335,6 +377,7 @@ impl Member {
                 out.push(Action::Fence(node, life));
             }
         }
+        self.former = self.former_lives(&before, view);
         (self.learned, self.plan) = (now, None);
         (self.next_plan, self.next_report) = (now, now);
         if let Some(paxos) = &mut self.paxos {
@@ -344,6 +387,15 @@ impl Member {
         if let Some((wish, _)) = self.wish.filter(|(wish, _)| is_granted(*wish, view)) {
             self.answer(wish, Ok(()), out);
         }
+    }
+
+    /// [`Member::former`] now that `view` is learned after `before`.
+    fn former_lives(&self, before: &View, view: &View) -> Option<[Incarnation; MAX_NODES]> {
+        let mut former = before.seats.map(Seat::last);
+        for node in before.members().iter().filter(|node| before.life(*node) == view.life(*node)) {
+            former[node.index()] = self.former?[node.index()];
+        }
+        (before.epoch.0 + 1 == view.epoch.0).then_some(former)
     }
 
     /// A view without this life is decided.
@@ -430,17 +482,18 @@ impl Member {
     /// What this node says of itself now; each is newer than the last.
     fn report(&mut self, now: Nanos) -> Report {
         self.counter += 1;
+        let Said { hears, reaches, leaving, opened, dead, .. } = self.said(now);
         Report {
             node: self.me,
             life: self.life,
             counter: self.counter,
-            opened: self.opened.as_ref().map_or(Epoch(0), |view| view.epoch),
-            hears: self.peers.hears(now, &self.profile),
-            reaches: self.reaches(now),
-            leaving: self.leaving,
+            opened,
+            hears,
+            reaches,
+            leaving,
             lease: self.profile.lease,
             registry: self.registry,
-            dead: self.peers.dead(),
+            dead,
             decided: Arc::clone(&self.decided),
         }
     }
@@ -448,6 +501,7 @@ impl Member {
     fn say(&mut self, now: Nanos, out: &mut Vec<Action>) {
         if now >= self.next_report {
             self.next_report = now + self.profile.heartbeat;
+            self.said = Some((self.said(now), now));
             let to = self.decided.cluster().without(self.me);
             let report = Arc::new(self.report(now));
             out.push(Action::Send { to, report });

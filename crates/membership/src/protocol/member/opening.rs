@@ -7,7 +7,9 @@
 //! the view later than it was chosen waits that long by its own clock, drift and the margin added, before it opens the view.
 //!
 //! **Who is new** has no memory of who was put out before it came. It opens a view only when of its other members everybody who
-//! acts acts in this view or a later one, and somebody does; or, if nobody acts, after waiting as long for all that it cannot know of.
+//! acts acts in this view or a later one, and somebody does; or, if nobody acts, after waiting as long for all that it cannot know of. It need
+//! not wait if it has learned of views one after the other, so that it knows the last life of each node that was a member and is none any more, and
+//! all of these are proved dead.
 
 use std::sync::Arc;
 
@@ -88,9 +90,13 @@ impl Member {
         self.other_members().any(|(opened, _)| opened >= self.decided.epoch)
     }
 
-    /// Whether nobody that it cannot know of still acts. Before the first view nobody did.
+    /// Whether nobody that it cannot know of still acts: all lives that were members before and are none now are proved to be over, or
+    /// have been waited for. Before the first view nobody acted.
     fn has_waited(&self, now: Nanos) -> bool {
-        self.decided.epoch == Epoch(1) || now >= self.learned + self.profile.wait()
+        let is_over = |(node, life): (usize, Incarnation)| self.peers.is_dead(NodeId(node as u8), life);
+        self.decided.epoch == Epoch(1)
+            || self.former.is_some_and(|former| former.into_iter().enumerate().all(is_over))
+            || now >= self.learned + self.profile.wait()
     }
 
     /// What each other member says that it has opened, and knows to be decided; nothing of it known: nothing.

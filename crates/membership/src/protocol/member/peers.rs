@@ -26,22 +26,28 @@ struct Peer {
 pub(super) struct Peers([Peer; MAX_NODES]);
 
 impl Peers {
-    /// A report came over the interconnect.
-    pub(super) fn heard(&mut self, report: &Arc<Report>, now: Nanos) {
+    /// A report came over the interconnect; whether it says what was not known, or comes from someone who was silent.
+    pub(super) fn heard(&mut self, report: &Arc<Report>, now: Nanos) -> bool {
+        let before = self.0[report.node.index()].report.clone();
         self.take(report);
         let peer = &mut self.0[report.node.index()];
+        let is_first = peer.heard.is_none();
         let number = (report.life.0, report.counter);
         // A later one may have been found in a file meanwhile.
         if number > peer.last_heard && peer.report.as_ref().is_some_and(|last| last.life == report.life) {
             (peer.last_heard, peer.heard) = (number, Some(now));
         }
+        is_first || before.is_none_or(|before| is_news(&before, report))
     }
 
-    /// A report was found in a file.
-    pub(super) fn seen(&mut self, report: &Arc<Report>, now: Nanos) {
-        if self.take(report) {
-            self.0[report.node.index()].seen = Some(now);
+    /// A report was found in a file; whether it says what was not known.
+    pub(super) fn seen(&mut self, report: &Arc<Report>, now: Nanos) -> bool {
+        let before = self.0[report.node.index()].report.clone();
+        if !self.take(report) {
+            return false;
         }
+        self.0[report.node.index()].seen = Some(now);
+        before.is_none_or(|before| is_news(&before, report))
     }
 
     fn take(&mut self, report: &Arc<Report>) -> bool {
@@ -109,4 +115,10 @@ impl Peers {
         let peer = &self.0[node.index()];
         peer.report.as_ref().filter(|report| report.life.0 > peer.dead)
     }
+}
+
+/// Whether a later report differs in what others plan by.
+fn is_news(before: &Report, report: &Report) -> bool {
+    let plan = |report: &Report| (report.life, report.hears, report.reaches, report.leaving, report.lease);
+    plan(before) != plan(report)
 }

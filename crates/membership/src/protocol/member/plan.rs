@@ -13,6 +13,7 @@ use plexus_base::{Epoch, Incarnation, Nanos, NodeId, NodeSet};
 
 use super::{Action, Member, Refused, Wish, is_granted};
 use crate::protocol::{
+    record::Contents,
     split::Sight,
     view::{MAX_FILES, Seat, View, VotingFile},
 };
@@ -66,9 +67,18 @@ impl Member {
         }
     }
 
-    /// How long who was beaten waits: nodes differ, so that one of them gets through.
-    pub(super) fn backoff(&self) -> Nanos {
-        Nanos(self.profile.heartbeat.0 * (2 + 2 * u64::from(self.me.0)))
+    /// Until when who was beaten waits: nodes differ, so that one of them gets through. Nobody waits for the dead.
+    pub(super) fn give_way(&self, contents: &Contents, now: Nanos) -> Nanos {
+        let ballots = contents
+            .places
+            .iter()
+            .map(|place| place.ballot().map(|ballot| (ballot.decided.epoch, ballot.mbal)));
+        let winner = ballots.enumerate().max_by_key(|(_, number)| *number);
+        let winner = winner.and_then(|(node, _)| self.peers.alive(NodeId(node as u8)));
+        match winner {
+            Some(_) => now + Nanos(self.profile.heartbeat.0 * (2 + 2 * u64::from(self.me.0))),
+            None => now,
+        }
     }
 
     /// The next view as this node would have it, and how long that must stand; `None` where nothing is to change or others decide.
@@ -208,20 +218,26 @@ impl Member {
         (!is_full).then(|| (with(*id, *host), false))
     }
 
+    /// How long `view` must stand before this node proposes it.
     fn delay(&self, view: &View, late: bool, is_wished: bool, now: Nanos) -> Nanos {
         let Self { decided, profile, .. } = self;
-        let is_proved = |node: NodeId, life| {
-            let left = self.peers.alive(node).is_some_and(|report| report.life == life && report.leaving);
-            left || self.leaving && node == self.me || self.peers.is_dead(node, life)
+        let gone: Vec<_> = decided.gone(view).collect();
+        let removed: Vec<_> = gone.iter().filter(|(node, life)| !self.is_over(*node, *life)).collect();
+        let speaks = |(node, life): &&(NodeId, Incarnation)| {
+            self.peers.fresh(*node, now, profile).is_some_and(|report| report.life == *life)
         };
-        let removed: Vec<_> = decided.gone(view).filter(|(node, life)| !is_proved(*node, *life)).collect();
-        let speaks = |node| self.peers.fresh(node, now, profile).is_some();
+        let is_complete = view.members() == view.cluster();
+        let joins = view.gone(decided).next().is_some();
+        let nobody_stays = decided.members().iter().all(|node| decided.life(node) != view.life(node));
         let base = match removed.is_empty() {
-            true if is_wished || !joins(decided, view) => {
-                return Nanos(self.turn_of(view) * profile.stagger().0);
-            }
+            // Nobody more can come.
+            true if is_complete => Nanos(0),
+            // Who starts at about the same time comes in together.
+            true if joins && nobody_stays => profile.settle(),
+            // Nobody has to be asked.
+            true if is_wished || !joins || !gone.is_empty() => Nanos(0),
             true => profile.heartbeat,
-            false if removed.iter().any(|(node, _)| speaks(*node)) => profile.settle(),
+            false if removed.iter().any(speaks) => profile.settle(),
             false => profile.heartbeat,
         };
         if late {
@@ -229,18 +245,39 @@ impl Member {
         }
         // Who has just started has yet to hear whether anybody is there.
         let listening = Nanos((self.started + profile.evict + profile.settle()).0.saturating_sub(now.0));
-        let is_new = !decided.has(self.me, self.life) && !decided.members().is_empty();
+        let lives = decided.members().iter().filter_map(|node| Some((node, decided.life(node)?)));
+        let is_new = !decided.has(self.me, self.life)
+            && lives.into_iter().any(|(node, life)| !self.peers.is_dead(node, life));
         let base = if is_new { base.max(listening) } else { base };
-        base + Nanos(self.turn_of(view) * profile.stagger().0)
+        let stagger =
+            if base == Nanos(0) { self.proposal().min(profile.stagger()) } else { profile.stagger() };
+        base + Nanos(self.turn_of(view) * stagger.0)
     }
 
-    /// How many come before this node in proposing `view`; who has a wish comes first.
+    /// Whether a life is proved to be over, or leaves and says so.
+    fn is_over(&self, node: NodeId, life: Incarnation) -> bool {
+        let left = self.peers.alive(node).is_some_and(|report| report.life == life && report.leaving);
+        left || self.leaving && node == self.me || self.peers.is_dead(node, life)
+    }
+
+    /// How long a proposal that nobody disputes takes, as turns at the files go at present: the turn that is under way, two more, and a report.
+    fn proposal(&self) -> Nanos {
+        let files = self.decided.files.iter().filter_map(|file| self.files.get(&file.id)?.took);
+        let mut took: Vec<Nanos> = files.collect();
+        took.sort_unstable();
+        let turn = took.get(self.decided.majority() - 1);
+        turn.map_or(self.profile.stagger(), |turn| Nanos(4 * turn.0) + self.profile.pause())
+    }
+
+    /// How many come before this node in proposing `view`: members that stay, then who joins, each by number. Who has a wish comes first.
     fn turn_of(&self, view: &View) -> u64 {
-        let members = if view.members().is_empty() { self.decided.members() } else { view.members() };
-        match self.wish {
-            Some(_) => 0,
-            None => members.iter().take_while(|node| *node != self.me).count() as u64,
+        if self.wish.is_some() {
+            return 0;
         }
+        let members = if view.members().is_empty() { self.decided.members() } else { view.members() };
+        let stays = |node: NodeId| self.decided.life(node).is_some_and(|life| view.has(node, life));
+        let rank = |node: NodeId| (!stays(node), node);
+        members.iter().filter(|node| rank(*node) < rank(self.me)).count() as u64
     }
 
     /// Refuses what cannot be granted.
@@ -270,11 +307,6 @@ impl Member {
             self.change_files(now);
         }
     }
-}
-
-/// Whether `next` has a life that was no member.
-fn joins(before: &View, next: &View) -> bool {
-    next.gone(before).next().is_some()
 }
 
 /// `members`, and of `others`, by number, each that sees all who are in already.

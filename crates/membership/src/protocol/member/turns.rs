@@ -57,7 +57,7 @@ impl Member {
         let (Some(finished), Ok(contents)) = (finished, result) else { return };
         // Only a file that is out already has turns although it is set aside.
         state.is_aside = false;
-        state.answered = Some(now);
+        (state.answered, state.took) = (Some(now), Some(Nanos(now.since(finished.started).0)));
         state.next = now.max(finished.started + self.profile.heartbeat);
         if let Some(reason) = self.absorb(&contents, now, out) {
             return self.end(Action::Die(reason), out);
@@ -88,7 +88,7 @@ impl Member {
                 match paxos.confirmed(id, &contents) {
                     Progress::Waiting => {}
                     Progress::Accepting => self.proposing_since = now,
-                    Progress::Beaten => self.retry = now + self.backoff(),
+                    Progress::Beaten => self.retry = self.give_way(&contents, now),
                     Progress::Chosen(view) => self.learn(&view, now, out),
                 }
             }
@@ -134,8 +134,10 @@ impl Member {
         for report in contents.places.iter().filter_map(|place| place.heartbeat.good()) {
             self.registry = self.registry.max(report.registry);
             if report.node != self.me {
-                self.peers.seen(report, now);
-                self.absorb_proofs(report);
+                if self.peers.seen(report, now) {
+                    self.next_plan = now;
+                }
+                self.absorb_proofs(report, now);
             }
         }
         None

@@ -1,0 +1,111 @@
+//! How long a cluster takes to a new view when a node is gone, and to give its locks to others.
+
+use std::{
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use super::{
+    control::{Control, Said},
+    nodes::{Nodes, PATIENCE, Spec},
+};
+
+/// Nodes of the clusters that are measured.
+const NODES: usize = 3;
+
+/// Locks that are recovered.
+const LOCKS: u64 = 1_000_000;
+
+/// A lock that the node holds that is killed.
+const LAST: &str = "held by the last";
+
+fn cluster(program: PathBuf, networks: usize, profile: &'static str) -> Result<Nodes, String> {
+    Nodes::start(Spec { program, count: NODES, networks, profile })
+}
+
+fn ms(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}
+
+/// Milliseconds from the end of a process to the new view of the others, all on one host.
+///
+/// # Errors
+/// There is no new view.
+pub fn death(program: PathBuf) -> Result<f64, String> {
+    let mut nodes = cluster(program, 0, "lan")?;
+    let epoch = nodes.agreed(&[0, 1, 2], 0)?;
+    let start = Instant::now();
+    nodes.kill(NODES - 1);
+    nodes.agreed(&[0, 1], epoch)?;
+    Ok(ms(start))
+}
+
+/// Milliseconds from the cut of a host's networks to the new view of the others.
+///
+/// # Errors
+/// There is no new view.
+pub fn cut(program: PathBuf, profile: &'static str) -> Result<f64, String> {
+    let mut nodes = cluster(program, 2, profile)?;
+    let epoch = nodes.agreed(&[0, 1, 2], 0)?;
+    let start = Instant::now();
+    (0..2).try_for_each(|network| nodes.lan().unplug(NODES - 1, network))?;
+    nodes.agreed(&[0, 1], epoch)?;
+    Ok(ms(start))
+}
+
+/// Who has the nodes hold locks; ended with this.
+struct Holder(Child);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // It has ended by itself where the nodes have.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Milliseconds from the death of one of three nodes that hold and master a third of [`LOCKS`] each, to one of its locks granted to another.
+///
+/// # Errors
+/// The locks are not held, or none is granted.
+pub fn recovery(program: PathBuf) -> Result<f64, String> {
+    let mut nodes = cluster(program.clone(), 0, "lan")?;
+    let fails = |error: std::io::Error| error.to_string();
+    let mut last = Control::connect(&nodes.socket(NODES - 1), PATIENCE).map_err(fails)?;
+    last.ask("lock", &json!({ "name": LAST, "mode": "EX" })).map_err(fails)?;
+    if !matches!(last.next(), Said::Progress(_)) {
+        return Err("the last node granted no lock".into());
+    }
+    let mut hold = Command::new(&program);
+    hold.args(["bench", "locks"]).arg(nodes.dir()).args(["--json", "--hold", &LOCKS.to_string()]);
+    let mut holder = Holder(hold.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map_err(fails)?);
+    let said = holder.0.stdout.take().ok_or("nothing can be heard of who holds the locks")?;
+    let (tell, told) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let mut line = String::new();
+        let read = std::io::BufRead::read_line(&mut std::io::BufReader::new(said), &mut line);
+        let _ = tell.send(read.map(|_| line));
+    });
+    let line = told.recv_timeout(PATIENCE).map_err(|_| "the locks are not held in time")?.map_err(fails)?;
+    let held: Value = serde_json::from_str(&line).map_err(|error| format!("{line:?}: {error}"))?;
+    if held["held"] != LOCKS {
+        return Err(format!("not all locks are held: {held}"));
+    }
+    let mut first = Control::connect(&nodes.socket(0), PATIENCE).map_err(fails)?;
+    first.ask("lock", &json!({ "name": LAST, "mode": "EX" })).map_err(fails)?;
+    first.set_patience(Duration::from_millis(100)).map_err(fails)?;
+    if first.next() != Said::Nothing {
+        return Err("two have one lock".into());
+    }
+    first.set_patience(PATIENCE).map_err(fails)?;
+    let start = Instant::now();
+    nodes.kill(NODES - 1);
+    match first.next() {
+        Said::Progress(_) => Ok(ms(start)),
+        other => Err(format!("the lock of the dead node was not granted: {other:?}")),
+    }
+}

@@ -1,0 +1,133 @@
+//! Corosync: three of it in namespaces on one switch, and how long the others take to a membership without one that is gone.
+//!
+//! What it writes into its log tells when. Its sockets are abstract, which are each namespace's own, so several run on one machine.
+
+use std::{
+    fmt::Write as _,
+    fs::{self, File},
+    path::PathBuf,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, anyhow, ensure};
+use plexus_namespaces::Lan;
+use tempfile::TempDir;
+
+use crate::command::{Ended, found};
+
+const NODES: usize = 3;
+
+/// How long a membership may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often the logs are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// Three nodes; they end with it.
+pub(super) struct Corosync {
+    nodes: Vec<Ended>,
+    lan: Lan,
+    folder: TempDir,
+}
+
+impl Corosync {
+    /// Starts them, with this token timeout or the default, and waits until all are one membership.
+    ///
+    /// # Errors
+    /// It is not installed, there can be no namespaces, or the nodes do not find each other.
+    pub(super) fn start(token_ms: Option<u32>) -> Result<Self> {
+        ensure!(found("corosync"), "corosync is not installed (package corosync)");
+        let lan = Lan::new(NODES, 1).map_err(|why| anyhow!("{why}"))?;
+        let mut corosync = Self { nodes: Vec::new(), lan, folder: tempfile::tempdir()? };
+        for node in 0..NODES {
+            let folder = corosync.folder.path().join(node.to_string());
+            fs::create_dir(&folder)?;
+            fs::write(folder.join("corosync.conf"), corosync.configuration(node, token_ms))?;
+            let mut command = Command::new("corosync");
+            command.args(["-f", "-c"]).arg(folder.join("corosync.conf")).current_dir(&folder);
+            let said = File::create(folder.join("said"))?;
+            command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said);
+            corosync.nodes.push(Ended(corosync.lan.host(node).inside(|| command.spawn())?));
+        }
+        corosync.agree(&[0, 1, 2], "Members[3]: 1 2 3", [0; NODES])?;
+        Ok(corosync)
+    }
+
+    fn configuration(&self, me: usize, token_ms: Option<u32>) -> String {
+        let folder = self.folder.path().join(me.to_string());
+        let folder = folder.display();
+        let token = token_ms.map_or(String::new(), |ms| format!("token: {ms}\n token_coefficient: 0\n"));
+        let mut text = format!(
+            "totem {{\n version: 2\n cluster_name: bench\n transport: knet\n crypto_cipher: none\n crypto_hash: none\n {token}}}\n\
+             system {{\n state_dir: {folder}\n sched_rr: no\n}}\n\
+             quorum {{\n provider: corosync_votequorum\n}}\n\
+             logging {{\n to_stderr: no\n to_syslog: no\n to_logfile: yes\n logfile: {folder}/log\n timestamp: hires\n}}\n\
+             nodelist {{\n"
+        );
+        for node in 0..NODES {
+            let (number, address) = (node + 1, self.lan.address(node, 0));
+            let _ = writeln!(
+                text,
+                " node {{\n  nodeid: {number}\n  name: c{number}\n  ring0_addr: {address}\n }}"
+            );
+        }
+        text + "}\n"
+    }
+
+    /// Kills the last; milliseconds until the others are a membership without it.
+    ///
+    /// # Errors
+    /// They are not in time.
+    pub(super) fn death(mut self) -> Result<f64> {
+        let before = self.lengths();
+        let start = Instant::now();
+        self.nodes[NODES - 1].0.kill()?;
+        self.agree(&[0, 1], "Members[2]: 1 2", before)?;
+        Ok(start.elapsed().as_secs_f64() * 1e3)
+    }
+
+    /// Pulls the cable of the last; milliseconds until the others are a membership without it.
+    ///
+    /// # Errors
+    /// They are not in time.
+    pub(super) fn cut(self) -> Result<f64> {
+        let before = self.lengths();
+        let start = Instant::now();
+        self.lan.unplug(NODES - 1, 0).map_err(|why| anyhow!("{why}"))?;
+        self.agree(&[0, 1], "Members[2]: 1 2", before)?;
+        Ok(start.elapsed().as_secs_f64() * 1e3)
+    }
+
+    fn log(&self, node: usize) -> PathBuf {
+        self.folder.path().join(node.to_string()).join("log")
+    }
+
+    fn text(&self, node: usize) -> String {
+        fs::read(self.log(node))
+            .map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn lengths(&self) -> [usize; NODES] {
+        std::array::from_fn(|node| self.text(node).len())
+    }
+
+    /// Waits until these nodes have said so, after what they had said `before`.
+    fn agree(&self, nodes: &[usize], what: &str, before: [usize; NODES]) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let said =
+                |node: &usize| self.text(*node).get(before[*node]..).is_some_and(|new| new.contains(what));
+            if nodes.iter().all(said) {
+                return Ok(());
+            }
+            ensure!(
+                start.elapsed() < PATIENCE,
+                "corosync did not come to `{what}`: {}",
+                self.text(0).lines().last().unwrap_or("it says nothing")
+            );
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+}

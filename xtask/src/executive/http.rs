@@ -1,0 +1,139 @@
+//! As much of HTTP/1.1 as a JSON gateway takes: requests one after the other over one connection that stays.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+/// Longest answer.
+const MAX_BODY: usize = 1 << 20;
+
+/// A connection.
+pub(super) struct Http {
+    stream: BufReader<TcpStream>,
+    server: SocketAddr,
+}
+
+impl Http {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Nobody listens.
+    pub(super) fn connect(server: SocketAddr, patience: Duration) -> Result<Self> {
+        let stream = TcpStream::connect(server).with_context(|| format!("nobody listens at {server}"))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(patience))?;
+        Ok(Self { stream: BufReader::new(stream), server })
+    }
+
+    /// Has the server take `body`; its answer.
+    ///
+    /// # Errors
+    /// It refused, or its answer is none.
+    pub(super) fn post(&mut self, path: &str, body: &Value) -> Result<Value> {
+        let body = body.to_string();
+        // In one piece: the server begins with the first packet.
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            self.server,
+            body.len()
+        );
+        self.stream.get_mut().write_all(request.as_bytes())?;
+        let (status, body) = answer(&mut self.stream)?;
+        ensure!(status == 200, "{path}: {status}: {}", String::from_utf8_lossy(&body));
+        serde_json::from_slice(&body).with_context(|| format!("{path}: no JSON"))
+    }
+}
+
+/// The status and the body.
+fn answer(stream: &mut impl BufRead) -> Result<(u16, Vec<u8>)> {
+    let mut line = String::new();
+    let mut read = |stream: &mut dyn BufRead| -> Result<String> {
+        line.clear();
+        ensure!(stream.read_line(&mut line)? > 0, "the server has closed the connection");
+        Ok(line.trim_end().to_owned())
+    };
+    let first = read(stream)?;
+    let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = status.with_context(|| format!("no answer: {first:?}"))?;
+    let (mut length, mut chunked) = (None, false);
+    loop {
+        let header = read(stream)?;
+        if header.is_empty() {
+            break;
+        }
+        let (name, value) = header.split_once(':').with_context(|| format!("no header: {header:?}"))?;
+        match name.to_ascii_lowercase().as_str() {
+            "content-length" => length = Some(value.trim().parse::<usize>()?),
+            "transfer-encoding" => chunked = value.trim().eq_ignore_ascii_case("chunked"),
+            _ => {}
+        }
+    }
+    let mut body = Vec::new();
+    let mut take = |stream: &mut dyn BufRead, length: usize| -> Result<()> {
+        ensure!(body.len() + length <= MAX_BODY, "an answer of more than {MAX_BODY} bytes");
+        let from = body.len();
+        body.resize(from + length, 0);
+        Ok(stream.read_exact(&mut body[from..])?)
+    };
+    match length {
+        Some(length) => take(stream, length)?,
+        None if chunked => loop {
+            let length = usize::from_str_radix(&read(stream)?, 16)?;
+            take(stream, length)?;
+            read(stream)?;
+            if length == 0 {
+                break;
+            }
+        },
+        None => bail!("an answer without a length"),
+    }
+    Ok((status, body))
+}
+
+/// Bytes as the gateway wants them: base64 (RFC 4648).
+pub(super) fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let word =
+            chunk.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        for digit in 0..4 {
+            match digit <= chunk.len() {
+                true => text.push(DIGITS[(word >> (18 - 6 * digit)) as usize & 63] as char),
+                false => text.push('='),
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_have_a_length_or_come_in_chunks() {
+        let said = |text: &str| answer(&mut text.as_bytes());
+        let plain = said("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}rest").expect("an answer");
+        assert_eq!(plain, (200, b"{}".to_vec()));
+        let chunks =
+            "HTTP/1.1 404 Not\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{\"\r\n3\r\na\":\r\n0\r\n\r\n";
+        assert_eq!(said(chunks).expect("an answer"), (404, b"{\"a\":".to_vec()));
+        for bad in
+            ["", "hello\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"]
+        {
+            assert!(said(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn base64_is_that_of_the_rfc() {
+        let known = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")];
+        known.into_iter().for_each(|(bytes, text)| assert_eq!(base64(bytes.as_bytes()), text));
+    }
+}

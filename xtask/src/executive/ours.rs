@@ -1,0 +1,129 @@
+//! Our own side: `plexus bench locks`, the bare round trip of `plexus perf`, and `torture views`.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::rows::*;
+use crate::command::{self, output_within};
+
+/// How long one run may take.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Seconds that a work is measured.
+const SECONDS: &str = "1";
+
+/// Our programs.
+pub(super) struct Ours {
+    plexus: PathBuf,
+    torture: PathBuf,
+}
+
+impl Ours {
+    /// Builds them.
+    ///
+    /// # Errors
+    /// They do not build.
+    pub(super) fn build(root: &Path) -> Result<Self> {
+        Ok(Self {
+            plexus: built(root, "plexus", "plexus")?,
+            torture: built(root, "plexus-checks", "torture")?,
+        })
+    }
+
+    fn locks(&self, arguments: &[&str]) -> Result<Vec<Value>> {
+        let mut bench = Command::new(&self.plexus);
+        bench.args(["bench", "locks", "--json", "--pin", "--seconds", SECONDS]).args(arguments);
+        let text = output_within(&mut bench, PATIENCE)?;
+        let mut json: Value = serde_json::from_str(&text).context("plexus bench locks printed no JSON")?;
+        match json["locks"].take() {
+            Value::Array(reports) => Ok(reports),
+            _ => anyhow::bail!("plexus bench locks printed no list `locks`"),
+        }
+    }
+
+    /// The bare round trip of a small message.
+    fn round_trip(&self, rail: &str) -> Result<f64> {
+        let mut perf = Command::new(&self.plexus);
+        perf.args(["perf", "--rail", rail, "--test", "latency", "--op", "send", "--wait", "polling"]);
+        perf.args(["--sizes", "64", "--seconds", SECONDS, "--json"]);
+        let text = output_within(&mut perf, PATIENCE)?;
+        let json: Value = serde_json::from_str(&text).context("plexus perf printed no JSON")?;
+        let us = json["perf"][0]["round_trip_us"]["p50"].as_f64();
+        Ok(us.context("plexus perf printed no round_trip_us.p50")? * 1000.0)
+    }
+
+    /// Over memory.
+    pub(super) fn shm(&self) -> Result<Vec<(Figure, f64)>> {
+        let reports = self.locks(&["--rail", "shm", "--waiting", "polling", "--names", "local,remote"])?;
+        Ok(vec![
+            (Figure { who: PLEXUS, what: LOCAL }, ns(&reports, 0)?),
+            (Figure { who: PLEXUS, what: SHM }, ns(&reports, 1)?),
+            (Figure { who: ROUND_TRIP, what: SHM }, self.round_trip("shm")?),
+        ])
+    }
+
+    /// Over sockets.
+    pub(super) fn tcp(&self) -> Result<Vec<(Figure, f64)>> {
+        let polling = |arguments: &[&str]| {
+            self.locks(&[&["--rail", "tcp", "--waiting", "polling"], arguments].concat())
+        };
+        let remote = polling(&["--names", "remote"])?;
+        // More threads than cores: they wait as nodes do by default.
+        let many = self.locks(&["--rail", "tcp", "--names", "remote", "--clients", "8,64"])?;
+        let hand_over = polling(&["--names", "shared"])?;
+        Ok(vec![
+            (Figure { who: PLEXUS, what: TCP }, ns(&remote, 0)?),
+            (Figure { who: ROUND_TRIP, what: TCP }, self.round_trip("tcp")?),
+            (Figure { who: PLEXUS, what: CLIENTS_8 }, per_second(&many, 0)?),
+            (Figure { who: PLEXUS, what: CLIENTS_64 }, per_second(&many, 1)?),
+            (Figure { who: PLEXUS, what: HAND_OVER }, 1e9 / per_second(&hand_over, 0)?),
+        ])
+    }
+
+    /// What becomes of a cluster when nodes end.
+    pub(super) fn death(&self, what: &'static str) -> Result<Vec<(Figure, f64)>> {
+        let name = match what {
+            DEATH => "death",
+            CUT => "cut",
+            CUT_FAST => "cut-fast",
+            _ => "recovery",
+        };
+        let text =
+            output_within(Command::new(&self.torture).arg("views").arg(&self.plexus).arg(name), PATIENCE)?;
+        let ms = text.trim().parse().with_context(|| format!("torture views printed {text:?}"))?;
+        Ok(vec![(Figure { who: PLEXUS, what }, ms)])
+    }
+}
+
+/// The program `name` of a package, built for speed.
+///
+/// # Errors
+/// It does not build.
+pub fn built(root: &Path, package: &str, name: &str) -> Result<PathBuf> {
+    let mut cargo = command::cargo(root);
+    cargo.args(["build", "--release", "--package", package, "--bin", name]);
+    cargo.args(["--message-format", "json-render-diagnostics"]);
+    let messages = command::output(&mut cargo)?;
+    let found = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == name)
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from));
+    found.with_context(|| format!("cargo built no `{name}`"))
+}
+
+fn ns(reports: &[Value], at: usize) -> Result<f64> {
+    let us = reports.get(at).and_then(|report| report["response_us"]["p50"].as_f64());
+    Ok(us.context("plexus bench locks printed no response_us.p50")? * 1000.0)
+}
+
+fn per_second(reports: &[Value], at: usize) -> Result<f64> {
+    let rate = reports.get(at).and_then(|report| report["locks_per_s"].as_f64());
+    rate.context("plexus bench locks printed no locks_per_s")
+}

@@ -1,0 +1,206 @@
+//! The peers: etcd, Redis, and a lock on a file. What is not installed is not measured, and the report says so.
+//!
+//! Servers of one member each, on loopback, with their files in a temporary folder: the fastest that they can be. Clients keep their connection. etcd is
+//! asked through its JSON gateway, which adds to what its own protocol takes.
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use rustix::fs::{FlockOperation, flock};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::{
+    http::{Http, base64},
+    timed::{Once, Timed, timed},
+};
+use crate::command::{Ended, found};
+
+/// How long a server may take to listen, and to answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server that ends with this.
+struct Server {
+    address: SocketAddr,
+    // Before the folder that it uses is removed.
+    _server: Ended,
+    _folder: TempDir,
+}
+
+impl Server {
+    /// Starts `program` with what `arguments` makes of its folder, the port for clients and another, and waits until it listens.
+    fn start(
+        program: &str,
+        package: &str,
+        arguments: impl Fn(&Path, u16, u16) -> Vec<String>,
+    ) -> Result<Self> {
+        ensure!(found(program), "{program} is not installed (package {package})");
+        let folder = tempfile::tempdir()?;
+        let [port, other] = free_ports()?;
+        let mut command = Command::new(program);
+        command.args(arguments(folder.path(), port, other)).current_dir(folder.path());
+        let log = File::create(folder.path().join("log"))?;
+        let server = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
+        let (mut server, started) = (Ended(server), Instant::now());
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        while TcpStream::connect(address).is_err() {
+            let said = || std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
+            ensure!(server.0.try_wait()?.is_none(), "{program} ended: {}", said().trim());
+            ensure!(started.elapsed() < PATIENCE, "{program} does not listen: {}", said().trim());
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(Self { address, _server: server, _folder: folder })
+    }
+}
+
+fn free_ports() -> Result<[u16; 2]> {
+    let listeners = [(); 2].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
+    let mut ports = [0; 2];
+    for (port, listener) in ports.iter_mut().zip(listeners) {
+        *port = listener?.local_addr()?.port();
+    }
+    Ok(ports)
+}
+
+/// An etcd of one member.
+pub(super) struct Etcd(Server);
+
+impl Etcd {
+    pub(super) fn start() -> Result<Self> {
+        let arguments = |folder: &Path, port, peers| {
+            let url = |port: u16| format!("http://127.0.0.1:{port}");
+            let mut all = vec!["--data-dir".into(), folder.join("data").display().to_string()];
+            let mut set = |name: &str, value: String| all.extend([format!("--{name}"), value]);
+            set("listen-client-urls", url(port));
+            set("advertise-client-urls", url(port));
+            set("listen-peer-urls", url(peers));
+            set("initial-advertise-peer-urls", url(peers));
+            set("initial-cluster", format!("default={}", url(peers)));
+            set("log-level", "error".into());
+            all
+        };
+        let etcd = Self(Server::start("etcd", "etcd-server", arguments)?);
+        let started = Instant::now();
+        // It listens before it has elected itself.
+        while let Err(error) = etcd.lease(&mut etcd.client()?) {
+            ensure!(started.elapsed() < PATIENCE, "etcd does not serve: {error:#}");
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(etcd)
+    }
+
+    fn client(&self) -> Result<Http> {
+        Http::connect(self.0.address, PATIENCE)
+    }
+
+    fn lease(&self, client: &mut Http) -> Result<String> {
+        let lease = client.post("/v3/lease/grant", &json!({ "TTL": 600 }))?;
+        Ok(lease["ID"].as_str().context("etcd gave no lease")?.to_owned())
+    }
+
+    /// Its lock service: lock and unlock, of one name for all clients, or one for each.
+    pub(super) fn lock(&self, clients: usize, shared: bool, time: Duration) -> Result<Timed> {
+        timed(clients, time, |number| {
+            let mut client = self.client()?;
+            let lease = self.lease(&mut client)?;
+            let name = base64(format!("lock-{}", if shared { 0 } else { number }).as_bytes());
+            let once: Once = Box::new(move || {
+                let held = client.post("/v3/lock/lock", &json!({ "name": name, "lease": lease }))?;
+                let key = held["key"].as_str().context("etcd granted no lock")?;
+                client.post("/v3/lock/unlock", &json!({ "key": key })).map(drop)
+            });
+            Ok(once)
+        })
+    }
+
+    /// A transaction that makes a key where there is none, and the deletion of it.
+    pub(super) fn transaction(&self, time: Duration) -> Result<Timed> {
+        timed(1, time, |_| {
+            let mut client = self.client()?;
+            let (key, value) = (base64(b"txn"), base64(b"me"));
+            let once: Once = Box::new(move || {
+                let absent = json!([{ "target": "CREATE", "key": key, "create_revision": "0" }]);
+                let put = json!([{ "requestPut": { "key": key, "value": value } }]);
+                let made = client.post("/v3/kv/txn", &json!({ "compare": absent, "success": put }))?;
+                ensure!(made["succeeded"] == true, "etcd did not make the key: {made}");
+                client.post("/v3/kv/deleterange", &json!({ "key": key })).map(drop)
+            });
+            Ok(once)
+        })
+    }
+}
+
+/// A Redis that writes nothing to disk.
+pub(super) struct Redis(Server);
+
+impl Redis {
+    pub(super) fn start() -> Result<Self> {
+        let arguments = |_: &Path, port: u16, _| {
+            let port = port.to_string();
+            let words = ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+            words.map(str::to_owned).to_vec()
+        };
+        Ok(Self(Server::start("redis-server", "redis-server", arguments)?))
+    }
+
+    /// `SET name token NX PX 30000`, and `DEL name`.
+    pub(super) fn lock(&self, clients: usize, time: Duration) -> Result<Timed> {
+        timed(clients, time, |number| {
+            let stream = TcpStream::connect(self.0.address)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let mut stream = BufReader::new(stream);
+            let name = format!("lock-{number}");
+            let set = resp(&["SET", &name, "token", "NX", "PX", "30000"]);
+            let delete = resp(&["DEL", &name]);
+            let mut line = String::new();
+            let once: Once = Box::new(move || {
+                for (command, good) in [(&set, "+OK"), (&delete, ":1")] {
+                    stream.get_mut().write_all(command)?;
+                    line.clear();
+                    stream.read_line(&mut line)?;
+                    ensure!(line.trim_end() == good, "redis said {line:?}, not {good}");
+                }
+                Ok(())
+            });
+            Ok(once)
+        })
+    }
+}
+
+/// A command in the protocol of Redis.
+fn resp(words: &[&str]) -> Vec<u8> {
+    let word = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
+    format!("*{}\r\n{}", words.len(), words.iter().map(word).collect::<String>()).into_bytes()
+}
+
+/// `flock` on a file of this machine.
+pub(super) fn file(time: Duration) -> Result<Timed> {
+    let file = tempfile::tempfile()?;
+    timed(1, time, |_| {
+        let file = file.try_clone()?;
+        let once: Once = Box::new(move || {
+            flock(&file, FlockOperation::LockExclusive)?;
+            Ok(flock(&file, FlockOperation::Unlock)?)
+        });
+        Ok(once)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_counted_words() {
+        assert_eq!(resp(&["DEL", "a-b"]), b"*2\r\n$3\r\nDEL\r\n$3\r\na-b\r\n");
+    }
+}

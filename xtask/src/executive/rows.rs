@@ -1,0 +1,207 @@
+//! The rows of the table: ours, beside whom, and the goals.
+
+use std::collections::BTreeMap;
+
+/// Who did what.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Figure {
+    pub who: &'static str,
+    pub what: &'static str,
+}
+
+const fn figure(who: &'static str, what: &'static str) -> Figure {
+    Figure { who, what }
+}
+
+/// What a figure is counted in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unit {
+    Ns,
+    Ms,
+    PerSecond,
+}
+
+pub(super) const PLEXUS: &str = "plexus";
+pub(super) const ETCD_LOCK: &str = "etcd lock";
+pub(super) const ETCD_TXN: &str = "etcd txn";
+pub(super) const REDIS: &str = "Redis SET NX";
+pub(super) const FLOCK: &str = "flock";
+pub(super) const ROUND_TRIP: &str = "bare round trip";
+pub(super) const COROSYNC: &str = "Corosync";
+pub(super) const COROSYNC_TUNED: &str = "Corosync, token 250 ms";
+
+pub(super) const LOCAL: &str = "lock + unlock, master local";
+pub(super) const SHM: &str = "lock + unlock, master remote, shm";
+pub(super) const TCP: &str = "lock + unlock, master remote, tcp";
+pub(super) const CLIENTS_8: &str = "locks/s, 8 clients, master remote, tcp";
+pub(super) const CLIENTS_64: &str = "locks/s, 64 clients, master remote, tcp";
+pub(super) const HAND_OVER: &str = "hand-over of one lock between nodes, tcp";
+pub(super) const DEATH: &str = "death of a process to the new view, one host";
+pub(super) const CUT: &str = "loss of a host to the new view, default profile";
+pub(super) const CUT_FAST: &str = "loss of a host to the new view, fast profile";
+pub(super) const RECOVERY: &str = "recovery of 1,000,000 locks, three nodes";
+
+/// What is to be reached.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Goal {
+    /// At most so much.
+    AtMost(f64),
+    /// At most so many times what the other takes.
+    Times(f64, Figure),
+    /// At least so many times as fast as the other.
+    Faster(f64, Figure),
+    /// Nothing: the other is shown.
+    Beside(Figure),
+}
+
+/// A row.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Row {
+    pub what: &'static str,
+    pub goal: Goal,
+}
+
+/// Every row.
+pub(super) fn rows() -> Vec<Row> {
+    use Goal::{AtMost, Beside, Faster, Times};
+    let row = |what, goal| Row { what, goal };
+    let same = |who, what| figure(who, what);
+    let any = |who| figure(who, TCP);
+    vec![
+        row(LOCAL, AtMost(300.0)),
+        row(LOCAL, Beside(figure(FLOCK, LOCAL))),
+        row(SHM, AtMost(2000.0)),
+        row(SHM, Beside(figure(ROUND_TRIP, SHM))),
+        row(TCP, Times(1.3, any(ROUND_TRIP))),
+        row(TCP, Faster(50.0, any(ETCD_LOCK))),
+        row(TCP, Faster(50.0, any(ETCD_TXN))),
+        row(TCP, Beside(any(REDIS))),
+        row(CLIENTS_8, Faster(50.0, same(ETCD_LOCK, CLIENTS_8))),
+        row(CLIENTS_8, Beside(same(REDIS, CLIENTS_8))),
+        row(CLIENTS_64, Faster(50.0, same(ETCD_LOCK, CLIENTS_64))),
+        row(CLIENTS_64, Beside(same(REDIS, CLIENTS_64))),
+        row(HAND_OVER, Faster(50.0, same(ETCD_LOCK, HAND_OVER))),
+        row(DEATH, AtMost(50.0)),
+        row(DEATH, Beside(same(COROSYNC, DEATH))),
+        row(DEATH, Beside(same(COROSYNC_TUNED, DEATH))),
+        row(CUT, AtMost(2500.0)),
+        row(CUT, Beside(same(COROSYNC, CUT))),
+        row(CUT_FAST, AtMost(600.0)),
+        row(CUT_FAST, Beside(same(COROSYNC_TUNED, CUT))),
+        row(RECOVERY, AtMost(1000.0)),
+    ]
+}
+
+/// What `what` is counted in.
+pub(super) fn unit(what: &str) -> Unit {
+    match what {
+        CLIENTS_8 | CLIENTS_64 => Unit::PerSecond,
+        DEATH | CUT | CUT_FAST | RECOVERY => Unit::Ms,
+        _ => Unit::Ns,
+    }
+}
+
+/// What was measured, round by round.
+pub(super) type Values = BTreeMap<Figure, Vec<f64>>;
+
+/// What became of a goal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    Met,
+    Missed,
+    /// Somebody was not measured.
+    Open,
+    /// There is no goal.
+    Information,
+}
+
+/// A row as it came out.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Outcome {
+    pub row: Row,
+    pub ours: Option<f64>,
+    pub other: Option<(Figure, Option<f64>)>,
+    /// How many times as fast as the other.
+    pub ratio: Option<f64>,
+    pub verdict: Verdict,
+}
+
+impl Outcome {
+    pub(super) fn of(row: Row, values: &Values) -> Self {
+        let median = |figure: &Figure| values.get(figure).and_then(|values| median(values));
+        let ours = median(&figure(PLEXUS, row.what));
+        let other = match row.goal {
+            Goal::AtMost(_) => None,
+            Goal::Times(_, other) | Goal::Faster(_, other) | Goal::Beside(other) => Some(other),
+        };
+        let other = other.map(|other| (other, median(&other)));
+        let ratio = match (ours, other) {
+            (Some(ours), Some((_, Some(other)))) => Some(match unit(row.what) {
+                Unit::PerSecond => ours / other,
+                Unit::Ns | Unit::Ms => other / ours,
+            }),
+            _ => None,
+        };
+        let met = match row.goal {
+            Goal::Beside(_) => None,
+            Goal::AtMost(most) => Some(ours.map(|ours| ours <= most)),
+            Goal::Times(times, _) => Some(ratio.map(|ratio| ratio * times >= 1.0)),
+            Goal::Faster(times, _) => Some(ratio.map(|ratio| ratio >= times)),
+        };
+        let verdict = match met {
+            None => Verdict::Information,
+            Some(None) => Verdict::Open,
+            Some(Some(true)) => Verdict::Met,
+            Some(Some(false)) => Verdict::Missed,
+        };
+        Self { row, ours, other, ratio, verdict }
+    }
+}
+
+/// The median of some values.
+pub(super) fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(row: Row, values: &[(Figure, f64)]) -> (Option<f64>, Verdict) {
+        let values = values.iter().map(|(figure, value)| (*figure, vec![*value])).collect();
+        let outcome = Outcome::of(row, &values);
+        (outcome.ratio, outcome.verdict)
+    }
+
+    #[test]
+    fn goals_are_judged_in_their_direction() {
+        let (etcd, bare) = (figure(ETCD_LOCK, TCP), figure(ROUND_TRIP, TCP));
+        let ours = |what, value| (figure(PLEXUS, what), value);
+        let local = Row { what: LOCAL, goal: Goal::AtMost(300.0) };
+        assert_eq!(outcome(local, &[ours(LOCAL, 300.0)]), (None, Verdict::Met));
+        assert_eq!(outcome(local, &[ours(LOCAL, 301.0)]), (None, Verdict::Missed));
+        let faster = Row { what: TCP, goal: Goal::Faster(50.0, etcd) };
+        assert_eq!(outcome(faster, &[ours(TCP, 10.0), (etcd, 600.0)]), (Some(60.0), Verdict::Met));
+        assert_eq!(outcome(faster, &[ours(TCP, 10.0), (etcd, 400.0)]), (Some(40.0), Verdict::Missed));
+        assert_eq!(outcome(faster, &[ours(TCP, 10.0)]), (None, Verdict::Open));
+        let times = Row { what: TCP, goal: Goal::Times(1.25, bare) };
+        assert_eq!(outcome(times, &[ours(TCP, 10.0), (bare, 8.0)]), (Some(0.8), Verdict::Met));
+        assert_eq!(outcome(times, &[ours(TCP, 10.0), (bare, 7.0)]), (Some(0.7), Verdict::Missed));
+        let rate = figure(ETCD_LOCK, CLIENTS_8);
+        let rates = Row { what: CLIENTS_8, goal: Goal::Faster(50.0, rate) };
+        assert_eq!(outcome(rates, &[ours(CLIENTS_8, 5000.0), (rate, 100.0)]), (Some(50.0), Verdict::Met));
+        let beside = Row { what: TCP, goal: Goal::Beside(bare) };
+        assert_eq!(outcome(beside, &[]), (None, Verdict::Information));
+    }
+
+    #[test]
+    fn a_peer_is_measured_in_the_unit_of_ours() {
+        for row in rows() {
+            if let Goal::Times(_, other) | Goal::Faster(_, other) | Goal::Beside(other) = row.goal {
+                assert_eq!(unit(other.what), unit(row.what), "{row:?}");
+            }
+        }
+    }
+}
