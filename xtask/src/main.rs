@@ -64,6 +64,9 @@ enum Torture {
         /// Which faults, and when.
         #[arg(long, default_value_t = 1)]
         seed: u64,
+        /// Instead of faults: so many times a node leaves and joins again.
+        #[arg(long, conflicts_with_all = ["minutes", "seed"])]
+        joins: Option<u64>,
     },
 }
 
@@ -114,11 +117,18 @@ fn run(command: Command) -> Result<()> {
             }
             verify::tidy_tree(&root)
         }
-        Command::Torture { of: Some(Torture::Executive { minutes, seed }), .. } => {
+        Command::Torture { of: Some(Torture::Executive { minutes, seed, joins }), .. } => {
             let plexus = executive::built(&root, "plexus", "plexus")?;
+            let mut torture = command::cargo(&root);
+            // Disks under the voting files that fail: where there is no FUSE the program says so.
+            torture.args(["run", "--quiet", "--release", "--package", "plexus-checks", "--features", "fuse"]);
+            torture.args(["--bin", "torture", "--"]);
             let seconds = ((minutes * 60.0).ceil() as u64).to_string();
-            let mut torture = checks(&root, "torture");
-            command::run(torture.arg("executive").arg(plexus).args([&seconds, &seed.to_string()]))
+            match joins {
+                Some(count) => torture.arg("joins").arg(plexus).arg(count.to_string()),
+                None => torture.arg("executive").arg(plexus).args([&seconds, &seed.to_string()]),
+            };
+            command::run(&mut torture)
         }
         Command::Torture { shares: Some(mbit), .. } => {
             let mbit = mbit.iter().map(u32::to_string);

@@ -38,7 +38,7 @@ impl Ours {
 
     fn locks(&self, arguments: &[&str]) -> Result<Vec<Value>> {
         let mut bench = Command::new(&self.plexus);
-        bench.args(["bench", "locks", "--json", "--pin", "--seconds", SECONDS]).args(arguments);
+        bench.args(["bench", "locks", "--json", "--seconds", SECONDS]).args(arguments);
         let text = output_within(&mut bench, PATIENCE)?;
         let mut json: Value = serde_json::from_str(&text).context("plexus bench locks printed no JSON")?;
         match json["locks"].take() {
@@ -60,7 +60,8 @@ impl Ours {
 
     /// Over memory.
     pub(super) fn shm(&self) -> Result<Vec<(Figure, f64)>> {
-        let reports = self.locks(&["--rail", "shm", "--waiting", "polling", "--names", "local,remote"])?;
+        let reports =
+            self.locks(&["--rail", "shm", "--waiting", "polling", "--pin", "--names", "local,remote"])?;
         Ok(vec![
             (Figure { who: PLEXUS, what: LOCAL }, ns(&reports, 0)?),
             (Figure { who: PLEXUS, what: SHM }, ns(&reports, 1)?),

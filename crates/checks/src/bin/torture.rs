@@ -1,5 +1,5 @@
 //! Real processes under real faults: `torture failovers N`, `torture shares MBIT MBIT` and `torture soak SECONDS [SEED]`;
-//! `torture member` is what these start. `torture executive PLEXUS SECONDS [SEED]` and `torture views PLEXUS death|cut|cut-fast|recovery` start nodes of the
+//! `torture member` is what these start. `torture executive PLEXUS SECONDS [SEED]`, `torture joins PLEXUS COUNT` and `torture views PLEXUS death|cut|cut-fast|recovery` start nodes of the
 //! program `PLEXUS`. Ends with 1 at the first failure.
 
 use std::{process::ExitCode, time::Duration};
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[String]) -> Result<(), String> {
     const USAGE: &str = "use: torture failovers N | torture shares MBIT MBIT | torture soak SECONDS [SEED] | \
-                         torture executive PLEXUS SECONDS [SEED] | torture views PLEXUS death|cut|cut-fast|recovery";
+                         torture executive PLEXUS SECONDS [SEED] | torture joins PLEXUS COUNT | torture views PLEXUS death|cut|cut-fast|recovery";
     let number = |text: &String| text.parse::<u64>().map_err(|_| format!("{text} is no number; {USAGE}"));
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     match arguments {
@@ -66,6 +66,11 @@ fn run(arguments: &[String]) -> Result<(), String> {
             let report =
                 executive::campaign::run(plexus.into(), time, seed, &mut |what| eprintln!("{what}"))?;
             print!("{report}");
+            Ok(())
+        }
+        [command, plexus, count] if command == "joins" => {
+            let (plexus, count) = (plexus.into(), number(count)?);
+            print!("{}", executive::campaign::joins(plexus, count, 1, &mut |what| eprintln!("{what}"))?);
             Ok(())
         }
         [command, plexus, what] if command == "views" => {

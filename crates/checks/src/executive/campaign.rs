@@ -53,6 +53,8 @@ pub enum Fault {
     KillTwo,
     /// A node is killed and started again, and killed again.
     KillTwice,
+    /// A node is told to end, and does.
+    Leave,
     /// A node is stopped for a moment.
     Pause,
     /// A node is stopped for longer than its lease, and continued.
@@ -71,11 +73,12 @@ pub enum Fault {
 
 impl Fault {
     /// Every one.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Kill,
         Self::KillFirst,
         Self::KillTwo,
         Self::KillTwice,
+        Self::Leave,
         Self::Pause,
         Self::Stop,
         Self::CutOne,
@@ -93,6 +96,7 @@ impl Fault {
             Self::KillFirst => "kill -9 of the first",
             Self::KillTwo => "kill -9 of two, one after the other",
             Self::KillTwice => "kill -9 twice of one",
+            Self::Leave => "told to end",
             Self::Pause => "stopped for a moment",
             Self::Stop => "stopped past its lease",
             Self::CutOne => "one network cut",
@@ -128,6 +132,7 @@ impl Fault {
                 moment(random);
                 nodes.kill(node);
             }
+            Self::Leave => nodes.leave(node)?,
             Self::Pause => {
                 nodes.signal(node, Signal::STOP);
                 moment(random);
@@ -192,6 +197,40 @@ impl fmt::Display for Report {
 /// # Errors
 /// The cluster did not become one again, or the clients saw what cannot be.
 pub fn run(program: PathBuf, time: Duration, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report, String> {
+    beside_clients(program, seed, |nodes, report| strikes(nodes, time, seed, report, say))
+}
+
+/// So many times a node leaves, the others go on, and it joins again. Tells `say` how far it is.
+///
+/// # Errors
+/// There was no view without it or with it, or the clients saw what cannot be.
+pub fn joins(program: PathBuf, count: u64, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report, String> {
+    let mut random = Random::new(seed);
+    beside_clients(program, seed, |nodes, report| {
+        let all: Vec<usize> = (0..nodes.count()).collect();
+        let mut epoch = nodes.agreed(&all, 0)?;
+        for number in 1..=count {
+            let node = random.below(nodes.count() as u64) as usize;
+            let rest: Vec<usize> = all.iter().copied().filter(|one| *one != node).collect();
+            let failed = |why: String| format!("time {number}, {}: {why}", Nodes::name(node));
+            let left = Instant::now();
+            nodes.leave(node).map_err(failed)?;
+            epoch = nodes.agreed(&rest, epoch).map_err(failed)?;
+            nodes.up(node)?;
+            epoch = nodes.agreed(&all, epoch).map_err(failed)?;
+            report.healed.entry(Fault::Leave).or_default().push(left.elapsed().as_nanos() as u64);
+            say(&format!("{number} of {count}"));
+        }
+        Ok(())
+    })
+}
+
+/// Does something to a cluster while clients work and its views are watched; then all that was seen is judged.
+fn beside_clients(
+    program: PathBuf,
+    seed: u64,
+    act: impl FnOnce(&mut Nodes, &mut Report) -> Result<(), String>,
+) -> Result<Report, String> {
     let spec = Spec { program, count: NODES, networks: NETWORKS, profile: "fast" };
     let mut nodes = Nodes::start(spec)?;
     let sockets: Vec<PathBuf> = (0..NODES).map(|node| nodes.socket(node)).collect();
@@ -205,7 +244,7 @@ pub fn run(program: PathBuf, time: Duration, seed: u64, say: &mut dyn FnMut(&str
         }
         let watched = views.clone();
         scope.spawn(move || watched.watch(&sockets));
-        let result = strikes(&mut nodes, time, seed, &mut report, say);
+        let result = act(&mut nodes, &mut report);
         work.end();
         views.end();
         result

@@ -238,6 +238,32 @@ impl Nodes {
         }
     }
 
+    /// Has a node end, and waits for that.
+    ///
+    /// # Errors
+    /// It does not, or not well.
+    pub fn leave(&mut self, node: usize) -> Result<(), String> {
+        self.signal(node, Signal::TERM);
+        let start = Instant::now();
+        loop {
+            match self.runs(node) {
+                Ok(false) => return Ok(()),
+                Err(status) if status.success() => return Ok(()),
+                Err(status) => {
+                    return Err(format!(
+                        "{} left: {status}\n{}",
+                        Self::name(node),
+                        last_lines(&self.said(node))
+                    ));
+                }
+                Ok(true) if start.elapsed() > PATIENCE => {
+                    return Err(format!("{} does not end", Self::name(node)));
+                }
+                Ok(true) => thread::sleep(LOOK_EVERY),
+            }
+        }
+    }
+
     /// What a node says of itself, if it does.
     #[must_use]
     pub fn status(&self, node: usize) -> Option<Value> {
