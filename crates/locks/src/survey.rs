@@ -2,7 +2,7 @@
 
 use plexus_base::{Nanos, NodeId};
 
-use crate::protocol::{Mode, Name, Resource, Token, Validity};
+use crate::protocol::{LockId, Mode, Name, Owner, Resource, Shard, Token, Validity};
 
 /// Most holders and waiters of a survey, together: a worker does nothing else while it writes them down, and has up to millions.
 const ROWS_MAX: usize = 10_000;
@@ -14,6 +14,8 @@ pub struct Survey {
     pub resources: Vec<Surveyed>,
     /// How many holders and waiters there are beside those.
     pub more: usize,
+    /// Whose the locks of this node's clients are, of any master: of as many as are told, first of those that are waited for.
+    pub owners: Vec<(LockId, Owner)>,
 }
 
 /// One resource that somebody has or wants.
@@ -58,9 +60,9 @@ pub struct Wanted {
 }
 
 impl Survey {
-    /// Of what one worker masters.
-    pub(crate) fn of<'a>(resources: impl Iterator<Item = (&'a Name, &'a Resource)>, now: Nanos) -> Self {
-        Self::first(ROWS_MAX, resources, now)
+    /// Of what one worker masters, and of its clients' locks.
+    pub(crate) fn of(shard: &Shard, now: Nanos) -> Self {
+        Self { owners: owners(ROWS_MAX, shard), ..Self::first(ROWS_MAX, shard.resources(), now) }
     }
 
     fn first<'a>(rows: usize, resources: impl Iterator<Item = (&'a Name, &'a Resource)>, now: Nanos) -> Self {
@@ -87,7 +89,9 @@ impl Survey {
         for part in parts {
             all.resources.extend(part.resources);
             all.more += part.more;
+            all.owners.extend(part.owners);
         }
+        all.owners.truncate(rows);
         all.resources.sort_by(|one, other| one.name.bytes().cmp(other.name.bytes()));
         let mut left = rows;
         for resource in &mut all.resources {
@@ -106,6 +110,12 @@ impl Survey {
     pub fn is_empty(&self) -> bool {
         self.resources.is_empty()
     }
+}
+
+/// Whose the locks of a node's clients are, first of those that are waited for.
+fn owners(rows: usize, shard: &Shard) -> Vec<(LockId, Owner)> {
+    let those = |waiting: bool| shard.locks().filter(move |(_, held)| held.asked().is_some() == waiting);
+    those(true).chain(those(false)).take(rows).map(|(lock, held)| (lock, held.owner())).collect()
 }
 
 impl Surveyed {

@@ -134,11 +134,17 @@ fn who_waits_and_who_does_not_is_shown_and_told() {
     // What is not known beforehand is taken from what is shown, but must be a number.
     let [held, wanted] = [&resource["granted"][0], &resource["waiting"][0]];
     let number = |of: &Value, what: &str| of[what].as_u64().unwrap();
-    let granted =
-        json!([{ "node": "n1", "lock": number(held, "lock"), "mode": "EX", "token": number(held, "token") }]);
+    for of in [held, wanted] {
+        assert!(of["owner"].as_str().is_some_and(|owner| owner.starts_with("session ")), "{of}");
+    }
+    let (holder_owner, waiter_owner) = (&held["owner"], &wanted["owner"]);
+    let granted = json!([{
+        "node": "n1", "lock": number(held, "lock"), "owner": holder_owner, "mode": "EX", "token": number(held, "token"),
+    }]);
     let waited = number(wanted, "waited_ms");
     let waiting = json!([{
-        "node": "n2", "lock": number(wanted, "lock"), "mode": "PR", "waited_ms": waited, "converts": false,
+        "node": "n2", "lock": number(wanted, "lock"), "owner": waiter_owner, "mode": "PR", "waited_ms": waited,
+        "converts": false,
     }]);
     let master = resource["master"].as_str().unwrap();
     assert!(["n1", "n2"].contains(&master), "{resource}");
@@ -146,6 +152,18 @@ fn who_waits_and_who_does_not_is_shown_and_told() {
         "name": "a name", "master": master, "value": "unwritten", "granted": granted, "waiting": waiting,
     });
     assert_eq!(resource, expected);
+    let (picture, text) = (cluster.parent().join("waits.svg"), cluster.parent().join("waits.dot"));
+    for path in [&picture, &text] {
+        cluster.run("locks").args(["--graph", path.to_str().unwrap()]).said().ok();
+    }
+    let drawn = [picture, text].map(|path| fs::read_to_string(path).unwrap());
+    assert!(
+        drawn.iter().all(|drawn| drawn.contains("a name PR") && drawn.contains("has a name EX")),
+        "{drawn:?}"
+    );
+    assert!(drawn[1].contains("v0 -> v1"), "{drawn:?}");
+    let other = cluster.run("locks").args(["--graph", "waits.txt"]).said().refusal();
+    assert!(other.contains(".svg or .dot"), "{other}");
     let table = cluster.run("locks").said().ok();
     assert!(table.contains("has it") && table.contains("waits"), "{table}");
     // Its end, in whatever way, is that of the lock.

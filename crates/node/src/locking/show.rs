@@ -1,8 +1,12 @@
 //! Who has which lock, who waits for it, and whether locks are granted at all: what a node says of what it masters.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use plexus_locks::{Survey, Surveyed, protocol::Validity};
+use plexus_client::wire::lock::SESSIONS;
+use plexus_locks::{
+    OF_PROGRAMS, Survey, Surveyed,
+    protocol::{Owner, Validity},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -20,6 +24,9 @@ pub struct NodeLocks {
     pub resources: Vec<LockedResource>,
     /// How many holders and waiters there are beside those.
     pub more: usize,
+    /// Whose locks of its clients are, by their numbers.
+    #[serde(default)]
+    pub owners: BTreeMap<u64, String>,
 }
 
 /// One resource that a node masters.
@@ -44,6 +51,9 @@ pub struct LockHolder {
     pub node: String,
     /// The number of the lock there.
     pub lock: u64,
+    /// Whose it is, if its node has said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// How.
     pub mode: String,
     /// The fencing token.
@@ -57,6 +67,9 @@ pub struct LockWaiter {
     pub node: String,
     /// The number of the lock there.
     pub lock: u64,
+    /// Whose it is, if its node has said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// How it wants it.
     pub mode: String,
     /// For how long it has waited.
@@ -87,7 +100,8 @@ impl Command for ShowLocks {
 impl ShowLocks {
     fn say(&self, stopped: bool, survey: &Survey) -> NodeLocks {
         let resources = survey.resources.iter().map(|resource| self.resource(resource)).collect();
-        NodeLocks { stopped, resources, more: survey.more }
+        let owners = survey.owners.iter().map(|(lock, owner)| (lock.0, words(*owner))).collect();
+        NodeLocks { stopped, resources, more: survey.more, owners }
     }
 
     fn resource(&self, resource: &Surveyed) -> LockedResource {
@@ -97,12 +111,14 @@ impl ShowLocks {
         let granted = resource.granted.iter().map(|held| LockHolder {
             node: node(held.node),
             lock: held.lock,
+            owner: None,
             mode: format!("{:?}", held.mode),
             token: held.token.0,
         });
         let waiting = resource.waiting.iter().map(|wanted| LockWaiter {
             node: node(wanted.node),
             lock: wanted.lock,
+            owner: None,
             mode: format!("{:?}", wanted.mode),
             waited_ms: wanted.waited.0 / 1_000_000,
             converts: wanted.converts,
@@ -122,6 +138,17 @@ impl ShowLocks {
     }
 }
 
+/// Who an owner is.
+fn words(Owner(number): Owner) -> String {
+    match number.checked_sub(OF_PROGRAMS) {
+        None => format!("session {number}"),
+        Some(of_program) => {
+            let (program, session) = (of_program / u64::from(SESSIONS), of_program % u64::from(SESSIONS));
+            format!("program {program}, session {session}")
+        }
+    }
+}
+
 /// A name as it may be shown. None is three times as long for it, so that what a node says fits into a line of the control socket.
 fn readable(name: &[u8]) -> String {
     String::from_utf8_lossy(name).replace(char::is_control, "\u{fffd}")
@@ -130,6 +157,12 @@ fn readable(name: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn owners_are_sessions_of_the_node_or_of_programs() {
+        assert_eq!(words(Owner(5)), "session 5");
+        assert_eq!(words(Owner(OF_PROGRAMS | 3 << 31 | 7)), "program 3, session 7");
+    }
 
     #[test]
     fn names_of_any_bytes_are_shown_and_steer_no_terminal() {

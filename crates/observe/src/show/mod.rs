@@ -2,6 +2,7 @@
 
 mod bars;
 pub mod chart;
+mod graph;
 mod moment;
 mod numbers;
 mod plane;
@@ -11,6 +12,7 @@ mod stack;
 mod table;
 
 pub use bars::Bars;
+pub use graph::{Edge, Graph, Vertex};
 pub use moment::{date, duration, time};
 pub use numbers::{bytes, count, rate, ratio, us};
 pub use raster::png;

@@ -1,6 +1,12 @@
-//! `plexus locks`: who has which lock, who waits for it and for how long.
+//! `plexus locks`: who has which lock, who waits for it and for how long; and who waits for whom, as a picture.
 
-use anyhow::{Result, bail};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
 use plexus_node::{
     control::{ANSWER_WITHIN, Seen},
     locking::{LockedResource, NodeLocks},
@@ -8,7 +14,10 @@ use plexus_node::{
 use plexus_observe::show::Table;
 use serde::Serialize;
 
-use super::cluster::{Cluster, local_nodes};
+use super::{
+    cluster::{Cluster, local_nodes},
+    wait_for,
+};
 use crate::output;
 
 /// Of which cluster.
@@ -19,6 +28,9 @@ pub(crate) struct Args {
     /// Print JSON; its shape is in docs/guide.md.
     #[arg(long)]
     json: bool,
+    /// Draw who waits for whom, as FILE.svg, or as FILE.dot for Graphviz.
+    #[arg(long, value_name = "FILE")]
+    graph: Option<PathBuf>,
 }
 
 /// What the nodes say together.
@@ -55,25 +67,51 @@ pub(crate) fn run(args: Args) -> Result<()> {
         }
     }
     let locks = joined(seen);
+    if let Some(path) = &args.graph {
+        draw(&locks.resources, path)?;
+    }
     if args.json {
         return output::json(&locks);
     }
     output::line(&text(&locks))
 }
 
+fn draw(resources: &[LockedResource], path: &Path) -> Result<()> {
+    let graph = wait_for::graph(resources);
+    let (title, note) = ("Who waits for whom", wait_for::note(&graph));
+    let drawn = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("svg") => graph.svg(title, &note)?,
+        Some("dot") => graph.dot(title),
+        _ => bail!("--graph {}: use a name that ends in .svg or .dot", path.display()),
+    };
+    fs::write(path, drawn).with_context(|| format!("cannot write {}", path.display()))?;
+    output::progress(&format!("{}: {note}", path.display()));
+    Ok(())
+}
+
 fn joined(seen: Vec<(String, Seen<NodeLocks>)>) -> Locks {
     let mut locks = Locks { nodes: Vec::new(), resources: Vec::new(), more: 0 };
+    let mut owners: BTreeMap<(String, u64), String> = BTreeMap::new();
     for (name, seen) in seen {
         let (state, why) = match seen {
             Seen::Alive(said) => {
                 locks.resources.extend(said.resources);
                 locks.more += said.more;
+                owners.extend(said.owners.into_iter().map(|(lock, owner)| ((name.clone(), lock), owner)));
                 (if said.stopped { "stopped" } else { "granting" }, None)
             }
             Seen::Silent(why) => ("silent", Some(why)),
             Seen::Down => ("down", None),
         };
         locks.nodes.push(NodeState { name, state, why });
+    }
+    for resource in &mut locks.resources {
+        for held in &mut resource.granted {
+            held.owner = owners.get(&(held.node.clone(), held.lock)).cloned();
+        }
+        for wanted in &mut resource.waiting {
+            wanted.owner = owners.get(&(wanted.node.clone(), wanted.lock)).cloned();
+        }
     }
     locks.resources.sort_by(|one, other| one.name.cmp(&other.name));
     locks
@@ -101,27 +139,22 @@ fn text(locks: &Locks) -> String {
 }
 
 fn table(resources: &[LockedResource]) -> Table {
-    let heads = ["resource", "state", "mode", "node", "lock", "waited", "token", "master"];
-    let mut table = Table::new(heads).left(4);
+    let heads = ["resource", "state", "mode", "node", "whose", "waited", "token", "master"];
+    let mut table = Table::new(heads).left(5);
     for resource in resources {
-        let row = |state: &str, mode: &str, node: &str, lock: u64, waited: String, token: String| {
-            let cells = [&resource.name, state, mode, node].map(str::to_owned);
-            cells.into_iter().chain([lock.to_string(), waited, token, resource.master.clone()])
+        let row = |[state, mode, node]: [&str; 3], owner: &Option<String>, waited: String, token: String| {
+            let cells =
+                [&resource.name, state, mode, node, owner.as_deref().unwrap_or("?")].map(str::to_owned);
+            cells.into_iter().chain([waited, token, resource.master.clone()])
         };
         for held in &resource.granted {
-            table.row(row(
-                "has it",
-                &held.mode,
-                &held.node,
-                held.lock,
-                String::new(),
-                held.token.to_string(),
-            ));
+            let token = held.token.to_string();
+            table.row(row(["has it", &held.mode, &held.node], &held.owner, String::new(), token));
         }
         for wanted in &resource.waiting {
             let state = if wanted.converts { "converts" } else { "waits" };
             let waited = format!("{:.1} s", wanted.waited_ms as f64 / 1e3);
-            table.row(row(state, &wanted.mode, &wanted.node, wanted.lock, waited, String::new()));
+            table.row(row([state, &wanted.mode, &wanted.node], &wanted.owner, waited, String::new()));
         }
     }
     table
@@ -139,10 +172,19 @@ mod tests {
             name: name.into(),
             master: master.into(),
             value: "valid".into(),
-            granted: vec![LockHolder { node: "n9".into(), lock: 7, mode: "EX".into(), token: 8 }],
+            granted: vec![LockHolder {
+                node: "n2".into(),
+                lock: 7,
+                owner: None,
+                mode: "EX".into(),
+                token: 8,
+            }],
             waiting: Vec::new(),
         };
-        let said = |stopped, resources, more| Seen::Alive(Box::new(NodeLocks { stopped, resources, more }));
+        let said = |stopped, resources, more| {
+            let owners = [(7, "session 5".to_owned())].into();
+            Seen::Alive(Box::new(NodeLocks { stopped, resources, more, owners }))
+        };
         let seen = [
             ("n1", said(false, vec![of("b", "n1"), of("c", "n1")], 1_000)),
             ("n2", said(true, vec![of("a", "n2")], 200)),
@@ -152,6 +194,7 @@ mod tests {
         let locks = joined(seen.map(|(name, seen)| (name.to_owned(), seen)).into());
         let names: Vec<_> = locks.resources.iter().map(|resource| &*resource.name).collect();
         assert_eq!((names, locks.more), (vec!["a", "b", "c"], 1_200));
+        assert_eq!(locks.resources[1].granted[0].owner.as_deref(), Some("session 5"), "said by n2");
         let text = text(&locks);
         let after: Vec<_> = text.lines().skip_while(|line| !line.starts_with("and")).collect();
         let stopped = "n2 has stopped: it grants no lock, and what is held there protects nothing any more";

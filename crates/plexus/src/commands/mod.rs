@@ -19,6 +19,7 @@ mod rails;
 mod stat;
 mod status;
 mod up;
+mod wait_for;
 
 use clap::Subcommand;
 
