@@ -186,7 +186,8 @@ impl LockService {
     /// Handles a task.
     pub fn task(&mut self, net: &mut Net, task: LockTask) {
         match task {
-            LockTask::Ask(_, _, taker) if self.state.is_stopped() || self.shard.is_none() => {
+            LockTask::Ask(_, lock, taker) if self.state.is_stopped() || self.shard.is_none() => {
+                self.watched.remove(&lock);
                 taker.take(Err(LockError::Stopped));
             }
             LockTask::Ask(event, lock, taker) => {
