@@ -92,7 +92,8 @@ impl Node {
         let (me, node) = config.node(name)?;
         machine::pin(name, &node.cores)?;
         let entry = settle::enter(&config, name)?;
-        let recorder = Recorder::new(&config.dir, name, entry.settled.run, entry.incarnation);
+        let recorder = Recorder::new(&config.dir, name, entry.settled.run, entry.incarnation)
+            .with_earlier_life(entry.before.clone());
         let life = Arc::new(Life::new(recorder));
         let signals =
             SignalThread::start(&life).map_err(|source| NodeError::Io { what: "signals", source })?;
@@ -168,6 +169,7 @@ fn join(
         me,
         incarnation: entry.incarnation,
         settled: entry.settled.clone(),
+        rejoins: entry.before.is_some(),
         group: Arc::new(group),
         life: Arc::clone(life),
         die,
