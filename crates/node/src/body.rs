@@ -304,6 +304,12 @@ impl Body {
             if self.life.is_ending() {
                 return Err("told to end before it was a member".into());
             }
+            if self.member.is_removed() {
+                let name = self.name(self.me);
+                return Err(format!(
+                    "{name} does not belong to the cluster any more; let it in again with `plexus node add {name}`"
+                ));
+            }
             let waits_for = match opened {
                 Some(view) if rejoins || view.members() == view.cluster() => return Ok(()),
                 Some(view) => {

@@ -25,6 +25,7 @@ use crate::{
     member::Die,
     settle::{self, Entry},
     state::{Recorder, StateError},
+    wishes,
 };
 
 /// A node that serves.
@@ -106,6 +107,7 @@ impl Node {
         let body = Arc::new(join(&config, me, node, &entry, &life, Arc::new(die))?);
         commands::register_rest(&known, &config, me, &entry.settled, &life, &body);
         locking::commands(&config, name, &body).into_iter().for_each(|command| known.register(command));
+        known.register(wishes::command(&config, me, &body));
         more(&body).into_iter().for_each(|command| known.register(command));
         body.open_door().map_err(NodeError::Body)?;
         life.reach(Stage::Running);

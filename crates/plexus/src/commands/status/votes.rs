@@ -26,7 +26,7 @@ pub(super) fn lines(config: &Config, nodes: &[&Status]) -> Vec<String> {
         let state = match (&file.error, file.set_aside, file.votes) {
             (Some(error), ..) => error.clone(),
             (None, true, _) => "set aside: an older copy of itself".into(),
-            (None, false, false) => "does not vote yet".into(),
+            (None, false, false) => "does not vote".into(),
             (None, false, true) => "votes".into(),
         };
         files.row([
