@@ -256,6 +256,8 @@ impl Body {
             mesh.stop();
             abandon(&life, why)
         })?;
+        let lease = membership.lease();
+        group.guard(Box::new(move || lease.is_held()));
         let body = Self {
             config,
             me,
