@@ -4,6 +4,7 @@
 mod common;
 
 use std::{
+    path::Path,
     process::{Child, Stdio},
     time::{Duration, Instant},
 };
@@ -18,11 +19,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A cluster whose nodes are of one host each: they share no memory, and none kills another.
 struct Apart {
     cluster: TemporaryCluster,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Apart {
     fn new(nodes: usize) -> Self {
+        Self::with_fence(nodes, |_| Vec::new())
+    }
+
+    /// With a command for each, made from the place where the cluster lies.
+    fn with_fence(nodes: usize, fence: impl Fn(&Path) -> Vec<String>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut parameters = Parameters::new(nodes).unwrap();
         parameters.program = program().into();
@@ -31,9 +37,10 @@ impl Apart {
         parameters.blocks = 256;
         for (number, node) in parameters.nodes.iter_mut().enumerate() {
             node.host = format!("host{number}");
+            node.fence = fence(directory.path());
         }
         let cluster = TemporaryCluster::start(&parameters, &mut |_, _| ()).unwrap();
-        Self { cluster, _directory: directory }
+        Self { cluster, directory: directory }
     }
 
     fn dir(&self) -> String {
@@ -109,4 +116,21 @@ fn a_node_that_stands_still_past_its_lease_does_nothing_more_when_it_goes_on() {
     next.kill().unwrap();
     next.wait().unwrap();
     cluster.until(0, "the others go on", |status| status["members"] == json!(["n1", "n2"]));
+}
+
+#[test]
+fn a_fence_command_spares_the_wait_for_the_lease() {
+    let cluster = Apart::with_fence(3, |place| {
+        let told = place.join("fenced").display().to_string();
+        ["sh", "-c", "echo $PLEXUS_NODE >> $0", &told].map(String::from).into()
+    });
+    let before = cluster.until(0, "all are members", |status| status["members"] == json!(["n1", "n2", "n3"]));
+    assert!(before["peers"].as_array().unwrap().iter().all(|peer| peer["fencing"] == "agent"), "{before}");
+    cluster.signal(2, Signal::KILL);
+    let after = cluster.until(0, "n3 is none any more", |status| status["members"] == json!(["n1", "n2"]));
+    let told = std::fs::read_to_string(cluster.directory.path().join("fenced")).unwrap();
+    assert!(!told.is_empty() && told.lines().all(|name| name == "n3"), "{told}");
+    // Whoever of the two was first has told the other.
+    let state = &after["membership"]["fencing"][0]["state"];
+    assert!(*state == json!({ "proved": "off" }) || *state == "told", "{after}");
 }
