@@ -1,6 +1,6 @@
 //! The cache on one worker: brings events to the shard and carries out its actions.
 
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 
 use plexus_base::{BlockId, NodeId, NodeSet, WorkerId, clock};
 use plexus_disks::{Completion, DiskError, Job, Op, Page, Pool};
@@ -8,9 +8,13 @@ use plexus_fabric::{Put, WindowId};
 use plexus_interconnect::{Channel, Kind, Message, Net, Signal};
 
 use crate::{
+    LostRecord, Port,
     faults::Faults,
     frames::{FrameTable, Hand},
-    protocol::{self, Action, Counts, Event, Granted, Outlet, ReadFault, Report, Shard, Ticket, WaitError},
+    protocol::{
+        self, Action, Counts, Event, Granted, Lost, Members, Outlet, ReadFault, Report, Shard, Ticket,
+        WaitError, Why,
+    },
 };
 
 /// Tag of the last message on the block channel, sent when a node stops giving blocks away; one byte says because of
@@ -44,6 +48,14 @@ pub enum CacheTask {
     Counts(mpsc::Sender<Counts>),
     /// Stop as if a peer had died, because of this node: nothing is given away any more.
     Stop(NodeId),
+    /// What is lost is on record, up to the one of this number: see [`LostRecord`].
+    LostRecorded(u64),
+    /// What is lost, as this member knows it.
+    Lost(mpsc::Sender<Lost>),
+    /// Take what is lost as it is on the disk, at all members; whether that was begun: not while members change.
+    AcceptLost(mpsc::Sender<bool>),
+    /// This node has handed everything back and is about to leave; answered when it may.
+    Leave(mpsc::Sender<()>),
     /// The report of a stopped shard, once all that can be written has been.
     Report(mpsc::Sender<Report>),
 }
@@ -67,10 +79,11 @@ pub(crate) enum Failure {
     Stale,
     WriteFailed,
     Refused,
+    Lost,
 }
 
 impl Failure {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Stopped,
         Self::HandingBack,
         Self::Io,
@@ -78,6 +91,7 @@ impl Failure {
         Self::Stale,
         Self::WriteFailed,
         Self::Refused,
+        Self::Lost,
     ];
 }
 
@@ -115,11 +129,24 @@ pub struct CacheService {
     checkpoints: Vec<mpsc::Sender<u32>>,
     hand_backs: Vec<mpsc::Sender<u32>>,
     reports: Vec<mpsc::Sender<Report>>,
+    leaves: Vec<mpsc::Sender<()>>,
+    /// Members change.
+    views: Option<Views>,
     /// Nothing more is given away, because of this node.
     stopped_by: Option<NodeId>,
     peers: NodeSet,
     /// Peers that may still have sent blocks when this node stopped.
     awaited: NodeSet,
+}
+
+/// What a service has where members change.
+pub(crate) struct Views {
+    pub(crate) record: Arc<dyn LostRecord>,
+    pub(crate) port: Weak<dyn Port>,
+    /// Peers to which a link leads.
+    pub(crate) up: NodeSet,
+    /// To be said to members whose link is not up yet, and on which channel.
+    pub(crate) early: Vec<(NodeId, Channel, protocol::Message)>,
 }
 
 impl CacheService {
@@ -128,9 +155,17 @@ impl CacheService {
         frames: Arc<FrameTable>,
         pool: Pool,
         faults: Arc<Faults>,
+        views: Option<Views>,
     ) -> Self {
+        let mut shard = Shard::new(config);
+        if let Some(views) = &views {
+            shard.know_lost(views.record.known(config.worker));
+        }
+        // Where members change, who ends does not end the others.
+        let peers =
+            if views.is_some() { NodeSet::EMPTY } else { NodeSet::first(config.nodes).without(config.me) };
         Self {
-            shard: Shard::new(config),
+            shard,
             window: window_of(config.worker),
             frames,
             pool: Some(pool),
@@ -141,15 +176,17 @@ impl CacheService {
             checkpoints: Vec::new(),
             hand_backs: Vec::new(),
             reports: Vec::new(),
+            leaves: Vec::new(),
+            views,
             stopped_by: None,
-            peers: NodeSet::first(config.nodes).without(config.me),
-            awaited: NodeSet::first(config.nodes).without(config.me),
+            peers,
+            awaited: peers,
         }
     }
 
     /// Handles a message of [`Channel::CacheRequests`] or [`Channel::CacheBlocks`].
     pub fn message(&mut self, net: &mut Net, message: Message<'_>) {
-        if message.tag == LAST && message.channel == Channel::CacheBlocks {
+        if message.tag == LAST && message.channel == Channel::CacheBlocks && self.views.is_none() {
             // Who stops stops all: a cluster half of which goes on would wait for the other half.
             let named = message.payload.first().map(|node| NodeId(*node));
             let cause = named.filter(|node| node.index() < self.peers.len() + 1).unwrap_or(message.from);
@@ -163,6 +200,41 @@ impl CacheService {
                 tracing::error!(from = %message.from, %error, "not a cache message");
                 self.stop(net, message.from);
             }
+        }
+    }
+
+    /// The next view, or the first: whoever is not in it has stopped, and no link leads to it any more.
+    ///
+    /// # Panics
+    /// When the cache was made for one view: see [`crate::Wiring::with_views`].
+    pub fn view(&mut self, net: &mut Net, members: &Members) {
+        let views = self.views.as_mut().expect("a cache whose members change");
+        // What was to be said in earlier views is not said any more.
+        views.early.clear();
+        // What reads under way find is not used: it may have been written since.
+        self.expected.fill(0);
+        let mut actions = std::mem::take(&mut self.actions);
+        let frames = &*self.frames;
+        let mut out = Out { net, frames, window: self.window, actions: &mut actions };
+        self.shard.view(clock::now(), members, &mut Hand(frames), &mut out);
+        self.carry_out(net, actions);
+    }
+
+    /// Whether everything is granted: always where there is one view, otherwise when all masters of the last have opened.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.shard.is_open()
+    }
+
+    /// A peer is there: it is told what it was to be told.
+    pub fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
+        let Some(views) = &mut self.views else { return };
+        views.up.insert(peer);
+        let (now, later) = std::mem::take(&mut views.early).into_iter().partition(|(to, ..)| *to == peer);
+        views.early = later;
+        let now: Vec<_> = now;
+        for (to, channel, message) in now {
+            self.send(net, to, channel, message);
         }
     }
 
@@ -183,7 +255,8 @@ impl CacheService {
             }
             CacheTask::Freed(slot) => self.handle(net, Event::Freed { slot }),
             CacheTask::Disk(done) => self.disk(net, &done),
-            CacheTask::Checkpoint(_) | CacheTask::HandBack(_) if self.stopped_by.is_some() => {}
+            CacheTask::Checkpoint(_) | CacheTask::HandBack(_) | CacheTask::Leave(_)
+                if self.stopped_by.is_some() => {}
             CacheTask::Checkpoint(reply) => {
                 self.checkpoints.push(reply);
                 if self.checkpoints.len() == 1 {
@@ -195,6 +268,20 @@ impl CacheService {
                 self.handle(net, Event::HandBack);
             }
             CacheTask::Counts(reply) => drop(reply.send(*self.shard.counts())),
+            CacheTask::LostRecorded(seq) => self.handle(net, Event::LostRecorded { seq }),
+            CacheTask::Lost(reply) => drop(reply.send(self.shard.lost().clone())),
+            CacheTask::AcceptLost(reply) => {
+                let begun = self.shard.is_open() && self.stopped_by.is_none();
+                if begun {
+                    self.handle(net, Event::AcceptLost);
+                }
+                // Nobody waits for an answer any more: then it is not needed.
+                let _ = reply.send(begun);
+            }
+            CacheTask::Leave(reply) => {
+                self.leaves.push(reply);
+                self.handle(net, Event::Leave);
+            }
             CacheTask::Stop(cause) => self.stop(net, cause),
             CacheTask::Report(reply) => {
                 self.reports.push(reply);
@@ -216,9 +303,14 @@ impl CacheService {
         self.pool.take()
     }
 
-    /// A peer is dead: nothing more is granted or given here.
+    /// A peer is dead: nothing more is granted or given here, unless members change: then a view says who goes on.
     pub fn peer_gone(&mut self, net: &mut Net, peer: NodeId) {
-        self.stop(net, peer);
+        match &mut self.views {
+            Some(views) => {
+                views.up.remove(peer);
+            }
+            None => self.stop(net, peer),
+        }
         self.awaited.remove(peer);
         self.report();
     }
@@ -233,6 +325,7 @@ impl CacheService {
         // A stopped shard answers neither; whoever waits for one learns that by the end of the channel.
         self.checkpoints.clear();
         self.hand_backs.clear();
+        self.leaves.clear();
         // Behind every block that was ever sent: who has this from a peer gets no block from it any more.
         for peer in self.peers.iter() {
             if net.send(peer, Channel::CacheBlocks, Kind::Reply, LAST, &[node.0]).is_err() {
@@ -277,6 +370,10 @@ impl CacheService {
         let frames = &*self.frames;
         let mut out = Out { net, frames, window: self.window, actions: &mut actions };
         self.shard.handle(clock::now(), event, &mut Hand(frames), &mut out);
+        self.carry_out(net, actions);
+    }
+
+    fn carry_out(&mut self, net: &mut Net, mut actions: Vec<Action>) {
         for action in actions.drain(..) {
             self.act(net, action);
         }
@@ -288,10 +385,13 @@ impl CacheService {
 
     fn act(&mut self, net: &mut Net, action: Action) {
         match action {
-            Action::Send { to, message } => {
-                // No link: the peer is gone, and the shard is told so by whoever sees it go.
-                let _ = net.send(to, Channel::CacheRequests, kind(&message), 0, &message.encode());
+            Action::Send { to, message } => self.send(net, to, Channel::CacheRequests, message),
+            Action::SendBehind { to, message } => self.send(net, to, Channel::CacheBlocks, message),
+            Action::RecordLost { seq } => self.record(seq),
+            Action::Open { epoch } => {
+                tracing::debug!(worker = self.shard.config().worker.0, epoch = epoch.0, "the cache is open");
             }
+            Action::MayLeave => answer_all(&mut self.leaves, ()),
             Action::ReadDisk { slot, block, expect } => {
                 self.expected[slot.index()] = expect;
                 self.disk_job(Op::Read, slot, block);
@@ -324,6 +424,27 @@ impl CacheService {
                 self.stop(net, from);
             }
         }
+    }
+
+    fn send(&mut self, net: &mut Net, to: NodeId, channel: Channel, message: protocol::Message) {
+        match &mut self.views {
+            Some(views) if !views.up.contains(to) => views.early.push((to, channel, message)),
+            // No link any more: the peer is gone, and the shard is told so by whoever sees it go.
+            _ => drop(net.send(to, channel, kind(&message), 0, &message.encode())),
+        }
+    }
+
+    /// What is lost has changed.
+    fn record(&self, seq: u64) {
+        let Some(views) = &self.views else { return };
+        let (worker, port) = (self.shard.config().worker, views.port.clone());
+        let done = move || {
+            // Nobody there: the node is ending.
+            if let Some(port) = port.upgrade() {
+                port.submit(worker, CacheTask::LostRecorded(seq));
+            }
+        };
+        views.record.record(worker, self.shard.lost().clone(), Box::new(done));
     }
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
@@ -410,7 +531,8 @@ impl From<WaitError> for Failure {
             WaitError::Read(ReadFault::Corrupt) => Self::Corrupt,
             WaitError::Read(ReadFault::Stale) => Self::Stale,
             WaitError::WriteFailed => Self::WriteFailed,
-            WaitError::Refused(_) => Self::Refused,
+            WaitError::Refused(Why::NotMaster) => Self::Refused,
+            WaitError::Refused(Why::Lost) => Self::Lost,
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     faults::Faults,
     frames::FrameTable,
     guard::{Change, Held, Read},
-    protocol::Ask,
+    protocol::{Ask, Lost},
     service::{Answer, CacheTask, Failure},
 };
 
@@ -68,6 +68,17 @@ pub trait Port: Send + Sync {
 pub trait LostBlocks: Send + Sync {
     /// Whether this one is.
     fn contains(&self, block: BlockId) -> bool;
+}
+
+/// Where a node keeps on record what is lost while members change. The node decides when to read it again: what earlier runs lost
+/// is worth something where a cluster begins anew, and nothing to who joins one that goes on.
+pub trait LostRecord: Send + Sync {
+    /// What is on record, before the first view; of other partitions than those of `worker` it is left out.
+    fn known(&self, worker: WorkerId) -> Lost;
+
+    /// Puts `lost` on record in place of all that was for `worker`, and calls `done` once that is durable: from any thread, at once or
+    /// later. Must not wait; called on the worker. Of several under way the last counts.
+    fn record(&self, worker: WorkerId, lost: Lost, done: Box<dyn FnOnce() + Send>);
 }
 
 /// What is counted where sessions meet the frames, by each session and summed when asked.
@@ -187,6 +198,7 @@ impl Cache {
             Failure::Io | Failure::Corrupt | Failure::Stale => CacheError::Damaged(fault()),
             Failure::WriteFailed => CacheError::WriteFailed(fault()),
             Failure::Refused => CacheError::Refused(block),
+            Failure::Lost => CacheError::Lost(block),
         }
     }
 }

@@ -3,13 +3,16 @@
 
 use std::sync::{Arc, Weak};
 
-use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
+use plexus_base::{Epoch, Incarnation, NodeId, NodeSet, WorkerId};
 use plexus_disks::{Completion, Group, Pool, Writer};
 use plexus_fabric::{SetupError, Window};
 
 use crate::{
-    Cache, CacheService, CacheTask, LostBlocks, Port, faults::Faults, frames::FrameTable, protocol::Config,
-    service::window_of,
+    Cache, CacheService, CacheTask, LostBlocks, LostRecord, Port,
+    faults::Faults,
+    frames::FrameTable,
+    protocol::Config,
+    service::{Views, window_of},
 };
 
 /// Frames in a set. Enough that blocks which are busy at the same time find room in their set, and few enough
@@ -27,7 +30,7 @@ pub struct Settings {
     pub nodes: u8,
     /// Workers of every node.
     pub workers: u8,
-    /// The view it starts in.
+    /// The view it starts in, of all nodes; 0 if members change: then views are handed in, and [`Wiring::with_views`] is called.
     pub epoch: Epoch,
     /// Memory for blocks, over all workers, in bytes; at least 16 blocks for each worker.
     pub cache_bytes: u64,
@@ -42,6 +45,7 @@ pub struct Wiring {
     tables: Vec<Arc<FrameTable>>,
     windows: Vec<Arc<Window>>,
     faults: Arc<Faults>,
+    record: Option<Arc<dyn LostRecord>>,
 }
 
 impl Wiring {
@@ -71,7 +75,21 @@ impl Wiring {
             windows.push(window.clone());
             tables.push(Arc::new(FrameTable::new(config, window)));
         }
-        Ok(Self { settings, blocks: group.shape().blocks, tables, windows, faults: Arc::default() })
+        Ok(Self {
+            settings,
+            blocks: group.shape().blocks,
+            tables,
+            windows,
+            faults: Arc::default(),
+            record: None,
+        })
+    }
+
+    /// Members change: [`CacheService::view`] says how, and what is lost with those who are gone is kept on `record`.
+    #[must_use]
+    pub fn with_views(self, record: Arc<dyn LostRecord>) -> Self {
+        assert_eq!(self.settings.epoch, Epoch(0), "no view before the first");
+        Self { record: Some(record), ..self }
     }
 
     /// The windows that peers must be told of.
@@ -89,6 +107,10 @@ impl Wiring {
             .iter()
             .map(|table| {
                 let (config, port) = (*table.config(), port.clone());
+                let views = self.record.clone().map(|record| {
+                    let (up, early) = (NodeSet::EMPTY, Vec::new());
+                    Views { record, port: port.clone(), up, early }
+                });
                 let complete = move |completion: Completion| {
                     // Nobody there: the node is ending, and has waited for what it must wait for.
                     if let Some(port) = port.upgrade() {
@@ -96,7 +118,7 @@ impl Wiring {
                     }
                 };
                 let pool = Pool::new(group, self.settings.io_threads, complete)?;
-                Ok(CacheService::new(config, table.clone(), pool, self.faults.clone()))
+                Ok(CacheService::new(config, table.clone(), pool, self.faults.clone(), views))
             })
             .collect()
     }

@@ -6,17 +6,18 @@ use std::{collections::VecDeque, ops::Range};
 
 use plexus_base::{BlockId, Epoch, NodeId, WorkerId};
 use plexus_cache::protocol::{
-    Ask, Body, Config, Event, Granted, Mode, ReadFault, Report, Shard, Slot, WaitError,
+    Ask, Body, Config, Counts, Event, Granted, Mode, ReadFault, Report, Shard, Slot, WaitError,
 };
 use plexus_sim::Engine;
 
 use crate::{
+    changes::{Change, Changes},
     disk::Disk,
     driver,
     failure::Broken,
     frames::{Done, SimFrames},
     page::Page,
-    properties::{debt, delivery::Delivery, exclusive, latest::Truth, turns::Turns},
+    properties::{debt, delivery::Delivery, exclusive, latest::Truth, turns::Turns, union},
     scenario::{Carrier, Params},
     sessions::Session,
     transport::{Arrival, Direct, Linked, NetEvent, Port, Step, Transport},
@@ -25,8 +26,8 @@ use crate::{
 /// Lines of history that are kept for a block.
 const HISTORY: usize = 80;
 
-/// The view of a whole run.
-pub(crate) const EPOCH: Epoch = Epoch(7);
+/// The view of a whole run, where there is only one.
+const EPOCH: Epoch = Epoch(7);
 
 /// What happens in a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +42,7 @@ pub enum Ev {
     Net(NetEvent),
     /// A disk read is over.
     DiskRead(usize, Slot, BlockId),
-    /// A disk write reaches the disk.
+    /// A disk write of this owner reaches the disk.
     DiskLands(usize, Page),
     /// A disk write is over: the frame as it was, and whether it succeeded.
     DiskWrote(usize, Slot, Page, bool),
@@ -53,6 +54,8 @@ pub enum Ev {
     HandBack(usize),
     /// A node dies.
     Die(usize),
+    /// The members change.
+    Change(Change),
 }
 
 /// What a run is doing.
@@ -78,9 +81,25 @@ pub struct Local {
     pub handed_back: Option<u32>,
     /// What it reported when it last halted after a death; nothing while a block is still to be written.
     pub report: Option<Report>,
+    /// It has opened what it masters, in some view.
+    pub opened: bool,
+    /// It may leave.
+    pub may_leave: bool,
 }
 
 impl Local {
+    pub(crate) fn new(config: Config) -> Self {
+        Self {
+            shard: Shard::new(config),
+            frames: SimFrames::new(config),
+            checkpoints: 0,
+            handed_back: None,
+            report: None,
+            opened: false,
+            may_leave: false,
+        }
+    }
+
     /// What sessions can do with a block here without asking.
     #[must_use]
     pub fn usable(&self, block: BlockId) -> Mode {
@@ -122,6 +141,10 @@ pub struct Cluster {
     pub(crate) debts_under_way: Vec<i64>,
     dead_had: Vec<bool>,
     pub(crate) last_given: Vec<Option<(NodeId, NodeId)>>,
+    /// Who is a member, and what that does to blocks.
+    pub(crate) changes: Changes,
+    /// What shards counted that are no more.
+    pub(crate) ended: Vec<Counts>,
     pub(crate) turns: Turns,
     /// Blocks that the event at hand may have changed something about.
     pub(crate) touched: Vec<BlockId>,
@@ -137,29 +160,11 @@ impl Cluster {
     #[must_use]
     pub fn new(seed: u64, params: Params, traced: Option<BlockId>) -> Self {
         let nodes = usize::from(params.nodes);
-        let config = |node, worker| Config {
-            me: NodeId(node),
-            nodes: params.nodes,
-            worker: WorkerId(worker),
-            workers: params.workers,
-            epoch: EPOCH,
-            blocks: params.blocks,
-            sets: params.sets,
-            ways: params.ways,
-        };
         let places = (0..params.nodes).flat_map(|node| (0..params.workers).map(move |worker| (node, worker)));
-        let locals = places
-            .map(|(node, worker)| Local {
-                shard: Shard::new(config(node, worker)),
-                frames: SimFrames::new(config(node, worker)),
-                checkpoints: 0,
-                handed_back: None,
-                report: None,
-            })
-            .collect();
+        let locals = places.map(|(node, worker)| Local::new(config(&params, node, worker))).collect();
         let sessions =
             (0..nodes * params.sessions as usize).map(|n| Session::new(NodeId((n % nodes) as u8))).collect();
-        let mut engine = Engine::new(seed, nodes);
+        let mut engine = Engine::new(seed, nodes * (1 + params.changes as usize));
         let transport: Box<dyn Transport> = match params.carrier {
             Carrier::Direct => Box::new(Direct::new(&params)),
             Carrier::Linked => Box::new(Linked::new(&params, &mut engine)),
@@ -180,6 +185,8 @@ impl Cluster {
             debts_under_way: vec![0; params.blocks as usize],
             dead_had: Vec::new(),
             last_given: vec![None; params.blocks as usize],
+            changes: Changes::new(&params),
+            ended: Vec::new(),
             touched: Vec::new(),
             done: Vec::new(),
             arrivals: Vec::new(),
@@ -195,7 +202,8 @@ impl Cluster {
     fn begin(&mut self) {
         for session in 0..self.sessions.len() {
             let after = self.engine.random.below(1000);
-            self.engine.schedule(after, Some(self.sessions[session].node.index()), Ev::Session(session));
+            let owner = self.owner(self.sessions[session].node.index());
+            self.engine.schedule(after, Some(owner), Ev::Session(session));
         }
         if self.params.checkpoint_ns > 0 {
             (0..self.locals.len()).for_each(|local| self.plan_checkpoint(local));
@@ -211,6 +219,21 @@ impl Cluster {
             let (moment, node) = self.moment();
             self.engine.schedule(moment, Some(node), Ev::HandBack(node));
         }
+        if self.params.changes > 0 {
+            self.first_view();
+        }
+    }
+
+    /// The engine's name for the life that a node is in.
+    #[must_use]
+    pub fn owner(&self, node: usize) -> usize {
+        self.changes.owner(node)
+    }
+
+    /// The view decided last.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        if self.params.changes > 0 { self.changes.view().epoch } else { EPOCH }
     }
 
     fn moment(&mut self) -> (u64, usize) {
@@ -219,9 +242,10 @@ impl Cluster {
         (moment, random.below(u64::from(self.params.nodes)) as usize)
     }
 
-    fn plan_checkpoint(&mut self, local: usize) {
+    pub(crate) fn plan_checkpoint(&mut self, local: usize) {
         let after = self.engine.random.below(2 * self.params.checkpoint_ns);
-        self.engine.schedule(after, Some(local / usize::from(self.params.workers)), Ev::Checkpoint(local));
+        let owner = self.owner(local / usize::from(self.params.workers));
+        self.engine.schedule(after, Some(owner), Ev::Checkpoint(local));
     }
 
     fn plan_pause(&mut self, node: usize) {
@@ -231,13 +255,25 @@ impl Cluster {
 
     /// Nodes that live.
     pub fn living(&self) -> impl Iterator<Item = u8> {
-        let dead = self.dead;
-        (0..self.params.nodes).filter(move |node| dead != Some(NodeId(*node)))
+        (0..self.params.nodes).filter(|node| self.lives(NodeId(*node)))
     }
 
-    fn indices(&self, node: u8) -> Range<usize> {
+    /// Whether a node lives.
+    #[must_use]
+    pub fn lives(&self, node: NodeId) -> bool {
+        self.dead != Some(node) && self.changes.is_up(node.index())
+    }
+
+    pub(crate) fn indices(&self, node: u8) -> Range<usize> {
         let workers = usize::from(self.params.workers);
         usize::from(node) * workers..(usize::from(node) + 1) * workers
+    }
+
+    /// What all shards counted, also those that are no more.
+    #[must_use]
+    pub fn counts(&self) -> Vec<Counts> {
+        let living = self.living().flat_map(|node| self.locals_of(node));
+        self.ended.iter().copied().chain(living.map(|local| *local.shard.counts())).collect()
     }
 
     /// The workers of a node.
@@ -278,7 +314,7 @@ impl Cluster {
 
     /// Sessions that wait, and for which block.
     pub fn waiting_sessions(&self) -> impl Iterator<Item = (usize, Option<BlockId>)> {
-        let living = move |session: &Session| self.dead != Some(session.node);
+        let living = move |session: &Session| self.lives(session.node);
         let waiting = self.sessions.iter().enumerate().filter(move |(_, session)| living(session));
         waiting.filter(|(_, session)| session.is_busy()).map(|(n, session)| (n, session.block()))
     }
@@ -294,7 +330,7 @@ impl Cluster {
     /// Whether no living session will begin another operation.
     #[must_use]
     pub fn all_finished(&self) -> bool {
-        self.sessions.iter().all(|session| self.dead == Some(session.node) || session.is_finished())
+        self.sessions.iter().all(|session| !self.lives(session.node) || session.is_finished())
     }
 
     /// The block that the last event of a shard was about.
@@ -332,9 +368,10 @@ impl Cluster {
             Ev::Session(session) => self.session_step(session)?,
             Ev::Woken(session, result) => self.session_woken(session, result)?,
             Ev::Shard(local, event) => {
-                if let Event::Message { message, .. } = &event {
-                    self.debts_under_way[message.block.0 as usize] -=
-                        i64::from(driver::carries_debt(message));
+                if let Event::Message { message, .. } = &event
+                    && driver::carries_debt(message, self.epoch())
+                {
+                    self.debts_under_way[message.block.0 as usize] -= 1;
                 }
                 if let Event::Idle { slot, contents } = &event {
                     assert_eq!(self.locals[local].frames.frames[slot.index()].hand_over(), *contents);
@@ -343,11 +380,19 @@ impl Cluster {
                 self.shard(local, event)?;
             }
             Ev::Net(event) => {
-                self.transport.event(&mut Step { engine: &mut self.engine, out: &mut self.arrivals }, event);
+                let owners = self.changes.owners();
+                let step = &mut Step { engine: &mut self.engine, out: &mut self.arrivals, owners };
+                self.transport.event(step, event);
                 self.arrive()?;
             }
             Ev::DiskRead(local, slot, block) => {
-                let page = self.disk.read_ends(block);
+                let mut page = self.disk.page(block);
+                if self.changes.ended(local, slot, false) {
+                    self.disk.read_ends(block);
+                } else {
+                    // Others have been at it: this may be half of something.
+                    page.torn = true;
+                }
                 self.engine.digest.add(page.version);
                 let fails =
                     self.phase == Phase::Running && self.engine.random.permille(self.params.read_failures);
@@ -355,15 +400,16 @@ impl Cluster {
                 let result = if fails { Err(ReadFault::Io) } else { Ok(page.version) };
                 self.shard(local, Event::Read { slot, result })?;
             }
-            Ev::DiskLands(local, page) => {
-                let writer = NodeId((local / usize::from(self.params.workers)) as u8);
-                if self.dead != Some(writer) || self.engine.random.percent(50) {
+            Ev::DiskLands(owner, page) => {
+                let dead = self.engine.is_dead(owner);
+                if !dead || !self.changes.is_fenced(owner) && self.engine.random.percent(50) {
                     self.note(page.block, || format!("the disk has {page:?}"));
                     self.disk.write_lands(page)?;
                 }
             }
             Ev::DiskWrote(local, slot, page, ok) => {
                 self.disk.write_ends(page.block);
+                self.changes.ended(local, slot, true);
                 let frame = self.locals[local].frames.frames[slot.index()];
                 if frame.page != page || frame.pinned() {
                     return Err(Broken::new("debt", page.block, "changed while it was being written".into()));
@@ -380,6 +426,7 @@ impl Cluster {
             }
             Ev::HandBack(node) => self.hand_back(node)?,
             Ev::Die(node) => self.die(node),
+            Ev::Change(change) => self.change(change)?,
         }
         self.check()?;
         Ok(true)
@@ -388,6 +435,7 @@ impl Cluster {
     /// Looks at what the event touched; now and then at everything, because a shard may do to one block what an event for
     /// another calls for.
     fn check(&mut self) -> Result<(), Broken> {
+        self.forget_masters();
         let mut touched = std::mem::take(&mut self.touched);
         if self.engine.events().is_multiple_of(16) {
             touched.clear();
@@ -395,7 +443,10 @@ impl Cluster {
         }
         for block in touched.drain(..).filter(|_| self.dead.is_none()) {
             exclusive::check(self, block)?;
-            debt::check(self, block)?;
+            if self.is_settled(block) {
+                debt::check(self, block)?;
+                union::check(self, block)?;
+            }
         }
         self.touched = touched;
         Ok(())
@@ -414,7 +465,7 @@ impl Cluster {
             _ => false,
         };
         let Local { shard, .. } = &self.locals[at];
-        if takes && message.epoch == EPOCH && !shard.is_leaving(block) && self.dead.is_none() {
+        if takes && message.epoch == shard.epoch() && !shard.is_leaving(block) && self.dead.is_none() {
             let node = self.port(at).node;
             let here = self.sessions.iter().enumerate().filter(|(_, session)| session.node == node);
             let waiting = here.filter_map(|(n, session)| session.waits_for(block).map(|mode| (n, mode)));
@@ -423,10 +474,11 @@ impl Cluster {
     }
 
     fn pause(&mut self, node: usize, begin: bool) {
+        let owner = self.owner(node);
         if !begin || self.phase > Phase::Running {
-            self.engine.resume(node);
+            self.engine.resume(owner);
         } else {
-            self.engine.pause(node);
+            self.engine.pause(owner);
             let after = self.engine.random.between(10_000, 200_000);
             self.engine.schedule(after, None, Ev::Pause(node, false));
         }
@@ -477,7 +529,7 @@ impl Cluster {
     pub fn heal(&mut self) {
         self.phase = Phase::Healed;
         self.transport.heal();
-        (0..usize::from(self.params.nodes)).for_each(|node| self.engine.resume(node));
+        (0..usize::from(self.params.nodes)).for_each(|node| self.engine.resume(self.changes.owner(node)));
     }
 
     pub(crate) fn port(&self, local: usize) -> Port {
@@ -487,5 +539,19 @@ impl Cluster {
 
     pub(crate) fn index_of(&self, port: Port) -> usize {
         port.node.index() * usize::from(self.params.workers) + port.worker
+    }
+}
+
+/// What a shard is made with.
+pub(crate) fn config(params: &Params, node: u8, worker: u8) -> Config {
+    Config {
+        me: NodeId(node),
+        nodes: params.nodes,
+        worker: WorkerId(worker),
+        workers: params.workers,
+        epoch: if params.changes > 0 { Epoch(0) } else { EPOCH },
+        blocks: params.blocks,
+        sets: params.sets,
+        ways: params.ways,
     }
 }

@@ -6,7 +6,7 @@ use plexus_base::{BlockId, Epoch, Nanos, NodeId};
 use plexus_cache::protocol::{Action, Ask, Body, Event, Message, Slot, Source};
 
 use crate::{
-    cluster::{Cluster, EPOCH, Ev, Local, Phase},
+    cluster::{Cluster, Ev, Local, Phase},
     failure::Broken,
     frames::{Done, Hand, Out},
     transport::{Arrival, Packet, Port, Put, Step},
@@ -25,6 +25,11 @@ impl Cluster {
         let frames = RefCell::new(frames);
         let mut out = Out { frames: &frames, done: &mut done };
         shard.handle(Nanos(self.engine.now()), event, &mut Hand(&frames), &mut out);
+        self.carry_out(at, done)
+    }
+
+    /// Does what a shard has asked for.
+    pub(crate) fn carry_out(&mut self, at: usize, mut done: Vec<Done>) -> Result<(), Broken> {
         if !self.locals[at].shard.is_at_rest() {
             // A block came late: what was reported does not hold any more.
             self.locals[at].report = None;
@@ -50,6 +55,9 @@ impl Cluster {
     fn block_of(&self, at: usize, event: &Event) -> Option<BlockId> {
         let slot = match event {
             Event::Want { block, .. } => return Some(*block),
+            Event::Message { message: Message { body: Body::Mark { .. }, .. }, .. } | Event::Checkpoint => {
+                return None;
+            }
             Event::Message { message, .. } => return Some(message.block),
             Event::Idle { slot, .. } | Event::Read { slot, .. } | Event::Wrote { slot, .. } => *slot,
             _ => return self.traced,
@@ -58,21 +66,32 @@ impl Cluster {
     }
 
     fn act(&mut self, at: usize, action: Action) -> Result<(), Broken> {
-        let owner = at / usize::from(self.params.workers);
+        let node = at / usize::from(self.params.workers);
+        let owner = self.owner(node);
         match action {
             Action::Send { to, message } => {
                 if matches!(message.body, Body::Invalidated { .. }) {
                     self.turns.given(at, message.block)?;
                 }
                 self.post(at, to, message, None);
-                if self.engine.random.permille(5) {
-                    // A straggler of an older view, which must be refused.
-                    self.post(at, to, Message { epoch: Epoch(EPOCH.0 - 1), ..message }, None);
+                let first = matches!(message.body, Body::Mark { .. }) || message.epoch == Epoch(1);
+                if self.engine.random.permille(5) && !first {
+                    // A straggler of an older view, which must be refused. Everybody who is spoken to has left that behind.
+                    self.post(at, to, Message { epoch: Epoch(message.epoch.0 - 1), ..message }, None);
                 }
             }
+            Action::SendBehind { to, message } => self.post_on(at, to, message, None, true),
+            Action::RecordLost { seq } => {
+                self.records(at);
+                let after = self.params.disk.draw(&mut self.engine.random);
+                self.engine.schedule(after, Some(owner), Ev::Shard(at, Event::LostRecorded { seq }));
+            }
+            Action::Open { epoch } => self.opens(at, epoch)?,
+            Action::MayLeave => self.locals[at].may_leave = true,
             Action::ReadDisk { slot, block, .. } => {
-                self.note(block, || format!("node {owner} reads the disk into {slot:?}"));
+                self.note(block, || format!("node {node} reads the disk into {slot:?}"));
                 self.disk.read_begins(block)?;
+                self.changes.begins(owner, at, (slot, block), false);
                 let after = self.params.disk.draw(&mut self.engine.random);
                 self.engine.schedule(after, Some(owner), Ev::DiskRead(at, slot, block));
             }
@@ -91,44 +110,61 @@ impl Cluster {
                 *report = shard.is_at_rest().then(|| shard.report());
             }
             Action::Fault { from, what } => {
-                return Err(Broken::general("fault", format!("node {owner} says of {from}: {what}")));
+                return Err(Broken::general("fault", format!("node {node} says of {from}: {what}")));
             }
         }
         Ok(())
     }
 
     fn write(&mut self, at: usize, slot: Slot, block: BlockId) -> Result<(), Broken> {
-        let owner = at / usize::from(self.params.workers);
+        let node = at / usize::from(self.params.workers);
+        let owner = self.owner(node);
         let frame = self.locals[at].frames.frames[slot.index()];
-        self.note(block, || format!("node {owner} writes {:?}", frame.page));
+        self.note(block, || format!("node {node} writes {:?}", frame.page));
         if frame.pinned() || frame.page.torn || frame.page.block != block {
             return Err(Broken::new("debt", block, format!("writes {:?} while in use", frame.page)));
         }
         self.disk.write_begins(block, self.dead.is_some())?;
+        self.changes.begins(owner, at, (slot, block), true);
         let random = &mut self.engine.random;
         let fails = self.phase == Phase::Running && random.permille(self.params.write_failures);
         // A write that fails may have reached the disk all the same.
         let lands = !fails || random.percent(50);
         let (first, then) = (self.params.disk.draw(random), random.below(1_000));
         if lands {
-            self.engine.schedule(first, None, Ev::DiskLands(at, frame.page));
+            self.engine.schedule(first, None, Ev::DiskLands(owner, frame.page));
         }
         self.engine.schedule(first + then, Some(owner), Ev::DiskWrote(at, slot, frame.page, !fails));
         Ok(())
     }
 
     fn post(&mut self, at: usize, to: NodeId, message: Message, put: Option<Put>) {
-        self.debts_under_way[message.block.0 as usize] += i64::from(carries_debt(&message));
+        self.post_on(at, to, message, put, put.is_some());
+    }
+
+    /// Sends on the lane for blocks or on the other.
+    fn post_on(&mut self, at: usize, to: NodeId, message: Message, put: Option<Put>, blocks: bool) {
         let from = self.port(at);
-        self.note(message.block, || format!("{} -> {to}: {:?} {put:?}", from.node, message.body));
-        let mut packet = Packet { bytes: message.encode(), kind: message.body.kind(), put, number: 0 };
-        let to = Port { node: to, worker: from.worker };
-        assert_ne!(to.node, from.node, "sent to oneself");
-        self.delivery.number(from, to, &mut packet);
-        if matches!(message.body, Body::Grant { ask: Ask::X, source: Source::Data, .. }) {
-            self.last_given[message.block.0 as usize] = Some((from.node, to.node));
+        assert_ne!(to, from.node, "sent to oneself");
+        if !matches!(message.body, Body::Mark { .. }) {
+            let Message { epoch, block, body } = message;
+            self.note(block, || format!("{} -> {to}: {epoch:?} {body:?} {put:?}", from.node));
         }
-        let step = &mut Step { engine: &mut self.engine, out: &mut self.arrivals };
+        if matches!(message.body, Body::Grant { ask: Ask::X, source: Source::Data, .. }) {
+            self.last_given[message.block.0 as usize] = Some((from.node, to));
+        }
+        if !self.changes.reaches(from.node, self.locals[at].shard.epoch(), to) {
+            return;
+        }
+        if carries_debt(&message, self.epoch()) {
+            self.debts_under_way[message.block.0 as usize] += 1;
+        }
+        let mut packet =
+            Packet { bytes: message.encode(), kind: message.body.kind(), put, blocks, number: 0 };
+        let to = Port { node: to, worker: from.worker };
+        self.delivery.number(from, to, &mut packet);
+        let owners = self.changes.owners();
+        let step = &mut Step { engine: &mut self.engine, out: &mut self.arrivals, owners };
         self.transport.send(step, from, to, packet);
     }
 
@@ -142,7 +178,7 @@ impl Cluster {
                 Arrival::Land(to, put) => {
                     let local = self.index_of(to);
                     let landed = self.locals[local].frames.land(put.slot, put.generation, put.page);
-                    if !landed && self.dead.is_none() {
+                    if !landed && self.dead.is_none() && self.lives(to.node) {
                         let what = format!("{} did not expect {put:?}", to.node);
                         return Err(Broken::new("latest", put.page.block, what));
                     }
@@ -156,7 +192,8 @@ impl Cluster {
                     });
                     // Handled as an event of its own, in order, so that a paused node handles it later.
                     let event = Ev::Shard(self.index_of(to), Event::Message { from, message });
-                    self.engine.schedule(0, Some(to.node.index()), event);
+                    let owner = self.owner(to.node.index());
+                    self.engine.schedule(0, Some(owner), event);
                 }
             }
         }
@@ -165,12 +202,12 @@ impl Cluster {
     }
 }
 
-pub(crate) fn carries_debt(message: &Message) -> bool {
+pub(crate) fn carries_debt(message: &Message, epoch: Epoch) -> bool {
     let body = matches!(
         message.body,
         Body::Grant { owed: true, .. }
             | Body::Forward { owed: true, .. }
             | Body::Invalidated { owed: true, .. }
     );
-    body && message.epoch == EPOCH
+    body && message.epoch == epoch
 }

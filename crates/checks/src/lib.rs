@@ -4,6 +4,7 @@
 //! read and change blocks, things go wrong; then everything is healed, must come to rest, and is handed back. The code
 //! under test is the code that nodes run. The same seed does the same again, so a failure is seen again with its history.
 
+pub mod changes;
 pub mod cluster;
 pub mod disk;
 mod driver;
@@ -193,7 +194,7 @@ fn attempt(seed: u64, scenario: Scenario, traced: Option<BlockId>) -> (Cluster, 
         events: cluster.engine.events(),
         operations: cluster.operations,
         rails_lost: cluster.rails_lost(),
-        counts: cluster.locals.iter().map(|local| *local.shard.counts()).collect(),
+        counts: cluster.counts(),
     });
     (cluster, result)
 }
@@ -219,9 +220,10 @@ fn drive(cluster: &mut Cluster) -> Result<(), Broken> {
     if let Some(dead) = cluster.dead {
         return lost::check(cluster, dead);
     }
+    accept(cluster)?;
     cluster.phase = Phase::HandingBack;
-    for node in 0..usize::from(cluster.params.nodes) {
-        cluster.hand_back(node)?;
+    for node in cluster.living().collect::<Vec<_>>() {
+        cluster.hand_back(usize::from(node))?;
     }
     while cluster.step()? {
         if cluster.engine.events() > limit {
@@ -238,4 +240,18 @@ fn drive(cluster: &mut Cluster) -> Result<(), Broken> {
         }
     }
     sums::check(cluster)
+}
+
+/// What is lost is accepted at one node, and is lost nowhere any more.
+fn accept(cluster: &mut Cluster) -> Result<(), Broken> {
+    let one = cluster.living().next().expect("somebody lives");
+    cluster.accept_lost(usize::from(one))?;
+    while cluster.step()? {}
+    ends::check(cluster)?;
+    for node in cluster.living() {
+        if cluster.locals_of(node).iter().any(|local| !local.shard.lost().is_empty()) {
+            return Err(Broken::general("named", format!("node {node} counts as lost what was accepted")));
+        }
+    }
+    Ok(())
 }

@@ -83,9 +83,10 @@ impl Links {
         while let Some(event) = self.engine.advance() {
             match event {
                 Ev::Session(node) => self.burst(node)?,
-                Ev::Net(event) => self
-                    .transport
-                    .event(&mut Step { engine: &mut self.engine, out: &mut self.arrivals }, event),
+                Ev::Net(event) => self.transport.event(
+                    &mut Step { engine: &mut self.engine, out: &mut self.arrivals, owners: &[] },
+                    event,
+                ),
                 Ev::Pause(node, true) => {
                     self.engine.pause(node);
                     let after = self.engine.random.between(1_000, 100_000);
@@ -133,11 +134,11 @@ impl Links {
                 self.puts.push(Sent { stream, place: slot, landed: false, delivered: false });
                 Put { slot, generation: self.puts.len() as u32 - 1, page }
             });
-            let mut packet = Packet { bytes: [0; Message::LEN], kind, put, number: 0 };
+            let mut packet = Packet { bytes: [0; Message::LEN], kind, put, blocks: put.is_some(), number: 0 };
             let from = Port { node: NodeId(node as u8), worker };
             let to = Port { node: NodeId(to as u8), worker };
             self.delivery.number(from, to, &mut packet);
-            let step = &mut Step { engine: &mut self.engine, out: &mut self.arrivals };
+            let step = &mut Step { engine: &mut self.engine, out: &mut self.arrivals, owners: &[] };
             self.transport.send(step, from, to, packet);
         }
         if self.messages < self.params.operations {

@@ -64,6 +64,10 @@ pub struct Params {
     pub one_leaves: bool,
     /// A node dies in the middle.
     pub one_dies: bool,
+    /// Deaths, farewells and arrivals of nodes, at most; 0: one view for ever.
+    pub changes: u64,
+    /// Between two of them, at most.
+    pub change_ns: u64,
 }
 
 /// A scenario: its name and how it draws its parameters.
@@ -96,8 +100,11 @@ pub const LOCKS: &str = "locks";
 /// The scenario that has members, views and voting files, and nothing of the cache.
 pub const MEMBERSHIP: &str = "membership";
 
+/// The scenario in which members of the cache change.
+pub const VIEWS: &str = "views";
+
 /// All scenarios.
-pub const ALL: [Scenario; 16] = [
+pub const ALL: [Scenario; 17] = [
     Scenario { name: "calm", about: "room for everything, nothing fails", bigger: 1, vary: calm },
     Scenario { name: "hot", about: "one or two blocks that everybody wants", bigger: 1, vary: hot },
     Scenario {
@@ -123,6 +130,12 @@ pub const ALL: [Scenario; 16] = [
         about: "a node hands everything back while others go on",
         bigger: 1,
         vary: leaving,
+    },
+    Scenario {
+        name: VIEWS,
+        about: "nodes die, leave and come back, and the others go on; what is lost is named and accepted",
+        bigger: 1,
+        vary: views,
     },
     Scenario { name: "death", about: "a node dies; the lost are named", bigger: 1, vary: death },
     Scenario {
@@ -220,6 +233,8 @@ impl Scenario {
             pause_ns: 0,
             one_leaves: false,
             one_dies: false,
+            changes: 0,
+            change_ns: 0,
         };
         (self.vary)(&mut params, random);
         params
@@ -273,6 +288,17 @@ fn death(params: &mut Params, random: &mut Random) {
     params.one_leaves = random.percent(15);
     params.nodes = random.between(2, 5) as u8;
     params.one_dies = true;
+}
+
+fn views(params: &mut Params, random: &mut Random) {
+    mixed(params, random);
+    params.carrier = Carrier::Direct;
+    params.write_failures = *random.pick(&[0, 0, 100]);
+    params.one_leaves = false;
+    params.nodes = random.between(2, 5) as u8;
+    params.operations = random.between(100, 600);
+    params.changes = random.between(1, 20);
+    params.change_ns = *random.pick(&[50_000, 400_000, 1_500_000]);
 }
 
 fn rails(params: &mut Params, random: &mut Random) {

@@ -1,7 +1,7 @@
 //! What the clients of a node do: read, consistent-read and change blocks, one at a time each.
 
 use plexus_base::{BlockId, NodeId};
-use plexus_cache::protocol::{Ask, Event, Granted, Mode, ReadFault, Slot, Ticket, WaitError};
+use plexus_cache::protocol::{Ask, Event, Granted, Mode, ReadFault, Slot, Ticket, WaitError, Why};
 
 use crate::{
     cluster::{Cluster, Ev, Phase},
@@ -32,6 +32,8 @@ enum State {
         slot: Slot,
         floor: u64,
         pin: Option<Mode>,
+        /// A consistent copy of what is lost now.
+        forgiven: bool,
     },
     /// Its node takes no more operations, or there are no more.
     Finished,
@@ -42,6 +44,25 @@ impl Session {
     #[must_use]
     pub(crate) fn new(node: NodeId) -> Self {
         Self { node, asked: false, state: State::Idle }
+    }
+
+    /// Its node is no more.
+    pub(crate) fn end(&mut self) {
+        (self.asked, self.state) = (false, State::Finished);
+    }
+
+    /// Its node is there again.
+    pub(crate) fn begin(&mut self) {
+        (self.asked, self.state) = (false, State::Idle);
+    }
+
+    /// What was committed of `block` is no more: what it saw or was to see is not compared.
+    pub(crate) fn forgive(&mut self, of: BlockId) {
+        match &mut self.state {
+            State::Waits { block, floor, .. } if *block == of => *floor = 0,
+            State::Has { block, forgiven, .. } if *block == of => *forgiven = true,
+            _ => {}
+        }
     }
 
     /// In the middle of an operation.
@@ -80,7 +101,8 @@ impl Session {
 impl Cluster {
     fn after(&mut self, session: usize, most: u64) {
         let after = self.engine.random.between(0, most);
-        self.engine.schedule(after, Some(self.sessions[session].node.index()), Ev::Session(session));
+        let owner = self.owner(self.sessions[session].node.index());
+        self.engine.schedule(after, Some(owner), Ev::Session(session));
     }
 
     /// A session's next step: begins an operation, or ends the one it is at.
@@ -88,8 +110,8 @@ impl Cluster {
         match self.sessions[session].state {
             State::Idle if self.phase > Phase::Running => self.sessions[session].state = State::Finished,
             State::Idle => self.begin_operation(session)?,
-            State::Has { block, slot, floor, pin } => {
-                self.end_operation(session, (block, slot, floor, pin))?;
+            State::Has { block, slot, floor, pin, forgiven } => {
+                self.end_operation(session, (block, slot, floor, pin), forgiven)?;
                 self.sessions[session].state = State::Idle;
                 self.after(session, self.params.think_ns);
             }
@@ -118,7 +140,8 @@ impl Cluster {
         }
         let after = self.engine.random.below(300);
         let want = Event::Want { ticket: Ticket(session as u64), block, ask };
-        self.engine.schedule(after, Some(node.index()), Ev::Shard(at, want));
+        let owner = self.owner(node.index());
+        self.engine.schedule(after, Some(owner), Ev::Shard(at, want));
         Ok(())
     }
 
@@ -141,6 +164,10 @@ impl Cluster {
                 return Err(Broken::general("debt", "a write failed that did not fail".into()));
             }
             Err(WaitError::Read(_) | WaitError::WriteFailed) => {
+                self.sessions[session].state = State::Idle;
+                self.after(session, self.params.think_ns);
+            }
+            Err(WaitError::Refused(Why::Lost)) => {
                 self.sessions[session].state = State::Idle;
                 self.after(session, self.params.think_ns);
             }
@@ -168,7 +195,7 @@ impl Cluster {
             Some(_) => self.truth.read(block, *page)?,
         }
         page.torn = pin == Some(Mode::X);
-        self.sessions[session].state = State::Has { block, slot, floor, pin };
+        self.sessions[session].state = State::Has { block, slot, floor, pin, forgiven: false };
         self.after(session, self.params.hold_ns);
         Ok(())
     }
@@ -177,12 +204,15 @@ impl Cluster {
         &mut self,
         session: usize,
         (block, slot, floor, pin): (BlockId, Slot, u64, Option<Mode>),
+        forgiven: bool,
     ) -> Result<(), Broken> {
         let node = self.sessions[session].node;
         let at = self.index(node.0, block);
         let frame = &mut self.locals[at].frames.frames[slot.index()];
         let Some(mode) = pin else {
-            self.truth.consistent(block, floor, frame.page)?;
+            if !forgiven {
+                self.truth.consistent(block, floor, frame.page)?;
+            }
             return self.shard(at, Event::Freed { slot });
         };
         if mode == Mode::X {
@@ -201,7 +231,8 @@ impl Cluster {
         self.note(block, || format!("{node} session {session} leaves it in version {version}"));
         if let Some(contents) = told {
             let after = self.engine.random.below(500);
-            self.engine.schedule(after, Some(node.index()), Ev::Shard(at, Event::Idle { slot, contents }));
+            let owner = self.owner(node.index());
+            self.engine.schedule(after, Some(owner), Ev::Shard(at, Event::Idle { slot, contents }));
         }
         Ok(())
     }

@@ -45,6 +45,16 @@ pub struct Counts {
     pub turns: u64,
     /// Conversions finished as master.
     pub conversions: u64,
+    /// Changes of view.
+    pub views: u64,
+    /// Blocks, and the last words on others, that were sent in the view before and taken.
+    pub late: u64,
+    /// Blocks held here that masters were told of after a change of view.
+    pub reported: u64,
+    /// Debts taken over because their debtors are gone.
+    pub debts_taken: u64,
+    /// Requests refused because the block is lost.
+    pub lost_refused: u64,
     /// Messages of an older view, dropped.
     pub old_epoch: u64,
     /// Messages of a newer view, kept aside.
@@ -78,6 +88,11 @@ impl Counts {
         self.full_sets += other.full_sets;
         self.turns += other.turns;
         self.conversions += other.conversions;
+        self.views += other.views;
+        self.late += other.late;
+        self.reported += other.reported;
+        self.debts_taken += other.debts_taken;
+        self.lost_refused += other.lost_refused;
         self.old_epoch += other.old_epoch;
         self.new_epoch += other.new_epoch;
         self.faults += other.faults;
@@ -108,6 +123,11 @@ impl Counts {
             ("full_sets", self.full_sets),
             ("turns", self.turns),
             ("conversions", self.conversions),
+            ("views", self.views),
+            ("late", self.late),
+            ("reported", self.reported),
+            ("debts_taken", self.debts_taken),
+            ("lost_refused", self.lost_refused),
             ("old_epoch", self.old_epoch),
             ("new_epoch", self.new_epoch),
             ("faults", self.faults),

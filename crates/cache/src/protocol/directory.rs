@@ -17,6 +17,7 @@ use super::{
     hasher::Fixed,
     lists::{List, Lists},
     message::{Body, Source, Target},
+    past::Known,
 };
 
 /// What arrived for a block and waits for its turn.
@@ -88,15 +89,69 @@ pub(super) struct Directory {
     ways: usize,
     /// What is wrong with requests that waited, and whose they were.
     pub(super) faults: Vec<(NodeId, Fault)>,
-    // Never iterated unsorted: the same on every run.
+    // Its hasher is fixed: the same on every run.
     entries: HashMap<BlockId, Entry, Fixed>,
     pending: Lists<Pending>,
+    /// Conversions in flight.
+    in_flight: usize,
+    /// This node is about to leave: nothing is begun any more.
+    pub(super) closing: bool,
 }
 
 impl Directory {
     pub(super) fn new(config: &Config) -> Self {
         let (me, ways) = (config.me, config.ways as usize);
-        Self { me, ways, faults: Vec::new(), entries: HashMap::default(), pending: Lists::new() }
+        Self {
+            me,
+            ways,
+            faults: Vec::new(),
+            entries: HashMap::default(),
+            pending: Lists::new(),
+            in_flight: 0,
+            closing: false,
+        }
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+        self.pending = Lists::new();
+        (self.in_flight, self.closing) = (0, false);
+    }
+
+    /// What stands of each block when no conversion is ever finished: who may hold it, the requester in flight included.
+    pub(super) fn known(&self) -> impl Iterator<Item = (BlockId, Known)> {
+        self.entries.iter().map(|(block, entry)| {
+            let mut known =
+                Known { holders: entry.holders, clean: entry.clean, version: entry.version, doubted: false };
+            if let Some(conversion) = entry.conversion.filter(|conversion| conversion.ask != Ask::Cr) {
+                known.clean = conversion.ask == Ask::S && (known.clean || conversion.from == From::Disk);
+                known.holders.insert(conversion.requester);
+            }
+            (*block, known)
+        })
+    }
+
+    /// A block that members hold, or whose version on the disk is known, as they report it.
+    pub(super) fn restore(&mut self, block: BlockId, holders: NodeSet, exclusive: bool, known: (bool, u64)) {
+        let (clean, version) = known;
+        let entry =
+            Entry { holders, exclusive, clean, version, seq: 0, conversion: None, queue: List::EMPTY };
+        self.entries.insert(block, entry);
+    }
+
+    /// Who holds `block`, and whether in X; nothing while that is about to change.
+    pub(super) fn holders(&self, block: BlockId) -> Option<(NodeSet, bool)> {
+        match self.entries.get(&block) {
+            Some(entry) if entry.conversion.is_some() => None,
+            Some(entry) => Some((entry.holders, entry.exclusive && !entry.holders.is_empty())),
+            None => Some((NodeSet::EMPTY, false)),
+        }
+    }
+
+    /// Whether a conversion is in flight.
+    pub(super) fn converts(&self) -> bool {
+        self.in_flight > 0
     }
 
     /// A request arrived.
@@ -205,6 +260,7 @@ impl Directory {
             (false, _) => return Err("a block that was given was not taken"),
         }
         entry.conversion = None;
+        self.in_flight -= 1;
         counts.conversions += 1;
         self.proceed(block, mail);
         Ok(())
@@ -214,7 +270,11 @@ impl Directory {
     fn proceed(&mut self, block: BlockId, mail: &mut Mail) {
         let me = self.me;
         let Some(entry) = self.entries.get_mut(&block) else { return };
+        let waits = |pending: Option<Pending>| matches!(pending, Some(Pending::Request { .. }));
         while entry.conversion.is_none() {
+            if self.closing && waits(self.pending.front(entry.queue)) {
+                break;
+            }
             match self.pending.pop_front(&mut entry.queue) {
                 None => break,
                 Some(Pending::Evict { from, version }) => {
@@ -232,7 +292,10 @@ impl Directory {
                 }
                 Some(Pending::Request { from, ask, have, target }) => {
                     match begin(entry, me, from, (ask, have, target)) {
-                        Ok(()) => order(entry, block, mail),
+                        Ok(()) => {
+                            self.in_flight += 1;
+                            order(entry, block, mail);
+                        }
                         Err(fault) => self.faults.push((from, fault)),
                     }
                 }

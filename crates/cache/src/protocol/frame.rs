@@ -40,7 +40,13 @@ pub(super) enum Phase {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Disk {
     Quiet,
-    Reading { seq: u32, ask: Ask, expect: u64 },
+    Reading {
+        seq: u32,
+        ask: Ask,
+        expect: u64,
+    },
+    /// A read that was granted in an earlier view: its end is awaited, what it finds is worth nothing.
+    Discarding,
     Writing,
 }
 

@@ -127,10 +127,12 @@ impl Shard {
                         self.write(slot, io);
                         break;
                     }
+                    // The master says when.
+                    Leave::Chosen if !self.may_ask(frame.block) => break,
                     Leave::Chosen => {
                         self.frames[slot].leave = Leave::Told;
                         let evict = Body::Evict { mode: frame.mode, version: frame.version };
-                        self.send(self.config.master(frame.block), frame.block, evict, io);
+                        self.send(self.master(frame.block), frame.block, evict, io);
                         break;
                     }
                     Leave::Told => break,
@@ -222,7 +224,7 @@ impl Shard {
                 assert!(frame.mode == Mode::S && frame.phase == Phase::Closed && frame.disk == Disk::Quiet);
                 self.counts.invalidated += 1;
                 let body = Body::Invalidated { seq, owed: frame.owed };
-                self.send(self.config.master(frame.block), frame.block, body, io);
+                self.send(self.master(frame.block), frame.block, body, io);
                 self.lose(slot, io);
             }
             Order::Give { ask: Ask::Cr, requester, target, .. } if requester == self.config.me => {
@@ -239,7 +241,7 @@ impl Shard {
                 let behind = frame.owed || frame.behind || owed;
                 let owed = give && (owed || frame.owed);
                 let body = Body::Grant { ask, target, seq, source: Source::Data, owed, behind };
-                let message = Message { epoch: self.config.epoch, block: frame.block, body };
+                let message = Message { epoch: self.views.epoch, block: frame.block, body };
                 io.out.ship(requester, Slot(slot as u32), target.slot, target.generation, message);
                 match ask {
                     Ask::Cr => self.counts.copies_out += 1,

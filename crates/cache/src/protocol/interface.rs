@@ -63,13 +63,13 @@ impl Ask {
 pub struct Config {
     /// This node.
     pub me: NodeId,
-    /// Nodes of the cluster, all of them members.
+    /// Nodes that the cluster can have.
     pub nodes: u8,
     /// The worker whose blocks these are.
     pub worker: WorkerId,
     /// Workers of every node.
     pub workers: u8,
-    /// The view that every message must belong to.
+    /// The one view for ever, of all nodes; or 0: views are handed in by [`super::Shard::view`], and until the first everybody waits.
     pub epoch: Epoch,
     /// Blocks of the disk group: nobody can speak of one beyond.
     pub blocks: u64,
@@ -90,12 +90,6 @@ impl Config {
     #[must_use]
     pub fn set(&self, block: BlockId) -> u32 {
         ((block.hash() >> 32) % u64::from(self.sets)) as u32
-    }
-
-    /// The node that masters `block`.
-    #[must_use]
-    pub fn master(&self, block: BlockId) -> NodeId {
-        block.partition().master(self.nodes)
     }
 }
 
@@ -152,6 +146,16 @@ pub enum Event {
     HandBack,
     /// The node is dead, and the shard stops: see [`super::stop`].
     PeerGone(NodeId),
+    /// [`Action::RecordLost`] is done, durably.
+    LostRecorded {
+        /// Of the action.
+        seq: u64,
+    },
+    /// Lost blocks are taken as they are on the disk from now on, whoever of the members masters them.
+    AcceptLost,
+    /// This node, which has handed everything back, is about to leave: answered by [`Action::MayLeave`]. Nothing is
+    /// granted here any more.
+    Leave,
 }
 
 /// Where the shard's actions go.
@@ -170,6 +174,13 @@ pub trait Outlet {
 pub enum Action {
     /// Send a message, on the lane for small frames. Never to oneself: the shard does that inside.
     Send {
+        /// The receiver; not `me`.
+        to: NodeId,
+        /// The message.
+        message: Message,
+    },
+    /// Send a message on the lane for blocks, behind all that were shipped to the node before.
+    SendBehind {
         /// The receiver; not `me`.
         to: NodeId,
         /// The message.
@@ -216,6 +227,18 @@ pub enum Action {
     /// After [`Event::PeerGone`]: everything that is held here and might be newer than the disk is written (or failed
     /// to be). Comes again if a block arrives after that. See [`super::Shard::report`].
     Halted,
+    /// What is lost has changed. Put [`super::Shard::lost`], as it is now, on record; answered by [`Event::LostRecorded`].
+    RecordLost {
+        /// To be named in the answer. An answer is good for all that came before.
+        seq: u64,
+    },
+    /// What is mastered here is known and granted again.
+    Open {
+        /// In this view.
+        epoch: Epoch,
+    },
+    /// This node may leave: nothing is lost by a view without it unless somebody dies too.
+    MayLeave,
     /// A peer sent what no correct peer sends; the message was dropped. The driver should stop the node: its directory and
     /// the peer's no longer agree.
     Fault {
@@ -267,6 +290,8 @@ pub enum ReadFault {
 pub enum Why {
     /// The receiver does not master this block: the nodes do not agree on the configuration.
     NotMaster = 1,
+    /// The block's latest version may have gone down with a node.
+    Lost = 2,
 }
 
 /// What an idle frame holds.

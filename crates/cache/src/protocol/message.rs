@@ -8,17 +8,19 @@
 //!  0     1  tag
 //!  1     1  mode or ask
 //!  2     1  node (Forward: the requester)
-//!  3     1  flags: bit 0 owed, bit 1 behind, bit 2 held, bits 4-5 source, bit 7 why
+//!  3     1  flags: bit 0 owed, bit 1 behind, bit 2 held, bit 3 blocks, bits 4-5 source, bits 6-7 why
 //!  4     4  epoch
-//!  8     8  block
-//! 16     4  slot
-//! 20     4  generation
-//! 24     4  id
+//!  8     8  block (Lost: the first)
+//! 16     4  slot (Place, Lost: the partition)
+//! 20     4  generation (Place, Doubt: the epoch of opening)
+//! 24     4  id (Place: the epoch that is gone)
 //! 28     4  seq
-//! 32     8  version
+//! 32     8  version (Lost: the last block)
 //! ```
+//!
+//! Messages from tag 10 on belong to a change of view and are about no block where none is named.
 
-use plexus_base::{BlockId, Epoch, MAX_NODES, NodeId};
+use plexus_base::{BlockId, Epoch, MAX_NODES, NodeId, Partition};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U32, U64},
@@ -148,17 +150,119 @@ pub enum Body {
         /// The reason.
         why: Why,
     },
+    /// Member to member: all that I sent in earlier views on this lane is ahead of this.
+    Mark {
+        /// On the lane for blocks; otherwise among the forwards.
+        blocks: bool,
+    },
+    /// Member to master: I hold the block.
+    Held {
+        /// In which mode.
+        mode: Mode,
+        /// The write-back is owed here.
+        owed: bool,
+        /// The disk may be older than the copy, whoever owes it.
+        behind: bool,
+    },
+    /// Member to master: what I know of who opened a partition.
+    Place {
+        /// The partition.
+        partition: Partition,
+        /// The last view in which I opened it as its master; 0: none.
+        opened: Epoch,
+        /// The last view in which someone may have opened it who is gone; 0: none.
+        orphaned: Epoch,
+    },
+    /// Member that was the block's master to its master: its latest version may be with one who is gone.
+    Doubt {
+        /// The view in which I opened the block's partition.
+        opened: Epoch,
+    },
+    /// These blocks are lost: from this message's block to `last`, those of one partition.
+    Lost {
+        /// The partition.
+        partition: Partition,
+        /// The last block.
+        last: BlockId,
+    },
+    /// Member to master: that was all.
+    Reported {
+        /// It was a member before this view.
+        stays: bool,
+    },
+    /// Master to holder: you owe the write-back of the block.
+    Owe,
+    /// Master to member: of my partitions, the blocks named since are lost and no others.
+    Published,
+    /// Member to master: what was published is on record.
+    Kept,
+    /// Master to member: ask me.
+    Opened,
+    /// Go on: so many items of a report or of what is published were taken.
+    More,
+    /// Member to master: take what is lost as it is on the disk.
+    Accept,
+    /// Member to member, behind all blocks that it gave away: I hold nothing and grant nothing any more, and am about to leave.
+    Leaving,
+    /// The answer: I know, and have what you gave me.
+    Noted,
 }
 
 impl Body {
+    /// Whether it is an item of a report or of what is published, of which only so many are under way.
+    pub(super) fn is_item(&self) -> bool {
+        matches!(
+            self,
+            Self::Held { .. }
+                | Self::Place { .. }
+                | Self::Doubt { .. }
+                | Self::Lost { .. }
+                | Self::Reported { .. }
+                | Self::Owe
+                | Self::Published
+        )
+    }
+
+    /// Whether it is about its message's block, and not about a partition or the view.
+    pub(super) fn has_block(&self) -> bool {
+        !matches!(
+            self,
+            Self::Mark { .. }
+                | Self::Place { .. }
+                | Self::Lost { .. }
+                | Self::Reported { .. }
+                | Self::Published
+                | Self::Kept
+                | Self::Opened
+                | Self::More
+                | Self::Accept
+                | Self::Leaving
+                | Self::Noted
+        )
+    }
+
     /// The credits that it uses.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Request { .. } | Self::Evict { .. } => Kind::Request,
-            Self::Forward { .. } | Self::Invalidate { .. } | Self::Evicted => Kind::Forward,
-            Self::Invalidated { .. } | Self::Grant { .. } | Self::Done { .. } | Self::Refused { .. } => {
-                Kind::Reply
+            Self::Request { .. } | Self::Evict { .. } | Self::Accept => Kind::Request,
+            Self::Forward { .. }
+            | Self::Invalidate { .. }
+            | Self::Evicted
+            | Self::Mark { blocks: false }
+            | Self::Opened => Kind::Forward,
+            Self::Invalidated { .. }
+            | Self::Grant { .. }
+            | Self::Done { .. }
+            | Self::Refused { .. }
+            | Self::Mark { blocks: true }
+            | Self::Leaving
+            | Self::Kept
+            | Self::More
+            | Self::Noted => Kind::Reply,
+            item => {
+                debug_assert!(item.is_item());
+                Kind::Forward
             }
         }
     }
@@ -197,7 +301,9 @@ struct Wire {
 const OWED: u8 = 1;
 const BEHIND: u8 = 2;
 const HELD: u8 = 4;
+const BLOCKS: u8 = 8;
 const SOURCE_SHIFT: u8 = 4;
+const LOST: u8 = 0x40;
 const NOT_MASTER: u8 = 0x80;
 
 impl Message {
@@ -255,9 +361,37 @@ impl Message {
                 Wire { tag: 7, mode: mode as u8, version: version.into(), ..base }
             }
             Body::Evicted => Wire { tag: 8, ..base },
-            Body::Refused { target, why: Why::NotMaster } => {
-                Wire { tag: 9, flags: NOT_MASTER, ..aimed(target) }
+            Body::Refused { target, why } => {
+                let flags = match why {
+                    Why::NotMaster => NOT_MASTER,
+                    Why::Lost => LOST,
+                };
+                Wire { tag: 9, flags, ..aimed(target) }
             }
+            Body::Mark { blocks } => Wire { tag: 10, flags: flag(blocks, BLOCKS), ..base },
+            Body::Held { mode, owed, behind } => {
+                Wire { tag: 11, mode: mode as u8, flags: flag(owed, OWED) | flag(behind, BEHIND), ..base }
+            }
+            Body::Place { partition, opened, orphaned } => Wire {
+                tag: 12,
+                slot: u32::from(partition.0).into(),
+                generation: opened.0.into(),
+                id: orphaned.0.into(),
+                ..base
+            },
+            Body::Doubt { opened } => Wire { tag: 13, generation: opened.0.into(), ..base },
+            Body::Lost { partition, last } => {
+                Wire { tag: 14, slot: u32::from(partition.0).into(), version: last.0.into(), ..base }
+            }
+            Body::Reported { stays } => Wire { tag: 15, flags: flag(stays, HELD), ..base },
+            Body::Owe => Wire { tag: 16, ..base },
+            Body::Published => Wire { tag: 17, ..base },
+            Body::Kept => Wire { tag: 18, ..base },
+            Body::Opened => Wire { tag: 19, ..base },
+            Body::More => Wire { tag: 20, ..base },
+            Body::Accept => Wire { tag: 21, ..base },
+            Body::Leaving => Wire { tag: 22, ..base },
+            Body::Noted => Wire { tag: 23, ..base },
         }
     }
 
@@ -294,7 +428,26 @@ impl Message {
             6 => Body::Done { seq, held: wire.flags & HELD != 0 },
             7 => Body::Evict { mode: mode(wire.mode)?, version: wire.version.get() },
             8 => Body::Evicted,
+            9 if wire.flags == LOST => Body::Refused { target, why: Why::Lost },
             9 => Body::Refused { target, why: Why::NotMaster },
+            10 => Body::Mark { blocks: wire.flags & BLOCKS != 0 },
+            11 => Body::Held { mode: mode(wire.mode)?, owed, behind: wire.flags & BEHIND != 0 },
+            12 => Body::Place {
+                partition: partition(wire.slot.get())?,
+                opened: Epoch(wire.generation.get()),
+                orphaned: Epoch(wire.id.get()),
+            },
+            13 => Body::Doubt { opened: Epoch(wire.generation.get()) },
+            14 => Body::Lost { partition: partition(wire.slot.get())?, last: BlockId(wire.version.get()) },
+            15 => Body::Reported { stays: wire.flags & HELD != 0 },
+            16 => Body::Owe,
+            17 => Body::Published,
+            18 => Body::Kept,
+            19 => Body::Opened,
+            20 => Body::More,
+            21 => Body::Accept,
+            22 => Body::Leaving,
+            23 => Body::Noted,
             tag => return Err(DecodeError::Tag(tag)),
         };
         let message = Self { epoch: Epoch(wire.epoch.get()), block: BlockId(wire.block.get()), body };
@@ -315,6 +468,13 @@ fn ask(byte: u8) -> Result<Ask, DecodeError> {
     }
 }
 
+fn partition(number: u32) -> Result<Partition, DecodeError> {
+    match u16::try_from(number) {
+        Ok(number) if number < Partition::COUNT => Ok(Partition(number)),
+        _ => Err(DecodeError::Field("partition")),
+    }
+}
+
 fn mode(byte: u8) -> Result<Mode, DecodeError> {
     match byte {
         0 => Ok(Mode::N),
@@ -330,11 +490,29 @@ mod tests {
 
     fn every_shape() -> Vec<Message> {
         let target = Target { slot: Slot(7), generation: 9, id: 0x0102_0304 };
-        let mut bodies =
-            vec![Body::Evicted, Body::Invalidate { seq: 3 }, Body::Refused { target, why: Why::NotMaster }];
+        let mut bodies = vec![
+            Body::Evicted,
+            Body::Invalidate { seq: 3 },
+            Body::Refused { target, why: Why::NotMaster },
+            Body::Refused { target, why: Why::Lost },
+            Body::Place { partition: Partition(4095), opened: Epoch(3), orphaned: Epoch(u32::MAX) },
+            Body::Doubt { opened: Epoch(2) },
+            Body::Lost { partition: Partition(1), last: BlockId(u64::MAX) },
+            Body::Owe,
+            Body::Published,
+            Body::Kept,
+            Body::Opened,
+            Body::More,
+            Body::Accept,
+            Body::Leaving,
+            Body::Noted,
+        ];
         for on in [false, true] {
             bodies.push(Body::Invalidated { seq: 4, owed: on });
             bodies.push(Body::Done { seq: u32::MAX, held: on });
+            bodies.push(Body::Mark { blocks: on });
+            bodies.push(Body::Reported { stays: on });
+            bodies.push(Body::Held { mode: Mode::X, owed: on, behind: !on });
             for ask in [Ask::S, Ask::X, Ask::Cr] {
                 bodies.push(Body::Request { ask, have: if on { Mode::S } else { Mode::N }, target });
                 bodies.push(Body::Forward { ask, requester: NodeId(15), target, seq: 8, owed: on });

@@ -48,32 +48,37 @@ mod hasher;
 mod holder;
 mod interface;
 mod lists;
+mod lost;
 mod message;
+mod past;
+mod rebuild;
 mod requester;
 pub mod stop;
+mod streams;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod views;
 
 use std::collections::VecDeque;
 
-use plexus_base::{BlockId, Nanos, NodeId};
+use plexus_base::{BlockId, Epoch, Nanos, NodeId, NodeSet};
+pub use plexus_membership::partitions::Members;
 
 pub use counts::Counts;
 pub use interface::{
     Action, Ask, Config, Contents, Event, Frames, Granted, Mode, Outlet, ReadFault, Slot, Ticket, WaitError,
     Why,
 };
+pub use lost::{Lost, Run};
 pub use message::{Body, DecodeError, Kind, Message, Source, Target};
 pub use stop::Report;
 
 use directory::{Directory, Fault, Mail};
-use frame::{Frame, Order, Waiter};
+use frame::{Frame, Order, Usage, Waiter};
 use lists::{List, Lists};
 use sweep::Sweeps;
-
-/// Messages of a newer view that are kept until it comes. More are dropped: their senders ask again in the new view.
-const PARKED_MAX: usize = 1024;
+use views::{Farewell, Views};
 
 /// The tag of a frame that holds nothing; the disk groups that nodes can have end long before this block.
 const FREE: BlockId = BlockId(u64::MAX);
@@ -98,7 +103,7 @@ pub struct Shard {
     mail: Mail,
     /// Messages to this node itself.
     inbox: VecDeque<(BlockId, Body)>,
-    parked: Vec<(NodeId, Message)>,
+    views: Views,
     arrivals: u64,
     grants: u64,
     ids: u32,
@@ -136,7 +141,7 @@ impl Shard {
             directory: Directory::new(&config),
             mail: Vec::new(),
             inbox: VecDeque::new(),
-            parked: Vec::new(),
+            views: Views::new(&config),
             arrivals: 0,
             grants: 0,
             ids: 0,
@@ -184,15 +189,58 @@ impl Shard {
         self.find(block).is_some_and(|slot| self.frames[slot].leave != frame::Leave::No)
     }
 
-    /// Messages of a newer view, taken out, for the shard of that view.
-    pub fn take_parked(&mut self) -> Vec<(NodeId, Message)> {
-        std::mem::take(&mut self.parked)
+    /// The view that it is in; 0 before the first.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.views.epoch
+    }
+
+    /// Whether everything is granted: every master of the view has opened, as far as this shard was told.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.views.all_open()
+    }
+
+    /// Whether what this node masters is known, so that it is granted.
+    #[must_use]
+    pub fn masters(&self) -> bool {
+        self.views.open.contains(self.config.me)
+    }
+
+    /// Whether a frame holds `block` or is to hold it.
+    #[must_use]
+    pub fn has_frame(&self, block: BlockId) -> bool {
+        self.find(block).is_some()
+    }
+
+    /// What is lost, as this member knows it: of all masters.
+    #[must_use]
+    pub fn lost(&self) -> &Lost {
+        &self.views.lost
+    }
+
+    /// What earlier runs lost, before the first view. Where any member has been in a view before, what that knows counts instead.
+    pub fn know_lost(&mut self, mut lost: Lost) {
+        assert_eq!(self.views.epoch, Epoch(0), "what is lost is handed in before the first view");
+        let Config { worker, workers, .. } = self.config;
+        lost.remove_partitions(|partition| partition.worker(workers) != worker);
+        self.views.lost = lost;
+    }
+
+    /// The nodes that hold `block` as its master knows it, and whether in X; nothing while that is about to change.
+    #[must_use]
+    pub fn holders(&self, block: BlockId) -> Option<(NodeSet, bool)> {
+        self.directory.holders(block)
     }
 
     /// Whether nobody waits and nothing is under way, in any role.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.directory.is_quiet()
+            && self.views.marks.is_none()
+            && self.views.rebuild.is_none()
+            && self.views.publishing.is_none()
+            && self.views.streams.is_quiet()
             && self.queues.iter().all(|queue| queue.is_empty())
             && self.frames.iter().all(|f| {
                 f.waiters.is_empty()
@@ -220,7 +268,30 @@ impl Shard {
             Event::Checkpoint => self.begin_checkpoint(),
             Event::HandBack => self.begin_hand_back(),
             Event::PeerGone(_) => self.peer_gone(io),
+            Event::LostRecorded { seq } => self.lost_recorded(seq, io),
+            Event::AcceptLost => self.accept_lost(io),
+            Event::Leave if self.views.leaving == Farewell::Stays => self.views.leaving = Farewell::Wanted,
+            Event::Leave => {}
         }
+        self.finish(io);
+    }
+
+    /// Takes up the next view: [`plexus_membership`] hands it to every worker of every member, some may be missed. Whoever is not in it is at its
+    /// end and nothing comes from it any more; between members that stay nothing is lost or doubled.
+    ///
+    /// # Panics
+    /// When the driver broke its contract: a view that is not newer, or has no place for this node; a shard made for one view.
+    pub fn view(&mut self, now: Nanos, view: &Members, frames: &mut impl Frames, out: &mut impl Outlet) {
+        self.now = now;
+        let io = &mut Io { frames, out };
+        if self.stopped.is_none() {
+            self.change(view, io);
+        }
+        self.finish(io);
+    }
+
+    /// What follows from an event inside.
+    fn finish<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
         loop {
             if let Some((block, body)) = self.inbox.pop_front() {
                 self.message(self.config.me, block, body, io);
@@ -231,18 +302,18 @@ impl Shard {
             }
         }
         self.announce(io);
+        self.take_leave(io);
     }
 
     /// A message from another node: only this view's are handled.
     fn arrived<F: Frames, O: Outlet>(&mut self, from: NodeId, message: Message, io: &mut Io<'_, F, O>) {
-        if message.epoch < self.config.epoch {
-            self.counts.old_epoch += 1;
-        } else if message.epoch > self.config.epoch {
-            self.counts.new_epoch += 1;
-            if self.parked.len() < PARKED_MAX {
-                self.parked.push((from, message));
-            }
-        } else if from == self.config.me || from.0 >= self.config.nodes {
+        if from == self.config.me || from.0 >= self.config.nodes {
+            self.fault(from, "a message from no other member", io);
+        } else if message.epoch < self.views.epoch {
+            self.older(from, message, io);
+        } else if message.epoch > self.views.epoch {
+            self.park(from, message, io);
+        } else if !self.views.members.contains(from) {
             self.fault(from, "a message from no other member", io);
         } else {
             self.message(from, message.block, message.body, io);
@@ -280,13 +351,16 @@ impl Shard {
         body: Body,
         io: &mut Io<'_, F, O>,
     ) -> Result<(), Fault> {
+        if !body.has_block() {
+            return self.dispatch_view(from, block, body, io);
+        }
         if block.partition().worker(self.config.workers) != self.config.worker {
             return Err("a message for another worker");
         }
         if block.0 >= self.config.blocks {
             return Err("a message about a block that the group does not have");
         }
-        let master = self.config.master(block);
+        let master = self.master(block);
         let for_master = matches!(
             body,
             Body::Request { .. } | Body::Invalidated { .. } | Body::Done { .. } | Body::Evict { .. }
@@ -297,8 +371,16 @@ impl Shard {
             }
             return Err("a message for another master");
         }
+        if for_master && !self.masters() {
+            return Err("a message for a master that has not opened");
+        }
         let mail = &mut self.mail;
         match body {
+            Body::Request { target, .. } if self.views.lost.contains(block) => {
+                self.counts.lost_refused += 1;
+                self.send(from, block, Body::Refused { target, why: Why::Lost }, io);
+                Ok(())
+            }
             Body::Request { ask, have, target } => {
                 self.directory.request(from, block, (ask, have, target), mail)
             }
@@ -308,7 +390,9 @@ impl Shard {
             Body::Forward { .. } | Body::Invalidate { .. } | Body::Evicted if from != master => {
                 Err("an order from someone who is not the block's master")
             }
-            Body::Forward { requester, .. } if requester.0 >= self.config.nodes => {
+            Body::Forward { requester, .. }
+                if requester.0 >= self.config.nodes || !self.views.members.contains(requester) =>
+            {
                 Err("an order for a node that is no member")
             }
             Body::Forward { ask, requester, target, seq, owed } => {
@@ -321,6 +405,38 @@ impl Shard {
                 Err("a refusal from someone who is not the block's master")
             }
             Body::Refused { target, why } => self.refused(block, target, why, io),
+            item => self.item(from, block, item, io),
+        }
+    }
+
+    /// A message about no block.
+    fn dispatch_view<F: Frames, O: Outlet>(
+        &mut self,
+        from: NodeId,
+        block: BlockId,
+        body: Body,
+        io: &mut Io<'_, F, O>,
+    ) -> Result<(), Fault> {
+        match body {
+            Body::Mark { blocks } => self.mark(from, blocks, io),
+            Body::Kept => self.kept(from, io),
+            Body::Opened => self.opened(from, io),
+            Body::Noted => self.noted(from, io),
+            Body::Accept => {
+                self.accept(io);
+                Ok(())
+            }
+            Body::Leaving => {
+                self.views.farewell(from);
+                self.send(from, BlockId(0), Body::Noted, io);
+                Ok(())
+            }
+            Body::More => {
+                self.views.streams.more(from)?;
+                self.flow(from, io);
+                Ok(())
+            }
+            item => self.item(from, block, item, io),
         }
     }
 
@@ -328,7 +444,7 @@ impl Shard {
         if to == self.config.me {
             self.inbox.push_back((block, body));
         } else {
-            let message = Message { epoch: self.config.epoch, block, body };
+            let message = Message { epoch: self.views.epoch, block, body };
             io.out.push(Action::Send { to, message });
         }
     }

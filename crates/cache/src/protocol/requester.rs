@@ -89,6 +89,10 @@ impl Shard {
 
     /// Sends a request for what the waiting sessions need.
     pub(super) fn ask<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+        if !self.may_ask(self.frames[slot].block) {
+            // It says when.
+            return;
+        }
         let frame = &mut self.frames[slot];
         assert!(
             frame.asked.is_none() && frame.leave == Leave::No,
@@ -109,7 +113,7 @@ impl Shard {
         io.frames.expect(Slot(slot as u32), frame.generation);
         let target = Target { slot: Slot(slot as u32), generation: frame.generation, id: self.ids };
         let (block, have) = (frame.block, frame.mode);
-        self.send(self.config.master(block), block, Body::Request { ask, have, target }, io);
+        self.send(self.master(block), block, Body::Request { ask, have, target }, io);
     }
 
     /// Asks for X where S is held and somebody waits for X.
@@ -163,7 +167,7 @@ impl Shard {
             unreachable!("called for grants")
         };
         let (slot, asked) = self.asked(block, target)?;
-        let master = self.config.master(block);
+        let master = self.master(block);
         let mode = self.frames[slot].mode;
         let fits = asked.ask == ask
             && match source {
@@ -211,6 +215,13 @@ impl Shard {
         result: Result<u64, ReadFault>,
         io: &mut Io<'_, F, O>,
     ) {
+        if self.frames[slot].disk == Disk::Discarding {
+            self.frames[slot].disk = Disk::Quiet;
+            if self.stopped.is_none() && self.may_ask(self.frames[slot].block) {
+                self.resume(slot, io);
+            }
+            return;
+        }
         let Disk::Reading { seq, ask, expect } = self.frames[slot].disk else {
             panic!("a read that nobody asked for is finished");
         };
@@ -224,7 +235,7 @@ impl Shard {
         let result = result
             .and_then(|found| if expect == 0 || found == expect { Ok(found) } else { Err(ReadFault::Stale) });
         let held = result.is_ok() && ask != Ask::Cr;
-        self.send(self.config.master(block), block, Body::Done { seq, held }, io);
+        self.send(self.master(block), block, Body::Done { seq, held }, io);
         match result {
             Ok(_) if ask == Ask::Cr => self.wake_private(slot, io),
             Ok(version) => {
@@ -260,7 +271,7 @@ impl Shard {
     }
 
     /// A consistent copy is there for its session.
-    fn wake_private<F, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+    pub(super) fn wake_private<F, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let waiter =
             self.waiters.pop_front(&mut self.frames[slot].waiters).expect("a private frame has its session");
         let result = Ok(Granted::Private(Slot(slot as u32)));

@@ -52,6 +52,8 @@ impl Shard {
             return;
         }
         self.inbox.clear();
+        (self.views.marks, self.views.rebuild, self.views.publishing) = (None, None, None);
+        self.views.streams.clear();
         let restless = self.frames.iter().filter(|frame| frame.is_held()).count() as u32;
         self.stopped = Some(Stopped { restless, announced: false });
         for set in 0..self.queues.len() {

@@ -1,6 +1,6 @@
 //! One shard, driven by hand: what went wrong once, and what the simulator cannot see.
 
-use plexus_base::{BlockId, Epoch, Nanos, NodeId, WorkerId};
+use plexus_base::{BlockId, Epoch, Incarnation, Nanos, NodeId, WorkerId};
 
 use super::*;
 
@@ -59,6 +59,19 @@ impl World {
         let World { log, pinned } = self;
         shard.handle(Nanos(0), event, &mut Hand(log, pinned), &mut Out(log));
         log.take()
+    }
+
+    fn view(&mut self, shard: &mut Shard, epoch: u32, members: &[(u8, u64)]) -> Vec<Did> {
+        let members = members.iter().map(|(node, life)| (NodeId(*node), Incarnation(*life))).collect();
+        let World { log, pinned } = self;
+        let view = Members { epoch: Epoch(epoch), members };
+        shard.view(Nanos(0), &view, &mut Hand(log, pinned), &mut Out(log));
+        log.take()
+    }
+
+    fn say(&mut self, shard: &mut Shard, from: u8, epoch: u32, body: Body) -> Vec<Did> {
+        let message = Message { epoch: Epoch(epoch), block: BlockId(0), body };
+        self.tell(shard, Event::Message { from: NodeId(from), message })
     }
 
     fn want(&mut self, shard: &mut Shard, ticket: u64, block: BlockId, ask: Ask) -> Vec<Did> {
@@ -194,10 +207,9 @@ fn a_turn_is_for_those_who_were_there_and_not_for_newcomers() {
 fn other_views_are_refused_or_kept_and_nonsense_is_named() {
     let (mut world, mut shard) = (World::default(), shard(4));
     let block = theirs().next().unwrap();
-    for (epoch, parked) in [(4, 0), (6, 1)] {
+    for epoch in [4, 6] {
         let message = Message { epoch: Epoch(epoch), block, body: Body::Evicted };
         assert!(world.tell(&mut shard, Event::Message { from: NodeId(1), message }).is_empty());
-        assert_eq!(shard.take_parked().len(), parked);
     }
     let nonsense = [
         Body::Evicted,
@@ -390,4 +402,49 @@ fn a_wrong_request_is_its_senders_fault_and_those_behind_it_are_served() {
     assert_eq!(faults(&did), [(2, "a request for what the requester holds already")]);
     assert!(matches!(sent(&did, 2)[..], [Body::Forward { ask: Ask::Cr, .. }]));
     assert!(shard.is_quiet());
+}
+
+/// A shard whose members change, of two nodes.
+fn shard_of_views() -> Shard {
+    let (me, worker) = (NodeId(0), WorkerId(0));
+    let epoch = Epoch(0);
+    Shard::new(Config { me, nodes: 2, worker, workers: 1, epoch, blocks: BLOCKS, sets: 1, ways: 4 })
+}
+
+#[test]
+fn who_has_no_view_yet_waits_for_it() {
+    let (mut world, mut shard) = (World::default(), shard_of_views());
+    assert_eq!(world.want(&mut shard, 1, BlockId(7), Ask::X), []);
+    let did = world.view(&mut shard, 1, &[(0, 1)]);
+    let reads = |did: &Did| matches!(did, Did::Other(Action::ReadDisk { block: BlockId(7), .. }));
+    assert!(did.iter().any(reads) && shard.is_open(), "{did:?}");
+}
+
+/// A session that is in stays in, one that waits gets what it waits for, and a message of a view to come waits for that.
+#[test]
+fn sessions_go_on_through_a_change_of_view() {
+    let (mut world, mut shard) = (World::default(), shard_of_views());
+    world.view(&mut shard, 1, &[(0, 1)]);
+    world.want(&mut shard, 1, BlockId(7), Ask::X);
+    let slot = Slot(shard.find(BlockId(7)).expect("a frame") as u32);
+    world.tell(&mut shard, Event::Read { slot, result: Ok(1) });
+    assert_eq!(world.want(&mut shard, 2, BlockId(7), Ask::X), [], "behind the writer");
+    assert_eq!(world.say(&mut shard, 1, 2, Body::Mark { blocks: true }), []);
+    let did = world.view(&mut shard, 2, &[(0, 1), (1, 4)]);
+    assert_eq!(sent(&did, 1), [Body::Mark { blocks: false }]);
+    assert!(!shard.is_open() && shard.holds(BlockId(7)).0 == Mode::X);
+    let did = world.say(&mut shard, 1, 2, Body::Mark { blocks: false });
+    // Half of all partitions move to the newcomer: more than may be said at once.
+    let mut said = sent(&did, 1);
+    while said.last() != Some(&Body::Reported { stays: true }) {
+        let more = sent(&world.say(&mut shard, 1, 2, Body::More), 1);
+        assert!(!more.is_empty(), "half of a report: {}", said.len());
+        said.extend(more);
+    }
+    assert!(said.len() > 1500, "{}", said.len());
+    assert!(world.idle(&mut shard, slot).contains(&Did::Pinned(Ticket(2))));
+    let did = world.say(&mut shard, 1, 2, Body::Reported { stays: false });
+    assert!(sent(&did, 1).ends_with(&[Body::Opened]), "{did:?}");
+    world.say(&mut shard, 1, 2, Body::Opened);
+    assert!(shard.is_open() && faults(&did).is_empty());
 }

@@ -20,7 +20,7 @@ pub fn check(cluster: &Cluster, block: BlockId) -> Result<(), Broken> {
     }
     let debts = debtors + passing + cluster.debts_under_way(block);
     let (last, disk) = (cluster.truth.last(block).version, cluster.disk.page(block).version);
-    if debts > 1 || debts == 0 && disk != last {
+    if debts > 1 || debts == 0 && disk != last && !cluster.changes.is_lost(block) {
         let what =
             format!("{debts} debts ({debtors} with nodes), the disk has version {disk}, the last is {last}");
         return Err(Broken::new("debt", block, what));

@@ -1,6 +1,7 @@
 //! A link delivers each message once, those of a kind and lane in the order sent, and none is left over: what was
 //! sent and what was delivered are equal counts at the end. (That credits are respected the link core checks itself, at the receiver.)
 
+use plexus_base::NodeId;
 use plexus_cache::protocol::Kind;
 
 use crate::{
@@ -34,7 +35,7 @@ impl Delivery {
             Kind::Forward => 1,
             Kind::Reply => 2,
         };
-        (pair * KINDS + kind) * LANES + usize::from(packet.put.is_some())
+        (pair * KINDS + kind) * LANES + usize::from(packet.blocks)
     }
 
     /// Numbers a packet that is sent.
@@ -42,6 +43,13 @@ impl Delivery {
         let stream = self.stream(from, to, packet);
         packet.number = self.sent[stream];
         self.sent[stream] += 1;
+    }
+
+    /// What is under way from one node to another is gone.
+    pub fn purge(&mut self, from: NodeId, to: NodeId) {
+        let pair = (from.index() * self.nodes + to.index()) * self.workers;
+        let streams = pair * KINDS * LANES..(pair + self.workers) * KINDS * LANES;
+        self.delivered[streams.clone()].copy_from_slice(&self.sent[streams]);
     }
 
     /// A packet is delivered.

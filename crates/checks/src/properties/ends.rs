@@ -1,6 +1,9 @@
 //! Every request ends: once everything is healed and no more is asked, the cluster comes to rest with nobody waiting.
 
-use crate::{cluster::Cluster, failure::Broken};
+use crate::{
+    cluster::{Cluster, Local},
+    failure::Broken,
+};
 
 /// Events that a run may have for each operation before it counts as one that never ends.
 pub const EVENTS_PER_OPERATION: u64 = 20_000;
@@ -23,6 +26,10 @@ pub fn check(cluster: &Cluster) -> Result<(), Broken> {
     for node in cluster.living().filter(|_| cluster.dead.is_none()) {
         if !cluster.locals_of(node).iter().all(|local| local.shard.is_quiet()) {
             return Err(Broken::general("ends", format!("a shard of node {node} is not at rest")));
+        }
+        let open = |local: &Local| local.shard.is_open() && local.shard.epoch() == cluster.epoch();
+        if !cluster.locals_of(node).iter().all(open) {
+            return Err(Broken::general("ends", format!("a shard of node {node} is not open")));
         }
     }
     Ok(())

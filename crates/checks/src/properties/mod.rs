@@ -9,5 +9,7 @@ pub mod ends;
 pub mod exclusive;
 pub mod latest;
 pub mod lost;
+pub mod named;
 pub mod sums;
 pub mod turns;
+pub mod union;

@@ -29,6 +29,11 @@ impl Turns {
         self.0.retain(|(_, _, waits)| *waits != session);
     }
 
+    /// At worker `at`, what was ordered is void.
+    pub fn void(&mut self, at: usize) {
+        self.0.retain(|(place, _, _)| *place != at);
+    }
+
     /// Worker `at` gives the block, or X, away.
     ///
     /// # Errors

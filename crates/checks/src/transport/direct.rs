@@ -19,6 +19,7 @@ pub struct Direct {
     bulk_delay: plexus_sim::Delay,
     network: Network<(Packet, bool)>,
     waiting: Vec<[VecDeque<Packet>; LANES]>,
+    slots: usize,
 }
 
 impl Direct {
@@ -31,13 +32,13 @@ impl Direct {
             network.add(LANES, params.slots, params.prompt);
         }
         let waiting = (0..paths.count()).map(|_| Default::default()).collect();
-        let (lane_for_each_kind, bulk_delay) = (params.lane_for_each_kind, params.bulk);
-        Self { paths, lane_for_each_kind, bulk_delay, network, waiting }
+        let (lane_for_each_kind, bulk_delay, slots) = (params.lane_for_each_kind, params.bulk, params.slots);
+        Self { paths, lane_for_each_kind, bulk_delay, network, waiting, slots }
     }
 
     fn lane(&self, packet: &Packet) -> usize {
         match packet.kind {
-            _ if packet.put.is_some() => LANES - 1,
+            _ if packet.blocks => LANES - 1,
             Kind::Request if self.lane_for_each_kind => 1,
             Kind::Reply if self.lane_for_each_kind => 2,
             _ => 0,
@@ -62,7 +63,8 @@ impl Direct {
             if early && let Some(put) = packet.put {
                 step.out.push(Arrival::Land(to, put));
             }
-            step.engine.schedule(after, Some(to.node.index()), Ev::Net(NetEvent::Arrived(path, lane)));
+            let owner = step.owners[to.node.index()];
+            step.engine.schedule(after, Some(owner), Ev::Net(NetEvent::Arrived(path, lane)));
         }
     }
 }
@@ -90,7 +92,8 @@ impl Transport for Direct {
                 step.out.push(Arrival::Message { to, from: from.node, packet });
                 if !self.waiting[path][lane].is_empty() {
                     let after = step.engine.random.between(50, 500);
-                    step.engine.schedule(after, Some(from.node.index()), Ev::Net(NetEvent::Room(path, lane)));
+                    let owner = step.owners[from.node.index()];
+                    step.engine.schedule(after, Some(owner), Ev::Net(NetEvent::Room(path, lane)));
                 }
             }
             _ => {}
@@ -103,6 +106,17 @@ impl Transport for Direct {
             Ok(())
         } else {
             Err(format!("{waiting} packets wait for room"))
+        }
+    }
+
+    fn purge(&mut self, from: NodeId, to: NodeId) {
+        for path in 0..self.waiting.len() {
+            let (start, end) = self.paths.ends(path);
+            if (start.node, end.node) == (from, to) {
+                self.waiting[path].iter_mut().for_each(VecDeque::clear);
+                self.network.cut(PathId(path));
+                self.network.restore(PathId(path), self.slots);
+            }
         }
     }
 

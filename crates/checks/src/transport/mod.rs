@@ -32,6 +32,8 @@ pub struct Packet {
     pub kind: Kind,
     /// The block.
     pub put: Option<Put>,
+    /// It goes on the lane for blocks.
+    pub blocks: bool,
     /// Its place among the packets of its kind and lane from one worker to another.
     pub number: u64,
 }
@@ -115,6 +117,8 @@ pub struct Step<'a> {
     pub engine: &'a mut Engine<Ev>,
     /// Where it goes.
     pub out: &'a mut Vec<Arrival>,
+    /// By node: the owner of the events of its life.
+    pub owners: &'a [usize],
 }
 
 /// The way between workers. Delivers each packet once, those of a lane in the order sent, a put before its message.
@@ -138,6 +142,9 @@ pub trait Transport {
     /// # Errors
     /// What is still under way.
     fn rest(&self) -> Result<(), String>;
+
+    /// What is under way from one node to another is gone, and the way is free.
+    fn purge(&mut self, from: NodeId, to: NodeId);
 
     /// A node is dead: part of what it sent is gone.
     fn node_died(&mut self, engine: &mut Engine<Ev>, node: NodeId);

@@ -19,7 +19,6 @@ mod rails;
 mod stat;
 mod status;
 mod up;
-mod vote;
 mod wait_for;
 
 use clap::Subcommand;
@@ -68,11 +67,9 @@ pub(crate) enum Command {
     Key(key::Args),
     /// Start every node of a cluster that belongs on this machine.
     Up(up::Args),
-    /// Run one node in the foreground; or have one belong to the cluster, or not any more.
+    /// Run one node in the foreground.
     Node(node::Args),
-    /// Add and remove voting files while the cluster runs.
-    Vote(vote::Args),
-    /// Show the nodes of a cluster: members, votes, rails, blocks.
+    /// Show the nodes of a cluster: members, epoch, rails, blocks.
     Status(status::Args),
     /// Write everything back and end every node of a cluster on this machine.
     Down(down::Args),
@@ -105,7 +102,6 @@ impl Command {
             Self::Key(args) => key::run(args),
             Self::Up(args) => up::run(args),
             Self::Node(args) => node::run(args),
-            Self::Vote(args) => vote::run(args),
             Self::Status(args) => status::run(args),
             Self::Down(args) => down::run(args),
             Self::Lock(args) => lock::run(args),

@@ -73,7 +73,7 @@ impl Linked {
         let mut linked = Self { paths, rails, ends, pace: PACE, retains, dead: None, lost: 0 };
         for path in 0..paths.count() {
             for rail in 0..linked.rails.count() {
-                linked.attach(&mut Step { engine, out: &mut Vec::new() }, path, rail, 1);
+                linked.attach(&mut Step { engine, out: &mut Vec::new(), owners: &[] }, path, rail, 1);
             }
             let (from, to) = paths.ends(path);
             if from.node < to.node {
@@ -343,7 +343,7 @@ impl Transport for Linked {
     fn send(&mut self, step: &mut Step<'_>, from: Port, to: Port, packet: Packet) {
         let path = self.paths.between(from, to);
         self.keep_ticking(step.engine, path);
-        let lane = if packet.put.is_some() { Lane::Bulk } else { Lane::Prompt };
+        let lane = if packet.blocks { Lane::Bulk } else { Lane::Prompt };
         let span = packet.put.map(|put| {
             let at = u64::from(put.slot.0);
             Span { window: 0, from: at, to: at + 1 }
@@ -386,6 +386,10 @@ impl Transport for Linked {
 
     fn rails_lost(&self) -> u64 {
         self.lost
+    }
+
+    fn purge(&mut self, _from: NodeId, _to: NodeId) {
+        unreachable!("members change where paths lose nothing");
     }
 
     fn node_died(&mut self, engine: &mut Engine<Ev>, node: NodeId) {

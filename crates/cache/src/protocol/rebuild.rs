@@ -1,0 +1,395 @@
+//! A change of view, as a master sees it: who holds what is rebuilt from what all members report, what is lost is named, then it opens.
+//!
+//! **What is certain.** Each member reports after all marks have come to it, so what is reported held is all that is held, and nothing newer is under
+//! way. Copies that are held are the latest version, whatever became of the nodes through which they came.
+//!
+//! **Debt.** Whoever owes reports it. If nobody does and the disk may be older than every copy, the debt went down with a node or with a
+//! message: one of the holders owes it from now on.
+//!
+//! **What is lost.** A block that nobody holds is as the disk has it, unless it was with a node that is gone: which of them may have been, the last master
+//! knew. If it lives it names them (*doubts*). If it is gone itself, or the view in which it may have opened is all that is
+//! known of it, no block of the partition is certain (*orphaned*): the latest such view counts, against the latest in which one that lives says that it
+//! opened. A node that took leave granted nothing since and everything of its own was handed back: nothing is lost with it, unless another died.
+//!
+//! **Telling.** What is lost is told to all members and on record with each before the master opens, so any of them can be master after it. The same
+//! way it is taken back when it is accepted.
+
+use std::collections::HashMap;
+
+use plexus_base::{BlockId, Epoch, NodeId, NodeSet};
+
+use super::{
+    Action, Body, Frames, Io, Lost, Mode, Outlet, Shard,
+    directory::Fault,
+    hasher::Fixed,
+    lost::Run,
+    views::{Farewell, Views},
+};
+
+/// What members said about one block.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    holders: NodeSet,
+    exclusive: bool,
+    owed: bool,
+    /// The disk has what is held.
+    current: bool,
+}
+
+/// What members have reported of what is mastered here.
+#[derive(Debug)]
+pub(super) struct Rebuild {
+    /// Members that have not reported everything.
+    awaited: NodeSet,
+    held: HashMap<BlockId, Seen, Fixed>,
+    doubts: Vec<(BlockId, Epoch)>,
+    /// By place: the last view in which one who lives opened it, and in which one may have who is gone.
+    places: Vec<(Epoch, Epoch)>,
+    /// What those know to be lost who were members before, if there are any.
+    lost: Option<Lost>,
+    /// And what newcomers found on record.
+    recorded: Lost,
+}
+
+impl Rebuild {
+    pub(super) fn new(members: NodeSet, places: usize) -> Self {
+        Self {
+            awaited: members,
+            held: HashMap::default(),
+            doubts: Vec::new(),
+            places: vec![(Epoch(0), Epoch(0)); places],
+            lost: None,
+            recorded: Lost::default(),
+        }
+    }
+
+    fn hold(
+        &mut self,
+        from: NodeId,
+        block: BlockId,
+        (mode, owed, behind): (Mode, bool, bool),
+    ) -> Result<(), Fault> {
+        if mode == Mode::N {
+            return Err("a block that is held in no mode");
+        }
+        let seen = self.held.entry(block).or_insert(Seen {
+            holders: NodeSet::EMPTY,
+            exclusive: false,
+            owed: false,
+            current: false,
+        });
+        if seen.holders.contains(from) {
+            return Err("a block that is held twice by one node");
+        }
+        if !seen.holders.is_empty() && (seen.exclusive || mode == Mode::X) {
+            return Err("X that is not alone");
+        }
+        if seen.owed && owed {
+            return Err("two nodes owed the write-back of one block");
+        }
+        seen.holders.insert(from);
+        seen.exclusive |= mode == Mode::X;
+        seen.owed |= owed;
+        seen.current |= !owed && !behind;
+        Ok(())
+    }
+
+    /// Whether the last who may have opened the place is gone.
+    fn is_orphaned(&self, place: usize) -> bool {
+        let (opened, orphaned) = self.places[place];
+        orphaned > opened
+    }
+}
+
+/// What is said to all members before it is so; who has not got it on record.
+#[derive(Debug)]
+pub(super) struct Publishing {
+    awaited: NodeSet,
+}
+
+const UNASKED: Fault = "a report that nobody waits for";
+
+impl Shard {
+    /// An item of a report, or of what a master publishes.
+    pub(super) fn item<F: Frames, O: Outlet>(
+        &mut self,
+        from: NodeId,
+        block: BlockId,
+        item: Body,
+        io: &mut Io<'_, F, O>,
+    ) -> Result<(), Fault> {
+        if from != self.config.me && self.views.streams.took(from) {
+            self.send(from, BlockId(0), Body::More, io);
+        }
+        match item {
+            Body::Owe => return self.owe(from, block),
+            Body::Published => {
+                self.published(from, io);
+                return Ok(());
+            }
+            Body::Lost { partition, last } => {
+                return self.name_lost(from, Run { partition, first: block, last });
+            }
+            _ => {}
+        }
+        let own = self.master(block) == self.config.me;
+        let workers = u16::from(self.config.workers);
+        let rebuild = self.views.rebuild.as_mut().filter(|rebuild| rebuild.awaited.contains(from));
+        let rebuild = rebuild.ok_or(UNASKED)?;
+        match item {
+            Body::Held { .. } | Body::Doubt { .. } if !own => Err("a report for another master"),
+            Body::Held { mode, owed, behind } => rebuild.hold(from, block, (mode, owed, behind)),
+            Body::Doubt { opened } => {
+                rebuild.doubts.push((block, opened));
+                Ok(())
+            }
+            Body::Place { partition, opened, orphaned } => {
+                if partition.worker(self.config.workers) != self.config.worker {
+                    return Err("a message for another worker");
+                }
+                let known = &mut rebuild.places[usize::from(partition.0 / workers)];
+                *known = (known.0.max(opened), known.1.max(orphaned));
+                Ok(())
+            }
+            Body::Reported { stays } => {
+                rebuild.awaited.remove(from);
+                let known = std::mem::take(&mut self.views.arriving[from.index()]);
+                if stays { rebuild.lost.get_or_insert_default() } else { &mut rebuild.recorded }.join(&known);
+                if rebuild.awaited.is_empty() {
+                    self.resolve(io);
+                }
+                Ok(())
+            }
+            _ => unreachable!("called for items"),
+        }
+    }
+
+    /// A run of lost blocks: of a report until that ends, then of what a master publishes.
+    fn name_lost(&mut self, from: NodeId, run: Run) -> Result<(), Fault> {
+        if run.partition.worker(self.config.workers) != self.config.worker
+            || run.first > run.last
+            || run.last.0 >= self.config.blocks
+        {
+            return Err("lost blocks that do not exist");
+        }
+        let reports = self.views.rebuild.as_ref().is_some_and(|rebuild| rebuild.awaited.contains(from));
+        let master = if reports { self.config.me } else { from };
+        if self.views.master(run.partition) != master {
+            return Err("lost blocks of another master");
+        }
+        self.views.arriving[from.index()].insert(run);
+        Ok(())
+    }
+
+    /// Everybody has reported: works out what is lost and who owes, and says so.
+    fn resolve<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+        let me = self.config.me;
+        let mut rebuild = self.views.rebuild.take().expect("called when all have reported");
+        let was_known =
+            rebuild.lost.as_ref().is_some_and(|lost| !lost.is_empty()) || !rebuild.recorded.is_empty();
+        let recorded = std::mem::take(&mut rebuild.recorded);
+        // Newcomers may have on record what was accepted since; where all are, it is what there is.
+        let mut lost = rebuild.lost.take().unwrap_or(recorded);
+        for partition in self.partitions().filter(|partition| self.views.master(*partition) == me) {
+            let place = self.views.place(partition);
+            if rebuild.is_orphaned(place) && self.config.blocks > 0 {
+                lost.insert(Run { partition, first: BlockId(0), last: BlockId(self.config.blocks - 1) });
+            }
+        }
+        for (block, opened) in &rebuild.doubts {
+            if rebuild.places[self.views.place(block.partition())].0 == *opened {
+                lost.insert_block(*block);
+            }
+        }
+        let mut held: Vec<(BlockId, Seen)> = rebuild.held.drain().collect();
+        held.sort_unstable_by_key(|(block, _)| *block);
+        for (block, version) in self.views.past.versions() {
+            let place = self.views.place(block.partition());
+            let mine = self.master(block) == me && rebuild.places[place].0 == self.views.opened[place];
+            if mine && !rebuild.is_orphaned(place) && !lost.contains(block) {
+                self.directory.restore(block, NodeSet::EMPTY, false, (false, version));
+            }
+        }
+        let mut owes = Vec::new();
+        for (block, Seen { holders, exclusive, owed, current }) in held {
+            lost.remove(block);
+            self.directory.restore(block, holders, exclusive, (!exclusive && current, 0));
+            if !exclusive && !owed && !current {
+                owes.push((block, holders.lowest().expect("somebody reported it")));
+            }
+        }
+        // Kept until it opens: messages must not be taken for reports any more.
+        self.views.rebuild = Some(rebuild);
+        if lost.is_empty() && !was_known && owes.is_empty() {
+            return self.open(io);
+        }
+        let members = self.views.members;
+        self.views.publishing = Some(Publishing { awaited: members });
+        for (block, node) in owes {
+            self.say(node, block, Body::Owe, io);
+        }
+        members.iter().for_each(|node| self.publish(node, &lost, io));
+    }
+
+    /// Tells a member what is lost of what is mastered here.
+    fn publish<F, O: Outlet>(&mut self, to: NodeId, lost: &Lost, io: &mut Io<'_, F, O>) {
+        for Run { partition, first, last } in lost.runs() {
+            self.say(to, first, Body::Lost { partition, last }, io);
+        }
+        self.say(to, BlockId(0), Body::Published, io);
+    }
+
+    /// A master has said what is lost: it is told when that is on record.
+    fn published<F, O: Outlet>(&mut self, master: NodeId, io: &mut Io<'_, F, O>) {
+        if self.replace_lost(master, io) {
+            self.views.records.push((self.views.recorded, master));
+        } else {
+            self.send(master, BlockId(0), Body::Kept, io);
+        }
+    }
+
+    /// Takes what has come from a master; whether that changed anything.
+    fn replace_lost<F, O: Outlet>(&mut self, master: NodeId, io: &mut Io<'_, F, O>) -> bool {
+        let Views { lost, arriving, .. } = &mut self.views;
+        let mut next = lost.clone();
+        let named = std::mem::take(&mut arriving[master.index()]);
+        let views = &self.views;
+        next.remove_partitions(|partition| views.master(partition) == master);
+        next.join(&named);
+        if next == self.views.lost {
+            return false;
+        }
+        self.views.lost = next;
+        self.views.recorded += 1;
+        io.out.push(Action::RecordLost { seq: self.views.recorded });
+        true
+    }
+
+    /// What was lost up to `seq` is on record.
+    pub(super) fn lost_recorded<F, O: Outlet>(&mut self, seq: u64, io: &mut Io<'_, F, O>) {
+        let (done, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.views.records).into_iter().partition(|(needs, _)| *needs <= seq);
+        self.views.records = waiting;
+        for (_, master) in done {
+            self.send(master, BlockId(0), Body::Kept, io);
+        }
+    }
+
+    /// A member has on record what was published.
+    pub(super) fn kept<F: Frames, O: Outlet>(
+        &mut self,
+        from: NodeId,
+        io: &mut Io<'_, F, O>,
+    ) -> Result<(), Fault> {
+        let publishing = self.views.publishing.as_mut().ok_or("a record that nobody asked for")?;
+        if !publishing.awaited.remove(from) {
+            return Err("a record that nobody asked for");
+        }
+        if publishing.awaited.is_empty() {
+            self.views.publishing = None;
+            if self.views.rebuild.is_some() {
+                self.open(io);
+            } else {
+                // Accepted: every other member has it on record that nothing is lost here.
+                self.replace_lost(self.config.me, io);
+            }
+        }
+        Ok(())
+    }
+
+    fn open<F, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+        let me = self.config.me;
+        self.views.rebuild = None;
+        let views = &mut self.views;
+        views.open_own(me);
+        let epoch = views.epoch;
+        for node in views.members.iter() {
+            self.send(node, BlockId(0), Body::Opened, io);
+        }
+        io.out.push(Action::Open { epoch });
+    }
+
+    /// The debt of a block went down with a node: it is this node's.
+    fn owe(&mut self, from: NodeId, block: BlockId) -> Result<(), Fault> {
+        const FAULT: Fault = "a debt of a block that is not held behind the disk";
+        if from != self.master(block) || self.views.open.contains(from) {
+            return Err("a debt from someone who may not give one");
+        }
+        let slot = self.find(block).ok_or(FAULT)?;
+        let frame = &mut self.frames[slot];
+        if !frame.is_held() || frame.mode != Mode::S || frame.owed || !frame.behind {
+            return Err(FAULT);
+        }
+        frame.owed = true;
+        self.counts.debts_taken += 1;
+        Ok(())
+    }
+
+    /// What is lost is taken as it is: here, and at all other masters.
+    pub(super) fn accept_lost<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+        if !self.views.all_open() {
+            return;
+        }
+        for node in self.views.members.iter() {
+            self.send(node, BlockId(0), Body::Accept, io);
+        }
+    }
+
+    /// Of what is mastered here nothing is lost any more, once every other member has that on record.
+    pub(super) fn accept<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+        let me = self.config.me;
+        let views = &self.views;
+        let any = views.lost.runs().any(|run| views.master(run.partition) == me);
+        if !any || views.publishing.is_some() || !views.open.contains(me) {
+            return;
+        }
+        let others = views.members.without(me);
+        if others.is_empty() {
+            self.replace_lost(me, io);
+            return;
+        }
+        self.views.publishing = Some(Publishing { awaited: others });
+        others.iter().for_each(|node| self.publish(node, &Lost::default(), io));
+    }
+
+    /// Takes leave as soon as nothing is under way that others would have to know of. Blocks that it gave away last must have arrived
+    /// before it goes: they are nowhere else.
+    pub(super) fn take_leave<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+        let ready =
+            self.views.leaving == Farewell::Wanted && self.sweeps.hands_back() && self.stopped.is_none();
+        if !ready || !self.views.all_open() || !self.views.past.is_empty() {
+            return;
+        }
+        if self.frames.iter().any(|frame| frame.usage != super::Usage::Free) {
+            return;
+        }
+        self.directory.closing = true;
+        if self.directory.converts() {
+            return;
+        }
+        let others = self.views.members.without(self.config.me);
+        self.views.leaving = Farewell::Said(others);
+        for node in others.iter() {
+            self.send_behind(node, Body::Leaving, io);
+        }
+        self.left(io);
+    }
+
+    /// A member knows that this node leaves.
+    pub(super) fn noted<F, O: Outlet>(&mut self, from: NodeId, io: &mut Io<'_, F, O>) -> Result<(), Fault> {
+        if let Farewell::Said(awaited) = &mut self.views.leaving
+            && awaited.remove(from)
+        {
+            self.left(io);
+            return Ok(());
+        }
+        Err("an answer to a farewell that was not said")
+    }
+
+    fn left<F, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+        if self.views.leaving == Farewell::Said(NodeSet::EMPTY) {
+            self.views.leaving = Farewell::Done;
+            io.out.push(Action::MayLeave);
+        }
+    }
+}

@@ -1,0 +1,499 @@
+//! A change of view, as every member sees it: what is under way lands, all say what they hold, and ask again.
+//!
+//! 1. The view comes ([`Shard::view`]). Nothing is asked or ordered any more; orders that were not obeyed are forgotten, reads that were granted are
+//!    worth nothing. Sessions go on with what is held here. Each member sends each other a [`Body::Mark`] on both lanes.
+//! 2. A block that a survivor gave away arrives ahead of its mark and is taken: it may be the only copy. So is `Evicted`, ahead of the mark among the
+//!    forwards: whose answer has not come by then still holds the block, if its master lives. With all marks in
+//!    (*settled*) nothing can come into any frame, and what is held here stays as it is until it is ordered.
+//! 3. Each tells the masters of the new view what it holds of their blocks, what it knew as a master that matters still, and which blocks
+//!    it knows to be lost. What masters do with that is in [`super::rebuild`].
+//! 4. A master that says [`Body::Opened`] is asked again by who still waits.
+//!
+//! Everything between settled members belongs to one epoch: a master opens when all have settled, and a member that was not handed some view
+//! let none of the others settle in it. So of older messages only those of the view settled last are worth anything.
+
+use plexus_base::{BlockId, Epoch, Incarnation, NodeId, NodeSet, Partition};
+use plexus_membership::partitions::Members;
+
+use super::{
+    Action, Ask, Body, Config, Frames, Io, Lost, Message, Mode, Outlet, Shard, Slot, Source,
+    directory::Fault,
+    frame::{Disk, Leave, Order, Usage},
+    lost::Run,
+    past::Past,
+    rebuild::{Publishing, Rebuild},
+    streams::Streams,
+};
+
+/// Messages of one sender of a newer view that are kept until it comes: the marks, and what little may follow them.
+const PARKED_MAX: usize = 8;
+
+/// A view in which this node had all marks: from then on its masters may have opened.
+#[derive(Debug)]
+struct Settled {
+    epoch: Epoch,
+    masters: Vec<NodeId>,
+    /// Who of its members is gone since.
+    gone: NodeSet,
+}
+
+/// Marks that have not come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Marks {
+    forwards: NodeSet,
+    blocks: NodeSet,
+}
+
+/// The views, as far as this shard has got with them.
+#[derive(Debug)]
+pub(super) struct Views {
+    pub(super) epoch: Epoch,
+    pub(super) members: NodeSet,
+    lives: Vec<(NodeId, Incarnation)>,
+    /// By place.
+    masters: Vec<NodeId>,
+    workers: u8,
+    /// Masters that may be asked.
+    pub(super) open: NodeSet,
+    pub(super) marks: Option<Marks>,
+    /// Those since all masters were last open, the latest last.
+    settled: Vec<Settled>,
+    /// Who is gone since the last of them.
+    gone: NodeSet,
+    /// Somebody who had not taken leave is gone since all masters were last open.
+    died: bool,
+    /// Who has taken leave.
+    leavers: NodeSet,
+    /// By place: the view in which this node opened it, if nobody else is known to have done so later.
+    pub(super) opened: Vec<Epoch>,
+    pub(super) past: Past,
+    pub(super) rebuild: Option<Rebuild>,
+    pub(super) publishing: Option<Publishing>,
+    pub(super) streams: Streams,
+    /// What is lost, as its masters have said.
+    pub(super) lost: Lost,
+    /// What masters are saying.
+    pub(super) arriving: Vec<Lost>,
+    /// The last record asked for.
+    pub(super) recorded: u64,
+    /// Masters that wait for a record.
+    pub(super) records: Vec<(u64, NodeId)>,
+    pub(super) leaving: Farewell,
+    parked: Vec<(NodeId, Message)>,
+}
+
+/// How far this node is with leaving.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Farewell {
+    Stays,
+    /// To be said as soon as nothing is under way.
+    Wanted,
+    /// Said; these have not answered.
+    Said(NodeSet),
+    Done,
+}
+
+impl Views {
+    pub(super) fn new(config: &Config) -> Self {
+        let workers = u16::from(config.workers);
+        let own = |partition: &Partition| partition.worker(config.workers) == config.worker;
+        let places = usize::from(Partition::COUNT.div_ceil(workers));
+        let fixed = config.epoch > Epoch(0);
+        let masters = (0..Partition::COUNT).map(Partition).filter(own);
+        let members = if fixed { NodeSet::first(config.nodes) } else { NodeSet::EMPTY };
+        Self {
+            epoch: config.epoch,
+            members,
+            lives: Vec::new(),
+            masters: masters
+                .map(|partition| if fixed { partition.master(config.nodes) } else { config.me })
+                .collect(),
+            workers: config.workers,
+            open: members,
+            marks: None,
+            settled: Vec::new(),
+            gone: NodeSet::EMPTY,
+            died: false,
+            leavers: NodeSet::EMPTY,
+            opened: vec![Epoch(0); places],
+            past: Past::default(),
+            rebuild: None,
+            publishing: None,
+            streams: Streams::new(usize::from(config.nodes)),
+            lost: Lost::default(),
+            arriving: vec![Lost::default(); usize::from(config.nodes)],
+            recorded: 0,
+            records: Vec::new(),
+            leaving: Farewell::Stays,
+            parked: Vec::new(),
+        }
+    }
+
+    pub(super) fn place(&self, partition: Partition) -> usize {
+        usize::from(partition.0 / u16::from(self.workers))
+    }
+
+    pub(super) fn master(&self, partition: Partition) -> NodeId {
+        self.masters[self.place(partition)]
+    }
+
+    /// The last view in which one may have opened the place who is gone; 0: none.
+    fn orphaned(&self, place: usize) -> Epoch {
+        let gone = self.settled.iter().filter(|view| view.gone.contains(view.masters[place]));
+        let last = gone.map(|view| view.epoch).max().filter(|_| self.died);
+        last.unwrap_or(Epoch(0))
+    }
+
+    /// All that `me` masters is known in this view.
+    pub(super) fn open_own(&mut self, me: NodeId) {
+        for (opened, master) in self.opened.iter_mut().zip(&self.masters) {
+            if *master == me {
+                *opened = self.epoch;
+            }
+        }
+        let Self { past, masters, workers, .. } = self;
+        let place = |block: BlockId| usize::from(block.partition().0 / u16::from(*workers));
+        past.retain(|block| masters[place(block)] != me);
+    }
+
+    /// A member has taken leave of this one.
+    pub(super) fn farewell(&mut self, leaver: NodeId) {
+        self.leavers.insert(leaver);
+    }
+
+    /// Whether everything is granted again.
+    pub(super) fn all_open(&self) -> bool {
+        !self.members.is_empty() && self.open == self.members
+    }
+}
+
+impl Shard {
+    /// The node that masters `block`.
+    #[must_use]
+    pub fn master(&self, block: BlockId) -> NodeId {
+        self.views.master(block.partition())
+    }
+
+    /// The partitions of this worker.
+    pub(super) fn partitions(&self) -> impl Iterator<Item = Partition> + use<> {
+        let (worker, workers) = (self.config.worker, self.config.workers);
+        (0..Partition::COUNT).map(Partition).filter(move |partition| partition.worker(workers) == worker)
+    }
+
+    /// Whether the master of `block` may be asked.
+    pub(super) fn may_ask(&self, block: BlockId) -> bool {
+        self.views.open.contains(self.master(block))
+    }
+
+    /// Takes up the next view.
+    pub(super) fn change<F: Frames, O: Outlet>(&mut self, view: &Members, io: &mut Io<'_, F, O>) {
+        let me = self.config.me;
+        assert!(self.config.epoch == Epoch(0), "a view for a shard that was made with its only one");
+        assert!(view.epoch > self.views.epoch, "{:?} after {:?}", view.epoch, self.views.epoch);
+        assert!(view.life(me).is_some(), "a view without this node");
+        let views = &mut self.views;
+        let gone: NodeSet = views
+            .lives
+            .iter()
+            .filter(|(node, life)| view.life(*node) != Some(*life))
+            .map(|(node, _)| *node)
+            .collect();
+        if views.open.contains(me) {
+            views.past.take(self.directory.known());
+        }
+        self.directory.clear();
+        views.past.without(gone);
+        views.gone = views.gone.iter().chain(gone.iter()).collect();
+        for node in gone.iter() {
+            views.died |= !views.leavers.remove(node);
+            views.settled.iter_mut().for_each(|settled| settled.gone.insert(node));
+        }
+
+        views.epoch = view.epoch;
+        views.lives.clone_from(&view.members);
+        views.members = view.members.iter().map(|(node, _)| *node).collect();
+        assert!(
+            views.members.iter().all(|node| node.0 < self.config.nodes),
+            "nodes that the cluster can have"
+        );
+        let own = (0..Partition::COUNT).map(Partition);
+        let own = own.filter(|partition| partition.worker(self.config.workers) == self.config.worker);
+        views.masters = own.map(|partition| view.master(partition)).collect();
+        views.open = NodeSet::EMPTY;
+        let others = views.members.without(me);
+        views.marks = Some(Marks { forwards: others, blocks: others });
+        views.rebuild = Some(Rebuild::new(views.members, views.masters.len()));
+        views.publishing = None;
+        views.streams.clear();
+        views.arriving.fill(Lost::default());
+        views.records.clear();
+        if views.leaving != Farewell::Stays {
+            views.leaving = Farewell::Wanted;
+        }
+        self.counts.views += 1;
+
+        (0..self.frames.len()).for_each(|slot| self.suspend(slot, io));
+        for node in others.iter() {
+            self.send(node, BlockId(0), Body::Mark { blocks: false }, io);
+            self.send_behind(node, Body::Mark { blocks: true }, io);
+        }
+        for (from, message) in std::mem::take(&mut self.views.parked) {
+            if message.epoch >= view.epoch {
+                self.arrived(from, message, io);
+            }
+        }
+        self.settle_view(io);
+    }
+
+    /// Sends behind all blocks that went to the node.
+    pub(super) fn send_behind<F, O: Outlet>(&self, to: NodeId, body: Body, io: &mut Io<'_, F, O>) {
+        let message = Message { epoch: self.views.epoch, block: BlockId(0), body };
+        io.out.push(Action::SendBehind { to, message });
+    }
+
+    /// What was ordered or granted in an earlier view and is not done yet never will be.
+    fn suspend<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+        let frame = &mut self.frames[slot];
+        if let Disk::Reading { .. } = frame.disk {
+            frame.disk = Disk::Discarding;
+        }
+        let mut forgot = false;
+        while self.orders.remove_first(&mut frame.orders, |order| *order != Order::Save).is_some() {
+            forgot = true;
+        }
+        if forgot {
+            frame.turn = None;
+            self.settle(slot, io);
+        }
+    }
+
+    /// A message of a view that has not come.
+    pub(super) fn park<F, O: Outlet>(&mut self, from: NodeId, message: Message, io: &mut Io<'_, F, O>) {
+        self.counts.new_epoch += 1;
+        let parked = &mut self.views.parked;
+        let newest = parked.iter().filter(|(node, _)| *node == from).map(|(_, kept)| kept.epoch).max();
+        if newest.is_some_and(|newest| newest > message.epoch) {
+            return;
+        }
+        // It will never settle in a view that its sender has left behind.
+        parked.retain(|(node, kept)| *node != from || kept.epoch == message.epoch);
+        if parked.iter().filter(|(node, _)| *node == from).count() < PARKED_MAX {
+            parked.push((from, message));
+        } else {
+            self.fault(from, "more messages of a view to come than can be kept", io);
+        }
+    }
+
+    /// A message of an earlier view: good only if it is from the one settled last, on a lane whose mark has not come,
+    /// and brings a block or says that one is gone.
+    pub(super) fn older<F: Frames, O: Outlet>(
+        &mut self,
+        from: NodeId,
+        Message { epoch, block, body }: Message,
+        io: &mut Io<'_, F, O>,
+    ) {
+        let mut done = false;
+        if let (Some(marks), Some(last)) = (self.views.marks, self.views.settled.last())
+            && last.epoch == epoch
+            && !last.gone.contains(from)
+        {
+            let place = self.views.place(block.partition());
+            let was_master = last.masters.get(place) == Some(&from);
+            done = match body {
+                Body::Evicted if marks.forwards.contains(from) && was_master => {
+                    self.evicted(block, io).is_ok()
+                }
+                Body::Grant { .. } if marks.blocks.contains(from) => self.landed(block, body, io),
+                _ => false,
+            };
+        }
+        if done {
+            self.counts.late += 1;
+        } else {
+            self.counts.old_epoch += 1;
+        }
+    }
+
+    /// A block that was given away in the last view; whether it was awaited.
+    fn landed<F: Frames, O: Outlet>(&mut self, block: BlockId, grant: Body, io: &mut Io<'_, F, O>) -> bool {
+        let Body::Grant { ask, target, source: Source::Data, owed, behind, .. } = grant else { return false };
+        let Ok((slot, asked)) = self.asked(block, target) else { return false };
+        if asked.ask != ask || self.frames[slot].mode != Mode::N {
+            return false;
+        }
+        self.answered(slot, io);
+        if ask == Ask::Cr {
+            self.wake_private(slot, io);
+            return true;
+        }
+        self.grants += 1;
+        let frame = &mut self.frames[slot];
+        (frame.mode, frame.granted) = (ask.mode(), self.grants);
+        (frame.owed, frame.behind) = (owed, behind);
+        self.settle(slot, io);
+        true
+    }
+
+    /// A mark came.
+    pub(super) fn mark<F: Frames, O: Outlet>(
+        &mut self,
+        from: NodeId,
+        blocks: bool,
+        io: &mut Io<'_, F, O>,
+    ) -> Result<(), Fault> {
+        let marks = self.views.marks.as_mut().ok_or("a mark that is not awaited")?;
+        let awaited = if blocks { &mut marks.blocks } else { &mut marks.forwards };
+        if !awaited.remove(from) {
+            return Err("a mark that is not awaited");
+        }
+        self.settle_view(io);
+        Ok(())
+    }
+
+    /// With all marks in, what is held here is certain: says it.
+    fn settle_view<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+        if !self.views.marks.is_some_and(|marks| marks.forwards.is_empty() && marks.blocks.is_empty()) {
+            return;
+        }
+        self.views.marks = None;
+        (0..self.frames.len()).for_each(|slot| self.conclude(slot, io));
+        self.report_all(io);
+        let views = &mut self.views;
+        views.gone = NodeSet::EMPTY;
+        views.settled.push(Settled {
+            epoch: views.epoch,
+            masters: views.masters.clone(),
+            gone: NodeSet::EMPTY,
+        });
+    }
+
+    /// Nothing comes for this frame any more that was sent in an earlier view.
+    fn conclude<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+        if self.frames[slot].asked.is_some() {
+            self.answered(slot, io);
+        }
+        let frame = &self.frames[slot];
+        if frame.leave != Leave::Told {
+            return;
+        }
+        let place = self.views.place(frame.block.partition());
+        let was_master = self.views.settled.last().map(|view| view.masters[place]);
+        if frame.mode != Mode::N && was_master.is_some_and(|master| !self.views.gone.contains(master)) {
+            // It lives and did not take the block off: it never came to that.
+            self.frames[slot].leave = Leave::Chosen;
+            return;
+        }
+        // Another may have been granted it.
+        if frame.mode != Mode::N {
+            self.frames[slot].mode = Mode::N;
+            self.frames[slot].behind = false;
+            io.frames.forget(Slot(slot as u32));
+        }
+        self.release(slot, io);
+    }
+
+    /// To each master what concerns it.
+    fn report_all<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+        let mut report = Vec::new();
+        for frame in self.frames.iter().filter(|frame| frame.is_held()) {
+            let held = Body::Held { mode: frame.mode, owed: frame.owed, behind: frame.behind };
+            report.push((frame.block, held));
+        }
+        self.counts.reported += report.len() as u64;
+        for block in self.views.past.doubted() {
+            let opened = self.views.opened[self.views.place(block.partition())];
+            report.push((block, Body::Doubt { opened }));
+        }
+        for (block, item) in report {
+            self.say(self.master(block), block, item, io);
+        }
+        for partition in self.partitions() {
+            let place = self.views.place(partition);
+            let (opened, orphaned) = (self.views.opened[place], self.views.orphaned(place));
+            if opened.max(orphaned) > Epoch(0) {
+                let item = Body::Place { partition, opened, orphaned };
+                self.say(self.views.master(partition), BlockId(0), item, io);
+            }
+        }
+        let runs: Vec<Run> = self.views.lost.runs().collect();
+        for Run { partition, first, last } in runs {
+            self.say(self.views.master(partition), first, Body::Lost { partition, last }, io);
+        }
+        let stays = !self.views.settled.is_empty();
+        for node in self.views.members.iter() {
+            self.say(node, BlockId(0), Body::Reported { stays }, io);
+        }
+    }
+
+    /// Says an item of a report or of what is published, when its turn comes.
+    pub(super) fn say<F, O: Outlet>(
+        &mut self,
+        to: NodeId,
+        block: BlockId,
+        item: Body,
+        io: &mut Io<'_, F, O>,
+    ) {
+        if to == self.config.me {
+            self.inbox.push_back((block, item));
+        } else {
+            self.views.streams.push(to, block, item);
+            self.flow(to, io);
+        }
+    }
+
+    /// Sends as many items as may be under way.
+    pub(super) fn flow<F, O: Outlet>(&mut self, to: NodeId, io: &mut Io<'_, F, O>) {
+        while let Some((block, item)) = self.views.streams.next(to) {
+            self.send(to, block, item, io);
+        }
+    }
+
+    /// A master knows everything again: those who wait ask it.
+    pub(super) fn opened<F: Frames, O: Outlet>(
+        &mut self,
+        master: NodeId,
+        io: &mut Io<'_, F, O>,
+    ) -> Result<(), Fault> {
+        if self.views.marks.is_some() || self.views.open.contains(master) {
+            return Err("a master opened that could not");
+        }
+        let views = &mut self.views;
+        views.open.insert(master);
+        if master != self.config.me {
+            let Views { past, opened, masters, workers, .. } = views;
+            let place = |block: BlockId| usize::from(block.partition().0 / u16::from(*workers));
+            past.retain(|block| masters[place(block)] != master);
+            let theirs = opened.iter_mut().zip(masters).filter(|(_, of)| **of == master);
+            theirs.for_each(|(opened, _)| *opened = Epoch(0));
+        }
+        if views.all_open() {
+            let epoch = views.epoch;
+            views.settled.retain(|view| view.epoch == epoch);
+            views.died = false;
+        }
+        for slot in 0..self.frames.len() {
+            let frame = &self.frames[slot];
+            if frame.usage != Usage::Free && self.master(frame.block) == master {
+                self.resume(slot, io);
+            }
+        }
+        Ok(())
+    }
+
+    /// The frame's master may be asked.
+    pub(super) fn resume<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+        let frame = &self.frames[slot];
+        if frame.mode != Mode::N {
+            return self.settle(slot, io);
+        }
+        if frame.asked.is_some() || frame.disk != Disk::Quiet || frame.leave == Leave::Told {
+            return;
+        }
+        match (frame.usage, frame.waiters.is_empty()) {
+            (_, false) => self.ask(slot, io),
+            (Usage::Cached, true) => self.release(slot, io),
+            // Its session reads it.
+            (_, true) => {}
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! Members that change under the cache: nodes die, leave and come back with a new life, and membership hands out views as it has promised to.
+//!
+//! A view is decided of those who live, told to each worker in its own time, and now and then missed. Before a worker has it, what those who
+//! are not in it sent last arrives in part, and their last disk writes reach the disk or do not; after it nothing. At least
+//! one who took part in the last view always lives on: without, the cluster would have begun anew.
+
+use plexus_base::{BlockId, Epoch, Incarnation, Nanos, NodeId};
+use plexus_cache::protocol::{Event, Members, Mode, Slot};
+
+use crate::{
+    cluster::{Cluster, Ev, Local, Phase, config},
+    failure::Broken,
+    frames::{Hand, Out},
+    properties::named,
+    scenario::Params,
+};
+
+/// How long a node that leaves waits before it looks again whether it may.
+const LOOK_NS: u64 = 20_000;
+
+/// What happens to the members.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// One dies, leaves, or membership decides anew without need.
+    Next,
+    /// An operator accepts what is lost.
+    Accept,
+    /// A node begins another life.
+    Join(usize),
+    /// A node that leaves looks whether it may, in this life.
+    Look(usize, u64),
+    /// Membership decides.
+    Decide,
+    /// A worker is told of a view.
+    Give(usize, usize),
+}
+
+/// A disk access of a life.
+#[derive(Clone, Copy, Debug)]
+struct Access {
+    owner: usize,
+    at: usize,
+    slot: Slot,
+    block: BlockId,
+    write: bool,
+    /// Its worker knows that what it finds is worth nothing.
+    discarded: bool,
+}
+
+/// Who is a member, and what became of blocks with those who are not.
+pub struct Changes {
+    nodes: usize,
+    lives: Vec<u64>,
+    up: Vec<bool>,
+    owners: Vec<usize>,
+    /// By owner: nothing of it reaches the disk any more.
+    fenced: Vec<bool>,
+    views: Vec<Members>,
+    /// The first view whose masters may have been the last to open.
+    open_since: usize,
+    accesses: Vec<Access>,
+    /// Somebody died since.
+    died: bool,
+    leaving: Option<usize>,
+    made: u64,
+    /// By block: named as lost by its master.
+    pub(crate) lost: Vec<bool>,
+    /// Somebody asked to accept it since.
+    pub(crate) accepted: Vec<bool>,
+    /// Somebody died who may have had the latest version.
+    pub(crate) suspect: Vec<bool>,
+}
+
+impl Changes {
+    pub(crate) fn new(params: &Params) -> Self {
+        let (nodes, blocks) = (usize::from(params.nodes), params.blocks as usize);
+        Self {
+            nodes,
+            lives: vec![1; nodes],
+            up: vec![true; nodes],
+            owners: (0..nodes).collect(),
+            fenced: vec![false; nodes * (1 + params.changes as usize)],
+            views: Vec::new(),
+            open_since: 0,
+            accesses: Vec::new(),
+            died: false,
+            leaving: None,
+            made: 0,
+            lost: vec![false; blocks],
+            accepted: vec![false; blocks],
+            suspect: vec![false; blocks],
+        }
+    }
+
+    pub(crate) fn is_up(&self, node: usize) -> bool {
+        self.up[node]
+    }
+
+    pub(crate) fn owner(&self, node: usize) -> usize {
+        self.owners[node]
+    }
+
+    pub(crate) fn owners(&self) -> &[usize] {
+        &self.owners
+    }
+
+    pub(crate) fn view(&self) -> &Members {
+        self.views.last().expect("a first view")
+    }
+
+    pub(crate) fn is_fenced(&self, owner: usize) -> bool {
+        self.fenced[owner]
+    }
+
+    /// Whether its master has named it as lost.
+    #[must_use]
+    pub fn is_lost(&self, block: BlockId) -> bool {
+        self.lost[block.0 as usize]
+    }
+
+    /// Whether what a node sends in a view gets on its way: there is a link to the life that is meant.
+    pub(crate) fn reaches(&self, _from: NodeId, epoch: Epoch, to: NodeId) -> bool {
+        let view = self.views.iter().find(|view| view.epoch == epoch);
+        let life = Some(Incarnation(self.lives[to.index()]));
+        view.is_none_or(|view| self.up[to.index()] && view.life(to) == life)
+    }
+
+    pub(crate) fn begins(&mut self, owner: usize, at: usize, (slot, block): (Slot, BlockId), write: bool) {
+        self.accesses.push(Access { owner, at, slot, block, write, discarded: false });
+    }
+
+    /// A disk access is over; whether what it found is worth something.
+    pub(crate) fn ended(&mut self, at: usize, slot: Slot, write: bool) -> bool {
+        let is_it = |access: &Access| (access.at, access.slot, access.write) == (at, slot, write);
+        let access = self.accesses.iter().position(is_it).expect("an access that began");
+        !self.accesses.swap_remove(access).discarded
+    }
+
+    /// Whether the members of the last view are those who live.
+    fn is_current(&self) -> bool {
+        let view = self.view();
+        (0..self.nodes).all(|node| {
+            let life = self.up[node].then_some(Incarnation(self.lives[node]));
+            view.life(NodeId(node as u8)) == life
+        })
+    }
+}
+
+impl Cluster {
+    /// Membership begins.
+    pub(crate) fn first_view(&mut self) {
+        self.decide();
+        let after = self.engine.random.between(1_000, self.params.change_ns);
+        self.engine.schedule(after, None, Ev::Change(Change::Next));
+    }
+
+    /// The members change, or learn of it.
+    pub(crate) fn change(&mut self, change: Change) -> Result<(), Broken> {
+        match change {
+            Change::Next => return self.next_change(),
+            Change::Accept => {
+                let node = usize::from(self.living().next().expect("somebody lives"));
+                return self.accept_lost(node);
+            }
+            Change::Join(node) if self.phase == Phase::Running => self.join(node),
+            Change::Join(_) => {}
+            Change::Look(node, life) => return self.look(node, life),
+            Change::Decide => self.decide(),
+            Change::Give(at, view) => return self.give(at, view),
+        }
+        Ok(())
+    }
+
+    /// Whether every member has the last view, nobody died since, and the block's master and all others are open.
+    #[must_use]
+    pub fn is_settled(&self, block: BlockId) -> bool {
+        if self.params.changes == 0 {
+            return true;
+        }
+        let epoch = self.epoch();
+        let open = |node: u8| {
+            let shard = &self.local(node, block).shard;
+            shard.epoch() == epoch && shard.is_open()
+        };
+        self.changes.is_current() && self.living().all(open)
+    }
+
+    /// Those who were in the last view that was settled, and stay.
+    fn others_stay(&self, node: usize) -> bool {
+        let stays = |other: usize| {
+            let locals = self.indices(other as u8);
+            self.changes.up[other]
+                && self.changes.leaving != Some(other)
+                && self.locals[locals].iter().all(|local| local.opened)
+        };
+        (0..self.changes.nodes).any(|other| other != node && stays(other))
+    }
+
+    fn next_change(&mut self) -> Result<(), Broken> {
+        if self.phase > Phase::Running || self.changes.made == self.params.changes {
+            return Ok(());
+        }
+        let after = self.engine.random.between(1, self.params.change_ns);
+        self.engine.schedule(after, None, Ev::Change(Change::Next));
+        let up: Vec<usize> = (0..self.changes.nodes).filter(|node| self.changes.up[*node]).collect();
+        let node = *self.engine.random.pick(&up);
+        self.changes.made += 1;
+        match self.engine.random.below(100) {
+            0..60 if self.others_stay(node) => self.kill(node),
+            60..80 if self.others_stay(node) && self.changes.leaving.is_none() => {
+                self.changes.leaving = Some(node);
+                self.hand_back(node)?;
+                self.look_later(node);
+            }
+            _ => self.decide_soon(),
+        }
+        Ok(())
+    }
+
+    /// An operator takes what is lost as it is.
+    ///
+    /// # Errors
+    /// A property does not hold.
+    pub fn accept_lost(&mut self, node: usize) -> Result<(), Broken> {
+        for local in self.indices(node as u8) {
+            if self.locals[local].shard.is_open() {
+                let worker = self.locals[local].shard.config().worker;
+                for block in (0..self.params.blocks).map(BlockId) {
+                    if block.partition().worker(self.params.workers) == worker && self.changes.is_lost(block)
+                    {
+                        self.changes.accepted[block.0 as usize] = true;
+                    }
+                }
+            }
+            self.shard(local, Event::AcceptLost)?;
+        }
+        Ok(())
+    }
+
+    fn look_later(&mut self, node: usize) {
+        let (owner, life) = (self.owner(node), self.changes.lives[node]);
+        self.engine.schedule(LOOK_NS, Some(owner), Ev::Change(Change::Look(node, life)));
+    }
+
+    /// A node that leaves goes as soon as it may.
+    fn look(&mut self, node: usize, life: u64) -> Result<(), Broken> {
+        if self.changes.lives[node] != life {
+            return Ok(());
+        }
+        let locals = self.indices(node as u8);
+        if self.locals[locals.clone()].iter().all(|local| local.may_leave) {
+            self.end(node);
+            return Ok(());
+        }
+        for at in locals {
+            match self.locals[at].handed_back {
+                Some(0) => self.shard(at, Event::Leave)?,
+                Some(_) => {
+                    self.locals[at].handed_back = None;
+                    self.shard(at, Event::HandBack)?;
+                }
+                None => {}
+            }
+        }
+        self.look_later(node);
+        Ok(())
+    }
+
+    fn kill(&mut self, node: usize) {
+        let dead = NodeId(node as u8);
+        for block in (0..self.params.blocks).map(BlockId) {
+            let had = self.local(dead.0, block).shard.has_frame(block);
+            let given =
+                self.last_given[block.0 as usize].is_some_and(|(from, to)| [from, to].contains(&dead));
+            if had || given {
+                self.changes.suspect[block.0 as usize] = true;
+            }
+        }
+        self.changes.died = true;
+        self.end(node);
+    }
+
+    /// With a death, what masters knew who are gone is not known: those who died, and those who left at the same time.
+    fn suspect_orphans(&mut self) {
+        let changes = &mut self.changes;
+        let is_gone = |view: &Members, block: BlockId| {
+            let master = view.master(block.partition());
+            let life = view.life(master).map(|life| life.0);
+            !changes.up[master.index()] || life != Some(changes.lives[master.index()])
+        };
+        for block in (0..self.params.blocks).map(BlockId).filter(|_| changes.died) {
+            if changes.views[changes.open_since..].iter().any(|view| is_gone(view, block)) {
+                changes.suspect[block.0 as usize] = true;
+            }
+        }
+    }
+
+    /// A life is over.
+    fn end(&mut self, node: usize) {
+        self.engine.kill(self.owner(node));
+        self.changes.up[node] = false;
+        self.suspect_orphans();
+        if self.changes.leaving == Some(node) {
+            self.changes.leaving = None;
+        }
+        for at in self.indices(node as u8) {
+            self.turns.void(at);
+            self.ended.push(*self.locals[at].shard.counts());
+        }
+        for session in 0..self.sessions.len() {
+            if self.sessions[session].node.index() == node {
+                self.turns.woken(session);
+                self.sessions[session].end();
+            }
+        }
+        for other in (0..self.changes.nodes).filter(|other| *other != node) {
+            self.sever(other, node);
+            if self.engine.random.percent(50) {
+                self.sever(node, other);
+            }
+        }
+        if self.phase == Phase::Running && self.engine.random.percent(75) {
+            let after = self.engine.random.between(1, self.params.change_ns);
+            self.engine.schedule(after, None, Ev::Change(Change::Join(node)));
+        }
+        self.decide_soon();
+    }
+
+    fn sever(&mut self, from: usize, to: usize) {
+        let (from, to) = (NodeId(from as u8), NodeId(to as u8));
+        self.transport.purge(from, to);
+        self.delivery.purge(from, to);
+    }
+
+    fn join(&mut self, node: usize) {
+        for other in (0..self.changes.nodes).filter(|other| *other != node) {
+            self.sever(other, node);
+            self.sever(node, other);
+        }
+        let changes = &mut self.changes;
+        changes.lives[node] += 1;
+        changes.up[node] = true;
+        changes.owners[node] = node + changes.nodes * (changes.lives[node] as usize - 1);
+        for (worker, at) in self.indices(node as u8).enumerate() {
+            self.locals[at] = Local::new(config(&self.params, node as u8, worker as u8));
+            if self.params.checkpoint_ns > 0 {
+                self.plan_checkpoint(at);
+            }
+        }
+        for session in
+            (0..self.sessions.len()).filter(|n| self.sessions[*n].node.index() == node).collect::<Vec<_>>()
+        {
+            self.sessions[session].begin();
+            let (after, owner) = (self.engine.random.below(1000), self.owner(node));
+            self.engine.schedule(after, Some(owner), Ev::Session(session));
+        }
+        self.decide_soon();
+    }
+
+    fn decide_soon(&mut self) {
+        let after = self.engine.random.between(1, 20_000);
+        self.engine.schedule(after, None, Ev::Change(Change::Decide));
+    }
+
+    fn decide(&mut self) {
+        let Self { changes, disk, engine, .. } = self;
+        // Whoever is not in it is at its end: nothing of it reaches the disk any more.
+        changes.accesses.retain(|access| {
+            let dead = engine.is_dead(access.owner);
+            if dead && access.write {
+                disk.write_ends(access.block);
+            } else if dead && !access.discarded {
+                disk.read_ends(access.block);
+            }
+            !dead
+        });
+        (0..changes.fenced.len()).for_each(|owner| changes.fenced[owner] |= engine.is_dead(owner));
+        let further = if engine.random.percent(10) { 2 } else { 1 };
+        let epoch = Epoch(changes.views.last().map_or(0, |view| view.epoch.0) + further);
+        let members = (0..changes.nodes).filter(|node| changes.up[*node]);
+        let members = members.map(|node| (NodeId(node as u8), Incarnation(changes.lives[node]))).collect();
+        changes.views.push(Members { epoch, members });
+        self.debts_under_way.fill(0);
+        let view = self.changes.views.len() - 1;
+        for node in (0..self.changes.nodes).filter(|node| self.changes.up[*node]).collect::<Vec<_>>() {
+            for at in self.indices(node as u8) {
+                let most = *self.engine.random.pick(&[500, 5_000, 50_000]);
+                let (after, owner) = (self.engine.random.between(1, most), self.owner(node));
+                self.engine.schedule(after, Some(owner), Ev::Change(Change::Give(at, view)));
+            }
+        }
+    }
+
+    /// A worker learns of a view, unless it knows a later one, or misses it because there is one.
+    fn give(&mut self, at: usize, view: usize) -> Result<(), Broken> {
+        let last = view + 1 == self.changes.views.len();
+        let next = self.changes.views[view].clone();
+        let known = self.locals[at].shard.epoch();
+        if known >= next.epoch || !last && self.engine.random.percent(20) {
+            return Ok(());
+        }
+        let me = self.port(at).node;
+        for node in (0..self.changes.nodes).filter(|node| !self.changes.up[*node]).collect::<Vec<_>>() {
+            if next.life(NodeId(node as u8)) != Some(Incarnation(self.changes.lives[node])) {
+                self.sever(node, me.index());
+            }
+        }
+        let (owner, Self { changes, disk, .. }) = (self.changes.owner(me.index()), &mut *self);
+        for access in &mut changes.accesses {
+            if (access.owner, access.at, access.write, access.discarded) == (owner, at, false, false) {
+                access.discarded = true;
+                disk.read_ends(access.block);
+            }
+        }
+        self.turns.void(at);
+        if let Some(block) = self.traced {
+            let worker = self.port(at).worker;
+            self.note(block, || format!("{me} worker {worker} <- {next:?}"));
+        }
+        let mut done = std::mem::take(&mut self.done);
+        let Local { shard, frames, .. } = &mut self.locals[at];
+        let frames = std::cell::RefCell::new(frames);
+        let mut out = Out { frames: &frames, done: &mut done };
+        shard.view(Nanos(self.engine.now()), &next, &mut Hand(&frames), &mut out);
+        self.carry_out(at, done)
+    }
+
+    /// A master has opened.
+    pub(crate) fn opens(&mut self, at: usize, epoch: Epoch) -> Result<(), Broken> {
+        self.locals[at].opened = true;
+        let me = self.port(at).node;
+        let worker = self.locals[at].shard.config().worker;
+        if let Some(block) = self.traced {
+            self.note(block, || format!("{me} opens worker {} in {epoch:?}", worker.0));
+        }
+        let current = epoch == self.epoch() && self.changes.is_current();
+        for block in (0..self.params.blocks).map(BlockId) {
+            let shard = &self.locals[at].shard;
+            if block.partition().worker(self.params.workers) == worker && shard.master(block) == me {
+                if named::check(self, at, block, current)? && self.engine.random.percent(80) {
+                    let after = self.engine.random.between(1, 200_000);
+                    self.engine.schedule(after, None, Ev::Change(Change::Accept));
+                }
+                if current {
+                    self.changes.suspect[block.0 as usize] = false;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is lost has changed at a worker: what its master does not name any more was accepted.
+    pub(crate) fn records(&mut self, at: usize) {
+        let me = self.port(at).node;
+        for block in (0..self.params.blocks)
+            .map(BlockId)
+            .filter(|block| self.index(me.0, *block) == at)
+            .collect::<Vec<_>>()
+        {
+            let shard = &self.locals[at].shard;
+            if shard.masters() && shard.master(block) == me && !shard.lost().contains(block) {
+                self.accepts(block);
+            }
+        }
+    }
+
+    /// A lost block is what the disk has from now on.
+    pub(crate) fn accepts(&mut self, block: BlockId) {
+        if !self.changes.lost[block.0 as usize] {
+            return;
+        }
+        self.changes.lost[block.0 as usize] = false;
+        let page = self.disk.page(block);
+        self.truth.commit(page);
+        self.acknowledged[block.0 as usize] = page.value;
+        self.sessions.iter_mut().for_each(|session| session.forgive(block));
+        self.note(block, || format!("accepted as {page:?}"));
+    }
+
+    /// Once all are open in a view, nobody was master before it.
+    pub(crate) fn forget_masters(&mut self) {
+        if self.params.changes > 0
+            && self.changes.open_since + 1 < self.changes.views.len()
+            && (0..self.params.blocks).map(BlockId).all(|block| self.is_settled(block))
+        {
+            self.changes.open_since = self.changes.views.len() - 1;
+            self.changes.died = false;
+        }
+    }
+
+    /// Whether some living node still holds the block.
+    pub(crate) fn is_held(&self, block: BlockId) -> bool {
+        self.living().any(|node| self.local(node, block).shard.holds(block).0 != Mode::N)
+    }
+}

@@ -1,0 +1,33 @@
+//! What a master knows is what is: the holders in its directory are those that hold the block, whatever view changes were before.
+
+use plexus_base::{BlockId, NodeSet};
+use plexus_cache::protocol::Mode;
+
+use crate::{cluster::Cluster, failure::Broken};
+
+/// Checks one block of a master that is open, unless it is about to change hands.
+///
+/// # Errors
+/// Both.
+pub fn check(cluster: &Cluster, block: BlockId) -> Result<(), Broken> {
+    let Some(node) = cluster.living().next() else { return Ok(()) };
+    let master = cluster.local(node, block).shard.master(block);
+    let Some((known, exclusive)) = cluster.local(master.0, block).shard.holders(block) else { return Ok(()) };
+    let (mut holders, mut modes) = (NodeSet::EMPTY, Vec::new());
+    for node in cluster.living() {
+        let shard = &cluster.local(node, block).shard;
+        if shard.is_leaving(block) {
+            return Ok(());
+        }
+        let (mode, _) = shard.holds(block);
+        if mode != Mode::N {
+            holders.insert(shard.config().me);
+            modes.push(mode);
+        }
+    }
+    if known == holders && exclusive == (modes == [Mode::X]) {
+        return Ok(());
+    }
+    let what = format!("its master knows {known:?} (X: {exclusive}), it is held by {holders:?} in {modes:?}");
+    Err(Broken::new("union", block, what))
+}
