@@ -483,3 +483,31 @@ fn a_crowd_is_served_and_told_as_a_few_are() {
     let news = few.news();
     assert_eq!((news.len() as u64, news[0].as_str(), news[2].as_str()), (CROWD + 1, "600+EX", "601+PR"));
 }
+
+#[test]
+fn a_search_that_names_many_locks_is_said_in_several_messages() {
+    let many = MAX_CHASED as u64 + 1;
+    let mut few = Few::new(&[0, 1]);
+    for shard in &mut few.shards {
+        (shard.core.config.waiting_max, shard.core.config.locks_max) = (9, 2 * many as usize);
+    }
+    let name = few.name_at(0);
+    (0..many).for_each(|lock| few.lock(1, lock, Owner(lock), &name, Mode::PR, Patience::Forever));
+    few.lock(0, many, FIRST, &name, Mode::EX, Patience::Forever);
+    (few.now, few.held_up) = (1_000_000, true);
+    few.event(0, Event::Tick);
+    let said: Vec<usize> = few
+        .said
+        .iter()
+        .filter_map(|(_, _, message)| match Message::decode(&message.encode()).map(|read| read.body) {
+            Ok(Body::Chase(chased, _)) => Some(chased.len()),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(said, [MAX_CHASED, 1]);
+    let Body::Chase(chased, probe) = few.said[0].2.body.clone() else { panic!("{:?}", few.said[0]) };
+    let too_many =
+        Body::Chase([chased, vec![Chased { lock: LockId(0), seq: 1, queued: false }]].concat(), probe);
+    let bytes = Message { epoch: Epoch(1), body: too_many }.encode();
+    assert_eq!(Message::decode(&bytes), Err(DecodeError::Field("number of blockers")));
+}

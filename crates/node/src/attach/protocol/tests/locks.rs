@@ -1,0 +1,99 @@
+//! Locks of programs: what each is told, what no library says, and that nothing is left.
+
+use super::*;
+
+impl Cluster {
+    /// Node 0 with two programs.
+    fn for_locks() -> Self {
+        let mut cluster = Self::new();
+        for program in 0..2 {
+            cluster.cores[0].attach(ClientId(program));
+        }
+        cluster
+    }
+
+    fn ask(&mut self, program: u32, port: u32, mode: Mode, patience_ns: u64) -> Result<(), Violation> {
+        let (notify, session, born, name) = (true, 0, 0, &b"n"[..]);
+        let request = LockRequest { mode, notify, session, born, patience_ns, name };
+        let head = Head { id: u64::from(port) + 100, port, ..Head::new(Verb::Lock, Use::Locks) };
+        self.say(0, ClientId(program), head, &request.encode())?;
+        while self.serve_locks() {}
+        Ok(())
+    }
+
+    fn unlock(&mut self, program: u32, port: u32, value: &[u8]) -> Result<(), Violation> {
+        let head = Head { port, ..Head::new(Verb::Unlock, Use::Locks) };
+        self.say(0, ClientId(program), head, value)?;
+        while self.serve_locks() {}
+        Ok(())
+    }
+
+    /// What programs were told of locks since this was last asked: program, verb, lock, status or value.
+    fn lock_news(&mut self) -> Vec<(u32, Verb, u32, u64)> {
+        let value = |head: &Head| match (head.verb, head.status) {
+            (Verb::Done, Status::Ok) => 0,
+            _ => head.value,
+        };
+        let told = self.way.told.drain(..);
+        told.map(|(_, program, head, _)| (program.0, head.verb, head.port, value(&head))).collect()
+    }
+}
+
+#[test]
+fn a_lock_goes_from_program_to_program_and_with_its_program() {
+    let mut cluster = Cluster::for_locks();
+    cluster.ask(0, 1, Mode::EX, 1).unwrap();
+    cluster.ask(1, 1, Mode::PR, 1).unwrap();
+    assert_eq!(cluster.lock_news(), [(0, Verb::Done, 1, 0), (0, Verb::Wanted, 1, Mode::PR as u64)]);
+    cluster.unlock(0, 1, &[5; VALUE_LEN]).unwrap();
+    let (_, program, head, grant) = cluster.way.told[0].clone();
+    assert_eq!((program, head.verb, &grant[8..]), (ClientId(1), Verb::Done, &[5; VALUE_LEN][..]));
+    cluster.way.told.clear();
+    cluster.ask(0, 2, Mode::EX, 0).unwrap();
+    assert_eq!(cluster.lock_news(), [(0, Verb::Done, 2, Why::NotGranted as u64)]);
+    cluster.ask(0, 2, Mode::EX, 1).unwrap();
+    cluster.unlock(0, 2, &[]).unwrap();
+    assert_eq!(
+        cluster.lock_news(),
+        [(1, Verb::Wanted, 1, Mode::EX as u64), (0, Verb::Done, 2, Why::Cancelled as u64)]
+    );
+    cluster.ask(0, 2, Mode::EX, 1).unwrap();
+    cluster.cores[0].forget(&mut Acting(0, &mut cluster.way), ClientId(1));
+    cluster.settle();
+    assert_eq!(cluster.lock_news(), [(0, Verb::Done, 2, 0)]);
+    cluster.cores[0].forget(&mut Acting(0, &mut cluster.way), ClientId(0));
+    cluster.settle();
+    cluster.assert_nothing_is_left();
+}
+
+#[test]
+fn what_no_library_says_of_locks_cuts_off_and_too_many_are_refused() {
+    let mut cluster = Cluster::for_locks();
+    cluster.ask(0, 1, Mode::PR, 1).unwrap();
+    let convert = |value| ConvertRequest { mode: Mode::CR, patience_ns: 1, value }.encode();
+    let head = |verb, port| Head { id: 9, port, ..Head::new(verb, Use::Locks) };
+    assert!(cluster.ask(0, 1, Mode::CR, 1).is_err(), "a number that is taken");
+    assert!(cluster.unlock(0, 1, &[1; VALUE_LEN]).is_err(), "a value beside readers");
+    assert!(cluster.unlock(0, 1, &[1; 5]).is_err(), "a value that is none");
+    assert!(cluster.say(0, ClientId(0), head(Verb::Convert, 1), &convert(Some([1; VALUE_LEN]))).is_err());
+    assert!(cluster.say(0, ClientId(0), head(Verb::Convert, 2), &convert(None)).is_err(), "not its lock");
+    cluster.say(0, ClientId(0), head(Verb::Convert, 1), &convert(None)).unwrap();
+    assert!(cluster.say(0, ClientId(0), head(Verb::Convert, 1), &convert(None)).is_err(), "twice at a time");
+    assert!(cluster.say(0, ClientId(0), head(Verb::Bind, 1), &[]).is_err(), "a port for locks");
+    cluster.cores[0].place.workers = 2;
+    cluster.cores[0].place.worker = 1 - Partition::of(hash::hash(b"n")).worker(2).0;
+    assert!(cluster.ask(0, 2, Mode::CR, 1).is_err(), "of another worker");
+    cluster.cores[0].place = Place { me: NodeId(0), worker: 0, workers: 1 };
+    cluster.way.told.clear();
+    cluster.way.wishes.clear();
+    // None is answered before the last is asked for.
+    let request =
+        LockRequest { mode: Mode::NL, notify: false, session: 0, born: 0, patience_ns: 0, name: b"n" };
+    let request = request.encode();
+    for port in 2..=limits::MAX_LOCKS as u32 {
+        cluster.say(0, ClientId(0), head(Verb::Lock, port), &request).unwrap();
+    }
+    assert!(cluster.way.told.is_empty());
+    cluster.say(0, ClientId(0), head(Verb::Lock, 1 << 20), &request).unwrap();
+    assert_eq!(cluster.lock_news(), [(0, Verb::Done, 1 << 20, Why::TooManyLocks as u64)]);
+}
