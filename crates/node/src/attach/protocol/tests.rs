@@ -3,15 +3,9 @@
 
 use std::collections::VecDeque;
 
-use plexus_base::{
-    Epoch, Incarnation, Nanos, Partition, WorkerId, hash,
-    locks::{Mode, VALUE_LEN, Why},
-};
+use plexus_base::locks::{Mode, VALUE_LEN};
 use plexus_client::wire::lock::{ConvertRequest, LockRequest};
-use plexus_locks::{
-    Grant, LockError, ProgramNews,
-    protocol::{Action, Config, Members, Shard},
-};
+use plexus_locks::protocol::Shard;
 use plexus_sim::Random;
 
 use super::*;
@@ -79,22 +73,6 @@ impl World for Acting<'_> {
     }
 }
 
-/// A lock manager for the programs of one node.
-fn lock_manager(node: usize) -> Shard {
-    let (me, life) = (NodeId(node as u8), Incarnation(1));
-    let view = Members { epoch: Epoch(1), members: vec![(me, life)] };
-    let config = Config {
-        me,
-        life,
-        worker: WorkerId(0),
-        workers: 1,
-        deadlock_ns: u64::MAX / 2,
-        waiting_max: 2,
-        locks_max: 9,
-    };
-    Shard::new(config, view, &mut Vec::new())
-}
-
 impl Cluster {
     fn new() -> Self {
         Self::with(ARENA)
@@ -106,27 +84,8 @@ impl Cluster {
             Core::new(place, 0..arena)
         };
         let arenas = vec![vec![0xee; arena as usize]; NODES];
-        let locks = (0..NODES).map(lock_manager).collect();
+        let locks = (0..NODES).map(locks::manager).collect();
         Self { cores: (0..NODES).map(core).collect(), way: Way { arenas, ..Way::default() }, locks }
-    }
-
-    /// Hands the lock managers what programs want, and programs what comes of it.
-    fn serve_locks(&mut self) -> bool {
-        let Some((node, event)) = self.way.wishes.pop_front() else { return false };
-        let mut actions = Vec::new();
-        self.locks[node].handle(Nanos(0), event, &mut actions);
-        for action in actions {
-            let news = match action {
-                Action::Granted { lock, mode, token, value } => {
-                    ProgramNews::Answer(lock, Ok(Grant { mode, token, value }))
-                }
-                Action::Refused { lock, why } => ProgramNews::Answer(lock, Err(LockError::Refused(why))),
-                Action::Blocking { lock, wanted } => ProgramNews::Wanted(lock, wanted),
-                other => panic!("{other:?}"),
-            };
-            self.cores[node].lock_news(&mut Acting(node, &mut self.way), news);
-        }
-        true
     }
 
     /// Gives a node a turn, or delivers one message, of those that may be next the one that `chance` picks; false when nothing

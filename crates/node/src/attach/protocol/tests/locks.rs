@@ -1,8 +1,52 @@
 //! Locks of programs: what each is told, what no library says, and that nothing is left.
 
+use plexus_base::{
+    Epoch, Incarnation, Nanos, Partition, WorkerId, hash,
+    locks::{Mode, VALUE_LEN, Why},
+};
+use plexus_locks::{
+    Grant, LockError, ProgramNews,
+    protocol::{Action, Config, Members, Shard},
+};
+
 use super::*;
 
+/// A lock manager for the programs of one node.
+pub(super) fn manager(node: usize) -> Shard {
+    let (me, life) = (NodeId(node as u8), Incarnation(1));
+    let view = Members { epoch: Epoch(1), members: vec![(me, life)] };
+    let config = Config {
+        me,
+        life,
+        worker: WorkerId(0),
+        workers: 1,
+        deadlock_ns: u64::MAX / 2,
+        waiting_max: 2,
+        locks_max: 9,
+    };
+    Shard::new(config, view, &mut Vec::new())
+}
+
 impl Cluster {
+    /// Hands the lock managers what programs want, and programs what comes of it.
+    pub(super) fn serve_locks(&mut self) -> bool {
+        let Some((node, event)) = self.way.wishes.pop_front() else { return false };
+        let mut actions = Vec::new();
+        self.locks[node].handle(Nanos(0), event, &mut actions);
+        for action in actions {
+            let news = match action {
+                Action::Granted { lock, mode, token, value } => {
+                    ProgramNews::Answer(lock, Ok(Grant { mode, token, value }))
+                }
+                Action::Refused { lock, why } => ProgramNews::Answer(lock, Err(LockError::Refused(why))),
+                Action::Blocking { lock, wanted } => ProgramNews::Wanted(lock, wanted),
+                other => panic!("{other:?}"),
+            };
+            self.cores[node].lock_news(&mut Acting(node, &mut self.way), news);
+        }
+        true
+    }
+
     /// Node 0 with two programs.
     fn for_locks() -> Self {
         let mut cluster = Self::new();
