@@ -27,6 +27,12 @@ pub enum DiskError {
         /// What is free to this user.
         free_mib: u64,
     },
+    /// The node is no member of the cluster any more.
+    #[error("{path}: not written, because this node is no member of the cluster any more")]
+    NoMember {
+        /// The file.
+        path: PathBuf,
+    },
     /// A disk of the configuration is not there.
     #[error("{path}: disk {number} of the group is missing; put it back, or correct `disks` in cluster.toml")]
     Missing {

@@ -14,7 +14,10 @@ use std::{
     io,
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use plexus_base::BlockId;
@@ -36,7 +39,12 @@ pub const DATA_START: u64 = UNIT;
 pub struct Group {
     shape: Shape,
     disks: Vec<Disk>,
+    /// Whether this node may write; none: always.
+    guard: OnceLock<Guard>,
 }
+
+/// Asked before each write whether it may be made.
+pub type Guard = Box<dyn Fn() -> bool + Send + Sync>;
 
 struct Disk {
     path: PathBuf,
@@ -83,7 +91,15 @@ impl Group {
                 Ok(disk)
             })
             .collect::<Result<_, DiskError>>()?;
-        Ok(Self { shape: *shape, disks })
+        Ok(Self { shape: *shape, disks, guard: OnceLock::new() })
+    }
+
+    /// From now on no write is begun that `guard` does not allow: a file cannot refuse who is no member any more, so who writes asks.
+    ///
+    /// # Panics
+    /// When it has a guard already.
+    pub fn guard(&self, guard: Guard) {
+        assert!(self.guard.set(guard).is_ok(), "a group has one guard");
     }
 
     /// What the group is like.
@@ -121,13 +137,16 @@ impl Group {
     /// [`Group::sync`].
     ///
     /// # Errors
-    /// The block is out of range, or the system failed to write it; then its content is unknown.
+    /// The block is out of range, the guard does not allow it, or the system failed to write it; then its content is unknown.
     ///
     /// # Panics
     /// When `from` is not one block long.
     pub fn write(&self, block: BlockId, from: &[u8]) -> Result<(), DiskError> {
         let (disk, offset) = self.place(block)?;
         assert_eq!(from.len(), self.shape.block_size.bytes(), "a write is one block");
+        if self.guard.get().is_some_and(|guard| !guard()) {
+            return Err(DiskError::NoMember { path: disk.path.clone() });
+        }
         let result = if is_aligned(from) || !disk.direct {
             disk.file.write_all_at(from, offset)
         } else {

@@ -13,7 +13,7 @@ mod page;
 
 pub use aligned::{ALIGN, Buffer};
 pub use error::DiskError;
-pub use group::{DATA_START, Group, UNIT};
+pub use group::{DATA_START, Group, Guard, UNIT};
 pub use io::{Completion, FrameMemory, Job, Op, Pool};
 #[doc(hidden)]
 pub use label::label_any;

@@ -163,3 +163,26 @@ fn the_pool_writes_what_is_sealed_and_verifies_what_it_reads() {
     assert!(error.contains("disk1, byte ") && error.contains("block 100 is damaged: checksum"), "{error}");
     assert!(matches!(one(&pool, &done, Op::Read, 200, &mut frame), Err(DiskError::OutOfRange { .. })));
 }
+
+#[test]
+fn nothing_is_written_that_the_guard_does_not_allow() {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    };
+    let Made { directory: _directory, paths, shape } = made(1, 4, 64);
+    let group = Group::open(&paths, &shape).unwrap();
+    let may = Arc::new(AtomicBool::new(true));
+    group.guard(Box::new({
+        let may = may.clone();
+        move || may.load(Relaxed)
+    }));
+    let (one, two) = (vec![1; shape.block_size.bytes()], vec![2; shape.block_size.bytes()]);
+    group.write(BlockId(7), &one).unwrap();
+    may.store(false, Relaxed);
+    let refused = group.write(BlockId(7), &two).unwrap_err().to_string();
+    assert!(refused.contains("no member of the cluster any more"), "{refused}");
+    let mut found = vec![0; shape.block_size.bytes()];
+    group.read(BlockId(7), &mut found).unwrap();
+    assert_eq!(found, one);
+}

@@ -5,10 +5,10 @@ mod common;
 use std::{collections::BTreeSet, sync::Arc, sync::atomic::Ordering};
 
 use common::{Cluster, Node, Watcher, assert_agreed, epoch};
-use plexus_base::NodeId;
+use plexus_base::{NodeId, NodeSet};
 use plexus_membership::{
     protocol::{Reason, Refused, Wish},
-    runtime::{End, FencingState, Membership, Proof, StartError, WishError},
+    runtime::{End, FencingState, Membership, Proof, StartError, Status, WishError},
 };
 
 /// Three nodes, of which one is lost and returns.
@@ -83,6 +83,9 @@ fn who_is_proved_dead_is_not_waited_for() {
     left.watcher.wait_with(&[0]);
     let fence = left.status().fencing.pop().unwrap();
     assert_eq!((fence.life, fence.state), (lost.life.0, FencingState::Proved(Proof::Killed)));
+    let status = left.status();
+    let json = serde_json::to_string(&status).unwrap();
+    assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), status);
     left.membership.rebuilt(epoch(&left.watcher.told()));
     left.wait_status("what was rebuilt", |status| {
         status.transitions.last().is_some_and(|last| last.phases.rebuild.is_some())
@@ -152,8 +155,9 @@ fn nobody_opens_a_view_for_one_whose_guest_has_not_taken_it() {
     first.watcher.wait_with(&[0]);
     let closed = first.watcher.gate.lock().unwrap();
     let second = cluster.start(1);
-    let told = second.watcher.wait("the view", |told| !told.decided.is_empty());
-    let epoch = told.decided[0].epoch;
+    let both = NodeSet::first(2);
+    let told = second.watcher.wait("the view", |told| told.decided.iter().any(|view| view.members() == both));
+    let epoch = told.decided.last().unwrap().epoch;
     first.wait_status("the view to be open", |status| status.opened == epoch.0);
     // Both have said so in the file since, and read what the other says.
     for node in [&first, &second, &first, &second] {

@@ -69,6 +69,8 @@ pub struct Parts {
     /// The run that it takes part in, and the blocks that are refused in it. Peers must have the same
     /// [fingerprint](Settled::fingerprint).
     pub settled: Settled,
+    /// An earlier life of the node was in this run.
+    pub rejoins: bool,
     /// The disks.
     pub group: Arc<Group>,
     /// Where the node stands.
@@ -194,7 +196,7 @@ impl Body {
     /// # Errors
     /// One line for the user.
     pub fn join(parts: Parts) -> Result<Self, String> {
-        let Parts { config, me, incarnation, settled, group, life, die } = parts;
+        let Parts { config, me, incarnation, settled, rejoins, group, life, die } = parts;
         let settings = Settings {
             me,
             incarnation,
@@ -254,6 +256,8 @@ impl Body {
             mesh.stop();
             abandon(&life, why)
         })?;
+        let lease = membership.lease();
+        group.guard(Box::new(move || lease.is_held()));
         let body = Self {
             config,
             me,
@@ -273,7 +277,7 @@ impl Body {
             door: Mutex::default(),
         };
         if let Err(why) = body
-            .wait_for_view()
+            .wait_for_view(rejoins)
             .and_then(|()| body.wait_for_peers())
             .and_then(|()| body.start_threads(tell, news))
         {
@@ -284,19 +288,32 @@ impl Body {
                 .map_err(|error| error.to_string())?;
             return Err(why);
         }
+        if rejoins {
+            let why =
+                "the cluster has lost a node: blocks do not change before `plexus down` and `plexus up`";
+            body.cache.stopped(why.into());
+            body.shards().stop(me);
+            tracing::warn!("{why}");
+        }
         Ok(body)
     }
 
-    /// Waits until the node acts in a view of all nodes.
-    fn wait_for_view(&self) -> Result<(), String> {
+    /// Waits until the node acts in a view: of all nodes, where it begins a run.
+    fn wait_for_view(&self, rejoins: bool) -> Result<(), String> {
         let mut said = None;
         loop {
             let opened = self.member.wait_opened(SAY_EVERY)?;
             if self.life.is_ending() {
                 return Err("told to end before it was a member".into());
             }
+            if self.member.is_removed() {
+                let name = self.name(self.me);
+                return Err(format!(
+                    "{name} does not belong to the cluster any more; let it in again with `plexus node add {name}`"
+                ));
+            }
             let waits_for = match opened {
-                Some(view) if view.members() == view.cluster() => return Ok(()),
+                Some(view) if rejoins || view.members() == view.cluster() => return Ok(()),
                 Some(view) => {
                     std::thread::sleep(Duration::from_millis(1));
                     let missing = view.cluster().iter().filter(|node| view.life(*node).is_none());

@@ -18,6 +18,7 @@ use plexus_membership::{
 
 use crate::{
     config::{ClusterId, Config, ConfigError, NodeConfig, Voting},
+    durable,
     keys::{self, KeyError},
     layout::ClusterDir,
 };
@@ -91,6 +92,30 @@ pub fn voting_files(dir: &ClusterDir, nodes: &[NodeConfig]) -> io::Result<Vec<Vo
     homes.into_iter().enumerate().map(file).collect()
 }
 
+/// Makes one more voting file of a cluster, at `path`.
+///
+/// # Errors
+/// Something stands there already, or the system's.
+pub fn voting_file(config: &Config, path: &Path) -> Result<FileId, CreateError> {
+    let id = getrandom::u64().map_err(io::Error::other);
+    let id = FileId(id.map_err(CreateError::io("naming a voting file", path))?);
+    make_voting_file(config, id, path)?;
+    Ok(id)
+}
+
+fn make_voting_file(config: &Config, id: FileId, path: &Path) -> Result<(), CreateError> {
+    let name = FileName { cluster: plexus_membership::voting::format::ClusterId(config.id.0), file: id };
+    Ok(plexus_membership::voting::create(path, name, &config.first_view())?)
+}
+
+/// Replaces the text of a configuration, durably.
+///
+/// # Errors
+/// The system's; the old text is still there.
+pub fn replace_config(dir: &ClusterDir, text: &str) -> io::Result<()> {
+    durable::write(&dir.config(), text.as_bytes())
+}
+
 /// Makes the cluster that `config` describes, in `config.dir`.
 ///
 /// # Errors
@@ -147,11 +172,8 @@ fn fill(config: &Config, text: &str, dir: &ClusterDir) -> Result<(), CreateError
         Err(_) => disk.clone(),
     };
     Group::create(&config.disks.iter().map(moved).collect::<Vec<_>>(), &config.shape())?;
-    let first = config.first_view();
     for file in &config.voting {
-        let name =
-            FileName { cluster: plexus_membership::voting::format::ClusterId(config.id.0), file: file.id };
-        plexus_membership::voting::create(&moved(&file.path), name, &first)?;
+        make_voting_file(config, file.id, &moved(&file.path))?;
     }
     let path = dir.config();
     let written = std::fs::write(&path, text).and_then(|()| File::open(&path)?.sync_all());

@@ -32,6 +32,7 @@ mod socket;
 pub mod state;
 pub mod temporary;
 mod watcher;
+pub mod wishes;
 
 #[doc(hidden)]
 pub use durable::files_any;

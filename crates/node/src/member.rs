@@ -102,6 +102,14 @@ impl Member {
         self.views.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the cluster has decided that this node does not belong to it.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.views()
+            .decided
+            .as_ref()
+            .is_some_and(|view| view.epoch.0 > 0 && !view.cluster().contains(self.me))
+    }
+
     /// The view that the node acts in, if any.
     pub(crate) fn opened(&self) -> Option<Arc<View>> {
         self.views().opened.clone()

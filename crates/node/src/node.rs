@@ -25,6 +25,7 @@ use crate::{
     member::Die,
     settle::{self, Entry},
     state::{Recorder, StateError},
+    wishes,
 };
 
 /// A node that serves.
@@ -92,7 +93,8 @@ impl Node {
         let (me, node) = config.node(name)?;
         machine::pin(name, &node.cores)?;
         let entry = settle::enter(&config, name)?;
-        let recorder = Recorder::new(&config.dir, name, entry.settled.run, entry.incarnation);
+        let recorder = Recorder::new(&config.dir, name, entry.settled.run, entry.incarnation)
+            .with_earlier_life(entry.before.clone());
         let life = Arc::new(Life::new(recorder));
         let signals =
             SignalThread::start(&life).map_err(|source| NodeError::Io { what: "signals", source })?;
@@ -105,6 +107,7 @@ impl Node {
         let body = Arc::new(join(&config, me, node, &entry, &life, Arc::new(die))?);
         commands::register_rest(&known, &config, me, &entry.settled, &life, &body);
         locking::commands(&config, name, &body).into_iter().for_each(|command| known.register(command));
+        known.register(wishes::command(&config, me, &body));
         more(&body).into_iter().for_each(|command| known.register(command));
         body.open_door().map_err(NodeError::Body)?;
         life.reach(Stage::Running);
@@ -168,6 +171,7 @@ fn join(
         me,
         incarnation: entry.incarnation,
         settled: entry.settled.clone(),
+        rejoins: entry.before.is_some(),
         group: Arc::new(group),
         life: Arc::clone(life),
         die,

@@ -114,30 +114,30 @@ pub struct Entry {
     pub settled: Settled,
     /// The node's life.
     pub incarnation: Incarnation,
+    /// How the run stands for an earlier life of the node that was in it.
+    pub before: Option<Phase>,
     _lock: Lock,
 }
 
 /// As [`settle`], for the node called `name`, which is to take part: takes its lock.
 ///
 /// # Errors
-/// As [`settle`], [`StateError::Running`] when the node lives already, and [`StateError::Left`] when it has left
-/// the run that others are still in.
+/// As [`settle`], and [`StateError::Running`] when the node lives already.
 pub fn enter(config: &Config, name: &str) -> Result<Entry, StateError> {
     let _settling = lock(config)?;
     let path = config.dir.lock(name);
     let before = Lock::last(&path).map_err(StateError::io("looking at the lock", path.clone()))?;
     let recorded = state::record(&config.dir, name)?;
     // Lives are numbered upwards, also where these files were lost or the clock was set back.
-    let before = before.map(|holder| holder.incarnation).max(recorded.map(|record| record.incarnation));
+    let before =
+        before.map(|holder| holder.incarnation).max(recorded.as_ref().map(|record| record.incarnation));
     let incarnation = before.map_or(1, |before| before.saturating_add(1)).max(seconds_since_1970());
     let lock = Lock::try_take(&path, incarnation).map_err(StateError::io("locking", path))?;
     let lock =
         lock.map_err(|holder| StateError::Running { name: name.into(), pid: holder.map(|h| h.pid) })?;
     let settled = settle_locked(config)?;
-    match state::record(&config.dir, name)? {
-        Some(record) if record.run == settled.run => Err(StateError::Left { name: name.into() }),
-        _ => Ok(Entry { settled, incarnation: Incarnation(incarnation), _lock: lock }),
-    }
+    let before = recorded.filter(|record| record.run == settled.run).map(|record| record.phase);
+    Ok(Entry { settled, incarnation: Incarnation(incarnation), before, _lock: lock })
 }
 
 fn seconds_since_1970() -> u64 {

@@ -75,14 +75,6 @@ pub enum StateError {
         /// The process, where known.
         pid: Option<u32>,
     },
-    /// The node left the run that the others are still in.
-    #[error(
-        "{name} has left this run of the cluster and others are still in it; run `plexus down`, then `plexus up`"
-    )]
-    Left {
-        /// The node.
-        name: String,
-    },
 }
 
 impl StateError {
@@ -113,13 +105,21 @@ pub struct Recorder {
     path: PathBuf,
     run: u64,
     incarnation: Incarnation,
+    /// What an earlier life left of this run, which stays: what that life held is not this one's to secure.
+    before: Option<Phase>,
 }
 
 impl Recorder {
     /// For the node called `name` in `run`. Writes nothing yet.
     #[must_use]
     pub fn new(dir: &ClusterDir, name: &str, run: u64, incarnation: Incarnation) -> Self {
-        Self { path: dir.record(name), run, incarnation }
+        Self { path: dir.record(name), run, incarnation, before: None }
+    }
+
+    /// Of a node that takes part in a run again, for which the run stands like this since an earlier life.
+    #[must_use]
+    pub fn with_earlier_life(self, before: Option<Phase>) -> Self {
+        Self { before, ..self }
     }
 
     /// Replaces the record, durably.
@@ -127,6 +127,7 @@ impl Recorder {
     /// # Errors
     /// The system's; the old record stands.
     pub fn write(&self, phase: Phase) -> Result<(), StateError> {
+        let phase = self.before.clone().unwrap_or(phase);
         let record = Record { run: self.run, incarnation: self.incarnation.0, phase };
         durable::write_json(&self.path, &record)
             .map_err(StateError::io("writing the record", self.path.clone()))

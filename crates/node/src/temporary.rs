@@ -70,6 +70,8 @@ pub struct NodeParameters {
     pub cores: Vec<usize>,
     /// The network namespace that it lives in, as a path.
     pub network_namespace: Option<PathBuf>,
+    /// The command that proves that it does nothing any more; empty: none.
+    pub fence: Vec<String>,
 }
 
 impl Parameters {
@@ -85,6 +87,7 @@ impl Parameters {
             rails: RailKind::BUILT_IN.into(),
             cores: Vec::new(),
             network_namespace: None,
+            fence: Vec::new(),
         };
         Ok(Self {
             nodes: vec![node; nodes],
@@ -260,7 +263,7 @@ fn node_configs(nodes: &[NodeParameters], id: ClusterId) -> Vec<NodeConfig> {
         rails: node.rails.clone(),
         cores: node.cores.clone(),
         metrics: None,
-        fence: Vec::new(),
+        fence: node.fence.clone(),
     };
     nodes.iter().enumerate().map(config).collect()
 }

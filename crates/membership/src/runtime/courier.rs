@@ -1,4 +1,4 @@
-//! Hands views to the guest, on a thread of its own and in order, so that the loop never waits for it.
+//! Hands views to the guest, and lines to the log, on a thread of its own and in order: the loop never waits for either.
 
 use std::{
     io,
@@ -15,6 +15,9 @@ use crate::protocol::View;
 pub(super) enum News {
     Decided(Arc<View>),
     Opened(Arc<View>, Transition),
+    /// For the log.
+    Note(String),
+    Warning(String),
 }
 
 pub(super) fn start(
@@ -25,11 +28,17 @@ pub(super) fn start(
     let thread = thread::Builder::new().name("plexus-views".into()).spawn(move || {
         for news in news {
             match news {
-                News::Decided(view) => guest.decided(&view),
+                News::Decided(view) => {
+                    tracing::info!(epoch = view.epoch.0, members = ?view.members(), "a view is decided");
+                    guest.decided(&view);
+                }
                 News::Opened(view, transition) => {
+                    tracing::info!(epoch = view.epoch.0, members = ?view.members(), "a view is opened");
                     guest.opened(&view, &transition);
                     inbox.post(Input::Told(view.epoch));
                 }
+                News::Note(line) => tracing::info!("{line}"),
+                News::Warning(line) => tracing::warn!("{line}"),
             }
         }
     })?;

@@ -20,22 +20,20 @@ use super::{
     clock::{self, timespec},
     courier::News,
     fate::FileFates,
-    files::{Files, Owner},
+    files::Files,
     history::History,
     inbox::{Answer, Inbox, Input},
     post::{Letter, Post, datagram::Kind},
     priority,
-    served::{Ask, Asker, Server},
+    served::{Asker, Server},
     status::FencingState,
     watchdog::{Ending, Watchdog},
 };
 use crate::{
-    protocol::{
-        Action, Contents, Event, Failed, FileId, Member, Refused, Report, View, VotingFile, Wish, Writes,
-    },
+    protocol::{Action, Event, FileId, Member, Refused, Report, View, Wish},
     voting::{
-        Done, Found,
-        format::{self, ClusterId, FileName},
+        Done,
+        format::{self, ClusterId},
     },
 };
 
@@ -75,8 +73,8 @@ pub(super) struct Driver {
     pub(super) wires: Wires,
     pub(super) post: Post,
     pub(super) files: Files,
-    asker: Asker,
-    server: Server,
+    pub(super) asker: Asker,
+    pub(super) server: Server,
     pub(super) fates: FileFates,
     pub(super) history: History,
     pub(super) priority: Priority,
@@ -89,7 +87,7 @@ pub(super) struct Driver {
     wish: Option<Answer>,
     leaving: Vec<Answer>,
     remembering: Vec<SyncSender<u64>>,
-    events: VecDeque<Event>,
+    pub(super) events: VecDeque<Event>,
     wake: Nanos,
     phase: Phase,
 }
@@ -136,7 +134,7 @@ impl Driver {
 
     pub(super) fn run(mut self) {
         self.priority = priority::raise();
-        tracing::info!(priority = %self.priority, "membership starts");
+        self.tell_guest(News::Note(format!("membership starts; its threads run as: {}", self.priority)));
         let mut more = false;
         while !self.is_over() {
             self.handle(Event::Tick);
@@ -145,7 +143,13 @@ impl Driver {
                 self.take(input);
             }
             let mut letters = Vec::new();
+            let strangers = self.post.strangers();
             more = self.post.receive(clock::now(), &mut letters);
+            if strangers == 0 && self.post.strangers() > 0 {
+                let what = "a datagram came that is not for this node, or that no key of the cluster opens: of a node with \
+                            another key, or of a stranger";
+                self.tell_guest(News::Warning(what.into()));
+            }
             for letter in letters {
                 self.read(letter);
             }
@@ -205,15 +209,12 @@ impl Driver {
             Action::Turn { file, writes } => self.turn(file, writes, now),
             Action::Wake(time) => self.wake = time,
             Action::Decided(view) => {
-                tracing::info!(epoch = view.epoch.0, members = ?view.members(), "a view is decided");
                 self.history.decided(before, &view, |node| self.post.heard(node), now);
-                // Nobody takes it any more only when the guest's thread has panicked, which was reported.
-                let _ = self.wires.views.send(News::Decided(view));
+                self.tell_guest(News::Decided(view));
             }
             Action::Opened(view) => {
                 let transition = self.history.opened(&view, now);
-                tracing::info!(epoch = view.epoch.0, members = ?view.members(), "a view is opened");
-                let _ = self.wires.views.send(News::Opened(view, transition));
+                self.tell_guest(News::Opened(view, transition));
             }
             Action::Lease(until) => {
                 if self.wires.ending.hold(until) {
@@ -222,7 +223,8 @@ impl Driver {
             }
             Action::Fence(node, life) => self.fence(node, life),
             Action::SetAside(file) => {
-                tracing::error!(file = %id(file), "a voting file is an older copy of itself: it is set aside");
+                let what = "is an older copy of itself: it is set aside, and taken in again in a later view";
+                self.tell_guest(News::Warning(format!("voting file {} {what}", id(file))));
                 self.fates.set_aside(file);
             }
             Action::Remembered(generation) => {
@@ -238,7 +240,6 @@ impl Driver {
                 }
             }
             Action::Die(reason) => {
-                tracing::error!(%reason, "this node is no member any more and ends");
                 self.phase = Phase::Over { left: false };
                 self.wires.ending.end(End::Died(reason));
             }
@@ -249,62 +250,20 @@ impl Driver {
         }
     }
 
+    /// Nobody takes it any more only when the guest has panicked, which was reported.
+    pub(super) fn tell_guest(&self, news: News) {
+        let _ = self.wires.views.send(news);
+    }
+
     /// A report names a view as opened only when the guest acts in none before it.
-    fn honest(&self, report: &Arc<Report>) -> Arc<Report> {
+    pub(super) fn honest(&self, report: &Arc<Report>) -> Arc<Report> {
         if report.opened <= self.told {
             return Arc::clone(report);
         }
         Arc::new(Report { opened: self.told, ..(**report).clone() })
     }
 
-    fn turn(&mut self, file: VotingFile, mut writes: Writes, now: Nanos) {
-        if writes.ballot.as_ref().is_some_and(|(_, ballot)| ballot.mbal > 0) {
-            self.history.balloted(now);
-        }
-        writes.heartbeat = writes.heartbeat.map(|report| self.honest(&report));
-        self.fates.began(file, now);
-        if !self.wires.guest.is_well() {
-            return self.failed(file.id, "this node is not well: it makes no progress".into());
-        }
-        let blocks = format::writes(FileName { cluster: self.cluster, file: file.id }, self.me, &writes);
-        match file.host.filter(|host| *host != self.me) {
-            Some(host) => {
-                let mut out = Vec::new();
-                self.asker.ask(host, file.id, &blocks, now, &mut out);
-                out.iter().for_each(|(to, kind, body)| self.post.send(*to, *kind, body));
-            }
-            None => {
-                let owner = Owner { node: self.me, life: self.life, turn: 0 };
-                if let Err(why) = self.files.begin(file.id, owner, false, blocks, now) {
-                    self.failed(file.id, why);
-                }
-            }
-        }
-    }
-
-    fn failed(&mut self, file: FileId, why: String) {
-        if self.fates.failed(file, &why) {
-            tracing::warn!(file = %id(file), %why, "a voting file does not answer");
-        }
-        self.events.push_back(Event::Finished { file, result: Err(Failed) });
-    }
-
-    fn finished(&mut self, file: FileId, contents: Box<Contents>) {
-        let now = clock::now();
-        if self.fates.finished(file, now) {
-            tracing::info!(file = %id(file), "a voting file answers");
-        }
-        let epoch = self.member.decided().epoch;
-        let reports = contents.places.iter().filter_map(|place| place.heartbeat.good());
-        reports.for_each(|report| self.note_leaver(report));
-        let ballots = contents.places.iter().filter_map(|place| place.ballot());
-        if ballots.clone().any(|ballot| ballot.decided.epoch == epoch && ballot.mbal > 0) {
-            self.history.balloted(now);
-        }
-        self.events.push_back(Event::Finished { file, result: Ok(contents) });
-    }
-
-    fn note_leaver(&mut self, report: &Report) {
+    pub(super) fn note_leaver(&mut self, report: &Report) {
         if report.leaving {
             let leaver = &mut self.leavers[report.node.index()];
             *leaver = (*leaver).max(report.life);
@@ -321,7 +280,9 @@ impl Driver {
         let thread = thread::Builder::new().name(format!("plexus-fence-{}", node.0));
         let fence = move || inbox.post(Input::Fenced(node, life, guest.fence(node, life)));
         if let Err(error) = thread.spawn(fence) {
-            tracing::warn!(%node, %error, "no thread to fence on; its lease is waited for");
+            self.tell_guest(News::Warning(format!(
+                "no thread to fence {node} on, its lease is waited for: {error}"
+            )));
         }
     }
 
@@ -369,29 +330,13 @@ impl Driver {
             Input::File(file, path) => return self.files.place(file, path),
             Input::Peer(node, addresses) => return self.post.place(node, addresses),
             Input::Keys(keys) => return self.post.rekey(keys),
+            Input::Trouble(what) => return self.tell_guest(News::Warning(what)),
             Input::Told(epoch) => return self.told = epoch,
             Input::Rebuilt(epoch) => return self.history.rebuilt(epoch, clock::now()),
             Input::Stop => return self.phase = Phase::Over { left: false },
             Input::Lost(..) | Input::Dead(..) | Input::Fenced(..) => return,
         };
         self.handle(event);
-    }
-
-    /// A turn at a file of this node is over.
-    fn turned(&mut self, file: FileId, owner: Owner, result: Result<Found, String>) {
-        match result {
-            Ok(Found::Contents(contents)) => self.finished(file, contents),
-            Err(why) if owner.node == self.me => self.failed(file, why),
-            Ok(Found::Packed(read)) => self.serve(file, owner, Some(read)),
-            Err(_) => self.serve(file, owner, None),
-        }
-    }
-
-    fn serve(&mut self, file: FileId, owner: Owner, read: Option<Arc<[u8]>>) {
-        let Owner { node, life, turn } = owner;
-        if let Some((way, pieces)) = self.server.over((node, life), file, turn, read) {
-            pieces.iter().for_each(|piece| self.post.reply(node, Kind::Answer, piece, way));
-        }
     }
 
     fn read(&mut self, letter: Letter) {
@@ -407,29 +352,10 @@ impl Driver {
                     self.handle(Event::Heard(Arc::new(report)));
                 }
             }
-            Kind::Ask => {
-                let (mut out, files) = (Vec::new(), &self.files);
-                let ask =
-                    self.server.asked((from, life), &body, way, |file| files.path(file).is_some(), &mut out);
-                // The way back may be cut where the way here is not: what is asked again is answered over all.
-                out.iter().for_each(|piece| self.post.send(from, Kind::Answer, piece));
-                if let Some(Ask { file, turn, writes }) = ask {
-                    let owner = Owner { node: from, life, turn };
-                    if self.files.begin(file, owner, true, writes, clock::now()).is_err() {
-                        self.serve(file, owner, None);
-                    }
-                }
-            }
+            Kind::Ask => self.asked((from, life), &body, way),
             Kind::Answer => {
                 if let Some((file, read)) = self.asker.answered(from, &body, clock::now()) {
-                    let name = FileName { cluster: self.cluster, file };
-                    match read.map(|bytes| format::contents(name, &bytes)) {
-                        Some(Ok(contents)) => self.finished(file, Box::new(contents)),
-                        Some(Err(error)) => self.failed(file, error.to_string()),
-                        None => {
-                            self.failed(file, format!("{from}, which serves it, could not read or write it"))
-                        }
-                    }
+                    self.answered(from, file, read);
                     self.handle(Event::Tick);
                 }
             }
@@ -439,19 +365,6 @@ impl Driver {
                 }
             }
         }
-    }
-
-    /// Ends what has taken too long.
-    fn give_up(&mut self) {
-        let now = clock::now();
-        for (file, owner) in self.files.give_up(now) {
-            self.turned(file, owner, Err("it takes longer than a lease".into()));
-        }
-        let mut out = Vec::new();
-        for file in self.asker.remind(now, &mut out) {
-            self.failed(file, "the node that serves it does not answer".into());
-        }
-        out.iter().for_each(|(to, kind, body)| self.post.send(*to, *kind, body));
     }
 
     /// Nothing of this life goes on after this, except at disks that hang.

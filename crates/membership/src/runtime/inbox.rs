@@ -38,6 +38,8 @@ pub(super) enum Input {
     File(FileId, PathBuf),
     Peer(NodeId, Vec<SocketAddr>),
     Keys(Vec<Key>),
+    /// For the log.
+    Trouble(String),
     /// The guest has been handed this view.
     Told(Epoch),
     Rebuilt(Epoch),

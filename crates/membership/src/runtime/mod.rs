@@ -25,6 +25,7 @@ mod priority;
 mod served;
 mod snapshot;
 mod status;
+mod turning;
 mod watchdog;
 
 use std::{
@@ -142,7 +143,7 @@ pub enum End {
     Left,
 }
 
-/// Who uses the membership.
+/// Who uses the membership. [`Guest::is_well`] and [`Guest::end`] run on threads that the membership lives on: they must not ask it anything.
 pub trait Guest: Send + Sync + 'static {
     /// A view is decided; the node does not act in it yet. Called in order with [`Guest::opened`], each view decided before it is opened,
     /// on a thread of their own. Views that are decided before one was opened are not opened.
@@ -210,8 +211,8 @@ impl Membership {
         let inbox = Arc::new(Inbox::create().map_err(system("a bell"))?);
         let lease = Arc::new(Lease::default());
         let ending = Arc::new(Ending::new(Arc::clone(&guest), Arc::clone(&lease)));
-        let (watchdog, lease_thread) = Watchdog::start(Arc::clone(&ending), settings.watchdog.as_deref())
-            .map_err(system("the watchdog"))?;
+        let watchdog = Watchdog::start(Arc::clone(&ending), Arc::clone(&inbox), settings.watchdog.as_deref());
+        let (watchdog, lease_thread) = watchdog.map_err(system("the watchdog"))?;
         let mut started = Self {
             inbox: Arc::clone(&inbox),
             lease,

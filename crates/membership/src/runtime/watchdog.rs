@@ -20,6 +20,7 @@ use plexus_base::Nanos;
 use super::{
     End, Guest,
     clock::{self, Timer},
+    inbox::{Inbox, Input},
     lease::Lease,
     priority,
 };
@@ -77,15 +78,20 @@ struct Shared {
     timer: Timer,
     order: AtomicU8,
     ending: Arc<Ending>,
+    inbox: Arc<Inbox>,
 }
 
 #[derive(Clone)]
 pub(super) struct Watchdog(Arc<Shared>);
 
 impl Watchdog {
-    pub(super) fn start(ending: Arc<Ending>, device: Option<&Path>) -> io::Result<(Self, JoinHandle<()>)> {
+    pub(super) fn start(
+        ending: Arc<Ending>,
+        inbox: Arc<Inbox>,
+        device: Option<&Path>,
+    ) -> io::Result<(Self, JoinHandle<()>)> {
         let device = device.map(|path| OpenOptions::new().write(true).open(path)).transpose()?;
-        let shared = Arc::new(Shared { timer: Timer::create()?, order: AtomicU8::new(WATCH), ending });
+        let shared = Arc::new(Shared { timer: Timer::create()?, order: AtomicU8::new(WATCH), ending, inbox });
         let watching = Arc::clone(&shared);
         let thread = thread::Builder::new().name("plexus-lease".into());
         let thread = thread.spawn(move || watching.watch(device))?;
@@ -108,10 +114,11 @@ impl Watchdog {
 impl Shared {
     fn watch(&self, mut device: Option<File>) {
         priority::raise();
+        let mut has_said = false;
         loop {
             let order = self.order.load(Ordering::Acquire);
             if order != WATCH || self.ending.is_over() {
-                return close(device, order == CLOSE);
+                return self.close(device, order == CLOSE);
             }
             let (now, until) = (clock::now(), self.ending.lease.until());
             if until != Nanos(0) && now >= until {
@@ -120,24 +127,29 @@ impl Shared {
                 }
                 continue;
             }
-            let fed = device.as_mut().map(|device| {
-                if let Err(error) = device.write_all(&[0]) {
-                    tracing::error!(%error, "the host's watchdog cannot be fed and will reset the host");
+            let fed = device.as_mut().map(|device| (device.write_all(&[0]), now + FEED));
+            let fed = fed.map(|(fed, next)| {
+                if let Err(error) = fed
+                    && !std::mem::replace(&mut has_said, true)
+                {
+                    let what = format!("the host's watchdog cannot be fed and will reset the host: {error}");
+                    self.inbox.post(Input::Trouble(what));
                 }
-                now + FEED
+                next
             });
             let wakes = [Some(until).filter(|until| *until != Nanos(0)), fed];
             self.timer.set(wakes.into_iter().flatten().min().unwrap_or(Nanos(u64::MAX / 2)));
             self.timer.wait();
         }
     }
-}
 
-/// The letter is what tells a device that nobody is stuck.
-fn close(device: Option<File>, left: bool) {
-    if let Some(mut device) = device.filter(|_| left)
-        && let Err(error) = device.write_all(b"V")
-    {
-        tracing::error!(%error, "the host's watchdog cannot be stopped and will reset the host");
+    /// The letter is what tells a device that nobody is stuck.
+    fn close(&self, device: Option<File>, left: bool) {
+        if let Some(mut device) = device.filter(|_| left)
+            && let Err(error) = device.write_all(b"V")
+        {
+            let what = format!("the host's watchdog cannot be stopped and will reset the host: {error}");
+            self.inbox.post(Input::Trouble(what));
+        }
     }
 }

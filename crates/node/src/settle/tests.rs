@@ -152,9 +152,12 @@ fn the_first_who_starts_settles_and_the_others_join() {
     let (second, _) = cluster.start("n2");
     one.write(stopped(&[], &[])).unwrap();
     drop(second);
-    // n1 has stopped but lives: the run is not over, and n2, which died in it, cannot come back.
-    assert!(matches!(enter(&cluster.config, "n2"), Err(StateError::Left { .. })));
-    drop(first);
+    // n1 has stopped but lives: the run is not over, and n2, which died in it, comes back and leaves what its death meant as it is.
+    let (again, two) = cluster.start("n2");
+    assert_eq!((again.settled.run, &again.before), (0, &Some(Phase::Running)));
+    two.with_earlier_life(again.before.clone()).write(Phase::Clean).unwrap();
+    assert_eq!(state::record(&cluster.config.dir, "n2").unwrap().unwrap().phase, Phase::Running);
+    drop((first, again));
 
     let (third, _) = cluster.start("n3");
     assert_eq!(third.settled, Settled { run: 1, lost: mastered(1) });

@@ -19,6 +19,7 @@ mod rails;
 mod stat;
 mod status;
 mod up;
+mod vote;
 mod wait_for;
 
 use clap::Subcommand;
@@ -67,9 +68,11 @@ pub(crate) enum Command {
     Key(key::Args),
     /// Start every node of a cluster that belongs on this machine.
     Up(up::Args),
-    /// Run one node in the foreground.
+    /// Run one node in the foreground; or have one belong to the cluster, or not any more.
     Node(node::Args),
-    /// Show the nodes of a cluster: members, epoch, rails, blocks.
+    /// Add and remove voting files while the cluster runs.
+    Vote(vote::Args),
+    /// Show the nodes of a cluster: members, votes, rails, blocks.
     Status(status::Args),
     /// Write everything back and end every node of a cluster on this machine.
     Down(down::Args),
@@ -102,6 +105,7 @@ impl Command {
             Self::Key(args) => key::run(args),
             Self::Up(args) => up::run(args),
             Self::Node(args) => node::run(args),
+            Self::Vote(args) => vote::run(args),
             Self::Status(args) => status::run(args),
             Self::Down(args) => down::run(args),
             Self::Lock(args) => lock::run(args),

@@ -3,21 +3,26 @@
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::Context;
-use plexus_node::{Node, body::Body, lifeline, member};
+use plexus_node::{Node, body::Body, lifeline, member, wishes::WishArgs};
 use plexus_observe::{
     Snapshot,
     metrics::{self, Server},
 };
 
-use super::cluster;
+use super::{cluster, vote};
 
 /// Which node.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    does: Option<Does>,
     /// The cluster's directory.
-    dir: PathBuf,
+    #[arg(required = true)]
+    dir: Option<PathBuf>,
     /// The node's name.
-    name: String,
+    #[arg(required = true)]
+    name: Option<String>,
     /// End when the other end of the pipe at this descriptor closes.
     #[arg(long, hide = true, value_name = "FD")]
     lifeline: Option<i32>,
@@ -32,12 +37,45 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// What is done with a node of a cluster that runs.
+#[derive(clap::Subcommand)]
+enum Does {
+    /// Let a node of cluster.toml that was removed belong to the cluster again.
+    Add(Belongs),
+    /// Put a node out, and let it in no more.
+    Remove(Belongs),
+}
+
+#[derive(clap::Args)]
+struct Belongs {
+    /// The node's name.
+    name: String,
+    #[command(flatten)]
+    cluster: cluster::Cluster,
+}
+
 /// Runs it until it is told to end.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    match &args.does {
+        Some(Does::Add(Belongs { name, cluster })) => {
+            vote::wish_of_node(&cluster.load()?, name, &WishArgs::AddNode(name.clone()))?;
+            return crate::output::line(&format!("{name} belongs to the cluster: start it with `plexus up`"));
+        }
+        Some(Does::Remove(Belongs { name, cluster })) => {
+            vote::wish_of_node(&cluster.load()?, name, &WishArgs::RemoveNode(name.clone()))?;
+            return crate::output::line(&format!("{name} does not belong to the cluster any more"));
+        }
+        None => {}
+    }
+    serve(args)
+}
+
+fn serve(args: Args) -> anyhow::Result<()> {
+    let (Some(dir), Some(name)) = (args.dir, args.name) else { anyhow::bail!("name a cluster and a node") };
     // Before there is any other thread: a namespace is entered by a thread, and inherited by those it starts.
     if let Some(path) = &args.network_namespace {
         plexus_namespaces::enter(path)
-            .with_context(|| format!("{}: entering the network namespace {}", args.name, path.display()))?;
+            .with_context(|| format!("{}: entering the network namespace {}", name, path.display()))?;
     }
     if args.daemon {
         // Refused only to who leads a session already, which is as good.
@@ -48,21 +86,21 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false).init();
     end_on_panic();
-    let config = cluster::load(&args.dir)?;
-    let reserved = config.node(&args.name)?.1.metrics.map(|address| {
+    let config = cluster::load(&dir)?;
+    let reserved = config.node(&name)?.1.metrics.map(|address| {
         Server::reserve(address).with_context(|| {
-            format!("{}: cannot answer at {address}; change its `metrics` in cluster.toml", args.name)
+            format!("{}: cannot answer at {address}; change its `metrics` in cluster.toml", name)
         })
     });
     let reserved = reserved.transpose()?;
     let more = |body: &Arc<Body>| [plexus_observe::commands(body), plexus_bench::commands(body)].concat();
-    let node = Node::start(config, &args.name, more, member::end_process)?;
+    let node = Node::start(config, &name, more, member::end_process)?;
     // Holds the body only while it is asked: the end of the node is never that of a scraper.
     let _metrics =
         reserved.map(|reserved| reserved.serve(source(node.body()))).transpose().context("metrics")?;
     node.run_until_stopped()?;
     if args.json {
-        crate::output::json(&serde_json::json!({ "name": args.name, "ended": true }))?;
+        crate::output::json(&serde_json::json!({ "name": name, "ended": true }))?;
     }
     Ok(())
 }

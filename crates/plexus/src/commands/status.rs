@@ -1,5 +1,7 @@
 //! `plexus status`: the nodes of a cluster.
 
+mod votes;
+
 use plexus_node::{commands::Status, config::Config, control::Seen, launch::look_at_all, settle};
 use plexus_observe::show::{Table, bytes, count, duration};
 
@@ -57,6 +59,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
     }
     output::line(table.to_string().trim_end())?;
+    let alive: Vec<&Status> = nodes
+        .iter()
+        .filter_map(|(_, seen)| match seen {
+            Seen::Alive(status) => Some(&**status),
+            Seen::Silent(_) | Seen::Down => None,
+        })
+        .collect();
+    for line in votes::lines(&config, &alive) {
+        output::line(&line)?;
+    }
     for (name, seen) in &nodes {
         match seen {
             Seen::Alive(status) => {

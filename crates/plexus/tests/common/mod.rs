@@ -82,6 +82,14 @@ impl Cluster {
         cluster
     }
 
+    /// Has nodes that stand still keep their place for as long as a test may take.
+    pub(crate) fn put_nobody_out(&self) {
+        let path = self.dir().join("cluster.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let times = "profile = \"lan\"\nlease_ms = 100000\nevict_ms = 100000\n";
+        std::fs::write(path, text.replace("profile = \"lan\"\n", times)).unwrap();
+    }
+
     /// Its directory.
     pub(crate) fn dir(&self) -> PathBuf {
         self.directory.path().join("c1")

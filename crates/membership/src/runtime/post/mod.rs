@@ -219,11 +219,6 @@ impl Post {
     fn take(&mut self, path: usize, bytes: &[u8], now: Nanos) -> Option<Letter> {
         let opened = self.opened(bytes);
         let Some((head, body)) = opened else {
-            if self.strangers == 0 {
-                tracing::warn!(
-                    "a datagram came that no key of the cluster opens: of a node with another key, or of a stranger"
-                );
-            }
             self.strangers += 1;
             return None;
         };

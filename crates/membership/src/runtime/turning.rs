@@ -1,0 +1,125 @@
+//! Turns at voting files: of this node, here or at the node that serves the file, and of others at files of this node.
+
+use std::sync::Arc;
+
+use plexus_base::{Incarnation, Nanos, NodeId};
+
+use super::{
+    clock,
+    courier::News,
+    driver::{Driver, id},
+    files::Owner,
+    post::{Way, datagram::Kind},
+    served::Ask,
+};
+use crate::{
+    protocol::{Contents, Event, Failed, FileId, VotingFile, Writes},
+    voting::{
+        Found,
+        format::{self, FileName},
+    },
+};
+
+impl Driver {
+    pub(super) fn turn(&mut self, file: VotingFile, mut writes: Writes, now: Nanos) {
+        if writes.ballot.as_ref().is_some_and(|(_, ballot)| ballot.mbal > 0) {
+            self.history.balloted(now);
+        }
+        writes.heartbeat = writes.heartbeat.map(|report| self.honest(&report));
+        self.fates.began(file, now);
+        if !self.wires.guest.is_well() {
+            return self.failed(file.id, "this node is not well: it makes no progress".into());
+        }
+        let blocks = format::writes(FileName { cluster: self.cluster, file: file.id }, self.me, &writes);
+        match file.host.filter(|host| *host != self.me) {
+            Some(host) => {
+                let mut out = Vec::new();
+                self.asker.ask(host, file.id, &blocks, now, &mut out);
+                out.iter().for_each(|(to, kind, body)| self.post.send(*to, *kind, body));
+            }
+            None => {
+                let owner = Owner { node: self.me, life: self.life, turn: 0 };
+                if let Err(why) = self.files.begin(file.id, owner, false, blocks, now) {
+                    self.failed(file.id, why);
+                }
+            }
+        }
+    }
+
+    fn failed(&mut self, file: FileId, why: String) {
+        if self.fates.failed(file, &why) {
+            self.tell_guest(News::Warning(format!("voting file {} does not answer: {why}", id(file))));
+        }
+        self.events.push_back(Event::Finished { file, result: Err(Failed) });
+    }
+
+    fn finished(&mut self, file: FileId, contents: Box<Contents>) {
+        let now = clock::now();
+        if self.fates.finished(file, now) {
+            self.tell_guest(News::Note(format!("voting file {} answers", id(file))));
+        }
+        let epoch = self.member.decided().epoch;
+        let reports = contents.places.iter().filter_map(|place| place.heartbeat.good());
+        reports.for_each(|report| self.note_leaver(report));
+        let ballots = contents.places.iter().filter_map(|place| place.ballot());
+        if ballots.clone().any(|ballot| ballot.decided.epoch == epoch && ballot.mbal > 0) {
+            self.history.balloted(now);
+        }
+        self.events.push_back(Event::Finished { file, result: Ok(contents) });
+    }
+
+    /// A turn at a file of this node is over.
+    pub(super) fn turned(&mut self, file: FileId, owner: Owner, result: Result<Found, String>) {
+        match result {
+            Ok(Found::Contents(contents)) => self.finished(file, contents),
+            Err(why) if owner.node == self.me => self.failed(file, why),
+            Ok(Found::Packed(read)) => self.serve(file, owner, Some(read)),
+            Err(_) => self.serve(file, owner, None),
+        }
+    }
+
+    fn serve(&mut self, file: FileId, owner: Owner, read: Option<Arc<[u8]>>) {
+        let Owner { node, life, turn } = owner;
+        if let Some((way, pieces)) = self.server.over((node, life), file, turn, read) {
+            pieces.iter().for_each(|piece| self.post.reply(node, Kind::Answer, piece, way));
+        }
+    }
+
+    /// A piece of what another node asks for came.
+    pub(super) fn asked(&mut self, (from, life): (NodeId, Incarnation), body: &[u8], way: Way) {
+        let (mut out, files) = (Vec::new(), &self.files);
+        let is_served = |file| files.path(file).is_some();
+        let ask = self.server.asked((from, life), body, way, is_served, &mut out);
+        // The way back may be cut where the way here is not: what is asked again is answered over all.
+        out.iter().for_each(|piece| self.post.send(from, Kind::Answer, piece));
+        if let Some(Ask { file, turn, writes }) = ask {
+            let owner = Owner { node: from, life, turn };
+            if self.files.begin(file, owner, true, writes, clock::now()).is_err() {
+                self.serve(file, owner, None);
+            }
+        }
+    }
+
+    /// A turn at a file of another node is over.
+    pub(super) fn answered(&mut self, host: NodeId, file: FileId, read: Option<Vec<u8>>) {
+        let name = FileName { cluster: self.cluster, file };
+        match read.map(|bytes| format::contents(name, &bytes)) {
+            Some(Ok(contents)) => self.finished(file, Box::new(contents)),
+            Some(Err(error)) => self.failed(file, error.to_string()),
+            None => self.failed(file, format!("{host}, which serves it, could not read or write it")),
+        }
+    }
+
+    /// Ends what has taken too long.
+    pub(super) fn give_up(&mut self) {
+        let now = clock::now();
+        for (file, owner) in self.files.give_up(now) {
+            self.turned(file, owner, Err("it takes longer than a lease".into()));
+        }
+        let mut out = Vec::new();
+        for file in self.asker.remind(now, &mut out) {
+            self.failed(file, "the node that serves it does not answer".into());
+        }
+        out.iter().for_each(|(to, kind, body)| self.post.send(*to, *kind, body));
+    }
+}
