@@ -83,6 +83,13 @@ fn a_copy_on_its_way_out_when_a_node_dies_is_named_not_passed_off() {
     }
 }
 
+#[test]
+fn a_block_given_away_by_one_who_leaves_arrives_before_it_goes() {
+    // It had said farewell on the other lane, and was gone with its link before the block was through.
+    let views = scenario::named("views").expect("a scenario of this name");
+    run(10_301, views).unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 /// What once made a rail that delivers look dead, or a dead one alive for too long.
 #[test]
 fn paths_that_were_misjudged_are_judged_well() {

@@ -13,8 +13,8 @@ use crate::{cluster::Cluster, failure::Broken};
 pub fn check(cluster: &mut Cluster, at: usize, block: BlockId, current: bool) -> Result<bool, Broken> {
     let index = block.0 as usize;
     let named = cluster.locals[at].shard.lost().contains(block);
-    // A member may have died with what it holds: the next view says so.
-    let known = cluster.locals[at].shard.holders(block).is_some_and(|(holders, _)| !holders.is_empty());
+    // A member may have died with what it holds: the next view says so. Nothing known: it is about to be given away.
+    let known = cluster.locals[at].shard.holders(block).is_none_or(|(holders, _)| !holders.is_empty());
     let held = cluster.is_held(block) || known && !current;
     if cluster.changes.lost[index] && !named {
         if !cluster.changes.accepted[index] {
