@@ -12,6 +12,7 @@ pub mod executive;
 pub mod failure;
 pub mod faults;
 pub mod frames;
+pub mod groups;
 pub mod links;
 pub mod locks;
 pub mod membership;
@@ -38,6 +39,7 @@ pub use failure::{Broken, Failure};
 pub use scenario::Scenario;
 
 use cluster::{Cluster, Phase};
+use groups::Groups;
 use links::Links;
 use locks::Locks;
 use membership::Membership;
@@ -82,6 +84,10 @@ pub fn run(seed: u64, scenario: Scenario) -> Result<Outcome, Failure> {
     if scenario.name == scenario::LOCKS {
         let locks::Outcome { digest, events, operations, .. } = run_locks(seed)?;
         return Ok(Outcome { digest, events, operations, rails_lost: 0, counts: Vec::new() });
+    }
+    if scenario.name == scenario::GROUPS {
+        let groups::Outcome { digest, events, told, .. } = run_groups(seed)?;
+        return Ok(Outcome { digest, events, operations: told, rails_lost: 0, counts: Vec::new() });
     }
     if scenario.name == scenario::MEMBERSHIP {
         let membership::Outcome { digest, events, opened, .. } = run_membership(seed)?;
@@ -163,6 +169,18 @@ pub fn run_locks(seed: u64) -> Result<locks::Outcome, Failure> {
     let result =
         catch_unwind(AssertUnwindSafe(|| locks.drive())).unwrap_or_else(|panic| Err(panicked(&*panic, None)));
     let (scenario, at) = (scenario::LOCKS, locks.now());
+    result.map_err(|broken| Failure { scenario, seed, at, broken, history: Vec::new() })
+}
+
+/// Takes one seed through [`scenario::GROUPS`].
+///
+/// # Errors
+/// A property does not hold, or an assertion of the protocol failed.
+pub fn run_groups(seed: u64) -> Result<groups::Outcome, Failure> {
+    let mut run = Groups::new(seed, None);
+    let result =
+        catch_unwind(AssertUnwindSafe(|| run.drive())).unwrap_or_else(|panic| Err(panicked(&*panic, None)));
+    let (scenario, at) = (scenario::GROUPS, run.now());
     result.map_err(|broken| Failure { scenario, seed, at, broken, history: Vec::new() })
 }
 

@@ -103,8 +103,11 @@ pub const MEMBERSHIP: &str = "membership";
 /// The scenario in which members of the cache change.
 pub const VIEWS: &str = "views";
 
+/// The scenario of groups of processes.
+pub const GROUPS: &str = "groups";
+
 /// All scenarios.
-pub const ALL: [Scenario; 17] = [
+pub const ALL: [Scenario; 18] = [
     Scenario { name: "calm", about: "room for everything, nothing fails", bigger: 1, vary: calm },
     Scenario { name: "hot", about: "one or two blocks that everybody wants", bigger: 1, vary: hot },
     Scenario {
@@ -183,6 +186,12 @@ pub const ALL: [Scenario; 17] = [
     Scenario {
         name: MEMBERSHIP,
         about: "members, views and voting files: crashes, pauses, cuts, files that fail; who goes on, and that only they act",
+        bigger: 1,
+        vary: calm,
+    },
+    Scenario {
+        name: GROUPS,
+        about: "groups of processes: order, views, barriers; the sequencer dies, views of the cluster on top of each other",
         bigger: 1,
         vary: calm,
     },

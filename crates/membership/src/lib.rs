@@ -4,6 +4,7 @@
 //! voting file, and how its reports travel between nodes. [`runtime`] drives it: sockets, files, clock and threads. What a view is for
 //! (locks, caches, disks) is not known here.
 
+pub mod groups;
 pub mod protocol;
 pub mod runtime;
 pub mod voting;

@@ -1,0 +1,287 @@
+//! Groups of processes: clients that join, leave, speak, wait at barriers and die; nodes that die at any moment, the sequencer too, and come
+//! back; views of the cluster on top of each other, some of them missed.
+//!
+//! The code is what nodes run. Messages are late, in order for each pair of lives; what a dead node said last arrives in part. What must hold is in
+//! `told.rs`, by property; that it is noticed when it does not is shown with [`Sabotage`].
+
+mod nodes;
+mod told;
+
+use std::collections::BTreeMap;
+
+use plexus_base::{Epoch, NodeId};
+use plexus_membership::{
+    groups::protocol::{Action, Deed, Groups as Protocol, Name, WINDOW, Who},
+    protocol::partitions::Members,
+};
+use plexus_sim::Engine;
+
+use self::{
+    nodes::{Lane, Node, Queue},
+    told::{Barriers, Client},
+};
+use crate::failure::Broken;
+
+/// A view of the cluster takes so long at most to be handed in.
+const VIEW_NS: u64 = 3_000_000;
+
+/// Clients of a node.
+const MOST_CLIENTS: usize = 5;
+
+/// Deeds of a run.
+const DEEDS: u64 = 600;
+
+/// Breaks what is counted on, so that a property must not hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sabotage {
+    /// Messages of one node to another overtake each other.
+    Overtaken,
+    /// What a node keeps is not told at a change of view.
+    NotKept,
+    /// A message of a client is lost before it reaches its node.
+    Unsaid,
+    /// A client is told in another order than the rest.
+    Swapped,
+    /// A client believes that it has passed a barrier when it hears of a new view of the group.
+    Passed,
+}
+
+/// What happens.
+#[derive(Clone, Debug)]
+pub(crate) enum Ev {
+    /// The first message of a lane arrives.
+    Deliver(Lane),
+    /// A client of a node's life does something.
+    Client(usize, u64),
+    /// A node dies.
+    Kill,
+    /// A node begins its next life.
+    Start(usize),
+    /// The cluster decides who is in it.
+    Decide,
+    /// A node's life is handed a view.
+    Give(usize, u64, Members),
+}
+
+/// A run in which everything held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// The hash over all events.
+    pub digest: u64,
+    /// How many there were.
+    pub events: u64,
+    /// What clients were told.
+    pub told: u64,
+    /// Nodes that died.
+    pub deaths: u64,
+}
+
+/// The run of one seed.
+pub struct Groups {
+    engine: Engine<Ev>,
+    nodes: Vec<Node>,
+    lanes: BTreeMap<Lane, Queue>,
+    epoch: u32,
+    clients: BTreeMap<Who, Client>,
+    barriers: Barriers,
+    /// By view: what those who have begun it know.
+    opened: BTreeMap<Epoch, (u64, u64)>,
+    deeds: u64,
+    deaths: u64,
+    told: u64,
+    ending: bool,
+    sabotage: Option<Sabotage>,
+    actions: Vec<Action>,
+}
+
+impl Groups {
+    /// Two to five nodes.
+    #[must_use]
+    pub fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
+        let mut engine = Engine::new(seed ^ 0x6772_6f75_7073, 0);
+        let nodes = engine.random.between(2, 5) as usize;
+        Self {
+            engine,
+            nodes: (0..nodes).map(|_| Node::default()).collect(),
+            lanes: BTreeMap::new(),
+            epoch: 0,
+            clients: BTreeMap::new(),
+            barriers: Barriers::default(),
+            opened: BTreeMap::new(),
+            deeds: 0,
+            deaths: 0,
+            told: 0,
+            ending: false,
+            sabotage,
+            actions: Vec::new(),
+        }
+    }
+
+    /// When, in simulated nanoseconds.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.engine.now()
+    }
+
+    /// Takes it to its end.
+    ///
+    /// # Errors
+    /// The property that does not hold.
+    pub fn drive(&mut self) -> Result<Outcome, Broken> {
+        for node in 0..self.nodes.len() {
+            let after = self.engine.random.below(VIEW_NS);
+            self.engine.schedule(after, None, Ev::Start(node));
+        }
+        self.engine.schedule(VIEW_NS, None, Ev::Decide);
+        self.engine.schedule(2 * VIEW_NS, None, Ev::Kill);
+        while let Some(event) = self.engine.advance() {
+            self.take(event)?;
+            if self.deeds >= DEEDS && !self.ending {
+                self.ending = true;
+            }
+        }
+        self.at_the_end()?;
+        Ok(Outcome {
+            digest: self.engine.digest.value(),
+            events: self.engine.events(),
+            told: self.told,
+            deaths: self.deaths,
+        })
+    }
+
+    fn take(&mut self, event: Ev) -> Result<(), Broken> {
+        match event {
+            Ev::Deliver(lane) => self.deliver(lane),
+            Ev::Client(node, life) => self.client(node, life),
+            Ev::Kill => {
+                self.kill_one();
+                Ok(())
+            }
+            Ev::Start(node) => {
+                self.start(node);
+                Ok(())
+            }
+            Ev::Decide => {
+                self.decide();
+                Ok(())
+            }
+            Ev::Give(node, life, view) => self.give(node, life, &view),
+        }
+    }
+
+    /// A client begins, or one that is there does something.
+    fn client(&mut self, node: usize, life: u64) -> Result<(), Broken> {
+        if self.ending || !self.nodes[node].is(life) {
+            return Ok(());
+        }
+        let after = self.engine.random.between(1, 400_000);
+        self.engine.schedule(after, None, Ev::Client(node, life));
+        let id = NodeId(node as u8);
+        let free: Vec<Who> = self
+            .clients
+            .iter()
+            .filter(|(who, client)| who.node == id && client.may_act())
+            .map(|(who, _)| *who)
+            .collect();
+        let room = self.clients.iter().filter(|(who, client)| who.node == id && !client.has_left()).count()
+            < MOST_CLIENTS;
+        if room && (free.is_empty() || self.engine.random.percent(20)) {
+            return self.joins(node, life);
+        }
+        if free.is_empty() {
+            // All of them wait; that is a turn too, so that a run ends.
+            self.deeds += 1;
+            return Ok(());
+        }
+        let who = *self.engine.random.pick(&free);
+        let deed = match self.engine.random.below(20) {
+            0 => Deed::Leave { died: false },
+            1 => Deed::Leave { died: true },
+            2..=6 => Deed::Arrive {
+                barrier: name(if self.engine.random.percent(80) { "here" } else { "there" }),
+                strict: self.engine.random.percent(20),
+            },
+            _ => Deed::Send(self.deeds.to_le_bytes().as_slice().into()),
+        };
+        self.does(who, deed)
+    }
+
+    fn joins(&mut self, node: usize, life: u64) -> Result<(), Broken> {
+        self.nodes[node].last_client += 1;
+        let client = self.nodes[node].last_client;
+        let who = Who { node: NodeId(node as u8), life: plexus_base::Incarnation(life), client };
+        let group = name(*self.engine.random.pick(&["a", "b"]));
+        self.clients.insert(who, Client::new(group));
+        self.does(who, Deed::Join)
+    }
+
+    fn does(&mut self, who: Who, deed: Deed) -> Result<(), Broken> {
+        self.deeds += 1;
+        let Some(client) = self.clients.get_mut(&who) else { return Ok(()) };
+        client.does(&deed);
+        let group = client.group.clone();
+        if let Deed::Arrive { barrier, strict } = &deed {
+            self.barriers.arrives(who, &group, barrier, *strict);
+        }
+        if self.sabotage == Some(Sabotage::Unsaid)
+            && matches!(deed, Deed::Send(_))
+            && self.engine.random.percent(2)
+        {
+            return Ok(());
+        }
+        self.with(who.node.index(), |groups, out| {
+            // Few enough that none is refused: each client has a few under way.
+            groups.submit(who.client, group, deed, out).expect("there is room");
+        })
+    }
+
+    /// Lets a node's groups do something, and carries out what comes of it.
+    fn with(&mut self, node: usize, act: impl FnOnce(&mut Protocol, &mut Vec<Action>)) -> Result<(), Broken> {
+        let Some(groups) = &mut self.nodes[node].groups else { return Ok(()) };
+        let mut actions = std::mem::take(&mut self.actions);
+        act(groups, &mut actions);
+        let kept = groups.kept();
+        if kept > WINDOW * self.nodes.len() + 16 {
+            return Err(Broken::general("bounded", format!("node {node} keeps {kept} entries")));
+        }
+        for action in actions.drain(..) {
+            self.act(node, action)?;
+        }
+        self.actions = actions;
+        Ok(())
+    }
+
+    fn act(&mut self, node: usize, action: Action) -> Result<(), Broken> {
+        match action {
+            Action::Send { to, message } => {
+                self.send(node, to, &message);
+                Ok(())
+            }
+            Action::Tell { client, seq, what } => {
+                let life = plexus_base::Incarnation(self.nodes[node].life);
+                self.is_told(Who { node: NodeId(node as u8), life, client }, seq, what)
+            }
+            Action::Opened(epoch, applied, digest) => {
+                self.engine.digest.add(digest);
+                let known = *self.opened.entry(epoch).or_insert((applied, digest));
+                match known == (applied, digest) {
+                    true => Ok(()),
+                    false => Err(Broken::general(
+                        "synchrony",
+                        format!(
+                            "node {node} begins view {} after {applied} entries, another after {}",
+                            epoch.0, known.0
+                        ),
+                    )),
+                }
+            }
+            Action::Fault { from, what } => {
+                Err(Broken::general("fault", format!("node {node} says of node {from}: {what}")))
+            }
+        }
+    }
+}
+
+fn name(name: &str) -> Name {
+    Name::new(name.as_bytes()).expect("a short name")
+}

@@ -1,0 +1,239 @@
+//! What must hold of what clients are told.
+//!
+//! | property | what |
+//! |---|---|
+//! | `order` | members of a group are told the same views, messages and passed barriers, in the same order |
+//! | `once` | what a member sends it is told once, in the order sent |
+//! | `views` | a member's views are numbered one after the other and have it in them; who speaks is in the last one |
+//! | `barriers` | one is passed when every member of the view has come, and fails only if somebody wanted that |
+//! | `synchrony` | nodes that begin a view of the cluster know the same |
+//! | `bounded` | no node keeps more than the windows allow |
+//! | `fault` | nobody is said to have sent what no member sends |
+//! | `ends` | when all is quiet all nodes know the same, nothing waits, and nobody stands at a barrier to which all have come |
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use plexus_membership::groups::protocol::{Deed, Happened, Name, Who};
+
+use super::{Groups, Sabotage};
+use crate::failure::Broken;
+
+/// A client as it sees itself.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    pub(super) group: Name,
+    history: Vec<(u64, Happened)>,
+    sent: Vec<Vec<u8>>,
+    view: Option<(u64, BTreeSet<Who>)>,
+    waits: bool,
+    leaves: bool,
+    left: Option<u64>,
+}
+
+impl Client {
+    pub(super) fn new(group: Name) -> Self {
+        Self {
+            group,
+            history: Vec::new(),
+            sent: Vec::new(),
+            view: None,
+            waits: false,
+            leaves: false,
+            left: None,
+        }
+    }
+
+    /// Whether it is a member that does not wait.
+    pub(super) fn may_act(&self) -> bool {
+        self.view.is_some() && !self.waits && !self.leaves
+    }
+
+    pub(super) fn has_left(&self) -> bool {
+        self.left.is_some()
+    }
+
+    pub(super) fn does(&mut self, deed: &Deed) {
+        match deed {
+            Deed::Join => {}
+            Deed::Leave { .. } => self.leaves = true,
+            Deed::Send(bytes) => self.sent.push(bytes.to_vec()),
+            Deed::Arrive { .. } => self.waits = true,
+        }
+    }
+
+    /// What all members are told.
+    fn shared(&self) -> impl Iterator<Item = &(u64, Happened)> {
+        let is_shared = |what: &Happened| {
+            matches!(what, Happened::View { .. } | Happened::Message { .. } | Happened::Passed(_))
+        };
+        self.history.iter().filter(move |(_, what)| is_shared(what))
+    }
+}
+
+/// Who has come where, of all who ever did.
+#[derive(Default)]
+pub(super) struct Barriers {
+    /// How often each has come, and where in the order its waits ended.
+    came: BTreeMap<(Who, Name), (usize, Vec<u64>)>,
+    strict: BTreeSet<(Name, Name)>,
+}
+
+impl Barriers {
+    pub(super) fn arrives(&mut self, who: Who, group: &Name, barrier: &Name, strict: bool) {
+        self.came.entry((who, barrier.clone())).or_default().0 += 1;
+        if strict {
+            self.strict.insert((group.clone(), barrier.clone()));
+        }
+    }
+
+    /// Whether somebody has come more often than it has gone on before this place in the order.
+    fn stands(&self, who: Who, barrier: &Name, seq: u64) -> bool {
+        self.came
+            .get(&(who, barrier.clone()))
+            .is_some_and(|(came, ended)| *came > ended.iter().filter(|at| **at < seq).count())
+    }
+
+    fn ends(&mut self, who: Who, barrier: &Name, seq: u64) {
+        self.came.entry((who, barrier.clone())).or_default().1.push(seq);
+    }
+}
+
+impl Groups {
+    pub(super) fn is_told(&mut self, who: Who, seq: u64, what: Happened) -> Result<(), Broken> {
+        self.told += 1;
+        self.engine.digest.add(seq);
+        let Some(client) = self.clients.get_mut(&who) else { return Ok(()) };
+        let what = match (&what, self.sabotage) {
+            (Happened::View { .. }, Some(Sabotage::Passed)) if client.view.is_some() => {
+                Happened::Passed(super::name("here"))
+            }
+            _ => what,
+        };
+        if client.history.last().is_some_and(|(last, _)| *last > seq) || client.left.is_some() {
+            return Err(Broken::general("order", format!("{who:?} is told {seq} late: {what:?}")));
+        }
+        client.history.push((seq, what.clone()));
+        if self.sabotage == Some(Sabotage::Swapped)
+            && self.engine.random.percent(2)
+            && client.history.len() > 2
+        {
+            let last = client.history.len() - 1;
+            let (a, b) = (client.history[last].1.clone(), client.history[last - 1].1.clone());
+            (client.history[last].1, client.history[last - 1].1) = (b, a);
+        }
+        match what {
+            Happened::View { number, members } => {
+                let members: BTreeSet<Who> = members.iter().copied().collect();
+                let follows = client.view.as_ref().is_none_or(|(last, _)| number == last + 1);
+                if !follows || !members.contains(&who) {
+                    return Err(Broken::general(
+                        "views",
+                        format!("{who:?} is told of view {number}: {members:?}"),
+                    ));
+                }
+                client.view = Some((number, members));
+            }
+            Happened::Message { from, .. } => {
+                if client.view.as_ref().is_none_or(|(_, members)| !members.contains(&from)) {
+                    return Err(Broken::general(
+                        "views",
+                        format!("{who:?} hears {from:?}, which is no member"),
+                    ));
+                }
+            }
+            Happened::Passed(barrier) => {
+                client.waits = false;
+                let members = client.view.iter().flat_map(|(_, members)| members);
+                if let Some(late) =
+                    members.copied().find(|member| !self.barriers.stands(*member, &barrier, seq))
+                {
+                    return Err(Broken::general(
+                        "barriers",
+                        format!("{who:?} passes {barrier:?} without {late:?}"),
+                    ));
+                }
+                self.barriers.ends(who, &barrier, seq);
+            }
+            Happened::Failed(barrier, died) => {
+                client.waits = false;
+                let is_strict = self.barriers.strict.contains(&(client.group.clone(), barrier.clone()));
+                if !is_strict || client.view.as_ref().is_some_and(|(_, members)| members.contains(&died)) {
+                    return Err(Broken::general(
+                        "barriers",
+                        format!("{barrier:?} fails for {who:?}: {died:?}"),
+                    ));
+                }
+                self.barriers.ends(who, &barrier, seq);
+            }
+            Happened::Refused(why) => {
+                return Err(Broken::general("ends", format!("{who:?}: {why}")));
+            }
+            Happened::Left => client.left = Some(seq),
+        }
+        Ok(())
+    }
+
+    /// Nothing is under way any more.
+    pub(super) fn at_the_end(&self) -> Result<(), Broken> {
+        let alive: Vec<_> = self.nodes.iter().filter_map(|node| node.groups.as_ref()).collect();
+        let known: BTreeSet<_> = alive.iter().map(|groups| groups.known()).collect();
+        if known.len() > 1 {
+            return Err(Broken::general("ends", format!("all is quiet, and nodes know {known:?}")));
+        }
+        for (who, client) in &self.clients {
+            let own = client.history.iter().filter_map(|(_, what)| match what {
+                Happened::Message { from, bytes } if from == who => Some(bytes.to_vec()),
+                _ => None,
+            });
+            let own: Vec<Vec<u8>> = own.collect();
+            if own != client.sent {
+                let what = format!("{who:?} has sent {} and heard {} of it", client.sent.len(), own.len());
+                return Err(Broken::general("once", what));
+            }
+            if client.view.is_none() || client.leaves != client.left.is_some() {
+                return Err(Broken::general("ends", format!("{who:?} has not joined or left")));
+            }
+        }
+        self.all_wait()?;
+        let clients: Vec<_> = self.clients.values().collect();
+        for (at, one) in clients.iter().enumerate() {
+            for other in clients[at + 1..].iter().filter(|other| other.group == one.group) {
+                same(one, other)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody stands where all have come.
+    fn all_wait(&self) -> Result<(), Broken> {
+        for client in self.clients.values().filter(|client| client.waits && client.left.is_none()) {
+            let Some((_, members)) = &client.view else { continue };
+            let stands = |barrier: &str| {
+                members.iter().all(|member| self.barriers.stands(*member, &super::name(barrier), u64::MAX))
+            };
+            if stands("here") || stands("there") {
+                return Err(Broken::general("ends", format!("all of {members:?} wait for each other")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether two members were told the same while both were members.
+fn same(one: &Client, other: &Client) -> Result<(), Broken> {
+    let first = |client: &Client| client.history.first().map_or(u64::MAX, |(seq, _)| *seq);
+    let end = |client: &Client| client.left.unwrap_or(u64::MAX);
+    let both = first(one).max(first(other))..end(one).min(end(other));
+    let of = |client: &Client| -> Vec<(u64, Happened)> {
+        client.shared().filter(|(seq, _)| both.contains(seq)).cloned().collect()
+    };
+    let (a, b) = (of(one), of(other));
+    let differs = a.iter().zip(&b).find(|(a, b)| a != b);
+    match (differs, a.len() == b.len()) {
+        (None, true) => Ok(()),
+        _ => Err(Broken::general(
+            "order",
+            format!("in {:?} one is told {} things and another {}: {differs:?}", one.group, a.len(), b.len()),
+        )),
+    }
+}

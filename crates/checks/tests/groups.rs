@@ -1,0 +1,42 @@
+//! What is looked at in the scenario `groups` is seen when it does not hold.
+
+use std::collections::BTreeMap;
+
+use plexus_checks::groups::{Groups, Sabotage};
+
+/// What is found in some seeds, by property.
+fn found(sabotage: Sabotage) -> BTreeMap<&'static str, u64> {
+    let mut found = BTreeMap::new();
+    for seed in 0..40 {
+        if let Err(broken) = Groups::new(seed, Some(sabotage)).drive() {
+            *found.entry(broken.property).or_default() += 1;
+        }
+    }
+    println!("{sabotage:?}: {found:?}");
+    found
+}
+
+#[test]
+fn messages_that_overtake_each_other_are_found_to_be_nobodys() {
+    assert!(found(Sabotage::Overtaken).contains_key("fault"));
+}
+
+#[test]
+fn what_one_survivor_knows_alone_is_found() {
+    assert!(found(Sabotage::NotKept).contains_key("synchrony"));
+}
+
+#[test]
+fn a_message_that_is_lost_is_found() {
+    assert!(found(Sabotage::Unsaid).contains_key("once"));
+}
+
+#[test]
+fn another_order_is_found() {
+    assert!(found(Sabotage::Swapped).contains_key("order"));
+}
+
+#[test]
+fn a_barrier_that_is_passed_too_early_is_found() {
+    assert!(found(Sabotage::Passed).contains_key("barriers"));
+}

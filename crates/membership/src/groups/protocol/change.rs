@@ -1,0 +1,125 @@
+//! From one view of the cluster to the next: what one survivor knows all know before it begins.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use plexus_base::NodeId;
+
+use super::{Body, Entry, Flushed, Groups, Replica, Snapshot, What};
+use crate::protocol::partitions::Members;
+
+/// A view that has not begun here.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Change {
+    /// Who has yet to say what it knows.
+    awaited: BTreeSet<NodeId>,
+    said: BTreeMap<NodeId, Flushed>,
+    /// By place: what anybody keeps.
+    kept: BTreeMap<u64, Entry>,
+    state: Option<Snapshot>,
+}
+
+impl Groups {
+    /// Tells everybody what is known here, and waits for what is known there.
+    pub(super) fn begin_change(&mut self, view: Members) {
+        self.view = Some(view);
+        // What was said in the view before is void, and what was done is to be sent again.
+        (self.early, self.sent) = (Vec::new(), 0);
+        let others = self.others();
+        let flushed =
+            self.replica.as_ref().map_or(Flushed { knows: false, applied: 0, digest: 0 }, |replica| {
+                Flushed { knows: true, applied: replica.applied, digest: replica.digest }
+            });
+        for to in &others {
+            let kept: Vec<Body> = self.log.iter().cloned().map(Body::Kept).collect();
+            kept.into_iter().chain([Body::Flushed(flushed)]).for_each(|body| self.send(*to, body));
+        }
+        self.change = Some(Change {
+            awaited: others.into_iter().collect(),
+            said: BTreeMap::from([(self.me, flushed)]),
+            kept: self.log.iter().map(|entry| (entry.seq, entry.clone())).collect(),
+            state: None,
+        });
+    }
+
+    /// A word of a change from another member.
+    pub(super) fn changing(&mut self, from: NodeId, body: Body) {
+        let fault = match (&mut self.change, body) {
+            (Some(change), Body::Kept(entry)) if change.awaited.contains(&from) => {
+                let known = change.kept.entry(entry.seq).or_insert_with(|| entry.clone());
+                (*known != entry).then_some("another entry in the place of one")
+            }
+            (Some(change), Body::Flushed(flushed)) if change.awaited.contains(&from) => {
+                change.awaited.remove(&from);
+                let mut said = change.said.values().filter(|said| said.knows && flushed.knows);
+                let differs =
+                    said.any(|said| said.applied == flushed.applied && said.digest != flushed.digest);
+                change.said.insert(from, flushed);
+                differs.then_some("it knows something else of groups")
+            }
+            (Some(change), Body::State(state)) if change.state.is_none() && self.replica.is_none() => {
+                change.state = Some(state);
+                None
+            }
+            _ => Some("a word of a change that it does not owe"),
+        };
+        if let Some(what) = fault {
+            self.fault(from, what);
+        }
+    }
+
+    /// Begins the view when all is known.
+    pub(super) fn complete(&mut self) {
+        let Some(change) = self.change.take_if(|change| change.awaited.is_empty()) else { return };
+        let knowing: Vec<(NodeId, Flushed)> =
+            change.said.iter().filter(|(_, said)| said.knows).map(|(node, said)| (*node, *said)).collect();
+        // Behind these all that is kept is known to everybody who knows anything.
+        let least = knowing.iter().map(|(_, said)| said.applied).min().unwrap_or_default();
+        match (&self.replica, knowing.first(), change.state.clone()) {
+            (Some(_), ..) => self.catch_up(change.kept),
+            (None, None, _) => self.replica = Some(Replica::default()),
+            (None, Some(_), None) => {
+                self.change = Some(change);
+                return;
+            }
+            (None, Some(_), Some(Snapshot(state))) => {
+                self.replica = Some(Arc::unwrap_or_clone(state));
+                self.log = change.kept.into_values().filter(|entry| entry.seq <= self.applied()).collect();
+            }
+        }
+        let Some(view) = self.view.clone() else { return };
+        let gives = knowing.first().is_some_and(|(node, _)| *node == self.me);
+        let new = change.said.iter().filter(|(_, said)| gives && !said.knows).map(|(node, _)| *node);
+        for node in new.collect::<Vec<_>>() {
+            let state = Snapshot(Arc::new(self.replica.clone().unwrap_or_default()));
+            self.send(node, Body::State(state));
+        }
+        let base = self.applied() + 1;
+        self.apply(Entry { seq: base, what: What::View(view) });
+        let has =
+            |node: &NodeId| change.said.get(node).filter(|said| said.knows).map_or(base, |said| said.applied);
+        self.acks = self.others().into_iter().map(|node| (node, has(&node))).collect();
+        self.forget(least);
+        (self.told_stable, self.acked) = (self.stable, base);
+        match self.sequencer() {
+            Some(sequencer) if sequencer != self.me => self.send(sequencer, Body::Ack(base)),
+            _ => self.settle_stable(),
+        }
+        for (from, body) in std::mem::take(&mut self.early) {
+            self.current(from, body);
+        }
+    }
+
+    /// Applies what others keep and this node has not.
+    fn catch_up(&mut self, kept: BTreeMap<u64, Entry>) {
+        for (seq, entry) in kept.into_iter().filter(|(seq, _)| *seq > self.applied()).collect::<Vec<_>>() {
+            if seq == self.applied() + 1 {
+                self.apply(entry);
+            } else {
+                self.fault(self.me, "an entry that nobody kept");
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What is laid out comes back, what cannot be is refused, and limits hold.
+
+use plexus_base::{Epoch, Incarnation, NodeId};
+use plexus_sim::hostile;
+
+use super::*;
+
+const NODE: NodeId = NodeId(0);
+const LIFE: Incarnation = Incarnation(3);
+
+fn name(name: &str) -> Name {
+    Name::new(name.as_bytes()).expect("a name")
+}
+
+/// A node that is alone in its cluster.
+fn alone() -> Groups {
+    let mut groups = Groups::new(NODE, LIFE);
+    groups.view(&Members { epoch: Epoch(1), members: vec![(NODE, LIFE)] }, &mut Vec::new());
+    groups
+}
+
+/// What a client is told that does this.
+fn told(groups: &mut Groups, client: u64, group: &str, deed: Deed) -> Vec<Happened> {
+    let mut out = Vec::new();
+    groups.submit(client, name(group), deed, &mut out).expect("there is room");
+    let own = out.into_iter().filter_map(|action| match action {
+        Action::Tell { client: of, what, .. } if of == client => Some(what),
+        _ => None,
+    });
+    own.collect()
+}
+
+fn messages() -> Vec<Message> {
+    let mut groups = alone();
+    told(&mut groups, 1, "a", Deed::Join);
+    told(&mut groups, 2, "a", Deed::Join);
+    told(&mut groups, 2, "a", Deed::Arrive { barrier: name("here"), strict: true });
+    let state = groups.replica.clone().expect("it knows something");
+    let command = |deed| Command { number: 7, client: 9, group: name("a group"), deed };
+    let speaks = What::Command(NODE, LIFE, command(Deed::Send([1, 2, 3].as_slice().into())));
+    let view =
+        What::View(Members { epoch: Epoch(4), members: vec![(NODE, LIFE), (NodeId(2), Incarnation(1))] });
+    let bodies = [
+        Body::Command(command(Deed::Join)),
+        Body::Command(command(Deed::Leave { died: true })),
+        Body::Command(command(Deed::Arrive { barrier: name("here"), strict: true })),
+        Body::Ordered(3, Entry { seq: 8, what: speaks }),
+        Body::Ack(5),
+        Body::Stable(6),
+        Body::Kept(Entry { seq: 9, what: view }),
+        Body::Flushed(Flushed { knows: true, applied: 9, digest: 77 }),
+        Body::State(Snapshot(Arc::new(state))),
+    ];
+    bodies.into_iter().map(|body| Message { epoch: Epoch(4), body }).collect()
+}
+
+#[test]
+fn what_was_written_is_read() {
+    for message in messages() {
+        assert_eq!(Message::decode(&message.encode()), Ok(message));
+    }
+}
+
+#[test]
+fn hostile_bytes_do_no_harm() {
+    let good: Vec<Vec<u8>> = messages().iter().map(Message::encode).collect();
+    hostile(&good, |bytes| {
+        if let Ok(message) = Message::decode(bytes) {
+            assert_eq!(message.encode(), bytes);
+            let mut groups = Groups::new(NodeId(1), LIFE);
+            let members = vec![(NODE, LIFE), (NodeId(1), LIFE)];
+            groups.view(&Members { epoch: message.epoch, members }, &mut Vec::new());
+            groups.message(NODE, LIFE, message, &mut Vec::new());
+        }
+    });
+}
+
+#[test]
+fn a_name_has_1_to_64_bytes() {
+    assert_eq!(Name::new(b""), Err(NameError(0)));
+    assert_eq!(Name::new(&[7; 65]), Err(NameError(65)));
+    assert!(Name::new(&[7; 64]).is_ok());
+}
+
+#[test]
+fn what_is_too_much_is_refused_with_the_reason() {
+    let mut groups = alone();
+    let long = Deed::Send(vec![0; MAX_MESSAGE + 1].into());
+    assert_eq!(groups.submit(1, name("a"), long, &mut Vec::new()), Err(Refused::Long(MAX_MESSAGE + 1)));
+    assert_eq!(
+        told(&mut groups, 1, "a", Deed::Send([1].as_slice().into())),
+        [Happened::Refused(Why::NoMember)]
+    );
+    for client in 1..=MAX_AT_NODE as u64 {
+        assert!(matches!(told(&mut groups, client, "a", Deed::Join)[..], [Happened::View { .. }]));
+    }
+    assert_eq!(told(&mut groups, 0, "b", Deed::Join), [Happened::Refused(Why::Node)]);
+    let arrive = || Deed::Arrive { barrier: name("here"), strict: false };
+    assert_eq!(told(&mut groups, 1, "a", arrive()), []);
+    assert_eq!(told(&mut groups, 1, "a", arrive()), [Happened::Refused(Why::Waits)]);
+    // Without a view nothing is done, and only so much waits; leaving is always taken.
+    let mut waiting = Groups::new(NODE, LIFE);
+    for client in 0..MOST_WAITING as u64 {
+        assert_eq!(waiting.submit(client, name("a"), Deed::Join, &mut Vec::new()), Ok(()));
+    }
+    assert_eq!(waiting.submit(0, name("a"), arrive(), &mut Vec::new()), Err(Refused::Full));
+    assert_eq!(waiting.submit(0, name("a"), Deed::Leave { died: true }, &mut Vec::new()), Ok(()));
+}
+
+#[test]
+fn a_strict_barrier_fails_when_a_member_dies_and_another_goes_on() {
+    for strict in [false, true] {
+        let mut groups = alone();
+        told(&mut groups, 1, "a", Deed::Join);
+        told(&mut groups, 2, "a", Deed::Join);
+        let mut out = Vec::new();
+        let arrive = Deed::Arrive { barrier: name("here"), strict };
+        groups.submit(1, name("a"), arrive, &mut out).expect("there is room");
+        groups.submit(2, name("a"), Deed::Leave { died: true }, &mut out).expect("there is room");
+        let died = Who { node: NODE, life: LIFE, client: 2 };
+        let comes =
+            if strict { Happened::Failed(name("here"), died) } else { Happened::Passed(name("here")) };
+        let is_told =
+            |action: &Action| matches!(action, Action::Tell { client: 1, what, .. } if *what == comes);
+        assert!(out.iter().any(is_told), "{out:?}");
+    }
+}

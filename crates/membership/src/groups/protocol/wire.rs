@@ -1,0 +1,337 @@
+//! Messages about groups as bytes, little endian; there is one encoding of each, and hostile bytes give an error, never a panic.
+//!
+//! ```text
+//! at  size  field
+//!  0     1  version, 1
+//!  1     1  tag
+//!  2     2  zero
+//!  4     4  epoch
+//!  8        as the tag has it:
+//!     1 Command   a command
+//!     2 Ordered   stable 8, an entry
+//!     3 Ack       applied 8
+//!     4 Stable    stable 8
+//!     5 Kept      an entry
+//!     6 Flushed   1 if it knows anything, else 0: 8; applied 8, digest 8
+//!     7 State     a snapshot
+//!
+//! command, 24: number 8, client 8, bytes sent 4, length of the group's name 1, of the barrier's 1, zero 1,
+//!     deed 1 (1 join, 2 leave, 3 leave: died, 4 send, 5 arrive, 6 arrive: strict); then group, barrier, bytes
+//! entry, 24: place 8, life 8, epoch 4, members 2, node 1, kind 1 (1 command, 2 view); then a command, or members of 16
+//! member of the cluster, 16: life 8, node 1, zero 7
+//! snapshot, 24: applied 8, digest 8, lives 4, groups 4; then these
+//! life of a node, 24: life 8, number of its last command 8, node 1, zero 7
+//! group, 16: views 8, members 4, barriers 2, length of its name 1, zero 1; then name, members, barriers
+//! member of a group, 24: life 8, client 8, node 1, zero 7
+//! barrier, 8: arrived 4, length of its name 1, 1 if strict 1, zero 2; then name, members of the group
+//! ```
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId};
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U16, U32, U64},
+};
+
+use super::{
+    Body, Command, Deed, Entry, Flushed, MAX_GROUPS, MAX_MEMBERS, MAX_MESSAGE, Message, Name, Snapshot, What,
+    Who,
+    replica::{Barrier, Group, Replica},
+};
+use crate::protocol::partitions::Members;
+
+const VERSION: u8 = 1;
+
+/// A counter above this could not be counted on from.
+const MOST: u64 = u64::MAX / 2;
+
+/// Why bytes are not a message about groups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// They end too early or too late.
+    #[error("a message about groups is cut off, or longer than it says")]
+    Length,
+    /// Another version.
+    #[error("version {0} of the messages about groups; this node speaks {VERSION}")]
+    Version(u8),
+    /// What no message says.
+    #[error("impossible {0} in a message about groups")]
+    Field(&'static str),
+}
+
+macro_rules! layouts {
+    ($($name:ident $size:literal { $($field:ident: $type:ty),* })*) => { $(
+        #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Default)]
+        #[repr(C)]
+        struct $name { $($field: $type),* }
+        const _: () = assert!(size_of::<$name>() == $size);
+    )* };
+}
+
+layouts! {
+    Head 8 { version: u8, tag: u8, zero: U16, epoch: U32 }
+    CommandWire 24 { number: U64, client: U64, bytes: U32, group: u8, barrier: u8, zero: u8, deed: u8 }
+    EntryWire 24 { seq: U64, life: U64, epoch: U32, members: U16, node: u8, kind: u8 }
+    MemberWire 16 { life: U64, node: u8, zero: [u8; 7] }
+    FlushedWire 24 { knows: U64, applied: U64, digest: U64 }
+    SnapshotWire 24 { applied: U64, digest: U64, lives: U32, groups: U32 }
+    LifeWire 24 { life: U64, done: U64, node: u8, zero: [u8; 7] }
+    GroupWire 16 { views: U64, members: U32, barriers: U16, name: u8, zero: u8 }
+    WhoWire 24 { life: U64, client: U64, node: u8, zero: [u8; 7] }
+    BarrierWire 8 { arrived: U32, name: u8, strict: u8, zero: U16 }
+}
+
+impl Message {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let tag = match &self.body {
+            Body::Command(_) => 1,
+            Body::Ordered(..) => 2,
+            Body::Ack(_) => 3,
+            Body::Stable(_) => 4,
+            Body::Kept(_) => 5,
+            Body::Flushed(_) => 6,
+            Body::State(_) => 7,
+        };
+        let head = Head { version: VERSION, tag, zero: U16::ZERO, epoch: U32::new(self.epoch.0) };
+        let mut out = head.as_bytes().to_vec();
+        match &self.body {
+            Body::Command(command) => put_command(&mut out, command),
+            Body::Ordered(stable, entry) => {
+                put(&mut out, &U64::new(*stable));
+                put_entry(&mut out, entry);
+            }
+            Body::Ack(number) | Body::Stable(number) => put(&mut out, &U64::new(*number)),
+            Body::Kept(entry) => put_entry(&mut out, entry),
+            Body::Flushed(Flushed { knows, applied, digest }) => {
+                let knows = U64::new(u64::from(*knows));
+                put(&mut out, &FlushedWire { knows, applied: U64::new(*applied), digest: U64::new(*digest) });
+            }
+            Body::State(Snapshot(replica)) => put_replica(&mut out, replica),
+        }
+        out
+    }
+
+    /// What bytes say.
+    ///
+    /// # Errors
+    /// They are no message.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut rest = bytes;
+        let head: Head = take(&mut rest)?;
+        if head.version != VERSION {
+            return Err(DecodeError::Version(head.version));
+        }
+        let body = match head.tag {
+            1 => Body::Command(take_command(&mut rest)?),
+            2 => {
+                let stable = counter(take(&mut rest)?)?;
+                Body::Ordered(stable, take_entry(&mut rest)?)
+            }
+            3 => Body::Ack(counter(take(&mut rest)?)?),
+            4 => Body::Stable(counter(take(&mut rest)?)?),
+            5 => Body::Kept(take_entry(&mut rest)?),
+            6 => {
+                let FlushedWire { knows, applied, digest } = take(&mut rest)?;
+                let knows = flag(knows.get())?;
+                Body::Flushed(Flushed { knows, applied: counter(applied)?, digest: digest.get() })
+            }
+            7 => Body::State(Snapshot(Arc::new(take_replica(&mut rest)?))),
+            _ => return Err(DecodeError::Field("tag")),
+        };
+        if !rest.is_empty() {
+            return Err(DecodeError::Length);
+        }
+        let message = Self { epoch: Epoch(head.epoch.get()), body };
+        // What is not said is zero, and what has an order is in it.
+        if message.encode() != bytes {
+            return Err(DecodeError::Field("order or filling"));
+        }
+        Ok(message)
+    }
+}
+
+fn put<T: IntoBytes + Immutable>(out: &mut Vec<u8>, what: &T) {
+    out.extend_from_slice(what.as_bytes());
+}
+
+fn put_command(out: &mut Vec<u8>, Command { number, client, group, deed }: &Command) {
+    let none = (&[] as &[u8], &[] as &[u8]);
+    let (deed, (barrier, bytes)) = match deed {
+        Deed::Join => (1, none),
+        Deed::Leave { died: false } => (2, none),
+        Deed::Leave { died: true } => (3, none),
+        Deed::Send(bytes) => (4, (none.0, &**bytes)),
+        Deed::Arrive { barrier, strict } => (5 + u8::from(*strict), (barrier.bytes(), none.1)),
+    };
+    let wire = CommandWire {
+        number: U64::new(*number),
+        client: U64::new(*client),
+        bytes: U32::new(bytes.len() as u32),
+        group: group.bytes().len() as u8,
+        barrier: barrier.len() as u8,
+        zero: 0,
+        deed,
+    };
+    put(out, &wire);
+    [group.bytes(), barrier, bytes].iter().for_each(|part| out.extend_from_slice(part));
+}
+
+fn put_entry(out: &mut Vec<u8>, Entry { seq, what }: &Entry) {
+    let seq = U64::new(*seq);
+    match what {
+        What::Command(node, life, command) => {
+            put(
+                out,
+                &EntryWire { seq, life: U64::new(life.0), node: node.0, kind: 1, ..EntryWire::default() },
+            );
+            put_command(out, command);
+        }
+        What::View(view) => {
+            let (epoch, members) = (U32::new(view.epoch.0), U16::new(view.members.len() as u16));
+            put(out, &EntryWire { seq, epoch, members, kind: 2, ..EntryWire::default() });
+            for (node, life) in &view.members {
+                put(out, &MemberWire { life: U64::new(life.0), node: node.0, zero: [0; 7] });
+            }
+        }
+    }
+}
+
+fn put_replica(out: &mut Vec<u8>, Replica { applied, digest, done, groups }: &Replica) {
+    let (lives, count) = (U32::new(done.len() as u32), U32::new(groups.len() as u32));
+    put(out, &SnapshotWire { applied: U64::new(*applied), digest: U64::new(*digest), lives, groups: count });
+    for ((node, life), done) in done {
+        put(out, &LifeWire { life: U64::new(life.0), done: U64::new(*done), node: node.0, zero: [0; 7] });
+    }
+    for (name, Group { number, members, barriers }) in groups {
+        let wire = GroupWire {
+            views: U64::new(*number),
+            members: U32::new(members.len() as u32),
+            barriers: U16::new(barriers.len() as u16),
+            name: name.bytes().len() as u8,
+            zero: 0,
+        };
+        put(out, &wire);
+        out.extend_from_slice(name.bytes());
+        put_members(out, members);
+        for (name, Barrier { strict, arrived }) in barriers {
+            let (arrives, strict) = (U32::new(arrived.len() as u32), u8::from(*strict));
+            let len = name.bytes().len() as u8;
+            put(out, &BarrierWire { arrived: arrives, name: len, strict, zero: U16::ZERO });
+            out.extend_from_slice(name.bytes());
+            put_members(out, arrived);
+        }
+    }
+}
+
+fn put_members(out: &mut Vec<u8>, members: &BTreeSet<Who>) {
+    for Who { node, life, client } in members {
+        put(out, &WhoWire { life: U64::new(life.0), client: U64::new(*client), node: node.0, zero: [0; 7] });
+    }
+}
+
+fn take<T: FromBytes + KnownLayout + Immutable>(rest: &mut &[u8]) -> Result<T, DecodeError> {
+    let (what, behind) = T::read_from_prefix(rest).map_err(|_| DecodeError::Length)?;
+    *rest = behind;
+    Ok(what)
+}
+
+fn take_bytes<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8], DecodeError> {
+    let (bytes, behind) = rest.split_at_checked(len).ok_or(DecodeError::Length)?;
+    *rest = behind;
+    Ok(bytes)
+}
+
+fn take_name(rest: &mut &[u8], len: u8) -> Result<Name, DecodeError> {
+    Name::new(take_bytes(rest, usize::from(len))?).map_err(|_| DecodeError::Field("name"))
+}
+
+fn counter(number: U64) -> Result<u64, DecodeError> {
+    (number.get() < MOST).then_some(number.get()).ok_or(DecodeError::Field("counter"))
+}
+
+fn flag(number: u64) -> Result<bool, DecodeError> {
+    match number {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(DecodeError::Field("flag")),
+    }
+}
+
+fn node(number: u8) -> Result<NodeId, DecodeError> {
+    (usize::from(number) < MAX_NODES).then_some(NodeId(number)).ok_or(DecodeError::Field("node"))
+}
+
+fn take_command(rest: &mut &[u8]) -> Result<Command, DecodeError> {
+    let CommandWire { number, client, bytes, group, barrier, deed, .. } = take(rest)?;
+    let group = take_name(rest, group)?;
+    let len = bytes.get() as usize;
+    let deed = match deed {
+        1 => Deed::Join,
+        2 | 3 => Deed::Leave { died: deed == 3 },
+        4 if len <= MAX_MESSAGE => Deed::Send(take_bytes(rest, len)?.into()),
+        5 | 6 => Deed::Arrive { barrier: take_name(rest, barrier)?, strict: deed == 6 },
+        _ => return Err(DecodeError::Field("deed")),
+    };
+    Ok(Command { number: counter(number)?, client: client.get(), group, deed })
+}
+
+fn take_entry(rest: &mut &[u8]) -> Result<Entry, DecodeError> {
+    let EntryWire { seq, life, epoch, members, node: from, kind } = take(rest)?;
+    let seq = counter(seq)?;
+    let what = match kind {
+        1 => What::Command(node(from)?, Incarnation(life.get()), take_command(rest)?),
+        2 if usize::from(members.get()) <= MAX_NODES => {
+            let members = (0..members.get()).map(|_| {
+                let MemberWire { life, node: member, .. } = take(rest)?;
+                Ok((node(member)?, Incarnation(life.get())))
+            });
+            What::View(Members { epoch: Epoch(epoch.get()), members: members.collect::<Result<_, _>>()? })
+        }
+        _ => return Err(DecodeError::Field("kind")),
+    };
+    Ok(Entry { seq, what })
+}
+
+fn take_replica(rest: &mut &[u8]) -> Result<Replica, DecodeError> {
+    let SnapshotWire { applied, digest, lives, groups } = take(rest)?;
+    if lives.get() as usize > MAX_NODES || groups.get() as usize > MAX_GROUPS {
+        return Err(DecodeError::Field("count"));
+    }
+    let mut replica = Replica { applied: counter(applied)?, digest: digest.get(), ..Replica::default() };
+    for _ in 0..lives.get() {
+        let LifeWire { life, done, node: of, .. } = take(rest)?;
+        replica.done.insert((node(of)?, Incarnation(life.get())), counter(done)?);
+    }
+    for _ in 0..groups.get() {
+        let GroupWire { views, members, barriers, name, .. } = take(rest)?;
+        let name = take_name(rest, name)?;
+        let number = counter(views)?;
+        let members = take_members(rest, members)?;
+        let mut group = Group { number, members, barriers: BTreeMap::new() };
+        for _ in 0..barriers.get() {
+            let BarrierWire { arrived, name, strict, .. } = take(rest)?;
+            let name = take_name(rest, name)?;
+            let strict = flag(u64::from(strict))?;
+            group.barriers.insert(name, Barrier { strict, arrived: take_members(rest, arrived)? });
+        }
+        replica.groups.insert(name, group);
+    }
+    Ok(replica)
+}
+
+fn take_members(rest: &mut &[u8], count: U32) -> Result<BTreeSet<Who>, DecodeError> {
+    if count.get() as usize > MAX_MEMBERS {
+        return Err(DecodeError::Field("count"));
+    }
+    let members = (0..count.get()).map(|_| {
+        let WhoWire { life, client, node: of, .. } = take(rest)?;
+        Ok(Who { node: node(of)?, life: Incarnation(life.get()), client: client.get() })
+    });
+    members.collect()
+}
