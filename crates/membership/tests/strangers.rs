@@ -11,7 +11,7 @@ use common::{Cluster, Keys, Node, PROFILE, assert_agreed, start};
 use plexus_base::NodeId;
 use plexus_membership::{
     protocol::{Reason, Wish},
-    runtime::End,
+    runtime::{End, datagram_any},
 };
 
 #[test]
@@ -178,4 +178,13 @@ fn a_watchdog_that_is_not_there_is_an_error() {
     let watcher = Arc::new(common::Watcher::default());
     let refused = plexus_membership::runtime::Membership::start(settings, watcher);
     assert!(refused.unwrap_err().to_string().contains("watchdog"));
+}
+
+#[test]
+fn hostile_bytes_do_no_harm() {
+    let packed = [0, 0, 1, 0, 7];
+    assert_eq!((datagram_any(&packed), datagram_any(&[7])), (1, 0));
+    plexus_sim::hostile(&[packed.to_vec(), b"PLXM\x01\x02\x01\x02".repeat(12)], |bytes| {
+        assert!(datagram_any(bytes) <= 3);
+    });
 }
