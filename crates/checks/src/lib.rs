@@ -104,21 +104,14 @@ pub fn run(seed: u64, scenario: Scenario) -> Result<Outcome, Failure> {
 
 fn run_links(seed: u64, scenario: Scenario) -> Result<Outcome, Failure> {
     let mut links = Links::new(seed, scenario.params(&mut Random::new(seed)));
-    let result =
-        catch_unwind(AssertUnwindSafe(|| links.drive())).unwrap_or_else(|panic| Err(panicked(&*panic, None)));
-    match result {
-        Ok(()) => Ok(Outcome {
-            digest: links.engine.digest.value(),
-            events: links.engine.events(),
-            operations: links.messages,
-            rails_lost: links.rails_lost(),
-            counts: Vec::new(),
-        }),
-        Err(broken) => {
-            let at = links.engine.now();
-            Err(Failure { scenario: scenario.name, seed, at, broken, history: Vec::new() })
-        }
-    }
+    guarded(scenario.name, seed, &mut links, |links| links.engine.now(), Links::drive)?;
+    Ok(Outcome {
+        digest: links.engine.digest.value(),
+        events: links.engine.events(),
+        operations: links.messages,
+        rails_lost: links.rails_lost(),
+        counts: Vec::new(),
+    })
 }
 
 /// Takes one seed through [`scenario::PATHS`].
@@ -126,11 +119,7 @@ fn run_links(seed: u64, scenario: Scenario) -> Result<Outcome, Failure> {
 /// # Errors
 /// A property does not hold, or an assertion of the protocol failed.
 pub fn run_paths(seed: u64) -> Result<paths::Outcome, Failure> {
-    let mut paths = Paths::new(seed);
-    let result =
-        catch_unwind(AssertUnwindSafe(|| paths.drive())).unwrap_or_else(|panic| Err(panicked(&*panic, None)));
-    let (scenario, at) = (scenario::PATHS, paths.now());
-    result.map_err(|broken| Failure { scenario, seed, at, broken, history: Vec::new() })
+    guarded(scenario::PATHS, seed, &mut Paths::new(seed), Paths::now, Paths::drive)
 }
 
 /// Takes one seed through [`scenario::REGISTRY`].
@@ -139,7 +128,7 @@ pub fn run_paths(seed: u64) -> Result<paths::Outcome, Failure> {
 /// A property does not hold, or an assertion of the protocol failed.
 pub fn run_registry(seed: u64) -> Result<registry::Outcome, Failure> {
     let run = || registry::run_copies(seed).map_err(|what| Broken::general("registry", what));
-    guarded(scenario::REGISTRY, seed, run)
+    guarded(scenario::REGISTRY, seed, &mut (), |()| 0, |()| run())
 }
 
 /// Takes one seed through [`scenario::REPLICAS`].
@@ -147,17 +136,7 @@ pub fn run_registry(seed: u64) -> Result<registry::Outcome, Failure> {
 /// # Errors
 /// A property does not hold, or an assertion of the protocol failed.
 pub fn run_replicas(seed: u64) -> Result<registry::Outcome, Failure> {
-    guarded(scenario::REPLICAS, seed, || registry::replicas::run(seed, None))
-}
-
-/// A run without a time to tell; what is not so, and panics, become failures.
-fn guarded<T>(
-    scenario: &'static str,
-    seed: u64,
-    run: impl FnOnce() -> Result<T, Broken>,
-) -> Result<T, Failure> {
-    let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Err(panicked(&*panic, None)));
-    result.map_err(|broken| Failure { scenario, seed, at: 0, broken, history: Vec::new() })
+    guarded(scenario::REPLICAS, seed, &mut (), |()| 0, |()| registry::replicas::run(seed, None))
 }
 
 /// Takes one seed through [`scenario::LOCKS`].
@@ -165,11 +144,7 @@ fn guarded<T>(
 /// # Errors
 /// A property does not hold, or an assertion of the protocol failed.
 pub fn run_locks(seed: u64) -> Result<locks::Outcome, Failure> {
-    let mut locks = Locks::new(seed, None);
-    let result =
-        catch_unwind(AssertUnwindSafe(|| locks.drive())).unwrap_or_else(|panic| Err(panicked(&*panic, None)));
-    let (scenario, at) = (scenario::LOCKS, locks.now());
-    result.map_err(|broken| Failure { scenario, seed, at, broken, history: Vec::new() })
+    guarded(scenario::LOCKS, seed, &mut Locks::new(seed, None), Locks::now, Locks::drive)
 }
 
 /// Takes one seed through [`scenario::GROUPS`].
@@ -177,11 +152,7 @@ pub fn run_locks(seed: u64) -> Result<locks::Outcome, Failure> {
 /// # Errors
 /// A property does not hold, or an assertion of the protocol failed.
 pub fn run_groups(seed: u64) -> Result<groups::Outcome, Failure> {
-    let mut run = Groups::new(seed, None);
-    let result =
-        catch_unwind(AssertUnwindSafe(|| run.drive())).unwrap_or_else(|panic| Err(panicked(&*panic, None)));
-    let (scenario, at) = (scenario::GROUPS, run.now());
-    result.map_err(|broken| Failure { scenario, seed, at, broken, history: Vec::new() })
+    guarded(scenario::GROUPS, seed, &mut Groups::new(seed, None), Groups::now, Groups::drive)
 }
 
 /// Takes one seed through [`scenario::MEMBERSHIP`].
@@ -189,11 +160,20 @@ pub fn run_groups(seed: u64) -> Result<groups::Outcome, Failure> {
 /// # Errors
 /// A property does not hold, or an assertion of the protocol failed.
 pub fn run_membership(seed: u64) -> Result<membership::Outcome, Failure> {
-    let mut run = Membership::new(seed, None);
+    guarded(scenario::MEMBERSHIP, seed, &mut Membership::new(seed, None), Membership::now, Membership::drive)
+}
+
+/// Drives a run; what does not hold, and what panics, becomes a failure with the time at which it was seen.
+fn guarded<R, T>(
+    scenario: &'static str,
+    seed: u64,
+    run: &mut R,
+    now: impl FnOnce(&R) -> u64,
+    drive: impl FnOnce(&mut R) -> Result<T, Broken>,
+) -> Result<T, Failure> {
     let result =
-        catch_unwind(AssertUnwindSafe(|| run.drive())).unwrap_or_else(|panic| Err(panicked(&*panic, None)));
-    let (scenario, at) = (scenario::MEMBERSHIP, run.now());
-    result.map_err(|broken| Failure { scenario, seed, at, broken, history: Vec::new() })
+        catch_unwind(AssertUnwindSafe(|| drive(run))).unwrap_or_else(|panic| Err(panicked(&*panic, None)));
+    result.map_err(|broken| Failure { scenario, seed, at: now(run), broken, history: Vec::new() })
 }
 
 fn panicked(panic: &(dyn Any + Send), block: Option<BlockId>) -> Broken {

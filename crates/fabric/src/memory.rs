@@ -243,7 +243,7 @@ fn verify_len(what: &'static str, len: usize) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// Another descriptor of a memory file, which it can only be read through.
+/// Another descriptor of a memory file, through which it can only be read. Who has it can open the file again to write, as far as seals let him.
 pub(crate) fn to_read(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)

@@ -64,7 +64,10 @@ mod tests {
     fn the_two_ends_reach_each_other_or_it_says_why_not() {
         let gigabit = match Gigabit::new() {
             Ok(gigabit) => gigabit,
-            Err(why) => return assert!(why.len() > 10, "{why}"),
+            Err(why) => {
+                // Where nothing is missing it must work.
+                return assert!(why.contains("only root") || why.contains("is not installed"), "{why}");
+            }
         };
         let [a, b] = &gigabit.namespaces;
         let listener = a.inside(|| TcpListener::bind(Gigabit::address(0))).unwrap();
