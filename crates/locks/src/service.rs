@@ -238,6 +238,12 @@ impl LockService {
         !self.news.is_empty()
     }
 
+    /// Whether everything that this node masters is granted: all members of the last view have said what they hold.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.shard.as_ref().is_some_and(Shard::is_open)
+    }
+
     /// A node that sent what no member sends, once.
     pub fn take_fault(&mut self) -> Option<NodeId> {
         self.fault.take()

@@ -1,8 +1,6 @@
 //! What a node is made of besides its life: links to its peers, the cache, the disk group.
 //!
-//! The order of calls is [`Body::join`], then either [`Body::quiesce`] and [`Body::hand_back`] (with
-//! all nodes), or [`Body::freeze`] (alone). A body that finds a peer gone freezes by itself, and reports what it held
-//! and what is lost through [`Life::stopped`].
+//! The order of calls is [`Body::join`], then [`Body::quiesce`], [`Body::hand_back`] and [`Body::leave`], with all nodes or alone.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, mpsc},
@@ -10,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use plexus_base::{BlockId, Epoch, Incarnation, NodeId, NodeSet};
+use plexus_base::{BlockId, Epoch, Incarnation, NodeId};
 use plexus_cache::{Cache, CacheTask, LostBlocks, Port, Settings, Wiring, protocol::Counts};
 use plexus_client::wire::limits::MAX_CLIENTS;
 use plexus_disks::Group;
@@ -33,11 +31,9 @@ use crate::{
     service::{News, NodeService, Workers},
     settle::Settled,
     shards::Shards,
+    state::{Ledger, Recorder},
     watcher::Watcher,
 };
-
-/// The epoch in which the cache lives: it does not follow views yet.
-const EPOCH: Epoch = Epoch(1);
 
 /// How long a node that ends waits for the others to take note.
 const LEAVE_WITHIN: Duration = Duration::from_secs(3);
@@ -66,11 +62,8 @@ pub struct Parts {
     pub me: NodeId,
     /// This life of the node.
     pub incarnation: Incarnation,
-    /// The run that it takes part in, and the blocks that are refused in it. Peers must have the same
-    /// [fingerprint](Settled::fingerprint).
-    pub settled: Settled,
-    /// An earlier life of the node was in this run.
-    pub rejoins: bool,
+    /// Keeps the record of its run.
+    pub recorder: Arc<Recorder>,
     /// The disks.
     pub group: Arc<Group>,
     /// Where the node stands.
@@ -169,13 +162,9 @@ pub struct PeerStatus {
     pub fencing: String,
 }
 
-/// What a node held when it gave it back or froze.
+/// What a node held when it gave it back.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct HandedBack {
-    /// Blocks still held in any mode; every one is on disk in the version that is held.
-    pub held: Blocks,
-    /// Blocks mastered here that may be newer with another node than on disk, unless that one holds and names them.
-    pub lost: Blocks,
     /// How many blocks it held before.
     pub gave_up: u64,
     /// How many of them had to be written.
@@ -189,24 +178,25 @@ impl LostBlocks for Blocks {
 }
 
 impl Body {
-    /// Connects to all peers and serves. Calls [`Life::begin`] after everything that can fail alone and before
-    /// the first message of a peer can be served; if it fails after that, it says by [`Life::stopped`] what it
-    /// held, which is nothing where no peer was connected. Gives up when [`Life::is_ending`].
+    /// Joins the cluster and serves. Calls [`Life::begin`] after everything that can fail alone and before
+    /// the first message of a peer can be served. Gives up when [`Life::is_ending`].
     ///
     /// # Errors
     /// One line for the user.
     pub fn join(parts: Parts) -> Result<Self, String> {
-        let Parts { config, me, incarnation, settled, rejoins, group, life, die } = parts;
+        let Parts { config, me, incarnation, recorder, group, life, die } = parts;
         let settings = Settings {
             me,
             incarnation,
             nodes: config.node_count(),
             workers: config.workers,
-            epoch: EPOCH,
+            epoch: Epoch(0),
             cache_bytes: u64::from(config.cache_mib) << 20,
             io_threads: IO_THREADS,
         };
+        let ledger = Ledger::start(recorder.clone(), config.workers).map_err(|error| error.to_string())?;
         let wiring = Wiring::new(settings, &group).map_err(|error| error.to_string())?;
+        let wiring = wiring.with_views(Arc::new(ledger));
         let benchmark = Window::create(BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, 0);
         let benchmark = Arc::new(benchmark.map_err(|error| error.to_string())?);
         let mut windows = wiring.windows();
@@ -224,7 +214,7 @@ impl Body {
         let lock_settings = plexus_locks::Settings { me, life: incarnation, workers: settings.workers };
         let lock_services = plexus_locks::wire(lock_settings, &Arc::downgrade(&lock_port), &granting)
             .map_err(|error| error.to_string())?;
-        let member = Arc::new(Member::new(config.clone(), me, life.clone(), workers.clone(), die));
+        let member = Arc::new(Member::new(config.clone(), me, life.clone(), recorder, workers.clone(), die));
         let services = wiring
             .services(&group, Arc::downgrade(&port))
             .map_err(|error| error.to_string())?
@@ -238,13 +228,12 @@ impl Body {
             })
             .collect();
         let keys = Arc::new(KeyFiles::new(config.dir.clone()));
-        let fingerprint = settled.fingerprint(&config);
+        let fingerprint = Settled::fingerprint(&config);
         let mesh_config = mesh_config(&config, me, incarnation, fingerprint, windows, keys.clone());
-        let cache = wiring.cache(port, Box::new(settled.lost));
+        let cache = wiring.cache(port, Box::new(Blocks::EMPTY));
 
         life.begin().map_err(|error| error.to_string())?;
-        let mesh =
-            Mesh::start(mesh_config, services, |_| ()).map_err(|error| abandon(&life, error.to_string()))?;
+        let mesh = Mesh::start(mesh_config, services, |_| ()).map_err(|error| error.to_string())?;
         Workers::start(mesh.workers().to_vec(), &workers);
         member.place_mesh(&mesh);
         let settings = membership_settings(&config, me, incarnation, keys.clone());
@@ -252,10 +241,8 @@ impl Body {
             Membership::start(settings, member.clone())
                 .map_err(|error| format!("{}: {error}", config.nodes[me.index()].name))
         });
-        let membership = membership.map_err(|why| {
-            mesh.stop();
-            abandon(&life, why)
-        })?;
+        let membership = Arc::new(membership.inspect_err(|_| mesh.stop())?);
+        member.place_membership(&membership);
         let lease = membership.lease();
         group.guard(Box::new(move || lease.is_held()));
         let body = Self {
@@ -268,7 +255,7 @@ impl Body {
             workers,
             mesh,
             member,
-            membership: Arc::new(membership),
+            membership,
             keys,
             benchmark,
             threads: Mutex::default(),
@@ -276,30 +263,26 @@ impl Body {
             usage,
             door: Mutex::default(),
         };
-        if let Err(why) = body
-            .wait_for_view(rejoins)
-            .and_then(|()| body.wait_for_peers())
-            .and_then(|()| body.start_threads(tell, news))
-        {
-            // Peers that were connected may have been served as master already.
-            let left = body.freeze()?;
-            body.life
-                .stopped(&why, NodeSet::EMPTY, left.held, left.lost)
-                .map_err(|error| error.to_string())?;
+        let ready = body
+            .start_threads(tell, news)
+            .and_then(|()| body.wait_for_view())
+            .and_then(|()| body.wait_for_peers());
+        if let Err(why) = ready {
+            // It may have been served as a master already.
+            if body.member.opened().is_some() {
+                body.quiesce()?;
+                body.hand_back(&mut |_| ())?;
+                if body.leave() {
+                    body.life.left().map_err(|error| error.to_string())?;
+                }
+            }
             return Err(why);
-        }
-        if rejoins {
-            let why =
-                "the cluster has lost a node: blocks do not change before `plexus down` and `plexus up`";
-            body.cache.stopped(why.into());
-            body.shards().stop(me);
-            tracing::warn!("{why}");
         }
         Ok(body)
     }
 
-    /// Waits until the node acts in a view: of all nodes, where it begins a run.
-    fn wait_for_view(&self, rejoins: bool) -> Result<(), String> {
+    /// Waits until the node acts in a view.
+    fn wait_for_view(&self) -> Result<(), String> {
         let mut said = None;
         loop {
             let opened = self.member.wait_opened(SAY_EVERY)?;
@@ -312,15 +295,10 @@ impl Body {
                     "{name} does not belong to the cluster any more; let it in again with `plexus node add {name}`"
                 ));
             }
-            let waits_for = match opened {
-                Some(view) if rejoins || view.members() == view.cluster() => return Ok(()),
-                Some(view) => {
-                    std::thread::sleep(Duration::from_millis(1));
-                    let missing = view.cluster().iter().filter(|node| view.life(*node).is_none());
-                    missing.map(|node| self.name(node).to_owned()).collect::<Vec<_>>().join(", ")
-                }
-                None => self.obstacles(),
-            };
+            if opened.is_some() {
+                return Ok(());
+            }
+            let waits_for = self.obstacles();
             if said.as_ref() != Some(&waits_for) {
                 tracing::info!("waiting for {waits_for}");
                 said = Some(waits_for);
@@ -377,11 +355,7 @@ impl Body {
         let checkpoints = self.shards();
         let every = Duration::from_secs(u64::from(self.config.checkpoint_seconds));
         let watcher = Watcher {
-            config: self.config.clone(),
-            me: self.me,
-            life: self.life.clone(),
             cache: self.cache.clone(),
-            shards: self.shards(),
             mesh: Arc::downgrade(&self.mesh),
             member: self.member.clone(),
             membership: self.membership.clone(),
@@ -540,18 +514,27 @@ impl Body {
         &self.membership
     }
 
-    /// Ends the membership: the others know that this node has stopped, and need not wait for it.
-    pub fn leave(&self) {
+    /// Leaves the cluster, having handed everything back; whether the others have gone on without it.
+    #[must_use]
+    pub fn leave(&self) -> bool {
+        let shards = self.shards();
+        // Says to the others that nothing is lost with it.
+        let may_leave: Vec<()> = shards.ask_within(LEAVE_WITHIN, CacheTask::Leave);
         let (tell, told) = mpsc::channel();
         let membership = self.membership.clone();
         thread::spawn(move || {
-            // Where it is none any more there is nothing to leave.
+            // Who does not wait any more is about to end.
             let _ = tell.send(membership.leave());
         });
-        if told.recv_timeout(LEAVE_WITHIN).is_err() {
-            tracing::warn!(
-                "the others did not take note in time that this node leaves; they wait for its lease"
-            );
+        match told.recv_timeout(LEAVE_WITHIN) {
+            Ok(Ok(())) => may_leave.len() == usize::from(shards.count()),
+            Ok(Err(_)) => false,
+            Err(_) => {
+                tracing::warn!(
+                    "the others did not take note in time that this node leaves: they wait for its lease"
+                );
+                false
+            }
         }
     }
 
@@ -612,20 +595,7 @@ impl Body {
         self.group.sync().map_err(|error| error.to_string())?;
         let written = self.counts().disk_writes - before;
         progress(written);
-        Ok(HandedBack { gave_up, written, ..HandedBack::default() })
-    }
-
-    /// Stops at once: gives nothing away any more, then writes what must not be lost.
-    ///
-    /// # Errors
-    /// One line for the user.
-    pub fn freeze(&self) -> Result<HandedBack, String> {
-        self.cache.stopped("this node is leaving".into());
-        let shards = self.shards();
-        let (gave_up, before) = (self.cache.occupied() as u64, self.counts().disk_writes);
-        shards.stop(self.me);
-        let (held, lost) = shards.stopped()?;
-        Ok(HandedBack { held, lost, gave_up, written: self.counts().disk_writes - before })
+        Ok(HandedBack { gave_up, written })
     }
 }
 
@@ -671,14 +641,6 @@ fn membership_settings(
         files: mine.map(|file| (file.id, file.path.clone())).collect(),
         watchdog: config.membership.watchdog.clone(),
     })
-}
-
-/// A node that never served leaves the run: it held nothing.
-fn abandon(life: &Life, why: String) -> String {
-    match life.stopped(&why, NodeSet::EMPTY, Blocks::EMPTY, Blocks::EMPTY) {
-        Ok(()) => why,
-        Err(record) => format!("{why}; and {record}"),
-    }
 }
 
 fn mesh_config(

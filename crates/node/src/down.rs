@@ -18,7 +18,6 @@ use crate::{
     launch,
     layout::ClusterDir,
     life::Stage,
-    state,
 };
 
 /// How long a process may take to end after it has agreed to.
@@ -72,7 +71,7 @@ pub fn take_down(dir: &ClusterDir, names: &[&str], progress: &(dyn Fn(&str, &str
             }
         }
     }
-    let mut why = why.or_else(|| obstacle(dir, names, &running));
+    let mut why = why.or_else(|| obstacle(&running));
     let mut nodes: Vec<_> = running.iter().map(Running::of).collect();
     for (phase, say) in [("quiesce", "quiesces"), ("handback", "hands back")] {
         if why.is_none() {
@@ -91,24 +90,16 @@ pub fn take_down(dir: &ClusterDir, names: &[&str], progress: &(dyn Fn(&str, &str
     Down { ended, clean: clean && left.is_empty(), why: why.or(exits.err()), left }
 }
 
-/// What stands in the way of a clean end: a node that has stopped, or one of the run that does not answer.
-fn obstacle(dir: &ClusterDir, names: &[&str], running: &[Status]) -> Option<String> {
-    let run = running.first()?.run;
+/// What stands in the way of a clean end of all: a node that has stopped, or a member that does not answer.
+fn obstacle(running: &[Status]) -> Option<String> {
     if let Some(status) = running.iter().find(|status| status.state == Stage::Stopped) {
-        // What is to be done about it, behind the semicolon, is being done.
-        let why = status.why.as_deref().and_then(|why| why.split(';').next());
-        return Some(format!("{} had stopped: {}", status.name, why.unwrap_or("it does not say why")));
+        return Some(format!(
+            "{} had stopped: {}",
+            status.name,
+            status.why.as_deref().unwrap_or("it does not say why")
+        ));
     }
     let answers = |name: &str| running.iter().any(|status| status.name == name);
-    for name in names.iter().filter(|name| !answers(name)) {
-        match state::record(dir, name) {
-            Ok(Some(record)) if record.run == run => {
-                return Some(format!("{name} has died or left"));
-            }
-            Ok(_) => {}
-            Err(error) => return Some(error.to_string()),
-        }
-    }
     let members = running.iter().flat_map(|status| &status.body.members);
     let absent = members.into_iter().find(|member| !answers(member));
     absent.map(|member| format!("{member} is a member and cannot be reached from here"))

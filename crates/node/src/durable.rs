@@ -182,7 +182,7 @@ mod tests {
     fn hostile_files_do_no_harm() {
         let good = [
             r#"{"run":3,"incarnation":9,"phase":"running"}"#,
-            r#"{"run":3,"incarnation":9,"phase":{"stopped":{"held":[[0,7],[9,9]],"gone":[1],"lost":[[8,8]]}}}"#,
+            r#"{"run":3,"incarnation":9,"phase":"left","view":{"epoch":7,"members":[[0,9],[2,4]]},"lost":[[5,0,7],[9,9,9]]}"#,
             r#"{"run":3,"lost":[[0,7],[9,4294967295]]}"#,
             "1234 5678\n",
         ];

@@ -1,20 +1,16 @@
 //! Where a node stands between its start and its end, and who asked it to end.
 //!
-//! The body of the node tells it when a peer is gone ([`Life::stopped`]); commands and signals tell it to end. What it
-//! records on disk about the run, and when, is decided here alone.
+//! Commands and signals tell it to end. What it records on disk about the end of a run, and when, is decided here alone.
 
 use std::{
     fmt,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-use plexus_base::{Nanos, NodeSet};
+use plexus_base::Nanos;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    blocks::Blocks,
-    state::{Phase, Recorder, StateError},
-};
+use crate::state::{Phase, Recorder, StateError};
 
 /// Where a node stands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -30,7 +26,7 @@ pub enum Stage {
     Quiesced,
     /// Everything that it held is on disk, and it holds nothing.
     HandedBack,
-    /// It changes nothing any more, because the run was broken off.
+    /// It does nothing any more: it is no member.
     Stopped,
 }
 
@@ -50,7 +46,7 @@ impl fmt::Display for Stage {
 /// How a node is to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// Alone, on a signal or an `exit` in the middle: it freezes, writes what it must, and goes.
+    /// Alone, on a signal or an `exit` in the middle: it hands everything back, and the others go on.
     Leave,
     /// With all others, after every one of them has handed back.
     Clean,
@@ -59,7 +55,7 @@ pub enum Ending {
 /// The life of one node in one run.
 #[derive(Debug)]
 pub struct Life {
-    recorder: Recorder,
+    recorder: Arc<Recorder>,
     since: Nanos,
     state: Mutex<State>,
     changed: Condvar,
@@ -69,13 +65,12 @@ pub struct Life {
 struct State {
     stage: Stage,
     why: Option<String>,
-    broken_off: bool,
     ending: Option<Ending>,
 }
 
 impl Life {
-    pub(crate) fn new(recorder: Recorder) -> Self {
-        let state = State { stage: Stage::Starting, why: None, broken_off: false, ending: None };
+    pub(crate) fn new(recorder: Arc<Recorder>) -> Self {
+        let state = State { stage: Stage::Starting, why: None, ending: None };
         Self { recorder, since: plexus_base::clock::now(), state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -98,41 +93,14 @@ impl Life {
         self.lock().ending.is_some()
     }
 
-    /// The run is broken off because the nodes `gone` are, and everything that is to be done about it is done: from
-    /// now on this node gives nothing away, what it `held` in any mode is on disk in the version that it held, and of the blocks that it
-    /// masters `lost` were or may have been in X with a node that is gone. Recorded durably; only the first call
-    /// in a run does anything.
-    ///
-    /// # Errors
-    /// The record cannot be written; the next start will take this node for dead.
-    pub fn stopped(&self, why: &str, gone: NodeSet, held: Blocks, lost: Blocks) -> Result<(), StateError> {
-        let mut state = self.lock();
-        if state.broken_off || state.ending == Some(Ending::Clean) {
-            return Ok(());
-        }
-        state.broken_off = true;
-        // After the hand-back peers go one by one; that is no reason to look stopped.
-        if state.stage != Stage::HandedBack {
-            state.stage = Stage::Stopped;
-            state.why = Some(why.into());
-        }
-        let gone = gone.iter().map(|node| node.0).collect();
-        self.recorder.write(Phase::Stopped { held, gone, lost })
-    }
-
-    /// The run is broken off, and what this node held could not be secured: its record stays that of a node which died.
+    /// The node stops, and what it held is not secured: its record stays that of a node which died.
     pub(crate) fn failed(&self, why: &str) {
         let mut state = self.lock();
         state.stage = Stage::Stopped;
         state.why = Some(why.into());
     }
 
-    /// Whether everything that this node held was handed back.
-    pub(crate) fn is_handed_back(&self) -> bool {
-        self.lock().stage == Stage::HandedBack
-    }
-
-    /// Goes on to `stage`, unless the run was broken off.
+    /// Goes on to `stage`, unless the node has stopped.
     pub(crate) fn reach(&self, stage: Stage) {
         let mut state = self.lock();
         if state.stage != Stage::Stopped {
@@ -147,6 +115,14 @@ impl Life {
     /// The record cannot be written; the node must not serve.
     pub fn begin(&self) -> Result<(), StateError> {
         self.recorder.write(Phase::Running)
+    }
+
+    /// Records that the node has handed everything back and the others have gone on without it, durably.
+    ///
+    /// # Errors
+    /// The record cannot be written; the next start will take this node for dead.
+    pub(crate) fn left(&self) -> Result<(), StateError> {
+        self.recorder.write(Phase::Left)
     }
 
     /// Asks the node to end; the first who asks decides how.

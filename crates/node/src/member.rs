@@ -6,18 +6,18 @@
 use std::{
     process::{Command, Stdio},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
-use plexus_base::{Incarnation, Nanos, NodeId, WorkerId, clock};
+use plexus_base::{Epoch, Incarnation, Nanos, NodeId, WorkerId, clock};
 use plexus_interconnect::mesh::Mesh;
 use plexus_membership::{
     partitions::Members,
     protocol::View,
-    runtime::{End, Guest, Proof, Transition},
+    runtime::{End, Guest, Membership, Proof, Transition},
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -26,6 +26,7 @@ use crate::{
     durable::Lock,
     life::Life,
     service::{NodeService, NodeTask, Workers},
+    state::Recorder,
 };
 
 /// How often each worker is asked for a sign of life.
@@ -51,8 +52,10 @@ pub(crate) struct Member {
     config: Arc<Config>,
     me: NodeId,
     life: Arc<Life>,
+    recorder: Arc<Recorder>,
     workers: Arc<Workers>,
     mesh: Mutex<Weak<Mesh<NodeService>>>,
+    membership: OnceLock<Weak<Membership>>,
     vitals: Vitals,
     views: Mutex<Views>,
     changed: Condvar,
@@ -60,10 +63,11 @@ pub(crate) struct Member {
 }
 
 /// What is known of views.
-#[derive(Default)]
 struct Views {
     decided: Option<Arc<View>>,
     opened: Option<Arc<View>>,
+    /// How many workers are whole again, in which view.
+    rebuilt: (Epoch, u8),
     ended: Option<String>,
 }
 
@@ -72,6 +76,7 @@ impl Member {
         config: Arc<Config>,
         me: NodeId,
         life: Arc<Life>,
+        recorder: Arc<Recorder>,
         workers: Arc<Workers>,
         die: Die,
     ) -> Self {
@@ -80,10 +85,12 @@ impl Member {
             config,
             me,
             life,
+            recorder,
             workers,
             mesh: Mutex::default(),
+            membership: OnceLock::new(),
             vitals,
-            views: Mutex::default(),
+            views: Mutex::new(Views { decided: None, opened: None, rebuilt: (Epoch(0), 0), ended: None }),
             changed: Condvar::new(),
             die,
         }
@@ -92,6 +99,25 @@ impl Member {
     /// Whom links are made by.
     pub(crate) fn place_mesh(&self, mesh: &Arc<Mesh<NodeService>>) {
         *self.mesh.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(mesh);
+    }
+
+    /// Who is told when a view is rebuilt.
+    pub(crate) fn place_membership(&self, membership: &Arc<Membership>) {
+        assert!(self.membership.set(Arc::downgrade(membership)).is_ok(), "a node has one membership");
+    }
+
+    /// A worker has its cache and locks whole again in a view.
+    pub(crate) fn rebuilt(&self, epoch: Epoch) {
+        let mut views = self.views();
+        if views.rebuilt.0 != epoch {
+            views.rebuilt = (epoch, 0);
+        }
+        views.rebuilt.1 += 1;
+        let all = views.rebuilt.1 == self.config.workers;
+        drop(views);
+        if let Some(membership) = self.membership.get().and_then(Weak::upgrade).filter(|_| all) {
+            membership.rebuilt(epoch);
+        }
     }
 
     fn mesh(&self) -> Option<Arc<Mesh<NodeService>>> {
@@ -136,7 +162,13 @@ impl Member {
         }
     }
 
-    fn name(&self, node: NodeId) -> String {
+    /// Ends the node at once; the others go on without it.
+    pub(crate) fn die(&self, why: &str) {
+        (self.die)(why);
+        self.life.failed(why);
+    }
+
+    pub(crate) fn name(&self, node: NodeId) -> String {
         self.config.nodes.get(node.index()).map_or_else(|| node.to_string(), |node| node.name.clone())
     }
 
@@ -245,6 +277,10 @@ impl Guest for Member {
 
     fn opened(&self, view: &Arc<View>, transition: &Transition) {
         let members = Members::from(&**view);
+        if let Err(error) = self.recorder.opened(&members) {
+            // What might be lost in a view that is not on record would not be named.
+            return self.die(&error.to_string());
+        }
         for worker in self.workers.all() {
             worker.with(|service, net| {
                 net.enter(view.epoch);
@@ -293,8 +329,7 @@ impl Guest for Member {
         self.views().ended = Some(text.clone());
         self.changed.notify_all();
         if let End::Died(_) = why {
-            (self.die)(&text);
-            self.life.failed(&text);
+            self.die(&text);
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::{io, path::PathBuf, sync::Arc, thread, thread::JoinHandle};
 
-use plexus_base::{NodeId, NodeSet};
+use plexus_base::NodeId;
 use plexus_disks::{DiskError, Group};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
@@ -23,7 +23,7 @@ use crate::{
     locking,
     machine::{self, MachineError},
     member::Die,
-    settle::{self, Entry},
+    settle::{self, Entry, Settled},
     state::{Recorder, StateError},
     wishes,
 };
@@ -93,9 +93,9 @@ impl Node {
         let (me, node) = config.node(name)?;
         machine::pin(name, &node.cores)?;
         let entry = settle::enter(&config, name)?;
-        let recorder = Recorder::new(&config.dir, name, entry.settled.run, entry.incarnation)
-            .with_earlier_life(entry.before.clone());
-        let life = Arc::new(Life::new(recorder));
+        let Settled { run, lost } = &entry.settled;
+        let recorder = Arc::new(Recorder::new(&config.dir, name, *run, entry.incarnation, lost));
+        let life = Arc::new(Life::new(recorder.clone()));
         let signals =
             SignalThread::start(&life).map_err(|source| NodeError::Io { what: "signals", source })?;
         let known = Commands::new();
@@ -104,7 +104,7 @@ impl Node {
         let server =
             Server::start(&path, known.clone()).map_err(|source| NodeError::Control { path, source })?;
 
-        let body = Arc::new(join(&config, me, node, &entry, &life, Arc::new(die))?);
+        let body = Arc::new(join(&config, me, node, &entry, &life, recorder, Arc::new(die))?);
         commands::register_rest(&known, &config, me, &entry.settled, &life, &body);
         locking::commands(&config, name, &body).into_iter().for_each(|command| known.register(command));
         known.register(wishes::command(&config, me, &body));
@@ -132,17 +132,16 @@ impl Node {
     /// # Errors
     /// It could not write what it must; the next start will say what is lost.
     pub fn run_until_stopped(self) -> Result<(), NodeError> {
-        if self.life.wait_for_end() == Ending::Leave && self.life.stage().0 != Stage::Stopped {
-            let handed_back = self.body.freeze().map_err(NodeError::Body)?;
-            tracing::info!(written = handed_back.written, "left alone");
-            self.life.stopped(
-                "the node was told to leave",
-                NodeSet::EMPTY,
-                handed_back.held,
-                handed_back.lost,
-            )?;
+        let ending = self.life.wait_for_end();
+        if ending == Ending::Leave && self.life.stage().0 != Stage::Stopped {
+            self.body.quiesce().map_err(NodeError::Body)?;
+            let handed_back = self.body.hand_back(&mut |_| {}).map_err(NodeError::Body)?;
+            tracing::info!(written = handed_back.written, "handed back");
         }
-        self.body.leave();
+        // After a clean end of all there is nobody to whom it matters.
+        if self.body.leave() && ending == Ending::Leave {
+            self.life.left()?;
+        }
         Ok(())
     }
 }
@@ -154,6 +153,7 @@ fn join(
     node: &NodeConfig,
     entry: &Entry,
     life: &Arc<Life>,
+    recorder: Arc<Recorder>,
     die: Die,
 ) -> Result<Body, NodeError> {
     let group = Group::open(&config.disks, &config.shape())?;
@@ -170,8 +170,7 @@ fn join(
         config: Arc::clone(config),
         me,
         incarnation: entry.incarnation,
-        settled: entry.settled.clone(),
-        rejoins: entry.before.is_some(),
+        recorder,
         group: Arc::new(group),
         life: Arc::clone(life),
         die,

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 
-use plexus_base::{Incarnation, NodeId, WorkerId};
+use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
 use plexus_cache::{CacheService, CacheTask, Port as CachePort};
 use plexus_disks::Pool;
 use plexus_fabric::Lost;
@@ -45,6 +45,8 @@ pub struct NodeService {
     member: Weak<Member>,
     news: mpsc::Sender<News>,
     told: bool,
+    /// The view whose caches and locks are being rebuilt.
+    rebuilding: Option<Epoch>,
 }
 
 impl NodeService {
@@ -55,12 +57,14 @@ impl NodeService {
         member: Weak<Member>,
         news: mpsc::Sender<News>,
     ) -> Self {
-        Self { cache, locks, ports: Ports::default(), programs, member, news, told: false }
+        Self { cache, locks, ports: Ports::default(), programs, member, news, told: false, rebuilding: None }
     }
 
     /// The next view is open: whoever is not in it has stopped.
     pub(crate) fn view(&mut self, net: &mut Net, members: &Members) {
+        self.cache.view(net, members);
         self.locks.view(net, members.clone());
+        self.rebuilding = Some(members.epoch);
         self.check();
     }
 
@@ -70,6 +74,14 @@ impl NodeService {
         if let Some(peer) = self.locks.take_fault() {
             // Nobody listens any more: the node is ending.
             let _ = self.news.send(News::Fault { peer });
+        }
+        if let Some(epoch) = self.rebuilding
+            && self.cache.is_open()
+            && self.locks.is_open()
+            && let Some(member) = self.member.upgrade()
+        {
+            self.rebuilding = None;
+            member.rebuilt(epoch);
         }
         if let Some(cause) = self.cache.stopped_by()
             && !std::mem::replace(&mut self.told, true)
@@ -141,6 +153,7 @@ impl Service for NodeService {
     }
 
     fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
+        self.cache.peer_up(net, peer);
         self.locks.peer_up(net, peer);
         self.check();
     }

@@ -4,21 +4,18 @@
 //! a node dies, some blocks on disk are older than what was acknowledged. This is found out here, from the
 //! records that the nodes left, and the blocks are named and refused until the user accepts their old content.
 //!
-//! The rule, for the records of one run:
-//!
-//! - somebody recorded *clean*: nothing is lost, because that is written only after every node had handed back;
-//! - otherwise lost is what the survivors' lists name, and every block mastered by a node that died (its
-//!   directory, which knew the holders, is gone), *without* the blocks that a survivor held, because no node
-//!   can have held a newer version, and the survivor's is on disk;
-//! - a node that took no part changed nothing and mastered nothing. A node without a record that a survivor saw
-//!   going did take part, on a machine whose records are not here: it counts as dead.
+//! The rule, for the records of one run: of the views in them the latest counts. What its members knew to be lost is lost, and so is every
+//! block that was mastered in it by a member that died: recorded `running` in the life that the view has. Nothing is added where somebody of that view
+//! recorded *clean*, because that is written only after every member had handed back. Members whose records are not here are on machines that
+//! settle for themselves; when nodes found a cluster anew, they tell each other what each of them knows.
 //!
 //! Nodes that start at the same time agree through a lock and the number of the run: whoever comes first
 //! when no node of the last run lives settles it and opens the next; the others join that one.
 
 use std::{collections::BTreeMap, time::SystemTime};
 
-use plexus_base::{BlockId, Incarnation, NodeId, NodeSet, crc32c};
+use plexus_base::{BlockId, Incarnation, NodeId, NodeSet, Partition, crc32c};
+use plexus_cache::protocol::Lost;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -40,9 +37,9 @@ pub struct Settled {
 
 impl Settled {
     /// Changes with what nodes of one cluster must agree on before they serve each other: the settings that are the
-    /// same for all, and the blocks that they refuse. Nodes of machines with records of their own may differ in these.
+    /// same for all.
     #[must_use]
-    pub fn fingerprint(&self, config: &Config) -> u64 {
+    pub fn fingerprint(config: &Config) -> u64 {
         let addresses = |node: &NodeConfig| node.all_addresses().collect::<Vec<_>>();
         let nodes: Vec<_> =
             config.nodes.iter().map(|node| (&node.name, &node.host, addresses(node), &node.rails)).collect();
@@ -50,32 +47,38 @@ impl Settled {
             "{} {} {:?} {} {:?} {nodes:?}",
             config.id, config.workers, config.block_size, config.blocks, config.interconnect
         );
-        let refused = format!("{:?}", self.lost);
-        u64::from(crc32c(settings.as_bytes())) << 32 | u64::from(crc32c(refused.as_bytes()))
+        u64::from(crc32c(settings.as_bytes()))
     }
 }
 
-/// The blocks that a run lost, by the records of the nodes that took part in it.
+/// The blocks that a run lost, by the records of the nodes that took part in it; none: nobody acted.
 #[must_use]
-pub fn lost_blocks(records: &BTreeMap<NodeId, Phase>, nodes: u8, blocks: u64) -> Blocks {
-    if records.values().any(|phase| *phase == Phase::Clean) {
-        return Blocks::EMPTY;
-    }
-    let mut dead: NodeSet =
-        records.iter().filter(|(_, phase)| **phase == Phase::Running).map(|(node, _)| *node).collect();
-    let (mut held, mut lost) = (Blocks::EMPTY, Blocks::EMPTY);
-    for phase in records.values() {
-        if let Phase::Stopped { held: of_one, gone, lost: by_one } = phase {
-            (held, lost) = (held.union(of_one), lost.union(by_one));
-            let elsewhere = gone.iter().map(|node| NodeId(*node));
-            elsewhere
-                .filter(|node| node.0 < nodes && !records.contains_key(node))
-                .for_each(|node| dead.insert(node));
+pub fn lost_blocks(records: &BTreeMap<NodeId, Record>, blocks: u64) -> Option<Blocks> {
+    let views = records.values().filter_map(|record| record.view.as_ref());
+    let last = views.max_by_key(|view| view.epoch)?;
+    let view = last.members();
+    let mut lost = Lost::default();
+    let (mut dead, mut is_clean) = (NodeSet::EMPTY, false);
+    for (node, record) in records {
+        match view.life(*node) {
+            None => {}
+            Some(life) if life.0 == record.incarnation => {
+                lost.join(&record.known_lost());
+                match record.phase {
+                    Phase::Running => dead.insert(*node),
+                    Phase::Left => {}
+                    Phase::Clean => is_clean |= record.view.as_ref() == Some(last),
+                }
+            }
+            // It began another life, and nobody acted in a view with that: the one before died.
+            Some(_) => dead.insert(*node),
         }
     }
-    let unknown = (0..blocks).map(BlockId).filter(|block| dead.contains(block.partition().master(nodes)));
-    let unknown: Blocks = if dead.is_empty() { Blocks::EMPTY } else { unknown.collect() };
-    lost.union(&unknown).without(&held)
+    let masters: Vec<NodeId> = (0..Partition::COUNT).map(|number| view.master(Partition(number))).collect();
+    let is_unknown = |block: &BlockId| {
+        !is_clean && dead.contains(masters[usize::from(block.partition().0)]) || lost.contains(*block)
+    };
+    Some((0..blocks).map(BlockId).filter(is_unknown).collect())
 }
 
 /// What stands in `state/lost.json` now; changes nothing.
@@ -114,8 +117,6 @@ pub struct Entry {
     pub settled: Settled,
     /// The node's life.
     pub incarnation: Incarnation,
-    /// How the run stands for an earlier life of the node that was in it.
-    pub before: Option<Phase>,
     _lock: Lock,
 }
 
@@ -129,15 +130,13 @@ pub fn enter(config: &Config, name: &str) -> Result<Entry, StateError> {
     let before = Lock::last(&path).map_err(StateError::io("looking at the lock", path.clone()))?;
     let recorded = state::record(&config.dir, name)?;
     // Lives are numbered upwards, also where these files were lost or the clock was set back.
-    let before =
-        before.map(|holder| holder.incarnation).max(recorded.as_ref().map(|record| record.incarnation));
+    let before = before.map(|holder| holder.incarnation).max(recorded.map(|record| record.incarnation));
     let incarnation = before.map_or(1, |before| before.saturating_add(1)).max(seconds_since_1970());
     let lock = Lock::try_take(&path, incarnation).map_err(StateError::io("locking", path))?;
     let lock =
         lock.map_err(|holder| StateError::Running { name: name.into(), pid: holder.map(|h| h.pid) })?;
     let settled = settle_locked(config)?;
-    let before = recorded.filter(|record| record.run == settled.run).map(|record| record.phase);
-    Ok(Entry { settled, incarnation: Incarnation(incarnation), before, _lock: lock })
+    Ok(Entry { settled, incarnation: Incarnation(incarnation), _lock: lock })
 }
 
 fn seconds_since_1970() -> u64 {
@@ -152,25 +151,25 @@ fn lock(config: &Config) -> Result<Lock, StateError> {
 
 fn settle_locked(config: &Config) -> Result<Settled, StateError> {
     let before = settled(config)?;
-    let mut phases = BTreeMap::new();
+    let mut records = BTreeMap::new();
     for (index, node) in config.nodes.iter().enumerate() {
-        if let Some(Record { run, incarnation, phase }) = state::record(&config.dir, &node.name)?
-            && run == before.run
+        if let Some(record) = state::record(&config.dir, &node.name)?
+            && record.run == before.run
         {
             let path = config.dir.lock(&node.name);
             let holder = Lock::holder(&path).map_err(StateError::io("looking at the lock", path))?;
             // Another incarnation is a node that starts: it is not in this run.
-            if holder.is_some_and(|holder| holder.incarnation == incarnation) {
+            if holder.is_some_and(|holder| holder.incarnation == record.incarnation) {
                 return Ok(before);
             }
-            phases.insert(NodeId(index as u8), phase);
+            records.insert(NodeId(index as u8), record);
         }
     }
-    if phases.is_empty() {
+    if records.is_empty() {
         return Ok(before);
     }
-    let lost = lost_blocks(&phases, config.node_count(), config.blocks);
-    let after = Settled { run: before.run + 1, lost: before.lost.union(&lost) };
+    let lost = lost_blocks(&records, config.blocks).unwrap_or(before.lost);
+    let after = Settled { run: before.run + 1, lost };
     write(config, &after)?;
     Ok(after)
 }

@@ -5,11 +5,11 @@ use std::{
     time::Duration,
 };
 
-use plexus_base::{NodeId, WorkerId};
-use plexus_cache::{CacheTask, Port, protocol::Report};
+use plexus_base::WorkerId;
+use plexus_cache::{CacheTask, Port};
 use plexus_disks::Group;
 
-use crate::{blocks::Blocks, service::Workers};
+use crate::service::Workers;
 
 /// How long all shards may take to write what must not be lost, before the node gives up on the disks.
 const WRITE_WITHIN: Duration = Duration::from_secs(60);
@@ -46,11 +46,6 @@ impl Shards {
     }
 
     /// Every shard stops, whichever of them already knows why.
-    pub(crate) fn stop(&self, cause: NodeId) {
-        let stop = |worker| self.workers.submit(WorkerId(worker), CacheTask::Stop(cause));
-        (0..self.count()).for_each(stop);
-    }
-
     pub(crate) fn checkpoint_every(&self, every: Duration, ended: &mpsc::Receiver<()>) {
         while ended.recv_timeout(every) == Err(mpsc::RecvTimeoutError::Timeout) {
             let failed: u32 = self.ask(CacheTask::Checkpoint).iter().sum();
@@ -62,19 +57,5 @@ impl Shards {
                 tracing::error!("checkpoint: {error}");
             }
         }
-    }
-
-    /// After all shards were stopped: what is held here and on disk, and what may be lost.
-    pub(crate) fn stopped(&self) -> Result<(Blocks, Blocks), String> {
-        let reports: Vec<Report> = self.ask(CacheTask::Report);
-        if reports.len() != usize::from(self.count()) {
-            return Err("the disks did not take what must be written in time".into());
-        }
-        self.group.sync().map_err(|error| error.to_string())?;
-        let unwritten: Blocks = reports.iter().flat_map(|report| report.unwritten.iter().copied()).collect();
-        let held: Blocks =
-            reports.iter().flat_map(|report| report.held.iter().map(|(block, _)| *block)).collect();
-        let lost: Blocks = reports.iter().flat_map(|report| report.lost.iter().copied()).collect();
-        Ok((held.without(&unwritten), lost.union(&unwritten)))
     }
 }

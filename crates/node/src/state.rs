@@ -1,12 +1,22 @@
-//! What a node leaves on disk about its runs: that one began, and how it ended.
+//! What a node leaves on disk about its runs: that one began, which view it acted in last, what it knows to be lost, and how it ended.
 //!
 //! A *run* of the cluster is numbered (see [`crate::settle`]); each node has one record, of the last run that it
-//! took part in. The record says `running` from before the node serves its first message, and is replaced once,
-//! by how the run ended for it. Whoever finds `running` on a node that does not live knows that it died.
+//! took part in. The record says `running` from before the node serves its first message, and is replaced by how the run ended for it.
+//! Whoever finds `running` on a node that does not live knows that it died.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::PathBuf,
+    sync::{Mutex, PoisonError, mpsc},
+    thread,
+};
 
-use plexus_base::Incarnation;
+use plexus_base::{BlockId, Epoch, Incarnation, NodeId, Partition, WorkerId};
+use plexus_cache::{
+    LostRecord,
+    protocol::{Lost, Run},
+};
+use plexus_membership::partitions::Members;
 use serde::{Deserialize, Serialize};
 
 use crate::{blocks::Blocks, durable, layout::ClusterDir};
@@ -21,26 +31,55 @@ pub struct Record {
     pub incarnation: u64,
     /// How it stands.
     pub phase: Phase,
+    /// The view that it acted in last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub view: Option<LastView>,
+    /// Blocks that it knew to be lost: runs of a partition, each with its first and last block.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<(u16, u64, u64)>,
+}
+
+impl Record {
+    /// What it knew to be lost.
+    #[must_use]
+    pub fn known_lost(&self) -> Lost {
+        let mut lost = Lost::default();
+        for (partition, first, last) in self.lost.iter().copied().filter(|run| run.0 < Partition::COUNT) {
+            lost.insert(Run { partition: Partition(partition), first: BlockId(first), last: BlockId(last) });
+        }
+        lost
+    }
+}
+
+/// A view, as a record has it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LastView {
+    /// Its epoch.
+    pub epoch: u32,
+    /// Its members and their lives.
+    pub members: Vec<(u8, u64)>,
+}
+
+impl LastView {
+    /// Who is in it.
+    #[must_use]
+    pub fn members(&self) -> Members {
+        let members = self.members.iter().map(|(node, life)| (NodeId(*node), Incarnation(*life)));
+        Members { epoch: Epoch(self.epoch), members: members.collect() }
+    }
 }
 
 /// How a run stands for a node.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// It began. If the node does not live, it died.
     Running,
-    /// Every node of the run had handed everything back before this was written: nothing is lost.
+    /// The node has handed everything back, and the others went on without it.
+    Left,
+    /// Every member had handed everything back before this was written: nothing more is lost.
     Clean,
-    /// The run was broken off, by a peer's death or by this node's leaving alone.
-    Stopped {
-        /// Blocks that this node held in any mode when it froze: from then on it gave nothing away, and the
-        /// version that it held is on disk.
-        held: Blocks,
-        /// The nodes that were gone, by number.
-        gone: Vec<u8>,
-        /// Of the blocks that this node masters: those whose X was or may have been with a node that was gone.
-        lost: Blocks,
-    },
 }
 
 /// A record that cannot be read or written.
@@ -103,33 +142,106 @@ pub fn record(dir: &ClusterDir, name: &str) -> Result<Option<Record>, StateError
 #[derive(Debug)]
 pub struct Recorder {
     path: PathBuf,
-    run: u64,
-    incarnation: Incarnation,
-    /// What an earlier life left of this run, which stays: what that life held is not this one's to secure.
-    before: Option<Phase>,
+    record: Mutex<Record>,
 }
 
 impl Recorder {
-    /// For the node called `name` in `run`. Writes nothing yet.
+    /// For the node called `name` in `run`, which knows these blocks to be lost. Writes nothing yet.
     #[must_use]
-    pub fn new(dir: &ClusterDir, name: &str, run: u64, incarnation: Incarnation) -> Self {
-        Self { path: dir.record(name), run, incarnation, before: None }
+    pub fn new(dir: &ClusterDir, name: &str, run: u64, incarnation: Incarnation, lost: &Blocks) -> Self {
+        let mut known = Lost::default();
+        lost.iter().for_each(|block| known.insert_block(block));
+        let lost = runs(&known);
+        let record = Record { run, incarnation: incarnation.0, phase: Phase::Running, view: None, lost };
+        Self { path: dir.record(name), record: Mutex::new(record) }
     }
 
-    /// Of a node that takes part in a run again, for which the run stands like this since an earlier life.
-    #[must_use]
-    pub fn with_earlier_life(self, before: Option<Phase>) -> Self {
-        Self { before, ..self }
+    /// Changes the record, durably.
+    fn change(&self, change: impl FnOnce(&mut Record)) -> Result<(), StateError> {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = record.clone();
+        change(&mut next);
+        durable::write_json(&self.path, &next)
+            .map_err(StateError::io("writing the record", self.path.clone()))?;
+        *record = next;
+        Ok(())
     }
 
-    /// Replaces the record, durably.
+    /// Replaces how the run stands, durably.
     ///
     /// # Errors
     /// The system's; the old record stands.
     pub fn write(&self, phase: Phase) -> Result<(), StateError> {
-        let phase = self.before.clone().unwrap_or(phase);
-        let record = Record { run: self.run, incarnation: self.incarnation.0, phase };
-        durable::write_json(&self.path, &record)
-            .map_err(StateError::io("writing the record", self.path.clone()))
+        self.change(|record| record.phase = phase)
+    }
+
+    /// The node is about to act in this view. What was recorded as the end of a run stays.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn opened(&self, view: &Members) -> Result<(), StateError> {
+        let members = view.members.iter().map(|(node, life)| (node.0, life.0)).collect();
+        self.change(|record| {
+            if record.phase == Phase::Running {
+                record.view = Some(LastView { epoch: view.epoch.0, members });
+            }
+        })
+    }
+
+    /// Of one worker's blocks these are lost now.
+    fn lost(&self, worker: WorkerId, workers: u8, lost: &Lost) -> Result<(), StateError> {
+        self.change(|record| {
+            record.lost.retain(|run| Partition(run.0).worker(workers) != worker);
+            record.lost.extend(runs(lost));
+        })
+    }
+
+    /// Blocks that are known to be lost.
+    #[must_use]
+    pub fn known_lost(&self) -> Lost {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner).known_lost()
+    }
+}
+
+fn runs(lost: &Lost) -> Vec<(u16, u64, u64)> {
+    lost.runs().map(|run| (run.partition.0, run.first.0, run.last.0)).collect()
+}
+
+/// What is to be recorded, and what to do then.
+type Entry = (WorkerId, Lost, Box<dyn FnOnce() + Send>);
+
+/// Keeps what is lost on record for the cache, on a thread of its own.
+pub(crate) struct Ledger {
+    recorder: std::sync::Arc<Recorder>,
+    entries: Mutex<mpsc::Sender<Entry>>,
+}
+
+impl Ledger {
+    /// Starts the thread; it ends with the ledger.
+    pub(crate) fn start(recorder: std::sync::Arc<Recorder>, workers: u8) -> io::Result<Self> {
+        let (entries, written) = mpsc::channel::<Entry>();
+        let keeps = recorder.clone();
+        thread::Builder::new().name("plexus-ledger".into()).spawn(move || {
+            while let Ok((worker, lost, done)) = written.recv() {
+                match keeps.lost(worker, workers, &lost) {
+                    Ok(()) => done(),
+                    // Its blocks stay closed until it can be written; the next view tries again.
+                    Err(error) => tracing::error!("what is lost is not recorded: {error}"),
+                }
+            }
+        })?;
+        Ok(Self { recorder, entries: Mutex::new(entries) })
+    }
+}
+
+impl LostRecord for Ledger {
+    fn known(&self, _: WorkerId) -> Lost {
+        self.recorder.known_lost()
+    }
+
+    fn record(&self, worker: WorkerId, lost: Lost, done: Box<dyn FnOnce() + Send>) {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        // The thread ends after the ledger.
+        let _ = entries.send((worker, lost, done));
     }
 }

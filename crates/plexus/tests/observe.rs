@@ -24,6 +24,7 @@ fn lines(text: &str) -> Vec<Value> {
 #[test]
 fn every_pair_has_its_rails_and_a_node_that_does_not_answer_is_shown() {
     let cluster = Cluster::new(3);
+    cluster.put_nobody_out();
     cluster.run("up").said().ok();
     let table = cluster.run("rails").said().ok();
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();

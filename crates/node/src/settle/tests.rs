@@ -2,8 +2,14 @@
 
 use std::fs;
 
+use plexus_base::Epoch;
+use plexus_membership::partitions::Members;
+
 use super::*;
-use crate::{layout::ClusterDir, state::Recorder};
+use crate::{
+    layout::ClusterDir,
+    state::{LastView, Recorder},
+};
 
 const BLOCKS: u64 = 3000;
 
@@ -11,86 +17,94 @@ fn set(list: impl IntoIterator<Item = u64>) -> Blocks {
     list.into_iter().map(BlockId).collect()
 }
 
-fn stopped(held: &[u64], lost: &[u64]) -> Phase {
-    Phase::Stopped { held: set(held.iter().copied()), gone: vec![], lost: set(lost.iter().copied()) }
+/// Three nodes, each in the life of its number and ten.
+fn view(epoch: u32, nodes: &[u8]) -> LastView {
+    LastView { epoch, members: nodes.iter().map(|node| (*node, u64::from(*node) + 10)).collect() }
 }
 
-fn lost(phases: &[(u8, Phase)]) -> Blocks {
-    lost_blocks(&phases.iter().map(|(node, phase)| (NodeId(*node), phase.clone())).collect(), 3, BLOCKS)
+/// A node that acted in `view` last.
+fn record(node: u8, phase: Phase, view: LastView) -> (NodeId, Record) {
+    let incarnation = u64::from(node) + 10;
+    (NodeId(node), Record { run: 0, incarnation, phase, view: Some(view), lost: Vec::new() })
 }
 
-/// The blocks that `node` of three masters.
-fn mastered(node: u8) -> Blocks {
-    (0..BLOCKS).map(BlockId).filter(|block| block.partition().master(3) == NodeId(node)).collect()
+fn lost<const NODES: usize>(records: [(NodeId, Record); NODES]) -> Blocks {
+    lost_blocks(&records.into(), BLOCKS).unwrap()
+}
+
+/// The blocks that `node` masters where these are members.
+fn mastered(node: u8, members: &[u8]) -> Blocks {
+    let members = view(1, members).members();
+    (0..BLOCKS).map(BlockId).filter(|block| members.master(block.partition()) == NodeId(node)).collect()
 }
 
 #[test]
 fn a_clean_end_loses_nothing() {
-    assert_eq!(lost(&[(0, Phase::Clean), (1, Phase::Clean), (2, Phase::Clean)]), Blocks::EMPTY);
+    let all = || view(7, &[0, 1, 2]);
+    let clean = [0, 1, 2].map(|node| record(node, Phase::Clean, all()));
+    assert_eq!(lost(clean), Blocks::EMPTY);
     // Clean is written when all have handed back, so who dies after that takes nothing along.
-    assert_eq!(lost(&[(0, Phase::Clean), (1, Phase::Running), (2, Phase::Running)]), Blocks::EMPTY);
+    let some =
+        [record(0, Phase::Clean, all()), record(1, Phase::Running, all()), record(2, Phase::Running, all())];
+    assert_eq!(lost(some), Blocks::EMPTY);
+    // Of an earlier view it says nothing about the members of the last.
+    let left = [record(0, Phase::Clean, all()), record(1, Phase::Running, view(8, &[1]))];
+    assert_eq!(lost(left), set(0..BLOCKS));
 }
 
 #[test]
-fn a_run_that_nobody_took_part_in_loses_nothing() {
-    assert_eq!(lost(&[]), Blocks::EMPTY);
+fn a_run_in_which_nobody_acted_loses_nothing() {
+    assert_eq!(lost_blocks(&BTreeMap::new(), BLOCKS), None);
+    let (node, waiting) = record(0, Phase::Running, view(1, &[0]));
+    assert_eq!(lost_blocks(&[(node, Record { view: None, ..waiting })].into(), BLOCKS), None);
 }
 
 #[test]
 fn when_all_died_everything_may_be_lost() {
-    let all = lost(&[(0, Phase::Running), (1, Phase::Running), (2, Phase::Running)]);
-    assert_eq!(all, set(0..BLOCKS));
+    let all = [0, 1, 2].map(|node| record(node, Phase::Running, view(3, &[0, 1, 2])));
+    assert_eq!(lost(all), set(0..BLOCKS));
 }
 
 #[test]
-fn who_took_no_part_mastered_nothing() {
-    assert_eq!(lost(&[(1, Phase::Running)]), mastered(1));
+fn the_dead_of_the_last_view_take_what_they_mastered() {
+    let one_died = [
+        record(0, Phase::Left, view(4, &[0, 1])),
+        record(1, Phase::Running, view(5, &[1, 2])),
+        record(2, Phase::Left, view(5, &[1, 2])),
+    ];
+    assert_eq!(lost(one_died), mastered(1, &[1, 2]));
+    // The others had gone on without it, and know what was lost with it.
+    let handled = |node| {
+        let (node, known) = record(node, Phase::Left, view(6, &[0, 2]));
+        (node, Record { lost: vec![(BlockId(5).partition().0, 5, 5)], ..known })
+    };
+    assert_eq!(lost([handled(0), record(1, Phase::Running, view(5, &[0, 1, 2])), handled(2)]), set([5]));
 }
 
 #[test]
-fn the_dead_take_what_they_mastered_unless_a_survivor_held_it() {
-    let of_dead: Vec<u64> = mastered(2).iter().map(|block| block.0).collect();
-    let phases = [(0, stopped(&of_dead[..3], &[])), (1, stopped(&of_dead[5..6], &[])), (2, Phase::Running)];
-    assert_eq!(lost(&phases), set(of_dead[3..5].iter().chain(&of_dead[6..]).copied()));
+fn who_began_another_life_died_in_the_one_that_acted() {
+    let (node, mut again) = record(1, Phase::Running, view(5, &[0, 1]));
+    (again.incarnation, again.view) = (99, None);
+    assert_eq!(lost([record(0, Phase::Left, view(5, &[0, 1])), (node, again)]), mastered(1, &[0, 1]));
 }
 
 #[test]
-fn survivors_name_what_was_with_the_dead() {
-    let of_first: Vec<u64> = mastered(0).iter().map(|block| block.0).collect();
-    let of_dead = mastered(2);
-    let phases = [(0, stopped(&[], &of_first[..4])), (1, stopped(&of_first[1..2], &[])), (2, Phase::Running)];
-    let expected = set([of_first[0], of_first[2], of_first[3]]).union(&of_dead);
-    assert_eq!(lost(&phases), expected);
-}
-
-#[test]
-fn who_left_alone_and_wrote_everything_loses_nothing() {
-    // Its peers saw it go while it had X, but it recorded that it holds them on disk.
-    let phases = [(0, stopped(&[5, 6], &[])), (1, stopped(&[1], &[5])), (2, stopped(&[], &[6]))];
-    assert_eq!(lost(&phases), Blocks::EMPTY);
-}
-
-#[test]
-fn who_was_seen_going_and_has_no_record_here_is_dead() {
-    let seen = |gone: u8| Phase::Stopped { held: Blocks::EMPTY, gone: vec![gone], lost: Blocks::EMPTY };
-    assert_eq!(lost(&[(0, seen(2)), (1, seen(2))]), mastered(2));
-    // One that recorded its own end is not, and a number that no node has is nobody.
-    assert_eq!(lost(&[(0, seen(2)), (1, seen(99)), (2, stopped(&[], &[]))]), Blocks::EMPTY);
+fn members_of_other_machines_settle_for_themselves() {
+    assert_eq!(lost([record(0, Phase::Left, view(5, &[0, 1]))]), Blocks::EMPTY);
+    assert_eq!(lost([record(0, Phase::Running, view(5, &[0, 1]))]), mastered(0, &[0, 1]));
 }
 
 #[test]
 fn a_fingerprint_tells_what_differs() {
     let cluster = cluster();
-    let print = |settled: &Settled, config: &Config| settled.fingerprint(config);
-    let base = print(&Settled::default(), &cluster.config);
-    assert_eq!(base, print(&Settled { run: 9, lost: Blocks::EMPTY }, &cluster.config));
-    assert_ne!(base, print(&Settled { run: 0, lost: set([1]) }, &cluster.config));
+    let base = Settled::fingerprint(&cluster.config);
+    assert_eq!(base, Settled::fingerprint(&cluster.config.clone()));
     let mut other = cluster.config.clone();
     other.nodes[0].address.set_port(9);
-    assert_ne!(base, print(&Settled::default(), &other));
+    assert_ne!(base, Settled::fingerprint(&other));
     let mut other = cluster.config.clone();
     other.interconnect.ofi_provider = Some("tcp".into());
-    assert_ne!(base, print(&Settled::default(), &other));
+    assert_ne!(base, Settled::fingerprint(&other));
 }
 
 struct Cluster {
@@ -119,26 +133,47 @@ fn cluster() -> Cluster {
 impl Cluster {
     fn start(&self, name: &str) -> (Entry, Recorder) {
         let entry = enter(&self.config, name).unwrap();
-        let recorder = Recorder::new(&self.config.dir, name, entry.settled.run, entry.incarnation);
+        let Settled { run, lost } = &entry.settled;
+        let recorder = Recorder::new(&self.config.dir, name, *run, entry.incarnation, lost);
         recorder.write(Phase::Running).unwrap();
         (entry, recorder)
+    }
+
+    /// Starts nodes that act in one view.
+    fn together(&self, names: &[&str]) -> Vec<(Entry, Recorder)> {
+        let nodes: Vec<_> = names.iter().map(|name| self.start(name)).collect();
+        let life = |(name, (entry, _)): (&&str, &(Entry, Recorder))| {
+            (self.config.node(name).unwrap().0, entry.incarnation)
+        };
+        let members = names.iter().zip(&nodes).map(life).collect();
+        let view = Members { epoch: Epoch(1), members };
+        nodes.iter().for_each(|(_, recorder)| recorder.opened(&view).unwrap());
+        nodes
     }
 }
 
 #[test]
-fn a_node_has_one_process() {
+fn a_node_has_one_process_and_lives_that_grow() {
     let cluster = cluster();
-    let _entry = cluster.start("n1");
+    let (first, _) = cluster.start("n1");
     let line = enter(&cluster.config, "n1").unwrap_err().to_string();
     assert_eq!(line, format!("n1 is already running (pid {})", std::process::id()));
+    let life = first.incarnation;
+    drop(first);
+    // Soon after, and even if what it left is gone.
+    let (second, _) = cluster.start("n1");
+    assert!(second.incarnation > life);
+    let life = second.incarnation;
+    drop(second);
+    fs::remove_file(cluster.config.dir.record("n1")).unwrap();
+    assert!(cluster.start("n1").0.incarnation > life);
 }
 
 #[test]
 fn clean_runs_follow_each_other() {
     let cluster = cluster();
     for run in 0..3 {
-        let nodes: Vec<_> = ["n1", "n2", "n3"].map(|name| cluster.start(name)).into();
-        for (entry, recorder) in nodes {
+        for (entry, recorder) in cluster.together(&["n1", "n2", "n3"]) {
             assert_eq!(entry.settled, Settled { run, lost: Blocks::EMPTY });
             recorder.write(Phase::Clean).unwrap();
         }
@@ -148,19 +183,16 @@ fn clean_runs_follow_each_other() {
 #[test]
 fn the_first_who_starts_settles_and_the_others_join() {
     let cluster = cluster();
-    let (first, one) = cluster.start("n1");
-    let (second, _) = cluster.start("n2");
-    one.write(stopped(&[], &[])).unwrap();
+    let mut nodes = cluster.together(&["n1", "n2"]);
+    let (second, _) = nodes.pop().unwrap();
     drop(second);
-    // n1 has stopped but lives: the run is not over, and n2, which died in it, comes back and leaves what its death meant as it is.
-    let (again, two) = cluster.start("n2");
-    assert_eq!((again.settled.run, &again.before), (0, &Some(Phase::Running)));
-    two.with_earlier_life(again.before.clone()).write(Phase::Clean).unwrap();
-    assert_eq!(state::record(&cluster.config.dir, "n2").unwrap().unwrap().phase, Phase::Running);
-    drop((first, again));
+    // n1 lives: the run is not over, and n2, which died in it, comes back.
+    let (again, _) = cluster.start("n2");
+    assert_eq!(again.settled.run, 0);
+    drop((nodes, again));
 
     let (third, _) = cluster.start("n3");
-    assert_eq!(third.settled, Settled { run: 1, lost: mastered(1) });
+    assert_eq!(third.settled, Settled { run: 1, lost: set(0..BLOCKS) });
     let (first, _) = cluster.start("n1");
     assert_eq!(first.settled, third.settled);
     let (second, _) = cluster.start("n2");
@@ -170,7 +202,7 @@ fn the_first_who_starts_settles_and_the_others_join() {
 #[test]
 fn nodes_that_start_together_after_a_crash_agree() {
     let cluster = cluster();
-    drop(["n1", "n2", "n3"].map(|name| cluster.start(name)));
+    drop(cluster.together(&["n1", "n2", "n3"]));
     // All hold their locks before any has a record of the new run.
     let entries = ["n1", "n2", "n3"].map(|name| enter(&cluster.config, name).unwrap());
     for entry in &entries {
@@ -181,13 +213,20 @@ fn nodes_that_start_together_after_a_crash_agree() {
 #[test]
 fn lost_blocks_stay_lost_until_they_are_accepted() {
     let cluster = cluster();
-    drop(cluster.start("n2"));
-    assert_eq!(settle(&cluster.config).unwrap().lost, mastered(1));
-    let (entry, recorder) = cluster.start("n1");
-    recorder.write(Phase::Clean).unwrap();
-    drop(entry);
-    assert_eq!(settle(&cluster.config).unwrap(), Settled { run: 2, lost: mastered(1) });
-    assert_eq!(accept_lost(&cluster.config).unwrap(), mastered(1));
+    let nodes = cluster.together(&["n1", "n2"]);
+    nodes[0].1.write(Phase::Left).unwrap();
+    drop(nodes);
+    let mut masters = Members { epoch: Epoch(1), members: Vec::new() };
+    masters.members.extend([0, 1].map(|node| (NodeId(node), Incarnation(1))));
+    let by_second = |block: &BlockId| masters.master(block.partition()) == NodeId(1);
+    let lost: Blocks = (0..BLOCKS).map(BlockId).filter(by_second).collect();
+    assert_eq!(settle(&cluster.config).unwrap().lost, lost);
+    for (entry, recorder) in cluster.together(&["n1"]) {
+        recorder.write(Phase::Clean).unwrap();
+        drop(entry);
+    }
+    assert_eq!(settle(&cluster.config).unwrap(), Settled { run: 2, lost: lost.clone() });
+    assert_eq!(accept_lost(&cluster.config).unwrap(), lost);
     assert_eq!(settled(&cluster.config).unwrap(), Settled { run: 2, lost: Blocks::EMPTY });
 }
 
