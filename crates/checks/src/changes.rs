@@ -12,7 +12,7 @@ use crate::{
     failure::Broken,
     frames::{Hand, Out},
     properties::named,
-    scenario::Params,
+    scenario::{Carrier, Params},
 };
 
 /// How long a node that leaves waits before it looks again whether it may.
@@ -206,6 +206,8 @@ impl Cluster {
         let node = *self.engine.random.pick(&up);
         self.changes.made += 1;
         match self.engine.random.below(100) {
+            // Over the link core, which knows one life of each node, views change and members do not.
+            _ if self.params.carrier == Carrier::Linked => self.decide_soon(),
             0..60 if self.others_stay(node) => self.kill(node),
             60..80 if self.others_stay(node) && self.changes.leaving.is_none() => {
                 self.changes.leaving = Some(node);

@@ -301,7 +301,6 @@ fn death(params: &mut Params, random: &mut Random) {
 
 fn views(params: &mut Params, random: &mut Random) {
     mixed(params, random);
-    params.carrier = Carrier::Direct;
     params.write_failures = *random.pick(&[0, 0, 100]);
     params.one_leaves = false;
     params.nodes = random.between(2, 5) as u8;

@@ -36,7 +36,7 @@ scenarios! {
     slow_and_failing_disks: "disk", 200, rails lost at least 0;
     nodes_that_stop_and_go_on: "pauses", 200, rails lost at least 0;
     a_node_that_leaves: "leaving", 200, rails lost at least 0;
-    members_that_change: "views", 300, rails lost at least 0;
+    members_that_change: "views", 300, rails lost at least 10000;
     a_node_that_dies: "death", 300, rails lost at least 0;
     rails_that_are_lost: "rails", 100, rails lost at least 6000;
     links_alone: "links", 200, rails lost at least 2000;

@@ -70,7 +70,17 @@ impl World {
     }
 
     fn say(&mut self, shard: &mut Shard, from: u8, epoch: u32, body: Body) -> Vec<Did> {
-        let message = Message { epoch: Epoch(epoch), block: BlockId(0), body };
+        self.say_of(shard, from, epoch, (BlockId(0), body))
+    }
+
+    fn say_of(
+        &mut self,
+        shard: &mut Shard,
+        from: u8,
+        epoch: u32,
+        (block, body): (BlockId, Body),
+    ) -> Vec<Did> {
+        let message = Message { epoch: Epoch(epoch), block, body };
         self.tell(shard, Event::Message { from: NodeId(from), message })
     }
 
@@ -447,4 +457,32 @@ fn sessions_go_on_through_a_change_of_view() {
     assert!(sent(&did, 1).ends_with(&[Body::Opened]), "{did:?}");
     world.say(&mut shard, 1, 2, Body::Opened);
     assert!(shard.is_open() && faults(&did).is_empty());
+}
+
+/// What a leaver began would be known to nobody: half of it might be all that is left of a block.
+#[test]
+fn who_leaves_ends_what_it_began_and_begins_nothing_more() {
+    let (mut world, mut shard) = (World::default(), shard_of_views());
+    world.view(&mut shard, 1, &[(0, 1), (1, 1)]);
+    for body in [
+        Body::Mark { blocks: true },
+        Body::Mark { blocks: false },
+        Body::Reported { stays: false },
+        Body::Opened,
+    ] {
+        assert_eq!(faults(&world.say(&mut shard, 1, 1, body)), []);
+    }
+    let mut blocks = (0..BLOCKS).map(BlockId).filter(|block| shard.master(*block) == NodeId(0));
+    let (one, other) = (blocks.next().unwrap(), blocks.next().unwrap());
+    let request = Body::Request { ask: Ask::X, have: Mode::N, target: ELSEWHERE };
+    let did = world.say_of(&mut shard, 1, 1, (one, request));
+    assert!(matches!(sent(&did, 1)[..], [Body::Grant { .. }]));
+    world.tell(&mut shard, Event::HandBack);
+    assert_eq!(world.tell(&mut shard, Event::Leave), [], "a conversion is in flight");
+    let did = world.say_of(&mut shard, 1, 1, (one, Body::Done { seq: 1, held: true }));
+    let message = Message { epoch: Epoch(1), block: BlockId(0), body: Body::Leaving };
+    assert_eq!(did, [Did::Other(Action::SendBehind { to: NodeId(1), message })]);
+    assert_eq!(world.say_of(&mut shard, 1, 1, (other, request)), []);
+    let did = world.say(&mut shard, 1, 1, Body::Noted);
+    assert_eq!(did, [Did::Other(Action::MayLeave)]);
 }
