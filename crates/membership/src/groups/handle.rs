@@ -1,0 +1,186 @@
+//! How threads of a node use groups.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc,
+    },
+    time::{Duration, Instant},
+};
+
+use super::{
+    desk::{GroupTask, MOST_UNREAD},
+    protocol::{Deed, Happened, Name, Refused, Who, Why},
+};
+
+/// How tasks reach the worker that runs the groups of a node.
+pub trait Port: Send + Sync {
+    /// Hands a task in and sees to it that it is handled.
+    fn submit(&self, task: GroupTask);
+}
+
+/// Why something with a group came to nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum GroupError {
+    /// It was not taken.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// It was taken, and is not possible.
+    #[error(transparent)]
+    Impossible(#[from] Why),
+    /// A member died before all had come to the barrier.
+    #[error("a client of {} died before all had come to the barrier", .0.node)]
+    Failed(Who),
+    /// The node has stopped, or this member was put out because it did not read what it was told.
+    #[error(
+        "it is no member any more: the node has stopped, or {MOST_UNREAD} things that it was told were not read"
+    )]
+    Over,
+}
+
+/// The groups of a node. Cheap to clone.
+#[derive(Clone)]
+pub struct Groups(Arc<Inner>);
+
+struct Inner {
+    port: Arc<dyn Port>,
+    /// Numbers for clients, none given twice.
+    next: AtomicU64,
+}
+
+impl Groups {
+    /// The groups that the service behind `port` runs.
+    #[must_use]
+    pub fn new(port: Arc<dyn Port>) -> Self {
+        Self(Arc::new(Inner { port, next: AtomicU64::new(1) }))
+    }
+
+    /// Joins a group, and waits until that has its place in the order of the group.
+    ///
+    /// # Errors
+    /// See [`GroupError`].
+    pub fn join(&self, name: Name) -> Result<Group, GroupError> {
+        let client = self.0.next.fetch_add(1, Relaxed);
+        let (tell, told) = mpsc::sync_channel(MOST_UNREAD);
+        let mut group =
+            Group { groups: self.clone(), client, name, told, unread: VecDeque::new(), is_member: true };
+        group.asks(|group, taken| GroupTask::Join { client, group, tell, taken })?;
+        let first = group.told.recv().map_err(|_| GroupError::Over)?;
+        if let Happened::Refused(why) = first {
+            group.is_member = false;
+            return Err(why.into());
+        }
+        group.unread.push_back(first);
+        Ok(group)
+    }
+}
+
+/// A member of a group; dropped, it dies as one that failed.
+pub struct Group {
+    groups: Groups,
+    client: u64,
+    name: Name,
+    told: mpsc::Receiver<Happened>,
+    /// What came while it waited for something else.
+    unread: VecDeque<Happened>,
+    is_member: bool,
+}
+
+impl Group {
+    /// Its number at its node.
+    #[must_use]
+    pub fn client(&self) -> u64 {
+        self.client
+    }
+
+    /// Says something to all members, itself among them; they are told some time later.
+    ///
+    /// # Errors
+    /// It was not taken.
+    pub fn send(&self, bytes: &[u8]) -> Result<(), GroupError> {
+        self.does(Deed::Send(bytes.into()))
+    }
+
+    /// Waits for the next thing that it is told.
+    ///
+    /// # Errors
+    /// It is no member any more.
+    pub fn next(&mut self) -> Result<Happened, GroupError> {
+        match self.unread.pop_front() {
+            Some(what) => Ok(what),
+            None => self.told.recv().map_err(|_| GroupError::Over),
+        }
+    }
+
+    /// Waits for the next thing that it is told, for no longer than `limit`.
+    ///
+    /// # Errors
+    /// It is no member any more.
+    pub fn next_within(&mut self, limit: Duration) -> Result<Option<Happened>, GroupError> {
+        if let Some(what) = self.unread.pop_front() {
+            return Ok(Some(what));
+        }
+        match self.told.recv_timeout(limit) {
+            Ok(what) => Ok(Some(what)),
+            Err(mpsc::RecvTimeoutError::Timeout) => Ok(None),
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(GroupError::Over),
+        }
+    }
+
+    /// Waits until all members have come here. `strict`: it fails if one of them dies first. What comes in between can be read afterwards.
+    ///
+    /// # Errors
+    /// It failed, or was not possible.
+    pub fn barrier(&mut self, barrier: Name, strict: bool) -> Result<(), GroupError> {
+        self.does(Deed::Arrive { barrier: barrier.clone(), strict })?;
+        loop {
+            match self.told.recv().map_err(|_| GroupError::Over)? {
+                Happened::Passed(passed) if passed == barrier => return Ok(()),
+                Happened::Failed(failed, who) if failed == barrier => return Err(GroupError::Failed(who)),
+                Happened::Refused(why) => return Err(why.into()),
+                other if self.unread.len() < MOST_UNREAD => self.unread.push_back(other),
+                _ => return Err(GroupError::Over),
+            }
+        }
+    }
+
+    /// Leaves in peace, and waits until that has its place in the order of the group, for no longer than `limit`.
+    pub fn leave(mut self, limit: Duration) {
+        self.goes(false);
+        let until = Instant::now() + limit;
+        while let Ok(what) = self.told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            if what == Happened::Left {
+                return;
+            }
+        }
+    }
+
+    fn does(&self, deed: Deed) -> Result<(), GroupError> {
+        let client = self.client;
+        self.asks(|group, taken| GroupTask::Do { client, group, deed, taken })
+    }
+
+    fn asks(
+        &self,
+        task: impl FnOnce(Name, mpsc::Sender<Result<(), Refused>>) -> GroupTask,
+    ) -> Result<(), GroupError> {
+        let (taken, answer) = mpsc::channel();
+        self.groups.0.port.submit(task(self.name.clone(), taken));
+        Ok(answer.recv().map_err(|_| GroupError::Over)??)
+    }
+
+    fn goes(&mut self, died: bool) {
+        if std::mem::take(&mut self.is_member) {
+            let (client, group) = (self.client, self.name.clone());
+            self.groups.0.port.submit(GroupTask::Leave { client, group, died });
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.goes(true);
+    }
+}

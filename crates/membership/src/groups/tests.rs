@@ -1,0 +1,143 @@
+//! Threads of two nodes in one group, over desks that are joined by hand.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use plexus_base::{Epoch, Incarnation, NodeId};
+
+use super::{
+    GroupError, GroupTask, Groups, MOST_UNREAD, Port,
+    desk::Desk,
+    protocol::{self, Happened, Name},
+};
+use crate::protocol::partitions::Members;
+
+/// Two nodes; whoever hands a task in sees to it that all that comes of it is done.
+struct Pair(Mutex<[Desk; 2]>);
+
+/// The way to one of them.
+struct Way(Arc<Pair>, usize);
+
+impl Port for Way {
+    fn submit(&self, task: GroupTask) {
+        let mut desks = self.0.0.lock().expect("nobody panics");
+        desks[self.1].task(task);
+        settle(&mut desks);
+    }
+}
+
+fn life(node: usize) -> (NodeId, Incarnation) {
+    (NodeId(node as u8), Incarnation(7))
+}
+
+fn settle(desks: &mut [Desk; 2]) {
+    while desks.iter().any(|desk| !desk.sends.is_empty()) {
+        for node in 0..2 {
+            for (to, message) in std::mem::take(&mut desks[node].sends) {
+                let bytes = message.encode();
+                let message = protocol::Message::decode(&bytes).expect("what was encoded");
+                if let Some(desk) = desks.get_mut(to.index()) {
+                    desk.message(life(node).0, life(node).1, message);
+                }
+            }
+        }
+    }
+    assert!(desks.iter().all(|desk| desk.fault.is_none()));
+}
+
+fn pair() -> (Arc<Pair>, [Groups; 2]) {
+    let desks = [0, 1].map(|node| Desk::new(life(node).0, life(node).1));
+    let pair = Arc::new(Pair(Mutex::new(desks)));
+    pair.view(1, &[0, 1]);
+    let groups = [0, 1].map(|node| Groups::new(Arc::new(Way(Arc::clone(&pair), node))));
+    (pair, groups)
+}
+
+impl Pair {
+    fn view(&self, epoch: u32, nodes: &[usize]) {
+        let mut desks = self.0.lock().expect("nobody panics");
+        let view = Members { epoch: Epoch(epoch), members: nodes.iter().map(|node| life(*node)).collect() };
+        nodes.iter().for_each(|node| desks[*node].view(&view));
+        settle(&mut desks);
+    }
+}
+
+fn name(name: &str) -> Name {
+    Name::new(name.as_bytes()).expect("a name")
+}
+
+fn members(happened: Happened) -> Vec<NodeId> {
+    match happened {
+        Happened::View { members, .. } => members.iter().map(|who| who.node).collect(),
+        other => panic!("{other:?} is no view"),
+    }
+}
+
+#[test]
+fn members_are_told_the_same_and_pass_a_barrier_together() {
+    let (_, [zero, one]) = pair();
+    let mut a = zero.join(name("g")).expect("a member");
+    let mut b = one.join(name("g")).expect("a member");
+    assert_eq!(members(a.next().expect("a view")), [NodeId(0)]);
+    assert_eq!(members(a.next().expect("a view")), [NodeId(0), NodeId(1)]);
+    assert_eq!(members(b.next().expect("a view")), [NodeId(0), NodeId(1)]);
+    a.send(b"first").expect("taken");
+    b.send(b"second").expect("taken");
+    let mut told = |_: usize| (a.next().expect("a message"), b.next().expect("a message"));
+    let order = [told(0), told(1)];
+    assert!(order.iter().all(|(a, b)| a == b));
+    assert!(
+        matches!(&order[1].0, Happened::Message { from, bytes } if from.node == NodeId(1) && **bytes == *b"second")
+    );
+    let waits = std::thread::spawn(move || b.barrier(name("here"), true).map(|()| b));
+    a.barrier(name("here"), true).expect("both have come");
+    let b = waits.join().expect("it does not panic").expect("both have come");
+    b.leave(Duration::from_secs(60));
+    assert_eq!(members(a.next().expect("a view")), [NodeId(0)]);
+}
+
+#[test]
+fn who_dies_is_waited_for_no_longer_and_nor_is_who_was_at_a_node_that_is_gone() {
+    let (pair, [zero, one]) = pair();
+    let mut a = zero.join(name("g")).expect("a member");
+    let b = one.join(name("g")).expect("a member");
+    let waits = std::thread::spawn(move || {
+        a.barrier(name("here"), false).expect("nobody else is left");
+        a
+    });
+    drop(b);
+    let mut a = waits.join().expect("it does not panic");
+    let stays = one.join(name("g")).expect("a member");
+    pair.view(2, &[0]);
+    let views = std::iter::from_fn(|| a.next_within(Duration::ZERO).expect("a member"));
+    let views: Vec<Vec<NodeId>> = views.map(members).collect();
+    let (zero, both) = (vec![NodeId(0)], vec![NodeId(0), NodeId(1)]);
+    assert_eq!(views, [zero.clone(), both.clone(), zero.clone(), both, zero]);
+    drop(stays);
+}
+
+#[test]
+fn who_does_not_read_is_put_out() {
+    let (_, [zero, one]) = pair();
+    let mut reads = zero.join(name("g")).expect("a member");
+    let sleeps = one.join(name("g")).expect("a member");
+    for _ in 0..=MOST_UNREAD {
+        reads.send(b"again").expect("taken");
+        reads.next().expect("something");
+    }
+    assert_eq!(sleeps.send(b"late"), Err(GroupError::Over));
+    let told: Vec<_> = std::iter::from_fn(|| reads.next_within(Duration::ZERO).expect("a member")).collect();
+    assert!(told.iter().any(|what| matches!(what, Happened::View { members, .. } if members.len() == 1)));
+}
+
+#[test]
+fn a_node_that_stops_ends_its_members() {
+    let (pair, [zero, _]) = pair();
+    let mut member = zero.join(name("g")).expect("a member");
+    pair.0.lock().expect("nobody panics")[0].stop();
+    assert!(matches!(member.next(), Ok(Happened::View { .. })));
+    assert_eq!(member.next(), Err(GroupError::Over));
+    assert!(matches!(zero.join(name("g")), Err(GroupError::Over)));
+}
