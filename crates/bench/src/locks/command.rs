@@ -24,8 +24,8 @@ use super::{
 /// The start may be this far ahead at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Locks taken between two looks whether anybody still wants them.
-const LOCKS_BETWEEN_LOOKS: usize = 4096;
+/// Locks asked for at once, between two looks whether anybody still wants them.
+const LOCKS_AT_ONCE: usize = 1024;
 
 /// How often it is looked whether the connection stands.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -109,10 +109,17 @@ impl Command for HoldLocks {
         let session = self.0.locks().session();
         let start = Instant::now();
         let mut held: Vec<Lock> = Vec::new();
-        for name in node::spread(self.0.me(), locks) {
-            let ask = Ask { name: name?, mode: Mode::EX, patience: None };
-            held.push(session.lock(ask).map_err(|error| error.to_string())?);
-            if held.len().is_multiple_of(LOCKS_BETWEEN_LOOKS) && !progress(Value::Null) {
+        let mut names = node::spread(self.0.me(), locks);
+        loop {
+            let ask = |name| Ok(session.ask(Ask { name: name?, mode: Mode::EX, patience: None }));
+            let asked = names.by_ref().take(LOCKS_AT_ONCE).map(ask).collect::<Result<Vec<_>, String>>()?;
+            if asked.is_empty() {
+                break;
+            }
+            for waiting in asked {
+                held.push(waiting.finish().map_err(|error| error.to_string())?);
+            }
+            if !progress(Value::Null) {
                 return Ok(json!({}));
             }
         }

@@ -257,7 +257,11 @@ impl Nodes {
                     ));
                 }
                 Ok(true) if start.elapsed() > PATIENCE => {
-                    return Err(format!("{} does not end", Self::name(node)));
+                    return Err(format!(
+                        "{} does not end\n{}",
+                        Self::name(node),
+                        last_lines(&self.said(node))
+                    ));
                 }
                 Ok(true) => thread::sleep(LOOK_EVERY),
             }
