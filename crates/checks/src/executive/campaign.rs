@@ -36,6 +36,9 @@ const NAMES: u64 = 6;
 /// Longer than a lease, and than what others wait beyond it.
 const PAST_THE_LEASE: Duration = Duration::from_millis(2500);
 
+/// The longest that a fault of the network lasts: some are over before anybody has noticed, some are noticed and decided on.
+const LASTS_MS: u64 = 5000;
+
 /// How long clients must be able to work between two faults.
 const BETWEEN: Duration = Duration::from_millis(300);
 
@@ -107,10 +110,13 @@ impl Fault {
         }
     }
 
-    /// Whether some node need not end of it.
+    /// Whether some life of a node is over after it, however soon it is healed.
     #[must_use]
-    fn is_survived_by_all(self) -> bool {
-        matches!(self, Self::Pause | Self::CutOne)
+    fn ends_a_life(self) -> bool {
+        matches!(
+            self,
+            Self::Kill | Self::KillFirst | Self::KillTwo | Self::KillTwice | Self::Leave | Self::Stop
+        )
     }
 
     /// Makes it happen, and waits as long as it takes.
@@ -281,13 +287,13 @@ fn strikes(
         let struck = Instant::now();
         let failed = |why: String| format!("after `{}`: {why}", fault.name());
         fault.strike(nodes, &mut random).map_err(failed)?;
-        thread::sleep(Duration::from_millis(random.below(3000)));
+        thread::sleep(Duration::from_millis(random.below(LASTS_MS)));
         nodes.heal()?;
         #[cfg(feature = "fuse")]
         if let Some(disks) = nodes.disks() {
             disks.mend();
         }
-        let after = if fault.is_survived_by_all() { epoch - 1 } else { epoch };
+        let after = if fault.ends_a_life() { epoch } else { epoch - 1 };
         epoch = whole(nodes, &all, after, report).map_err(failed)?;
         report.healed.entry(fault).or_default().push(struck.elapsed().as_nanos() as u64);
     }

@@ -21,6 +21,9 @@ use super::control::{Control, Said};
 /// How long nodes may take to do what they do by themselves.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long a node may take to end that is told to: it may write for a minute.
+const ENDS_WITHIN: Duration = Duration::from_secs(90);
+
 /// How long a node may take to say how it is.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
@@ -256,7 +259,7 @@ impl Nodes {
                         last_lines(&self.said(node))
                     ));
                 }
-                Ok(true) if start.elapsed() > PATIENCE => {
+                Ok(true) if start.elapsed() > ENDS_WITHIN => {
                     return Err(format!(
                         "{} does not end\n{}",
                         Self::name(node),
