@@ -111,7 +111,7 @@ impl Work {
                 break;
             }
             // That it is lost would have been said by now.
-            if lock.set_patience(Duration::from_millis(1)).is_err() || lock.next() != Said::Nothing {
+            if lock.set_patience(Duration::from_millis(1)).is_err() || lock.hear() != Said::Nothing {
                 break;
             }
             hold.known_until = asked;
@@ -123,7 +123,7 @@ impl Work {
         let patience = Duration::from_millis(WAITS_MS) + ANSWERS_WITHIN;
         let until = Instant::now() + patience;
         while Instant::now() < until && !self.over.load(Ordering::Relaxed) {
-            match lock.next() {
+            match lock.hear() {
                 Said::Progress(value) => return value["granted"]["token"].as_u64(),
                 Said::Nothing => {}
                 Said::Done(_) | Said::Refused(_) | Said::Gone => return None,

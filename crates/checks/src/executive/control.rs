@@ -40,7 +40,7 @@ impl Control {
         Ok(control)
     }
 
-    /// How long [`Control::next`] waits.
+    /// How long [`Control::hear`] waits.
     ///
     /// # Errors
     /// The system's.
@@ -58,7 +58,7 @@ impl Control {
     }
 
     /// What the node says next.
-    pub fn next(&mut self) -> Said {
+    pub fn hear(&mut self) -> Said {
         let mut line = String::new();
         match self.0.read_line(&mut line) {
             Ok(0) => Said::Gone,
@@ -74,7 +74,7 @@ impl Control {
     /// Asks for something that is done at once.
     pub fn call(&mut self, command: &str, args: &Value) -> Said {
         match self.ask(command, args) {
-            Ok(()) => self.next(),
+            Ok(()) => self.hear(),
             Err(_) => Said::Gone,
         }
     }

@@ -77,7 +77,7 @@ pub fn recovery(program: PathBuf) -> Result<f64, String> {
     let fails = |error: std::io::Error| error.to_string();
     let mut last = Control::connect(&nodes.socket(NODES - 1), PATIENCE).map_err(fails)?;
     last.ask("lock", &json!({ "name": LAST, "mode": "EX" })).map_err(fails)?;
-    if !matches!(last.next(), Said::Progress(_)) {
+    if !matches!(last.hear(), Said::Progress(_)) {
         return Err("the last node granted no lock".into());
     }
     let mut hold = Command::new(&program);
@@ -98,13 +98,13 @@ pub fn recovery(program: PathBuf) -> Result<f64, String> {
     let mut first = Control::connect(&nodes.socket(0), PATIENCE).map_err(fails)?;
     first.ask("lock", &json!({ "name": LAST, "mode": "EX" })).map_err(fails)?;
     first.set_patience(Duration::from_millis(100)).map_err(fails)?;
-    if first.next() != Said::Nothing {
+    if first.hear() != Said::Nothing {
         return Err("two have one lock".into());
     }
     first.set_patience(PATIENCE).map_err(fails)?;
     let start = Instant::now();
     nodes.kill(NODES - 1);
-    match first.next() {
+    match first.hear() {
         Said::Progress(_) => Ok(ms(start)),
         other => Err(format!("the lock of the dead node was not granted: {other:?}")),
     }
