@@ -103,8 +103,7 @@ impl Groups {
         self.nodes[node].groups = None;
         self.deaths += 1;
         let random = &mut self.engine.random;
-        for (lane, queue) in self.lanes.iter_mut().filter(|(lane, _)| lane.from == (node, life)) {
-            let _ = lane;
+        for (_, queue) in self.lanes.iter_mut().filter(|(lane, _)| lane.from == (node, life)) {
             queue.messages.truncate(random.below(queue.messages.len() as u64 + 1) as usize);
         }
         self.lanes.retain(|lane, _| lane.to != (node, life));

@@ -107,7 +107,7 @@ impl Group {
     ///
     /// # Errors
     /// It is no member any more.
-    pub fn next(&mut self) -> Result<Happened, GroupError> {
+    pub fn next_event(&mut self) -> Result<Happened, GroupError> {
         match self.unread.pop_front() {
             Some(what) => Ok(what),
             None => self.told.recv().map_err(|_| GroupError::Over),

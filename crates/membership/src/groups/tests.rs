@@ -80,12 +80,12 @@ fn members_are_told_the_same_and_pass_a_barrier_together() {
     let (_, [zero, one]) = pair();
     let mut a = zero.join(name("g")).expect("a member");
     let mut b = one.join(name("g")).expect("a member");
-    assert_eq!(members(a.next().expect("a view")), [NodeId(0)]);
-    assert_eq!(members(a.next().expect("a view")), [NodeId(0), NodeId(1)]);
-    assert_eq!(members(b.next().expect("a view")), [NodeId(0), NodeId(1)]);
+    assert_eq!(members(a.next_event().expect("a view")), [NodeId(0)]);
+    assert_eq!(members(a.next_event().expect("a view")), [NodeId(0), NodeId(1)]);
+    assert_eq!(members(b.next_event().expect("a view")), [NodeId(0), NodeId(1)]);
     a.send(b"first").expect("taken");
     b.send(b"second").expect("taken");
-    let mut told = |_: usize| (a.next().expect("a message"), b.next().expect("a message"));
+    let mut told = |_: usize| (a.next_event().expect("a message"), b.next_event().expect("a message"));
     let order = [told(0), told(1)];
     assert!(order.iter().all(|(a, b)| a == b));
     assert!(
@@ -95,7 +95,7 @@ fn members_are_told_the_same_and_pass_a_barrier_together() {
     a.barrier(name("here"), true).expect("both have come");
     let b = waits.join().expect("it does not panic").expect("both have come");
     b.leave(Duration::from_secs(60));
-    assert_eq!(members(a.next().expect("a view")), [NodeId(0)]);
+    assert_eq!(members(a.next_event().expect("a view")), [NodeId(0)]);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn who_does_not_read_is_put_out() {
     let sleeps = one.join(name("g")).expect("a member");
     for _ in 0..=MOST_UNREAD {
         reads.send(b"again").expect("taken");
-        reads.next().expect("something");
+        reads.next_event().expect("something");
     }
     assert_eq!(sleeps.send(b"late"), Err(GroupError::Over));
     let told: Vec<_> = std::iter::from_fn(|| reads.next_within(Duration::ZERO).expect("a member")).collect();
@@ -137,7 +137,7 @@ fn a_node_that_stops_ends_its_members() {
     let (pair, [zero, _]) = pair();
     let mut member = zero.join(name("g")).expect("a member");
     pair.0.lock().expect("nobody panics")[0].stop();
-    assert!(matches!(member.next(), Ok(Happened::View { .. })));
-    assert_eq!(member.next(), Err(GroupError::Over));
+    assert!(matches!(member.next_event(), Ok(Happened::View { .. })));
+    assert_eq!(member.next_event(), Err(GroupError::Over));
     assert!(matches!(zero.join(name("g")), Err(GroupError::Over)));
 }

@@ -245,9 +245,9 @@ impl Member {
         }
         // Who has just started has yet to hear whether anybody is there.
         let listening = Nanos((self.started + profile.evict + profile.settle()).0.saturating_sub(now.0));
-        let lives = decided.members().iter().filter_map(|node| Some((node, decided.life(node)?)));
-        let is_new = !decided.has(self.me, self.life)
-            && lives.into_iter().any(|(node, life)| !self.peers.is_dead(node, life));
+        let mut lives = decided.members().iter().filter_map(|node| Some((node, decided.life(node)?)));
+        let is_new =
+            !decided.has(self.me, self.life) && lives.any(|(node, life)| !self.peers.is_dead(node, life));
         let base = if is_new { base.max(listening) } else { base };
         let stagger =
             if base == Nanos(0) { self.proposal().min(profile.stagger()) } else { profile.stagger() };
