@@ -19,7 +19,10 @@ use plexus_interconnect::{
     mesh::{self, Mesh},
 };
 use plexus_locks::{Locks, Port as LockPort};
-use plexus_membership::runtime::Membership;
+use plexus_membership::{
+    groups::{GroupService, Groups},
+    runtime::Membership,
+};
 
 pub use self::status::{BodyStatus, PeerStatus, ProgramsStatus};
 use crate::{
@@ -81,6 +84,7 @@ pub struct Body {
     group: Arc<Group>,
     cache: Cache,
     locks: Locks,
+    groups: Groups,
     workers: Arc<Workers>,
     mesh: Arc<Mesh<NodeService>>,
     member: Arc<Member>,
@@ -164,7 +168,8 @@ impl Body {
             .map(|(worker, (cache, locks))| {
                 let usage = usage[worker].clone();
                 let programs = Programs::new(me, worker as u8, config.workers, arena.clone(), usage);
-                NodeService::new(cache, locks, programs, Arc::downgrade(&member), tell.clone())
+                let groups = (worker == 0).then(|| GroupService::new(me, incarnation));
+                NodeService::new(cache, locks, groups, programs, Arc::downgrade(&member), tell.clone())
             })
             .collect();
         let keys = Arc::new(KeyFiles::new(config.dir.clone()));
@@ -191,6 +196,7 @@ impl Body {
             life,
             group,
             cache,
+            groups: Groups::new(workers.clone()),
             locks: Locks::new(lock_port, lock_settings.workers, granting),
             workers,
             mesh,
@@ -420,6 +426,12 @@ impl Body {
                 false
             }
         }
+    }
+
+    /// The groups of processes.
+    #[must_use]
+    pub fn groups(&self) -> &Groups {
+        &self.groups
     }
 
     /// The lock manager.

@@ -1,4 +1,4 @@
-//! What runs on each worker of a node: the cache, the lock manager, the programs attached to the node, and a port for every channel that nothing of the node uses.
+//! What runs on each worker of a node: the cache, the lock manager, on worker 0 the groups, the programs attached to the node, and a port for every channel that nothing of the node uses.
 
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 
@@ -8,7 +8,10 @@ use plexus_disks::Pool;
 use plexus_fabric::Lost;
 use plexus_interconnect::{Channel, Message, Net, Service, Signal, Worker};
 use plexus_locks::{LockService, LockTask, Port as LockPort};
-use plexus_membership::partitions::Members;
+use plexus_membership::{
+    groups::{GroupService, GroupTask, Port as GroupPort},
+    partitions::Members,
+};
 
 use crate::{attach::Programs, member::Member, port::Ports};
 
@@ -32,6 +35,8 @@ pub enum NodeTask {
     Cache(CacheTask),
     /// For the lock manager.
     Lock(LockTask),
+    /// For the groups; of worker 0.
+    Group(GroupTask),
     /// Shows that the worker takes up what it is handed.
     Pulse,
 }
@@ -40,6 +45,8 @@ pub enum NodeTask {
 pub struct NodeService {
     cache: CacheService,
     locks: LockService,
+    /// On worker 0.
+    groups: Option<GroupService>,
     ports: Ports,
     programs: Programs,
     member: Weak<Member>,
@@ -53,17 +60,31 @@ impl NodeService {
     pub(crate) fn new(
         cache: CacheService,
         locks: LockService,
+        groups: Option<GroupService>,
         programs: Programs,
         member: Weak<Member>,
         news: mpsc::Sender<News>,
     ) -> Self {
-        Self { cache, locks, ports: Ports::default(), programs, member, news, told: false, rebuilding: None }
+        Self {
+            cache,
+            locks,
+            groups,
+            ports: Ports::default(),
+            programs,
+            member,
+            news,
+            told: false,
+            rebuilding: None,
+        }
     }
 
     /// The next view is open: whoever is not in it has stopped.
     pub(crate) fn view(&mut self, net: &mut Net, members: &Members) {
         self.cache.view(net, members);
         self.locks.view(net, members.clone());
+        if let Some(groups) = &mut self.groups {
+            groups.view(net, members);
+        }
         self.rebuilding = Some(members.epoch);
         self.check();
     }
@@ -71,7 +92,8 @@ impl NodeService {
     /// Whether a peer has sent what no member sends, or its cache has stopped.
     #[inline]
     fn check(&mut self) {
-        if let Some(peer) = self.locks.take_fault() {
+        let of_groups = self.groups.as_mut().and_then(GroupService::take_fault);
+        if let Some(peer) = of_groups.or_else(|| self.locks.take_fault()) {
             // Nobody listens any more: the node is ending.
             let _ = self.news.send(News::Fault { peer });
         }
@@ -101,6 +123,9 @@ impl NodeService {
     pub(crate) fn end(&mut self) -> Option<Pool> {
         self.programs.close();
         self.locks.stop();
+        if let Some(groups) = &mut self.groups {
+            groups.stop();
+        }
         self.cache.end()
     }
 }
@@ -125,6 +150,12 @@ impl Service for NodeService {
                 self.locks.message(net, &message);
                 self.check();
             }
+            Channel::Membership => {
+                if let Some(groups) = &mut self.groups {
+                    groups.message(net, &message);
+                    self.check();
+                }
+            }
             channel if Programs::uses(channel) => self.programs.message(net, message),
             _ if self.ports.message(net, message) => {}
             channel => tracing::debug!(from = %message.from, "nothing here listens to {}", channel.name()),
@@ -138,6 +169,11 @@ impl Service for NodeService {
             NodeTask::Lock(task) => {
                 self.locks.task(net, task);
                 self.check();
+            }
+            NodeTask::Group(task) => {
+                if let Some(groups) = &mut self.groups {
+                    groups.task(net, task);
+                }
             }
             NodeTask::Pulse => {
                 if let Some(member) = self.member.upgrade() {
@@ -155,12 +191,18 @@ impl Service for NodeService {
     fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
         self.cache.peer_up(net, peer);
         self.locks.peer_up(net, peer);
+        if let Some(groups) = &mut self.groups {
+            groups.peer_up(net, peer);
+        }
         self.check();
     }
 
     fn peer_gone(&mut self, net: &mut Net, peer: NodeId, why: &Lost) {
         self.cache.peer_gone(net, peer);
         self.locks.peer_gone(peer);
+        if let Some(groups) = &mut self.groups {
+            groups.peer_gone(peer);
+        }
         self.ports.peer_gone(net, peer);
         self.programs.peer_gone(net, peer);
         // Nobody listens any more: the node is ending.
@@ -211,6 +253,12 @@ impl CachePort for Workers {
         let worker = &self.all()[worker.index()];
         worker.push(NodeTask::Cache(task));
         worker.wait(signal)
+    }
+}
+
+impl GroupPort for Workers {
+    fn submit(&self, task: GroupTask) {
+        self.all()[0].submit(NodeTask::Group(task));
     }
 }
 

@@ -14,6 +14,7 @@ use plexus_client::Client;
 use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
 use plexus_locks::Locks;
+use plexus_membership::groups::Groups;
 use plexus_node::{
     Node,
     body::ProgramsStatus,
@@ -105,6 +106,11 @@ impl Cluster {
     /// The lock manager of the node in place `index`.
     pub(crate) fn locks(&self, index: usize) -> Locks {
         self.nodes[index].as_ref().unwrap().body().locks().clone()
+    }
+
+    /// The groups of the node in place `index`.
+    pub(crate) fn groups(&self, index: usize) -> Groups {
+        self.nodes[index].as_ref().unwrap().body().groups().clone()
     }
 
     /// What programs have of the node in place `index`.
