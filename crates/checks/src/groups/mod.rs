@@ -210,7 +210,8 @@ impl Groups {
         self.nodes[node].last_client += 1;
         let client = self.nodes[node].last_client;
         let who = Who { node: NodeId(node as u8), life: plexus_base::Incarnation(life), client };
-        let group = name(*self.engine.random.pick(&["a", "b"]));
+        let which = if self.engine.random.percent(50) { "a" } else { "b" };
+        let group = name(which);
         self.clients.insert(who, Client::new(group));
         self.does(who, Deed::Join)
     }

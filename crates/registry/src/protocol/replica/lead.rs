@@ -215,7 +215,9 @@ impl Lead {
         self.everywhere = everywhere;
         if self.known >= Some(first) && everywhere > self.committed {
             self.committed = everywhere;
-            while self.open.pop_front_if(|(order, _)| Some(*order) <= everywhere).is_some() {}
+            while self.open.front().is_some_and(|(order, _)| Some(*order) <= everywhere) {
+                self.open.pop_front();
+            }
             if let Some(order) = everywhere {
                 self.to_all(&Body::Committed(order), says);
             }

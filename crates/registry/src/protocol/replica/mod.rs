@@ -181,7 +181,7 @@ impl Replica {
             out(Act::Remember(view.epoch, 0));
         }
         let (generation, is_lost) = (self.accepted.generation, self.is_lost);
-        self.to_coordinator(Body::Have { generation, is_lost }, out);
+        self.tell_coordinator(Body::Have { generation, is_lost }, out);
         self.ask_first(out);
         for (from, message) in std::mem::take(&mut self.parked) {
             self.message(from, message, out);
@@ -229,7 +229,7 @@ impl Replica {
         }
         let fits = match body {
             Body::Fetch if self.received.is_none() => {
-                self.to_coordinator(Body::Whole(Arc::clone(&self.accepted)), out);
+                self.tell_coordinator(Body::Whole(Arc::clone(&self.accepted)), out);
                 true
             }
             Body::Whole(contents) => self.whole(view, contents, out),
@@ -354,7 +354,7 @@ impl Replica {
         };
         if up_to > self.told && self.received.is_some() {
             self.told = up_to;
-            self.to_coordinator(Body::Durable(up_to.unwrap_or(0)), out);
+            self.tell_coordinator(Body::Durable(up_to.unwrap_or(0)), out);
         }
     }
 
@@ -363,7 +363,9 @@ impl Replica {
         if self.received < Some(order) {
             return false;
         }
-        while let Some(entry) = self.pending.pop_front_if(|entry| entry.order <= order) {
+        while self.pending.front().is_some_and(|entry| entry.order <= order)
+            && let Some(entry) = self.pending.pop_front()
+        {
             if let Some(changed) = entry.changed {
                 self.shown = Some(Arc::clone(&entry.contents));
                 out(Act::Show(changed, entry.contents));
@@ -399,7 +401,7 @@ impl Replica {
         if let Some((_, command)) = self.asked.front() {
             let origin = Origin { node: self.me, incarnation: self.incarnation, number: self.number };
             let body = Body::Ask(origin, command.clone());
-            self.to_coordinator(body, out);
+            self.tell_coordinator(body, out);
         }
     }
 
@@ -429,7 +431,7 @@ impl Replica {
         }
     }
 
-    fn to_coordinator(&mut self, body: Body, out: &mut impl FnMut(Act)) {
+    fn tell_coordinator(&mut self, body: Body, out: &mut impl FnMut(Act)) {
         if let Some(coordinator) = self.view.and_then(|view| view.members.lowest()) {
             self.send(coordinator, body, out);
         }
