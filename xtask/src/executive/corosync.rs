@@ -45,8 +45,10 @@ impl Corosync {
             let folder = corosync.folder.path().join(node.to_string());
             fs::create_dir(&folder)?;
             fs::write(folder.join("corosync.conf"), corosync.configuration(node, token_ms))?;
-            let mut command = Command::new("corosync");
-            command.args(["-f", "-c"]).arg(folder.join("corosync.conf")).current_dir(&folder);
+            // Each with a /run of its own: the file that says that it runs already has a fixed place.
+            let mut command = Command::new("unshare");
+            let own = "mount -t tmpfs tmpfs /run && exec corosync -f -c \"$0\"";
+            command.args(["--mount", "sh", "-c", own]).arg(folder.join("corosync.conf")).current_dir(&folder);
             let said = File::create(folder.join("said"))?;
             command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said);
             corosync.nodes.push(Ended(corosync.lan.host(node).inside(|| command.spawn())?));
