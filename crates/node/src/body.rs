@@ -158,7 +158,15 @@ impl Body {
         let lock_settings = plexus_locks::Settings { me, life: incarnation, workers: settings.workers };
         let lock_services = plexus_locks::wire(lock_settings, &Arc::downgrade(&lock_port), &granting)
             .map_err(|error| error.to_string())?;
-        let member = Arc::new(Member::new(config.clone(), me, life.clone(), recorder, workers.clone(), die));
+        let member = Arc::new(Member::new(
+            config.clone(),
+            me,
+            incarnation,
+            life.clone(),
+            recorder,
+            workers.clone(),
+            die,
+        ));
         let services = wiring
             .services(&group, Arc::downgrade(&port))
             .map_err(|error| error.to_string())?

@@ -51,6 +51,7 @@ pub type Die = Arc<dyn Fn(&str) + Send + Sync>;
 pub(crate) struct Member {
     config: Arc<Config>,
     me: NodeId,
+    incarnation: Incarnation,
     life: Arc<Life>,
     recorder: Arc<Recorder>,
     workers: Arc<Workers>,
@@ -75,6 +76,7 @@ impl Member {
     pub(crate) fn new(
         config: Arc<Config>,
         me: NodeId,
+        incarnation: Incarnation,
         life: Arc<Life>,
         recorder: Arc<Recorder>,
         workers: Arc<Workers>,
@@ -84,6 +86,7 @@ impl Member {
         Self {
             config,
             me,
+            incarnation,
             life,
             recorder,
             workers,
@@ -104,6 +107,26 @@ impl Member {
     /// Who is told when a view is rebuilt.
     pub(crate) fn place_membership(&self, membership: &Arc<Membership>) {
         assert!(self.membership.set(Arc::downgrade(membership)).is_ok(), "a node has one membership");
+        let decided = self.views().decided.clone();
+        if let Some(decided) = decided {
+            self.prove(&decided);
+        }
+    }
+
+    /// Says which members of a view are proved to be over: earlier lives of this node, and nodes of this host that let go of their
+    /// locks. So nobody waits for leases when a whole host comes back.
+    fn prove(&self, view: &View) {
+        let Some(membership) = self.membership.get().and_then(Weak::upgrade) else { return };
+        for node in view.members().iter() {
+            let Some(life) = view.life(node) else { continue };
+            let is_over = match node == self.me {
+                true => life != self.incarnation,
+                false => self.is_dead(node, life),
+            };
+            if is_over {
+                membership.dead(node, life);
+            }
+        }
     }
 
     /// A worker has its cache and locks whole again in a view.
@@ -261,6 +284,7 @@ impl Member {
 impl Guest for Member {
     fn decided(&self, view: &Arc<View>) {
         let before = self.views().decided.replace(Arc::clone(view));
+        self.prove(view);
         let Some(mesh) = self.mesh() else { return };
         if let Some(before) = before {
             for (node, life) in before.gone(view).filter(|(node, _)| *node != self.me) {

@@ -40,7 +40,7 @@ impl Apart {
             node.fence = fence(directory.path());
         }
         let cluster = TemporaryCluster::start(&parameters, &mut |_, _| ()).unwrap();
-        Self { cluster, directory: directory }
+        Self { cluster, directory }
     }
 
     fn dir(&self) -> String {
