@@ -1,11 +1,19 @@
 //! The registry: what the cluster knows about itself, as versioned keys, kept by every node in two copies.
 //!
-//! [`protocol::Replica`] decides how the members of a view keep the same contents, [`protocol::Store`] how a node keeps its copies;
-//! [`Copies`] does that with two files. What keys mean is their users' business.
+//! [`protocol::Replica`] decides how the members of a view keep the same contents, [`protocol::Store`] how a node keeps its copies.
+//! [`RegistryService`] connects the one to a worker and its links, [`Copies`] the other to two files; [`Registry`] is for the threads of
+//! the node. What keys mean is their users' business.
 
 mod copies;
 mod files;
+mod keeper;
 pub mod protocol;
+mod registry;
+mod service;
+mod shared;
 
 pub use copies::{Copies, CopiesError, read_backup, write_backup};
 pub use files::Files;
+pub use keeper::{Memory, NoMemory};
+pub use registry::{Ended, Registry, RegistryError, RegistryStatus, Waiting, Watch};
+pub use service::{Port, RegistryService, RegistryTask, Settings, wire};

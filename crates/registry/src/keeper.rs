@@ -1,0 +1,193 @@
+//! The threads that wait for what is slow: one for the copies of this node, one for what remembers generations for all.
+
+use std::{
+    io,
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use plexus_base::Epoch;
+use plexus_membership::runtime::Membership;
+
+use crate::{Copies, protocol::Contents, service::Port, service::RegistryTask, shared::Shared};
+
+/// How long after a copy failed it is tried again.
+const REPAIR_EVERY: Duration = Duration::from_secs(1);
+
+/// Remembers for the whole cluster which generation was written last: the voting files.
+pub trait Memory: Send + Sync + 'static {
+    /// The registry has this generation. It may be remembered later, or with the next one.
+    fn note(&self, generation: u64);
+
+    /// Waits until this generation (0: none) is remembered; the greatest that is, read after this was called. `None`: the node ends.
+    fn remember(&self, generation: u64) -> Option<u64>;
+}
+
+/// For a cluster in whose views all nodes are members: one of them has what was written last.
+pub struct NoMemory;
+
+impl Memory for NoMemory {
+    fn note(&self, _: u64) {}
+
+    fn remember(&self, generation: u64) -> Option<u64> {
+        Some(generation)
+    }
+}
+
+/// The membership of the node, which starts when its services are wired.
+impl Memory for OnceLock<Arc<Membership>> {
+    fn note(&self, generation: u64) {
+        if let Some(membership) = self.get() {
+            membership.registry(generation);
+        }
+    }
+
+    fn remember(&self, generation: u64) -> Option<u64> {
+        self.wait().remember(generation).ok()
+    }
+}
+
+/// What is to be saved.
+#[derive(Default)]
+struct Desk {
+    next: Option<Arc<Contents>>,
+    is_over: bool,
+}
+
+struct Bell {
+    desk: Mutex<Desk>,
+    rung: Condvar,
+}
+
+impl Bell {
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) struct Keeper {
+    bell: Arc<Bell>,
+    asks: mpsc::Sender<(Epoch, u64)>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Keeper {
+    /// Starts both. What they have to say they hand to the worker behind `port`.
+    pub(crate) fn start(
+        copies: Copies,
+        memory: Arc<dyn Memory>,
+        shared: &Arc<Shared>,
+        port: &Weak<dyn Port>,
+    ) -> io::Result<Self> {
+        let bell = Arc::new(Bell { desk: Mutex::default(), rung: Condvar::new() });
+        let saver = Saver { bell: Arc::clone(&bell), copies, shared: Arc::clone(shared), port: port.clone() };
+        saver.tell();
+        let (asks, asked) = mpsc::channel();
+        let port = port.clone();
+        thread::Builder::new()
+            .name("plexus-remember".into())
+            .spawn(move || remember(&*memory, &asked, &port))?;
+        let thread = thread::Builder::new().name("plexus-registry".into()).spawn(move || saver.run())?;
+        Ok(Self { bell, asks, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Has contents saved, or newer ones that come before their turn.
+    pub(crate) fn save(&self, contents: Arc<Contents>) {
+        self.bell.desk().next = Some(contents);
+        self.bell.rung.notify_one();
+    }
+
+    /// Has a generation remembered.
+    pub(crate) fn remember(&self, epoch: Epoch, generation: u64) {
+        // Nobody is there any more when the node ends.
+        let _ = self.asks.send((epoch, generation));
+    }
+
+    /// Nothing is begun any more.
+    pub(crate) fn stop(&self) {
+        self.bell.desk().is_over = true;
+        self.bell.rung.notify_one();
+    }
+
+    /// The same, and waits until nothing is written any more. Not on a worker, which the thread may be waiting for.
+    pub(crate) fn end(&self) {
+        self.stop();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn remember(memory: &dyn Memory, asked: &mpsc::Receiver<(Epoch, u64)>, port: &Weak<dyn Port>) {
+    while let Ok((epoch, generation)) = asked.recv() {
+        let Some(known) = memory.remember(generation) else { return };
+        let Some(port) = port.upgrade() else { return };
+        port.submit(RegistryTask::Remembered(epoch, known));
+    }
+}
+
+struct Saver {
+    bell: Arc<Bell>,
+    copies: Copies,
+    shared: Arc<Shared>,
+    port: Weak<dyn Port>,
+}
+
+impl Saver {
+    fn run(mut self) {
+        let mut has_saved = false;
+        loop {
+            let mut desk = self.bell.desk();
+            // Before the first save there is nothing to repair with.
+            let is_sick = has_saved && self.copies.trouble().next().is_some();
+            while desk.next.is_none() && !desk.is_over {
+                if !is_sick {
+                    desk = self.bell.rung.wait(desk).unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
+                let (again, waited) =
+                    self.bell.rung.wait_timeout(desk, REPAIR_EVERY).unwrap_or_else(PoisonError::into_inner);
+                desk = again;
+                if waited.timed_out() {
+                    break;
+                }
+            }
+            if desk.is_over {
+                return;
+            }
+            let next = desk.next.take();
+            drop(desk);
+            let saved = match next {
+                Some(contents) => self.copies.save(contents),
+                None => self.copies.repair(),
+            };
+            has_saved = true;
+            self.tell();
+            if let (Some(generation), Some(port)) = (saved, self.port.upgrade()) {
+                port.submit(RegistryTask::Saved(generation));
+            }
+        }
+    }
+
+    /// Says what is wrong with the copies, where that has changed.
+    fn tell(&self) {
+        let now: Vec<String> = self.copies.trouble().map(str::to_owned).collect();
+        let mut board = self.shared.board();
+        for what in now.iter().filter(|what| !board.trouble.contains(what)) {
+            tracing::warn!("a copy of the registry: {what}; it is written anew as soon as that is possible");
+        }
+        if now.is_empty() && !board.trouble.is_empty() {
+            tracing::info!("both copies of the registry are whole again");
+        }
+        board.trouble = now;
+    }
+}
