@@ -5,7 +5,7 @@
 mod status;
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, Mutex, OnceLock, PoisonError, mpsc},
     thread,
     time::Duration,
 };
@@ -23,6 +23,7 @@ use plexus_membership::{
     groups::{GroupService, Groups},
     runtime::Membership,
 };
+use plexus_registry::{Port as RegistryPort, Registry};
 
 pub use self::status::{BodyStatus, PeerStatus, ProgramsStatus};
 use crate::{
@@ -32,6 +33,7 @@ use crate::{
     keys::KeyFiles,
     life::Life,
     member::{Die, Member},
+    registry,
     service::{News, NodeService, Workers},
     settle::Settled,
     shards::Shards,
@@ -85,6 +87,7 @@ pub struct Body {
     cache: Cache,
     locks: Locks,
     groups: Groups,
+    registry: Registry,
     workers: Arc<Workers>,
     mesh: Arc<Mesh<NodeService>>,
     member: Arc<Member>,
@@ -158,6 +161,11 @@ impl Body {
         let lock_settings = plexus_locks::Settings { me, life: incarnation, workers: settings.workers };
         let lock_services = plexus_locks::wire(lock_settings, &Arc::downgrade(&lock_port), &granting)
             .map_err(|error| error.to_string())?;
+        let remembers = Arc::new(OnceLock::new());
+        let registry_port: Arc<dyn RegistryPort> = workers.clone();
+        let (service, registry) =
+            registry::wire(&config, me, incarnation, remembers.clone(), &registry_port)?;
+        let mut registry_service = Some(service);
         let member = Arc::new(Member::new(
             config.clone(),
             me,
@@ -177,7 +185,15 @@ impl Body {
                 let usage = usage[worker].clone();
                 let programs = Programs::new(me, worker as u8, config.workers, arena.clone(), usage);
                 let groups = (worker == 0).then(|| GroupService::new(me, incarnation));
-                NodeService::new(cache, locks, groups, programs, Arc::downgrade(&member), tell.clone())
+                NodeService::new(
+                    cache,
+                    locks,
+                    groups,
+                    registry_service.take(),
+                    programs,
+                    Arc::downgrade(&member),
+                    tell.clone(),
+                )
             })
             .collect();
         let keys = Arc::new(KeyFiles::new(config.dir.clone()));
@@ -196,6 +212,7 @@ impl Body {
         });
         let membership = Arc::new(membership.inspect_err(|_| mesh.stop())?);
         member.place_membership(&membership);
+        assert!(remembers.set(membership.clone()).is_ok(), "it is made once");
         let lease = membership.lease();
         group.guard(Box::new(move || lease.is_held()));
         let body = Self {
@@ -205,6 +222,7 @@ impl Body {
             group,
             cache,
             groups: Groups::new(workers.clone()),
+            registry,
             locks: Locks::new(lock_port, lock_settings.workers, granting),
             workers,
             mesh,
@@ -436,6 +454,12 @@ impl Body {
         }
     }
 
+    /// The registry.
+    #[must_use]
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     /// The groups of processes.
     #[must_use]
     pub fn groups(&self) -> &Groups {
@@ -521,6 +545,7 @@ impl Drop for Body {
         for worker in self.workers.all() {
             drop(worker.with(|service, _| service.end()));
         }
+        self.registry.end();
     }
 }
 

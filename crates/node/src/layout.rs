@@ -12,6 +12,7 @@
 //! | `run/NAME.attach` | the socket at which programs attach to it |
 //! | `log/NAME.log` | what a node started by `plexus up` says |
 //! | `state/NAME.json` | how NAME's last run began and ended |
+//! | `state/NAME.registry.1`, `.2` | NAME's two copies of the registry |
 //! | `state/lost.json` | the number of the run and the blocks that are lost |
 
 use std::path::{Path, PathBuf};
@@ -115,6 +116,12 @@ impl ClusterDir {
     #[must_use]
     pub fn record(&self, name: &str) -> PathBuf {
         self.state().join(format!("{name}.json"))
+    }
+
+    /// A node's two copies of the registry.
+    #[must_use]
+    pub fn registry(&self, name: &str) -> [PathBuf; 2] {
+        [1, 2].map(|copy| self.state().join(format!("{name}.registry.{copy}")))
     }
 
     /// The number of the run and the lost blocks.

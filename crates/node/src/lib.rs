@@ -25,6 +25,7 @@ pub mod machine;
 pub mod member;
 pub mod node;
 pub mod port;
+pub mod registry;
 pub mod service;
 pub mod settle;
 mod shards;

@@ -23,6 +23,7 @@ use crate::{
     locking,
     machine::{self, MachineError},
     member::Die,
+    registry,
     settle::{self, Entry, Settled},
     state::{Recorder, StateError},
     wishes,
@@ -107,6 +108,7 @@ impl Node {
         let body = Arc::new(join(&config, me, node, &entry, &life, recorder, Arc::new(die))?);
         commands::register_rest(&known, &config, me, &entry.settled, &life, &body);
         locking::commands(&config, name, &body).into_iter().for_each(|command| known.register(command));
+        registry::commands(&config, &body).into_iter().for_each(|command| known.register(command));
         known.register(wishes::command(&config, me, &body));
         more(&body).into_iter().for_each(|command| known.register(command));
         body.open_door().map_err(NodeError::Body)?;

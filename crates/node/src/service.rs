@@ -1,4 +1,4 @@
-//! What runs on each worker of a node: the cache, the lock manager, on worker 0 the groups, the programs attached to the node, and a port for every channel that nothing of the node uses.
+//! What runs on each worker of a node: the cache, the lock manager, on worker 0 the groups and the registry, the programs attached to the node, and a port for every channel that nothing of the node uses.
 
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 
@@ -12,6 +12,8 @@ use plexus_membership::{
     groups::{GroupService, GroupTask, Port as GroupPort},
     partitions::Members,
 };
+
+use plexus_registry::{Port as RegistryPort, RegistryService, RegistryTask};
 
 use crate::{attach::Programs, member::Member, port::Ports};
 
@@ -37,6 +39,8 @@ pub enum NodeTask {
     Lock(LockTask),
     /// For the groups; of worker 0.
     Group(GroupTask),
+    /// For the registry; of worker 0.
+    Registry(RegistryTask),
     /// Shows that the worker takes up what it is handed.
     Pulse,
 }
@@ -47,6 +51,7 @@ pub struct NodeService {
     locks: LockService,
     /// On worker 0.
     groups: Option<GroupService>,
+    registry: Option<RegistryService>,
     ports: Ports,
     programs: Programs,
     member: Weak<Member>,
@@ -61,6 +66,7 @@ impl NodeService {
         cache: CacheService,
         locks: LockService,
         groups: Option<GroupService>,
+        registry: Option<RegistryService>,
         programs: Programs,
         member: Weak<Member>,
         news: mpsc::Sender<News>,
@@ -69,6 +75,7 @@ impl NodeService {
             cache,
             locks,
             groups,
+            registry,
             ports: Ports::default(),
             programs,
             member,
@@ -85,6 +92,9 @@ impl NodeService {
         if let Some(groups) = &mut self.groups {
             groups.view(net, members);
         }
+        if let Some(registry) = &mut self.registry {
+            registry.view(net, members);
+        }
         self.rebuilding = Some(members.epoch);
         self.check();
     }
@@ -93,7 +103,8 @@ impl NodeService {
     #[inline]
     fn check(&mut self) {
         let of_groups = self.groups.as_mut().and_then(GroupService::take_fault);
-        if let Some(peer) = of_groups.or_else(|| self.locks.take_fault()) {
+        let of_registry = self.registry.as_mut().and_then(RegistryService::take_fault);
+        if let Some(peer) = of_groups.or(of_registry).or_else(|| self.locks.take_fault()) {
             // Nobody listens any more: the node is ending.
             let _ = self.news.send(News::Fault { peer });
         }
@@ -126,6 +137,9 @@ impl NodeService {
         if let Some(groups) = &mut self.groups {
             groups.stop();
         }
+        if let Some(registry) = &mut self.registry {
+            registry.stop();
+        }
         self.cache.end()
     }
 }
@@ -156,6 +170,12 @@ impl Service for NodeService {
                     self.check();
                 }
             }
+            Channel::Registry => {
+                if let Some(registry) = &mut self.registry {
+                    registry.message(net, &message);
+                    self.check();
+                }
+            }
             channel if Programs::uses(channel) => self.programs.message(net, message),
             _ if self.ports.message(net, message) => {}
             channel => tracing::debug!(from = %message.from, "nothing here listens to {}", channel.name()),
@@ -173,6 +193,11 @@ impl Service for NodeService {
             NodeTask::Group(task) => {
                 if let Some(groups) = &mut self.groups {
                     groups.task(net, task);
+                }
+            }
+            NodeTask::Registry(task) => {
+                if let Some(registry) = &mut self.registry {
+                    registry.task(net, task);
                 }
             }
             NodeTask::Pulse => {
@@ -194,6 +219,9 @@ impl Service for NodeService {
         if let Some(groups) = &mut self.groups {
             groups.peer_up(net, peer);
         }
+        if let Some(registry) = &mut self.registry {
+            registry.peer_up(net, peer);
+        }
         self.check();
     }
 
@@ -202,6 +230,9 @@ impl Service for NodeService {
         self.locks.peer_gone(peer);
         if let Some(groups) = &mut self.groups {
             groups.peer_gone(peer);
+        }
+        if let Some(registry) = &mut self.registry {
+            registry.peer_gone(peer);
         }
         self.ports.peer_gone(net, peer);
         self.programs.peer_gone(net, peer);
@@ -259,6 +290,12 @@ impl CachePort for Workers {
 impl GroupPort for Workers {
     fn submit(&self, task: GroupTask) {
         self.all()[0].submit(NodeTask::Group(task));
+    }
+}
+
+impl RegistryPort for Workers {
+    fn submit(&self, task: RegistryTask) {
+        self.all()[0].submit(NodeTask::Registry(task));
     }
 }
 

@@ -33,6 +33,14 @@ pub(crate) fn line(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// Prints bytes as they are.
+pub(crate) fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
+    match io::stdout().write_all(bytes) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
 /// Says what is being done, to whoever waits for it.
 pub(crate) fn progress(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");

@@ -22,6 +22,7 @@ use plexus_node::{
     create,
     layout::ClusterDir,
 };
+use plexus_registry::Registry;
 
 /// A cluster that ends when dropped.
 pub(crate) struct Cluster {
@@ -79,8 +80,9 @@ impl Cluster {
         let nodes = std::thread::scope(|scope| {
             let start = |node: &NodeConfig| {
                 let (config, name) = (config.clone(), node.name.clone());
-                scope
-                    .spawn(move || Node::start(config, &name, |_| Vec::new(), |why| panic!("{why}")).unwrap())
+                scope.spawn(move || {
+                    Node::start(config, &name, |_| Vec::new(), |why| eprintln!("{why}")).unwrap()
+                })
             };
             let starts: Vec<_> = config.nodes.iter().map(start).collect();
             starts.into_iter().map(|start| Some(start.join().unwrap())).collect()
@@ -111,6 +113,11 @@ impl Cluster {
     /// The groups of the node in place `index`.
     pub(crate) fn groups(&self, index: usize) -> Groups {
         self.nodes[index].as_ref().unwrap().body().groups().clone()
+    }
+
+    /// The registry of the node in place `index`.
+    pub(crate) fn registry(&self, index: usize) -> Registry {
+        self.nodes[index].as_ref().unwrap().body().registry().clone()
     }
 
     /// What programs have of the node in place `index`.

@@ -115,7 +115,7 @@ fn under_lock(args: Args) -> Result<u8> {
 }
 
 /// The first that runs.
-fn first(nodes: impl Iterator<Item = Result<Control, ControlError>>) -> Result<Control> {
+pub(super) fn first(nodes: impl Iterator<Item = Result<Control, ControlError>>) -> Result<Control> {
     let mut why = None;
     for node in nodes {
         match node {

@@ -16,6 +16,7 @@ mod node;
 mod pace;
 mod perf;
 mod rails;
+mod registry;
 mod stat;
 mod status;
 mod up;
@@ -80,6 +81,8 @@ pub(crate) enum Command {
     Lock(lock::Args),
     /// Show who has which lock, and who waits for it.
     Locks(locks::Args),
+    /// Read, change and watch what the cluster knows about itself.
+    Registry(registry::Args),
     /// Show every rail of every pair of nodes: in use, or why not.
     Rails(rails::Args),
     /// Show the traffic of the interconnect: by channel and message size, once, as a log or live.
@@ -110,6 +113,7 @@ impl Command {
             Self::Down(args) => down::run(args),
             Self::Lock(args) => lock::run(args),
             Self::Locks(args) => locks::run(args),
+            Self::Registry(args) => registry::run(args),
             Self::Rails(args) => rails::run(args),
             Self::Stat(args) => stat::run(args),
             Self::Metrics(args) => metrics::run(args),

@@ -1,0 +1,365 @@
+//! The registry of a node: how it is made, and what the command line asks of it.
+//!
+//! | command | arguments | what it says |
+//! |---|---|---|
+//! | `registry.get` | `key` | [`Entry`] |
+//! | `registry.list` | `prefix` | lists of [`Entry`] as progress, then `generation` |
+//! | `registry.set` | `key`, `value`, `if_version` | `version` |
+//! | `registry.delete` | `key`, `if_version` | `version` |
+//! | `registry.watch` | `prefix`, `from` | [`Change`]s as progress, until the connection ends |
+//! | `registry.backup` | `path` | `generation` |
+//! | `registry.restore` | `path` | `generation` |
+//! | `registry.status` | | [`Status`] |
+//!
+//! What is read is as new as all that was answered before, on any node.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use plexus_base::{Incarnation, NodeId};
+use plexus_membership::runtime::Membership;
+use plexus_registry::{
+    Files, Port, Registry, RegistryService, Settings,
+    protocol::{self, ClusterName, Command as Ask, Contents, Edit, Key, News, What},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use crate::{body::Body, config::Config, control::Command};
+
+/// How often it is looked whether the connection stands.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Bytes of values in one line of progress, about.
+const LINE: usize = 1 << 20;
+
+/// A value: text, or bytes in hexadecimal digits where it is none.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Bytes {
+    /// UTF-8.
+    Text(String),
+    /// Two digits for each byte.
+    Hex(String),
+}
+
+impl Bytes {
+    /// As text, where it is some.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::Text(text.into()),
+            Err(_) => Self::Hex(bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+        }
+    }
+
+    /// The bytes.
+    ///
+    /// # Errors
+    /// No hexadecimal digits.
+    pub fn bytes(&self) -> Result<Vec<u8>, String> {
+        match self {
+            Self::Text(text) => Ok(text.clone().into_bytes()),
+            Self::Hex(digits) => {
+                let pairs = digits.as_bytes().chunks(2);
+                let byte = |pair: &[u8]| {
+                    let is_byte = pair.len() == 2 && pair.iter().all(u8::is_ascii_hexdigit);
+                    u8::from_str_radix(std::str::from_utf8(pair).ok().filter(|_| is_byte)?, 16).ok()
+                };
+                pairs.map(byte).collect::<Option<_>>().ok_or_else(|| "not hexadecimal digits".into())
+            }
+        }
+    }
+}
+
+/// A key with what it has.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// The generation of its last change.
+    pub version: u64,
+    /// Its value.
+    pub value: Bytes,
+}
+
+/// What a watch tells.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// A key was set.
+    Set(Entry),
+    /// A key was deleted, in this generation.
+    Deleted {
+        /// The key.
+        key: String,
+        /// The generation.
+        version: u64,
+    },
+    /// Changes were missed, or everything was restored: read anew what is there, of this generation or a later one.
+    ReadAnew(u64),
+}
+
+/// How it stands with the registry of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// The epoch of its view.
+    pub epoch: u32,
+    /// The generation that it shows; nothing before the first view has begun.
+    pub generation: Option<u64>,
+    /// How many keys there are.
+    pub keys: usize,
+    /// Members that the others wait for; only the node that coordinates knows.
+    pub awaited: Vec<String>,
+    /// What is wrong with its copies.
+    pub trouble: Vec<String>,
+}
+
+/// Makes the registry of a node, in the one view in which all nodes are. Its epochs are the runs of the cluster.
+///
+/// # Errors
+/// One line for the user.
+pub(crate) fn wire(
+    config: &Config,
+    me: NodeId,
+    life: Incarnation,
+    remembers: Arc<OnceLock<Arc<Membership>>>,
+    port: &Arc<dyn Port>,
+) -> Result<(RegistryService, Registry), String> {
+    let files = Files::new(config.dir.registry(&config.nodes[me.index()].name));
+    let settings = Settings {
+        me,
+        life,
+        cluster: ClusterName(config.id.0),
+        files: files.map_err(|error| error.to_string())?,
+        memory: remembers,
+    };
+    plexus_registry::wire(settings, port).map_err(|error| error.to_string())
+}
+
+/// See the module.
+pub(crate) fn commands(config: &Arc<Config>, body: &Arc<Body>) -> Vec<Arc<dyn Command>> {
+    let does = |name, run| {
+        let does = Does { name, run, config: Arc::clone(config), body: Arc::clone(body) };
+        Arc::new(does) as Arc<dyn Command>
+    };
+    vec![
+        does("registry.get", get),
+        does("registry.list", list),
+        does("registry.set", set),
+        does("registry.delete", delete),
+        does("registry.watch", watch),
+        does("registry.backup", backup),
+        does("registry.restore", restore),
+        does("registry.status", status),
+    ]
+}
+
+type Progress<'a> = &'a mut dyn FnMut(Value) -> bool;
+
+struct Does {
+    name: &'static str,
+    run: fn(&Self, Value, Progress<'_>) -> Result<Value, String>,
+    config: Arc<Config>,
+    body: Arc<Body>,
+}
+
+impl Command for Does {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn run(&self, args: Value, progress: Progress<'_>) -> Result<Value, String> {
+        (self.run)(self, args, progress)
+    }
+}
+
+impl Does {
+    fn registry(&self) -> &Registry {
+        self.body.registry()
+    }
+
+    /// Waits for as long as somebody does.
+    fn done(&self, ask: Ask, progress: Progress<'_>) -> Result<u64, String> {
+        let waiting = self.registry().ask(ask);
+        loop {
+            match waiting.wait(LOOK_EVERY) {
+                Some(answer) => return answer.map_err(|error| error.to_string()),
+                None if progress(Value::Null) => {}
+                None => return Err("nobody waits for the answer any more".into()),
+            }
+        }
+    }
+
+    /// What is there, as new as all that was answered before.
+    fn look(&self, progress: Progress<'_>) -> Result<Arc<Contents>, String> {
+        self.done(Ask::Look, progress)?;
+        self.registry().contents().ok_or_else(|| "nothing is shown".into())
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyArgs {
+    key: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EditArgs {
+    key: String,
+    #[serde(default)]
+    value: Option<Bytes>,
+    #[serde(default)]
+    if_version: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PrefixArgs {
+    prefix: String,
+    #[serde(default)]
+    from: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PathArgs {
+    path: PathBuf,
+}
+
+fn args<T: DeserializeOwned>(args: Value) -> Result<T, String> {
+    serde_json::from_value(args)
+        .map_err(|error| format!("the registry is asked for what it does not know: {error}"))
+}
+
+fn key(text: &str) -> Result<Key, String> {
+    Key::new(text).map_err(|refused| refused.to_string())
+}
+
+fn shown(key: &Key, entry: &protocol::Entry) -> Entry {
+    Entry { key: key.as_str().into(), version: entry.version, value: Bytes::of(&entry.value) }
+}
+
+fn json_of(value: &impl Serialize) -> Result<Value, String> {
+    serde_json::to_value(value).map_err(|error| error.to_string())
+}
+
+fn get(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let KeyArgs { key: text } = args(asked)?;
+    let key = key(&text)?;
+    let contents = does.look(progress)?;
+    let entry = contents.entry(&text).ok_or_else(|| format!("{key}: is not there"))?;
+    json_of(&shown(&key, entry))
+}
+
+fn list(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let PrefixArgs { prefix, .. } = args(asked)?;
+    let contents = does.look(progress)?;
+    let (mut entries, mut bytes) = (Vec::new(), 0);
+    for (key, entry) in contents.under(&prefix) {
+        bytes += key.as_str().len() + entry.value.len();
+        entries.push(shown(key, entry));
+        if bytes > LINE {
+            progress(json_of(&std::mem::take(&mut entries))?);
+            bytes = 0;
+        }
+    }
+    progress(json_of(&entries)?);
+    Ok(json!({ "generation": contents.generation() }))
+}
+
+fn set(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let EditArgs { key: text, value, if_version } = args(asked)?;
+    let value = value.ok_or("a key is set to a value")?.bytes()?;
+    let edit = Edit { key: key(&text)?, expect: if_version, what: What::Set(value.into()) };
+    let version = does.done(Ask::Change(protocol::Change(vec![edit])), progress)?;
+    Ok(json!({ "version": version }))
+}
+
+fn delete(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let EditArgs { key: text, if_version, .. } = args(asked)?;
+    let key = key(&text)?;
+    let contents = does.look(progress)?;
+    // Deleted by another meanwhile, it is gone as it should be.
+    if contents.entry(&text).is_none() {
+        return Err(format!("{key}: is not there"));
+    }
+    let edit = Edit { key, expect: if_version, what: What::Delete };
+    let version = does.done(Ask::Change(protocol::Change(vec![edit])), progress)?;
+    Ok(json!({ "version": version }))
+}
+
+fn watch(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let PrefixArgs { prefix, from } = args(asked)?;
+    let from = match from {
+        Some(from) => from,
+        None => does.look(progress)?.generation(),
+    };
+    let watch = does.registry().watch(&prefix, from).map_err(|error| error.to_string())?;
+    let mut is_there = progress(json!({ "watching": from }));
+    while is_there {
+        let told = match watch.next(LOOK_EVERY).map_err(|ended| ended.to_string())? {
+            None => {
+                is_there = progress(Value::Null);
+                continue;
+            }
+            Some(News::ReadAnew(generation)) => vec![Change::ReadAnew(generation)],
+            Some(News::Change(version, keys)) => {
+                let change = |(key, entry): (Key, Option<protocol::Entry>)| match entry {
+                    Some(entry) => Change::Set(shown(&key, &entry)),
+                    None => Change::Deleted { key: key.as_str().into(), version },
+                };
+                keys.into_iter().map(change).collect()
+            }
+        };
+        for change in told {
+            is_there = progress(json_of(&change)?);
+        }
+    }
+    Ok(json!({}))
+}
+
+fn backup(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let PathArgs { path } = args(asked)?;
+    does.look(progress)?;
+    let generation = does.registry().backup(&path).map_err(|error| error.to_string())?;
+    Ok(json!({ "generation": generation }))
+}
+
+fn restore(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let PathArgs { path } = args(asked)?;
+    let backup = does.registry().read_backup(&path).map_err(|error| error.to_string())?;
+    let generation = does.done(backup, progress)?;
+    Ok(json!({ "generation": generation }))
+}
+
+fn status(does: &Does, _: Value, _: Progress<'_>) -> Result<Value, String> {
+    let status = does.registry().status();
+    let name = |node: NodeId| does.config.nodes[node.index()].name.clone();
+    json_of(&Status {
+        epoch: status.epoch.0,
+        generation: status.generation,
+        keys: status.keys,
+        awaited: status.awaited.iter().map(name).collect(),
+        trouble: status.trouble,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_through_as_they_were() {
+        for bytes in [&b"text"[..], b"", b"\xff\x00\x7f", "größe".as_bytes()] {
+            assert_eq!(Bytes::of(bytes).bytes().unwrap(), bytes);
+        }
+        for bad in ["f", "fg", "+1", "ß"] {
+            assert!(Bytes::Hex(bad.into()).bytes().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! `plexus registry`: what the cluster knows about itself, to be read, changed, watched, backed up and restored.
+
+use std::{
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use plexus_node::{
+    control::Control,
+    registry::{Bytes, Change, Entry, Status},
+};
+use plexus_observe::show;
+use serde_json::{Value, json};
+
+use super::{
+    cluster::{Cluster, local_nodes},
+    lock::first,
+};
+use crate::output;
+
+/// Bytes that a table shows of a value.
+const SHOWN: usize = 60;
+
+/// Bytes that are read of a file for a value: more than any may have, so that the registry says how many are possible.
+const READ: u64 = 1 << 20;
+
+/// What is done, and with which cluster.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    does: Does,
+    /// The cluster's directory [default: $PLEXUS_DIR, or the current one if it is a cluster].
+    #[arg(long, value_name = "DIR", global = true)]
+    cluster: Option<PathBuf>,
+    /// The node to ask [default: the first of this machine that runs].
+    #[arg(long, global = true)]
+    node: Option<String>,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Does {
+    /// Print the value of a key.
+    Get {
+        /// A path such as `nodes/n1/address`.
+        key: String,
+    },
+    /// Print all keys that begin with a prefix, with versions and values.
+    List {
+        /// The prefix [default: all keys].
+        #[arg(default_value = "")]
+        prefix: String,
+    },
+    /// Set a key; prints its new version.
+    Set {
+        /// A path such as `nodes/n1/address`.
+        key: String,
+        /// The value: text of 65,536 bytes at most.
+        #[arg(required_unless_present = "file", conflicts_with = "file")]
+        value: Option<String>,
+        /// The value is what stands in this file; `-`: what comes at the standard input.
+        #[arg(long)]
+        file: Option<PathBuf>,
+        /// Only if the key has this version; 0: only if it is not there.
+        #[arg(long, value_name = "N")]
+        if_version: Option<u64>,
+    },
+    /// Delete a key.
+    Delete {
+        /// The key.
+        key: String,
+        /// Only if it has this version.
+        #[arg(long, value_name = "N")]
+        if_version: Option<u64>,
+    },
+    /// Print every change of keys that begin with a prefix, until it is interrupted.
+    Watch {
+        /// The prefix; empty: all keys.
+        prefix: String,
+        /// Begin with the changes after this generation [default: with the next change].
+        #[arg(long, value_name = "GENERATION")]
+        from: Option<u64>,
+    },
+    /// Write everything into a file.
+    Backup {
+        /// The file; a backup that is there is replaced.
+        file: PathBuf,
+    },
+    /// Make everything what a backup holds.
+    Restore {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Show how the registry of each node of this machine stands.
+    Status,
+}
+
+/// Does it.
+pub(crate) fn run(args: Args) -> Result<()> {
+    let config = Cluster::at(args.cluster).load()?;
+    if let Does::Status = args.does {
+        let nodes = local_nodes(&config)?;
+        let named = nodes.iter().filter(|node| args.node.as_ref().is_none_or(|name| *name == node.name));
+        let mut all = Vec::new();
+        for node in named {
+            let mut control = Control::connect(&config.dir, &node.name)?;
+            let status = control.call("registry.status", Value::Null, |_| ())?;
+            all.push((node.name.clone(), serde_json::from_value::<Status>(status)?));
+        }
+        return status(&all, args.json);
+    }
+    let mut control = match &args.node {
+        Some(name) => {
+            config.node(name)?;
+            Control::connect(&config.dir, name)?
+        }
+        None => first(local_nodes(&config)?.iter().map(|node| Control::connect(&config.dir, &node.name)))?,
+    };
+    match args.does {
+        Does::Get { key } => {
+            let entry = control.call("registry.get", json!({ "key": key }), |_| ())?;
+            if args.json {
+                return output::json(&entry);
+            }
+            match serde_json::from_value::<Entry>(entry)?.value {
+                Bytes::Text(text) => output::line(&text),
+                value => output::bytes(&value.bytes().map_err(anyhow::Error::msg)?),
+            }
+        }
+        Does::List { prefix } => list(&mut control, &prefix, args.json),
+        Does::Set { key, value, file, if_version } => {
+            let value = match (value, file) {
+                (Some(text), _) => Bytes::Text(text),
+                (None, Some(file)) => Bytes::of(&read(&file)?),
+                (None, None) => bail!("no value"),
+            };
+            let asked = json!({ "key": key, "value": value, "if_version": if_version });
+            let answer = control.call("registry.set", asked, |_| ())?;
+            done(&answer, args.json, &format!("{key}: version {}", answer["version"]))
+        }
+        Does::Delete { key, if_version } => {
+            let answer =
+                control.call("registry.delete", json!({ "key": key, "if_version": if_version }), |_| ())?;
+            done(&answer, args.json, &format!("{key}: deleted"))
+        }
+        Does::Watch { prefix, from } => watch(&mut control, &prefix, from, args.json),
+        Does::Backup { file } => {
+            let asked = json!({ "path": std::path::absolute(&file)? });
+            let answer = control.call("registry.backup", asked, |_| ())?;
+            let said = format!("{}: the registry as of generation {}", file.display(), answer["generation"]);
+            done(&answer, args.json, &said)
+        }
+        Does::Restore { file } => {
+            let asked = json!({ "path": std::path::absolute(&file)? });
+            let answer = control.call("registry.restore", asked, |_| ())?;
+            let said = format!("{}: restored as generation {}", file.display(), answer["generation"]);
+            done(&answer, args.json, &said)
+        }
+        Does::Status => Ok(()),
+    }
+}
+
+fn done(answer: &Value, json: bool, said: &str) -> Result<()> {
+    if json { output::json(answer) } else { output::line(said) }
+}
+
+/// What a file holds, but no more of it than shows that it is too long.
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = match path.to_str() {
+        Some("-") => std::io::stdin().lock().take(READ).read_to_end(&mut bytes),
+        _ => File::open(path).and_then(|file| file.take(READ).read_to_end(&mut bytes)),
+    };
+    read.with_context(|| path.display().to_string())?;
+    Ok(bytes)
+}
+
+fn list(control: &mut Control, prefix: &str, json: bool) -> Result<()> {
+    let mut entries: Vec<Entry> = Vec::new();
+    let mut bad = None;
+    control.call("registry.list", json!({ "prefix": prefix }), |more| {
+        match serde_json::from_value::<Vec<Entry>>(more) {
+            Ok(more) => entries.extend(more),
+            Err(error) => bad = Some(error),
+        }
+    })?;
+    if let Some(error) = bad {
+        return Err(error.into());
+    }
+    if json {
+        return output::json(&entries);
+    }
+    if entries.is_empty() {
+        return output::line(if prefix.is_empty() { "no keys" } else { "no keys begin with that" });
+    }
+    let mut table = show::Table::new(["key", "value", "version"]).left(2);
+    for Entry { key, version, value } in entries {
+        table.row([key, short(&value), version.to_string()]);
+    }
+    output::line(table.to_string().trim_end())
+}
+
+fn short(value: &Bytes) -> String {
+    let text = match value {
+        Bytes::Text(text) => text.clone(),
+        Bytes::Hex(digits) => format!("0x{digits}"),
+    };
+    let shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN).is_some() { format!("{shown}...") } else { shown }
+}
+
+fn watch(control: &mut Control, prefix: &str, from: Option<u64>, json: bool) -> Result<()> {
+    let mut said = Ok(());
+    let mut say = |news: Value| {
+        if said.is_err() {
+            return;
+        }
+        said = if json { output::json_line(&news) } else { told(news) };
+    };
+    control.call("registry.watch", json!({ "prefix": prefix, "from": from }), say)?;
+    said
+}
+
+fn told(news: Value) -> Result<()> {
+    if let Some(from) = news.get("watching") {
+        output::progress(&format!("changes after generation {from}:"));
+        return Ok(());
+    }
+    match serde_json::from_value(news)? {
+        Change::Set(Entry { key, version, value }) => {
+            output::line(&format!("{key} (version {version}): {}", short(&value)))
+        }
+        Change::Deleted { key, version } => output::line(&format!("{key}: deleted in generation {version}")),
+        Change::ReadAnew(generation) => output::line(&format!(
+            "changes were missed, or all was restored: list anew, generation {generation}"
+        )),
+    }
+}
+
+fn status(all: &[(String, Status)], json: bool) -> Result<()> {
+    if json {
+        let all: Vec<_> =
+            all.iter().map(|(node, status)| json!({ "node": node, "registry": status })).collect();
+        return output::json(&all);
+    }
+    let mut table = show::Table::new(["node", "epoch", "generation", "keys", "waits for"]).left(1);
+    for (node, status) in all {
+        let generation =
+            status.generation.map_or_else(|| "none yet".into(), |generation| generation.to_string());
+        let row = [node.clone(), status.epoch.to_string(), generation, status.keys.to_string()];
+        table.row(row.into_iter().chain([status.awaited.join(" ")]));
+    }
+    let trouble = all
+        .iter()
+        .flat_map(|(node, status)| status.trouble.iter().map(move |what| format!("\n{node}: {what}")));
+    output::line(&format!("{}{}", table.to_string().trim_end(), trouble.collect::<String>()))
+}
