@@ -216,7 +216,7 @@ fn short(value: &Bytes) -> String {
 
 fn watch(control: &mut Control, prefix: &str, from: Option<u64>, json: bool) -> Result<()> {
     let mut said = Ok(());
-    let mut say = |news: Value| {
+    let say = |news: Value| {
         if said.is_err() {
             return;
         }
