@@ -1,6 +1,6 @@
 //! Voting files: blocks of 4 KiB on shared disks or on disks of single nodes, in which nodes leave what others must find.
 //!
-//! [`format`] says what stands in them, [`create`] makes one. Turns at them are taken on a thread for each.
+//! [`format`](mod@format) says what stands in them, [`create`] makes one. Turns at them are taken on a thread for each.
 
 mod aligned;
 mod desk;
