@@ -56,7 +56,10 @@ fn killed_and_started_again(pair: &mut Pair, victim: Side) {
     match victim {
         Side::A => assert_eq!(pair.report(victim).unwrap().ups, 0),
         Side::B => until(pair, victim, "the new life is told what to do", |_, report| {
-            report.problem.as_ref().is_some_and(|why| why.contains("start it again if it does not come in by itself"))
+            report
+                .problem
+                .as_ref()
+                .is_some_and(|why| why.contains("start it again if it does not come in by itself"))
         }),
     }
     // Ends when all of its connections were refused: whoever survived has not seen another peer come or go.

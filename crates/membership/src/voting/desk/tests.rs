@@ -1,6 +1,6 @@
 //! Turns at real files.
 
-use std::{sync::Mutex, time::Duration};
+use std::time::Duration;
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId, NodeSet};
 
@@ -41,19 +41,29 @@ struct Test {
     dir: tempfile::TempDir,
     desk: Desk,
     done: mpsc::Receiver<Done>,
-    gate: Arc<Mutex<()>>,
+    gate: mpsc::Sender<()>,
 }
 
 impl Test {
-    /// The thread waits at the gate before it looks for turns.
     fn new() -> Self {
-        let (dir, gate) = (tempfile::tempdir().unwrap(), Arc::new(Mutex::new(())));
+        let test = Self::closed();
+        test.open();
+        test
+    }
+
+    /// The thread looks for no turns before it is let in.
+    fn closed() -> Self {
+        let dir = tempfile::tempdir().unwrap();
         let (send, done) = mpsc::channel();
-        let at_gate = Arc::clone(&gate);
-        let urgent = move || drop(at_gate.lock().unwrap());
+        let (gate, at_gate) = mpsc::channel();
+        let urgent = move || at_gate.recv().unwrap();
         let path = dir.path().join("file");
         let desk = Desk::start(path, NAME, urgent, move |done| send.send(done).unwrap()).unwrap();
         Self { dir, desk, done, gate }
+    }
+
+    fn open(&self) {
+        self.gate.send(()).unwrap();
     }
 
     fn path(&self) -> PathBuf {
@@ -86,14 +96,13 @@ impl Test {
 
 #[test]
 fn turns_that_come_together_see_each_other_and_the_last_write_stands() {
-    let test = Test::new();
+    let test = Test::closed();
     test.make();
-    let closed = test.gate.lock().unwrap();
     test.submit(1, vec![heartbeat(0, 4)], false);
     test.submit(2, vec![heartbeat(1, 7)], true);
     test.submit(3, vec![heartbeat(2, 8)], true);
     test.submit(4, vec![heartbeat(2, 9)], true);
-    drop(closed);
+    test.open();
     for _ in 1..=4 {
         assert_eq!(test.counters(), [4, 7, 9, 0]);
     }
@@ -103,11 +112,10 @@ fn turns_that_come_together_see_each_other_and_the_last_write_stands() {
 
 #[test]
 fn each_turn_that_fails_says_so_and_the_next_opens_the_file_again() {
-    let test = Test::new();
-    let closed = test.gate.lock().unwrap();
+    let test = Test::closed();
     test.submit(1, vec![heartbeat(0, 4)], false);
     test.submit(2, Vec::new(), true);
-    drop(closed);
+    test.open();
     for number in 1..=2 {
         let done = test.next();
         assert_eq!(done.number, number);
@@ -132,12 +140,12 @@ fn each_turn_that_fails_says_so_and_the_next_opens_the_file_again() {
 
 #[test]
 fn a_desk_that_is_closed_ends_after_its_turns() {
-    let test = Test::new();
+    let test = Test::closed();
     test.make();
-    let closed = test.gate.lock().unwrap();
     test.submit(1, vec![heartbeat(0, 4)], false);
-    let thread = test.desk.close();
-    drop(closed);
+    let Test { desk, done, gate, dir: _dir } = test;
+    let thread = desk.close();
+    gate.send(()).unwrap();
     thread.join().unwrap();
-    assert_eq!(test.done.try_iter().count(), 1);
+    assert_eq!(done.try_iter().count(), 1);
 }
