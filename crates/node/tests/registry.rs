@@ -96,13 +96,14 @@ fn what_is_as_large_as_it_may_be_comes_to_all_nodes() {
 #[test]
 fn the_registry_outlives_another_node_and_ends_with_its_own() {
     let mut cluster = Cluster::start(2, 1, RailKind::Shm);
-    let version = cluster.registry(0).set(key("a"), b"one").unwrap();
-    let registry = cluster.registry(1);
+    let version = cluster.registry(1).set(key("a"), b"one").unwrap();
+    let registry = cluster.registry(0);
     let watch = registry.watch("", 0).unwrap();
-    cluster.end(0);
+    // Of two that lose each other the lower goes on, also while the other is still ending.
+    cluster.end(1);
     assert!(registry.set(key("a"), b"two").unwrap() > version);
     assert_eq!(value(&registry, "a").unwrap().1, b"two");
-    cluster.end(1);
+    cluster.end(0);
     while let Ok(news) = watch.next(PATIENCE) {
         assert!(news.is_some(), "nothing is said for {PATIENCE:?}");
     }

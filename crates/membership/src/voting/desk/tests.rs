@@ -45,12 +45,6 @@ struct Test {
 }
 
 impl Test {
-    fn new() -> Self {
-        let test = Self::closed();
-        test.open();
-        test
-    }
-
     /// The thread looks for no turns before it is let in.
     fn closed() -> Self {
         let dir = tempfile::tempdir().unwrap();
