@@ -73,6 +73,8 @@ pub(super) struct World {
     members: Vec<Who>,
     /// What the voting state remembers.
     remembered: u64,
+    /// What it was asked to, and may yet: also by who is dead by then.
+    promised: u64,
     history: History,
     operations: u64,
     answered: u64,
@@ -109,6 +111,7 @@ impl World {
             epoch: Epoch(0),
             members: Vec::new(),
             remembered: 0,
+            promised: 0,
             history: History::default(),
             operations: 0,
             answered: 0,
@@ -250,9 +253,10 @@ impl World {
         self.engine.schedule(US, None, Ev::Client(who));
     }
 
-    /// A node comes back without its copies, or with older ones, as long as another has what was shown.
+    /// A node comes back without its copies, or with older ones, as long as another has what was shown and what the voting state may remember:
+    /// without that the registry is closed, and rightly.
     fn spoil(&mut self, number: usize) {
-        let newest = self.history.newest().max(self.remembered);
+        let newest = self.history.newest().max(self.promised);
         let another = |(at, node): (usize, &Node)| {
             at != number && !node.disk.is_lost && node.disk.holds.generation() >= newest
         };
@@ -372,6 +376,7 @@ impl World {
                 self.write(who);
             }
             Act::Remember(epoch, generation) => {
+                self.promised = self.promised.max(generation);
                 let after = self.engine.random.between(50 * US, 3_000 * US);
                 self.engine.schedule(after, None, Ev::Voted(who, epoch, generation));
             }
