@@ -267,7 +267,8 @@ impl World {
             let same = disk.older.iter().find(|old| old.generation() >> 32 == newest >> 32);
             disk.holds = Arc::clone(same.unwrap_or(&disk.holds));
         } else if may_be && self.engine.random.percent(self.params.damage) {
-            let older = disk.older.iter().filter(|old| old.generation() >> 32 < newest >> 32);
+            // How old it is the voting state says only of epochs that it remembers already.
+            let older = disk.older.iter().filter(|old| old.generation() >> 32 < self.remembered >> 32);
             let older: Vec<_> = older.cloned().collect();
             match self.engine.random.below(3) {
                 0 => (disk.holds, disk.is_lost) = (Arc::new(Contents::new(CLUSTER)), true),
