@@ -71,6 +71,49 @@ fn who_waits_for_an_answer_gives_way_to_who_must_have_the_token() {
     }
 }
 
+/// What a task leaves to the next turn, which nothing else announces.
+#[derive(Default)]
+struct Leaves {
+    left: u32,
+    done: Arc<AtomicU32>,
+}
+
+impl Service for Leaves {
+    type Task = u32;
+
+    fn message(&mut self, _: &mut Net, _: Message<'_>) {}
+
+    fn task(&mut self, _: &mut Net, left: u32) {
+        self.left += left;
+    }
+
+    fn peer_gone(&mut self, _: &mut Net, _: NodeId, _: &Lost) {}
+
+    fn turn(&mut self, _: &mut Net) -> usize {
+        let left = std::mem::take(&mut self.left);
+        self.done.fetch_add(left, Relaxed);
+        left as usize
+    }
+
+    fn pending(&mut self) -> bool {
+        self.left > 0
+    }
+}
+
+#[test]
+fn a_visitor_sees_to_what_its_task_leaves_to_the_next_turn() {
+    for waiting in Waiting::ALL {
+        let done = Arc::new(AtomicU32::new(0));
+        let worker = worker(waiting, Leaves { done: done.clone(), ..Leaves::default() });
+        // Leaves the worker as it is found where nobody drives it: the bell armed, or lent to those who come by.
+        worker.attend();
+        for visits in 1..=3 {
+            worker.tell(1);
+            assert_eq!(done.load(Relaxed), visits, "{waiting}");
+        }
+    }
+}
+
 /// The background thread drives without end, and no local thread comes by.
 #[test]
 fn rails_are_probed_while_the_background_thread_polls() {

@@ -93,7 +93,7 @@ impl<S: Service> Core<S> {
     /// Pushes out what was sent; whether a turn would find more to do.
     #[inline]
     pub(super) fn flush(&mut self) -> bool {
-        let mut news = self.net.has_done();
+        let mut news = self.net.has_done() || self.service.pending();
         for peer in self.net.links.present().iter() {
             let Some(link) = self.net.links.get_mut(peer) else { continue };
             link.flush();
