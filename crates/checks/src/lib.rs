@@ -21,6 +21,7 @@ pub mod paths;
 pub mod properties;
 pub mod registry;
 pub mod relay;
+pub mod scale;
 pub mod scenario;
 mod sessions;
 mod spread;

@@ -7,6 +7,7 @@
 mod episodes;
 mod files;
 mod prompt;
+mod traffic;
 mod witness;
 mod world;
 
@@ -14,8 +15,8 @@ use plexus_base::NodeId;
 use plexus_membership::protocol::Profile;
 use plexus_sim::Random;
 
-pub use self::prompt::Prompt;
 use self::{episodes::Episode, world::World};
+pub use self::{prompt::Prompt, traffic::Traffic};
 use crate::failure::Broken;
 
 /// Breaks what the protocol counts on, so that a property must not hold: it is shown that it is looked at.

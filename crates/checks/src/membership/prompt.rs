@@ -84,7 +84,7 @@ impl Membership {
         Ok(Prompt { first, death, join, leave, again })
     }
 
-    fn all_start(&mut self) -> Result<u64, Broken> {
+    pub(super) fn all_start(&mut self) -> Result<u64, Broken> {
         for node in 0..self.nodes() {
             let after = self.random.below(TOGETHER);
             self.world.engine.schedule(after, None, Ev::Start(node));
@@ -100,14 +100,14 @@ impl Membership {
     }
 
     /// Turns and reports come at any moment of a heartbeat.
-    fn rest_a_while(&mut self) -> Result<(), Broken> {
+    pub(super) fn rest_a_while(&mut self) -> Result<(), Broken> {
         let heartbeat = self.world.profile.heartbeat.0;
         let rest = self.random.between(5 * heartbeat, 6 * heartbeat);
         self.run(rest)
     }
 
     /// How long it takes until these act, and all in one view with nobody else.
-    fn until(&mut self, members: NodeSet) -> Result<u64, Broken> {
+    pub(super) fn until(&mut self, members: NodeSet) -> Result<u64, Broken> {
         let began = self.now();
         while self.now() - began < PATIENCE {
             let apart = self.world.witness.acting(self.now()).any(|(_, view)| view.members() != members);

@@ -122,6 +122,9 @@ pub(super) struct World {
     pub(super) sabotage: Option<Sabotage>,
     /// Opened views.
     pub(super) opened: u64,
+    /// Reports sent, one for each receiver, and turns begun.
+    pub(super) sent: u64,
+    pub(super) turns: u64,
     actions: Vec<Action>,
 }
 
@@ -176,6 +179,8 @@ impl World {
             steady: false,
             sabotage,
             opened: 0,
+            sent: 0,
+            turns: 0,
             actions: Vec::new(),
         }
     }
@@ -332,6 +337,7 @@ impl World {
             Action::Send { to, report } => {
                 let nodes = self.nodes.len();
                 for to in to.iter().map(NodeId::index).filter(|to| *to < nodes) {
+                    self.sent += 1;
                     if !self.cut[node][to] && !self.engine.random.permille(self.loss_permille) {
                         let after = self.delay();
                         let report = Arc::clone(&report);
@@ -339,7 +345,10 @@ impl World {
                     }
                 }
             }
-            Action::Turn { file, writes } => self.begin(node, file.id, writes),
+            Action::Turn { file, writes } => {
+                self.turns += 1;
+                self.begin(node, file.id, writes);
+            }
             Action::Wake(at) => {
                 let one = &mut self.nodes[node];
                 one.version += 1;

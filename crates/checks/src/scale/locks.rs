@@ -1,0 +1,171 @@
+//! The lock manager of clusters of any size: every message counted, by the code that nodes run.
+
+use std::collections::VecDeque;
+
+use plexus_base::{Epoch, Incarnation, Nanos, NodeId, WorkerId};
+use plexus_locks::protocol::{
+    Action, Config, Event, LockId, Members, Message, Mode, Name, Owner, Patience, Shard, Want,
+};
+
+/// Locks that each node holds when the members change.
+pub const HELD: u64 = 1_000;
+
+/// What was said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Said {
+    /// Messages between nodes.
+    pub messages: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Of messages of which one is the answer to the other, the longest row.
+    pub trips: u64,
+}
+
+/// What the locks of a cluster cost it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Traffic {
+    /// To take [`HELD`] locks on every node and give them up, each its own.
+    pub locks: Said,
+    /// A node's death, from the view without it to the last that opens; every node holds [`HELD`].
+    pub death: Said,
+    /// Its next life, the same way.
+    pub join: Said,
+}
+
+/// A message under way: the length of its row, from, to.
+type UnderWay = (u64, usize, usize, Message);
+
+struct Cluster {
+    shards: Vec<Option<Shard>>,
+    lives: Vec<Incarnation>,
+    under_way: VecDeque<UnderWay>,
+    next: u64,
+    granted: u64,
+    opened: u64,
+    said: Said,
+}
+
+/// Counts it for so many nodes.
+///
+/// # Panics
+/// What is asked for is not granted, or a view does not open: nothing fails here.
+#[must_use]
+pub fn traffic(nodes: usize) -> Traffic {
+    let mut cluster = Cluster {
+        shards: (0..nodes).map(|_| None).collect(),
+        lives: vec![Incarnation(1); nodes],
+        under_way: VecDeque::new(),
+        next: 0,
+        granted: 0,
+        opened: 0,
+        said: Said::default(),
+    };
+    cluster.view(1, nodes);
+    cluster.lock_all();
+    cluster.unlock_all();
+    let locks = cluster.said();
+    cluster.lock_all();
+    cluster.said();
+    cluster.shards[nodes - 1] = None;
+    cluster.view(2, nodes - 1);
+    let death = cluster.said();
+    cluster.lives[nodes - 1] = Incarnation(2);
+    cluster.view(3, nodes);
+    Traffic { locks, death, join: cluster.said() }
+}
+
+impl Cluster {
+    fn said(&mut self) -> Said {
+        std::mem::take(&mut self.said)
+    }
+
+    /// The first `count` nodes are the members.
+    fn view(&mut self, epoch: u32, count: usize) {
+        let members = (0..count).map(|node| (NodeId(node as u8), self.lives[node])).collect();
+        let view = Members { epoch: Epoch(epoch), members };
+        self.opened = 0;
+        for node in 0..count {
+            if self.shards[node].is_some() {
+                self.handle(0, node, Event::View(view.clone()));
+                continue;
+            }
+            let config = Config {
+                me: NodeId(node as u8),
+                life: self.lives[node],
+                worker: WorkerId(0),
+                workers: 1,
+                deadlock_ns: u64::MAX / 2,
+                waiting_max: 1,
+                locks_max: usize::MAX,
+            };
+            let mut actions = Vec::new();
+            self.shards[node] = Some(Shard::new(config, view.clone(), &mut actions));
+            self.act(0, node, actions);
+        }
+        self.settle();
+        assert_eq!(self.opened, count as u64, "all open");
+    }
+
+    fn lock_all(&mut self) {
+        let nodes = self.shards.len();
+        self.granted = 0;
+        for (node, number) in (0..nodes).flat_map(|node| (0..HELD).map(move |number| (node, number))) {
+            self.next += 1;
+            let lock = LockId(self.next);
+            let name = Name::new(format!("scale/{node}/{number}").as_bytes()).expect("a name");
+            let (owner, mode, patience) = (Owner(1), Mode::EX, Patience::Forever);
+            self.handle(
+                0,
+                node,
+                Event::Lock(Want { lock, owner, born: 0, name, mode, patience, notify: false }),
+            );
+        }
+        self.settle();
+        assert_eq!(self.granted, nodes as u64 * HELD, "all are granted");
+    }
+
+    fn unlock_all(&mut self) {
+        for node in 0..self.shards.len() {
+            let held: Vec<LockId> =
+                self.shards[node].iter().flat_map(Shard::locks).map(|(lock, _)| lock).collect();
+            for lock in held {
+                self.handle(0, node, Event::Unlock { lock, value: None });
+            }
+        }
+        self.settle();
+    }
+
+    /// Delivers all that is under way, row by row.
+    fn settle(&mut self) {
+        while let Some((row, from, to, message)) = self.under_way.pop_front() {
+            self.said.trips = self.said.trips.max(row);
+            let from_life = self.lives[from];
+            self.handle(row, to, Event::Message { from: NodeId(from as u8), life: from_life, message });
+        }
+    }
+
+    fn handle(&mut self, row: u64, node: usize, event: Event) {
+        let mut actions = Vec::new();
+        if let Some(shard) = &mut self.shards[node] {
+            shard.handle(Nanos(1), event, &mut actions);
+        }
+        self.act(row, node, actions);
+    }
+
+    fn act(&mut self, row: u64, node: usize, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Send { to, message } => {
+                    self.said.messages += 1;
+                    self.said.bytes += message.encode().len() as u64;
+                    self.under_way.push_back((row + 1, node, to.index(), message));
+                }
+                Action::Granted { .. } => self.granted += 1,
+                Action::Open { .. } => self.opened += 1,
+                Action::Tell { .. } | Action::Blocking { .. } => {}
+                Action::Refused { why, .. } => panic!("refused: {why:?}"),
+                Action::Fault { from, what } => panic!("{from}: {what}"),
+            }
+        }
+    }
+}
