@@ -7,6 +7,7 @@ use std::{
     path::Path,
 };
 
+use plexus_base::Incarnation;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Serialize, de::DeserializeOwned};
 use tempfile::NamedTempFile;
@@ -88,22 +89,46 @@ pub(crate) struct Holder {
     pub(crate) incarnation: u64,
 }
 
+/// What a look at a lock shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Look {
+    /// There is no such file.
+    Missing,
+    /// Nobody has it; who had it last.
+    Free(Option<Holder>),
+    /// Somebody has it; who, if they have signed.
+    Held(Option<Holder>),
+}
+
+impl Look {
+    /// Whether it proves that a life is over: it had this file, and has let go of it, or a later life has come to it. A file that
+    /// is gone, or that the life never signed, says nothing: the life may have another, on another machine or one that was removed.
+    pub(crate) fn proves_end_of(self, life: Incarnation) -> bool {
+        match self {
+            Self::Free(Some(last)) => last.incarnation >= life.0,
+            Self::Held(Some(holder)) => holder.incarnation > life.0,
+            Self::Missing | Self::Free(None) | Self::Held(None) => false,
+        }
+    }
+}
+
 impl Lock {
-    /// Takes the lock and signs it, or says who has it (if they have signed).
+    /// Takes the lock and signs it, or says who has it (if they have signed). Who only [looks](Lock::look) does not count.
     ///
     /// # Errors
     /// The system's.
     pub(crate) fn try_take(path: &Path, incarnation: u64) -> io::Result<Result<Self, Option<Holder>>> {
         let mut file = open(path)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {
-                file.set_len(0)?;
-                writeln!(file, "{} {incarnation}", std::process::id())?;
-                Ok(Ok(Self(file)))
+        while !has_taken(&file, FlockOperation::NonBlockingLockExclusive)? {
+            // Who has it keeps out those who look as well.
+            if !has_taken(&file, FlockOperation::NonBlockingLockShared)? {
+                return Ok(Err(signed(&mut file)?));
             }
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(Err(signed(&mut file)?)),
-            Err(error) => Err(error.into()),
+            std::thread::yield_now();
         }
+        file.set_len(0)?;
+        writeln!(file, "{} {incarnation}", std::process::id())?;
+        Ok(Ok(Self(file)))
     }
 
     /// Who holds the lock at `path`, or did last.
@@ -127,21 +152,27 @@ impl Lock {
         Ok(Self(file))
     }
 
-    /// Who holds the lock at `path`. Takes it for a moment to find out, so those who only try must be kept
-    /// out by other means.
+    /// Whether somebody holds the lock at `path`, and who. To find out, it is shared for a moment with others who look.
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn holder(path: &Path) -> io::Result<Option<Holder>> {
+    pub(crate) fn look(path: &Path) -> io::Result<Look> {
         let mut file = match File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Look::Missing),
             file => file?,
         };
-        match flock(&file, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => Ok(None),
-            Err(rustix::io::Errno::WOULDBLOCK) => signed(&mut file),
-            Err(error) => Err(error.into()),
+        match has_taken(&file, FlockOperation::NonBlockingLockShared)? {
+            true => Ok(Look::Free(signed(&mut file)?)),
+            false => Ok(Look::Held(signed(&mut file)?)),
         }
+    }
+}
+
+fn has_taken(file: &File, how: FlockOperation) -> io::Result<bool> {
+    match flock(file, how) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -162,20 +193,62 @@ fn open(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        sync::atomic::{AtomicBool, Ordering::Relaxed},
+        thread,
+    };
+
     use super::*;
 
     #[test]
     fn a_lock_has_one_holder_who_can_be_named() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
-        assert_eq!(Lock::holder(&path).unwrap(), None);
+        assert_eq!(Lock::look(&path).unwrap(), Look::Missing);
         let lock = Lock::try_take(&path, 7).unwrap().unwrap();
         let me = Some(Holder { pid: std::process::id(), incarnation: 7 });
-        assert_eq!(Lock::holder(&path).unwrap(), me);
+        assert_eq!(Lock::look(&path).unwrap(), Look::Held(me));
         assert_eq!(Lock::try_take(&path, 8).unwrap().unwrap_err(), me);
         drop(lock);
-        assert_eq!(Lock::holder(&path).unwrap(), None);
+        assert_eq!(Lock::look(&path).unwrap(), Look::Free(me));
         assert!(Lock::try_take(&path, 9).unwrap().is_ok());
+    }
+
+    #[test]
+    fn a_life_is_over_when_it_has_let_go_of_a_lock_that_it_had() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let over = |life| Lock::look(&path).unwrap().proves_end_of(Incarnation(life));
+        assert!(!over(7), "nobody has ever seen it here");
+        let lock = Lock::try_take(&path, 7).unwrap().unwrap();
+        assert!(over(6) && !over(7) && !over(8));
+        std::fs::remove_file(&path).unwrap();
+        assert!(!over(7), "it lives, though its file was removed");
+        std::fs::write(&path, "").unwrap();
+        assert!(!over(7), "nor does an empty file say anything");
+        std::fs::write(&path, "1 6").unwrap();
+        assert!(over(6) && !over(7), "nor one that an earlier life had");
+        drop(lock);
+        drop(Lock::try_take(&path, 8).unwrap().unwrap());
+        assert!(over(7) && over(8) && !over(9));
+    }
+
+    #[test]
+    fn who_looks_at_a_lock_keeps_nobody_from_taking_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        drop(Lock::try_take(&path, 1).unwrap().unwrap());
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    Lock::look(&path).unwrap();
+                }
+            });
+            let takes: Vec<_> = (2..5_000).map(|life| Lock::try_take(&path, life).unwrap().err()).collect();
+            is_over.store(true, Relaxed);
+            assert!(takes.iter().all(Option::is_none), "{:?}", takes.iter().flatten().next());
+        });
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod control;
 pub mod create;
 pub mod down;
 mod durable;
+mod fence;
 pub mod janitor;
 pub mod keys;
 pub mod launch;
@@ -32,6 +33,7 @@ mod shards;
 mod socket;
 pub mod state;
 pub mod temporary;
+mod vitals;
 mod watcher;
 pub mod wishes;
 

@@ -4,45 +4,27 @@
 //! send. Who comes is let in as soon as that is decided, so that its links stand when the view opens.
 
 use std::{
-    process::{Command, Stdio},
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::{Duration, Instant},
 };
 
-use plexus_base::{Epoch, Incarnation, Nanos, NodeId, WorkerId, clock};
+use plexus_base::{Epoch, Incarnation, NodeId, WorkerId, clock};
 use plexus_interconnect::mesh::Mesh;
 use plexus_membership::{
     partitions::Members,
-    protocol::View,
+    protocol::{LAST_WORDS, View},
     runtime::{End, Guest, Membership, Proof, Transition},
 };
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::Signal;
 
 use crate::{
     config::Config,
-    durable::Lock,
+    fence::Fence,
     life::Life,
     service::{NodeService, NodeTask, Workers},
     state::Recorder,
+    vitals::Vitals,
 };
-
-/// How often each worker is asked for a sign of life.
-const PULSE_EVERY: Nanos = Nanos::from_ms(300);
-
-/// How long one may owe it before the node stops vouching for itself: longer than a worker is ever busy with one thing.
-const PULSE_WITHIN: Nanos = Nanos::from_ms(2_000);
-
-/// How long the end of a process that was killed is waited for.
-const DEATH_WITHIN: Duration = Duration::from_secs(10);
-
-/// How often it is looked whether it has ended.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
-
-/// How long a fence command may take.
-const FENCE_WITHIN: Duration = Duration::from_secs(60);
 
 /// What a node does when it must stop at once; does not return where the process is its own.
 pub type Die = Arc<dyn Fn(&str) + Send + Sync>;
@@ -57,6 +39,7 @@ pub(crate) struct Member {
     workers: Arc<Workers>,
     mesh: Mutex<Weak<Mesh<NodeService>>>,
     membership: OnceLock<Weak<Membership>>,
+    fence: Fence,
     vitals: Vitals,
     views: Mutex<Views>,
     changed: Condvar,
@@ -67,9 +50,30 @@ pub(crate) struct Member {
 struct Views {
     decided: Option<Arc<View>>,
     opened: Option<Arc<View>>,
-    /// How many workers are whole again, in which view.
-    rebuilt: (Epoch, u8),
+    rebuilt: Rebuilt,
     ended: Option<String>,
+}
+
+/// How many workers are whole again, in which view.
+struct Rebuilt {
+    epoch: Epoch,
+    workers: u8,
+}
+
+impl Rebuilt {
+    const NONE: Self = Self { epoch: Epoch(0), workers: 0 };
+
+    /// One more is; how many that makes. What comes late from a view before does not count.
+    fn one_more(&mut self, epoch: Epoch) -> Option<u8> {
+        if epoch < self.epoch {
+            return None;
+        }
+        if epoch > self.epoch {
+            *self = Self { epoch, workers: 0 };
+        }
+        self.workers += 1;
+        Some(self.workers)
+    }
 }
 
 impl Member {
@@ -82,7 +86,7 @@ impl Member {
         workers: Arc<Workers>,
         die: Die,
     ) -> Self {
-        let vitals = Vitals::new(config.workers);
+        let (fence, vitals) = (Fence::new(Arc::clone(&config), me), Vitals::new(config.workers));
         Self {
             config,
             me,
@@ -92,8 +96,9 @@ impl Member {
             workers,
             mesh: Mutex::default(),
             membership: OnceLock::new(),
+            fence,
             vitals,
-            views: Mutex::new(Views { decided: None, opened: None, rebuilt: (Epoch(0), 0), ended: None }),
+            views: Mutex::new(Views { decided: None, opened: None, rebuilt: Rebuilt::NONE, ended: None }),
             changed: Condvar::new(),
             die,
         }
@@ -121,7 +126,7 @@ impl Member {
             let Some(life) = view.life(node) else { continue };
             let is_over = match node == self.me {
                 true => life != self.incarnation,
-                false => self.is_dead(node, life),
+                false => self.fence.is_over(node, life),
             };
             if is_over {
                 membership.dead(node, life);
@@ -131,13 +136,7 @@ impl Member {
 
     /// A worker has its cache and locks whole again in a view.
     pub(crate) fn rebuilt(&self, epoch: Epoch) {
-        let mut views = self.views();
-        if views.rebuilt.0 != epoch {
-            views.rebuilt = (epoch, 0);
-        }
-        views.rebuilt.1 += 1;
-        let all = views.rebuilt.1 == self.config.workers;
-        drop(views);
+        let all = self.views().rebuilt.one_more(epoch) == Some(self.config.workers);
         if let Some(membership) = self.membership.get().and_then(Weak::upgrade).filter(|_| all) {
             membership.rebuilt(epoch);
         }
@@ -195,89 +194,14 @@ impl Member {
         self.config.nodes.get(node.index()).map_or_else(|| node.to_string(), |node| node.name.clone())
     }
 
-    /// How a life of `node` is proved to be over: in the words of `plexus status`.
-    pub(crate) fn fencing(&self, node: NodeId) -> &'static str {
-        match self.config.nodes.get(node.index()) {
-            Some(other) if other.host == self.config.nodes[self.me.index()].host => "kill",
-            Some(other) if !other.fence.is_empty() => "agent",
-            _ => "lease only",
-        }
+    /// What this node can prove of others.
+    pub(crate) fn fence(&self) -> &Fence {
+        &self.fence
     }
 
-    /// Whether the process of this life of a node of the same host is proved to be over: it has let go of its lock, which no process does before
-    /// everything that it had begun at the disks is done.
-    pub(crate) fn is_dead(&self, node: NodeId, life: Incarnation) -> bool {
-        let Some(path) = self.lock_of(node) else { return false };
-        match Lock::holder(&path) {
-            Ok(None) => true,
-            Ok(Some(holder)) => holder.incarnation != life.0,
-            Err(_) => false,
-        }
-    }
-
-    /// The lock of a node of this host.
-    fn lock_of(&self, node: NodeId) -> Option<std::path::PathBuf> {
-        (self.fencing(node) == "kill").then(|| self.config.dir.lock(&self.config.nodes[node.index()].name))
-    }
-
-    /// Kills the process of a node of this host and awaits its end.
-    fn kill(&self, node: NodeId, life: Incarnation) -> Option<Proof> {
-        let path = self.lock_of(node)?;
-        let holder = Lock::holder(&path).ok()?;
-        let Some(holder) = holder.filter(|holder| holder.incarnation == life.0) else {
-            return Some(Proof::Killed);
-        };
-        // Nodes of a test may share a process: such a one ends by itself.
-        if holder.pid != std::process::id() {
-            let pidfd = pidfd_open(Pid::from_raw(i32::try_from(holder.pid).ok()?)?, PidfdFlags::empty());
-            // It is looked at again when it cannot be another's number any more.
-            let still = Lock::holder(&path).ok()?;
-            if let Ok(pidfd) = pidfd
-                && still == Some(holder)
-            {
-                let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-            }
-        }
-        let end = Instant::now() + DEATH_WITHIN;
-        while Instant::now() < end {
-            if self.is_dead(node, life) {
-                return Some(Proof::Killed);
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-        None
-    }
-
-    /// Has the node's fence command prove it.
-    fn agent(&self, node: NodeId, life: Incarnation) -> Option<Proof> {
-        let words = &self.config.nodes.get(node.index())?.fence;
-        let name = self.name(node);
-        let mut command = Command::new(words.first()?);
-        command.args(&words[1..]).env("PLEXUS_NODE", &name).env("PLEXUS_LIFE", life.0.to_string());
-        let mut child = match command.stdin(Stdio::null()).spawn() {
-            Ok(child) => child,
-            Err(error) => {
-                tracing::error!("{name}: its fence command {}: {error}", words[0]);
-                return None;
-            }
-        };
-        let end = Instant::now() + FENCE_WITHIN;
-        loop {
-            match child.try_wait() {
-                Ok(Some(status)) if status.success() => return Some(Proof::Off),
-                Ok(Some(status)) => {
-                    tracing::error!("{name}: its fence command ended with {status}: its lease is waited for");
-                    return None;
-                }
-                Ok(None) if Instant::now() < end => std::thread::sleep(LOOK_EVERY * 10),
-                Ok(None) | Err(_) => {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                    tracing::error!("{name}: its fence command takes more than {} s", FENCE_WITHIN.as_secs());
-                    return None;
-                }
-            }
-        }
+    /// A worker has taken up what shows that it lives.
+    pub(crate) fn pulse(&self, worker: WorkerId) {
+        self.vitals.given(worker);
     }
 }
 
@@ -327,7 +251,7 @@ impl Guest for Member {
     }
 
     fn fence(&self, node: NodeId, life: Incarnation) -> Option<Proof> {
-        let proof = self.kill(node, life).or_else(|| self.agent(node, life));
+        let proof = self.fence.end(node, life);
         match proof {
             Some(proof) => {
                 tracing::info!(life = life.0, "{} is proved to be over ({proof:?})", self.name(node))
@@ -342,7 +266,9 @@ impl Guest for Member {
     }
 
     fn is_well(&self) -> bool {
-        self.vitals.are_good(&self.workers)
+        // Before there are workers nothing is promised.
+        let Some(workers) = self.workers.started() else { return true };
+        self.vitals.are_good(clock::now(), |worker| workers[worker.index()].offer(NodeTask::Pulse))
     }
 
     fn end(&self, why: End) {
@@ -358,56 +284,27 @@ impl Guest for Member {
     }
 }
 
-/// The signs of life of the workers: each is handed a task now and then, and must have taken it up in time.
-struct Vitals(Vec<Vital>);
-
-#[derive(Default)]
-struct Vital {
-    /// When the last task was handed in; 0: the worker has taken it up.
-    owed_since: AtomicU64,
-    /// When the next may be.
-    next: AtomicU64,
-}
-
-impl Vitals {
-    fn new(workers: u8) -> Self {
-        Self((0..workers).map(|_| Vital::default()).collect())
-    }
-
-    fn are_good(&self, workers: &Workers) -> bool {
-        let now = clock::now();
-        // Before there are workers nothing is promised.
-        let Some(workers) = workers.started() else { return true };
-        self.0.iter().zip(workers).all(|(vital, worker)| {
-            let owed = vital.owed_since.load(Relaxed);
-            if owed != 0 {
-                return now.since(Nanos(owed)) < PULSE_WITHIN;
-            }
-            if now.0 >= vital.next.load(Relaxed) {
-                vital.next.store((now + PULSE_EVERY).0, Relaxed);
-                vital.owed_since.store(now.0, Relaxed);
-                // Where there is no room, its turn is owed all the same.
-                worker.offer(NodeTask::Pulse);
-            }
-            true
-        })
-    }
-}
-
-impl Member {
-    /// A worker has taken its task up.
-    pub(crate) fn pulse(&self, worker: WorkerId) {
-        self.vitals.0[worker.index()].owed_since.store(0, Relaxed);
-    }
-}
-
 /// The end of a process that was put out: in its log, and at once.
 pub fn end_process(why: &str) {
     // Whoever reads what is written to may be stopped as well.
     std::thread::spawn(|| {
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(LAST_WORDS.into());
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
     });
     tracing::error!("{why}");
     std::process::exit(3);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_word_of_an_older_view_does_not_undo_what_is_rebuilt() {
+        let mut rebuilt = Rebuilt::NONE;
+        assert_eq!(rebuilt.one_more(Epoch(3)), Some(1));
+        assert_eq!(rebuilt.one_more(Epoch(4)), Some(1));
+        assert_eq!(rebuilt.one_more(Epoch(3)), None);
+        assert_eq!(rebuilt.one_more(Epoch(4)), Some(2));
+    }
 }

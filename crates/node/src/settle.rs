@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     blocks::Blocks,
     config::{Config, NodeConfig},
-    durable::{self, Lock},
+    durable::{self, Lock, Look},
     state::{self, Phase, Record, StateError},
 };
 
@@ -143,7 +143,8 @@ fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Every look at a node's lock, and every taking of one, happens under this.
+/// Every taking of a node's lock happens under this, and so does every look by which a run is settled. Nodes that run look
+/// at the locks of others as they please.
 fn lock(config: &Config) -> Result<Lock, StateError> {
     let path = config.dir.settle_lock();
     Lock::take(&path).map_err(StateError::io("locking", path))
@@ -157,9 +158,11 @@ fn settle_locked(config: &Config) -> Result<Settled, StateError> {
             && record.run == before.run
         {
             let path = config.dir.lock(&node.name);
-            let holder = Lock::holder(&path).map_err(StateError::io("looking at the lock", path))?;
+            let look = Lock::look(&path).map_err(StateError::io("looking at the lock", path))?;
             // Another incarnation is a node that starts: it is not in this run.
-            if holder.is_some_and(|holder| holder.incarnation == record.incarnation) {
+            if let Look::Held(Some(holder)) = look
+                && holder.incarnation == record.incarnation
+            {
                 return Ok(before);
             }
             records.insert(NodeId(index as u8), record);

@@ -48,7 +48,7 @@ impl Watcher {
     fn lost(&self, peer: NodeId, life: Incarnation) {
         let Some(mesh) = self.mesh.upgrade() else { return };
         mesh.forget(peer, life);
-        match self.member.is_dead(peer, life) {
+        match self.member.fence().is_over(peer, life) {
             true => self.membership.dead(peer, life),
             false => self.membership.lost(peer, life),
         }

@@ -15,7 +15,7 @@ mod view;
 pub use files::Writes;
 pub use member::{Action, Event, Failed, Member, Reason, Refused, Wish};
 pub use paxos::{Paxos, Progress};
-pub use profile::{Profile, ProfileError};
+pub use profile::{LAST_WORDS, Profile, ProfileError};
 pub use record::{Ballot, Block, Contents, Place, Report};
 pub use split::Sight;
 pub use view::{FileId, MAX_FILES, Seat, View, VotingFile};

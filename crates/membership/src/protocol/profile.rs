@@ -13,6 +13,12 @@ use plexus_base::Nanos;
 /// No time of a profile is longer.
 const LONGEST: Nanos = Nanos::from_ms(3_600_000);
 
+/// Of its margin, a process that must end may use so much for its last words; the rest is for the end itself.
+pub const LAST_WORDS: Nanos = Nanos::from_ms(5);
+
+/// The least margin.
+const LEAST_MARGIN: Nanos = Nanos(2 * LAST_WORDS.0);
+
 /// The times of a cluster, the same on all of its nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Profile {
@@ -70,7 +76,7 @@ pub enum ProfileError {
         longest: Nanos,
     },
     /// The process would have no time to end.
-    #[error("a kill margin of {kill_margin} is too short; take at least 10ms")]
+    #[error("a kill margin of {kill_margin} is too short; take at least {LEAST_MARGIN}")]
     Margin {
         /// As configured.
         kill_margin: Nanos,
@@ -120,7 +126,7 @@ impl Profile {
         if longest > LONGEST {
             return Err(ProfileError::Long { longest });
         }
-        if kill_margin < Nanos::from_ms(10) {
+        if kill_margin < LEAST_MARGIN {
             return Err(ProfileError::Margin { kill_margin });
         }
         Ok(())
@@ -196,7 +202,10 @@ mod tests {
             (Profile { lease: Nanos::from_ms(399), ..good }, "a lease of 399ms does not outlast"),
             (Profile { evict: Nanos::from_ms(899), ..good }, "nodes are evicted after 899ms, before"),
             (Profile { drift_ppm: 100_001, ..good }, "clocks that differ by 100001"),
-            (Profile { kill_margin: Nanos::from_ms(9), ..good }, "a kill margin of 9ms"),
+            (
+                Profile { kill_margin: Nanos::from_ms(9), ..good },
+                "a kill margin of 9ms is too short; take at least 10ms",
+            ),
             (Profile { kill_margin: Nanos(u64::MAX), ..good }, "18446744073.709551615s is too long"),
             (Profile { evict: Nanos::from_ms(3_600_001), ..good }, "3600.001s is too long"),
         ];

@@ -92,7 +92,7 @@ impl Body {
                 name: node.name.clone(),
                 rail: (!used.is_empty()).then(|| used.join("+")),
                 problem: problems.get(&id).cloned(),
-                fencing: self.member.fencing(id).into(),
+                fencing: self.member.fence().kind(id).to_string(),
             }
         });
         let opened = self.member.opened();
