@@ -14,6 +14,7 @@
 //! | `pair.rs` | what is known of a peer, when to try again; pure |
 //! | `common.rs` | that, shared by all who connect |
 //! | `network.rs`, `line.rs`, `door.rs`, `calls.rs`, `tcp.rs` | TCP: one thread that waits for no single connection |
+//! | `threads.rs` | the threads of a mesh |
 //! | `warned.rs` | that nobody from outside fills the log |
 //! | `ofi.rs` | libfabric: what a TCP rail proved and carries becomes a rail of the other kind |
 //! | `shm.rs` | shared memory: descriptors passed over a local socket |
@@ -34,6 +35,7 @@ mod pair;
 mod shm;
 mod spans;
 mod tcp;
+mod threads;
 mod warned;
 
 use std::{
@@ -41,7 +43,7 @@ use std::{
     io,
     net::SocketAddr,
     os::fd::OwnedFd,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -54,15 +56,14 @@ use self::{
     network::Network,
     pair::Standing,
     shm::Local,
+    threads::Threads,
 };
 pub use self::{
     hello::Refusal,
     keys::{KEY, Key, KeySource},
     pair::{Admission, MAX_SLOTS},
 };
-use crate::{
-    Events, LinkEvent, LinkInfo, LinkSettings, RailReport, Service, Worker, WorkerParts, sync::lock,
-};
+use crate::{Events, LinkEvent, LinkInfo, LinkSettings, RailReport, Service, Worker, WorkerParts};
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(2);
@@ -158,7 +159,7 @@ pub struct Mesh<S: Service> {
     local: Arc<Local>,
     /// Ends the thread that meets local peers.
     stopped: Arc<Event>,
-    threads: Mutex<Vec<thread::JoinHandle<()>>>,
+    threads: Threads,
 }
 
 impl<S: Service> Mesh<S> {
@@ -227,7 +228,7 @@ impl<S: Service> Mesh<S> {
             common,
             workers,
             stopped: Arc::new(event()?),
-            threads: Mutex::default(),
+            threads: Threads::default(),
         });
         // Threads that run already must not outlive a mesh that nobody has.
         mesh.start_threads(network, local_listener, Arc::new(placed)).inspect_err(|_| mesh.stop())?;
@@ -362,21 +363,12 @@ impl<S: Service> Mesh<S> {
         self.common.stop();
         self.stopped.signal();
         self.workers.iter().for_each(Worker::stop);
-        for handle in std::mem::take(&mut *lock(&self.threads)) {
-            if handle.thread().id() != thread::current().id() {
-                let _ = handle.join();
-            }
-        }
+        self.threads.join();
         self.local.end();
     }
 
     fn spawn(&self, name: String, run: impl FnOnce() + Send + 'static) -> Result<(), MeshError> {
-        let handle = thread::Builder::new()
-            .name(name)
-            .spawn(run)
-            .map_err(|error| MeshError::System { what: "start a thread", error })?;
-        lock(&self.threads).push(handle);
-        Ok(())
+        self.threads.start(name, run).map_err(|error| MeshError::System { what: "start a thread", error })
     }
 }
 
