@@ -141,7 +141,11 @@ impl Group {
                 Happened::Failed(failed, who) if failed == barrier => return Err(GroupError::Failed(who)),
                 Happened::Refused(why) => return Err(why.into()),
                 other if self.unread.len() < MOST_UNREAD => self.unread.push_back(other),
-                _ => return Err(GroupError::Over),
+                _ => {
+                    // As one that is put out for what it has not read.
+                    self.goes(true);
+                    return Err(GroupError::Over);
+                }
             }
         }
     }

@@ -1,30 +1,38 @@
 //! Threads of two nodes in one group, over desks that are joined by hand.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{Arc, Condvar, Mutex},
     time::Duration,
 };
 
 use plexus_base::{Epoch, Incarnation, NodeId};
 
 use super::{
-    GroupError, GroupTask, Groups, MOST_UNREAD, Port,
+    Group, GroupError, GroupTask, Groups, MOST_UNREAD, Port,
     desk::Desk,
-    protocol::{self, Happened, Name},
+    protocol::{self, Deed, Happened, Name},
 };
 use crate::protocol::partitions::Members;
 
 /// Two nodes; whoever hands a task in sees to it that all that comes of it is done.
-struct Pair(Mutex<[Desk; 2]>);
+struct Pair {
+    desks: Mutex<[Desk; 2]>,
+    /// How many have come to barriers.
+    arrived: Mutex<usize>,
+    comes: Condvar,
+}
 
 /// The way to one of them.
 struct Way(Arc<Pair>, usize);
 
 impl Port for Way {
     fn submit(&self, task: GroupTask) {
-        let mut desks = self.0.0.lock().expect("nobody panics");
+        let arrives = matches!(task, GroupTask::Do { deed: Deed::Arrive { .. }, .. });
+        let mut desks = self.0.desks.lock().expect("nobody panics");
         desks[self.1].task(task);
         settle(&mut desks);
+        *self.0.arrived.lock().expect("nobody panics") += usize::from(arrives);
+        self.0.comes.notify_all();
     }
 }
 
@@ -49,15 +57,22 @@ fn settle(desks: &mut [Desk; 2]) {
 
 fn pair() -> (Arc<Pair>, [Groups; 2]) {
     let desks = [0, 1].map(|node| Desk::new(life(node).0, life(node).1));
-    let pair = Arc::new(Pair(Mutex::new(desks)));
+    let pair = Pair { desks: Mutex::new(desks), arrived: Mutex::new(0), comes: Condvar::new() };
+    let pair = Arc::new(pair);
     pair.view(1, &[0, 1]);
     let groups = [0, 1].map(|node| Groups::new(Arc::new(Way(Arc::clone(&pair), node))));
     (pair, groups)
 }
 
 impl Pair {
+    /// Waits until so many have come to barriers.
+    fn wait_arrived(&self, count: usize) {
+        let arrived = self.arrived.lock().expect("nobody panics");
+        drop(self.comes.wait_while(arrived, |arrived| *arrived < count).expect("nobody panics"));
+    }
+
     fn view(&self, epoch: u32, nodes: &[usize]) {
-        let mut desks = self.0.lock().expect("nobody panics");
+        let mut desks = self.desks.lock().expect("nobody panics");
         let view = Members { epoch: Epoch(epoch), members: nodes.iter().map(|node| life(*node)).collect() };
         nodes.iter().for_each(|node| desks[*node].view(&view));
         settle(&mut desks);
@@ -107,6 +122,7 @@ fn who_dies_is_waited_for_no_longer_and_nor_is_who_was_at_a_node_that_is_gone() 
         a.barrier(name("here"), false).expect("nobody else is left");
         a
     });
+    pair.wait_arrived(1);
     drop(b);
     let mut a = waits.join().expect("it does not panic");
     let stays = one.join(name("g")).expect("a member");
@@ -133,10 +149,34 @@ fn who_does_not_read_is_put_out() {
 }
 
 #[test]
+fn who_has_too_much_unread_at_a_barrier_is_put_out() {
+    let (pair, [zero, one]) = pair();
+    let mut sleeps = zero.join(name("g")).expect("a member");
+    let mut reads = one.join(name("g")).expect("a member");
+    let said = |reads: &mut Group, count: usize| {
+        for _ in 0..count {
+            reads.send(b"again").expect("taken");
+            while reads.next_within(Duration::ZERO).expect("a member").is_some() {}
+        }
+    };
+    said(&mut reads, MOST_UNREAD / 2);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| reads.barrier(name("first"), false).expect("both come"));
+        pair.wait_arrived(1);
+        sleeps.barrier(name("first"), false).expect("both have come");
+        waits.join().expect("it does not panic");
+    });
+    said(&mut reads, MOST_UNREAD / 2);
+    assert_eq!(sleeps.barrier(name("second"), false), Err(GroupError::Over));
+    let told: Vec<_> = std::iter::from_fn(|| reads.next_within(Duration::ZERO).expect("a member")).collect();
+    assert!(matches!(told.last(), Some(Happened::View { members, .. }) if members.len() == 1), "{told:?}");
+}
+
+#[test]
 fn a_node_that_stops_ends_its_members() {
     let (pair, [zero, _]) = pair();
     let mut member = zero.join(name("g")).expect("a member");
-    pair.0.lock().expect("nobody panics")[0].stop();
+    pair.desks.lock().expect("nobody panics")[0].stop();
     assert!(matches!(member.next_event(), Ok(Happened::View { .. })));
     assert_eq!(member.next_event(), Err(GroupError::Over));
     assert!(matches!(zero.join(name("g")), Err(GroupError::Over)));
