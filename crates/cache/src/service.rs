@@ -132,6 +132,8 @@ pub struct CacheService {
     leaves: Vec<mpsc::Sender<()>>,
     /// Members change.
     views: Option<Views>,
+    /// Who sent what no member sends.
+    fault: Option<NodeId>,
     /// Nothing more is given away, because of this node.
     stopped_by: Option<NodeId>,
     peers: NodeSet,
@@ -178,6 +180,7 @@ impl CacheService {
             reports: Vec::new(),
             leaves: Vec::new(),
             views,
+            fault: None,
             stopped_by: None,
             peers,
             awaited: peers,
@@ -198,7 +201,7 @@ impl CacheService {
             Ok(decoded) => self.handle(net, Event::Message { from: message.from, message: decoded }),
             Err(error) => {
                 tracing::error!(from = %message.from, %error, "not a cache message");
-                self.stop(net, message.from);
+                self.fault = Some(message.from);
             }
         }
     }
@@ -290,10 +293,10 @@ impl CacheService {
         }
     }
 
-    /// If nothing is granted or given here any more: because of which node.
+    /// A peer that sent what no member sends, once; what it sent was dropped.
     #[must_use]
-    pub fn stopped_by(&self) -> Option<NodeId> {
-        self.stopped_by
+    pub fn take_fault(&mut self) -> Option<NodeId> {
+        self.fault.take()
     }
 
     /// Ends the work with the disks: the last use of this service. The pool must be dropped outside of the worker,
@@ -421,7 +424,7 @@ impl CacheService {
             }
             Action::Fault { from, what } => {
                 tracing::error!(%from, "{what}: the nodes no longer agree on who holds what");
-                self.stop(net, from);
+                self.fault = Some(from);
             }
         }
     }

@@ -327,7 +327,6 @@ impl Body {
         let checkpoints = self.shards();
         let every = Duration::from_secs(u64::from(self.config.checkpoint_seconds));
         let watcher = Watcher {
-            cache: self.cache.clone(),
             mesh: Arc::downgrade(&self.mesh),
             member: self.member.clone(),
             membership: self.membership.clone(),

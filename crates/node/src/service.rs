@@ -24,9 +24,6 @@ pub(crate) enum News {
     Lost { peer: NodeId, life: Incarnation, why: Lost },
     /// A peer sent what no member sends.
     Fault { peer: NodeId },
-    /// The cache has stopped on one worker because a peer said that it stops, or what it should not; and the node that
-    /// is the cause of that.
-    Stopped { cause: NodeId },
     /// Nothing more: the node ends.
     End,
 }
@@ -56,7 +53,6 @@ pub struct NodeService {
     programs: Programs,
     member: Weak<Member>,
     news: mpsc::Sender<News>,
-    told: bool,
     /// The view whose caches and locks are being rebuilt.
     rebuilding: Option<Epoch>,
 }
@@ -80,7 +76,6 @@ impl NodeService {
             programs,
             member,
             news,
-            told: false,
             rebuilding: None,
         }
     }
@@ -99,12 +94,13 @@ impl NodeService {
         self.check();
     }
 
-    /// Whether a peer has sent what no member sends, or its cache has stopped.
+    /// Whether a peer has sent what no member sends, or the view is rebuilt.
     #[inline]
     fn check(&mut self) {
         let of_groups = self.groups.as_mut().and_then(GroupService::take_fault);
         let of_registry = self.registry.as_mut().and_then(RegistryService::take_fault);
-        if let Some(peer) = of_groups.or(of_registry).or_else(|| self.locks.take_fault()) {
+        let of_cache = self.cache.take_fault();
+        if let Some(peer) = of_groups.or(of_registry).or(of_cache).or_else(|| self.locks.take_fault()) {
             // Nobody listens any more: the node is ending.
             let _ = self.news.send(News::Fault { peer });
         }
@@ -115,11 +111,6 @@ impl NodeService {
         {
             self.rebuilding = None;
             member.rebuilt(epoch);
-        }
-        if let Some(cause) = self.cache.stopped_by()
-            && !std::mem::replace(&mut self.told, true)
-        {
-            let _ = self.news.send(News::Stopped { cause });
         }
     }
 }
@@ -186,10 +177,7 @@ impl Service for NodeService {
     fn task(&mut self, net: &mut Net, task: NodeTask) {
         match task {
             NodeTask::Cache(task) => self.cache.task(net, task),
-            NodeTask::Lock(task) => {
-                self.locks.task(net, task);
-                self.check();
-            }
+            NodeTask::Lock(task) => self.locks.task(net, task),
             NodeTask::Group(task) => {
                 if let Some(groups) = &mut self.groups {
                     groups.task(net, task);
@@ -206,6 +194,7 @@ impl Service for NodeService {
                 }
             }
         }
+        self.check();
     }
 
     fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {

@@ -3,7 +3,6 @@
 use std::sync::{Arc, Weak, mpsc};
 
 use plexus_base::{Incarnation, NodeId};
-use plexus_cache::Cache;
 use plexus_interconnect::mesh::Mesh;
 use plexus_membership::runtime::Membership;
 
@@ -14,7 +13,6 @@ use crate::{
 
 /// Waits for such news.
 pub(crate) struct Watcher {
-    pub(crate) cache: Cache,
     pub(crate) mesh: Weak<Mesh<NodeService>>,
     pub(crate) member: Arc<Member>,
     pub(crate) membership: Arc<Membership>,
@@ -34,11 +32,6 @@ impl Watcher {
                     if let Some(life) = self.member.opened().and_then(|view| view.life(peer)) {
                         self.lost(peer, life);
                     }
-                }
-                News::Stopped { cause } => {
-                    let why = format!("the cache cannot go on because of {}", self.member.name(cause));
-                    self.cache.stopped(why.clone());
-                    self.member.die(&why);
                 }
             }
         }

@@ -9,10 +9,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_base::{BlockId, NodeId, Waiting};
-use plexus_cache::CacheError;
+use plexus_base::{BlockId, Epoch, NodeId, Waiting};
+use plexus_cache::{
+    CacheError,
+    protocol::{Body, Message},
+};
 use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
+use plexus_interconnect::{Channel, Kind};
 use plexus_node::{
     Node,
     config::{Config, Interconnect, Membership, NodeConfig, this_host},
@@ -190,6 +194,15 @@ fn what_was_handed_back_is_there_in_the_next_run() {
     }
 }
 
+/// Waits until it is so.
+fn until(what: &str, is: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is() {
+        assert!(Instant::now() < end, "waiting until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// What is there of blocks that were changed so often: how it was left, or lost. Where `lost` says so it must be, where `kept` does it must not.
 fn check(node: &Node, changed: &[u64], spread: u64, lost: impl Fn(u64) -> bool, kept: impl Fn(u64) -> bool) {
     let mut session = node.body().cache().session();
@@ -263,12 +276,45 @@ fn of_two_whose_link_is_lost_one_goes_on_with_the_others() {
     // As a reset of one connection would: of two workers one has lost its link, and the third node none.
     let lost = nodes[0].body().links().into_iter().find(|link| link.peer == NodeId(1)).unwrap();
     nodes[0].body().workers()[0].drop_link(lost.peer, lost.life);
-    let end = Instant::now() + Duration::from_secs(60);
-    while nodes[1].life().stage().0 != Stage::Stopped {
-        assert!(Instant::now() < end, "both go on");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("one of them ends", || nodes[1].life().stage().0 == Stage::Stopped);
     check(&nodes[0], &changed, 7, |_| false, |_| false);
     check(&nodes[2], &changed, 7, |_| false, |_| false);
     assert!([0, 2].iter().all(|node| nodes[*node].life().stage().0 == Stage::Running));
+}
+
+#[test]
+fn who_sends_what_no_member_sends_is_put_out_and_not_who_gets_it() {
+    // What is no message at all, and what answers nothing that was asked.
+    for is_message in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let shape = Shape { nodes: 3, workers: 2, rail: RailKind::Tcp, waiting: Waiting::Adaptive, kib: 4 };
+        let nodes = start(dir.path(), &shape);
+        let changed = work(&nodes, 2, 30, 300, 7);
+        let epoch = Epoch(nodes[0].body().status().epoch);
+        let noted = Message { epoch, block: BlockId(0), body: Body::Noted }.encode();
+        let rubbish = if is_message { noted } else { [0xff; _] };
+        nodes[2].body().workers()[0].with(|_, net| {
+            net.send(NodeId(0), Channel::CacheRequests, Kind::Request, 0, &rubbish).unwrap();
+        });
+        until("it is put out", || nodes[2].life().stage().0 == Stage::Stopped);
+        for node in &nodes[..2] {
+            check(node, &changed, 7, |_| false, |_| false);
+            assert_eq!(node.life().stage().0, Stage::Running);
+        }
+    }
+}
+
+#[test]
+fn a_node_that_is_left_alone_says_when_its_cache_is_whole_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape { nodes: 2, workers: 1, rail: RailKind::Shm, waiting: Waiting::Adaptive, kib: 4 };
+    let mut nodes = start(dir.path(), &shape);
+    work(&nodes, 2, 30, 300, 7);
+    drop(nodes.pop());
+    // What is lost is put on record, and nothing happens after that but the opening.
+    until("it is alone and whole", || {
+        let status = nodes[0].body().membership().status().unwrap();
+        let last = status.transitions.last().cloned().unwrap();
+        nodes[0].body().status().members == ["n1"] && last.phases.rebuild.is_some()
+    });
 }

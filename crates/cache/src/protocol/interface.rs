@@ -239,7 +239,7 @@ pub enum Action {
     },
     /// This node may leave: nothing is lost by a view without it unless somebody dies too.
     MayLeave,
-    /// A peer sent what no correct peer sends; the message was dropped. The driver should stop the node: its directory and
+    /// A peer sent what no correct peer sends; the message was dropped. One of the two should not go on: its directory and
     /// the peer's no longer agree.
     Fault {
         /// The sender.

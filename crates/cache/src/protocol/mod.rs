@@ -30,7 +30,7 @@
 //! # What members can do
 //!
 //! Whatever a member sends, nothing here panics or grows without end: a message that no correct peer sends is dropped with an [`Action::Fault`]
-//! that names who sent it. A member can still lie about what it holds, so the node should stop on the first.
+//! that names who sent it. A member can still lie about what it holds, so on the first the node should see to it that one of the two is put out.
 //!
 //! # What the lanes must keep
 //!
