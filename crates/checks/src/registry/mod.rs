@@ -3,6 +3,7 @@
 pub mod chance;
 pub mod copies;
 pub mod disks;
+pub mod explored;
 pub mod replicas;
 
 use plexus_sim::Random;

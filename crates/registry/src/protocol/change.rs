@@ -11,7 +11,7 @@ use super::{
 };
 
 /// What happens to one key.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum What {
     /// It gets this value.
     Set(Arc<[u8]>),
@@ -22,7 +22,7 @@ pub enum What {
 }
 
 /// One key of a change.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Edit {
     /// The key.
     pub key: Key,
@@ -43,7 +43,7 @@ impl Edit {
 }
 
 /// Edits that are made all or none, of keys that differ, one at least.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Change(pub Vec<Edit>);
 
 impl Change {
@@ -93,7 +93,7 @@ impl Change {
 }
 
 /// What can be asked for.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Command {
     /// Nothing: when it is done, everything that was done before it was asked for is shown.
     Look,
@@ -141,7 +141,7 @@ pub struct Origin {
 }
 
 /// What a command did, for those who watch.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Changed {
     /// The generation that it made.
     pub generation: u64,
@@ -152,7 +152,7 @@ pub struct Changed {
 }
 
 /// Why a command was not done. Nothing has changed then.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum Refused {
     /// Not a key.
     #[error("`{key}` {why}; use a path of 1 to 255 bytes such as `nodes/n1/address`")]

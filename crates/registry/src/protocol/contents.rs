@@ -24,7 +24,7 @@ impl fmt::Display for ClusterName {
 }
 
 /// What a key has.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Entry {
     /// The generation of its last change.
     pub version: u64,
@@ -33,7 +33,7 @@ pub struct Entry {
 }
 
 /// The registry at one generation. Copies share keys and values.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Contents {
     pub(super) cluster: ClusterName,
     pub(super) generation: u64,

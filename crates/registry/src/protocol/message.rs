@@ -7,7 +7,7 @@ use plexus_base::Epoch;
 use super::{Command, Contents, Origin};
 
 /// One message.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Message {
     /// The sender's view.
     pub epoch: Epoch,
@@ -16,7 +16,7 @@ pub struct Message {
 }
 
 /// What a message says. The order counts what was asked for in a view; its beginning is number 0.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Body {
     /// To the coordinator: what I have.
     Have {

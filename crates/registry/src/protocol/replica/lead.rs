@@ -22,6 +22,7 @@ pub(super) enum Say {
     Fault(NodeId, &'static str),
 }
 
+#[derive(Clone, Hash)]
 enum Stage {
     Gathering,
     Fetching { from: NodeId, generation: u64 },
@@ -29,11 +30,13 @@ enum Stage {
     Begun,
 }
 
+#[derive(Clone, Hash)]
 struct Have {
     generation: u64,
     is_lost: bool,
 }
 
+#[derive(Clone, Hash)]
 pub(super) struct Lead {
     view: View,
     stage: Stage,

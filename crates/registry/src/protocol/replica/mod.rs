@@ -34,7 +34,7 @@ use super::{
 pub struct Ticket(pub u64);
 
 /// The members that decide together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct View {
     /// Its number.
     pub epoch: Epoch,
@@ -75,6 +75,7 @@ pub enum Act {
 }
 
 /// Something in the order that is not committed yet.
+#[derive(Clone, Hash)]
 struct Entry {
     order: u64,
     /// All contents with it.
@@ -85,6 +86,7 @@ struct Entry {
 }
 
 /// One member.
+#[derive(Clone, Hash)]
 pub struct Replica {
     me: NodeId,
     incarnation: Incarnation,
