@@ -15,6 +15,7 @@ pub mod create;
 pub mod down;
 mod durable;
 mod fence;
+pub mod grouping;
 pub mod janitor;
 pub mod keys;
 pub mod launch;

@@ -4,14 +4,7 @@
 //! gives the lock up when the connection ends, in whatever way the program at its other end did. It fails when the lock protects nothing any more, and
 //! where as many as may wait and hold already. `locks` takes nothing and says [`NodeLocks`].
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    thread,
-    time::Duration,
-};
+use std::{sync::Arc, thread, time::Duration};
 
 use plexus_locks::{
     Ask, Lock,
@@ -23,7 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     body::Body,
     config::Config,
-    control::{Command, MAX_CLIENTS},
+    control::{Command, Places},
 };
 
 mod show;
@@ -35,9 +28,6 @@ const WAITER_LOOKED_AT_EVERY: Duration = Duration::from_millis(50);
 
 /// How often it is looked whether who holds is still there: for so long others may wait in vain.
 const HOLDER_LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
-
-/// Most that wait and hold at a time. Each keeps a place of the control socket; the others are for whoever asks how the node is, or ends it.
-const LOCKS_MAX: usize = MAX_CLIENTS - 16;
 
 /// What is asked for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -53,16 +43,20 @@ pub struct LockArgs {
 }
 
 /// The commands `lock` and `locks`.
-pub(crate) fn commands(config: &Arc<Config>, me: &str, body: &Arc<Body>) -> [Arc<dyn Command>; 2] {
+pub(crate) fn commands(
+    config: &Arc<Config>,
+    me: &str,
+    body: &Arc<Body>,
+    places: &Arc<Places>,
+) -> [Arc<dyn Command>; 2] {
     let shows = show::ShowLocks { config: config.clone(), me: me.to_owned(), body: body.clone() };
-    let takes = TakeLock { body: body.clone(), taken: AtomicUsize::new(0) };
+    let takes = TakeLock { body: body.clone(), places: places.clone() };
     [Arc::new(takes), Arc::new(shows)]
 }
 
 struct TakeLock {
     body: Arc<Body>,
-    /// How many wait and hold.
-    taken: AtomicUsize,
+    places: Arc<Places>,
 }
 
 impl Command for TakeLock {
@@ -74,7 +68,7 @@ impl Command for TakeLock {
         let args: LockArgs = serde_json::from_value(args).map_err(|error| format!("lock: {error}"))?;
         let name = Name::new(args.name.as_bytes()).map_err(|error| error.to_string())?;
         let ask = Ask { name, mode: mode(&args.mode)?, patience: args.wait_ms.map(Duration::from_millis) };
-        let _place = Place::take(&self.taken)?;
+        let _place = self.places.take()?;
         let Some(lock) = self.wait(ask, progress)? else { return Ok(json!({})) };
         let grant = lock.grant();
         let granted = json!({ "granted": { "mode": format!("{:?}", grant.mode), "token": grant.token.0 } });
@@ -101,27 +95,6 @@ impl TakeLock {
                 Err(again) => waiting = again,
             }
         }
-    }
-}
-
-/// One of the places, until it is dropped.
-struct Place<'a>(&'a AtomicUsize);
-
-impl<'a> Place<'a> {
-    fn take(taken: &'a AtomicUsize) -> Result<Self, String> {
-        let place = Self(taken);
-        if taken.fetch_add(1, Relaxed) >= LOCKS_MAX {
-            return Err(format!(
-                "{LOCKS_MAX} `plexus lock` wait for or hold locks through this node already, as many as may: try again, or ask another node"
-            ));
-        }
-        Ok(place)
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
     }
 }
 

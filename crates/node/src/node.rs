@@ -19,6 +19,7 @@ use crate::{
     commands,
     config::{Config, ConfigError, NodeConfig},
     control::{Command, Commands, Server},
+    grouping,
     life::{Ending, Life, Stage},
     locking,
     machine::{self, MachineError},
@@ -107,8 +108,12 @@ impl Node {
 
         let body = Arc::new(join(&config, me, node, &entry, &life, recorder, Arc::new(die))?);
         commands::register_rest(&known, &config, me, &entry.settled, &life, &body);
-        locking::commands(&config, name, &body).into_iter().for_each(|command| known.register(command));
-        registry::commands(&config, &body).into_iter().for_each(|command| known.register(command));
+        let places = Arc::default();
+        locking::commands(&config, name, &body, &places)
+            .into_iter()
+            .for_each(|command| known.register(command));
+        registry::commands(&config, &body, &places).into_iter().for_each(|command| known.register(command));
+        grouping::commands(&config, &body, &places).into_iter().for_each(|command| known.register(command));
         known.register(wishes::command(&config, me, &body));
         more(&body).into_iter().for_each(|command| known.register(command));
         body.open_door().map_err(NodeError::Body)?;

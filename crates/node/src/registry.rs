@@ -28,7 +28,11 @@ use plexus_registry::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use crate::{body::Body, config::Config, control::Command};
+use crate::{
+    body::Body,
+    config::Config,
+    control::{Command, Places},
+};
 
 /// How often it is looked whether the connection stands.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -141,9 +145,19 @@ pub(crate) fn wire(
 }
 
 /// See the module.
-pub(crate) fn commands(config: &Arc<Config>, body: &Arc<Body>) -> Vec<Arc<dyn Command>> {
+pub(crate) fn commands(
+    config: &Arc<Config>,
+    body: &Arc<Body>,
+    places: &Arc<Places>,
+) -> Vec<Arc<dyn Command>> {
     let does = |name, run| {
-        let does = Does { name, run, config: Arc::clone(config), body: Arc::clone(body) };
+        let does = Does {
+            name,
+            run,
+            config: Arc::clone(config),
+            body: Arc::clone(body),
+            places: Arc::clone(places),
+        };
         Arc::new(does) as Arc<dyn Command>
     };
     vec![
@@ -165,6 +179,7 @@ struct Does {
     run: fn(&Self, Value, Progress<'_>) -> Result<Value, String>,
     config: Arc<Config>,
     body: Arc<Body>,
+    places: Arc<Places>,
 }
 
 impl Command for Does {
@@ -294,6 +309,7 @@ fn delete(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, St
 }
 
 fn watch(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let _place = does.places.take()?;
     let PrefixArgs { prefix, from } = args(asked)?;
     let from = match from {
         Some(from) => from,

@@ -202,7 +202,7 @@ fn locks_of_the_command_line_leave_places_for_others_to_ask_the_node() {
     let mut holders: Vec<_> = (0..48).map(|number| taken(&cluster, &format!("name {number}"))).collect();
     assert!(holders.iter().all(|(_, said)| said.contains("granted")), "{holders:?}");
     let (mut refused, said) = taken(&cluster, "one more");
-    assert!(said.contains("48 `plexus lock` wait for or hold locks"), "{said}");
+    assert!(said.contains("48 commands wait, hold or watch something"), "{said}");
     // That connection is as good as any other.
     refused.get_mut().write_all(b"{\"command\":\"locks\"}\n").unwrap();
     let mut said = String::new();

@@ -129,12 +129,20 @@ impl Group {
         }
     }
 
+    /// Has come to a barrier, without waiting: it is told when all members have ([`Happened::Passed`]), or when one has died before.
+    ///
+    /// # Errors
+    /// It was not taken.
+    pub fn arrive(&self, barrier: Name, strict: bool) -> Result<(), GroupError> {
+        self.does(Deed::Arrive { barrier, strict })
+    }
+
     /// Waits until all members have come here. `strict`: it fails if one of them dies first. What comes in between can be read afterwards.
     ///
     /// # Errors
     /// It failed, or was not possible.
     pub fn barrier(&mut self, barrier: Name, strict: bool) -> Result<(), GroupError> {
-        self.does(Deed::Arrive { barrier: barrier.clone(), strict })?;
+        self.arrive(barrier.clone(), strict)?;
         loop {
             match self.told.recv().map_err(|_| GroupError::Over)? {
                 Happened::Passed(passed) if passed == barrier => return Ok(()),

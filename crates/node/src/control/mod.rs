@@ -14,6 +14,7 @@
 //! an error, like anything else that is not such a line, and ends nothing but itself.
 
 mod client;
+mod places;
 mod seen;
 mod server;
 
@@ -26,8 +27,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use client::{Control, ControlError};
+pub(crate) use places::Places;
 pub use seen::{ANSWER_WITHIN, Seen};
-pub(crate) use server::MAX_CLIENTS;
 pub use server::Server;
 
 /// Longest line in bytes, either way.

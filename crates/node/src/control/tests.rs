@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::json;
 
-use super::*;
+use super::{server::MAX_CLIENTS, *};
 use crate::layout::ClusterDir;
 
 struct Count;

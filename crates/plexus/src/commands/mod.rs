@@ -4,6 +4,7 @@ pub(crate) mod bench;
 mod cluster;
 mod demo;
 mod down;
+mod group;
 mod init;
 mod interrupt;
 mod janitor;
@@ -81,6 +82,8 @@ pub(crate) enum Command {
     Lock(lock::Args),
     /// Show who has which lock, and who waits for it.
     Locks(locks::Args),
+    /// Be a member of a group: hear what is said in it, say something, wait for others.
+    Group(group::Args),
     /// Read, change and watch what the cluster knows about itself.
     Registry(registry::Args),
     /// Show every rail of every pair of nodes: in use, or why not.
@@ -113,6 +116,7 @@ impl Command {
             Self::Down(args) => down::run(args),
             Self::Lock(args) => lock::run(args),
             Self::Locks(args) => locks::run(args),
+            Self::Group(args) => group::run(args),
             Self::Registry(args) => registry::run(args),
             Self::Rails(args) => rails::run(args),
             Self::Stat(args) => stat::run(args),
