@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod disk;
 mod driver;
 pub mod executive;
+pub mod explore;
 pub mod failure;
 pub mod faults;
 pub mod frames;

@@ -1,19 +1,29 @@
-//! The members of the registry in every order of events: `explore [ENDS]`, with so many ends of nodes at most (2: eleven million worlds, two
-//! minutes and a half, 1 GB).
+//! Small scopes that the tests have no time for: `explore [registry|groups] [ENDS]`, with so many ends of nodes at most (2).
 
 use std::process::ExitCode;
 
-use plexus_checks::registry::explored::{Lie, explore};
+use plexus_checks::{explore::Worlds, groups, registry};
+
+const USAGE: &str = "explore registry|groups [ENDS]: what is explored, and how often nodes end at most [2]";
 
 fn main() -> ExitCode {
-    let ends = std::env::args().nth(1).map_or(Ok(2), |word| word.parse());
-    let Ok(ends) = ends else {
-        eprintln!("how often nodes end is a number up to 255");
-        return ExitCode::from(2);
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let ends = words.get(1).map_or(Ok(2), |word| word.parse());
+    let explored = match (words.first().map(String::as_str), ends, words.len()) {
+        (Some("registry"), Ok(ends), ..=2) => {
+            registry::explored::explored(ends, registry::explored::Lie::Nothing)
+        }
+        (Some("groups"), Ok(ends), ..=2) => {
+            groups::explored::explored(2, ends, ends, groups::explored::Lie::Nothing)
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
     };
-    match explore(ends, Lie::Nothing) {
-        Ok((worlds, at_rest)) => {
-            println!("{ends} ends of nodes: {worlds} worlds, {at_rest} at rest: all of them hold");
+    match explored {
+        Ok(Worlds { all, at_rest }) => {
+            println!("{all} worlds, {at_rest} at rest: all of them hold");
             ExitCode::SUCCESS
         }
         Err(what) => {

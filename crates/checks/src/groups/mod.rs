@@ -4,6 +4,7 @@
 //! The code is what nodes run. Messages are late, in order for each pair of lives; what a dead node said last arrives in part. What must hold is in
 //! `told.rs`, by property; that it is noticed when it does not is shown with [`Sabotage`].
 
+pub mod explored;
 mod nodes;
 mod told;
 

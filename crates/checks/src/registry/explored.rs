@@ -7,8 +7,7 @@
 //! has it on its disk.
 
 use std::{
-    collections::{BTreeMap, HashSet, VecDeque},
-    hash::{DefaultHasher, Hash, Hasher},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
 
@@ -18,11 +17,13 @@ use plexus_registry::protocol::{
     Ticket, View, What,
 };
 
+use crate::explore::{World, Worlds, explore};
+
 const NODES: usize = 2;
 const CLUSTER: ClusterName = ClusterName(7);
 
 /// What is broken on purpose.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Lie {
     /// Nothing is.
     Nothing,
@@ -47,7 +48,7 @@ struct Node {
 }
 
 #[derive(Clone, Hash)]
-struct World {
+struct Cluster {
     nodes: Vec<Node>,
     lanes: BTreeMap<(usize, usize), VecDeque<Message>>,
     epoch: Epoch,
@@ -60,6 +61,7 @@ struct World {
     versions: [Option<u64>; NODES],
     refused: bool,
     deaths: u8,
+    lie: Lie,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -86,8 +88,8 @@ fn command(node: usize) -> Command {
     Command::Change(Change(vec![Edit { key: key(), expect, what: What::Set(value) }]))
 }
 
-impl World {
-    fn new(deaths: u8) -> Self {
+impl Cluster {
+    fn new(deaths: u8, lie: Lie) -> Self {
         let node = |_| Node {
             life: 0,
             replica: None,
@@ -110,6 +112,7 @@ impl World {
             versions: [None; NODES],
             refused: false,
             deaths,
+            lie,
         };
         (0..NODES).for_each(|node| world.start(node));
         world.decide();
@@ -137,119 +140,6 @@ impl World {
         let view =
             View { epoch: self.epoch, members: living.iter().map(|node| NodeId(*node as u8)).collect() };
         living.iter().for_each(|node| self.nodes[*node].views.push_back(view));
-    }
-
-    fn steps(&self) -> Vec<Step> {
-        let mut steps: Vec<Step> = self.lanes.keys().map(|&(from, to)| Step::Deliver(from, to)).collect();
-        for (at, node) in self.nodes.iter().enumerate() {
-            if let Some((life, ..)) = self.votes[at].front() {
-                steps.push(Step::Vote(at, true));
-                if *life != node.life || node.replica.is_none() {
-                    steps.push(Step::Vote(at, false));
-                }
-            }
-            if node.replica.is_none() {
-                steps.push(Step::Start(at));
-                continue;
-            }
-            if node.writing.is_some() {
-                steps.push(Step::Written(at));
-            }
-            if node.may_ask {
-                steps.push(Step::Ask(at));
-            }
-            if !node.views.is_empty() {
-                steps.push(Step::Learn(at));
-            }
-            if node.views.len() > 1 {
-                steps.push(Step::Miss(at));
-            }
-            if self.deaths > 0 {
-                let said = self.lanes.get(&(at, 1 - at)).map_or(0, VecDeque::len);
-                for lost in 0..=said {
-                    steps.push(Step::End(at, false, lost));
-                    if node.writing.is_some() {
-                        steps.push(Step::End(at, true, lost));
-                    }
-                }
-            }
-        }
-        steps
-    }
-
-    fn take(&mut self, step: Step, broken: Lie) -> Result<(), String> {
-        match step {
-            Step::Deliver(from, to) => {
-                let lane = self.lanes.get_mut(&(from, to)).expect("a lane with messages");
-                let message = lane.pop_front().expect("a message");
-                if lane.is_empty() {
-                    self.lanes.remove(&(from, to));
-                }
-                self.handle(to, Happened::Message(NodeId(from as u8), message))
-            }
-            Step::Written(at) => {
-                let node = &mut self.nodes[at];
-                let written = node.writing.take().expect("it writes");
-                let generation = written.generation();
-                if broken != Lie::Disks {
-                    node.holds = written;
-                }
-                node.writing = node.next.take();
-                self.handle(at, Happened::Saved(generation))
-            }
-            Step::Vote(at, lands) => {
-                let (life, epoch, generation) = self.votes[at].pop_front().expect("a vote");
-                if !lands {
-                    return Ok(());
-                }
-                let known = self.remembered.max(generation);
-                if broken != Lie::Voting {
-                    self.remembered = known;
-                }
-                match life == self.nodes[at].life {
-                    true => self.handle(at, Happened::Remembered(epoch, known)),
-                    false => Ok(()),
-                }
-            }
-            Step::Ask(at) => {
-                (self.nodes[at].may_ask, self.nodes[at].is_asking) = (false, true);
-                self.handle(at, Happened::Ask(Ticket(at as u64), command(at)))
-            }
-            Step::Learn(at) => {
-                let view = self.nodes[at].views.pop_front().expect("a view");
-                self.handle(at, Happened::View(view))
-            }
-            Step::Miss(at) => {
-                self.nodes[at].views.pop_front();
-                Ok(())
-            }
-            Step::End(at, landed, lost) => {
-                self.deaths -= 1;
-                let node = &mut self.nodes[at];
-                (node.replica, node.next) = (None, None);
-                node.views.clear();
-                node.is_asking = false;
-                if let Some(writing) = node.writing.take().filter(|_| landed) {
-                    node.holds = writing;
-                }
-                self.lanes.remove(&(1 - at, at));
-                if let Some(lane) = self.lanes.get_mut(&(at, 1 - at)) {
-                    lane.truncate(lane.len() - lost);
-                    self.lanes.retain(|_, lane| !lane.is_empty());
-                }
-                if self.nodes.iter().any(|node| node.replica.is_some()) {
-                    self.decide();
-                }
-                Ok(())
-            }
-            Step::Start(at) => {
-                // What its last life has said is not heard any more once its next one is there.
-                self.lanes.remove(&(at, 1 - at));
-                self.start(at);
-                self.decide();
-                Ok(())
-            }
-        }
     }
 
     fn handle(&mut self, at: usize, happened: Happened) -> Result<(), String> {
@@ -339,8 +229,128 @@ impl World {
         self.shown.insert(generation, contents);
         Ok(())
     }
+}
 
-    /// Nothing follows any more.
+impl World for Cluster {
+    type Step = Step;
+
+    fn steps(&self) -> Vec<Step> {
+        let mut steps: Vec<Step> = self.lanes.keys().map(|&(from, to)| Step::Deliver(from, to)).collect();
+        for (at, node) in self.nodes.iter().enumerate() {
+            if let Some((life, ..)) = self.votes[at].front() {
+                steps.push(Step::Vote(at, true));
+                if *life != node.life || node.replica.is_none() {
+                    steps.push(Step::Vote(at, false));
+                }
+            }
+            if node.replica.is_none() {
+                steps.push(Step::Start(at));
+                continue;
+            }
+            if node.writing.is_some() {
+                steps.push(Step::Written(at));
+            }
+            if node.may_ask {
+                steps.push(Step::Ask(at));
+            }
+            if !node.views.is_empty() {
+                steps.push(Step::Learn(at));
+            }
+            if node.views.len() > 1 {
+                steps.push(Step::Miss(at));
+            }
+            if self.deaths > 0 {
+                let said = self.lanes.get(&(at, 1 - at)).map_or(0, VecDeque::len);
+                for lost in 0..=said {
+                    steps.push(Step::End(at, false, lost));
+                    if node.writing.is_some() {
+                        steps.push(Step::End(at, true, lost));
+                    }
+                }
+            }
+        }
+        steps
+    }
+
+    fn is_at_rest(steps: &[Step]) -> bool {
+        steps.iter().all(|step| matches!(step, Step::End(..)))
+    }
+
+    fn take(&mut self, step: Step) -> Result<(), String> {
+        match step {
+            Step::Deliver(from, to) => {
+                let lane = self.lanes.get_mut(&(from, to)).expect("a lane with messages");
+                let message = lane.pop_front().expect("a message");
+                if lane.is_empty() {
+                    self.lanes.remove(&(from, to));
+                }
+                self.handle(to, Happened::Message(NodeId(from as u8), message))
+            }
+            Step::Written(at) => {
+                let node = &mut self.nodes[at];
+                let written = node.writing.take().expect("it writes");
+                let generation = written.generation();
+                if self.lie != Lie::Disks {
+                    node.holds = written;
+                }
+                node.writing = node.next.take();
+                self.handle(at, Happened::Saved(generation))
+            }
+            Step::Vote(at, lands) => {
+                let (life, epoch, generation) = self.votes[at].pop_front().expect("a vote");
+                if !lands {
+                    return Ok(());
+                }
+                let known = self.remembered.max(generation);
+                if self.lie != Lie::Voting {
+                    self.remembered = known;
+                }
+                match life == self.nodes[at].life {
+                    true => self.handle(at, Happened::Remembered(epoch, known)),
+                    false => Ok(()),
+                }
+            }
+            Step::Ask(at) => {
+                (self.nodes[at].may_ask, self.nodes[at].is_asking) = (false, true);
+                self.handle(at, Happened::Ask(Ticket(at as u64), command(at)))
+            }
+            Step::Learn(at) => {
+                let view = self.nodes[at].views.pop_front().expect("a view");
+                self.handle(at, Happened::View(view))
+            }
+            Step::Miss(at) => {
+                self.nodes[at].views.pop_front();
+                Ok(())
+            }
+            Step::End(at, landed, lost) => {
+                self.deaths -= 1;
+                let node = &mut self.nodes[at];
+                (node.replica, node.next) = (None, None);
+                node.views.clear();
+                node.is_asking = false;
+                if let Some(writing) = node.writing.take().filter(|_| landed) {
+                    node.holds = writing;
+                }
+                self.lanes.remove(&(1 - at, at));
+                if let Some(lane) = self.lanes.get_mut(&(at, 1 - at)) {
+                    lane.truncate(lane.len() - lost);
+                    self.lanes.retain(|_, lane| !lane.is_empty());
+                }
+                if self.nodes.iter().any(|node| node.replica.is_some()) {
+                    self.decide();
+                }
+                Ok(())
+            }
+            Step::Start(at) => {
+                // What its last life has said is not heard any more once its next one is there.
+                self.lanes.remove(&(at, 1 - at));
+                self.start(at);
+                self.decide();
+                Ok(())
+            }
+        }
+    }
+
     fn rest(&self) -> Result<(), String> {
         let newest = self.shown.last_key_value();
         for (at, node) in self.nodes.iter().enumerate() {
@@ -354,46 +364,12 @@ impl World {
         }
         Ok(())
     }
-
-    fn key(&self) -> (u64, u64) {
-        let hash = |salt: u8| {
-            let mut hasher = DefaultHasher::new();
-            (salt, self).hash(&mut hasher);
-            hasher.finish()
-        };
-        (hash(0), hash(1))
-    }
 }
 
 /// Every world in which nodes end so many times at most: how many there are, and how many at rest.
 ///
 /// # Errors
 /// What does not hold, and the steps that lead to it.
-pub fn explore(deaths: u8, broken: Lie) -> Result<(usize, usize), String> {
-    let first = World::new(deaths);
-    let mut known = HashSet::from([first.key()]);
-    let mut path = vec![(first.steps(), first)];
-    let mut taken = Vec::new();
-    let mut ends = 0;
-    while let Some((steps, world)) = path.last_mut() {
-        let Some(step) = steps.pop() else {
-            path.pop();
-            taken.pop();
-            continue;
-        };
-        let mut next = world.clone();
-        taken.push(step);
-        next.take(step, broken).map_err(|what| format!("{what}, after {taken:?}"))?;
-        if !known.insert(next.key()) {
-            taken.pop();
-            continue;
-        }
-        let steps = next.steps();
-        if steps.iter().all(|step| matches!(step, Step::End(..))) {
-            ends += 1;
-            next.rest().map_err(|what| format!("{what}, after {taken:?}"))?;
-        }
-        path.push((steps, next));
-    }
-    Ok((known.len(), ends))
+pub fn explored(ends: u8, lie: Lie) -> Result<Worlds, String> {
+    explore(Cluster::new(ends, lie))
 }

@@ -5,7 +5,7 @@ use plexus_base::{Epoch, Incarnation, NodeId, Partition, WorkerId, hash::mix};
 use super::View;
 
 /// The members of the cluster and their lives in a view: what those who build on views need of one.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Members {
     /// Its number. Views that follow each other have numbers that do.
     pub epoch: Epoch,

@@ -11,7 +11,7 @@ use super::{Body, Entry, Flushed, Groups, Replica, Snapshot, What};
 use crate::protocol::partitions::Members;
 
 /// A view that has not begun here.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Hash, Debug, Default)]
 pub(super) struct Change {
     /// Who has yet to say what it knows.
     awaited: BTreeSet<NodeId>,

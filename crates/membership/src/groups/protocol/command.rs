@@ -58,7 +58,7 @@ pub struct Who {
 }
 
 /// What a client does.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Deed {
     /// It becomes a member.
     Join,
@@ -79,7 +79,7 @@ pub enum Deed {
 }
 
 /// A deed on its way into the order of all.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Command {
     /// Its number among those of its node's life, from 1.
     pub number: u64,
@@ -92,7 +92,7 @@ pub struct Command {
 }
 
 /// What has a place in the order.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum What {
     /// A client of this node's life has done something.
     Command(NodeId, Incarnation, Command),
@@ -101,7 +101,7 @@ pub enum What {
 }
 
 /// A place in the order of all that happens in groups, the same at every node.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Entry {
     /// From 1, without gaps.
     pub seq: u64,
@@ -110,7 +110,7 @@ pub struct Entry {
 }
 
 /// Why a deed came to nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum Why {
     /// A group's limit.
     #[error("the group has as many members as a group can have")]
@@ -130,7 +130,7 @@ pub enum Why {
 }
 
 /// What a member is told, in the same order as every other member of its group.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Happened {
     /// These are the members from now on; the first thing that a member is told.
     View {

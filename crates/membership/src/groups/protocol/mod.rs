@@ -70,7 +70,7 @@ const SAY_AFTER: u64 = 8;
 const MOST_EARLY: usize = 16 * 1024;
 
 /// What one node says to another.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Message {
     /// The view of the cluster that its sender is in.
     pub epoch: Epoch,
@@ -79,7 +79,7 @@ pub struct Message {
 }
 
 /// See the [module](self).
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Body {
     /// To the sequencer: the next deed of a client of the sender.
     Command(Command),
@@ -98,7 +98,7 @@ pub enum Body {
 }
 
 /// What a node knew when it learned of the view.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Flushed {
     /// Whether it knows anything; if not, the rest is 0.
     pub knows: bool,
@@ -109,11 +109,11 @@ pub struct Flushed {
 }
 
 /// All that a node knows of groups.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Snapshot(Arc<Replica>);
 
 /// What is to be done.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     /// Send this.
     Send {
@@ -154,7 +154,7 @@ pub enum Refused {
 }
 
 /// One node's part. See the [module](self).
-#[derive(Clone, Debug)]
+#[derive(Clone, Hash, Debug)]
 pub struct Groups {
     me: NodeId,
     life: Incarnation,

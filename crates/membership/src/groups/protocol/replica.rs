@@ -19,7 +19,7 @@ pub const MAX_MEMBERS: usize = 256;
 pub const MAX_AT_NODE: usize = 256;
 
 /// A group.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Group {
     /// How many views it had.
     pub(super) number: u64,
@@ -28,14 +28,14 @@ pub(super) struct Group {
 }
 
 /// Where members wait; somebody does.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Barrier {
     pub(super) strict: bool,
     pub(super) arrived: BTreeSet<Who>,
 }
 
 /// All groups.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Replica {
     /// The last entry that it knows.
     pub(super) applied: u64,

@@ -1,0 +1,284 @@
+//! Groups in every order of events in a small scope: two or three nodes with a client each, that join a group, speak and meet at a barrier; nodes
+//! that end, with the views that follow, and start again.
+//!
+//! Steps are: a message arrives, a client does its next deed, a node is told a view or misses it, a node ends (any first part of what it said to each
+//! other has left it), a node starts. Seen at every step: who is told something at a place of the order is told the same as every other who lives,
+//! and nothing twice. Where nothing follows any more: all members were told the same since they joined, each heard what it said, and nobody waits at the barrier.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use plexus_base::{Epoch, Incarnation, NodeId};
+use plexus_membership::{
+    groups::protocol::{Action, Body, Deed, Groups, Happened, Message, Name, Who},
+    protocol::partitions::Members,
+};
+
+use super::name;
+use crate::explore::{World, Worlds, explore};
+
+/// What is broken on purpose.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Lie {
+    /// Nothing is.
+    Nothing,
+    /// What a node keeps is not told at a change of view.
+    NotKept,
+}
+
+/// What the client of each node does in each of its lives, one after the other.
+fn script(node: usize) -> Vec<Deed> {
+    let arrive = || Deed::Arrive { barrier: name("here"), strict: false };
+    match node {
+        0 => vec![Deed::Join, Deed::Send([0].into()), arrive()],
+        1 => vec![Deed::Join, arrive()],
+        _ => vec![Deed::Join, Deed::Send([2].into())],
+    }
+}
+
+#[derive(Clone, Hash)]
+struct Node {
+    life: u64,
+    groups: Option<Groups>,
+    todo: VecDeque<Deed>,
+    /// Views that it was not told yet.
+    views: VecDeque<Members>,
+    /// What its client was told, by place.
+    told: Vec<(u64, Happened)>,
+}
+
+#[derive(Clone, Hash)]
+struct Cluster {
+    nodes: Vec<Node>,
+    /// From, to.
+    lanes: BTreeMap<(usize, usize), VecDeque<Message>>,
+    epoch: u32,
+    ends: u8,
+    starts: u8,
+    lie: Lie,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Deliver(usize, usize),
+    Do(usize),
+    Learn(usize),
+    Miss(usize),
+    /// Of what it said to each other so much has left it.
+    End(usize, [usize; 3]),
+    Start(usize),
+}
+
+fn group() -> Name {
+    name("g")
+}
+
+impl Cluster {
+    fn new(nodes: usize, ends: u8, starts: u8, lie: Lie) -> Self {
+        let node = |_| Node {
+            life: 0,
+            groups: None,
+            todo: VecDeque::new(),
+            views: VecDeque::new(),
+            told: Vec::new(),
+        };
+        let nodes = (0..nodes).map(node).collect();
+        let mut cluster = Self { nodes, lanes: BTreeMap::new(), epoch: 0, ends, starts, lie };
+        (0..cluster.nodes.len()).for_each(|node| cluster.start(node));
+        cluster.decide();
+        cluster
+    }
+
+    fn start(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        node.life += 1;
+        node.groups = Some(Groups::new(NodeId(at as u8), Incarnation(node.life)));
+        (node.todo, node.told) = (script(at).into(), Vec::new());
+    }
+
+    /// A view of all who live.
+    fn decide(&mut self) {
+        self.epoch += 1;
+        let living = self.nodes.iter().enumerate().filter(|(_, node)| node.groups.is_some());
+        let members = living.map(|(at, node)| (NodeId(at as u8), Incarnation(node.life))).collect();
+        let view = Members { epoch: Epoch(self.epoch), members };
+        for (node, _) in &view.members {
+            self.nodes[node.index()].views.push_back(view.clone());
+        }
+    }
+
+    fn with(&mut self, at: usize, does: impl FnOnce(&mut Groups, &mut Vec<Action>)) -> Result<(), String> {
+        let mut actions = Vec::new();
+        if let Some(groups) = &mut self.nodes[at].groups {
+            does(groups, &mut actions);
+        }
+        for action in actions {
+            match action {
+                Action::Send { to, message } => {
+                    let is_lost = self.lie == Lie::NotKept && matches!(message.body, Body::Kept(_));
+                    if self.nodes[to.index()].groups.is_some() && !is_lost {
+                        self.lanes.entry((at, to.index())).or_default().push_back(message);
+                    }
+                }
+                Action::Tell { seq, what, .. } => self.tell(at, seq, what)?,
+                Action::Opened(..) => {}
+                Action::Fault { from, what } => return Err(format!("{at} says of {from}: {what}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, at: usize, seq: u64, what: Happened) -> Result<(), String> {
+        if matches!(what, Happened::Refused(_) | Happened::Failed(..)) {
+            return Err(format!("{at} is told {what:?}"));
+        }
+        let told = &self.nodes[at].told;
+        if told.contains(&(seq, what.clone())) || told.last().is_some_and(|(last, _)| *last > seq) {
+            return Err(format!("{at} is told {what:?} of place {seq} again, or late"));
+        }
+        for (other, node) in self.nodes.iter().enumerate() {
+            let there: Vec<&Happened> =
+                node.told.iter().filter(|(place, _)| *place == seq).map(|(_, what)| what).collect();
+            if other != at && node.groups.is_some() && !there.is_empty() && !there.contains(&&what) {
+                return Err(format!("{at} is told {what:?} at place {seq}, and {other} {there:?}"));
+            }
+        }
+        self.nodes[at].told.push((seq, what));
+        Ok(())
+    }
+}
+
+impl World for Cluster {
+    type Step = Step;
+
+    fn steps(&self) -> Vec<Step> {
+        let mut steps: Vec<Step> = self.lanes.keys().map(|&(from, to)| Step::Deliver(from, to)).collect();
+        let living = self.nodes.iter().filter(|node| node.groups.is_some()).count();
+        for (at, node) in self.nodes.iter().enumerate() {
+            if node.groups.is_none() {
+                if self.starts > 0 {
+                    steps.push(Step::Start(at));
+                }
+                continue;
+            }
+            if !node.todo.is_empty() {
+                steps.push(Step::Do(at));
+            }
+            if !node.views.is_empty() {
+                steps.push(Step::Learn(at));
+            }
+            if node.views.len() > 1 {
+                steps.push(Step::Miss(at));
+            }
+            if self.ends > 0 && living > 1 {
+                let said = |to: usize| self.lanes.get(&(at, to)).map_or(0, VecDeque::len);
+                for (a, b, c) in (0..=said(0))
+                    .flat_map(|a| (0..=said(1)).flat_map(move |b| (0..=said(2)).map(move |c| (a, b, c))))
+                {
+                    steps.push(Step::End(at, [a, b, c]));
+                }
+            }
+        }
+        steps
+    }
+
+    fn is_at_rest(steps: &[Step]) -> bool {
+        steps.iter().all(|step| matches!(step, Step::End(..) | Step::Start(_)))
+    }
+
+    fn take(&mut self, step: Step) -> Result<(), String> {
+        match step {
+            Step::Deliver(from, to) => {
+                let lane = self.lanes.get_mut(&(from, to)).expect("a lane with messages");
+                let message = lane.pop_front().expect("a message");
+                if lane.is_empty() {
+                    self.lanes.remove(&(from, to));
+                }
+                let life = Incarnation(self.nodes[from].life);
+                self.with(to, |groups, out| groups.message(NodeId(from as u8), life, message, out))
+            }
+            Step::Do(at) => {
+                let deed = self.nodes[at].todo.pop_front().expect("a deed");
+                self.with(at, |groups, out| {
+                    groups.submit(1, group(), deed, out).expect("there is room");
+                })
+            }
+            Step::Learn(at) => {
+                let view = self.nodes[at].views.pop_front().expect("a view");
+                self.with(at, |groups, out| groups.view(&view, out))
+            }
+            Step::Miss(at) => {
+                self.nodes[at].views.pop_front();
+                Ok(())
+            }
+            Step::End(at, left) => {
+                self.ends -= 1;
+                let node = &mut self.nodes[at];
+                node.groups = None;
+                (node.told, node.todo, node.views) = (Vec::new(), VecDeque::new(), VecDeque::new());
+                self.lanes.retain(|(_, to), _| *to != at);
+                for ((_, to), lane) in self.lanes.iter_mut().filter(|((from, _), _)| *from == at) {
+                    lane.truncate(left[*to]);
+                }
+                self.lanes.retain(|_, lane| !lane.is_empty());
+                self.decide();
+                Ok(())
+            }
+            Step::Start(at) => {
+                self.starts -= 1;
+                // Its last life is not heard any more once its next one is there.
+                self.lanes.retain(|(from, _), _| *from != at);
+                self.start(at);
+                self.decide();
+                Ok(())
+            }
+        }
+    }
+
+    fn rest(&self) -> Result<(), String> {
+        let living: Vec<(usize, &Node)> =
+            self.nodes.iter().enumerate().filter(|(_, node)| node.groups.is_some()).collect();
+        let passed =
+            |node: &Node| node.told.iter().filter(|(_, what)| matches!(what, Happened::Passed(_))).count();
+        // Who has passed, or comes to no barrier, holds those up who come after.
+        let comes = |at: usize| script(at).iter().any(|deed| matches!(deed, Deed::Arrive { .. }));
+        if living.iter().all(|(at, node)| comes(*at) && passed(node) == 0) {
+            return Err("all are at the barrier".into());
+        }
+        for (at, node) in &living {
+            let Some((joined, Happened::View { .. })) = node.told.first() else {
+                return Err(format!("{at} is not told that it has joined"));
+            };
+            let me = Who { node: NodeId(*at as u8), life: Incarnation(node.life), client: 1 };
+            let own = node
+                .told
+                .iter()
+                .filter(|(_, what)| matches!(what, Happened::Message { from, .. } if *from == me))
+                .count();
+            let says = script(*at).iter().filter(|deed| matches!(deed, Deed::Send(_))).count();
+            if own != says {
+                return Err(format!("{at} hears {own} of the {says} that it said"));
+            }
+            if passed(node) > 1 {
+                return Err(format!("{at} has passed the barrier {} times", passed(node)));
+            }
+            for (other, theirs) in &living {
+                let since = *joined.max(&theirs.told.first().map_or(0, |(seq, _)| *seq));
+                let told = |node: &Node| -> BTreeSet<u64> {
+                    node.told.iter().map(|(seq, _)| *seq).filter(|seq| *seq >= since).collect()
+                };
+                if told(node) != told(theirs) {
+                    return Err(format!("{at} is told {:?}, {other} {:?}", node.told, theirs.told));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Every world of so many nodes that end and start again so often at most.
+///
+/// # Errors
+/// What does not hold, and the steps that lead to it.
+pub fn explored(nodes: usize, ends: u8, starts: u8, lie: Lie) -> Result<Worlds, String> {
+    explore(Cluster::new(nodes, ends, starts, lie))
+}

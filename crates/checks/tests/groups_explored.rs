@@ -1,0 +1,18 @@
+//! Groups in every order of events, as far as the tests have time for (`explored.rs` says what is looked at).
+
+use plexus_checks::groups::explored::{Lie, explored};
+
+#[test]
+fn members_are_told_the_same_whatever_the_order() {
+    for (nodes, ends, starts, least) in [(2, 1, 1, 30_000), (3, 0, 0, 10_000)] {
+        let worlds = explored(nodes, ends, starts, Lie::Nothing).unwrap_or_else(|what| panic!("{what}"));
+        println!("{nodes} nodes, {ends} ends, {starts} starts: {worlds:?}");
+        assert!(worlds.all > least && worlds.at_rest > 10, "{worlds:?}");
+    }
+}
+
+#[test]
+fn what_is_not_told_at_a_change_of_view_is_missed() {
+    let what = explored(3, 1, 0, Lie::NotKept).expect_err("somebody is not told something");
+    println!("{what}");
+}
