@@ -1,6 +1,7 @@
 //! The project's own commands: the gate, the house rules, simulation runs, the comparison with peers.
 
 pub mod command;
+mod compare;
 pub mod executive;
 pub mod interconnect;
 pub mod tidy;

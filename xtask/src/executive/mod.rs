@@ -25,8 +25,13 @@ use self::{
 };
 
 pub use self::ours::built;
+use crate::compare::{
+    document::{self, DOCUMENT},
+    quiet::Others,
+};
 
-const DOCUMENT: &str = "docs/performance.md";
+/// Its place in the document.
+pub(crate) const SECTION: &str = "executive";
 
 /// How long each work of a peer is measured.
 const TIME: Duration = Duration::from_secs(1);
@@ -43,6 +48,9 @@ pub struct Options {
     /// Write the results into docs/performance.md.
     #[arg(long, conflicts_with = "locks_only")]
     write: bool,
+    /// Write them though something else uses the cores.
+    #[arg(long, requires = "write")]
+    anyway: bool,
 }
 
 /// Measures, prints the table, and with `--write` puts it into docs/performance.md.
@@ -50,20 +58,30 @@ pub struct Options {
 /// # Errors
 /// Something of ours cannot be built; a goal is missed, or cannot be judged because somebody was not measured.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
+    // Before anything of ours runs; and all of them, as clusters use all.
+    let mut others = Others::on(0..std::thread::available_parallelism()?.get());
+    others.look()?;
+    others.permit(options.write, options.anyway)?;
     let ours = Ours::build(root)?;
     let mut bench = Bench::default();
     for round in 1..=options.rounds {
         println!("round {round} of {}", options.rounds);
+        others.look()?;
         bench.ours(&ours);
         bench.peers();
         if !options.locks_only {
             bench.deaths(&ours);
         }
     }
-    let report = Report::of(&bench.values, &bench.failures, options.rounds);
+    let wanted = rows().into_iter().filter(|row| !(options.locks_only && row.is_of_deaths())).collect();
+    let mut report = Report::of(wanted, &bench.values, &bench.failures, options.rounds);
+    if let Some(said) = others.said() {
+        report.text = format!("{said}\n\n{}", report.text);
+    }
     println!("\n{}", report.text);
     if options.write {
-        report.write(&root.join(DOCUMENT))?;
+        others.permit(true, options.anyway)?;
+        document::write(root, SECTION, &report.text)?;
         println!("written to {DOCUMENT}");
     }
     match report.failed.len() {

@@ -72,7 +72,7 @@ impl Ours {
     /// Over sockets.
     pub(super) fn tcp(&self) -> Result<Vec<(Figure, f64)>> {
         let polling = |arguments: &[&str]| {
-            self.locks(&[&["--rail", "tcp", "--waiting", "polling"], arguments].concat())
+            self.locks(&[&["--rail", "tcp", "--waiting", "polling", "--pin"], arguments].concat())
         };
         let remote = polling(&["--names", "remote"])?;
         // More threads than cores: they wait as nodes do by default.

@@ -6,7 +6,7 @@
 use std::{
     fs::File,
     io::{BufRead, BufReader, Write},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     path::Path,
     process::{Command, Stdio},
     thread,
@@ -22,7 +22,10 @@ use super::{
     http::{Http, base64},
     timed::{Once, Timed, timed},
 };
-use crate::command::{Ended, found};
+use crate::{
+    command::{Ended, found},
+    compare::ports::free_ports,
+};
 
 /// How long a server may take to listen, and to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -59,15 +62,6 @@ impl Server {
         }
         Ok(Self { address, _server: server, _folder: folder })
     }
-}
-
-fn free_ports() -> Result<[u16; 2]> {
-    let listeners = [(); 2].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
-    let mut ports = [0; 2];
-    for (port, listener) in ports.iter_mut().zip(listeners) {
-        *port = listener?.local_addr()?.port();
-    }
-    Ok(ports)
 }
 
 /// An etcd of one member.

@@ -1,14 +1,12 @@
 //! The report: the table of the goals, and what was not measured; printed, and put into the document.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::collections::BTreeMap;
 
-use anyhow::{Context, Result};
-
-use super::rows::{Figure, Goal, Outcome, PLEXUS, Unit, Values, Verdict, median, rows, unit};
-use crate::interconnect::{date, machine, markdown};
-
-const BEGIN: &str = "<!-- executive -->\n";
-const END: &str = "<!-- end of executive -->\n";
+use super::rows::{Figure, Goal, Outcome, Row, Unit, Values, Verdict, unit};
+use crate::compare::{
+    document::{date, machine, markdown},
+    spread::Spread,
+};
 
 /// Why somebody was not measured.
 pub(super) type Failures = BTreeMap<String, String>;
@@ -22,8 +20,9 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn of(values: &Values, failures: &Failures, rounds: u32) -> Self {
-        let outcomes: Vec<_> = rows().into_iter().map(|row| Outcome::of(row, values)).collect();
+    /// What came out of `rounds` rounds for these rows.
+    pub(super) fn of(rows: Vec<Row>, values: &Values, failures: &Failures, rounds: u32) -> Self {
+        let outcomes: Vec<_> = rows.into_iter().map(|row| Outcome::of(row, values)).collect();
         let judged = |verdict| outcomes.iter().filter(|outcome| outcome.verdict == verdict).count();
         let (met, missed, open) = (judged(Verdict::Met), judged(Verdict::Missed), judged(Verdict::Open));
         let mut text = format!(
@@ -49,24 +48,6 @@ impl Report {
         });
         Self { failed: failed.collect(), text }
     }
-
-    /// Puts it into the document at `path`.
-    ///
-    /// # Errors
-    /// The document cannot be read or written, or has no place for it.
-    pub(super) fn write(&self, path: &Path) -> Result<()> {
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let text =
-            between(&text, &self.text).with_context(|| format!("{} has no {BEGIN}", path.display()))?;
-        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
-    }
-}
-
-/// `text` with what stands between the markers replaced.
-fn between(text: &str, report: &str) -> Option<String> {
-    let (head, rest) = text.split_once(BEGIN)?;
-    let (_, tail) = rest.split_once(END)?;
-    Some(format!("{head}{BEGIN}\n{report}\n{END}{tail}"))
 }
 
 fn line(outcome: &Outcome) -> [String; 7] {
@@ -101,13 +82,9 @@ fn line(outcome: &Outcome) -> [String; 7] {
 fn everything(values: &Values) -> String {
     let mut cells = vec![["work", "who", "median", "least", "most", "times"].map(str::to_owned)];
     for (Figure { who, what }, values) in values {
-        let unit = unit(what);
-        let (least, most) =
-            (values.iter().copied().reduce(f64::min), values.iter().copied().reduce(f64::max));
-        let [middle, least, most] = [median(values), least, most]
-            .map(|value| value.map_or_else(|| "-".to_owned(), |value| number(unit, value)));
-        let who = if *who == PLEXUS { "plexus" } else { who };
-        cells.push([(*what).into(), who.into(), middle, least, most, values.len().to_string()]);
+        let Some(Spread { median, least, most }) = Spread::of(values) else { continue };
+        let [median, least, most] = [median, least, most].map(|value| number(unit(what), value));
+        cells.push([(*what).into(), (*who).into(), median, least, most, values.len().to_string()]);
     }
     markdown(&cells)
 }
@@ -136,7 +113,7 @@ mod tests {
             (Figure { who: ETCD_LOCK, what: TCP }, vec![500_000.0]),
         ]);
         let failures = Failures::from([("Redis".into(), "not installed".into())]);
-        let report = Report::of(&values, &failures, 3);
+        let report = Report::of(rows(), &values, &failures, 3);
         let row = |what: &str, who: &str| {
             let found = report.text.lines().find(|line| line.contains(what) && line.contains(who));
             found.unwrap_or_else(|| panic!("{}", report.text)).to_owned()
@@ -151,9 +128,20 @@ mod tests {
     }
 
     #[test]
-    fn the_document_keeps_what_is_outside_the_markers() {
-        let text = format!("before\n{BEGIN}old\n{END}after\n");
-        assert_eq!(between(&text, "new"), Some(format!("before\n{BEGIN}\nnew\n{END}after\n")));
-        assert_eq!(between("nothing", "new"), None);
+    fn who_wants_locks_alone_is_not_told_of_deaths() {
+        let mut values = Values::new();
+        for row in rows().into_iter().filter(|row| !row.is_of_deaths()) {
+            let (ours, other) = match unit(row.what) {
+                Unit::PerSecond => (1e6, 1.0),
+                Unit::Ns | Unit::Ms => (100.0, 1e6),
+            };
+            values.insert(Figure { who: PLEXUS, what: row.what }, vec![ours]);
+            if let Goal::Times(_, figure) | Goal::Faster(_, figure) | Goal::Beside(figure) = row.goal {
+                values.insert(figure, vec![other]);
+            }
+        }
+        let of = |rows| Report::of(rows, &values, &Failures::new(), 1).failed;
+        assert_eq!(of(rows().into_iter().filter(|row| !row.is_of_deaths()).collect()), [""; 0]);
+        assert!(of(rows()).iter().any(|failed| failed.contains(DEATH)));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::compare::spread::Spread;
+
 /// Who did what.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Figure {
@@ -59,6 +61,13 @@ pub(super) enum Goal {
 pub(super) struct Row {
     pub what: &'static str,
     pub goal: Goal,
+}
+
+impl Row {
+    /// Whether it is about what becomes of a cluster when nodes end, and not about locks alone.
+    pub(super) fn is_of_deaths(&self) -> bool {
+        matches!(self.what, DEATH | CUT | CUT_FAST | RECOVERY)
+    }
 }
 
 /// Every row.
@@ -128,7 +137,7 @@ pub(super) struct Outcome {
 
 impl Outcome {
     pub(super) fn of(row: Row, values: &Values) -> Self {
-        let median = |figure: &Figure| values.get(figure).and_then(|values| median(values));
+        let median = |figure: &Figure| Some(Spread::of(values.get(figure)?)?.median);
         let ours = median(&figure(PLEXUS, row.what));
         let other = match row.goal {
             Goal::AtMost(_) => None,
@@ -156,13 +165,6 @@ impl Outcome {
         };
         Self { row, ours, other, ratio, verdict }
     }
-}
-
-/// The median of some values.
-pub(super) fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
 }
 
 #[cfg(test)]

@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
+
+use crate::compare::spread::Spread;
 
 /// Before it is measured.
 const WARM_UP: Duration = Duration::from_millis(200);
@@ -37,7 +39,7 @@ pub(super) fn timed(
 ) -> Result<Timed> {
     let over = AtomicBool::new(false);
     let together = Barrier::new(clients + 1);
-    let work = |number| -> Result<Vec<u64>> {
+    let work = |number| -> Result<Vec<f64>> {
         let made = client(number);
         together.wait();
         let mut once = made?;
@@ -47,13 +49,16 @@ pub(super) fn timed(
         }
         let mut times = Vec::new();
         let mut last = Instant::now();
-        while !over.load(Ordering::Relaxed) {
+        loop {
             once()?;
             let now = Instant::now();
-            times.push((now - last).as_nanos() as u64);
+            times.push((now - last).as_nanos() as f64);
             last = now;
+            // Who comes late does it once.
+            if over.load(Ordering::Relaxed) {
+                return Ok(times);
+            }
         }
-        Ok(times)
     };
     let (results, measured) = thread::scope(|scope| {
         let work = &work;
@@ -68,21 +73,35 @@ pub(super) fn timed(
             threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a client panicked"))?);
         (joined.collect::<Result<Vec<_>>>(), measured)
     });
-    let mut times = results?.concat();
-    ensure!(!times.is_empty(), "nothing was done in {measured:?}");
-    times.sort_unstable();
-    Ok(Timed { ns: times[times.len() / 2] as f64, per_second: times.len() as f64 / measured.as_secs_f64() })
+    let times = results?.concat();
+    let spread = Spread::of(&times).context("no client did anything")?;
+    Ok(Timed { ns: spread.median, per_second: times.len() as f64 / measured.as_secs_f64() })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, atomic::AtomicUsize};
+
     use super::*;
 
     #[test]
     fn what_all_clients_do_is_counted_and_what_fails_is_said() {
-        let some = timed(2, Duration::from_millis(20), |_| Ok(Box::new(|| Ok(())))).expect("it works");
-        assert!(some.ns >= 0.0 && some.per_second > 1000.0, "{some:?}");
-        let failed = timed(2, Duration::from_millis(20), |number| match number {
+        const TIME: Duration = Duration::from_millis(20);
+        let done = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+        let counts = |number: usize| -> Result<Once> {
+            let done = done.clone();
+            Ok(Box::new(move || {
+                done[number].fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }))
+        };
+        let some = timed(2, TIME, counts).expect("it works");
+        let done = [0, 1].map(|number| done[number].load(Ordering::Relaxed));
+        assert!(done.iter().all(|times| *times > 0), "{done:?}");
+        // What was done before it was measured does not count.
+        let counted = some.per_second * TIME.as_secs_f64();
+        assert!(counted > 0.0 && counted <= done.iter().sum::<usize>() as f64, "{some:?}, {done:?}");
+        let failed = timed(2, TIME, |number| match number {
             0 => Ok(Box::new(|| Ok(()))),
             _ => Err(anyhow!("no client {number}")),
         });

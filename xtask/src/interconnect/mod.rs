@@ -7,7 +7,6 @@ mod nodes;
 mod ours;
 mod peers;
 mod place;
-mod quiet;
 mod report;
 mod round;
 mod rows;
@@ -23,16 +22,19 @@ use clap::Args;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use self::{ours::Ours, peers::Peers, report::Report, round::Bench, rows::Row, veth::Veth};
-pub(crate) use self::{
-    report::{date, machine},
-    table::markdown,
+use crate::{
+    command,
+    compare::{
+        document::{self, DOCUMENT},
+        quiet::Others,
+    },
 };
-use crate::command;
 
 const PACKAGES: [&str; 6] =
     ["ucx-utils", "openmpi-bin", "libopenmpi-dev", "libfabric-bin", "libfabric-dev", "iperf3"];
-const DOCUMENT: &str = "docs/performance.md";
-const REFUSED: &str = "something else uses the cores, so nothing is written: come back later, or use --anyway to write what comes out";
+
+/// Its place in the document.
+pub(crate) const SECTION: &str = "interconnect";
 
 /// How to compare.
 #[derive(Args)]
@@ -75,9 +77,9 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     ensure!(first != second && known, "--cpus takes two different cores");
     let rows = chosen(&options.only)?;
     // Before anything of ours runs.
-    let mut others = Others::default();
-    others.look(cpus)?;
-    ensure!(others.undisturbed() || !options.write || options.anyway, "{REFUSED}");
+    let mut others = Others::on(cpus);
+    others.look()?;
+    others.permit(options.write, options.anyway)?;
     if options.install {
         install()?;
     }
@@ -96,7 +98,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     let rounds = if options.quick { 1 } else { options.rounds };
     for round in 1..=rounds {
         println!("round {round} of {rounds}");
-        others.look(cpus)?;
+        others.look()?;
         bench.round(&rows, round)?;
     }
     let mut report = Report::of(&samples::by_placement(&bench.samples), &rows, &bench.failures, rounds);
@@ -105,8 +107,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     }
     println!("\n{}", report.text);
     if options.write {
-        ensure!(others.undisturbed() || options.anyway, "{REFUSED}");
-        report.write(&root.join(DOCUMENT))?;
+        others.permit(true, options.anyway)?;
+        document::write(root, SECTION, &report.text)?;
         println!("written to {DOCUMENT}");
     }
     match report.failed.len() {
@@ -118,40 +120,6 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
             )
         }
         _ => Ok(()),
-    }
-}
-
-/// What else uses the cores.
-#[derive(Default)]
-struct Others {
-    /// How often something did.
-    seen: u32,
-    /// The largest part of a core.
-    most: f64,
-}
-
-impl Others {
-    fn look(&mut self, cpus: [usize; 2]) -> Result<()> {
-        if let Some(used) = quiet::disturbed(cpus)? {
-            println!("something else uses {:.0} % of a core", used * 100.0);
-            self.seen += 1;
-            self.most = self.most.max(used);
-        }
-        Ok(())
-    }
-
-    fn undisturbed(&self) -> bool {
-        self.seen == 0
-    }
-
-    fn said(&self) -> Option<String> {
-        let (seen, most) = (self.seen, self.most * 100.0);
-        let said = || {
-            format!(
-                "Something else used up to {most:.0} % of a core, seen {seen} times: these numbers mean little."
-            )
-        };
-        (!self.undisturbed()).then(said)
     }
 }
 

@@ -3,7 +3,6 @@
 //! Every measurement is between two pinned processes (or threads) that poll, unless its work says otherwise.
 
 use std::{
-    net::TcpListener,
     path::{Path as FilePath, PathBuf},
     process::{Command, Stdio},
     thread,
@@ -19,7 +18,10 @@ use super::{
     samples::Reading,
     work::{Path, What, Who, Work},
 };
-use crate::command::{self, Ended, Said, output_within};
+use crate::{
+    command::{self, Ended, Said, output_within},
+    compare::ports::free_ports,
+};
 
 /// Longest that one program may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
@@ -155,7 +157,7 @@ impl Peers {
     }
 
     fn ucx_by(&self, transports: &str, work: Work, place: &Place<'_>) -> Result<f64> {
-        let port = free_port()?;
+        let port = port()?;
         let perftest = |side: usize| {
             let mut command = place.command(side, "ucx_perftest");
             command.args(["-p", &port, "-c", &self.cpus[side]]);
@@ -195,7 +197,7 @@ impl Peers {
     }
 
     fn fi_pingpong(&self, work: Work, place: &Place<'_>) -> Result<f64> {
-        let (port, size) = (free_port()?, work.bytes.to_string());
+        let (port, size) = (port()?, work.bytes.to_string());
         let pingpong = |side: usize| {
             let mut command = place.command(side, "taskset");
             command.args(["-c", &self.cpus[side], "fi_pingpong", "-p", "tcp", "-e", "msg", "-I", "20000"]);
@@ -213,7 +215,7 @@ impl Peers {
     }
 
     fn iperf(&self, place: &Place<'_>) -> Result<f64> {
-        let port = free_port()?;
+        let port = port()?;
         let iperf = |side: usize| {
             let mut command = place.command(side, "iperf3");
             command.args(["--port", &port, "--affinity", &self.cpus[side]]);
@@ -233,8 +235,10 @@ fn read(text: &str, what: &str, bytes: usize) -> Result<f64> {
     value.with_context(|| format!("no line `{head}VALUE` in: {text}"))
 }
 
-fn free_port() -> Result<String> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port().to_string())
+/// A free port, as programs take it.
+fn port() -> Result<String> {
+    let [port] = free_ports()?;
+    Ok(port.to_string())
 }
 
 /// Megabytes a second that the receiver got. A client that could not connect says so in its JSON, and ends well.

@@ -1,13 +1,5 @@
 //! The report: a table for each placement of the cores, and what was not measured; printed, and put into the document.
 
-use std::{
-    fs,
-    path::Path,
-    time::{SystemTime, UNIX_EPOCH},
-};
-
-use anyhow::{Context, Result};
-
 use super::{
     round::Failures,
     rows::Row,
@@ -15,9 +7,7 @@ use super::{
     table::{self, Outcome, Verdict},
     work::{Path as Through, What, Who, Work},
 };
-
-const BEGIN: &str = "<!-- interconnect -->\n";
-const END: &str = "<!-- end of interconnect -->\n";
+use crate::compare::document::{date, machine};
 
 /// From so many samples on a median is one.
 const ENOUGH: usize = 3;
@@ -65,17 +55,6 @@ impl Report {
         let columns: Vec<&[Outcome]> = shown.iter().map(|(_, outcomes)| outcomes.as_slice()).collect();
         Self { text, failed: failed(&columns) }
     }
-
-    /// Puts it into the document at `path`.
-    ///
-    /// # Errors
-    /// The document cannot be read or written, or has no place for it.
-    pub(super) fn write(&self, path: &Path) -> Result<()> {
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let text =
-            between(&text, &self.text).with_context(|| format!("{} has no {BEGIN}", path.display()))?;
-        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
-    }
 }
 
 /// One placement of the cores.
@@ -105,40 +84,6 @@ fn failed(placements: &[&[Outcome]]) -> Vec<String> {
     (0..rows).filter_map(verdict).collect()
 }
 
-/// The machine, in a line.
-pub(crate) fn machine() -> String {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let cpuinfo = read("/proc/cpuinfo");
-    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
-    let model = model.trim_start_matches(['\t', ' ', ':']);
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let guest = if cpuinfo.contains("hypervisor") { " of a virtual machine" } else { "" };
-    let release = read("/proc/sys/kernel/osrelease");
-    format!("{model}, {cores} cores{guest}, Linux {}", release.trim())
-}
-
-/// Today.
-pub(crate) fn date() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    // Days to a civil date: Howard Hinnant, "chrono-compatible low-level date algorithms".
-    let days = (seconds / 86_400) as i64 + 719_468;
-    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let (day, month) =
-        (of_year - (153 * shifted + 2) / 5 + 1, if shifted < 10 { shifted + 3 } else { shifted - 9 });
-    let year = year + era * 400 + i64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02}")
-}
-
-/// `text` with what stands between the markers replaced.
-fn between(text: &str, report: &str) -> Option<String> {
-    let (head, rest) = text.split_once(BEGIN)?;
-    let (_, tail) = rest.split_once(END)?;
-    Some(format!("{head}{BEGIN}\n{report}\n{END}{tail}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::{
@@ -147,15 +92,6 @@ mod tests {
         super::samples::{Reading, Sample, by_placement},
         *,
     };
-
-    #[test]
-    fn the_document_keeps_what_is_outside_the_markers() {
-        let text = format!("a\n{BEGIN}old\n{END}b\n");
-        let once = between(&text, "new\n").expect("both markers are there");
-        assert_eq!(once, format!("a\n{BEGIN}\nnew\n\n{END}b\n"));
-        assert_eq!(between(&once, "new\n"), Some(once.clone()));
-        assert_eq!(between("a", "new"), None);
-    }
 
     #[test]
     fn a_goal_fails_where_it_is_missed_once_or_judged_nowhere() {

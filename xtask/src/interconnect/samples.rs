@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::work::{Who, Work};
+use crate::compare::spread::Spread;
 
 /// What one contender did, once.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -65,25 +66,14 @@ pub(super) struct Values {
 }
 
 impl Values {
-    fn of(readings: &[Reading]) -> Self {
-        let mut values: Vec<f64> = readings.iter().map(|reading| reading.value).collect();
-        let mut ratios: Vec<f64> = readings.iter().filter_map(|reading| reading.ratio).collect();
-        let median_of_values = median(&mut values);
-        Self {
-            median: median_of_values,
-            least: values[0],
-            most: values[values.len() - 1],
-            count: values.len(),
-            ratio: (!ratios.is_empty()).then(|| median(&mut ratios)),
-        }
+    /// Nothing of nothing.
+    fn of(readings: &[Reading]) -> Option<Self> {
+        let values: Vec<f64> = readings.iter().map(|reading| reading.value).collect();
+        let ratios: Vec<f64> = readings.iter().filter_map(|reading| reading.ratio).collect();
+        let Spread { median, least, most } = Spread::of(&values)?;
+        let ratio = Spread::of(&ratios).map(|ratios| ratios.median);
+        Some(Self { median, least, most, count: values.len(), ratio })
     }
-}
-
-/// The one in the middle, or the mean of the two; sorts them.
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let half = values.len() / 2;
-    if values.len().is_multiple_of(2) { f64::midpoint(values[half - 1], values[half]) } else { values[half] }
 }
 
 /// What was measured in one placement.
@@ -102,10 +92,9 @@ pub(super) struct Placements {
 #[must_use]
 pub(super) fn by_placement(samples: &[Sample]) -> Placements {
     let steady: Vec<&Sample> = samples.iter().filter(|sample| sample.is_steady()).collect();
-    let mut lines: Vec<f64> = steady.iter().map(|sample| sample.line()).collect();
+    let lines: Vec<f64> = steady.iter().map(|sample| sample.line()).collect();
     let mut groups: BTreeMap<i64, BTreeMap<(Work, Who), Vec<Reading>>> = BTreeMap::new();
-    if !lines.is_empty() {
-        let middle = median(&mut lines);
+    if let Some(Spread { median: middle, .. }) = Spread::of(&lines) {
         for sample in &steady {
             let step = ((sample.line() / middle).ln() / STEP.ln()).round() as i64;
             let Reading { who, work, .. } = sample.reading;
@@ -113,7 +102,7 @@ pub(super) fn by_placement(samples: &[Sample]) -> Placements {
         }
     }
     let values = |all: BTreeMap<_, Vec<Reading>>| {
-        all.into_iter().map(|(key, readings)| (key, Values::of(&readings))).collect()
+        all.into_iter().filter_map(|(key, readings)| Some((key, Values::of(&readings)?))).collect()
     };
     Placements { moved: samples.len() - steady.len(), groups: groups.into_values().map(values).collect() }
 }
@@ -159,17 +148,10 @@ mod tests {
     }
 
     #[test]
-    fn the_median_of_an_even_count_is_between_the_two_in_the_middle() {
-        assert_eq!(median(&mut [4.0, 1.0, 2.0, 100.0]), 3.0);
-        assert_eq!(median(&mut [4.0, 1.0, 100.0]), 4.0);
-        assert_eq!(median(&mut [4.0]), 4.0);
-    }
-
-    #[test]
     fn ratios_are_those_of_the_turns_and_not_of_the_medians() {
         let reading =
             |value, ratio| Reading { ratio: Some(ratio), ..Reading::new(Who::PlexusRail, WORK, value) };
         let values = Values::of(&[reading(100.0, 1.2), reading(300.0, 1.1), reading(200.0, 1.0)]);
-        assert_eq!((values.median, values.ratio), (200.0, Some(1.1)));
+        assert_eq!(values.map(|values| (values.median, values.ratio)), Some((200.0, Some(1.1))));
     }
 }

@@ -10,6 +10,7 @@ use super::{
     samples::{Group, Values},
     work::{Unit, Who, Work},
 };
+use crate::compare::document::markdown;
 
 /// What became of a goal.
 #[derive(Clone, PartialEq, Debug)]
@@ -194,19 +195,6 @@ fn number(unit: Unit, value: f64) -> String {
         Unit::Megabytes => format!("{:.2} GB/s", value / 1e3),
         Unit::Percent => format!("{value:.2} %"),
     }
-}
-
-/// A table whose first row has the heads.
-pub(crate) fn markdown<const N: usize>(cells: &[[String; N]]) -> String {
-    let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    let line = |row: &[String; N]| {
-        let padded = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        format!("| {} |\n", padded.collect::<Vec<_>>().join(" | "))
-    };
-    let rule = line(&widths.map(|width| "-".repeat(width)));
-    let mut lines = cells.iter().map(line);
-    lines.next().unwrap_or_default() + &rule + &lines.collect::<String>()
 }
 
 #[cfg(test)]

@@ -1,0 +1,41 @@
+//! What is said of a measurement that was made several times.
+
+/// The median and the extremes of some values.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Spread {
+    /// The one in the middle, or the mean of the two.
+    pub median: f64,
+    /// The smallest.
+    pub least: f64,
+    /// The largest.
+    pub most: f64,
+}
+
+impl Spread {
+    /// Nothing where there are no values.
+    pub(crate) fn of(values: &[f64]) -> Option<Self> {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let [least, most] = [*sorted.first()?, *sorted.last()?];
+        let half = sorted.len() / 2;
+        let median = match sorted.len().is_multiple_of(2) {
+            true => f64::midpoint(sorted[half - 1], sorted[half]),
+            false => sorted[half],
+        };
+        Some(Self { median, least, most })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_count_is_between_the_two_in_the_middle() {
+        let spread = |median, least, most| Some(Spread { median, least, most });
+        assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 100.0]), spread(3.0, 1.0, 100.0));
+        assert_eq!(Spread::of(&[4.0, 1.0, 100.0]), spread(4.0, 1.0, 100.0));
+        assert_eq!(Spread::of(&[4.0]), spread(4.0, 4.0, 4.0));
+        assert_eq!(Spread::of(&[]), None);
+    }
+}
