@@ -3,6 +3,7 @@
 //! Each rule is a function from a [`Tree`] to [`Finding`]s, in a file of its own, with tests that show it catch
 //! a violation on a made-up tree. Nothing here reads the disk except [`Tree::read`].
 
+mod daytime;
 mod formats;
 mod layers;
 mod map;
@@ -126,8 +127,16 @@ impl fmt::Display for Finding {
 /// Everything that breaks a rule, by file and line.
 #[must_use]
 pub fn check(tree: &Tree) -> Vec<Finding> {
-    let rules =
-        [formats::check, layers::check, map::crates, map::links, purity::check, text::check, unsafety::check];
+    let rules = [
+        daytime::check,
+        formats::check,
+        layers::check,
+        map::crates,
+        map::links,
+        purity::check,
+        text::check,
+        unsafety::check,
+    ];
     let mut findings: Vec<_> = rules.iter().flat_map(|rule| rule(tree)).collect();
     findings.sort();
     findings
