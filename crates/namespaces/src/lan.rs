@@ -101,12 +101,13 @@ mod tests {
     use std::{
         io::{Read, Write},
         net::{TcpListener, TcpStream},
+        process::Command,
     };
 
     use super::*;
 
     #[test]
-    fn all_reach_each_other_in_every_network() {
+    fn all_reach_each_other_in_every_network_and_cables_are_pulled() {
         let lan = match Lan::new(3, 2) {
             Ok(lan) => lan,
             Err(why) => return eprintln!("skipped: {why}"),
@@ -121,17 +122,22 @@ mod tests {
                 assert_eq!(heard, "hello");
             }
         }
-        let carrier = || {
-            let read = || std::fs::read_to_string("/proc/thread-self/net/route");
-            lan.host(2)
-                .inside(read)
-                .map(|routes| routes.lines().any(|line| line.starts_with("eth1")))
-                .unwrap()
+        // Whether a device has somebody at the other end of its cable.
+        let carrier = |host: usize, network: usize| {
+            let device = device(network);
+            let show = || Command::new("ip").args(["-o", "link", "show", &device]).output();
+            let said = lan.host(host).inside(show).unwrap().stdout;
+            String::from_utf8(said).unwrap().contains("LOWER_UP")
         };
-        assert!(carrier());
-        lan.host(2).run("ip route flush dev eth1").unwrap();
+        let carriers = || [(2, 0), (2, 1), (1, 1)].map(|(host, network)| carrier(host, network));
+        assert_eq!(carriers(), [true, true, true]);
         lan.unplug(2, 1).unwrap();
+        assert_eq!(carriers(), [true, false, true]);
         lan.plug(2, 1).unwrap();
+        assert_eq!(carriers(), [true, true, true]);
+        let listener = lan.host(2).inside(|| TcpListener::bind((lan.address(2, 1), 7003))).unwrap();
+        let door = listener.local_addr().unwrap();
+        lan.host(1).inside(|| TcpStream::connect(door)).unwrap();
         assert_eq!(lan.hosts(), 3);
     }
 }

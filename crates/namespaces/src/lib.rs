@@ -4,9 +4,10 @@
 //! with it. So nothing is left behind, in whatever way this process ends. Addresses are in the namespaces' own address space,
 //! and a device is seen in its namespace alone, so neither can meet what the machine uses itself.
 //!
-//! This crate knows nothing of Plexus. It needs root, and `ip` of iproute2.
+//! This crate knows nothing of Plexus. It needs root, and `ip` of iproute2; rules about packets need `nft` of nftables.
 
 mod lan;
+mod rules;
 
 use std::{
     fmt,
@@ -21,7 +22,10 @@ use std::{
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
-pub use lan::{Lan, device};
+pub use self::{
+    lan::{Lan, device},
+    rules::Way,
+};
 
 /// A network namespace that this process holds and is not in itself.
 pub struct Namespace(OwnedFd);

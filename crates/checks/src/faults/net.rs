@@ -8,7 +8,7 @@ use std::{
     path::PathBuf,
 };
 
-use plexus_namespaces::{End, Namespace, join, need};
+use plexus_namespaces::{End, Namespace, Way, join, need};
 
 /// Where members listen.
 const PORT: u16 = 7100;
@@ -48,9 +48,7 @@ impl Net {
         need(&[("tc", "iproute2"), ("nft", "nftables")])?;
         let net = Self { namespaces: [Namespace::new()?, Namespace::new()?], paths };
         for side in Side::BOTH {
-            // One table for everything that is dropped or refused.
-            net.run(side, "nft add table inet faults")?;
-            net.run(side, "nft add chain inet faults out { type filter hook output priority 0 ; }")?;
+            net.namespaces[side.index()].allow_rules()?;
         }
         for path in 0..paths {
             let devices = Side::BOTH.map(|side| device(side, path));
@@ -165,7 +163,7 @@ impl Net {
     /// The system's.
     pub fn heal(&self) -> Result<(), String> {
         for side in Side::BOTH {
-            self.run(side, "nft flush chain inet faults out")?;
+            self.namespaces[side.index()].clear_rules()?;
             for path in 0..self.paths {
                 let device = device(side, path);
                 self.run(side, &format!("ip link set {device} mtu 1500 up"))?;
@@ -177,7 +175,8 @@ impl Net {
     }
 
     fn rule(&self, path: usize, side: Side, what: &str) -> Result<(), String> {
-        self.run(side, &format!("nft add rule inet faults out oifname {} {what}", device(side, path)))
+        let rule = format!("oifname {} {what}", device(side, path));
+        self.namespaces[side.index()].rule(Way::Out, &rule)
     }
 
     fn run(&self, side: Side, line: &str) -> Result<(), String> {
