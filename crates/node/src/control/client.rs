@@ -25,6 +25,19 @@ const REACHED_WITHIN: Duration = Duration::from_secs(5);
 pub struct Control {
     name: String,
     stream: BufReader<UnixStream>,
+    /// What it was asked for last.
+    asked: String,
+    /// A line of which a part has come.
+    line: Vec<u8>,
+}
+
+/// What a node says of what it does.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Said {
+    /// Something on the way.
+    Progress(Value),
+    /// The result.
+    Done(Value),
 }
 
 /// Why a node did not do what it was asked to.
@@ -103,13 +116,18 @@ impl Control {
         Self::connect_within(dir, name, REACHED_WITHIN)
     }
 
-    pub(super) fn connect_within(
-        dir: &ClusterDir,
-        name: &str,
-        limit: Duration,
-    ) -> Result<Self, ControlError> {
+    /// The same for a node that must take the connection, and later each request, within `limit`.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn connect_within(dir: &ClusterDir, name: &str, limit: Duration) -> Result<Self, ControlError> {
         match reach(&dir.socket(name), limit) {
-            Ok(stream) => Ok(Self { name: name.into(), stream: BufReader::new(stream) }),
+            Ok(stream) => Ok(Self {
+                name: name.into(),
+                stream: BufReader::new(stream),
+                asked: String::new(),
+                line: Vec::new(),
+            }),
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
             {
@@ -155,30 +173,51 @@ impl Control {
         args: Value,
         mut progress: impl FnMut(Value),
     ) -> Result<Value, ControlError> {
-        let mut line = serde_json::to_vec(&Request { command: command.into(), args })
-            .map_err(|error| self.io(error.into()))?;
-        line.push(b'\n');
-        match self.stream.get_mut().write_all(&line) {
-            // A node that takes no more clients has said so before it closed: that is to be read.
-            Err(error) if is_gone(&error) => {}
-            sent => sent.map_err(|error| self.failed(command, error))?,
-        }
+        self.ask(command, args)?;
         loop {
-            line.clear();
-            let read = (&mut self.stream).take(MAX_LINE).read_until(b'\n', &mut line);
-            if read.map_err(|error| self.failed(command, error))? == 0 {
-                return Err(ControlError::Ended { name: self.name.clone(), command: command.into() });
-            }
-            match serde_json::from_slice(&line).map_err(|error| self.io(error.into()))? {
-                Response::Progress(value) => progress(value),
-                Response::Ok(value) => return Ok(value),
-                Response::Error(what) => return Err(ControlError::Refused { name: self.name.clone(), what }),
+            match self.hear()? {
+                Said::Progress(value) => progress(value),
+                Said::Done(value) => return Ok(value),
             }
         }
     }
 
-    fn failed(&self, command: &str, error: io::Error) -> ControlError {
-        let (name, command) = (self.name.clone(), command.to_owned());
+    /// Asks for `command`; dropping the connection takes that back.
+    ///
+    /// # Errors
+    /// See [`ControlError`].
+    pub fn ask(&mut self, command: &str, args: Value) -> Result<(), ControlError> {
+        command.clone_into(&mut self.asked);
+        let request = Request { command: command.into(), args };
+        let mut line = serde_json::to_vec(&request).map_err(|error| self.io(error.into()))?;
+        line.push(b'\n');
+        match self.stream.get_mut().write_all(&line) {
+            // A node that takes no more clients has said so before it closed: that is to be read.
+            Err(error) if is_gone(&error) => Ok(()),
+            sent => sent.map_err(|error| self.failed(error)),
+        }
+    }
+
+    /// What the node says next. After [`ControlError::Silent`] it may be listened to again.
+    ///
+    /// # Errors
+    /// See [`ControlError`].
+    pub fn hear(&mut self) -> Result<Said, ControlError> {
+        let room = MAX_LINE.saturating_sub(self.line.len() as u64);
+        let read = (&mut self.stream).take(room).read_until(b'\n', &mut self.line);
+        if read.map_err(|error| self.failed(error))? == 0 {
+            return Err(ControlError::Ended { name: self.name.clone(), command: self.asked.clone() });
+        }
+        let line = std::mem::take(&mut self.line);
+        match serde_json::from_slice(&line).map_err(|error| self.io(error.into()))? {
+            Response::Progress(value) => Ok(Said::Progress(value)),
+            Response::Ok(value) => Ok(Said::Done(value)),
+            Response::Error(what) => Err(ControlError::Refused { name: self.name.clone(), what }),
+        }
+    }
+
+    fn failed(&self, error: io::Error) -> ControlError {
+        let (name, command) = (self.name.clone(), self.asked.clone());
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ControlError::Silent { name, command },
             _ if is_gone(&error) => ControlError::Ended { name, command },

@@ -26,7 +26,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use client::{Control, ControlError};
+pub use client::{Control, ControlError, Said};
 pub(crate) use places::Places;
 pub use seen::{ANSWER_WITHIN, Seen};
 pub use server::Server;
