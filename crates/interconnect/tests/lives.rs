@@ -1,19 +1,34 @@
 //! Nodes that are let in only in the life that is named: a life that ended never comes back, the next one may.
 
 use std::{
+    collections::BTreeSet,
     net::{SocketAddr, TcpListener},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use plexus_base::{Incarnation, NodeId, Waiting};
-use plexus_fabric::{Lost, RailKind};
+use plexus_fabric::{
+    Lost, Put, RailKind, Window, WindowId,
+    ofi::{OfiEndpoint, OfiError},
+};
 use plexus_interconnect::{
     Channel, Kind, Message, Net, Service,
     mesh::{Admission, Config, Key, Mesh, Peer},
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
+
+const WINDOW: WindowId = WindowId(7);
+
+/// Puts of a page that are handed in at once: more than are carried before their sender is forgotten.
+const PUTS: u64 = 8000;
+const PAGE: usize = 4096;
+const PAGES: u64 = 16;
+
+/// What is put, and what stands in the window once nobody may put there any more.
+const LATE: u8 = 0x11;
+const OURS: u8 = 0xee;
 
 /// What a node was told, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,17 +47,37 @@ impl Listener {
     }
 }
 
+/// What a node does to the only peer.
+enum Task {
+    /// Says this to it: as a message, as a datagram and as a call.
+    Say(NodeId, u8),
+    /// Puts into its window.
+    Put(NodeId),
+}
+
 impl Service for Listener {
-    /// Says this to the only peer.
-    type Task = (NodeId, u8);
+    type Task = Task;
 
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
         self.note(Told::Said(net.life(message.from).unwrap(), message.payload[0]));
     }
 
-    fn task(&mut self, net: &mut Net, (to, what): (NodeId, u8)) {
-        // Said to nobody, it is heard by nobody.
-        let _ = net.send(to, Channel::Services, Kind::Request, 0, &[what]);
+    /// Said to nobody, it is heard by nobody.
+    fn task(&mut self, net: &mut Net, task: Task) {
+        match task {
+            Task::Say(to, what) => {
+                let _ = net.send(to, Channel::Services, Kind::Request, 0, &[what]);
+                let _ = net.send(to, Channel::Datagrams, Kind::Request, 0, &[what]);
+                let _ = net.call(to, Channel::Services, &[what], 1);
+            }
+            Task::Put(to) => {
+                for number in 0..PUTS {
+                    let offset = number % PAGES * PAGE as u64;
+                    let put = Put { window: WINDOW, offset, generation: 0, data: &[LATE; PAGE] };
+                    let _ = net.write(to, Channel::CacheBlocks, put);
+                }
+            }
+        }
     }
 
     fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
@@ -57,15 +92,41 @@ impl Service for Listener {
 struct Node {
     mesh: Arc<Mesh<Listener>>,
     told: Arc<Mutex<Vec<Told>>>,
+    window: Arc<Window>,
+}
+
+/// What is heard of something that is said: in one lane, each way of saying it in its turn.
+fn said(life: u64, what: u8) -> [Told; 3] {
+    [(); 3].map(|()| Told::Said(Incarnation(life), what))
 }
 
 impl Node {
     fn says(&self, to: u8, what: u8) {
-        self.mesh.workers()[0].submit((NodeId(to), what));
+        self.mesh.workers()[0].submit(Task::Say(NodeId(to), what));
+    }
+
+    fn puts(&self, to: u8) {
+        self.mesh.workers()[0].submit(Task::Put(NodeId(to)));
+    }
+
+    /// What stands in its window, each byte once.
+    fn bytes(&self) -> BTreeSet<u8> {
+        let mut all = vec![0; PAGES as usize * PAGE];
+        self.window.read(0, &mut all);
+        all.into_iter().collect()
     }
 
     fn admit(&self, peer: u8, life: u64) {
         self.mesh.admit(NodeId(peer), Incarnation(life)).unwrap();
+    }
+
+    /// Waits until this stands somewhere in its window.
+    fn reads(&self, byte: u8) {
+        let end = Instant::now() + LIMIT;
+        while !self.bytes().contains(&byte) {
+            assert!(Instant::now() < end, "nothing was put");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn hears(&self, expected: &[Told]) {
@@ -79,6 +140,7 @@ impl Node {
 
 fn node(me: u8, life: u64, name: [u8; 16], addresses: [SocketAddr; 2], rail: RailKind) -> Node {
     let told = Arc::<Mutex<Vec<Told>>>::default();
+    let window = Arc::new(Window::create(WINDOW, PAGES as usize * PAGE, 0).unwrap());
     let config = Config {
         me: NodeId(me),
         incarnation: Incarnation(life),
@@ -93,14 +155,14 @@ fn node(me: u8, life: u64, name: [u8; 16], addresses: [SocketAddr; 2], rail: Rai
             rails: vec![rail],
             encrypt: false,
         }],
-        windows: Vec::new(),
+        windows: vec![window.clone()],
         waiting: Waiting::Adaptive,
         patience: Duration::from_secs(1),
         probe: Duration::from_millis(20),
         ofi_provider: None,
     };
     let mesh = Mesh::start(config, vec![Listener(told.clone())], |_| ()).unwrap();
-    Node { mesh, told }
+    Node { mesh, told, window }
 }
 
 /// `stays` lives on while the other ends and comes again.
@@ -119,13 +181,14 @@ fn comes_again(stays: u8, rail: RailKind) {
     one.mesh.wait_connected(LIMIT).unwrap();
     other.mesh.wait_connected(LIMIT).unwrap();
     other.says(stays, 1);
-    one.hears(&[Told::Up(Incarnation(1)), Told::Said(Incarnation(1), 1)]);
+    let mut expected = vec![Told::Up(Incarnation(1))];
+    expected.extend(said(1, 1));
+    one.hears(&expected);
 
     // It ends, and comes in its next life: nobody has named that yet.
     other.mesh.stop();
     drop(other);
-    let mut expected =
-        vec![Told::Up(Incarnation(1)), Told::Said(Incarnation(1), 1), Told::Gone(Incarnation(1))];
+    expected.push(Told::Gone(Incarnation(1)));
     one.hears(&expected);
     let other = node(goes, 2, name, addresses, rail);
     other.admit(stays, 7);
@@ -134,16 +197,23 @@ fn comes_again(stays: u8, rail: RailKind) {
     one.admit(goes, 2);
     other.mesh.wait_connected(LIMIT).unwrap();
     other.says(stays, 2);
-    expected.extend([Told::Up(Incarnation(2)), Told::Said(Incarnation(2), 2)]);
+    expected.push(Told::Up(Incarnation(2)));
+    expected.extend(said(2, 2));
     one.hears(&expected);
 
-    // Who is forgotten is not heard, and learns it.
+    // Who is forgotten, in the middle of its puts, is not heard, and learns it.
+    other.puts(stays);
+    one.reads(LATE);
     one.mesh.forget(NodeId(goes), Incarnation(2));
     expected.push(Told::Gone(Incarnation(2)));
     one.hears(&expected);
+    let refuses_puts = rail != RailKind::Shm;
+    if refuses_puts {
+        one.window.write(0, &[OURS; PAGES as usize * PAGE]);
+    }
+    other.says(stays, 3);
     other.hears(&[Told::Up(Incarnation(7)), Told::Gone(Incarnation(7))]);
     other.says(stays, 3);
-    one.hears(&expected);
 
     // An earlier life that was never ended here gives way to the one that is named.
     let third = || {
@@ -155,7 +225,18 @@ fn comes_again(stays: u8, rail: RailKind) {
     one.admit(goes, 3);
     one.mesh.wait_connected(LIMIT).unwrap();
     one.says(goes, 4);
-    third.hears(&[Told::Up(Incarnation(7)), Told::Said(Incarnation(7), 4)]);
+    let mut of_one = vec![Told::Up(Incarnation(7))];
+    of_one.extend(said(7, 4));
+    third.hears(&of_one);
+
+    // What the next life says comes behind all that the forgotten one could have done.
+    third.says(stays, 5);
+    expected.push(Told::Up(Incarnation(3)));
+    expected.extend(said(3, 5));
+    one.hears(&expected);
+    if refuses_puts {
+        assert_eq!(one.bytes(), BTreeSet::from([OURS]), "over {rail:?}");
+    }
     one.mesh.stop();
     third.mesh.stop();
 }
@@ -168,4 +249,13 @@ fn over_memory_lives_come_and_go() {
 #[test]
 fn over_sockets_lives_come_and_go() {
     [0, 1].into_iter().for_each(|stays| comes_again(stays, RailKind::Tcp));
+}
+
+#[test]
+fn over_libfabric_lives_come_and_go() {
+    match OfiEndpoint::open("tcp", None, Arc::default()) {
+        Ok(_) => [0, 1].into_iter().for_each(|stays| comes_again(stays, RailKind::Ofi)),
+        Err(why @ OfiError::Absent { .. }) => println!("skipped: {why}"),
+        Err(why) => panic!("{why}"),
+    }
 }
