@@ -30,6 +30,7 @@ enum Command {
     /// Runs the protocols in the simulator, one cluster for each seed.
     Sim(Sim),
     /// Real faults between two processes in network namespaces, counted (as root).
+    #[command(args_conflicts_with_subcommands = true)]
     Torture {
         #[command(subcommand)]
         of: Option<Torture>,
@@ -65,7 +66,7 @@ enum Torture {
         #[arg(long, default_value_t = 1)]
         seed: u64,
         /// Instead of faults: so many times a node leaves and joins again.
-        #[arg(long, conflicts_with_all = ["minutes", "seed"])]
+        #[arg(long, conflicts_with = "minutes")]
         joins: Option<u64>,
     },
 }
@@ -119,16 +120,12 @@ fn run(command: Command) -> Result<()> {
         }
         Command::Torture { of: Some(Torture::Executive { minutes, seed, joins }), .. } => {
             let plexus = executive::built(&root, "plexus", "plexus")?;
-            let mut torture = command::cargo(&root);
-            // Disks under the voting files that fail: where there is no FUSE the program says so.
-            torture.args(["run", "--quiet", "--release", "--package", "plexus-checks", "--features", "fuse"]);
-            torture.args(["--bin", "torture", "--"]);
-            let seconds = ((minutes * 60.0).ceil() as u64).to_string();
-            match joins {
-                Some(count) => torture.arg("joins").arg(plexus).arg(count.to_string()),
-                None => torture.arg("executive").arg(plexus).args([&seconds, &seed.to_string()]),
+            let mut torture = checks(&root, "torture");
+            let (what, count) = match joins {
+                Some(count) => ("joins", count),
+                None => ("executive", (minutes * 60.0).ceil() as u64),
             };
-            command::run(&mut torture)
+            command::run(torture.arg(what).arg(plexus).args([count.to_string(), seed.to_string()]))
         }
         Command::Torture { shares: Some(mbit), .. } => {
             let mbit = mbit.iter().map(u32::to_string);
@@ -173,4 +170,19 @@ fn checks(root: &Path, name: &str) -> process::Command {
     let mut cargo = command::cargo(root);
     cargo.args(["run", "--quiet", "--release", "--package", "plexus-checks", "--bin", name, "--"]);
     cargo
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_executive_suffers_takes_no_options_of_the_paths() {
+        let good = |line: &str| Cli::try_parse_from(line.split(' ')).is_ok();
+        assert!(good("xtask torture executive --joins 3 --seed 2"));
+        assert!(good("xtask torture --shares 40 10") && good("xtask torture --failovers 5"));
+        assert!(!good("xtask torture --shares 40 10 executive"));
+        assert!(!good("xtask torture --failovers 5 executive"));
+        assert!(!good("xtask torture executive --joins 3 --minutes 2"));
+    }
 }

@@ -1,4 +1,4 @@
-//! The cluster executive under real faults for two minutes: `cargo xtask torture executive` does it for longer, and with disks that fail.
+//! The cluster executive under real faults for two minutes: `cargo xtask torture executive` does it for longer.
 //!
 //! Skipped, with a line that says why, where network namespaces cannot be made.
 
@@ -26,12 +26,13 @@ fn plexus() -> PathBuf {
 }
 
 #[test]
-fn what_clients_see_of_locks_under_faults_is_what_one_server_does() {
+fn what_clients_see_of_locks_and_keys_under_faults_is_what_one_server_does() {
     if let Err(why) = need(&[("nft", "nftables")]).and_then(|()| Lan::new(2, 1)) {
         return eprintln!("skipped: {why}");
     }
     let report = campaign::run(plexus(), TIME, SEED, &mut |_| ()).unwrap();
-    // Each fault is struck several times in this time, and clients meet.
+    // Faults were struck, views changed, and clients met.
     let struck: usize = report.healed.values().map(Vec::len).sum();
     assert!(struck > 0 && report.views > struck / 2 && report.granted > 100, "{report}");
+    assert!(report.keys.reads > 100 && report.keys.changes > 100 && report.keys.refused > 0, "{report}");
 }

@@ -1,5 +1,5 @@
 //! Real processes under real faults: `torture failovers N`, `torture shares MBIT MBIT` and `torture soak SECONDS [SEED]`;
-//! `torture member` is what these start. `torture executive PLEXUS SECONDS [SEED]`, `torture joins PLEXUS COUNT` and `torture views PLEXUS death|cut|cut-fast|recovery` start nodes of the
+//! `torture member` is what these start. `torture executive PLEXUS SECONDS [SEED]`, `torture joins PLEXUS COUNT [SEED]` and `torture views PLEXUS death|cut|cut-fast|recovery` start nodes of the
 //! program `PLEXUS`. Ends with 1 at the first failure.
 
 use std::{process::ExitCode, time::Duration};
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[String]) -> Result<(), String> {
     const USAGE: &str = "use: torture failovers N | torture shares MBIT MBIT | torture soak SECONDS [SEED] | \
-                         torture executive PLEXUS SECONDS [SEED] | torture joins PLEXUS COUNT | torture views PLEXUS death|cut|cut-fast|recovery";
+                         torture executive PLEXUS SECONDS [SEED] | torture joins PLEXUS COUNT [SEED] | torture views PLEXUS death|cut|cut-fast|recovery";
     let number = |text: &String| text.parse::<u64>().map_err(|_| format!("{text} is no number; {USAGE}"));
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     match arguments {
@@ -62,15 +62,18 @@ fn run(arguments: &[String]) -> Result<(), String> {
             Ok(())
         }
         [command, plexus, seconds, seed @ ..] if command == "executive" && seed.len() < 2 => {
-            let (time, seed) = (Duration::from_secs(number(seconds)?), seed.first().map_or(Ok(1), number)?);
-            let report =
-                executive::campaign::run(plexus.into(), time, seed, &mut |what| eprintln!("{what}"))?;
-            print!("{report}");
+            let (seconds, seed) = (number(seconds)?, seed.first().map_or(Ok(1), number)?);
+            let time = Duration::from_secs(seconds);
+            let report = executive::campaign::run(plexus.into(), time, seed, &mut |what| eprintln!("{what}"));
+            let minutes = seconds as f64 / 60.0;
+            print!("{}", report.map_err(again(&format!("--minutes {minutes:.2} --seed {seed}")))?);
             Ok(())
         }
-        [command, plexus, count] if command == "joins" => {
-            let (plexus, count) = (plexus.into(), number(count)?);
-            print!("{}", executive::campaign::joins(plexus, count, 1, &mut |what| eprintln!("{what}"))?);
+        [command, plexus, count, seed @ ..] if command == "joins" && seed.len() < 2 => {
+            let (count, seed) = (number(count)?, seed.first().map_or(Ok(1), number)?);
+            let report =
+                executive::campaign::joins(plexus.into(), count, seed, &mut |what| eprintln!("{what}"));
+            print!("{}", report.map_err(again(&format!("--joins {count} --seed {seed}")))?);
             Ok(())
         }
         [command, plexus, what] if command == "views" => {
@@ -86,4 +89,9 @@ fn run(arguments: &[String]) -> Result<(), String> {
         }
         _ => Err(USAGE.into()),
     }
+}
+
+/// Behind a failure, what does the same again.
+fn again(options: &str) -> impl Fn(String) -> String {
+    move |why| format!("{why}\nthe same faults again: cargo xtask torture executive {options}")
 }

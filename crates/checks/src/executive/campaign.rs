@@ -4,22 +4,26 @@
 use std::{
     collections::BTreeMap,
     fmt,
+    os::unix::process::ExitStatusExt,
     path::PathBuf,
+    process::ExitStatus,
     sync::{
-        Arc, Mutex, PoisonError,
+        Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
+use plexus_node::layout::ClusterDir;
 use plexus_sim::Random;
 use rustix::process::Signal;
 
 use super::{
-    clients::Work,
-    history,
-    nodes::{Nodes, Spec, status, view},
+    clients::{Counts, Work},
+    disks::Trouble,
+    faults::Fault,
+    nodes::{Nodes, PATIENCE, Spec, status, view},
 };
 use crate::spread::Spread;
 
@@ -29,12 +33,17 @@ const NODES: usize = 4;
 /// Networks that join their hosts.
 const NETWORKS: usize = 2;
 
-/// Clients, and the names that they lock.
-const CLIENTS: u64 = 8;
-const NAMES: u64 = 6;
+/// Clients that take locks.
+const LOCKERS: u64 = 8;
 
-/// Longer than a lease, and than what others wait beyond it.
-const PAST_THE_LEASE: Duration = Duration::from_millis(2500);
+/// Clients that change the registry.
+const CHANGERS: u64 = 6;
+
+/// What goes wrong with disks is drawn apart, so that the faults are the same where no disks can fail.
+const DISKS: u64 = 0x6469_736b;
+
+/// Codes that a node ends with by itself: told to, or because it could not start while a disk failed; because it was put out.
+const LAWFUL: [i32; 3] = [0, 1, 3];
 
 /// The longest that a fault of the network lasts: some are over before anybody has noticed, some are noticed and decided on.
 const LASTS_MS: u64 = 5000;
@@ -45,150 +54,46 @@ const BETWEEN: Duration = Duration::from_millis(300);
 /// How often the views are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// What happens to the cluster.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Fault {
-    /// A node is killed.
-    Kill,
-    /// The member with the lowest number, who decides first, is killed.
-    KillFirst,
-    /// A node is killed, and another while the view changes.
-    KillTwo,
-    /// A node is killed and started again, and killed again.
-    KillTwice,
-    /// A node is told to end, and does.
-    Leave,
-    /// A node is stopped for a moment.
-    Pause,
-    /// A node is stopped for longer than its lease, and continued.
-    Stop,
-    /// One of the networks of a node is cut.
-    CutOne,
-    /// All of them are.
-    CutAll,
-    /// A node is not heard any more, but hears.
-    Mute,
-    /// Two nodes hear nothing of each other.
-    PartTwo,
-    /// Two halves hear nothing of each other.
-    Split,
-}
-
-impl Fault {
-    /// Every one.
-    pub const ALL: [Self; 12] = [
-        Self::Kill,
-        Self::KillFirst,
-        Self::KillTwo,
-        Self::KillTwice,
-        Self::Leave,
-        Self::Pause,
-        Self::Stop,
-        Self::CutOne,
-        Self::CutAll,
-        Self::Mute,
-        Self::PartTwo,
-        Self::Split,
-    ];
-
-    /// The name in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kill => "kill -9",
-            Self::KillFirst => "kill -9 of the first",
-            Self::KillTwo => "kill -9 of two, one after the other",
-            Self::KillTwice => "kill -9 twice of one",
-            Self::Leave => "told to end",
-            Self::Pause => "stopped for a moment",
-            Self::Stop => "stopped past its lease",
-            Self::CutOne => "one network cut",
-            Self::CutAll => "all networks cut",
-            Self::Mute => "cut one way",
-            Self::PartTwo => "two that do not hear each other",
-            Self::Split => "split into halves",
-        }
-    }
-
-    /// Whether some life of a node is over after it, however soon it is healed.
-    #[must_use]
-    fn ends_a_life(self) -> bool {
-        matches!(
-            self,
-            Self::Kill | Self::KillFirst | Self::KillTwo | Self::KillTwice | Self::Leave | Self::Stop
-        )
-    }
-
-    /// Makes it happen, and waits as long as it takes.
-    fn strike(self, nodes: &mut Nodes, random: &mut Random) -> Result<(), String> {
-        let node = random.below(nodes.count() as u64) as usize;
-        let other = (node + 1 + random.below(nodes.count() as u64 - 1) as usize) % nodes.count();
-        let moment = |random: &mut Random| thread::sleep(Duration::from_millis(random.below(120)));
-        match self {
-            Self::Kill => nodes.kill(node),
-            Self::KillFirst => nodes.kill(0),
-            Self::KillTwo => {
-                nodes.kill(node);
-                moment(random);
-                nodes.kill(other);
-            }
-            Self::KillTwice => {
-                nodes.kill(node);
-                nodes.up(node)?;
-                moment(random);
-                nodes.kill(node);
-            }
-            Self::Leave => nodes.leave(node)?,
-            Self::Pause => {
-                nodes.signal(node, Signal::STOP);
-                moment(random);
-                nodes.signal(node, Signal::CONT);
-            }
-            Self::Stop => {
-                nodes.signal(node, Signal::STOP);
-                thread::sleep(PAST_THE_LEASE + Duration::from_millis(random.below(1000)));
-                nodes.signal(node, Signal::CONT);
-            }
-            Self::CutOne => nodes.lan().unplug(node, random.below(NETWORKS as u64) as usize)?,
-            Self::CutAll => (0..NETWORKS).try_for_each(|network| nodes.lan().unplug(node, network))?,
-            Self::Mute => nodes.mute(node)?,
-            Self::PartTwo => {
-                nodes.part(node, &[other])?;
-                nodes.part(other, &[node])?;
-            }
-            Self::Split => {
-                let rest: Vec<usize> =
-                    (0..nodes.count()).filter(|one| *one != node && *one != other).collect();
-                let half = [node, other];
-                half.iter().try_for_each(|one| nodes.part(*one, &rest))?;
-                rest.iter().try_for_each(|one| nodes.part(*one, &half))?;
-            }
-        }
-        Ok(())
-    }
-}
-
 /// What came out.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Times that each fault struck, and how long it took in each until all nodes were one view again, in nanoseconds.
+    /// Times that each fault struck, and how long it took each time, from when nothing was wrong any more until all nodes were one view, in nanoseconds.
     pub healed: BTreeMap<Fault, Vec<u64>>,
     /// Views that were seen.
     pub views: usize,
-    /// Nodes that ended by themselves, with the codes that they ended with.
-    pub ended: BTreeMap<Option<i32>, u64>,
+    /// Nodes that ended by themselves, by how they ended.
+    pub ended: BTreeMap<String, u64>,
     /// Locks that were granted and judged.
     pub granted: usize,
+    /// Operations on keys of the registry that were judged.
+    pub keys: Counts,
+}
+
+impl Report {
+    /// Notes how a node ended.
+    fn note(&mut self, status: ExitStatus) -> Result<(), String> {
+        // Put out, it may have to kill itself.
+        let lawful = status
+            .code()
+            .map_or(status.signal() == Some(Signal::KILL.as_raw()), |code| LAWFUL.contains(&code));
+        *self.ended.entry(status.to_string()).or_default() += 1;
+        if lawful { Ok(()) } else { Err(format!("a node ended with {status}")) }
+    }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { healed, views, ended, granted } = self;
-        writeln!(f, "{granted} locks, {views} views; ends of nodes by themselves, by code: {ended:?}")?;
+        let Self { healed, views, ended, granted, keys } = self;
+        let Counts { reads, changes, refused, unanswered } = keys;
+        writeln!(
+            f,
+            "{granted} locks; {reads} keys read, {changes} changed, {refused} refused, {unanswered} never answered"
+        )?;
+        writeln!(f, "{views} views; ends of nodes by themselves: {ended:?}")?;
         for (fault, ns) in healed {
             writeln!(
                 f,
-                "{:<36} {:>4} times; until all were one view again, {}",
+                "{:<36} {:>4} times; from its end until all were one view, {}",
                 fault.name(),
                 ns.len(),
                 Spread::of(ns)
@@ -213,22 +118,38 @@ pub fn run(program: PathBuf, time: Duration, seed: u64, say: &mut dyn FnMut(&str
 pub fn joins(program: PathBuf, count: u64, seed: u64, say: &mut dyn FnMut(&str)) -> Result<Report, String> {
     let mut random = Random::new(seed);
     beside_clients(program, seed, |nodes, report| {
-        let all: Vec<usize> = (0..nodes.count()).collect();
+        let all = nodes.all();
         let mut epoch = nodes.agreed(&all, 0)?;
         for number in 1..=count {
             let node = random.below(nodes.count() as u64) as usize;
             let rest: Vec<usize> = all.iter().copied().filter(|one| *one != node).collect();
             let failed = |why: String| format!("time {number}, {}: {why}", Nodes::name(node));
-            let left = Instant::now();
-            nodes.leave(node).map_err(failed)?;
+            let ended = nodes.leave(node).map_err(failed)?;
+            if !ended.is_some_and(|status| status.success()) {
+                return Err(failed(format!("left: {ended:?}\n{}", nodes.last_said(node))));
+            }
             epoch = nodes.agreed(&rest, epoch).map_err(failed)?;
+            let begins = Instant::now();
             nodes.up(node)?;
             epoch = nodes.agreed(&all, epoch).map_err(failed)?;
-            report.healed.entry(Fault::Leave).or_default().push(left.elapsed().as_nanos() as u64);
+            report.healed.entry(Fault::Leave).or_default().push(begins.elapsed().as_nanos() as u64);
             say(&format!("{number} of {count}"));
         }
         Ok(())
     })
+}
+
+/// Ends what goes on beside, also where what it goes on beside has failed or panicked.
+struct Beside<'a> {
+    work: &'a Work,
+    views: &'a Views,
+}
+
+impl Drop for Beside<'_> {
+    fn drop(&mut self) {
+        self.work.end();
+        self.views.end();
+    }
 }
 
 /// Does something to a cluster while clients work and its views are watched; then all that was seen is judged.
@@ -239,28 +160,25 @@ fn beside_clients(
 ) -> Result<Report, String> {
     let spec = Spec { program, count: NODES, networks: NETWORKS, profile: "lan" };
     let mut nodes = Nodes::start(spec)?;
-    let sockets: Vec<PathBuf> = (0..NODES).map(|node| nodes.socket(node)).collect();
-    let work = Work::new(sockets.clone(), NAMES);
+    let dir = nodes.dir();
+    let work = Work::new(dir.clone(), NODES);
     let views = Views::default();
     let mut report = Report::default();
-    let result = thread::scope(|scope| {
-        for client in 0..CLIENTS {
-            let work = &work;
-            scope.spawn(move || work.run(seed ^ (client + 1) << 32));
+    thread::scope(|scope| {
+        let (work, views) = (&work, &views);
+        let _beside = Beside { work, views };
+        for client in 0..LOCKERS {
+            scope.spawn(move || work.lock(seed ^ (client + 1) << 32));
         }
-        let watched = views.clone();
-        scope.spawn(move || watched.watch(&sockets));
-        let result = act(&mut nodes, &mut report);
-        work.end();
-        views.end();
-        result
-    });
-    let failed = |why: String| format!("seed {seed}: {why}");
-    result.map_err(failed)?;
-    views.judge().map_err(failed)?;
-    let holds = work.holds();
-    history::locks::check(&holds).map_err(|overlap| failed(overlap.to_string()))?;
-    report.granted = holds.len();
+        for client in LOCKERS..LOCKERS + CHANGERS {
+            scope.spawn(move || work.change(seed ^ (client + 1) << 32));
+        }
+        scope.spawn(|| views.watch(&dir));
+        act(&mut nodes, &mut report)
+    })?;
+    views.judge()?;
+    report.granted = work.judge_locks()?;
+    report.keys = work.judge_keys()?;
     report.views = views.seen();
     Ok(report)
 }
@@ -272,60 +190,53 @@ fn strikes(
     report: &mut Report,
     say: &mut dyn FnMut(&str),
 ) -> Result<(), String> {
-    let mut random = Random::new(seed);
-    let all: Vec<usize> = (0..nodes.count()).collect();
-    let mut epoch = nodes.agreed(&all, 0)?;
+    let (mut random, mut of_disks) = (Random::new(seed), Random::new(seed ^ DISKS));
+    let mut epoch = nodes.agreed(&nodes.all(), 0)?;
     let began = Instant::now();
     while began.elapsed() < time {
         thread::sleep(BETWEEN);
         let fault = Fault::ALL[random.below(Fault::ALL.len() as u64) as usize];
         say(fault.name());
-        #[cfg(feature = "fuse")]
+        let (place, trouble) = (of_disks.bits(), Trouble::any(&mut of_disks));
         if let Some(disks) = nodes.disks() {
-            say(&disks.trouble(&mut random));
+            say(&disks.make_trouble(place, trouble));
         }
-        let struck = Instant::now();
         let failed = |why: String| format!("after `{}`: {why}", fault.name());
-        fault.strike(nodes, &mut random).map_err(failed)?;
+        let ended = fault.strike(nodes, &mut random).map_err(failed)?;
+        ended.map_or(Ok(()), |status| report.note(status)).map_err(failed)?;
         thread::sleep(Duration::from_millis(random.below(LASTS_MS)));
         nodes.heal()?;
-        #[cfg(feature = "fuse")]
         if let Some(disks) = nodes.disks() {
             disks.mend();
         }
         let after = if fault.ends_a_life() { epoch } else { epoch - 1 };
-        epoch = whole(nodes, &all, after, report).map_err(failed)?;
-        report.healed.entry(fault).or_default().push(struck.elapsed().as_nanos() as u64);
+        let begins = Instant::now();
+        epoch = whole(nodes, after, report).map_err(failed)?;
+        report.healed.entry(fault).or_default().push(begins.elapsed().as_nanos() as u64);
     }
     Ok(())
 }
 
 /// Starts whoever has ended, until all are one view newer than `after`.
-fn whole(nodes: &mut Nodes, all: &[usize], after: u64, report: &mut Report) -> Result<u64, String> {
-    let start = Instant::now();
+fn whole(nodes: &mut Nodes, after: u64, report: &mut Report) -> Result<u64, String> {
+    let (all, start) = (nodes.all(), Instant::now());
     loop {
-        for node in all {
-            match nodes.runs(*node) {
-                Ok(true) => {}
-                Ok(false) => nodes.up(*node)?,
-                Err(status) => {
-                    *report.ended.entry(status.code()).or_default() += 1;
-                    nodes.up(*node)?;
-                }
+        for node in &all {
+            let ended = match nodes.runs(*node) {
+                Ok(true) => continue,
+                Ok(false) => None,
+                Err(status) => Some(status),
+            };
+            if let Some(status) = ended {
+                report.note(status).map_err(|why| format!("{why}\n{}", nodes.last_said(*node)))?;
             }
+            nodes.up(*node)?;
         }
-        let names: Vec<String> = all.iter().map(|node| Nodes::name(*node)).collect();
-        let seen: Vec<_> =
-            all.iter().map(|node| nodes.status(*node).and_then(|status| view(&status))).collect();
-        if let Some(Some((epoch, _))) = seen.first()
-            && *epoch > after
-            && seen
-                .iter()
-                .all(|one| one.as_ref().is_some_and(|(its, members)| its == epoch && *members == names))
-        {
-            return Ok(*epoch);
-        }
-        if start.elapsed() > super::nodes::PATIENCE {
+        let seen = match nodes.in_one_view(&all, after) {
+            Ok(epoch) => return Ok(epoch),
+            Err(seen) => seen,
+        };
+        if start.elapsed() > PATIENCE {
             let said: Vec<String> = all.iter().map(|node| nodes.said(*node)).collect();
             return Err(format!("not one cluster again: {seen:?}\n{}", said.join("\n--\n")));
         }
@@ -334,11 +245,8 @@ fn whole(nodes: &mut Nodes, all: &[usize], after: u64, report: &mut Report) -> R
 }
 
 /// The views that nodes said they act in: what each had for members, whoever said it.
-#[derive(Clone, Default)]
-struct Views(Arc<Inner>);
-
 #[derive(Default)]
-struct Inner {
+struct Views {
     over: AtomicBool,
     members: Mutex<BTreeMap<u64, Vec<String>>>,
     differs: Mutex<Option<String>>,
@@ -346,13 +254,13 @@ struct Inner {
 
 impl Views {
     fn end(&self) {
-        self.0.over.store(true, Ordering::Relaxed);
+        self.over.store(true, Ordering::Relaxed);
     }
 
-    fn watch(&self, sockets: &[PathBuf]) {
-        while !self.0.over.load(Ordering::Relaxed) {
-            for (node, socket) in sockets.iter().enumerate() {
-                if let Some((epoch, members)) = status(socket).as_ref().and_then(view) {
+    fn watch(&self, dir: &ClusterDir) {
+        while !self.over.load(Ordering::Relaxed) {
+            for node in 0..NODES {
+                if let Some((epoch, members)) = status(dir, &Nodes::name(node)).as_ref().and_then(view) {
                     self.note(node, epoch, members);
                 }
             }
@@ -361,21 +269,21 @@ impl Views {
     }
 
     fn note(&self, node: usize, epoch: u64, members: Vec<String>) {
-        let mut known = self.0.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         let first = known.entry(epoch).or_insert_with(|| members.clone());
         if *first != members {
             let why = format!("view {epoch} has {first:?}, and of {} {members:?}", Nodes::name(node));
-            self.0.differs.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+            self.differs.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
         }
     }
 
     /// Whether all nodes meant the same by each epoch.
     fn judge(&self) -> Result<(), String> {
-        self.0.differs.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
+        self.differs.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
     }
 
     fn seen(&self) -> usize {
-        self.0.members.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.members.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 }
 

@@ -247,25 +247,46 @@ impl Filesystem for Served {
 /// What can go wrong with a disk, drawn at random.
 const TROUBLES: u64 = 5;
 
+/// Something that goes wrong with one of the files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// From now on this is wrong with it.
+    Is(Wrong),
+    /// It comes back as it was so long before.
+    Back(Duration),
+}
+
+impl Trouble {
+    /// One of them.
+    #[must_use]
+    pub fn any(random: &mut Random) -> Self {
+        match random.below(TROUBLES) {
+            0 => Self::Is(Wrong::Full),
+            1 => Self::Is(Wrong::Unreadable),
+            2 => Self::Is(Wrong::Torn),
+            3 => Self::Is(Wrong::Slow(Duration::from_millis(50 + random.below(2000)))),
+            _ => Self::Back(Duration::from_millis(random.below(1000))),
+        }
+    }
+}
+
 impl Disks {
-    /// Something goes wrong with one of the files; what, in words. One at a time: of three files a majority is left.
-    pub fn trouble(&self, random: &mut Random) -> String {
+    /// This goes wrong with the file at this place among the names; what, in words. One at a time: of three files a majority is left.
+    pub fn make_trouble(&self, place: u64, trouble: Trouble) -> String {
         let names = self.names();
-        let name = &names[random.below(names.len() as u64) as usize];
-        let wrong = match random.below(TROUBLES) {
-            0 => Wrong::Full,
-            1 => Wrong::Unreadable,
-            2 => Wrong::Torn,
-            3 => Wrong::Slow(Duration::from_millis(50 + random.below(2000))),
-            _ => {
-                let old = self.copy(name);
-                thread::sleep(Duration::from_millis(random.below(1000)));
-                self.restore(name, old);
-                return format!("{name} comes back as it was");
+        let name = &names[place as usize % names.len()];
+        match trouble {
+            Trouble::Is(wrong) => {
+                self.make(name, wrong);
+                format!("{name} is {wrong:?}")
             }
-        };
-        self.make(name, wrong);
-        format!("{name} is {wrong:?}")
+            Trouble::Back(time) => {
+                let old = self.copy(name);
+                thread::sleep(time);
+                self.restore(name, old);
+                format!("{name} comes back as it was")
+            }
+        }
     }
 
     /// Nothing is wrong with any file.

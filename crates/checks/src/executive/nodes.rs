@@ -4,19 +4,23 @@
 
 use std::{
     fs::{self, File},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use plexus_namespaces::{Lan, device, need};
+use plexus_namespaces::{Lan, Way, device, need};
+use plexus_node::{
+    control::{Control, ControlError},
+    layout::ClusterDir,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 use toml::Table;
 
-use super::control::{Control, Said};
+use super::disks::{Disks, moved};
 
 /// How long nodes may take to do what they do by themselves.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -52,8 +56,7 @@ pub struct Nodes {
     lan: Lan,
     nodes: Vec<Option<Child>>,
     /// The voting files, where there is FUSE.
-    #[cfg(feature = "fuse")]
-    disks: Option<super::disks::Disks>,
+    disks: Option<Disks>,
     folder: TempDir,
 }
 
@@ -78,43 +81,29 @@ impl Nodes {
         let hosts = if spec.networks == 0 { 1 } else { spec.count };
         let lan = Lan::new(hosts, spec.networks.max(1))?;
         let nodes = (0..spec.count).map(|_| None).collect();
-        let mut cluster = Self {
-            spec,
-            lan,
-            nodes,
-            #[cfg(feature = "fuse")]
-            disks: None,
-            folder,
-        };
+        let mut cluster = Self { spec, lan, nodes, disks: None, folder };
         cluster.init()?;
-        for host in 0..hosts {
-            for line in [
-                "nft add table inet faults",
-                "nft add chain inet faults out { type filter hook output priority 0 ; }",
-                "nft add chain inet faults in { type filter hook input priority 0 ; }",
-            ] {
-                cluster.lan.host(host).run(line)?;
-            }
-        }
+        (0..hosts).try_for_each(|host| cluster.lan.host(host).allow_rules())?;
         (0..cluster.count()).try_for_each(|node| cluster.up(node))?;
-        cluster.agreed(&(0..cluster.count()).collect::<Vec<_>>(), 0)?;
+        cluster.agreed(&cluster.all(), 0)?;
         Ok(cluster)
     }
 
     fn init(&mut self) -> Result<(), String> {
         let mut init = Command::new(&self.spec.program);
-        init.arg("init").arg(self.dir()).args(["--nodes", &self.spec.count.to_string()]);
+        init.arg("init").arg(self.dir().root()).args(["--nodes", &self.spec.count.to_string()]);
         init.args(["--size-mib", "16", "--cache-mib", "4", "--rails", "shm,tcp"]);
         let output = init.output().map_err(|error| format!("{}: {error}", self.spec.program.display()))?;
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
         }
-        let path = self.dir().join("cluster.toml");
+        let path = self.dir().config();
         let text = fs::read_to_string(&path).map_err(|error| error.to_string())?;
         let mut config: Table = text.parse().map_err(|error| format!("cluster.toml: {error}"))?;
-        if let Some(membership) = config.get_mut("membership").and_then(|table| table.as_table_mut()) {
-            membership.insert("profile".into(), self.spec.profile.into());
-        }
+        let membership = config.get_mut("membership").and_then(|table| table.as_table_mut());
+        let membership =
+            membership.ok_or("cluster.toml has no [membership] whose profile could be chosen")?;
+        membership.insert("profile".into(), self.spec.profile.into());
         let nodes = config.get_mut("node").and_then(|nodes| nodes.as_array_mut());
         for (index, node) in nodes.ok_or("cluster.toml has no nodes")?.iter_mut().enumerate() {
             let node = node.as_table_mut().ok_or("cluster.toml has strange nodes")?;
@@ -127,21 +116,19 @@ impl Nodes {
                 (1..self.spec.networks).map(|network| address(network).into()).collect();
             node.insert("addresses".into(), more.into());
         }
-        #[cfg(feature = "fuse")]
         self.mount(&mut config)?;
         fs::write(&path, config.to_string()).map_err(|error| error.to_string())
     }
 
     /// Moves the voting files onto disks that can fail.
-    #[cfg(feature = "fuse")]
     fn mount(&mut self, config: &mut Table) -> Result<(), String> {
         let Some(files) = config.get_mut("voting").and_then(|files| files.as_array_mut()) else {
             return Ok(());
         };
         let mut paths: Vec<&mut toml::Value> =
             files.iter_mut().filter_map(|file| file.get_mut("path")).collect();
-        let place = |path: &&mut toml::Value| self.dir().join(path.as_str().unwrap_or_default());
-        match super::disks::moved(&paths.iter().map(place).collect::<Vec<_>>()) {
+        let place = |path: &&mut toml::Value| self.dir().root().join(path.as_str().unwrap_or_default());
+        match moved(&paths.iter().map(place).collect::<Vec<_>>()) {
             Ok((disks, places)) => {
                 for (path, place) in paths.iter_mut().zip(places) {
                     **path = place.display().to_string().into();
@@ -154,9 +141,8 @@ impl Nodes {
     }
 
     /// The disks under the voting files, if they can fail.
-    #[cfg(feature = "fuse")]
     #[must_use]
-    pub fn disks(&self) -> Option<&super::disks::Disks> {
+    pub fn disks(&self) -> Option<&Disks> {
         self.disks.as_ref()
     }
 
@@ -170,22 +156,22 @@ impl Nodes {
         self.spec.count
     }
 
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> Vec<usize> {
+        (0..self.count()).collect()
+    }
+
     /// The cluster's directory.
     #[must_use]
-    pub fn dir(&self) -> PathBuf {
-        self.folder.path().join("cluster")
+    pub fn dir(&self) -> ClusterDir {
+        ClusterDir::new(self.folder.path().join("cluster"))
     }
 
     /// What a node is called.
     #[must_use]
     pub fn name(node: usize) -> String {
         format!("n{}", node + 1)
-    }
-
-    /// Where a node is asked.
-    #[must_use]
-    pub fn socket(&self, node: usize) -> PathBuf {
-        self.dir().join("run").join(format!("{}.sock", Self::name(node)))
     }
 
     /// The hosts and their networks.
@@ -203,7 +189,7 @@ impl Nodes {
         let log = self.folder.path().join(format!("{}.said", Self::name(node)));
         let log = File::options().create(true).append(true).open(log).map_err(fails)?;
         let mut command = Command::new(&self.spec.program);
-        command.arg("node").arg(self.dir()).arg(Self::name(node)).args(["--lifeline", "0"]);
+        command.arg("node").arg(self.dir().root()).arg(Self::name(node)).args(["--lifeline", "0"]);
         command.arg("--network-namespace").arg(self.lan.host(self.host_of(node)).path());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
         self.nodes[node] = Some(command.spawn().map_err(fails)?);
@@ -241,40 +227,23 @@ impl Nodes {
         }
     }
 
-    /// Has a node end, and waits for that.
+    /// Tells a node to end, and waits for that; how it ended, where it ran.
     ///
     /// # Errors
-    /// It does not, or not well.
-    pub fn leave(&mut self, node: usize) -> Result<(), String> {
+    /// It does not end.
+    pub fn leave(&mut self, node: usize) -> Result<Option<ExitStatus>, String> {
         self.signal(node, Signal::TERM);
         let start = Instant::now();
         loop {
             match self.runs(node) {
-                Ok(false) => return Ok(()),
-                Err(status) if status.success() => return Ok(()),
-                Err(status) => {
-                    return Err(format!(
-                        "{} left: {status}\n{}",
-                        Self::name(node),
-                        last_lines(&self.said(node))
-                    ));
-                }
+                Ok(false) => return Ok(None),
+                Err(status) => return Ok(Some(status)),
                 Ok(true) if start.elapsed() > ENDS_WITHIN => {
-                    return Err(format!(
-                        "{} does not end\n{}",
-                        Self::name(node),
-                        last_lines(&self.said(node))
-                    ));
+                    return Err(format!("{} does not end\n{}", Self::name(node), self.last_said(node)));
                 }
                 Ok(true) => thread::sleep(LOOK_EVERY),
             }
         }
-    }
-
-    /// What a node says of itself, if it does.
-    #[must_use]
-    pub fn status(&self, node: usize) -> Option<Value> {
-        status(&self.socket(node))
     }
 
     /// What a node has written to its log.
@@ -284,34 +253,45 @@ impl Nodes {
         fs::read(log).map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Waits until these nodes act in one view of exactly themselves, newer than `after`; its epoch.
+    /// The end of that.
+    #[must_use]
+    pub fn last_said(&self, node: usize) -> String {
+        last_lines(&self.said(node))
+    }
+
+    /// The epoch of the view in which these nodes act now, if it is one of exactly themselves, newer than `after`.
     ///
     /// # Errors
-    /// They do not, or one has ended.
-    pub fn agreed(&mut self, nodes: &[usize], after: u64) -> Result<u64, String> {
+    /// What each of them acts in instead.
+    pub fn in_one_view(&self, nodes: &[usize], after: u64) -> Result<u64, Vec<Seen>> {
         let names: Vec<String> = nodes.iter().map(|node| Self::name(*node)).collect();
+        let dir = self.dir();
+        let seen: Vec<Seen> = names.iter().map(|name| view(&status(&dir, name)?)).collect();
+        match one_view(&seen, &names).filter(|epoch| *epoch > after) {
+            Some(epoch) => Ok(epoch),
+            None => Err(seen),
+        }
+    }
+
+    /// Waits until that is so.
+    ///
+    /// # Errors
+    /// It is not, or one has ended.
+    pub fn agreed(&mut self, nodes: &[usize], after: u64) -> Result<u64, String> {
         let start = Instant::now();
         loop {
-            let seen: Vec<_> =
-                nodes.iter().map(|node| self.status(*node).and_then(|status| view(&status))).collect();
-            if let Some(Some((epoch, _))) = seen.first()
-                && *epoch > after
-                && seen
-                    .iter()
-                    .all(|one| one.as_ref().is_some_and(|(its, members)| its == epoch && *members == names))
-            {
-                return Ok(*epoch);
-            }
+            let seen = match self.in_one_view(nodes, after) {
+                Ok(epoch) => return Ok(epoch),
+                Err(seen) => seen,
+            };
             for node in nodes {
                 if let Err(status) = self.runs(*node) {
-                    return Err(format!(
-                        "{} has ended: {status}\n{}",
-                        Self::name(*node),
-                        last_lines(&self.said(*node))
-                    ));
+                    let name = Self::name(*node);
+                    return Err(format!("{name} has ended: {status}\n{}", self.last_said(*node)));
                 }
             }
             if start.elapsed() > PATIENCE {
+                let names: Vec<String> = nodes.iter().map(|node| Self::name(*node)).collect();
                 return Err(format!("{names:?} are not of one view newer than {after}: {seen:?}"));
             }
             thread::sleep(LOOK_EVERY);
@@ -327,8 +307,8 @@ impl Nodes {
             others.iter().flat_map(|other| (0..self.lan.networks()).map(move |net| (*other, net)))
         {
             let address = self.lan.address(other, network);
-            self.lan.host(host).run(&format!("nft add rule inet faults out ip daddr {address} drop"))?;
-            self.lan.host(host).run(&format!("nft add rule inet faults in ip saddr {address} drop"))?;
+            self.lan.host(host).rule(Way::Out, &format!("ip daddr {address} drop"))?;
+            self.lan.host(host).rule(Way::In, &format!("ip saddr {address} drop"))?;
         }
         Ok(())
     }
@@ -339,7 +319,7 @@ impl Nodes {
     /// The system's.
     pub fn mute(&self, host: usize) -> Result<(), String> {
         (0..self.lan.networks()).try_for_each(|network| {
-            self.lan.host(host).run(&format!("nft add rule inet faults out oifname {} drop", device(network)))
+            self.lan.host(host).rule(Way::Out, &format!("oifname {} drop", device(network)))
         })
     }
 
@@ -349,27 +329,37 @@ impl Nodes {
     /// The system's.
     pub fn heal(&self) -> Result<(), String> {
         for host in 0..self.lan.hosts() {
-            self.lan.host(host).run("nft flush chain inet faults out")?;
-            self.lan.host(host).run("nft flush chain inet faults in")?;
+            self.lan.host(host).clear_rules()?;
             (0..self.lan.networks()).try_for_each(|network| self.lan.plug(host, network))?;
         }
         Ok(())
     }
 }
 
-/// What the node behind a socket says of itself.
+/// What a node said of the view that it acts in: its epoch and members; nothing where it did not.
+pub type Seen = Option<(u64, Vec<String>)>;
+
+/// The epoch of the view that all have seen, if it is one and has exactly these members.
+fn one_view(seen: &[Seen], members: &[String]) -> Option<u64> {
+    let (epoch, _) = seen.first()?.as_ref()?;
+    let same = |one: &Seen| one.as_ref().is_some_and(|(its, who)| its == epoch && who == members);
+    seen.iter().all(same).then_some(*epoch)
+}
+
+/// What a node says of itself, if it does.
 #[must_use]
-pub fn status(socket: &Path) -> Option<Value> {
-    let mut control = Control::connect(socket, ANSWERS_WITHIN).ok()?;
-    match control.call("status", &Value::Null) {
-        Said::Done(status) => Some(status),
-        _ => None,
-    }
+pub fn status(dir: &ClusterDir, name: &str) -> Option<Value> {
+    let ask = || -> Result<Value, ControlError> {
+        let mut control = Control::connect_within(dir, name, ANSWERS_WITHIN)?;
+        control.set_patience(ANSWERS_WITHIN)?;
+        control.call("status", Value::Null, |_| ())
+    };
+    ask().ok()
 }
 
 /// The epoch and the members of the view that a node acts in, from what it says of itself.
 #[must_use]
-pub fn view(status: &Value) -> Option<(u64, Vec<String>)> {
+pub fn view(status: &Value) -> Seen {
     let members = status["members"].as_array()?.iter().filter_map(|name| Some(name.as_str()?.to_owned()));
     let mut members: Vec<String> = members.collect();
     members.sort();
@@ -394,5 +384,17 @@ mod tests {
         assert_eq!(view(&status(0)), None);
         assert_eq!(view(&json!({})), None);
         assert_eq!(last_lines("a\nb"), "a\nb");
+    }
+
+    #[test]
+    fn one_view_is_that_of_all_and_of_nobody_else() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let (two, three) = (names(&["n1", "n2"]), names(&["n1", "n2", "n3"]));
+        let seen = |epoch, members: &Vec<String>| Some((epoch, members.clone()));
+        assert_eq!(one_view(&[seen(4, &two), seen(4, &two)], &two), Some(4));
+        assert_eq!(one_view(&[seen(4, &two), seen(5, &two)], &two), None);
+        assert_eq!(one_view(&[seen(4, &two), None], &two), None);
+        assert_eq!(one_view(&[seen(4, &three), seen(4, &three)], &two), None);
+        assert_eq!(one_view(&[], &[]), None);
     }
 }

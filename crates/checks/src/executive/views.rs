@@ -9,10 +9,9 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{
-    control::{Control, Said},
-    nodes::{Nodes, PATIENCE, Spec},
-};
+use plexus_node::control::{Control, ControlError, Said};
+
+use super::nodes::{Nodes, PATIENCE, Spec};
 
 /// Nodes of the clusters that are measured.
 const NODES: usize = 3;
@@ -75,13 +74,19 @@ impl Drop for Holder {
 pub fn recovery(program: PathBuf) -> Result<f64, String> {
     let mut nodes = cluster(program.clone(), 0, "lan")?;
     let fails = |error: std::io::Error| error.to_string();
-    let mut last = Control::connect(&nodes.socket(NODES - 1), PATIENCE).map_err(fails)?;
-    last.ask("lock", &json!({ "name": LAST, "mode": "EX" })).map_err(fails)?;
-    if !matches!(last.hear(), Said::Progress(_)) {
+    let refused = |error: ControlError| error.to_string();
+    let asked = |node| -> Result<Control, ControlError> {
+        let mut control = Control::connect_within(&nodes.dir(), &Nodes::name(node), PATIENCE)?;
+        control.set_patience(PATIENCE)?;
+        control.ask("lock", json!({ "name": LAST, "mode": "EX" }))?;
+        Ok(control)
+    };
+    let mut last = asked(NODES - 1).map_err(refused)?;
+    if !matches!(last.hear().map_err(refused)?, Said::Progress(_)) {
         return Err("the last node granted no lock".into());
     }
     let mut hold = Command::new(&program);
-    hold.args(["bench", "locks"]).arg(nodes.dir()).args(["--json", "--hold", &LOCKS.to_string()]);
+    hold.args(["bench", "locks"]).arg(nodes.dir().root()).args(["--json", "--hold", &LOCKS.to_string()]);
     let mut holder = Holder(hold.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map_err(fails)?);
     let said = holder.0.stdout.take().ok_or("nothing can be heard of who holds the locks")?;
     let (tell, told) = std::sync::mpsc::channel();
@@ -95,17 +100,16 @@ pub fn recovery(program: PathBuf) -> Result<f64, String> {
     if held["held"] != LOCKS {
         return Err(format!("not all locks are held: {held}"));
     }
-    let mut first = Control::connect(&nodes.socket(0), PATIENCE).map_err(fails)?;
-    first.ask("lock", &json!({ "name": LAST, "mode": "EX" })).map_err(fails)?;
-    first.set_patience(Duration::from_millis(100)).map_err(fails)?;
-    if first.hear() != Said::Nothing {
+    let mut first = asked(0).map_err(refused)?;
+    first.set_patience(Duration::from_millis(100)).map_err(refused)?;
+    if !matches!(first.hear(), Err(ControlError::Silent { .. })) {
         return Err("two have one lock".into());
     }
-    first.set_patience(PATIENCE).map_err(fails)?;
+    first.set_patience(PATIENCE).map_err(refused)?;
     let start = Instant::now();
     nodes.kill(NODES - 1);
     match first.hear() {
-        Said::Progress(_) => Ok(ms(start)),
+        Ok(Said::Progress(_)) => Ok(ms(start)),
         other => Err(format!("the lock of the dead node was not granted: {other:?}")),
     }
 }

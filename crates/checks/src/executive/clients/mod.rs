@@ -1,59 +1,63 @@
-//! Clients of a cluster under faults: threads that take locks at any node, hold them for a while, and write down what they saw.
+//! Clients of a cluster under faults: threads that ask any node for something, again and again, and write down what they saw.
 //!
-//! Who has a lock knows it of moments: at each it asks the node, over another connection, how it is. A node that answers was alive when it was
-//! asked; so as long as it did not say that the lock is lost, the lock was held then ([`Hold::known_until`]). A node that was stopped for long may thus
-//! answer nothing when it is continued: it would speak for a lock that others have.
+//! [`locks`] take locks and hold them for a while; [`keys`] read and change the registry. What they saw is judged when all is over.
+
+mod keys;
+mod locks;
 
 use std::{
-    path::PathBuf,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
+use plexus_node::{
+    control::{Control, ControlError},
+    layout::ClusterDir,
+};
 use plexus_sim::Random;
-use serde_json::{Value, json};
 
+pub use self::keys::Counts;
 use super::{
-    control::{Control, Said},
-    history::locks::Hold,
+    history::{self, keys::Operation, locks::Hold},
+    nodes::Nodes,
 };
 
-/// How long a request for a lock waits before it is given up.
-const WAITS_MS: u64 = 3000;
-
-/// How long a node may take to answer who holds a lock; later answers count for nothing.
+/// How long a node may take to take a request or to answer how it is; later answers count for nothing.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(200);
-
-/// The longest that a lock is held.
-const HOLDS_MS: u64 = 30;
 
 /// How long a client rests that finds nobody.
 const RESTS: Duration = Duration::from_millis(20);
 
-/// Of so many locks one is exclusive, but for one.
-const SHARED_OF: u64 = 4;
-
 /// What all clients have in common.
 pub struct Work {
-    /// Where the nodes are asked.
-    pub sockets: Vec<PathBuf>,
-    /// Names of locks; few, so that clients meet.
-    pub names: u64,
+    dir: ClusterDir,
+    nodes: usize,
     /// Where time begins.
-    pub start: Instant,
+    start: Instant,
     over: AtomicBool,
     holds: Mutex<Vec<Hold>>,
+    operations: Mutex<Vec<Operation>>,
+    /// Operations on keys so far: of these numbers are the values.
+    number: AtomicU64,
 }
 
 impl Work {
-    /// Nothing done yet.
+    /// Nothing done yet on a cluster of so many nodes.
     #[must_use]
-    pub fn new(sockets: Vec<PathBuf>, names: u64) -> Self {
-        Self { sockets, names, start: Instant::now(), over: AtomicBool::new(false), holds: Mutex::default() }
+    pub fn new(dir: ClusterDir, nodes: usize) -> Self {
+        Self {
+            dir,
+            nodes,
+            start: Instant::now(),
+            over: AtomicBool::new(false),
+            holds: Mutex::default(),
+            operations: Mutex::default(),
+            number: AtomicU64::new(0),
+        }
     }
 
     /// Ends all clients.
@@ -61,74 +65,43 @@ impl Work {
         self.over.store(true, Ordering::Relaxed);
     }
 
-    /// What they saw so far.
-    #[must_use]
-    pub fn holds(&self) -> Vec<Hold> {
-        self.holds.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// How many locks were granted so far.
-    #[must_use]
-    pub fn granted(&self) -> usize {
-        self.holds.lock().unwrap_or_else(PoisonError::into_inner).len()
+    /// How many locks were granted, if what clients saw can be true.
+    ///
+    /// # Errors
+    /// Two holds that no server grants.
+    pub fn judge_locks(&self) -> Result<usize, String> {
+        let holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        history::locks::check(&holds).map_err(|overlap| overlap.to_string())?;
+        Ok(holds.len())
     }
 
     fn now(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// One client, until the end.
-    pub fn run(&self, seed: u64) {
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// A connection to a node, which waits for each answer as long as is said.
+    fn reach(&self, node: usize, patience: Duration) -> Result<Control, ControlError> {
+        let mut control = Control::connect_within(&self.dir, &Nodes::name(node), ANSWERS_WITHIN)?;
+        control.set_patience(patience)?;
+        Ok(control)
+    }
+
+    /// Does something at a node drawn at random, again and again until the end; it rests where nothing came of it.
+    fn again(&self, seed: u64, once: impl Fn(usize, &mut Random) -> Result<(), ControlError>) {
         let mut random = Random::new(seed);
-        while !self.over.load(Ordering::Relaxed) {
-            let socket = &self.sockets[random.below(self.sockets.len() as u64) as usize];
-            let connected = Control::connect(socket, ANSWERS_WITHIN)
-                .and_then(|lock| Ok((lock, Control::connect(socket, ANSWERS_WITHIN)?)));
-            let Ok((lock, alive)) = connected else {
+        while !self.is_over() {
+            let node = random.below(self.nodes as u64) as usize;
+            if once(node, &mut random).is_err() {
                 thread::sleep(RESTS);
-                continue;
-            };
-            if let Some(hold) = self.take(lock, alive, &mut random) {
-                self.holds.lock().unwrap_or_else(PoisonError::into_inner).push(hold);
             }
         }
     }
+}
 
-    /// One lock, from asking for it to giving it up; nothing if it was not granted.
-    fn take(&self, mut lock: Control, mut alive: Control, random: &mut Random) -> Option<Hold> {
-        let name = format!("lock {}", random.below(self.names));
-        let exclusive = random.below(SHARED_OF) > 0;
-        let mode = if exclusive { "EX" } else { "PR" };
-        let asked = self.now();
-        lock.ask("lock", &json!({ "name": name, "mode": mode, "wait_ms": WAITS_MS })).ok()?;
-        let token = self.granted_token(&mut lock)?;
-        let granted = self.now();
-        let mut hold = Hold { name, exclusive, token, asked, granted, known_until: granted };
-        let until = Instant::now() + Duration::from_millis(random.below(HOLDS_MS));
-        while Instant::now() < until {
-            let asked = self.now();
-            if !matches!(alive.call("status", &Value::Null), Said::Done(_)) {
-                break;
-            }
-            // That it is lost would have been said by now.
-            if lock.set_patience(Duration::from_millis(1)).is_err() || lock.hear() != Said::Nothing {
-                break;
-            }
-            hold.known_until = asked;
-        }
-        Some(hold)
-    }
-
-    fn granted_token(&self, lock: &mut Control) -> Option<u64> {
-        let patience = Duration::from_millis(WAITS_MS) + ANSWERS_WITHIN;
-        let until = Instant::now() + patience;
-        while Instant::now() < until && !self.over.load(Ordering::Relaxed) {
-            match lock.hear() {
-                Said::Progress(value) => return value["granted"]["token"].as_u64(),
-                Said::Nothing => {}
-                Said::Done(_) | Said::Refused(_) | Said::Gone => return None,
-            }
-        }
-        None
-    }
+fn push<T>(all: &Mutex<Vec<T>>, one: T) {
+    all.lock().unwrap_or_else(PoisonError::into_inner).push(one);
 }

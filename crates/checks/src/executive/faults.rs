@@ -1,0 +1,142 @@
+//! What is done to a cluster: nodes that end or stop, and networks that do not carry everything.
+
+use std::{process::ExitStatus, thread, time::Duration};
+
+use plexus_sim::Random;
+use rustix::process::Signal;
+
+use super::nodes::Nodes;
+
+/// Longer than a lease, and than what others wait beyond it.
+const PAST_THE_LEASE: Duration = Duration::from_millis(2500);
+
+/// What happens to the cluster.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Fault {
+    /// A node is killed.
+    Kill,
+    /// The member with the lowest number, who decides first, is killed.
+    KillFirst,
+    /// A node is killed, and another while the view changes.
+    KillTwo,
+    /// A node is killed and started again, and killed again.
+    KillTwice,
+    /// A node is told to end, and does.
+    Leave,
+    /// A node is stopped for a moment.
+    Pause,
+    /// A node is stopped for longer than its lease, and continued.
+    Stop,
+    /// One of the networks of a node is cut.
+    CutOne,
+    /// All of them are.
+    CutAll,
+    /// A node is not heard any more, but hears.
+    Mute,
+    /// Two nodes hear nothing of each other.
+    PartTwo,
+    /// Two halves hear nothing of each other.
+    Split,
+}
+
+impl Fault {
+    /// Every one.
+    pub const ALL: [Self; 12] = [
+        Self::Kill,
+        Self::KillFirst,
+        Self::KillTwo,
+        Self::KillTwice,
+        Self::Leave,
+        Self::Pause,
+        Self::Stop,
+        Self::CutOne,
+        Self::CutAll,
+        Self::Mute,
+        Self::PartTwo,
+        Self::Split,
+    ];
+
+    /// The name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill -9",
+            Self::KillFirst => "kill -9 of the first",
+            Self::KillTwo => "kill -9 of two, one after the other",
+            Self::KillTwice => "kill -9 twice of one",
+            Self::Leave => "told to end",
+            Self::Pause => "stopped for a moment",
+            Self::Stop => "stopped past its lease",
+            Self::CutOne => "one network cut",
+            Self::CutAll => "all networks cut",
+            Self::Mute => "cut one way",
+            Self::PartTwo => "two that do not hear each other",
+            Self::Split => "split into halves",
+        }
+    }
+
+    /// Whether some life of a node is over after it, however soon it is healed.
+    #[must_use]
+    pub fn ends_a_life(self) -> bool {
+        matches!(
+            self,
+            Self::Kill | Self::KillFirst | Self::KillTwo | Self::KillTwice | Self::Leave | Self::Stop
+        )
+    }
+
+    /// Makes it happen, and waits as long as it takes. How a node ended that was told to.
+    ///
+    /// # Errors
+    /// The system's, or that node does not end.
+    pub fn strike(self, nodes: &mut Nodes, random: &mut Random) -> Result<Option<ExitStatus>, String> {
+        let node = random.below(nodes.count() as u64) as usize;
+        let other = (node + 1 + random.below(nodes.count() as u64 - 1) as usize) % nodes.count();
+        let moment = |random: &mut Random| thread::sleep(Duration::from_millis(random.below(120)));
+        match self {
+            Self::Kill => nodes.kill(node),
+            Self::KillFirst => nodes.kill(0),
+            Self::KillTwo => {
+                nodes.kill(node);
+                moment(random);
+                nodes.kill(other);
+            }
+            Self::KillTwice => {
+                nodes.kill(node);
+                nodes.up(node)?;
+                moment(random);
+                nodes.kill(node);
+            }
+            // It may be put out just now, and ends otherwise.
+            Self::Leave => return nodes.leave(node),
+            Self::Pause => {
+                nodes.signal(node, Signal::STOP);
+                moment(random);
+                nodes.signal(node, Signal::CONT);
+            }
+            Self::Stop => {
+                nodes.signal(node, Signal::STOP);
+                thread::sleep(PAST_THE_LEASE + Duration::from_millis(random.below(1000)));
+                nodes.signal(node, Signal::CONT);
+            }
+            Self::CutOne => {
+                nodes.lan().unplug(node, random.below(nodes.lan().networks() as u64) as usize)?;
+            }
+            Self::CutAll => {
+                (0..nodes.lan().networks()).try_for_each(|network| nodes.lan().unplug(node, network))?;
+            }
+            Self::Mute => nodes.mute(node)?,
+            Self::PartTwo => {
+                nodes.part(node, &[other])?;
+                nodes.part(other, &[node])?;
+            }
+            Self::Split => {
+                let rest: Vec<usize> =
+                    (0..nodes.count()).filter(|one| *one != node && *one != other).collect();
+                let half = [node, other];
+                half.iter().try_for_each(|one| nodes.part(*one, &rest))?;
+                rest.iter().try_for_each(|one| nodes.part(*one, &half))?;
+            }
+        }
+        Ok(None)
+    }
+}
