@@ -73,6 +73,35 @@ fn a_node_that_takes_no_connection_is_not_waited_for_for_ever() {
 }
 
 #[test]
+fn after_silence_a_node_is_heard_again_and_no_part_of_a_line_is_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = ClusterDir::new(directory.path());
+    fs::create_dir_all(dir.run()).unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(dir.socket("n1")).unwrap();
+    let mut control = Control::connect(&dir, "n1").unwrap();
+    control.set_patience(Duration::from_millis(1)).unwrap();
+    let mut node = listener.accept().unwrap().0;
+    control.ask("hold", json!({ "name": "a" })).unwrap();
+    let mut line = String::new();
+    BufReader::new(node.try_clone().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "{\"command\":\"hold\",\"args\":{\"name\":\"a\"}}\n");
+    let silent = |control: &mut Control| {
+        let heard = control.hear();
+        assert!(matches!(heard, Err(ControlError::Silent { .. })), "{heard:?}");
+    };
+    silent(&mut control);
+    node.write_all(b"{\"progress\":").unwrap();
+    silent(&mut control);
+    node.write_all(b"7}\n{\"ok\":").unwrap();
+    assert_eq!(control.hear().unwrap(), Said::Progress(json!(7)));
+    silent(&mut control);
+    node.write_all(b"8}\n").unwrap();
+    assert_eq!(control.hear().unwrap(), Said::Done(json!(8)));
+    drop(node);
+    assert!(matches!(control.hear(), Err(ControlError::Ended { command, .. }) if command == "hold"));
+}
+
+#[test]
 fn requests_are_answered_in_turn() {
     let directory = tempfile::tempdir().unwrap();
     let (dir, server) = served(directory.path(), mpsc::channel().0);
