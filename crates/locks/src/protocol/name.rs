@@ -16,10 +16,34 @@ pub enum NameError {
 }
 
 /// The name of a resource: 1 to 255 bytes, any. Cheap to clone; ordered by hash first, so that most comparisons end at once.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Name {
     hash: u64,
-    bytes: Arc<[u8]>,
+    bytes: Bytes,
+}
+
+/// Bytes of a name that are kept in place: those of most names.
+const SHORT: usize = 30;
+
+#[derive(Clone, PartialEq, Eq)]
+enum Bytes {
+    /// So many of these; the others are zeros.
+    Short(u8, [u8; SHORT]),
+    /// More than that.
+    Long(Arc<[u8]>),
+}
+
+impl Bytes {
+    fn new(bytes: &[u8]) -> Self {
+        let mut short = [0; SHORT];
+        match short.get_mut(..bytes.len()) {
+            Some(place) => {
+                place.copy_from_slice(bytes);
+                Self::Short(bytes.len() as u8, short)
+            }
+            None => Self::Long(bytes.into()),
+        }
+    }
 }
 
 impl Name {
@@ -30,7 +54,7 @@ impl Name {
     pub fn new(bytes: &[u8]) -> Result<Self, NameError> {
         match bytes.len() {
             0 => Err(NameError::Empty),
-            1..=MAX_NAME => Ok(Self { hash: hash(bytes), bytes: bytes.into() }),
+            1..=MAX_NAME => Ok(Self { hash: hash(bytes), bytes: Bytes::new(bytes) }),
             len => Err(NameError::Long(len)),
         }
     }
@@ -38,7 +62,10 @@ impl Name {
     /// The bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        match &self.bytes {
+            Bytes::Short(len, bytes) => &bytes[..usize::from(*len)],
+            Bytes::Long(bytes) => bytes,
+        }
     }
 
     /// The hash partition that the resource belongs to.
@@ -50,7 +77,7 @@ impl Name {
 
 impl Ord for Name {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.hash.cmp(&other.hash).then_with(|| self.bytes.cmp(&other.bytes))
+        self.hash.cmp(&other.hash).then_with(|| self.bytes().cmp(other.bytes()))
     }
 }
 
@@ -62,7 +89,7 @@ impl PartialOrd for Name {
 
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}\"", self.bytes.escape_ascii())
+        write!(f, "\"{}\"", self.bytes().escape_ascii())
     }
 }
 
@@ -77,6 +104,19 @@ mod tests {
         assert_eq!(Name::new(&[b'x'; 10_000]), Err(NameError::Long(10_000)));
         let why = NameError::Long(10_000).to_string();
         assert_eq!(why, "a lock needs a name of 1 to 255 bytes; this one has 10000");
+    }
+
+    #[test]
+    fn names_of_all_lengths_keep_their_bytes_and_their_order() {
+        let all: Vec<Vec<u8>> = (1..=MAX_NAME).map(|len| vec![7; len]).collect();
+        let name = |bytes: &Vec<u8>| Name::new(bytes).expect("a name");
+        for (one, other) in all.iter().zip(&all[1..]) {
+            assert_eq!((name(one).bytes(), name(one)), (&one[..], name(one).clone()));
+            assert_ne!(name(one), name(other));
+            // What is told apart by its bytes alone.
+            let alike = |bytes| Name { hash: 0, ..name(bytes) };
+            assert!(alike(one) < alike(other));
+        }
     }
 
     #[test]
