@@ -145,20 +145,21 @@ impl Locks {
     }
 
     fn die(&mut self, node: usize, client: usize) -> Result<(), Broken> {
-        let own: Vec<Id> = self
+        let own: Vec<(Id, usize)> = self
             .locks
             .iter()
             .filter(|(id, lock)| id.0 == node && lock.client == client)
-            .map(|(id, _)| *id)
+            .map(|(id, lock)| (*id, lock.worker))
             .collect();
-        for id in own {
-            values::ends(self, id);
-            self.locks.remove(&id);
+        for (id, _) in &own {
+            values::ends(self, *id);
+            self.locks.remove(id);
         }
-        let owner = self.nodes[node].clients[client].owner;
         self.nodes[node].clients[client] = self.client();
         for worker in 0..usize::from(self.params.workers) {
-            self.handle(node, worker, Event::OwnerGone { owner })?;
+            let here = own.iter().filter(|(_, at)| *at == worker);
+            let locks = here.map(|((_, lock), _)| *lock).collect();
+            self.handle(node, worker, Event::ClientGone { locks })?;
         }
         Ok(())
     }

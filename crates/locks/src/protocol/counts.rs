@@ -1,4 +1,4 @@
-//! What a shard counts, plainly: one writer, copied out by the driver.
+//! What a shard counts, plainly: one writer; who asks its driver is given a copy.
 
 macro_rules! counts {
     ($($(#[$about:meta])* $name:ident,)*) => {

@@ -114,7 +114,7 @@ impl Shard {
         let Shard { core, home, .. } = self;
         let (node, worker, origin) = (core.config.me, core.config.worker, probe.origin);
         let requests = match whose {
-            Whose::Owner(owner) => home.owned_by(owner),
+            Whose::Owner(owner) => home.waiting_of(owner),
             Whose::Request(lock, _) => vec![lock],
         };
         for lock in requests {

@@ -102,7 +102,7 @@ fn local(random: &mut Random, step: u64, now: u64) -> Event {
         2 => Event::Convert { lock, mode, patience, value },
         3 => Event::Unlock { lock, value },
         4 => Event::Cancel { lock },
-        5 => Event::OwnerGone { owner },
+        5 => Event::ClientGone { locks: vec![lock, self::lock(random)] },
         _ => Event::Tick,
     }
 }

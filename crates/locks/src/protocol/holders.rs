@@ -1,4 +1,4 @@
-//! Who holds a resource: one mostly, thousands sometimes. A list, and beyond a few an index.
+//! Who holds a resource: one mostly, thousands sometimes. One alone needs no memory of its own; several are a list, and beyond a few an index.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,78 @@ const FEW: usize = 16;
 
 /// The holders of a resource, in no order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Holders {
+pub(super) enum Holders {
+    #[default]
+    None,
+    One(Holder),
+    Many(Box<Many>),
+}
+
+impl Holders {
+    pub(super) fn as_slice(&self) -> &[Holder] {
+        match self {
+            Self::None => &[],
+            Self::One(holder) => std::slice::from_ref(holder),
+            Self::Many(many) => &many.list,
+        }
+    }
+
+    pub(super) fn find(&self, who: Who) -> Option<&Holder> {
+        match self {
+            Self::Many(many) => many.place(who).map(|at| &many.list[at]),
+            few => few.as_slice().iter().find(|holder| holder.who == who),
+        }
+    }
+
+    pub(super) fn find_mut(&mut self, who: Who) -> Option<&mut Holder> {
+        match self {
+            Self::Many(many) => many.place(who).map(|at| &mut many.list[at]),
+            few => few.iter_mut().find(|holder| holder.who == who),
+        }
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Holder> {
+        let list = match self {
+            Self::None => &mut [],
+            Self::One(holder) => std::slice::from_mut(holder),
+            Self::Many(many) => &mut many.list[..],
+        };
+        list.iter_mut()
+    }
+
+    /// Adds one who is not there.
+    pub(super) fn add(&mut self, holder: Holder) {
+        match self {
+            Self::None => *self = Self::One(holder),
+            Self::One(first) => {
+                let list = vec![*first, holder];
+                *self = Self::Many(Box::new(Many { list, index: BTreeMap::new() }));
+            }
+            Self::Many(many) => many.add(holder),
+        }
+    }
+
+    pub(super) fn remove(&mut self, who: Who) -> Option<Holder> {
+        let holder = match self {
+            Self::Many(many) => many.remove(who),
+            few => return few.find(who).copied().inspect(|_| *few = Self::None),
+        };
+        if let [last] = *self.as_slice() {
+            *self = Self::One(last);
+        }
+        holder
+    }
+}
+
+/// Two holders or more.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Many {
     list: Vec<Holder>,
     /// Where each is in the list; empty as long as they are few.
     index: BTreeMap<Who, usize>,
 }
 
-impl Holders {
-    pub(super) fn as_slice(&self) -> &[Holder] {
-        &self.list
-    }
-
+impl Many {
     fn place(&self, who: Who) -> Option<usize> {
         if self.index.is_empty() {
             self.list.iter().position(|holder| holder.who == who)
@@ -28,20 +89,7 @@ impl Holders {
         }
     }
 
-    pub(super) fn find(&self, who: Who) -> Option<&Holder> {
-        self.place(who).map(|at| &self.list[at])
-    }
-
-    pub(super) fn find_mut(&mut self, who: Who) -> Option<&mut Holder> {
-        self.place(who).map(|at| &mut self.list[at])
-    }
-
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Holder> {
-        self.list.iter_mut()
-    }
-
-    /// Adds one who is not there.
-    pub(super) fn add(&mut self, holder: Holder) {
+    fn add(&mut self, holder: Holder) {
         self.list.push(holder);
         if !self.index.is_empty() {
             self.index.insert(holder.who, self.list.len() - 1);
@@ -50,7 +98,7 @@ impl Holders {
         }
     }
 
-    pub(super) fn remove(&mut self, who: Who) -> Option<Holder> {
+    fn remove(&mut self, who: Who) -> Option<Holder> {
         let at = self.place(who)?;
         let holder = self.list.swap_remove(at);
         self.index.remove(&who);

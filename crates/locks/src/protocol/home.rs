@@ -2,6 +2,8 @@
 //!
 //! A lock has at most one request under way, numbered by `seq`. Each is answered once, by the master's grant or refusal: a cancellation only asks the
 //! master to refuse, and where the grant was faster it stands. Nothing waits for the end of an unlock.
+//!
+//! Only a request that waits after what it set off has been handled is noted in the [`Waits`]: most are answered by then.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -154,35 +156,80 @@ impl Held {
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Home {
-    pub(super) locks: BTreeMap<LockId, Held>,
+    /// In boxes: the map moves what it holds as locks come and go.
+    pub(super) locks: BTreeMap<LockId, Box<Held>>,
+    waits: Waits,
+}
+
+/// The requests that wait and nobody has thought better of: exactly those with a time when something is to be done about them.
+#[derive(Clone, Debug, Default)]
+struct Waits {
+    due: BTreeSet<(Nanos, LockId)>,
     owned: BTreeSet<(Owner, LockId)>,
-    timers: BTreeSet<(Nanos, LockId)>,
+}
+
+impl Waits {
+    fn add(&mut self, at: Nanos, owner: Owner, lock: LockId) {
+        self.due.insert((at, lock));
+        self.owned.insert((owner, lock));
+    }
+
+    /// A request that is there no more, if it was.
+    fn remove(&mut self, at: Option<Nanos>, owner: Owner, lock: LockId) {
+        if let Some(at) = at {
+            self.due.remove(&(at, lock));
+            self.owned.remove(&(owner, lock));
+        }
+    }
 }
 
 impl Home {
     pub(super) fn next_tick(&self) -> Option<Nanos> {
-        self.timers.first().map(|(at, _)| *at)
+        self.waits.due.first().map(|(at, _)| *at)
     }
 
-    /// The locks of `owner`.
-    pub(super) fn owned_by(&self, owner: Owner) -> Vec<LockId> {
+    /// The locks that `owner` waits for.
+    pub(super) fn waiting_of(&self, owner: Owner) -> Vec<LockId> {
         let range = (owner, LockId(0))..=(owner, LockId(u64::MAX));
-        self.owned.range(range).map(|(_, lock)| *lock).collect()
+        self.waits.owned.range(range).map(|(_, lock)| *lock).collect()
     }
 
+    /// All that wait.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (LockId, Owner)> {
+        self.waits.owned.iter().map(|(owner, lock)| (*lock, *owner))
+    }
+
+    /// Whether there is room for one more lock.
+    pub(super) fn has_room(&self, core: &Core) -> bool {
+        self.locks.len() < core.config.locks_max
+    }
+
+    /// A new lock that was granted at once.
+    pub(super) fn hold(&mut self, want: Want, place: Place, hold: Hold, core: &mut Core) {
+        let Want { lock, owner, born, name, notify, .. } = want;
+        core.counts.requests += 1;
+        core.counts.granted += 1;
+        let held = Held { name, place, owner, born, notify, seq: hold.seq, hold: Some(hold), pending: None };
+        self.insert(lock, held);
+    }
+
+    /// A new lock, for which the master is asked.
     pub(super) fn lock(&mut self, want: Want, core: &mut Core) {
         let Want { lock, owner, born, name, mode, patience, notify } = want;
-        assert!(!self.locks.contains_key(&lock), "{lock:?} is a lock already");
         core.counts.requests += 1;
-        if self.locks.len() >= core.config.locks_max {
+        if !self.has_room(core) {
             core.counts.too_many += 1;
             return core.out.push(Action::Refused { lock, why: Why::TooManyLocks });
         }
         let place = core.masters.place(name.partition());
         let held = Held { name, place, owner, born, notify, seq: 0, hold: None, pending: None };
-        self.locks.insert(lock, held);
-        self.owned.insert((owner, lock));
+        self.insert(lock, held);
         self.ask(lock, mode, patience, None, core);
+    }
+
+    fn insert(&mut self, lock: LockId, held: Held) {
+        let before = self.locks.insert(lock, Box::new(held));
+        assert!(before.is_none(), "{lock:?} is a lock already");
     }
 
     pub(super) fn convert(
@@ -194,7 +241,7 @@ impl Home {
         core: &mut Core,
     ) {
         core.counts.conversions += 1;
-        let refused = match self.locks.get(&lock) {
+        let refused = match self.locks.get(&lock).map(|held| &**held) {
             None => Some(Why::Unknown),
             Some(Held { hold: Some(hold), pending: None, .. }) => {
                 let writes = hold.mode.writes() && mode.is_within(hold.mode);
@@ -211,7 +258,7 @@ impl Home {
         }
     }
 
-    /// Asks the master for what was found to be in order.
+    /// Asks the master for what was found to be in order. [`Home::await_answer`] follows.
     fn ask(
         &mut self,
         lock: LockId,
@@ -226,9 +273,6 @@ impl Home {
             Patience::Try | Patience::Forever => None,
         };
         let attempt = patience == Patience::Try;
-        let look = core.now + Nanos(core.config.deadlock_ns);
-        let due = (!attempt).then(|| until.map_or(look, |until| until.min(look)));
-        self.timers.extend(due.map(|at| (at, lock)));
         held.seq += 1;
         held.pending = Some(Pending {
             mode,
@@ -237,7 +281,7 @@ impl Home {
             since: core.now,
             epoch: core.view.epoch,
             until,
-            due,
+            due: None,
             ending: None,
             round: 0,
             seen: BTreeMap::new(),
@@ -247,44 +291,42 @@ impl Home {
         }
     }
 
+    /// What was asked has been done as far as it can be now: sees to it that a request that is not answered does not wait for ever.
+    pub(super) fn await_answer(&mut self, lock: LockId, core: &Core) {
+        let Some(held) = self.locks.get_mut(&lock) else { return };
+        let unnoted = |pending: &&mut Pending| pending.waits() && pending.due.is_none();
+        let Some(pending) = held.pending.as_mut().filter(unnoted) else { return };
+        let look = core.now + Nanos(core.config.deadlock_ns);
+        let at = pending.until.map_or(look, |until| until.min(look));
+        pending.due = Some(at);
+        self.waits.add(at, held.owner, lock);
+    }
+
     pub(super) fn unlock(&mut self, lock: LockId, value: Option<[u8; VALUE_LEN]>, core: &mut Core) {
-        let may_write = self.locks.get(&lock).is_none_or(|held| held.usable().is_some_and(Mode::writes));
-        if value.is_some() && !may_write {
+        let may_write = |held: &Held| held.usable().is_some_and(Mode::writes);
+        if value.is_some() && self.locks.get(&lock).is_some_and(|held| !may_write(held)) {
             return core.out.push(Action::Refused { lock, why: Why::NotWriter });
-        }
-        if let Some(Held { pending: Some(_), .. }) = self.locks.get(&lock) {
-            core.counts.cancelled += 1;
-            core.out.push(Action::Refused { lock, why: Why::Cancelled });
         }
         self.release(lock, value, false, core);
     }
 
-    pub(super) fn owner_gone(&mut self, owner: Owner, core: &mut Core) {
-        for lock in self.owned_by(owner) {
-            self.release(lock, None, true, core);
+    pub(super) fn client_gone(&mut self, locks: &[LockId], core: &mut Core) {
+        for lock in locks {
+            self.release(*lock, None, true, core);
         }
     }
 
     fn release(&mut self, lock: LockId, value: Option<[u8; VALUE_LEN]>, died: bool, core: &mut Core) {
-        if let Some(Held { name, place, .. }) = self.forget(lock) {
-            core.ask_master(place, Body::Unlock(Unlock { lock, name, died, value }));
+        let Some(held) = self.locks.remove(&lock) else { return };
+        if let Some(pending) = &held.pending {
+            self.waits.remove(pending.due, held.owner, lock);
+            if !died {
+                core.counts.cancelled += 1;
+                core.out.push(Action::Refused { lock, why: Why::Cancelled });
+            }
         }
-    }
-
-    fn forget(&mut self, lock: LockId) -> Option<Held> {
-        self.answered(lock);
-        let held = self.locks.remove(&lock)?;
-        self.owned.remove(&(held.owner, lock));
-        Some(held)
-    }
-
-    /// The request under way is over.
-    fn answered(&mut self, lock: LockId) -> Option<Pending> {
-        let pending = self.locks.get_mut(&lock)?.pending.take()?;
-        if let Some(at) = pending.due {
-            self.timers.remove(&(at, lock));
-        }
-        Some(pending)
+        let Held { name, place, .. } = *held;
+        core.ask_master(place, Body::Unlock(Unlock { lock, name, died, value }));
     }
 
     /// Asks the master to refuse what waits, if nobody has yet.
@@ -292,9 +334,7 @@ impl Home {
         let Some(held) = self.locks.get_mut(&lock) else { return };
         let Some(pending) = held.pending.as_mut().filter(|pending| pending.ending.is_none()) else { return };
         pending.ending = Some(why);
-        if let Some(at) = pending.due.take() {
-            self.timers.remove(&(at, lock));
-        }
+        self.waits.remove(pending.due.take(), held.owner, lock);
         if let Some(cancellation) = held.cancellation(lock) {
             core.ask_master(held.place, cancellation);
         }
@@ -303,12 +343,9 @@ impl Home {
     /// What is due: ends the wait of those whose patience is over; the others, with the number of the search, are to look for a deadlock.
     pub(super) fn due(&mut self, core: &mut Core) -> Vec<(LockId, u32)> {
         let mut looking = Vec::new();
-        while let Some((at, lock)) = self.timers.first().copied().filter(|(at, _)| *at <= core.now) {
-            self.timers.remove(&(at, lock));
-            let Some(pending) = self.locks.get_mut(&lock).and_then(|held| held.pending.as_mut()) else {
-                continue;
-            };
-            pending.due = None;
+        while let Some((at, lock)) = self.waits.due.first().copied().filter(|(at, _)| *at <= core.now) {
+            let pending = self.locks.get_mut(&lock).and_then(|held| held.pending.as_mut());
+            let pending = pending.expect("who waits is there");
             if pending.until.is_some_and(|until| until <= core.now) {
                 self.end(lock, Why::TimedOut, core);
                 continue;
@@ -317,7 +354,8 @@ impl Home {
             let look = core.now + Nanos(core.config.deadlock_ns << pending.round.min(DOUBLINGS));
             let next = pending.until.map_or(look, |until| until.min(look));
             pending.due = Some(next);
-            self.timers.insert((next, lock));
+            self.waits.due.remove(&(at, lock));
+            self.waits.due.insert((next, lock));
             looking.push((lock, pending.round));
         }
         looking
@@ -325,27 +363,27 @@ impl Home {
 
     pub(super) fn granted(&mut self, granted: Granted, core: &mut Core) -> Result<(), Fault> {
         let Granted { lock, seq, mode, token, value } = granted;
-        match self.locks.get(&lock).and_then(Held::asked) {
-            Some((asked, wanted)) if asked == seq && wanted != mode => {
-                return Err("a grant of another mode than was asked for");
-            }
-            Some((asked, _)) if asked == seq => {}
-            _ => return Ok(()),
+        let Some(held) = self.locks.get_mut(&lock).filter(|held| held.seq == seq) else { return Ok(()) };
+        let Some(pending) = &held.pending else { return Ok(()) };
+        if pending.mode != mode {
+            return Err("a grant of another mode than was asked for");
         }
-        let Some(pending) = self.answered(lock) else { return Ok(()) };
         core.counts.granted += 1;
         core.counts.too_late += u64::from(pending.ending.is_some());
-        if let Some(held) = self.locks.get_mut(&lock) {
-            held.hold = Some(Hold { mode, token, seq, value });
-        }
+        self.waits.remove(pending.due, held.owner, lock);
+        held.pending = None;
+        held.hold = Some(Hold { mode, token, seq, value });
         core.out.push(Action::Granted { lock, mode, token, value });
         Ok(())
     }
 
     pub(super) fn refused(&mut self, refused: Refused, core: &mut Core) {
         let Refused { lock, seq, why } = refused;
-        if self.locks.get(&lock).is_none_or(|held| held.seq != seq) || self.answered(lock).is_none() {
-            return;
+        let Some(held) = self.locks.get_mut(&lock).filter(|held| held.seq == seq) else { return };
+        let Some(pending) = held.pending.take() else { return };
+        self.waits.remove(pending.due, held.owner, lock);
+        if held.hold.is_none() {
+            self.locks.remove(&lock);
         }
         match why {
             Why::TimedOut => core.counts.timed_out += 1,
@@ -353,9 +391,6 @@ impl Home {
             Why::TooManyWaiting => core.counts.too_many += 1,
             Why::NotGranted => core.counts.not_granted += 1,
             _ => core.counts.cancelled += 1,
-        }
-        if self.locks.get(&lock).is_some_and(|held| held.hold.is_none()) {
-            self.forget(lock);
         }
         core.out.push(Action::Refused { lock, why });
     }

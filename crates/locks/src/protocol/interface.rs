@@ -91,10 +91,10 @@ pub enum Event {
         /// The lock.
         lock: LockId,
     },
-    /// A client is dead: its locks are released, and what it could have written into value blocks counts as lost.
-    OwnerGone {
-        /// Who.
-        owner: Owner,
+    /// A client is dead: its locks are given up, all before any other is granted, and what it could have written into value blocks counts as lost.
+    ClientGone {
+        /// All that it has or waits for.
+        locks: Vec<LockId>,
     },
     /// A message from another node.
     Message {

@@ -2,7 +2,7 @@
 //!
 //! While the view changes, requests only join their queues; what can be granted is granted when all is known again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use plexus_base::{Nanos, NodeId};
 
@@ -22,7 +22,8 @@ pub(super) type Fault = &'static str;
 /// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Master {
-    pub(super) resources: BTreeMap<Name, Resource>,
+    /// In boxes: the map moves what it holds as resources come and go.
+    pub(super) resources: BTreeMap<Name, Box<Resource>>,
     /// The last that was given.
     token: Token,
     /// Resources that changed while nothing is granted; none: it is.
@@ -35,19 +36,43 @@ impl Master {
         Self { resources: BTreeMap::new(), token, changed: Some(BTreeSet::new()) }
     }
 
+    /// Grants a new lock that need not wait, leaving the queue alone: nothing else can follow from it. None: it must wait, or is known.
+    pub(super) fn at_once(
+        &mut self,
+        name: &Name,
+        who: Who,
+        seq: u32,
+        mode: Mode,
+        notify: bool,
+    ) -> Option<(Holder, Value)> {
+        let holder = Holder { who, mode, token: self.token.next(), seq, notify, told: false };
+        let is_open = self.changed.is_none();
+        let resource = match self.resources.entry(name.clone()) {
+            Entry::Occupied(found) => {
+                let resource = found.into_mut();
+                let admits = is_open && resource.admits(mode) || mode == Mode::NL;
+                if !admits || resource.holder(who).is_some() || resource.waiter(who).is_some() {
+                    return None;
+                }
+                resource
+            }
+            Entry::Vacant(new) if is_open || mode == Mode::NL => new.insert(Box::default()),
+            Entry::Vacant(_) => return None,
+        };
+        self.token = holder.token;
+        resource.hold(holder);
+        Some((holder, resource.value))
+    }
+
     pub(super) fn request(&mut self, from: NodeId, request: Request, core: &mut Core) {
         let Request { lock, seq, name, mode, attempt, notify, waited_ns, .. } = request;
         let who = Who { node: from, lock };
+        if let Some((holder, value)) = self.at_once(&name, who, seq, mode, notify) {
+            return granted(&holder, value, core);
+        }
         let resource = self.resources.entry(name.clone()).or_default();
         if resource.holder(who).is_some() || resource.waiter(who).is_some() {
             return;
-        }
-        if mode == Mode::NL {
-            self.token = self.token.next();
-            let holder = Holder { who, mode, token: self.token, seq, notify, told: false };
-            resource.hold(holder);
-            let value = resource.value;
-            return granted(&holder, value, core);
         }
         if self.changed.is_none() && resource.queued() >= core.config.waiting_max {
             return refused(who, seq, Why::TooManyWaiting, core);
@@ -93,14 +118,21 @@ impl Master {
 
     pub(super) fn unlock(&mut self, from: NodeId, unlock: Unlock, core: &mut Core) {
         let Unlock { lock, name, died, value } = unlock;
-        let Some(resource) = self.resources.get_mut(&name) else { return };
+        let Entry::Occupied(mut found) = self.resources.entry(name) else { return };
+        let resource = found.get_mut();
+        let alone = self.changed.is_none() && !resource.is_waited_for();
         if let Some(holder) = resource.remove(Who { node: from, lock }) {
             resource.write(holder.mode, value);
             if died {
                 lose(resource, holder.mode, core);
             }
         }
-        self.settle(&name, core);
+        if !alone {
+            let name = found.key().clone();
+            self.settle(&name, core);
+        } else if resource.is_empty() {
+            found.remove();
+        }
     }
 
     pub(super) fn cancel(&mut self, from: NodeId, cancel: Cancel, core: &mut Core) {

@@ -2,7 +2,8 @@
 //!
 //! A [`Shard`] is all that one worker of one node knows, in both roles: *home* of the locks of this node's clients, and *master* of the
 //! resources in its partitions. It reads no clock, file or socket: [`Shard::handle`] takes an [`Event`] and pushes [`Action`]s, which the driver
-//! carries out in their order. What the two halves say to each other goes the same way as between nodes, except that it does not leave.
+//! carries out in their order. What the two halves say to each other goes the same way as between nodes, except that it does not leave; only a lock that
+//! its own node masters and that need not wait is granted without a word ([`Shard::lock_at_once`]).
 //!
 //! # How a lock is granted
 //!
@@ -35,6 +36,7 @@
 //! - An owner's number means the same at all workers of a node; [`Action::Tell`] may arrive in any order, and may be lost: a search that does not come
 //!   back begins again.
 //! - Handing in [`Event::Tick`] at [`Shard::next_tick`], or later.
+//! - The time that is handed in never goes back. For [`Event::Unlock`], which asks for none, that of the event before will do.
 //! - Numbers of locks are never used again in one life of a node.
 //! - A client that converts may use what both modes allow from the moment it asks until it is answered ([`Held::usable`]).
 //! - Messages that come before a node's first view are handed in after it.
@@ -174,24 +176,36 @@ impl Shard {
 
     /// The locks that clients of this node have or wait for here, by their numbers.
     pub fn locks(&self) -> impl Iterator<Item = (LockId, &Held)> {
-        self.home.locks.iter().map(|(lock, held)| (*lock, held))
+        self.home.locks.iter().map(|(lock, held)| (*lock, &**held))
     }
 
     /// A lock of a client of this node.
     #[must_use]
     pub fn lock(&self, lock: LockId) -> Option<&Held> {
-        self.home.locks.get(&lock)
+        self.home.locks.get(&lock).map(|held| &**held)
+    }
+
+    /// The requests of clients of this node that wait, and whose they are.
+    pub fn waiting(&self) -> impl Iterator<Item = (LockId, Owner)> {
+        self.home.waiting()
     }
 
     /// The resources that it masters and somebody has or wants.
-    pub fn resources(&self) -> impl Iterator<Item = (&Name, &Resource)> {
-        self.master.resources.iter()
+    pub fn resources(&self) -> impl ExactSizeIterator<Item = (&Name, &Resource)> {
+        self.master.resources.iter().map(|(name, resource)| (name, &**resource))
     }
 
     /// A resource that it masters.
     #[must_use]
     pub fn resource(&self, name: &Name) -> Option<&Resource> {
-        self.master.resources.get(name)
+        self.master.resources.get(name).map(|resource| &**resource)
+    }
+
+    /// The other node that masters a resource, if it is not this one.
+    #[must_use]
+    pub fn master(&self, name: &Name) -> Option<NodeId> {
+        let place = self.place_of(name).ok()?;
+        Some(self.core.masters.of(place).master).filter(|master| *master != self.core.config.me)
     }
 
     /// Handles one event to its end; what is to be done is pushed to `out`.
@@ -202,14 +216,24 @@ impl Shard {
         self.core.now = now;
         std::mem::swap(&mut self.core.out, out);
         let core = &mut self.core;
+        let mut asked = None;
         match event {
-            Event::Lock(want) => self.home.lock(want, core),
+            Event::Lock(want) => match self.lock_at_once(want) {
+                Ok((lock, Hold { mode, token, value, .. })) => {
+                    self.core.out.push(Action::Granted { lock, mode, token, value });
+                }
+                Err(want) => {
+                    asked = Some(want.lock);
+                    self.home.lock(want, &mut self.core);
+                }
+            },
             Event::Convert { lock, mode, patience, value } => {
+                asked = Some(lock);
                 self.home.convert(lock, mode, patience, value, core);
             }
             Event::Unlock { lock, value } => self.home.unlock(lock, value, core),
             Event::Cancel { lock } => self.home.end(lock, Why::Cancelled, core),
-            Event::OwnerGone { owner } => self.home.owner_gone(owner, core),
+            Event::ClientGone { locks } => self.home.client_gone(&locks, core),
             Event::Message { from, life, message } => self.arrived(from, life, message),
             Event::Told(errand) => self.told(errand),
             Event::View(view) => self.change(view),
@@ -220,7 +244,35 @@ impl Shard {
             }
         }
         self.settle();
+        if let Some(lock) = asked {
+            self.home.await_answer(lock, &self.core);
+        }
         std::mem::swap(&mut self.core.out, out);
+    }
+
+    /// Grants a lock without a word to anybody, if its master is here and it need not wait; the time does not matter. Otherwise nothing has happened, and
+    /// [`Event::Lock`], which begins with this, takes it from there.
+    ///
+    /// # Errors
+    /// What was wanted, where that takes more.
+    ///
+    /// # Panics
+    /// When the lock's number was used before.
+    pub fn lock_at_once(&mut self, want: Want) -> Result<(LockId, Hold), Want> {
+        let (lock, mode) = (want.lock, want.mode);
+        let Ok(place) = self.place_of(&want.name) else { return Err(want) };
+        let me = self.core.config.me;
+        let core = &mut self.core;
+        if core.masters.of(place).master != me || self.recovering.is_some() || !self.home.has_room(core) {
+            return Err(want);
+        }
+        let (who, seq) = (Who { node: me, lock }, 1);
+        let Some((holder, value)) = self.master.at_once(&want.name, who, seq, mode, want.notify) else {
+            return Err(want);
+        };
+        let hold = Hold { mode, token: holder.token, seq, value };
+        self.home.hold(want, place, hold, core);
+        Ok((lock, hold))
     }
 
     /// What the halves have to say to each other.

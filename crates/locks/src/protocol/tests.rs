@@ -250,7 +250,7 @@ fn values_are_written_on_the_way_down_and_lost_with_their_writer() {
     few.unlock(0, 3, Some([7; VALUE_LEN]));
     few.lock(0, 4, FIRST, &name, Mode::EX, Patience::Forever);
     assert_eq!(few.value_of(4), (7, Validity::Valid));
-    few.event(0, Event::OwnerGone { owner: FIRST });
+    few.event(0, Event::ClientGone { locks: vec![LockId(4)] });
     few.lock(1, 5, FIRST, &name, Mode::PW, Patience::Forever);
     assert_eq!(few.value_of(5), (7, Validity::Lost));
     few.unlock(1, 5, Some([8; VALUE_LEN]));
@@ -277,7 +277,7 @@ fn of_a_circle_the_youngest_is_refused() {
     assert_eq!(few.news(), [""; 0], "the older one finds nothing");
     few.event(1, Event::Tick);
     assert_eq!(few.news(), ["4-Deadlock"]);
-    few.event(1, Event::OwnerGone { owner: Owner(2) });
+    few.event(1, Event::ClientGone { locks: vec![LockId(2), LockId(4)] });
     assert_eq!(few.news(), ["3+EX"]);
 }
 

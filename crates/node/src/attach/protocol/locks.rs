@@ -4,7 +4,7 @@
 //! that it gives up is not answered, except what it had asked with it. What it may not ask for (a number that is taken, a value that it may
 //! not write) no library of ours asks, so who does is cut off; too many locks are refused.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use plexus_base::locks::{Mode, VALUE_LEN, Why};
 use plexus_client::wire::lock::{ConvertRequest, LockRequest, encode_grant, unlock_value};
@@ -31,7 +31,6 @@ impl Locks {
 /// A lock of a program.
 pub(super) struct Lock {
     id: LockId,
-    owner: Owner,
     held: Option<Mode>,
     /// What is asked: the number of the request, and the mode.
     asked: Option<(u64, Mode)>,
@@ -76,7 +75,7 @@ impl Core {
         self.locks.last += 1;
         let lock = LockId(OF_PROGRAMS | u64::from(self.place.worker) << 56 | self.locks.last);
         let owner = owner(from, session);
-        program.locks.insert(head.port, Lock { id: lock, owner, held: None, asked: Some((head.id, mode)) });
+        program.locks.insert(head.port, Lock { id: lock, held: None, asked: Some((head.id, mode)) });
         self.locks.whose.insert(lock, (from, head.port));
         let patience = world.patience(patience_ns);
         world.lock(Event::Lock(Want { lock, owner, born, name, mode, patience, notify }));
@@ -195,12 +194,12 @@ impl Core {
 
     /// A program is gone, and with it its sessions.
     pub(super) fn release(&mut self, world: &mut impl World, locks: BTreeMap<u32, Lock>) {
-        for lock in locks.values() {
-            self.locks.whose.remove(&lock.id);
+        let locks: Vec<LockId> = locks.into_values().map(|lock| lock.id).collect();
+        for lock in &locks {
+            self.locks.whose.remove(lock);
         }
-        let owners: BTreeSet<Owner> = locks.into_values().map(|lock| lock.owner).collect();
-        for owner in owners {
-            world.lock(Event::OwnerGone { owner });
+        if !locks.is_empty() {
+            world.lock(Event::ClientGone { locks });
         }
     }
 }
