@@ -71,7 +71,7 @@ pub(crate) fn code(error: &Error) -> c_int {
             Why::TimedOut => TIMED_OUT,
             Why::Cancelled => CANCELLED,
             Why::Deadlock => DEADLOCK,
-            Why::TooManyWaiting | Why::TooManyLocks | Why::WornOut => BUSY,
+            Why::TooManyWaiting | Why::TooManyLocks | Why::WornOut | Why::Swamped => BUSY,
             Why::Unknown => NO_LOCK,
             Why::Busy => IN_PROGRESS,
             Why::NotWriter => NOT_WRITER,

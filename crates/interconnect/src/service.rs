@@ -81,6 +81,8 @@ pub struct Net {
     /// By node: the last life to which there was a link.
     lives: Vec<Incarnation>,
     pub(crate) links: Links,
+    /// Something was handed to a link that has not been pushed out.
+    sent: bool,
     calls: Calls,
     /// Accesses that this processor has executed: what was there, to be handed over in the next turn.
     done: Vec<(NodeId, u64, Vec<u8>)>,
@@ -96,6 +98,7 @@ impl Net {
             epoch,
             lives: vec![Incarnation(0); nodes],
             links: Links::new(nodes),
+            sent: false,
             calls: Calls::default(),
             done: Vec::new(),
             spares: Spares::default(),
@@ -330,7 +333,14 @@ impl Net {
 
     #[inline]
     fn link(&mut self, to: NodeId) -> Result<&mut Link, NoLink> {
+        self.sent = true;
         self.links.get_mut(to).ok_or(NoLink(to))
+    }
+
+    /// Whether something was handed to links since this was asked last.
+    #[inline]
+    pub(crate) fn take_sent(&mut self) -> bool {
+        std::mem::take(&mut self.sent)
     }
 
     /// What a message is to the calls of this node.

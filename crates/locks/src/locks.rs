@@ -1,7 +1,8 @@
 //! How threads of a node use the lock manager.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
+    ops::Range,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{
@@ -15,12 +16,12 @@ use std::{
 
 pub use plexus_base::locks::Grant;
 use plexus_base::{Nanos, WorkerId, clock};
-use plexus_interconnect::Signal;
+use plexus_interconnect::{Net, Signal};
 
 use crate::{
     notice::{Notice, Notices},
-    protocol::{Event, LockId, Mode, Name, Owner, Patience, VALUE_LEN, Want, Why},
-    service::LockTask,
+    protocol::{Counts, Event, LockId, Mode, Name, Owner, Patience, VALUE_LEN, Want, Why},
+    service::{LockService, LockTask},
     survey::Survey,
 };
 
@@ -32,8 +33,14 @@ pub trait Port: Send + Sync {
     /// Hands a task in for another worker than the one that runs this, without waiting or driving anything; where there is no room it is lost.
     fn offer(&self, worker: WorkerId, task: LockTask);
 
-    /// Hands a task in and waits for the signal, driving the worker meanwhile; the signal is the calling thread's.
-    fn submit_and_wait(&self, worker: WorkerId, task: LockTask, signal: &Signal);
+    /// Has `act` done by the calling thread on the worker's service, now. False: somebody else drives the worker, and nothing was done.
+    fn visit(&self, worker: WorkerId, act: &mut dyn FnMut(&mut LockService, &mut Net)) -> bool;
+
+    /// Hands a task in for whoever drives the worker next; [`Port::wait`] follows.
+    fn push(&self, worker: WorkerId, task: LockTask);
+
+    /// Waits for the signal, driving the worker meanwhile; the signal is the calling thread's.
+    fn wait(&self, worker: WorkerId, signal: &Signal);
 }
 
 /// Why a lock was not granted.
@@ -47,7 +54,32 @@ pub enum LockError {
     Stopped,
 }
 
-type Answer = Result<Grant, LockError>;
+pub(crate) type Answer = Result<Grant, LockError>;
+
+/// What a thread wants of a worker's lock manager and is answered.
+pub enum Asked {
+    /// A lock, and who is told what happens to it.
+    Lock(Want, Option<Arc<Notices>>),
+    /// A lock that it has in another mode; see [`Event::Convert`].
+    Convert {
+        /// The lock.
+        lock: LockId,
+        /// The mode wanted.
+        mode: Mode,
+        /// How long it waits.
+        patience: Patience,
+        /// What to write into the value block.
+        value: Option<[u8; VALUE_LEN]>,
+    },
+}
+
+impl Asked {
+    pub(crate) fn lock(&self) -> LockId {
+        match self {
+            Self::Lock(Want { lock, .. }, _) | Self::Convert { lock, .. } => *lock,
+        }
+    }
+}
 
 /// Who is told what becomes of a request, once: dropped without an answer, that the cluster has stopped.
 pub struct Taker(Option<Tell>);
@@ -96,11 +128,35 @@ impl Seat {
         self.signal.set(0);
     }
 
-    /// Hands the request in that `task` makes, and waits for its answer.
-    fn wait(port: &dyn Port, worker: WorkerId, task: impl FnOnce(Taker) -> LockTask) -> Answer {
+    /// That of the calling thread.
+    fn own() -> Arc<Self> {
         let make = || Arc::new(Self { signal: Signal::new(), answer: Mutex::default() });
-        let seat = SEAT.take().unwrap_or_else(make);
-        port.submit_and_wait(worker, task(Taker(Some(Tell::Seat(seat.clone())))), &seat.signal);
+        SEAT.take().unwrap_or_else(make)
+    }
+
+    fn taker(self: &Arc<Self>) -> Taker {
+        Taker(Some(Tell::Seat(self.clone())))
+    }
+
+    /// Asks, and waits for the answer if it is not there at once.
+    fn ask(port: &dyn Port, worker: WorkerId, asked: Asked) -> Answer {
+        let lock = asked.lock();
+        let (mut asked, mut answer, mut seat) = (Some(asked), None, None);
+        port.visit(worker, &mut |service, net| {
+            let Some(asked) = asked.take() else { return };
+            answer = service.ask(net, asked);
+            if answer.is_none() {
+                service.answer_to(lock, seat.insert(Self::own()).taker());
+            }
+        });
+        if let Some(answer) = answer {
+            return answer;
+        }
+        let seat = seat.unwrap_or_else(Self::own);
+        if let Some(asked) = asked {
+            port.push(worker, LockTask::Ask(asked, seat.taker()));
+        }
+        port.wait(worker, &seat.signal);
         let answer = seat.answer.lock().unwrap_or_else(PoisonError::into_inner).take();
         SEAT.set(Some(seat));
         answer.unwrap_or(Err(LockError::Stopped))
@@ -131,8 +187,25 @@ struct Inner {
     port: Arc<dyn Port>,
     workers: u8,
     state: Arc<State>,
-    /// Numbers for locks and owners, none given twice.
-    next: AtomicU64,
+}
+
+/// Numbers that a thread takes at once.
+const NUMBERS: u64 = 1024;
+
+/// A number for a lock or an owner: none is given twice in the life of a process. Threads take them in stocks, so as not to meet at each one.
+fn number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static STOCK: Cell<Range<u64>> = const { Cell::new(0..0) };
+    }
+    let mut stock = STOCK.take();
+    if stock.is_empty() {
+        let first = NEXT.fetch_add(NUMBERS, Relaxed);
+        stock = first..first + NUMBERS;
+    }
+    let number = stock.start;
+    STOCK.set(number + 1..stock.end);
+    number
 }
 
 /// What is asked for.
@@ -150,26 +223,30 @@ pub struct Ask {
 /// wait for each other the session that is youngest is refused, so who begins again after that keeps its session. Cheap to clone.
 #[derive(Clone)]
 pub struct Session {
+    work: Arc<Work>,
+    watches: bool,
+}
+
+struct Work {
     locks: Locks,
     owner: Owner,
     born: u64,
-    watches: bool,
 }
 
 impl Session {
     /// The same piece of work, with holders that are told when others wait for what they have: see [`Lock::notice`].
     #[must_use]
     pub fn watching(&self) -> Self {
-        Self { watches: true, ..self.clone() }
+        Self { work: self.work.clone(), watches: true }
     }
 
     /// Asks for a lock.
     #[must_use]
     pub fn ask(&self, ask: Ask) -> Waiting {
-        let (want, place) = self.want(ask);
+        let (asked, place) = self.want(ask);
         let (tell, told) = mpsc::channel();
         let taker = Taker(Some(Tell::Channel(tell)));
-        place.submit(LockTask::Ask(Event::Lock(want), place.lock, taker));
+        place.submit(LockTask::Ask(asked, taker));
         Waiting { place: Some(place), told }
     }
 
@@ -179,24 +256,20 @@ impl Session {
     /// # Errors
     /// See [`LockError`].
     pub fn lock(&self, ask: Ask) -> Result<Lock, LockError> {
-        let (want, place) = self.want(ask);
-        let (port, lock) = (&*self.locks.0.port, place.lock);
-        let grant = Seat::wait(port, place.worker, |taker| LockTask::Ask(Event::Lock(want), lock, taker))?;
+        let (asked, place) = self.want(ask);
+        let grant = Seat::ask(place.port(), place.worker, asked)?;
         Ok(Lock { place, grant, value: None })
     }
 
-    fn want(&self, ask: Ask) -> (Want, Place) {
+    fn want(&self, ask: Ask) -> (Asked, Place) {
         let Ask { name, mode, patience } = ask;
-        let inner = &self.locks.0;
-        let worker = name.partition().worker(inner.workers);
-        let lock = LockId(inner.next.fetch_add(1, Relaxed));
-        let (owner, born, patience) = (self.owner, self.born, patience_of(patience));
+        let Work { ref locks, owner, born } = *self.work;
+        let worker = name.partition().worker(locks.0.workers);
+        let (lock, patience) = (LockId(number()), patience_of(patience));
         let notices = self.watches.then(Arc::<Notices>::default);
-        let place = Place { locks: self.locks.clone(), worker, lock, notices };
-        if let Some(notices) = &place.notices {
-            place.submit(LockTask::Watch(lock, notices.clone()));
-        }
-        (Want { lock, owner, born, name, mode, patience, notify: self.watches }, place)
+        let place = Place { work: self.work.clone(), worker, lock, notices: notices.clone() };
+        let want = Want { lock, owner, born, name, mode, patience, notify: self.watches };
+        (Asked::Lock(want, notices), place)
     }
 }
 
@@ -204,14 +277,14 @@ impl Locks {
     /// The lock manager whose services have this state, behind `port`.
     #[must_use]
     pub fn new(port: Arc<dyn Port>, workers: u8, state: Arc<State>) -> Self {
-        Self(Arc::new(Inner { port, workers, state, next: AtomicU64::new(1) }))
+        Self(Arc::new(Inner { port, workers, state }))
     }
 
     /// A piece of work that begins now.
     #[must_use]
     pub fn session(&self) -> Session {
-        let owner = Owner(self.0.next.fetch_add(1, Relaxed));
-        Session { locks: self.clone(), owner, born: nanos_since_1970(), watches: false }
+        let work = Work { locks: self.clone(), owner: Owner(number()), born: nanos_since_1970() };
+        Session { work: Arc::new(work), watches: false }
     }
 
     /// Whether nothing is granted any more, and what is held protects nothing.
@@ -225,17 +298,36 @@ impl Locks {
     /// # Errors
     /// Not all workers answered within `limit`.
     pub fn survey(&self, limit: Duration) -> Result<Survey, mpsc::RecvTimeoutError> {
+        Ok(Survey::joined(self.each(limit, LockTask::Survey)?))
+    }
+
+    /// What the workers counted of locks since they began.
+    ///
+    /// # Errors
+    /// Not all of them answered within `limit`.
+    pub fn counts(&self, limit: Duration) -> Result<Counts, mpsc::RecvTimeoutError> {
+        let mut sum = Counts::default();
+        self.each(limit, LockTask::Counts)?.iter().for_each(|counts| sum.add(counts));
+        Ok(sum)
+    }
+
+    /// What each worker answers.
+    fn each<T>(
+        &self,
+        limit: Duration,
+        task: impl Fn(mpsc::Sender<T>) -> LockTask,
+    ) -> Result<Vec<T>, mpsc::RecvTimeoutError> {
         let end = Instant::now() + limit;
         let answers = (0..self.0.workers).map(|worker| {
             let (tell, told) = mpsc::channel();
-            self.0.port.submit(WorkerId(worker), LockTask::Survey(tell));
+            self.0.port.submit(WorkerId(worker), task(tell));
             told
         });
         let answers: Vec<_> = answers.collect();
         let parts = answers
             .into_iter()
             .map(|answer| answer.recv_timeout(end.saturating_duration_since(Instant::now())));
-        Ok(Survey::joined(parts.collect::<Result<Vec<_>, _>>()?))
+        parts.collect()
     }
 }
 
@@ -257,15 +349,26 @@ fn patience_of(patience: Option<Duration>) -> Patience {
 
 /// Where a lock is known.
 struct Place {
-    locks: Locks,
+    work: Arc<Work>,
     worker: WorkerId,
     lock: LockId,
     notices: Option<Arc<Notices>>,
 }
 
 impl Place {
+    fn port(&self) -> &dyn Port {
+        &*self.work.locks.0.port
+    }
+
     fn submit(&self, task: LockTask) {
-        self.locks.0.port.submit(self.worker, task);
+        self.port().submit(self.worker, task);
+    }
+
+    fn unlock(&self, value: Option<[u8; VALUE_LEN]>) {
+        let lock = self.lock;
+        if !self.port().visit(self.worker, &mut |service, net| service.unlock(net, lock, value)) {
+            self.tell(Event::Unlock { lock, value });
+        }
     }
 
     fn tell(&self, event: Event) {
@@ -320,7 +423,7 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some(place) = &self.place {
             // Whether it waits or was granted just now.
-            place.tell(Event::Unlock { lock: place.lock, value: None });
+            place.unlock(None);
         }
     }
 }
@@ -343,7 +446,7 @@ impl Lock {
     /// Whether it protects nothing any more: the cluster has stopped.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.place.locks.0.state.is_stopped()
+        self.place.work.locks.is_stopped()
     }
 
     /// Converts it to another mode; waits as the request for a lock does, and stays as it is if that is refused.
@@ -368,9 +471,9 @@ impl Lock {
         patience: Option<Duration>,
         value: Option<[u8; VALUE_LEN]>,
     ) -> Result<&Grant, LockError> {
-        let Place { ref locks, worker, lock, .. } = self.place;
-        let event = Event::Convert { lock, mode, patience: patience_of(patience), value };
-        self.grant = Seat::wait(&*locks.0.port, worker, |taker| LockTask::Ask(event, lock, taker))?;
+        let Place { worker, lock, .. } = self.place;
+        let asked = Asked::Convert { lock, mode, patience: patience_of(patience), value };
+        self.grant = Seat::ask(self.place.port(), worker, asked)?;
         Ok(&self.grant)
     }
 
@@ -395,6 +498,6 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        self.place.tell(Event::Unlock { lock: self.place.lock, value: self.value });
+        self.place.unlock(self.value);
     }
 }

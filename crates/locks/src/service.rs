@@ -3,6 +3,9 @@
 //! It serves from the first [view](LockService::view) on, and takes up each that follows. When this node stops, every request is
 //! answered with [`LockError::Stopped`], and every lock that is held says so too.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::BTreeMap,
     io,
@@ -14,10 +17,10 @@ use plexus_interconnect::{Channel, Message, Net};
 
 use crate::{
     clock::Clock,
-    locks::{Grant, LockError, Port, State, Taker},
+    locks::{Answer, Asked, Grant, LockError, Port, State, Taker},
     notice::Notices,
     programs::ProgramNews,
-    protocol::{self, Action, Errand, Event, LockId, Members, Shard, Want},
+    protocol::{self, Action, Counts, Errand, Event, Hold, LockId, Members, Shard, VALUE_LEN, Want, Why},
     survey::Survey,
 };
 
@@ -31,14 +34,16 @@ const WAITING_MAX: usize = 100_000;
 const LOCKS_MAX: usize = 4_000_000;
 
 /// Messages from members of a view that this node does not know yet, before it knows any: as many as are under way while a view reaches everybody.
-const EARLY_MAX: usize = 1 << 16;
+const HEARD_MAX: usize = 1 << 16;
+
+/// Messages that wait in memory for a member, or for links to come, beyond which no new lock is asked of it. Locks that were asked for before go on: each
+/// is converted, cancelled and given up at most once before an answer.
+const BEHIND_MAX: usize = 1 << 12;
 
 /// What threads of the node hand to a worker.
 pub enum LockTask {
     /// A client wants something; who is told what comes of it.
-    Ask(Event, LockId, Taker),
-    /// Who is to be told what happens to a lock that is asked for next.
-    Watch(LockId, Arc<Notices>),
+    Ask(Asked, Taker),
     /// A client wants something that is not answered.
     Tell(Event),
     /// Another worker of this node says something.
@@ -47,6 +52,8 @@ pub enum LockTask {
     Tick,
     /// What it masters is asked for.
     Survey(mpsc::Sender<Survey>),
+    /// What it counted is asked for.
+    Counts(mpsc::Sender<Counts>),
 }
 
 /// What a node's lock manager is made with.
@@ -69,8 +76,8 @@ pub struct LockService {
     heard: Vec<(NodeId, Incarnation, protocol::Message)>,
     worker: WorkerId,
     takers: BTreeMap<LockId, Taker>,
-    /// Who asks just now: most requests are answered at once and leave no taker behind.
-    asking: Option<(LockId, Taker)>,
+    /// What is asked just now, and its answer: most requests are answered at once and need no taker.
+    asking: Option<(LockId, Option<Answer>)>,
     /// Holders that want to be told what happens.
     watched: BTreeMap<LockId, Arc<Notices>>,
     /// What programs are to be told.
@@ -80,6 +87,8 @@ pub struct LockService {
     early: Vec<(NodeId, protocol::Message)>,
     up: NodeSet,
     clock: Arc<Clock>,
+    /// The time when an event was handled last that asks for it.
+    now: Nanos,
     /// When the clock will tell the time.
     armed: Option<Nanos>,
     port: Weak<dyn Port>,
@@ -118,6 +127,7 @@ pub fn wire(settings: Settings, port: &Weak<dyn Port>, state: &Arc<State>) -> io
             early: Vec::new(),
             up: NodeSet::EMPTY,
             clock: clock.clone(),
+            now: Nanos(0),
             armed: None,
             port: port.clone(),
             state: state.clone(),
@@ -170,7 +180,7 @@ impl LockService {
                 let life = net.life(message.from).expect("it came over a link");
                 if self.shard.is_some() {
                     self.handle(net, Event::Message { from: message.from, life, message: decoded });
-                } else if self.heard.len() < EARLY_MAX {
+                } else if self.heard.len() < HEARD_MAX {
                     self.heard.push((message.from, life, decoded));
                 } else {
                     self.fault = Some(message.from);
@@ -186,22 +196,15 @@ impl LockService {
     /// Handles a task.
     pub fn task(&mut self, net: &mut Net, task: LockTask) {
         match task {
-            LockTask::Ask(_, lock, taker) if self.state.is_stopped() || self.shard.is_none() => {
-                self.watched.remove(&lock);
-                taker.take(Err(LockError::Stopped));
-            }
-            LockTask::Ask(event, lock, taker) => {
-                self.asking = Some((lock, taker));
-                self.handle(net, event);
-                self.takers.extend(self.asking.take());
-            }
-            LockTask::Watch(lock, notices) => drop(self.watched.insert(lock, notices)),
-            LockTask::Tell(event) => {
-                if let Event::Unlock { lock, .. } = event {
-                    self.watched.remove(&lock);
+            LockTask::Ask(asked, taker) => {
+                let lock = asked.lock();
+                match self.ask(net, asked) {
+                    Some(answer) => taker.take(answer),
+                    None => self.answer_to(lock, taker),
                 }
-                self.handle(net, event);
             }
+            LockTask::Tell(Event::Unlock { lock, value }) => self.unlock(net, lock, value),
+            LockTask::Tell(event) => self.handle(net, event),
             LockTask::Told(errand) => self.handle(net, Event::Told(errand)),
             LockTask::Tick => {
                 self.armed = None;
@@ -212,7 +215,50 @@ impl LockService {
                 let survey = self.shard.as_ref().map(|shard| Survey::of(shard, clock::now()));
                 let _ = reply.send(survey.unwrap_or_default());
             }
+            LockTask::Counts(reply) => {
+                let counts = self.shard.as_ref().map(|shard| *shard.counts());
+                let _ = reply.send(counts.unwrap_or_default());
+            }
         }
+    }
+
+    /// A thread wants something; its answer if there is one at once. Otherwise it is to be told later: [`LockService::answer_to`] follows.
+    pub(crate) fn ask(&mut self, net: &mut Net, asked: Asked) -> Option<Answer> {
+        let Some(shard) = self.shard.as_mut().filter(|_| !self.state.is_stopped()) else {
+            return Some(Err(LockError::Stopped));
+        };
+        let (lock, event) = match asked {
+            Asked::Lock(want, notices) => {
+                self.watched.extend(notices.map(|notices| (want.lock, notices)));
+                match shard.lock_at_once(want) {
+                    Ok((_, Hold { mode, token, value, .. })) => {
+                        return Some(Ok(Grant { mode, token, value }));
+                    }
+                    Err(want) if self.is_behind(net, &want) => {
+                        self.watched.remove(&want.lock);
+                        return Some(Err(LockError::Refused(Why::Swamped)));
+                    }
+                    Err(want) => (want.lock, Event::Lock(want)),
+                }
+            }
+            Asked::Convert { lock, mode, patience, value } => {
+                (lock, Event::Convert { lock, mode, patience, value })
+            }
+        };
+        self.asking = Some((lock, None));
+        self.handle(net, event);
+        self.asking.take().and_then(|(_, answer)| answer)
+    }
+
+    /// Who is to be told what becomes of the request for a lock.
+    pub(crate) fn answer_to(&mut self, lock: LockId, taker: Taker) {
+        self.takers.insert(lock, taker);
+    }
+
+    /// A thread gives a lock up.
+    pub(crate) fn unlock(&mut self, net: &mut Net, lock: LockId, value: Option<[u8; VALUE_LEN]>) {
+        self.watched.remove(&lock);
+        self.handle(net, Event::Unlock { lock, value });
     }
 
     /// A program wants something; what comes of it is among the news.
@@ -223,8 +269,20 @@ impl LockService {
             {
                 self.news.push(ProgramNews::Answer(lock, Err(LockError::Stopped)));
             }
+            Event::Lock(want) if self.is_behind(net, &want) => {
+                self.news.push(ProgramNews::Answer(want.lock, Err(LockError::Refused(Why::Swamped))));
+            }
             event => self.handle(net, event),
         }
+    }
+
+    /// Whether more was asked of the master of what is wanted than has left this node.
+    fn is_behind(&self, net: &Net, want: &Want) -> bool {
+        let Some(master) = self.shard.as_ref().and_then(|shard| shard.master(&want.name)) else {
+            return false;
+        };
+        let waiting = if self.up.contains(master) { net.backlog(master) } else { self.early.len() };
+        waiting >= BEHIND_MAX
     }
 
     /// What programs are to be told.
@@ -263,9 +321,14 @@ impl LockService {
     }
 
     fn handle(&mut self, net: &mut Net, event: Event) {
+        self.now = match event {
+            // It asks for no time, and reading the clock is a good part of what it costs.
+            Event::Unlock { .. } => self.now,
+            _ => clock::now(),
+        };
         let Some(shard) = &mut self.shard else { return };
         let mut actions = std::mem::take(&mut self.actions);
-        shard.handle(clock::now(), event, &mut actions);
+        shard.handle(self.now, event, &mut actions);
         self.carry_out(net, actions);
     }
 
@@ -326,11 +389,9 @@ impl LockService {
                 Err(_) => {}
             }
         }
-        let taker = match self.asking.take_if(|(asking, _)| *asking == lock) {
-            Some((_, taker)) => Some(taker),
-            None => self.takers.remove(&lock),
-        };
-        if let Some(taker) = taker {
+        if let Some((_, now)) = self.asking.as_mut().filter(|(asking, _)| *asking == lock) {
+            *now = Some(answer);
+        } else if let Some(taker) = self.takers.remove(&lock) {
             taker.take(answer);
         }
     }

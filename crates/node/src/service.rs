@@ -298,7 +298,19 @@ impl LockPort for Workers {
         self.all()[worker.index()].tell(NodeTask::Lock(task));
     }
 
-    fn submit_and_wait(&self, worker: WorkerId, task: LockTask, signal: &Signal) {
-        self.all()[worker.index()].call(NodeTask::Lock(task), signal);
+    fn visit(&self, worker: WorkerId, act: &mut dyn FnMut(&mut LockService, &mut Net)) -> bool {
+        let visited = self.all()[worker.index()].visit(|service, net| {
+            act(&mut service.locks, net);
+            service.check();
+        });
+        visited.is_some()
+    }
+
+    fn push(&self, worker: WorkerId, task: LockTask) {
+        self.all()[worker.index()].push(NodeTask::Lock(task));
+    }
+
+    fn wait(&self, worker: WorkerId, signal: &Signal) {
+        self.all()[worker.index()].wait(signal);
     }
 }

@@ -34,11 +34,14 @@ pub enum Why {
     /// The lock was converted as often as its requests can be told apart.
     #[error("converted four thousand million times: unlock it, and lock it again")]
     WornOut,
+    /// More was asked of the node that grants it than has reached it.
+    #[error("more was asked of the node that grants it than has reached it: ask again later")]
+    Swamped,
 }
 
 impl Why {
     /// Every reason.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::NotGranted,
         Self::TimedOut,
         Self::Cancelled,
@@ -49,6 +52,7 @@ impl Why {
         Self::Busy,
         Self::NotWriter,
         Self::WornOut,
+        Self::Swamped,
     ];
 
     /// The reason with this number on the wire.

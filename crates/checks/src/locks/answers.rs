@@ -29,7 +29,7 @@ pub(crate) fn refused(run: &Locks, id: Id, why: Why) -> Result<(), Broken> {
                 Why::Deadlock => lock.patience != Patience::Try,
                 Why::TooManyLocks => run.params.locks_max < 100 && lock.granted.is_none(),
                 Why::TooManyWaiting => run.params.waiting_max < 50,
-                Why::Unknown | Why::Busy | Why::NotWriter | Why::WornOut => false,
+                Why::Unknown | Why::Busy | Why::NotWriter | Why::WornOut | Why::Swamped => false,
             };
             if good { Ok(()) } else { Err(broken(format!("{id:?} is refused ({why}) and is {lock:?}"))) }
         }

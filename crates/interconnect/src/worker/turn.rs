@@ -79,6 +79,7 @@ impl<S: Service> Core<S> {
         if shared.tick_due.load(Relaxed) {
             self.tick(shared);
         }
+        self.net.take_sent();
         for peer in self.net.links.present().iter() {
             let Some(link) = self.net.links.get_mut(peer) else { continue };
             link.flush();
@@ -90,10 +91,13 @@ impl<S: Service> Core<S> {
         done
     }
 
-    /// Pushes out what was sent; whether a turn would find more to do.
+    /// Pushes out what was sent since the last time; whether a turn would find more to do.
     #[inline]
     pub(super) fn flush(&mut self) -> bool {
         let mut news = self.net.has_done() || self.service.pending();
+        if !self.net.take_sent() {
+            return news;
+        }
         for peer in self.net.links.present().iter() {
             let Some(link) = self.net.links.get_mut(peer) else { continue };
             link.flush();

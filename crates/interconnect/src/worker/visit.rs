@@ -1,7 +1,7 @@
 //! A local thread with an errand of its own, which looks after nothing else.
 //!
-//! Where the bell is armed, whatever else comes rings and wakes somebody: so a thread whose task the service can do at once takes
-//! the token, has it done, and goes, without a look at the links and without arming the bell again. It clears no [`missed`](super::token): who was turned
+//! Where the bell is armed, whatever else comes rings and wakes somebody: so a thread whose errand the service can do at once takes
+//! the token, does it, and goes, without a look at the links and without arming the bell again. It clears no [`missed`](super::token): who was turned
 //! away before or meanwhile is seen to by whoever lets go last. Where the worker is lent, a visit counts as one, and every few it does look.
 
 use std::sync::{MutexGuard, atomic::Ordering::Relaxed};
@@ -9,45 +9,24 @@ use std::sync::{MutexGuard, atomic::Ordering::Relaxed};
 use plexus_base::Waiting;
 
 use super::{Shared, Worker, turn::Core};
-use crate::{Service, Signal};
+use crate::{Net, Service};
 
 /// Where threads poll, one visit of so many looks after the worker, so that peers do not wait for who needs no peer.
 const ATTEND_EVERY: u32 = 8;
 
 impl<S: Service> Worker<S> {
-    /// Hands a task in and waits until `signal` is set, driving the worker meanwhile if nobody else does; its answer. Made for tasks that
-    /// the service mostly does at once. The signal must be the calling thread's.
-    pub fn call(&self, task: S::Task, signal: &Signal) -> u64 {
-        match self.visit(task) {
-            None => {
-                if let Some(answer) = signal.take() {
-                    return answer;
-                }
-            }
-            Some(task) => self.push(task),
-        }
-        self.wait(signal)
-    }
-
-    /// Hands a task in as [`Worker::submit`] does. Made for tasks that wake nobody and for which nobody waits.
-    pub fn tell(&self, task: S::Task) {
-        if let Some(task) = self.visit(task) {
-            self.submit(task);
-        }
-    }
-
-    /// Has the service do the task now; the task again where somebody else drives.
+    /// Has `act` done with the worker's service now, by the calling thread. None: somebody else drives, and nothing was done; [`Worker::push`] and
+    /// [`Worker::wait`], or [`Worker::submit`], are for that.
     #[inline]
-    fn visit(&self, task: S::Task) -> Option<S::Task> {
+    pub fn visit<R>(&self, act: impl FnOnce(&mut S, &mut Net) -> R) -> Option<R> {
         let shared = &*self.shared;
-        let Some(mut core) = shared.token.try_visit() else { return Some(task) };
+        let mut core = shared.token.try_visit()?;
         let lent = shared.waiting == Waiting::Polling && shared.lent.load(Relaxed);
         if !(lent || shared.bell.is_armed()) || !shared.tasks.is_empty() {
-            shared.look_after(core, task);
-            return None;
+            return Some(shared.look_after(core, act));
         }
         let Core { service, net, .. } = &mut *core;
-        service.task(net, task);
+        let result = act(service, net);
         let news = core.flush();
         if lent {
             let visits = shared.visits.fetch_add(1, Relaxed);
@@ -59,14 +38,25 @@ impl<S: Service> Worker<S> {
         } else if let Some(core) = shared.token.unlock(core) {
             shared.look_after_more(core);
         }
-        None
+        Some(result)
+    }
+
+    /// Hands a task in as [`Worker::submit`] does. Made for tasks that wake nobody and for which nobody waits.
+    pub fn tell(&self, task: S::Task) {
+        let mut task = Some(task);
+        let mut handle = |service: &mut S, net: &mut Net| {
+            task.take().into_iter().for_each(|task| service.task(net, task));
+        };
+        if self.visit(&mut handle).is_none() {
+            task.into_iter().for_each(|task| self.submit(task));
+        }
     }
 }
 
 impl<S: Service> Shared<S> {
     /// A visitor that finds something to look after, and then does its own errand.
     #[cold]
-    fn look_after(&self, mut core: MutexGuard<'_, Core<S>>, task: S::Task) {
+    fn look_after<R>(&self, mut core: MutexGuard<'_, Core<S>>, act: impl FnOnce(&mut S, &mut Net) -> R) -> R {
         self.token.stay();
         self.bell.disarm();
         // What this thread handed in before comes before what it does now.
@@ -74,9 +64,10 @@ impl<S: Service> Shared<S> {
             core.turn(self);
         }
         let Core { service, net, .. } = &mut *core;
-        service.task(net, task);
+        let result = act(service, net);
         core.turn(self);
         self.leave(core, None);
+        result
     }
 
     /// A visitor that finds something to look after when it is done.

@@ -1,0 +1,93 @@
+//! The service on a worker without links: what is asked of members that are not there yet.
+
+use std::sync::Arc;
+
+use plexus_base::{Epoch, Waiting};
+use plexus_fabric::{Bell, Lost};
+use plexus_interconnect::{Service, Signal, Worker, WorkerParts};
+
+use super::*;
+use crate::protocol::{Mode, Name, Owner, Patience};
+
+const ME: NodeId = NodeId(0);
+const OTHER: NodeId = NodeId(1);
+
+struct Just(LockService);
+
+impl Service for Just {
+    type Task = LockTask;
+
+    fn message(&mut self, net: &mut Net, message: Message<'_>) {
+        self.0.message(net, &message);
+    }
+
+    fn task(&mut self, net: &mut Net, task: LockTask) {
+        self.0.task(net, task);
+    }
+
+    fn peer_gone(&mut self, _: &mut Net, peer: NodeId, _: &Lost) {
+        self.0.peer_gone(peer);
+    }
+}
+
+/// Leads to no worker.
+struct Nowhere;
+
+impl Port for Nowhere {
+    fn submit(&self, _: WorkerId, _: LockTask) {}
+
+    fn offer(&self, _: WorkerId, _: LockTask) {}
+
+    fn visit(&self, _: WorkerId, _: &mut dyn FnMut(&mut LockService, &mut Net)) -> bool {
+        false
+    }
+
+    fn push(&self, _: WorkerId, _: LockTask) {}
+
+    fn wait(&self, _: WorkerId, _: &Signal) {}
+}
+
+fn view() -> Members {
+    let life = Incarnation(1);
+    Members { epoch: Epoch(1), members: vec![(ME, life), (OTHER, life)] }
+}
+
+fn want(lock: u64, master: NodeId) -> Want {
+    let named = |byte: u8| Name::new(&[byte]).unwrap();
+    let name = (0..=255).map(named).find(|name| view().master(name.partition()) == master);
+    let (mode, patience) = (Mode::EX, Patience::Forever);
+    let name = name.expect("each masters something");
+    Want { lock: LockId(lock), owner: Owner(1), born: 1, name, mode, patience, notify: false }
+}
+
+#[test]
+fn of_a_member_that_is_not_there_only_so_much_is_asked() {
+    let bell = Arc::new(Bell::create().unwrap());
+    let port: Weak<dyn Port> = Weak::<Nowhere>::new();
+    let settings = Settings { me: ME, life: Incarnation(1), workers: 1 };
+    let mut services = wire(settings, &port, &Arc::default()).unwrap();
+    let service = Just(services.remove(0));
+    let worker = Worker::new(WorkerParts::alone(ME, bell, Waiting::Adaptive), service).unwrap();
+    worker.with(|Just(service), net| {
+        service.view(net, view());
+        let mut next = 0;
+        let mut ask = |service: &mut LockService, net: &mut Net, master| {
+            next += 1;
+            service.ask(net, Asked::Lock(want(next, master), None))
+        };
+        // The view has left something to say as well.
+        let asked = (0..).take_while(|_| ask(service, net, OTHER).is_none()).count();
+        assert!((BEHIND_MAX - 9..=BEHIND_MAX).contains(&asked), "{asked}");
+        let swamped = Some(Err(LockError::Refused(Why::Swamped)));
+        assert_eq!(ask(service, net, OTHER), swamped);
+        service.program(net, Event::Lock(Want { lock: LockId(crate::OF_PROGRAMS), ..want(0, OTHER) }));
+        let refused = Err(LockError::Refused(Why::Swamped));
+        assert_eq!(service.take_news(), [ProgramNews::Answer(LockId(crate::OF_PROGRAMS), refused)]);
+        assert_eq!(ask(service, net, ME), None, "waits for the view to open, not for the other");
+        // What was asked can be given up, and the other is asked again once it has been told.
+        service.unlock(net, LockId(1), None);
+        assert!(service.early.len() > asked);
+        service.peer_up(net, OTHER);
+        assert_eq!(ask(service, net, OTHER), None);
+    });
+}
