@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Traffic;
 
-/// How long the shards of the cache may take to say their counts: a worker that takes longer is stuck, and what else
+/// How long the workers may take to say what the cache counted, and then the locks: one that takes longer is stuck, and what else
 /// there is must be seen all the more.
-const CACHE_WITHIN: Duration = Duration::from_millis(500);
+const COUNTS_WITHIN: Duration = Duration::from_millis(500);
 
 /// What one node counts.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -36,6 +36,9 @@ pub struct Snapshot {
     pub rails: Vec<Rail>,
     /// What the cache counted, by name; empty where its workers did not answer in time.
     pub cache: BTreeMap<String, u64>,
+    /// What the lock manager counted, in the same way.
+    #[serde(default)]
+    pub locks: BTreeMap<String, u64>,
     /// Blocks that the cache holds in any mode.
     pub blocks_held: u64,
     /// Connections refused because whoever was at the other end is no peer.
@@ -167,7 +170,8 @@ impl Snapshot {
             worker,
             traffic: Traffic::of(&links),
         });
-        let cache = body.counts_within(CACHE_WITHIN).map(|counts| counts.named()).unwrap_or_default();
+        let cache = body.counts_within(COUNTS_WITHIN).map(|counts| counts.named()).unwrap_or_default();
+        let locks = body.locks().counts(COUNTS_WITHIN).map(|counts| counts.named()).unwrap_or_default();
         let Nanos(uptime_ns) = clock::now();
         Self {
             node: name(body.me()),
@@ -177,6 +181,7 @@ impl Snapshot {
             links: links.collect(),
             rails: body.rails().into_iter().map(|report| Rail::of(report, name)).collect(),
             cache: cache.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
+            locks: locks.into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
             blocks_held: body.cache().occupied() as u64,
             strangers: body.strangers(),
             programs: body.programs(),
@@ -214,18 +219,24 @@ impl Snapshot {
             let place = |rail: &Rail| (rail.peer.clone(), rail.worker, rail.slot);
             rail.since(earlier.rails.iter().find(|other| place(other) == place(rail)))
         });
-        let cache = self.cache.iter().map(|(name, count)| {
-            (name.clone(), count.saturating_sub(earlier.cache.get(name).copied().unwrap_or(0)))
-        });
         Self {
             links: links.collect(),
             rails: rails.collect(),
-            // Counts that were missing before would look as if all had come since.
-            cache: if earlier.cache.is_empty() { BTreeMap::new() } else { cache.collect() },
+            cache: counted_since(&self.cache, &earlier.cache),
+            locks: counted_since(&self.locks, &earlier.locks),
             strangers: self.strangers.saturating_sub(earlier.strangers),
             ..self.clone()
         }
     }
+}
+
+fn counted_since(counts: &BTreeMap<String, u64>, earlier: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    // Counts that were missing before would look as if all had come since.
+    if earlier.is_empty() {
+        return BTreeMap::new();
+    }
+    let before = |name| earlier.get(name).copied().unwrap_or(0);
+    counts.iter().map(|(name, count)| (name.clone(), count.saturating_sub(before(name)))).collect()
 }
 
 /// Milliseconds since 1970.
@@ -263,6 +274,7 @@ pub(crate) mod tests {
             uptime_ns: uptime_s * 1_000_000_000,
             links: links.collect(),
             cache: [("disk_writes".to_owned(), uptime_s)].into(),
+            locks: [("granted".to_owned(), 2 * uptime_s)].into(),
             ..Snapshot::default()
         }
     }
@@ -276,6 +288,7 @@ pub(crate) mod tests {
             delta.links[index].traffic.0[channel].client_out.messages.iter().sum()
         };
         assert_eq!((messages(0, "locks"), messages(1, "disks"), delta.cache["disk_writes"]), (1, 1, 2));
+        assert_eq!(delta.locks["granted"], 4);
         let restarted = Snapshot { pid: 8, ..second.clone() };
         assert_eq!(restarted.since(Some(&first)), restarted);
         assert_eq!(first.since(Some(&second)), first, "a clock that went back is another life");

@@ -8,6 +8,7 @@
 //! | `plexus_rail_bytes` | counter | the same, `direction` |
 //! | `plexus_rail_frames_resent`, `_segments`, `_retransmits`, `_failures`, `_connects` | counter | the same |
 //! | `plexus_cache_events` | counter | `event` |
+//! | `plexus_lock_events` | counter | `event` |
 //! | `plexus_cache_asked_seconds` | counter: time from requests to their grants | |
 //! | `plexus_cache_blocks_held` | gauge | |
 //! | `plexus_strangers` | counter | |
@@ -178,6 +179,14 @@ impl Snapshots {
             })
         });
         family(encoder, ("cache_events", "What the shared cache did", None), events.collect())?;
+        let events = each().flat_map(|(labels, snapshot)| {
+            snapshot.locks.iter().map(move |(name, count)| {
+                let mut labels = labels.clone();
+                labels.push(("event", name.clone()));
+                (labels, ConstCounter::new(*count))
+            })
+        });
+        family(encoder, ("lock_events", "What the lock manager did", None), events.collect())?;
         let asked = each().filter_map(|(labels, snapshot)| {
             Some((labels, ConstCounter::new(*snapshot.cache.get(ASKED)? as f64 / 1e9)))
         });
@@ -306,6 +315,7 @@ mod tests {
         assert_eq!(value("plexus_rail_round_trip_seconds", &[]), 1.5e-6);
         assert_eq!(value("plexus_rail_bytes_total", &[("slot", "1"), ("direction", "out")]), 7.0);
         assert_eq!(value("plexus_cache_events_total", &[("node", "n2"), ("event", "disk_writes")]), 3.0);
+        assert_eq!(value("plexus_lock_events_total", &[("node", "n2"), ("event", "granted")]), 6.0);
         let n1 = ("node", "n1");
         assert_eq!(value("plexus_programs", &[n1]), 2.0);
         assert_eq!(value("plexus_program_ports", &[n1]), 5.0);
