@@ -7,15 +7,20 @@ use crate::protocol::{LockId, Mode, Name, Owner, Resource, Shard, Token, Validit
 /// Most holders and waiters of a survey, together: a worker does nothing else while it writes them down, and has up to millions.
 const ROWS_MAX: usize = 10_000;
 
+/// Resources of one worker whose holders and waiters are counted; each of the others counts as one.
+const COUNTED_MAX: usize = 100_000;
+
 /// Resources that somebody has or wants.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Survey {
     /// As many as are told, with as many holders and waiters, in the order of their names where they are of all workers.
     pub resources: Vec<Surveyed>,
-    /// How many holders and waiters there are beside those.
+    /// How many holders and waiters there are beside those, at least.
     pub more: usize,
-    /// Whose the locks of this node's clients are, of any master: of as many as are told, first of those that are waited for.
-    pub owners: Vec<(LockId, Owner)>,
+    /// Whose the requests of this node's clients are that wait, of any master: of as many as are told.
+    pub waiting: Vec<(LockId, Owner)>,
+    /// And whose their other locks are, of as many as are left.
+    pub holding: Vec<(LockId, Owner)>,
 }
 
 /// One resource that somebody has or wants.
@@ -62,12 +67,17 @@ pub struct Wanted {
 impl Survey {
     /// Of what one worker masters, and of its clients' locks.
     pub(crate) fn of(shard: &Shard, now: Nanos) -> Self {
-        Self { owners: owners(ROWS_MAX, shard), ..Self::first(ROWS_MAX, shard.resources(), now) }
+        let first = Self::first((ROWS_MAX, COUNTED_MAX), shard.resources(), now);
+        Self { waiting: waiting(ROWS_MAX, shard), holding: holding(ROWS_MAX, shard), ..first }
     }
 
-    fn first<'a>(rows: usize, resources: impl Iterator<Item = (&'a Name, &'a Resource)>, now: Nanos) -> Self {
+    fn first<'a>(
+        (rows, counted): (usize, usize),
+        mut resources: impl ExactSizeIterator<Item = (&'a Name, &'a Resource)>,
+        now: Nanos,
+    ) -> Self {
         let (mut survey, mut left) = (Self::default(), rows);
-        for (name, resource) in resources {
+        for (name, resource) in resources.by_ref().take(counted) {
             let all = resource.granted().len() + resource.queued();
             let told = all.min(left);
             if told > 0 {
@@ -76,6 +86,7 @@ impl Survey {
             survey.more += all - told;
             left -= told;
         }
+        survey.more += resources.len();
         survey
     }
 
@@ -89,9 +100,11 @@ impl Survey {
         for part in parts {
             all.resources.extend(part.resources);
             all.more += part.more;
-            all.owners.extend(part.owners);
+            all.waiting.extend(part.waiting);
+            all.holding.extend(part.holding);
         }
-        all.owners.truncate(rows);
+        all.waiting.truncate(rows);
+        all.holding.truncate(rows - all.waiting.len());
         all.resources.sort_by(|one, other| one.name.bytes().cmp(other.name.bytes()));
         let mut left = rows;
         for resource in &mut all.resources {
@@ -112,10 +125,15 @@ impl Survey {
     }
 }
 
-/// Whose the locks of a node's clients are, first of those that are waited for.
-fn owners(rows: usize, shard: &Shard) -> Vec<(LockId, Owner)> {
-    let those = |waiting: bool| shard.locks().filter(move |(_, held)| held.asked().is_some() == waiting);
-    those(true).chain(those(false)).take(rows).map(|(lock, held)| (lock, held.owner())).collect()
+/// Whose the requests of a node's clients are that wait.
+fn waiting(rows: usize, shard: &Shard) -> Vec<(LockId, Owner)> {
+    shard.waiting().take(rows).collect()
+}
+
+/// Whose the first of their other locks are.
+fn holding(rows: usize, shard: &Shard) -> Vec<(LockId, Owner)> {
+    let others = shard.locks().take(rows).filter(|(_, held)| !held.waits());
+    others.map(|(lock, held)| (lock, held.owner())).collect()
 }
 
 impl Surveyed {
@@ -194,19 +212,34 @@ mod tests {
     #[test]
     fn so_much_is_told_and_the_rest_is_counted() {
         let shard = master(&["a", "c", "e"]);
-        let of = |rows| Survey::first(rows, shard.resources(), Nanos(30));
+        let of = |rows| Survey::first((rows, 3), shard.resources(), Nanos(30));
         assert_eq!(told(&of(9)), "a:1+2 e:1+2 c:1+2 and 0");
         assert_eq!(told(&of(5)), "a:1+2 e:1+1 and 4");
         assert_eq!(told(&of(4)), "a:1+2 e:1+0 and 5");
         assert_eq!(told(&of(3)), "a:1+2 and 6");
         assert_eq!(told(&of(0)), "and 9");
         assert_eq!(of(9).resources[0].waiting[1].waited, Nanos(20));
+        let counted = |most| told(&Survey::first((4, most), shard.resources(), Nanos(30)));
+        assert_eq!([counted(2), counted(0)], ["a:1+2 e:1+0 and 3", "and 3"], "the others count as one each");
+    }
+
+    #[test]
+    fn whose_the_waiting_requests_are_is_told_first_of_all_workers() {
+        let parts = || [master(&["a", "c"]), master(&["b"])].map(|shard| Survey::of(&shard, Nanos(30)));
+        let numbers = |owners: &[(LockId, Owner)]| owners.iter().map(|(lock, _)| lock.0).collect::<Vec<_>>();
+        let joined = |rows| {
+            let all = Survey::first_of(rows, parts());
+            (numbers(&all.waiting), numbers(&all.holding))
+        };
+        assert_eq!(joined(9), (vec![2, 3, 5, 6, 2, 3], vec![1, 4, 1]));
+        assert_eq!(joined(7), (vec![2, 3, 5, 6, 2, 3], vec![1]));
+        assert_eq!(joined(5), (vec![2, 3, 5, 6, 2], vec![]));
     }
 
     #[test]
     fn workers_are_told_together_in_the_order_of_names() {
         let (one, other) = (master(&["a", "c"]), master(&["b", "d"]));
-        let of = |shard: &Shard| Survey::first(5, shard.resources(), Nanos(30));
+        let of = |shard: &Shard| Survey::first((5, 9), shard.resources(), Nanos(30));
         let joined = |rows| Survey::first_of(rows, [of(&other), of(&one)]);
         assert_eq!(told(&joined(100)), "a:1+2 b:1+1 c:1+1 d:1+2 and 2");
         assert_eq!(told(&joined(5)), "a:1+2 b:1+1 and 7");

@@ -22,7 +22,7 @@ pub struct NodeLocks {
     pub stopped: bool,
     /// As many as are told of those that somebody has or wants, in the order of their names.
     pub resources: Vec<LockedResource>,
-    /// How many holders and waiters there are beside those.
+    /// How many holders and waiters there are beside those, at least.
     pub more: usize,
     /// Whose locks of its clients are, by their numbers.
     #[serde(default)]
@@ -100,7 +100,8 @@ impl Command for ShowLocks {
 impl ShowLocks {
     fn say(&self, stopped: bool, survey: &Survey) -> NodeLocks {
         let resources = survey.resources.iter().map(|resource| self.resource(resource)).collect();
-        let owners = survey.owners.iter().map(|(lock, owner)| (lock.0, words(*owner))).collect();
+        let owners = survey.waiting.iter().chain(&survey.holding);
+        let owners = owners.map(|(lock, owner)| (lock.0, words(*owner))).collect();
         NodeLocks { stopped, resources, more: survey.more, owners }
     }
 

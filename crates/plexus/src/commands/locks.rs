@@ -46,7 +46,7 @@ struct Locks {
 #[derive(Serialize)]
 struct NodeState {
     name: String,
-    /// `granting`, `stopped`, `silent` or `down`.
+    /// `granting`, `stopped`, `silent`, `down` or `elsewhere`.
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
@@ -66,9 +66,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
             None => bail!("no node runs; start them with `plexus up {}`", config.dir.root().display()),
         }
     }
-    let locks = joined(seen);
+    let mut locks = joined(seen);
+    let elsewhere = config.nodes.iter().filter(|node| !names.contains(&node.name.as_str()));
+    let elsewhere =
+        elsewhere.map(|node| NodeState { name: node.name.clone(), state: "elsewhere", why: None });
+    locks.nodes.extend(elsewhere);
     if let Some(path) = &args.graph {
-        draw(&locks.resources, path)?;
+        draw(&locks, path)?;
     }
     if args.json {
         return output::json(&locks);
@@ -76,9 +80,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
     output::line(&text(&locks))
 }
 
-fn draw(resources: &[LockedResource], path: &Path) -> Result<()> {
-    let graph = wait_for::graph(resources);
-    let (title, note) = ("Who waits for whom", wait_for::note(&graph));
+fn draw(locks: &Locks, path: &Path) -> Result<()> {
+    let graph = wait_for::graph(&locks.resources);
+    let (title, mut note) = ("Who waits for whom", wait_for::note(&graph));
+    let unknown = locks.unknown();
+    if !unknown.is_empty() {
+        note.push_str(&format!("; without what {} can say", unknown.join(", ")));
+    }
     let drawn = match path.extension().and_then(|extension| extension.to_str()) {
         Some("svg") => graph.svg(title, &note)?,
         Some("dot") => graph.dot(title),
@@ -87,6 +95,14 @@ fn draw(resources: &[LockedResource], path: &Path) -> Result<()> {
     fs::write(path, drawn).with_context(|| format!("cannot write {}", path.display()))?;
     output::progress(&format!("{}: {note}", path.display()));
     Ok(())
+}
+
+impl Locks {
+    /// The nodes that have not said what they master.
+    fn unknown(&self) -> Vec<&str> {
+        let unknown = self.nodes.iter().filter(|node| !matches!(node.state, "granting" | "stopped"));
+        unknown.map(|node| node.name.as_str()).collect()
+    }
 }
 
 fn joined(seen: Vec<(String, Seen<NodeLocks>)>) -> Locks {
@@ -118,9 +134,10 @@ fn joined(seen: Vec<(String, Seen<NodeLocks>)>) -> Locks {
 }
 
 fn text(locks: &Locks) -> String {
-    let mut lines = match locks.resources.is_empty() {
-        true => vec!["nobody has or wants a lock".to_owned()],
-        false => vec![table(&locks.resources).to_string().trim_end().to_owned()],
+    let mut lines = match (locks.resources.is_empty(), locks.unknown().is_empty()) {
+        (true, true) => vec!["nobody has or wants a lock".to_owned()],
+        (true, false) => vec!["at the nodes that were asked nobody has or wants a lock".to_owned()],
+        (false, _) => vec![table(&locks.resources).to_string().trim_end().to_owned()],
     };
     if locks.more > 0 {
         lines.push(format!("and {} more", locks.more));
@@ -129,6 +146,9 @@ fn text(locks: &Locks) -> String {
         match (*state, why) {
             ("stopped", _) => lines.push(format!(
                 "{name} has stopped: it grants no lock, and what is held there protects nothing any more"
+            )),
+            ("elsewhere", _) => lines.push(format!(
+                "what {name} masters is not shown: it belongs on another machine, so ask there"
             )),
             ("down", _) => lines.push(format!("what {name} masters is not shown: it is down")),
             (_, Some(why)) => lines.push(format!("what {name} masters is not shown: {why}")),
@@ -209,5 +229,23 @@ mod tests {
             { "name": "n4", "state": "down" },
         ]);
         assert_eq!(states, expected);
+    }
+
+    #[test]
+    fn nothing_is_said_of_nodes_that_were_not_asked() {
+        let node = |name: &str, state| NodeState { name: name.into(), state, why: None };
+        let of = |nodes| Locks { nodes, resources: Vec::new(), more: 0 };
+        assert_eq!(text(&of(vec![node("n1", "granting")])), "nobody has or wants a lock");
+        let some = of(vec![node("n1", "granting"), node("n2", "elsewhere")]);
+        assert_eq!(
+            text(&some),
+            "at the nodes that were asked nobody has or wants a lock\n\
+             what n2 masters is not shown: it belongs on another machine, so ask there"
+        );
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("waits.svg");
+        draw(&some, &path).unwrap();
+        let drawn = fs::read_to_string(&path).unwrap();
+        assert!(drawn.contains("nobody waits; without what n2 can say"), "{drawn}");
     }
 }
