@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use plexus_locks::{Ask, Lock, protocol::Mode};
+use plexus_locks::{Ask, Lock, LockError, Waiting, protocol::Mode};
 use plexus_node::control::Command;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -117,7 +117,10 @@ impl Command for HoldLocks {
                 break;
             }
             for waiting in asked {
-                held.push(waiting.finish().map_err(|error| error.to_string())?);
+                match granted(waiting, &mut || progress(Value::Null)) {
+                    Some(lock) => held.push(lock.map_err(|error| error.to_string())?),
+                    None => return Ok(json!({})),
+                }
             }
             if !progress(Value::Null) {
                 return Ok(json!({}));
@@ -130,5 +133,16 @@ impl Command for HoldLocks {
             is_there = progress(Value::Null);
         }
         Ok(json!({}))
+    }
+}
+
+/// Waits for a lock for as long as `wanted` says so.
+fn granted(mut waiting: Waiting, wanted: &mut dyn FnMut() -> bool) -> Option<Result<Lock, LockError>> {
+    loop {
+        match waiting.wait(LOOK_EVERY) {
+            Ok(answer) => return Some(answer),
+            Err(still) if wanted() => waiting = still,
+            Err(_) => return None,
+        }
     }
 }
