@@ -118,8 +118,8 @@ impl Changes {
         self.lost[block.0 as usize]
     }
 
-    /// Whether what a node sends in a view gets on its way: there is a link to the life that is meant.
-    pub(crate) fn reaches(&self, _from: NodeId, epoch: Epoch, to: NodeId) -> bool {
+    /// Whether what is sent to a node in a view gets on its way: there is a link to the life that is meant.
+    pub(crate) fn reaches(&self, epoch: Epoch, to: NodeId) -> bool {
         let view = self.views.iter().find(|view| view.epoch == epoch);
         let life = Some(Incarnation(self.lives[to.index()]));
         view.is_none_or(|view| self.up[to.index()] && view.life(to) == life)

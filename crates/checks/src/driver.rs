@@ -153,7 +153,7 @@ impl Cluster {
         if matches!(message.body, Body::Grant { ask: Ask::X, source: Source::Data, .. }) {
             self.last_given[message.block.0 as usize] = Some((from.node, to));
         }
-        if !self.changes.reaches(from.node, self.locals[at].shard.epoch(), to) {
+        if !self.changes.reaches(self.locals[at].shard.epoch(), to) {
             return;
         }
         if carries_debt(&message, self.epoch()) {

@@ -65,6 +65,8 @@ pub struct Report {
     pub ended: BTreeMap<String, u64>,
     /// Locks that were granted and judged.
     pub granted: usize,
+    /// Those of them that were known to be held after that.
+    pub held: usize,
     /// Operations on keys of the registry that were judged.
     pub keys: Counts,
 }
@@ -83,11 +85,11 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { healed, views, ended, granted, keys } = self;
+        let Self { healed, views, ended, granted, held, keys } = self;
         let Counts { reads, changes, refused, unanswered } = keys;
         writeln!(
             f,
-            "{granted} locks; {reads} keys read, {changes} changed, {refused} refused, {unanswered} never answered"
+            "{granted} locks, {held} seen held; {reads} keys read, {changes} changed, {refused} refused, {unanswered} never answered"
         )?;
         writeln!(f, "{views} views; ends of nodes by themselves: {ended:?}")?;
         for (fault, ns) in healed {
@@ -177,7 +179,7 @@ fn beside_clients(
         act(&mut nodes, &mut report)
     })?;
     views.judge()?;
-    report.granted = work.judge_locks()?;
+    [report.granted, report.held] = work.judge_locks()?;
     report.keys = work.judge_keys()?;
     report.views = views.seen();
     Ok(report)

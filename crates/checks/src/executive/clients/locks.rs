@@ -1,8 +1,8 @@
 //! Clients that take locks.
 //!
-//! Who has a lock knows it of moments: at each it asks the node, over another connection, how it is. A node that answers was alive when it was
-//! asked; so as long as it did not say that the lock is lost, the lock was held then ([`Hold::known_until`]). A node that was stopped for long may thus
-//! answer nothing when it is continued: it would speak for a lock that others have.
+//! Who has a lock knows it of moments: at each it asks the node, over another connection, how it is. A node that answers with some of its lease left
+//! had it when it was asked; so as long as it did not say that the lock is lost, the lock was held then ([`Hold::known_until`]). The grant itself says
+//! less: a node that was stopped when it was about to tell it, and is continued, tells it late.
 
 use std::time::{Duration, Instant};
 
@@ -55,14 +55,14 @@ impl Work {
         lock.ask("lock", json!({ "name": name, "mode": mode, "wait_ms": WAITS.as_millis() as u64 }))?;
         let Some(token) = self.granted(&mut lock)? else { return Ok(None) };
         let granted = self.now();
-        let mut hold = Hold { name, exclusive, token, asked, granted, known_until: granted };
+        let mut hold = Hold { name, exclusive, token, asked, granted, known_until: asked };
         lock.set_patience(LISTENS)?;
         let until = Instant::now() + holds;
         while Instant::now() < until {
             let asked = self.now();
-            if alive.call("status", Value::Null, |_| ()).is_err()
-                || !matches!(lock.hear(), Err(ControlError::Silent { .. }))
-            {
+            let status = alive.call("status", Value::Null, |_| ());
+            let has_lease = status.is_ok_and(|status| status["membership"]["lease_ms"].as_f64() > Some(0.0));
+            if !has_lease || !matches!(lock.hear(), Err(ControlError::Silent { .. })) {
                 break;
             }
             hold.known_until = asked;

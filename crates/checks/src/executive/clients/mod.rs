@@ -65,14 +65,14 @@ impl Work {
         self.over.store(true, Ordering::Relaxed);
     }
 
-    /// How many locks were granted, if what clients saw can be true.
+    /// How many locks were granted, and how many of them were known to be held after that, if what clients saw can be true.
     ///
     /// # Errors
     /// Two holds that no server grants.
-    pub fn judge_locks(&self) -> Result<usize, String> {
+    pub fn judge_locks(&self) -> Result<[usize; 2], String> {
         let holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
         history::locks::check(&holds).map_err(|overlap| overlap.to_string())?;
-        Ok(holds.len())
+        Ok([holds.len(), holds.iter().filter(|hold| hold.known_until > hold.granted).count()])
     }
 
     fn now(&self) -> u64 {

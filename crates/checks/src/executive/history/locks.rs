@@ -20,7 +20,8 @@ pub struct Hold {
     pub asked: u64,
     /// When it had the answer.
     pub granted: u64,
-    /// The last moment at which it is sure to have had the lock: `granted`, or later.
+    /// The last moment at which it is sure to have had the lock; `asked` where it is sure of none. An answer may come late: when the client has it,
+    /// the lock may be another's.
     pub known_until: u64,
 }
 
