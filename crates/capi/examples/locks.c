@@ -9,6 +9,7 @@
  */
 #include <plexus.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,6 +106,43 @@ static void keep(plexus_lockspace *place)
         pause();
 }
 
+struct conversion {
+    plexus_lockspace *place;
+    plexus_lksb block;
+    int result;
+};
+
+static void *convert(void *conversion)
+{
+    struct conversion *c = conversion;
+    c->result =
+        plexus_lock_wait(c->place, PLEXUS_LKM_EXMODE, &c->block, PLEXUS_LKF_CONVERT, NULL, 0, PLEXUS_FOREVER, NULL, NULL);
+    return NULL;
+}
+
+/* A lock is given up while something is asked for it. */
+static void force(plexus_client *one, plexus_lockspace *here, plexus_client *two, plexus_lockspace *there)
+{
+    plexus_lksb a = {0}, b = {0}, other = {0};
+    int done = 0, wanted = 0;
+    must(plexus_lock(here, PLEXUS_LKM_EXMODE, &a, 0, "f", 1, PLEXUS_FOREVER, note, &done, NULL), "EX");
+    must(plexus_lock_wait(here, PLEXUS_LKM_NLMODE, &b, 0, "f", 1, PLEXUS_FOREVER, NULL, NULL), "NL, which is granted later");
+    expect(a.status == PLEXUS_E_IN_PROGRESS && done == 0, "nobody has dispatched");
+    must(plexus_unlock(here, a.lkid, PLEXUS_LKF_FORCEUNLOCK, &a, &done), "unlock who was granted");
+    until(one, here, &done);
+    expect(a.status == PLEXUS_E_UNLOCKED && done == 1, "one end for both");
+
+    pthread_t thread;
+    struct conversion c = {.place = here, .block = b};
+    must(plexus_lock_wait(there, PLEXUS_LKM_PRMODE, &a, 0, "f", 1, PLEXUS_FOREVER, &wanted, note), "PR");
+    expect(pthread_create(&thread, NULL, convert, &c) == 0, "a thread");
+    until(two, there, &wanted);
+    must(plexus_unlock_wait(here, b.lkid, PLEXUS_LKF_FORCEUNLOCK, &other), "unlock what another thread converts");
+    expect(pthread_join(thread, NULL) == 0, "its end");
+    expect(c.result == PLEXUS_E_CANCELLED && c.block.status == PLEXUS_E_CANCELLED, "the thread is told");
+    must(plexus_unlock_wait(there, a.lkid, 0, &a), "unlock");
+}
+
 /* What can be asked, and how it ends. */
 static void tour(plexus_client *one, plexus_lockspace *here, plexus_lockspace *there)
 {
@@ -189,6 +227,7 @@ int main(int count, char **arguments)
         must(plexus_attach(arguments[3], &other), "attach");
         must(plexus_lockspace_open(other, &there), "another");
         tour(client, place, there);
+        force(client, place, other, there);
         plexus_lockspace_close(there);
         plexus_detach(other);
         puts("all as it should be");

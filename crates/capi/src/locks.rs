@@ -8,7 +8,7 @@ use std::{
 };
 
 use plexus_client::{
-    AskedLock, Client, Error, Grant, LockKey, LockNews, LockQueue, Mode, VALUE_LEN, Validity, Why,
+    Client, Error, Grant, LockKey, LockNews, LockQueue, Mark, Mode, VALUE_LEN, Validity, Why,
 };
 
 use crate::{
@@ -41,6 +41,14 @@ pub struct PlexusLksb {
 /// What a program has called.
 type Routine = Option<unsafe extern "C" fn(*mut c_void)>;
 
+/// What it has called for a lock, and with what.
+#[derive(Clone, Copy)]
+struct Routines {
+    completed: Routine,
+    blocking: Routine,
+    argument: *mut c_void,
+}
+
 /// Locks of one piece of work.
 pub struct Lockspace {
     queue: LockQueue,
@@ -57,14 +65,19 @@ struct Entries {
 struct Entry {
     key: LockKey,
     held: Option<Mode>,
-    /// Something is asked for it and not answered.
-    asked: bool,
+    under_way: UnderWay,
     lksb: *mut PlexusLksb,
     /// Whether a grant fills the value block of the status block.
     fills: bool,
-    completed: Routine,
-    blocking: Routine,
-    argument: *mut c_void,
+    routines: Routines,
+}
+
+/// What was begun with a lock and has no end yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum UnderWay {
+    Nothing,
+    Request,
+    Unlock,
 }
 
 // SAFETY: the pointers are the program's, which hands them to whichever of its threads dispatches; what they lead to is touched
@@ -85,6 +98,17 @@ impl Entries {
             if self.last != 0 && !self.locks.contains_key(&self.last) {
                 return self.last;
             }
+        }
+    }
+
+    /// Notes what a request came to, unless its lock was given up just before.
+    fn answered(&mut self, lkid: u32, answer: &Result<Grant, Error>) {
+        let asked = |entry: &&mut Entry| entry.under_way == UnderWay::Request;
+        let Some(entry) = self.locks.get_mut(&lkid).filter(asked) else { return };
+        entry.under_way = UnderWay::Nothing;
+        entry.held = answer.as_ref().ok().map(|grant| grant.mode).or(entry.held);
+        if entry.held.is_none() {
+            self.locks.remove(&lkid);
         }
     }
 }
@@ -125,7 +149,7 @@ impl Ask {
     /// # Safety
     /// The value block is as the header asks.
     unsafe fn written(&self, held: Option<Mode>) -> Option<[u8; VALUE_LEN]> {
-        let writes = held.is_some_and(|held| held.writes() && self.mode.is_within(held));
+        let writes = held.is_some_and(|held| held.writes_to(self.mode));
         // SAFETY: as the caller says; it is not null where it is there.
         self.value.filter(|_| writes).and_then(|lvb| unsafe { value_at(lvb) })
     }
@@ -195,42 +219,19 @@ pub unsafe extern "C" fn plexus_lock(
     blocking: Routine,
 ) -> c_int {
     // SAFETY: the header asks for what plexus_lockspace_open gave, for a status block and for that many bytes.
-    let (place, ask, name) =
-        unsafe { (place.as_ref(), Ask::of(mode, lksb, flags, limit_us), bytes(name, name_len)) };
-    let (place, ask, name) = match (place, ask, name) {
-        (_, Err(wrong), _) => return wrong,
-        (Some(place), Ok(ask), Some(name)) => (place, ask, name),
-        _ => return pointer(),
+    let (place, name) = unsafe { (place.as_ref(), bytes(name, name_len)) };
+    let (Some(place), Some(name)) = (place, name) else { return pointer() };
+    // SAFETY: as before.
+    let ask = match unsafe { Ask::of(mode, lksb, flags, limit_us) } {
+        Ok(ask) => ask,
+        Err(wrong) => return wrong,
     };
-    let Ask { mode, limit, value, .. } = ask;
-    // Held until the lock is known: whoever dispatches its answer waits for that.
-    let mut entries = place.entries();
-    // SAFETY: looked at above, and the program's other threads leave it alone.
-    let block = unsafe { &mut *lksb };
-    let before = block.status;
-    block.status = IN_PROGRESS;
-    let posted = if ask.flags & CONVERT == 0 {
-        let lkid = entries.number();
-        place.queue.lock(lkid.into(), name, mode, limit).map(|key| {
-            block.lkid = lkid;
-            let (held, asked, fills) = (None, true, value.is_some());
-            let entry = Entry { key, held, asked, lksb, fills, completed, blocking, argument };
-            entries.locks.insert(lkid, entry);
-        })
-    } else if let Some(entry) = entries.locks.get_mut(&block.lkid) {
-        // SAFETY: the header asks for a value block.
-        let written = unsafe { ask.written(entry.held) };
-        place.queue.convert(entry.key, block.lkid.into(), mode, limit, written).map(|()| {
-            (entry.asked, entry.lksb, entry.fills) = (true, lksb, value.is_some());
-            (entry.completed, entry.blocking, entry.argument) = (completed, blocking, argument);
-        })
-    } else {
-        Err(Error::NotLocked(Why::Unknown))
-    };
-    if posted.is_err() {
-        block.status = before;
-    }
-    of(posted)
+    let Ask { mode, limit, .. } = ask;
+    let routines = Routines { completed, blocking, argument };
+    let lock = |queue: &LockQueue, mark| Ok((queue.lock(mark, name, mode, limit)?, ()));
+    let convert = |queue: &LockQueue, key, mark, value| queue.convert(key, mark, mode, limit, value);
+    // SAFETY: looked at above; the value block is as the header asks.
+    of(unsafe { begin(place, &ask, routines, lock, convert) }.map(drop))
 }
 
 #[unsafe(no_mangle)]
@@ -246,18 +247,25 @@ pub unsafe extern "C" fn plexus_lock_wait(
     blocking: Routine,
 ) -> c_int {
     // SAFETY: the header asks for what plexus_lockspace_open gave, for a status block and for that many bytes.
-    let (place, ask, name) =
-        unsafe { (place.as_ref(), Ask::of(mode, lksb, flags, limit_us), bytes(name, name_len)) };
-    let (place, ask, name) = match (place, ask, name) {
-        (_, Err(wrong), _) => return wrong,
-        (Some(place), Ok(ask), Some(name)) => (place, ask, name),
-        _ => return pointer(),
+    let (place, name) = unsafe { (place.as_ref(), bytes(name, name_len)) };
+    let (Some(place), Some(name)) = (place, name) else { return pointer() };
+    // SAFETY: as before.
+    let ask = match unsafe { Ask::of(mode, lksb, flags, limit_us) } {
+        Ok(ask) => ask,
+        Err(wrong) => return wrong,
     };
+    let Ask { mode, limit, .. } = ask;
+    let routines = Routines { completed: None, blocking, argument };
+    let lock = |queue: &LockQueue, mark| {
+        let asked = queue.ask(mark, name, mode, limit)?;
+        Ok((asked.key(), asked))
+    };
+    let convert = |queue: &LockQueue, key, mark, value| queue.ask_convert(key, mark, mode, limit, value);
     // SAFETY: looked at above; the value block is as the header asks.
-    let asked = unsafe { ask_for(place, &ask, name, argument, blocking) };
-    let answer = asked.and_then(|(lkid, asked)| {
+    let begun = unsafe { begin(place, &ask, routines, lock, convert) };
+    let answer = begun.and_then(|(lkid, asked)| {
         let answer = asked.wait();
-        answered(place, lkid, &answer);
+        place.entries().answered(lkid, &answer);
         answer
     });
     // SAFETY: looked at above, and the program leaves it to the library for the call.
@@ -265,48 +273,39 @@ pub unsafe extern "C" fn plexus_lock_wait(
     answer.map_or_else(|error| fail(&error), |_| OK)
 }
 
-/// Asks for what somebody waits for; the number of the lock. Held until that is known, as in `plexus_lock`.
+/// Begins a request, by `lock` or by `convert`: the number of its lock, and what they say.
 ///
 /// # Safety
 /// The status block and its value block are as the header asks.
-unsafe fn ask_for(
+unsafe fn begin<R>(
     place: &Lockspace,
     ask: &Ask,
-    name: &[u8],
-    argument: *mut c_void,
-    blocking: Routine,
-) -> Result<(u32, AskedLock), Error> {
+    routines: Routines,
+    lock: impl FnOnce(&LockQueue, Mark) -> Result<(LockKey, R), Error>,
+    convert: impl FnOnce(&LockQueue, LockKey, Mark, Option<[u8; VALUE_LEN]>) -> Result<R, Error>,
+) -> Result<(u32, R), Error> {
+    // Held until the lock is known: whoever dispatches what becomes of it waits for that.
     let mut entries = place.entries();
-    let (completed, lksb, fills) = (None, ask.lksb, false);
     // SAFETY: as the caller says.
-    let block = unsafe { &mut *lksb };
-    if ask.flags & CONVERT == 0 {
+    let block = unsafe { &mut *ask.lksb };
+    let mark = |lkid: u32| Mark { cookie: lkid.into(), wanted: routines.blocking.is_some() };
+    let (under_way, lksb, fills) = (UnderWay::Request, ask.lksb, ask.value.is_some());
+    let begun = if ask.flags & CONVERT == 0 {
         let lkid = entries.number();
-        let asked = place.queue.ask(lkid.into(), name, ask.mode, ask.limit)?;
-        let (key, held) = (asked.key(), None);
-        let entry = Entry { key, held, asked: true, lksb, fills, completed, blocking, argument };
-        entries.locks.insert(lkid, entry);
+        let (key, begun) = lock(&place.queue, mark(lkid))?;
+        entries.locks.insert(lkid, Entry { key, held: None, under_way, lksb, fills, routines });
         block.lkid = lkid;
-        return Ok((lkid, asked));
-    }
-    let lkid = block.lkid;
-    let entry = entries.locks.get_mut(&lkid).ok_or(Error::NotLocked(Why::Unknown))?;
-    // SAFETY: as the caller says.
-    let written = unsafe { ask.written(entry.held) };
-    let asked = place.queue.ask_convert(entry.key, lkid.into(), ask.mode, ask.limit, written)?;
-    (entry.asked, entry.completed, entry.blocking, entry.argument) = (true, completed, blocking, argument);
-    Ok((lkid, asked))
-}
-
-/// Notes what a request came to.
-fn answered(place: &Lockspace, lkid: u32, answer: &Result<Grant, Error>) {
-    let mut entries = place.entries();
-    let Some(entry) = entries.locks.get_mut(&lkid) else { return };
-    entry.asked = false;
-    entry.held = answer.as_ref().ok().map(|grant| grant.mode).or(entry.held);
-    if entry.held.is_none() {
-        entries.locks.remove(&lkid);
-    }
+        begun
+    } else {
+        let entry = entries.locks.get_mut(&block.lkid).ok_or(Error::NotLocked(Why::Unknown))?;
+        // SAFETY: as the caller says.
+        let written = unsafe { ask.written(entry.held) };
+        let begun = convert(&place.queue, entry.key, mark(block.lkid), written)?;
+        *entry = Entry { under_way, lksb, fills, routines, ..*entry };
+        begun
+    };
+    block.status = IN_PROGRESS;
+    Ok((block.lkid, begun))
 }
 
 /// What is to be given up, and what is to be written on the way.
@@ -325,7 +324,7 @@ unsafe fn giving_up(
     // SAFETY: as the caller says.
     let Some(block) = (unsafe { lksb.as_ref() }) else { return Err(pointer()) };
     let Some(entry) = entries.locks.get(&lkid) else { return Err(fail(&Error::NotLocked(Why::Unknown))) };
-    if entry.asked && flags & (CANCEL | FORCEUNLOCK) == 0 {
+    if entry.under_way != UnderWay::Nothing && flags & (CANCEL | FORCEUNLOCK) == 0 {
         return Err(fail(&Error::NotLocked(Why::Busy)));
     }
     if flags & VALBLK == 0 {
@@ -361,7 +360,7 @@ pub unsafe extern "C" fn plexus_unlock(
     if posted.is_ok()
         && let Some(entry) = entries.locks.get_mut(&lkid)
     {
-        (entry.asked, entry.lksb, entry.argument) = (true, lksb, argument);
+        (entry.under_way, entry.lksb, entry.routines.argument) = (UnderWay::Unlock, lksb, argument);
         // SAFETY: looked at above, and the library's from now on.
         unsafe { (*lksb).status = IN_PROGRESS };
     }
@@ -400,24 +399,28 @@ pub unsafe extern "C" fn plexus_unlock_wait(
 /// # Safety
 /// The status blocks of the place are as the header asks.
 unsafe fn see_to(place: &Lockspace, lkid: u32, news: &LockNews) -> (Routine, *mut c_void) {
+    let nothing = (None, std::ptr::null_mut());
     let mut entries = place.entries();
-    let Some(entry) = entries.locks.get(&lkid) else { return (None, std::ptr::null_mut()) };
-    let (completed, blocking, argument) = (entry.completed, entry.blocking, entry.argument);
+    let Some(entry) = entries.locks.get(&lkid) else { return nothing };
+    let (lksb, fills, Routines { completed, blocking, argument }) = (entry.lksb, entry.fills, entry.routines);
     match news {
-        LockNews::Wanted(_) => return (blocking, argument),
-        LockNews::Answered(answer) => {
-            // SAFETY: as the caller says.
-            unsafe { conclude(entry.lksb, entry.fills, answer) };
-            drop(entries);
-            answered(place, lkid, answer);
-        }
         LockNews::Unlocked => {
-            // SAFETY: as the caller says.
-            unsafe { (*entry.lksb).status = UNLOCKED };
             entries.locks.remove(&lkid);
+            // SAFETY: as the caller says.
+            unsafe { (*lksb).status = UNLOCKED };
+            (completed, argument)
+        }
+        // The lock was given up when this was taken from the queue already.
+        _ if entry.under_way == UnderWay::Unlock => nothing,
+        LockNews::Wanted(_) => (blocking, argument),
+        LockNews::Answered(answer) => {
+            // Before the program can know: it may go on with the lock at once.
+            entries.answered(lkid, answer);
+            // SAFETY: as the caller says.
+            unsafe { conclude(lksb, fills, answer) };
+            (completed, argument)
         }
     }
-    (completed, argument)
 }
 
 #[unsafe(no_mangle)]

@@ -11,11 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cluster::Cluster;
+use cluster::{Cluster, PATIENCE};
 use plexus_client::{Address, Error};
 use plexus_fabric::RailKind;
 
-const LONG: Option<Duration> = Some(Duration::from_secs(60));
+const LONG: Option<Duration> = Some(PATIENCE);
 
 /// Compiles an example into `place`, linked with the library that was built with this test.
 fn build(example: &str, place: &Path) -> PathBuf {
@@ -129,19 +129,6 @@ fn granted(line: &str) -> (u64, String) {
     (words[1].parse().unwrap(), words.get(2).map(|rest| (*rest).to_owned()).unwrap_or_default())
 }
 
-/// Until somebody waits for a lock.
-fn waits(cluster: &Cluster) {
-    let start = Instant::now();
-    let waiting = |node| {
-        let all = cluster.locks(node).survey(Duration::from_secs(60)).unwrap();
-        all.resources.iter().any(|resource| !resource.waiting.is_empty())
-    };
-    while !(0..2).any(waiting) {
-        assert!(start.elapsed() < LONG.unwrap(), "nobody waits");
-        thread::yield_now();
-    }
-}
-
 #[test]
 fn a_lock_goes_from_program_to_program_with_its_value_and_a_greater_token() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
@@ -169,7 +156,7 @@ fn a_killed_holder_leaves_its_lock_to_the_next_and_no_valid_value() {
         let mut keeper = Running::start(&locks, "keep", &cluster.socket(0));
         assert_eq!(keeper.says(), "granted");
         let mut waiter = Running::start(&locks, "wait", &cluster.socket(1));
-        waits(&cluster);
+        cluster.wait_until_waited_for(2, "baton");
         keeper.child.kill().unwrap();
         keeper.child.wait().unwrap();
         let (_, value) = granted(&waiter.says());

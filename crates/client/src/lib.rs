@@ -47,8 +47,8 @@ pub use datagram::{Datagram, DatagramPort};
 pub use endpoint::Endpoint;
 pub use error::Error;
 pub use locks::{
-    AskedLock, Grant, Lock, LockEvent, LockKey, LockNews, LockQueue, LockSession, Mode, PendingLock, Token,
-    VALUE_LEN, Validity, Value, Why,
+    AskedLock, Grant, Lock, LockEvent, LockKey, LockNews, LockQueue, LockSession, Mark, Mode, PendingLock,
+    Token, VALUE_LEN, Validity, Value, Why,
 };
 pub use plexus_base::{NodeId, Waiting};
 pub use window::Window;

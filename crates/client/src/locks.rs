@@ -76,7 +76,7 @@ impl LockSession {
     ) -> Result<PendingLock, Error> {
         let request = self.request(name.as_ref(), mode, limit)?;
         let (key, id) = self.client.shared.act(|core| core.lock(&request, None, false))?;
-        Ok(PendingLock { client: Some(self.client.clone()), key, id })
+        Ok(PendingLock(AskedLock { client: self.client.clone(), key, id, answered: false }))
     }
 
     /// Takes a lock, for which it waits up to `limit` (`None`: as long as it takes; no time: not at all).
@@ -84,10 +84,8 @@ impl LockSession {
     /// # Errors
     /// [`Error::NotLocked`] with the reason, [`Error::LocksLost`], [`Error::Argument`], [`Error::Busy`].
     pub fn lock(&self, name: impl AsRef<[u8]>, mode: Mode, limit: Option<Duration>) -> Result<Lock, Error> {
-        match self.ask(name, mode, limit)?.wait(None) {
-            Ok(answer) => answer,
-            Err(_) => Err(Error::TimedOut),
-        }
+        let mut pending = self.ask(name, mode, limit)?;
+        pending.0.answer(None).map(|grant| pending.0.granted(grant))
     }
 }
 
@@ -97,12 +95,7 @@ fn patience(limit: Option<Duration>) -> u64 {
 }
 
 /// A request that is not answered yet. Dropped, it is given up, and so is the lock should it be granted all the same.
-pub struct PendingLock {
-    /// None: it is answered.
-    client: Option<Client>,
-    key: LockKey,
-    id: u64,
-}
+pub struct PendingLock(AskedLock);
 
 impl PendingLock {
     /// Waits for the answer, for no longer than `limit` (`None`: as long as it takes).
@@ -110,37 +103,24 @@ impl PendingLock {
     /// # Errors
     /// Itself, to go on waiting, if there is none yet.
     pub fn wait(mut self, limit: Option<Duration>) -> Result<Result<Lock, Error>, Self> {
-        let Some(client) = self.client.take() else { return Ok(Err(Error::NotLocked(Why::Unknown))) };
-        match client.shared.wait(client.waiting(), limit, |core| core.take_finished(self.id)) {
-            Ok(done) => {
-                let grant = answer(done.status, done.value, &done.bytes);
-                Ok(grant.map(|grant| Lock { client, key: self.key, grant }))
-            }
-            Err(Error::TimedOut) => {
-                self.client = Some(client);
-                Err(self)
-            }
-            Err(error) => Ok(Err(error)),
+        match self.0.answer(limit) {
+            Err(Error::TimedOut) => Err(self),
+            answer => Ok(answer.map(|grant| self.0.granted(grant))),
         }
     }
 
     /// Asks to be answered soon: refused as cancelled, unless the grant was faster.
     pub fn cancel(&self) {
-        if let Some(client) = &self.client {
-            // One that is answered needs no cancelling.
-            let _ = client.shared.act(|core| core.cancel_lock(self.key));
-        }
+        // One that is answered needs no cancelling.
+        let _ = self.0.client.shared.act(|core| core.cancel_lock(self.0.key));
     }
 }
 
 impl Drop for PendingLock {
     fn drop(&mut self) {
-        if let Some(client) = &self.client {
-            client.shared.act(|core| {
-                core.abandon(self.id);
-                // One that was refused meanwhile is gone.
-                let _ = core.unlock(self.key, None);
-            });
+        if !self.0.answered {
+            // One that was refused meanwhile is gone.
+            let _ = self.0.client.shared.act(|core| core.unlock(self.0.key, None));
         }
     }
 }
@@ -219,10 +199,26 @@ impl Drop for Lock {
     }
 }
 
+/// What a lock of a queue is asked for with: which events it has from then on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mark {
+    /// What they carry.
+    pub cookie: u64,
+    /// Whether it is one that others wait for the lock; of sessions that are [watching](LockSession::watching).
+    pub wanted: bool,
+}
+
+impl From<u64> for Mark {
+    /// All events, with this cookie.
+    fn from(cookie: u64) -> Self {
+        Self { cookie, wanted: true }
+    }
+}
+
 /// Something that happened to a lock of a queue.
 #[derive(Debug)]
 pub struct LockEvent {
-    /// What the lock was last asked for with.
+    /// That of the [`Mark`] with which the lock was last asked for.
     pub cookie: u64,
     /// What happened.
     pub news: LockNews,
@@ -239,11 +235,12 @@ pub enum LockNews {
     Unlocked,
 }
 
-/// A request of a queue whose answer is waited for.
+/// A request whose answer is waited for.
 pub struct AskedLock {
     client: Client,
     key: LockKey,
     id: u64,
+    answered: bool,
 }
 
 impl AskedLock {
@@ -253,19 +250,32 @@ impl AskedLock {
         self.key
     }
 
-    /// Waits for the answer.
+    /// Waits for the answer. Where the lock is given up meanwhile, that is [`Why::Cancelled`], unless the grant was faster.
     ///
     /// # Errors
     /// What the request comes to.
-    pub fn wait(self) -> Result<Grant, Error> {
-        let done = self.client.result(self.id, None)?;
+    pub fn wait(mut self) -> Result<Grant, Error> {
+        self.answer(None)
+    }
+
+    /// The answer, for which it waits up to `limit`; [`Error::TimedOut`]: there is none yet.
+    fn answer(&mut self, limit: Option<Duration>) -> Result<Grant, Error> {
+        let done =
+            self.client.shared.wait(self.client.waiting(), limit, |core| core.take_finished(self.id))?;
+        self.answered = true;
         answer(done.status, done.value, &done.bytes)
+    }
+
+    fn granted(&self, grant: Grant) -> Lock {
+        Lock { client: self.client.clone(), key: self.key, grant }
     }
 }
 
 impl Drop for AskedLock {
     fn drop(&mut self) {
-        self.client.shared.act(|core| core.abandon(self.id));
+        if !self.answered {
+            self.client.shared.act(|core| core.abandon(self.id));
+        }
     }
 }
 
@@ -289,54 +299,54 @@ impl LockSession {
 }
 
 impl LockQueue {
-    /// Asks for a lock; the answer is an event with this cookie.
+    /// Asks for a lock; the answer is an event.
     ///
     /// # Errors
     /// Of [`LockSession::ask`]; nothing is posted then.
     pub fn lock(
         &self,
-        cookie: u64,
+        mark: impl Into<Mark>,
         name: impl AsRef<[u8]>,
         mode: Mode,
         limit: Option<Duration>,
     ) -> Result<LockKey, Error> {
         let request = self.session.request(name.as_ref(), mode, limit)?;
-        let post = Post { queue: self.number, cookie };
+        let post = Post { queue: self.number, mark: mark.into() };
         Ok(self.session.client.shared.act(|core| core.lock(&request, Some(post), true))?.0)
     }
 
-    /// Asks for a lock; the answer is waited for, and what happens to the lock later are events with this cookie.
+    /// Asks for a lock; the answer is waited for, and what happens to the lock later are events.
     ///
     /// # Errors
     /// The same.
     pub fn ask(
         &self,
-        cookie: u64,
+        mark: impl Into<Mark>,
         name: impl AsRef<[u8]>,
         mode: Mode,
         limit: Option<Duration>,
     ) -> Result<AskedLock, Error> {
         let request = self.session.request(name.as_ref(), mode, limit)?;
-        let (client, post) = (self.session.client.clone(), Post { queue: self.number, cookie });
+        let (client, post) = (self.session.client.clone(), Post { queue: self.number, mark: mark.into() });
         let (key, id) = client.shared.act(|core| core.lock(&request, Some(post), false))?;
-        Ok(AskedLock { client, key, id })
+        Ok(AskedLock { client, key, id, answered: false })
     }
 
-    /// Asks for another mode, perhaps writing the value block on the way to less; the answer is an event with this cookie.
+    /// Asks for another mode, perhaps writing the value block on the way to less; the answer is an event.
     ///
     /// # Errors
     /// [`Error::NotLocked`]: there is no such lock, it is waited for, or its value may not be written.
     pub fn convert(
         &self,
         key: LockKey,
-        cookie: u64,
+        mark: impl Into<Mark>,
         mode: Mode,
         limit: Option<Duration>,
         value: Option<[u8; VALUE_LEN]>,
     ) -> Result<(), Error> {
         let request = ConvertRequest { mode, patience_ns: patience(limit), value };
         let client = &self.session.client;
-        client.shared.act(|core| core.convert(key, &request, Some(cookie), true)).map(drop)
+        client.shared.act(|core| core.convert(key, &request, Some(mark.into()), true)).map(drop)
     }
 
     /// The same; the answer is waited for.
@@ -346,18 +356,18 @@ impl LockQueue {
     pub fn ask_convert(
         &self,
         key: LockKey,
-        cookie: u64,
+        mark: impl Into<Mark>,
         mode: Mode,
         limit: Option<Duration>,
         value: Option<[u8; VALUE_LEN]>,
     ) -> Result<AskedLock, Error> {
         let request = ConvertRequest { mode, patience_ns: patience(limit), value };
         let client = self.session.client.clone();
-        let id = client.shared.act(|core| core.convert(key, &request, Some(cookie), false))?;
-        Ok(AskedLock { client, key, id })
+        let id = client.shared.act(|core| core.convert(key, &request, Some(mark.into()), false))?;
+        Ok(AskedLock { client, key, id, answered: false })
     }
 
-    /// Gives a lock up, perhaps writing the value block. What was posted for it is not answered any more.
+    /// Gives a lock up, perhaps writing the value block. Of it no event is left; whoever waits for an answer has one.
     ///
     /// # Errors
     /// [`Error::NotLocked`]: there is no such lock, or its value may not be written; then it stays.
@@ -365,7 +375,7 @@ impl LockQueue {
         self.session.client.shared.act(|core| core.unlock(key, value))
     }
 
-    /// The same, with an event when the node knows.
+    /// The same, with one event: when the node knows.
     ///
     /// # Errors
     /// The same, and [`Error::LocksLost`].

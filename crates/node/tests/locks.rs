@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cluster::Cluster;
+use cluster::{Cluster, PATIENCE, waits_for};
 use plexus_fabric::RailKind;
 use plexus_locks::{
     Ask, LockError, Notice, Surveyed, Waiting,
@@ -20,36 +20,10 @@ fn ask(name: &str, mode: Mode) -> Ask {
     Ask { name: Name::new(name.as_bytes()).unwrap(), mode, patience: None }
 }
 
-/// How long what happens in these tests may take: far longer than it does.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// What the first `nodes` of the cluster know together.
-fn surveyed(cluster: &Cluster, nodes: usize) -> Vec<Surveyed> {
-    (0..nodes).flat_map(|node| cluster.locks(node).survey(PATIENCE).unwrap().resources).collect()
-}
-
-/// Looks at what they know until it is as it should become.
-#[track_caller]
-fn wait_until(cluster: &Cluster, nodes: usize, what: &str, is: impl Fn(&[Surveyed]) -> bool) {
-    let start = Instant::now();
-    loop {
-        let seen = surveyed(cluster, nodes);
-        if is(&seen) {
-            return;
-        }
-        assert!(start.elapsed() < PATIENCE, "waiting until {what}: {seen:?}");
-        thread::yield_now();
-    }
-}
-
-fn waits_for(seen: &[Surveyed], name: &str) -> bool {
-    seen.iter().any(|of| of.name.bytes() == name.as_bytes() && !of.waiting.is_empty())
-}
-
 /// Waits until its master has it in the queue for `name`, which nobody else waits for.
 #[track_caller]
 fn still_waits(cluster: &Cluster, name: &str, waiting: Waiting) -> Waiting {
-    wait_until(cluster, 2, "it waits", |seen| waits_for(seen, name));
+    cluster.wait_until_waited_for(2, name);
     match waiting.wait(Duration::ZERO) {
         Err(waiting) => waiting,
         Ok(answer) => panic!("answered: {:?}", answer.err()),
@@ -73,7 +47,7 @@ fn one_has_what_excludes_others_on_whichever_node_and_worker() {
                 assert_eq!(refused.err(), Some(LockError::Refused(Why::NotGranted)));
             }
         }
-        wait_until(&cluster, 3, "all is given up", <[Surveyed]>::is_empty);
+        cluster.wait_until(3, "all is given up", <[Surveyed]>::is_empty);
     }
 }
 
@@ -107,7 +81,7 @@ fn a_conversion_waits_for_others_and_the_value_goes_with_the_lock() {
             reads.convert(Mode::EX, None).unwrap();
             reads.unlock_with([7; VALUE_LEN]).unwrap();
         });
-        wait_until(&cluster, 2, "it converts", |seen| waits_for(seen, "v"));
+        cluster.wait_until(2, "it converts", |seen| waits_for(seen, "v"));
         drop(other);
         writes.join().unwrap();
     });
@@ -121,7 +95,7 @@ fn who_no_longer_waits_is_forgotten_and_who_waits_too_long_is_told() {
     let (here, there) = (cluster.locks(0).session(), cluster.locks(1).session());
     let held = here.lock(ask("x", Mode::EX)).unwrap();
     drop(still_waits(&cluster, "x", there.ask(ask("x", Mode::EX))));
-    wait_until(&cluster, 2, "it no longer waits", |seen| !waits_for(seen, "x"));
+    cluster.wait_until(2, "it no longer waits", |seen| !waits_for(seen, "x"));
     let patient = Ask { patience: Some(Duration::from_millis(20)), ..ask("x", Mode::EX) };
     assert_eq!(there.lock(patient).err(), Some(LockError::Refused(Why::TimedOut)));
     drop(held);
@@ -167,11 +141,10 @@ fn locks_outlive_another_node_and_end_with_their_own() {
 fn a_holder_that_watches_is_told_that_others_wait_and_that_its_lock_is_lost() {
     let mut cluster = Cluster::start(2, 1, RailKind::Shm);
     let (here, there) = (cluster.locks(0).session().watching(), cluster.locks(1).session());
-    let long = Duration::from_secs(60);
     let mut held = here.lock(ask("w", Mode::EX)).unwrap();
     assert_eq!(held.notice(Duration::ZERO), None);
     let waits = there.ask(ask("w", Mode::PR));
-    assert_eq!(held.notice(long), Some(Notice::Wanted(Mode::PR)));
+    assert_eq!(held.notice(PATIENCE), Some(Notice::Wanted(Mode::PR)));
     assert_eq!(held.notice(Duration::ZERO), None, "it is said once");
     held.convert_writing(Mode::CR, [1; VALUE_LEN]).unwrap();
     assert_eq!(waits.finish().unwrap().grant().value, Value::written([1; VALUE_LEN]));
@@ -180,9 +153,9 @@ fn a_holder_that_watches_is_told_that_others_wait_and_that_its_lock_is_lost() {
     let waits = still_waits(&cluster, "w", there.ask(ask("w", Mode::EX)));
     waits.cancel();
     assert_eq!(waits.finish().err(), Some(LockError::Refused(Why::Cancelled)));
-    assert_eq!(held.notice(long), Some(Notice::Wanted(Mode::EX)), "it was so when it was said");
+    assert_eq!(held.notice(PATIENCE), Some(Notice::Wanted(Mode::EX)), "it was so when it was said");
     cluster.end(0);
-    assert_eq!(held.notice(long), Some(Notice::Lost));
+    assert_eq!(held.notice(PATIENCE), Some(Notice::Lost));
     assert!(held.is_lost());
 }
 
@@ -209,7 +182,7 @@ fn locks_of_the_command_line_leave_places_for_others_to_ask_the_node() {
     refused.read_line(&mut said).unwrap();
     assert!(said.contains("name 47") && !said.contains("one more"), "{said}");
     holders.truncate(47);
-    wait_until(&cluster, 1, "one is given up", |seen| seen.len() == 47);
+    cluster.wait_until(1, "one is given up", |seen| seen.len() == 47);
     // Its place is free a moment after its lock.
     let start = Instant::now();
     while let (_, said) = taken(&cluster, "one more")

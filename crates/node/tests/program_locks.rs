@@ -4,17 +4,19 @@ mod cluster;
 
 use std::{
     os::fd::AsFd,
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
 use cluster::{
-    Cluster,
+    Cluster, PATIENCE,
     program::{assert_cut_off, attach},
 };
 use plexus_base::{Partition, hash};
 use plexus_client::{
-    Client, Error, Lock, LockNews, Mode, PendingLock, Token, VALUE_LEN, Validity, Value, Why,
+    Client, Error, Lock, LockEvent, LockNews, Mark, Mode, PendingLock, Token, VALUE_LEN, Validity, Value,
+    Why,
     wire::{
         Head, Use, Verb,
         lock::{FOREVER, LockRequest},
@@ -22,12 +24,14 @@ use plexus_client::{
 };
 use plexus_fabric::{Lane, Rail, RailKind};
 
-const LONG: Option<Duration> = Some(Duration::from_secs(60));
+const LONG: Option<Duration> = Some(PATIENCE);
 const NOT: Option<Duration> = Some(Duration::ZERO);
 
-/// Whether it still waits after a while that is long for what happens in these tests.
-fn still_waits(pending: PendingLock) -> PendingLock {
-    match pending.wait(Some(Duration::from_millis(30))) {
+/// Waits until its master has it in the queue for `name`, which nobody else waits for.
+#[track_caller]
+fn still_waits(cluster: &Cluster, name: &str, pending: PendingLock) -> PendingLock {
+    cluster.wait_until_waited_for(2, name);
+    match pending.wait(NOT) {
         Err(pending) => pending,
         Ok(answer) => panic!("answered: {:?}", answer.err()),
     }
@@ -44,10 +48,8 @@ fn why<T>(answer: Result<T, Error>) -> Option<Why> {
 fn all_released(cluster: &Cluster, nodes: usize) {
     let start = Instant::now();
     for node in 0..nodes {
-        while !cluster.locks(node).survey(Duration::from_secs(60)).unwrap().is_empty()
-            || cluster.programs(node).locks > 0
-        {
-            assert!(start.elapsed() < Duration::from_secs(60), "locks are left at node {node}");
+        while !cluster.locks(node).survey(PATIENCE).unwrap().is_empty() || cluster.programs(node).locks > 0 {
+            assert!(start.elapsed() < PATIENCE, "locks are left at node {node}");
             thread::yield_now();
         }
     }
@@ -88,7 +90,7 @@ fn a_holder_is_told_who_waits_and_hands_the_value_on() {
     let waits = two.lock_session().ask("v", Mode::PR, None).unwrap();
     assert_eq!(held.wait_wanted(LONG).unwrap(), Mode::PR);
     assert!(matches!(held.wait_wanted(NOT), Err(Error::TimedOut)), "it is said once");
-    let waits = still_waits(waits);
+    let waits = still_waits(&cluster, "v", waits);
     assert_eq!(held.convert_writing(Mode::PR, [7; VALUE_LEN]).unwrap().value, Value::written([7; VALUE_LEN]));
     let mut read: Lock = waits.wait(LONG).ok().unwrap().unwrap();
     assert_eq!(read.grant().value, Value::written([7; VALUE_LEN]));
@@ -109,10 +111,10 @@ fn requests_end_by_patience_by_cancellation_and_by_being_dropped() {
     let held = one.lock_session().lock("x", Mode::EX, LONG).unwrap();
     let session = two.lock_session();
     assert_eq!(why(session.lock("x", Mode::EX, Some(Duration::from_millis(20)))), Some(Why::TimedOut));
-    let waits = still_waits(session.ask("x", Mode::EX, None).unwrap());
+    let waits = still_waits(&cluster, "x", session.ask("x", Mode::EX, None).unwrap());
     waits.cancel();
     assert_eq!(why(waits.wait(LONG).ok().unwrap()), Some(Why::Cancelled));
-    drop(still_waits(session.ask("x", Mode::EX, None).unwrap()));
+    drop(still_waits(&cluster, "x", session.ask("x", Mode::EX, None).unwrap()));
     assert!(matches!(session.lock("", Mode::EX, NOT), Err(Error::Argument(_))));
     assert!(matches!(session.lock([b'x'; 256], Mode::EX, NOT), Err(Error::Argument(_))));
     drop(held);
@@ -126,7 +128,7 @@ fn of_two_programs_that_wait_for_each_other_the_younger_session_is_refused() {
     let older = cluster.client(0).lock_session();
     let younger = cluster.client(1).lock_session();
     let (a, b) = (older.lock("a", Mode::EX, LONG).unwrap(), younger.lock("b", Mode::PW, LONG).unwrap());
-    let waits = still_waits(older.ask("b", Mode::PR, None).unwrap());
+    let waits = still_waits(&cluster, "b", older.ask("b", Mode::PR, None).unwrap());
     assert_eq!(why(younger.lock("a", Mode::CR, None)), Some(Why::Deadlock));
     drop(b);
     assert_eq!(waits.wait(LONG).ok().unwrap().unwrap().grant().mode, Mode::PR);
@@ -173,6 +175,67 @@ fn what_is_posted_is_answered_by_events() {
 }
 
 #[test]
+fn who_waits_is_told_when_another_thread_gives_the_lock_up() {
+    let cluster = Cluster::start(2, 1, RailKind::Shm);
+    let (one, two) = (cluster.client(0), cluster.client(1));
+    let _held = two.lock_session().lock("g", Mode::EX, LONG).unwrap();
+    let queue = one.lock_session().queue();
+    for posts in [false, true] {
+        let asked = queue.ask(1, "g", Mode::PR, None).unwrap();
+        let key = asked.key();
+        let (tell, told) = mpsc::channel();
+        // Not joined: in a library that forgets it, it waits for ever.
+        thread::spawn(move || tell.send(why(asked.wait())));
+        cluster.wait_until_waited_for(2, "g");
+        if posts {
+            queue.post_unlock(key, None).unwrap()
+        } else {
+            queue.unlock(key, None).unwrap()
+        }
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(Some(Why::Cancelled)));
+    }
+    assert!(matches!(queue.wait(LONG).unwrap().news, LockNews::Unlocked));
+}
+
+#[test]
+fn of_a_lock_that_was_given_up_nothing_comes_but_its_end() {
+    let cluster = Cluster::start(1, 1, RailKind::Shm);
+    let queue = cluster.client(0).lock_session().watching().queue();
+    let key = queue.lock(1, "e", Mode::EX, None).unwrap();
+    let waits = cluster.client(0).lock_session().ask("e", Mode::EX, None).unwrap();
+    cluster.wait_until_waited_for(1, "e");
+    // Answered later, by the same worker: so what was said of the other has come.
+    queue.ask(2, "e", Mode::NL, None).unwrap().wait().unwrap();
+    queue.post_unlock(key, None).unwrap();
+    let event = queue.wait(LONG).unwrap();
+    assert!(matches!(event.news, LockNews::Unlocked) && event.cookie == 1, "{event:?}");
+    assert!(matches!(queue.wait(NOT), Err(Error::TimedOut)));
+    drop(waits);
+}
+
+#[test]
+fn that_others_wait_is_an_event_only_where_it_was_asked_for() {
+    let cluster = Cluster::start(1, 1, RailKind::Shm);
+    let queue = cluster.client(0).lock_session().watching().queue();
+    let quiet = |cookie| Mark { cookie, wanted: false };
+    let asked = queue.ask(quiet(1), "w", Mode::EX, None).unwrap();
+    let key = asked.key();
+    asked.wait().unwrap();
+    let waits = cluster.client(0).lock_session().ask("w", Mode::EX, None).unwrap();
+    cluster.wait_until_waited_for(1, "w");
+    // Each answer comes behind what was said of the grant before.
+    for cookie in [2, 3] {
+        queue.convert(key, quiet(cookie), Mode::PW, None, None).unwrap();
+        let event = queue.wait(LONG).unwrap();
+        assert!(matches!(event.news, LockNews::Answered(Ok(_))) && event.cookie == cookie, "{event:?}");
+    }
+    queue.convert(key, 4, Mode::PW, None, None).unwrap();
+    let wanted = |event: LockEvent| matches!(event.news, LockNews::Wanted(Mode::EX)) && event.cookie == 4;
+    while !wanted(queue.wait(LONG).unwrap()) {}
+    drop(waits);
+}
+
+#[test]
 fn who_attached_and_ends_takes_its_locks_with_it() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     let (one, two) = (cluster.client(0), cluster.client(1));
@@ -189,10 +252,10 @@ fn who_attached_and_ends_takes_its_locks_with_it() {
     rail.flush().unwrap();
     let start = Instant::now();
     while cluster.programs(1).locks == 0 {
-        assert!(start.elapsed() < Duration::from_secs(60), "it has no lock");
+        assert!(start.elapsed() < PATIENCE, "it has no lock");
         thread::yield_now();
     }
-    let waits = still_waits(one.lock_session().ask("d", Mode::PW, None).unwrap());
+    let waits = still_waits(&cluster, "d", one.lock_session().ask("d", Mode::PW, None).unwrap());
     drop(program);
     let lock = waits.wait(LONG).ok().unwrap().unwrap();
     let Value { bytes, validity } = lock.grant().value;
@@ -207,7 +270,7 @@ fn a_program_whose_node_ends_holds_nothing_any_more() {
         one.lock_session().watching().lock("held", Mode::EX, LONG).unwrap(),
         two.lock_session().lock("far", Mode::EX, LONG).unwrap(),
     );
-    let waits = still_waits(one.lock_session().ask("held", Mode::EX, None).unwrap());
+    let waits = still_waits(&cluster, "held", one.lock_session().ask("held", Mode::EX, None).unwrap());
     cluster.end(1);
     assert!(held.is_valid() && !far.is_valid(), "the locks of another node's programs are not its own");
     let again = one.lock_session().lock("far", Mode::EX, LONG).unwrap();

@@ -71,10 +71,22 @@ impl Mode {
         both.max().unwrap_or_default()
     }
 
-    /// Whether its holder may write the value block.
+    /// What a holder may use whose request for another mode, if there is one, is not answered.
+    #[must_use]
+    pub fn usable(self, asked: Option<Self>) -> Self {
+        asked.map_or(self, |asked| self.common(asked))
+    }
+
+    /// Whether its holder may write the value block when it gives the lock up.
     #[must_use]
     pub fn writes(self) -> bool {
         matches!(self, Self::PW | Self::EX)
+    }
+
+    /// Whether its holder may write the value block on the way to another mode: to one that excludes no more.
+    #[must_use]
+    pub fn writes_to(self, mode: Self) -> bool {
+        self.writes() && mode.is_within(self)
     }
 
     /// Whether nobody else can write the value block meanwhile: what its holder was told is the last that was written.
@@ -87,6 +99,18 @@ impl Mode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_is_written_from_pw_and_ex_to_no_more() {
+        for from in Mode::ALL {
+            for to in Mode::ALL {
+                let less = (from == Mode::EX, from == Mode::PW && !matches!(to, Mode::CW | Mode::EX));
+                let writes = less.0 || less.1;
+                assert_eq!(from.writes_to(to), writes, "{from:?} to {to:?}");
+            }
+        }
+        assert_eq!((Mode::PW.usable(None), Mode::PW.usable(Some(Mode::PR))), (Mode::PW, Mode::PR));
+    }
 
     /// Cell by cell as published, rows: requested, columns: held; in the order NL CR CW PR PW EX.
     const PUBLISHED: [&str; MODES] = [

@@ -1,6 +1,6 @@
 //! What the program asked the lock manager for, what it has, and what it was told.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 
 use plexus_base::{
     Partition, hash,
@@ -10,7 +10,7 @@ use plexus_base::{
 use super::{Core, Finished, Limited, Waiting};
 use crate::{
     Error,
-    locks::{LockEvent, LockKey, LockNews},
+    locks::{LockEvent, LockKey, LockNews, Mark},
     wire::{
         Head, Status, Use, Verb,
         lock::{ConvertRequest, LockRequest, decode_grant},
@@ -21,7 +21,7 @@ use crate::{
 #[derive(Clone, Copy)]
 pub(crate) struct Post {
     pub(crate) queue: u64,
-    pub(crate) cookie: u64,
+    pub(crate) mark: Mark,
 }
 
 /// A lock that the program has or waits for.
@@ -30,6 +30,8 @@ struct Held {
     grant: Option<Grant>,
     wanted: Option<Mode>,
     post: Option<Post>,
+    /// Its events that nobody has taken yet, by their places in the queue.
+    events: Vec<u64>,
 }
 
 /// A request that is not answered yet.
@@ -43,16 +45,17 @@ struct Asked {
 impl Held {
     /// Whether the value block may be written now.
     fn may_write(&self) -> bool {
-        let usable =
-            |grant: &Grant| self.asked.as_ref().map_or(grant.mode, |asked| grant.mode.common(asked.mode));
-        self.grant.as_ref().map(usable).is_some_and(Mode::writes)
+        let asked = self.asked.as_ref().map(|asked| asked.mode);
+        self.grant.is_some_and(|grant| grant.mode.usable(asked).writes())
     }
 }
 
 /// What has happened to locks of a queue.
 #[derive(Default)]
 struct Queue {
-    events: VecDeque<LockEvent>,
+    /// In the order in which they happened.
+    events: BTreeMap<u64, (LockKey, LockEvent)>,
+    last: u64,
     /// That all are lost was said.
     told_lost: bool,
 }
@@ -63,7 +66,7 @@ pub(crate) struct Locks {
     held: HashMap<LockKey, Held>,
     queues: HashMap<u64, Queue>,
     /// Locks that were given up, and whose queue is to be told when their node knows.
-    ending: HashMap<u64, Post>,
+    ending: HashMap<u64, (Post, LockKey)>,
     last: u32,
     /// None of them protects anything any more.
     lost: bool,
@@ -82,10 +85,23 @@ impl Locks {
         self.queues.insert(queue, Queue::default());
     }
 
-    fn push(&mut self, post: Post, news: LockNews) {
-        if let Some(queue) = self.queues.get_mut(&post.queue) {
-            queue.events.push_back(LockEvent { cookie: post.cookie, news });
+    /// Something happened to a lock, or to one that was given up.
+    fn push(&mut self, post: Post, key: LockKey, news: LockNews) {
+        let Some(queue) = self.queues.get_mut(&post.queue) else { return };
+        queue.last += 1;
+        queue.events.insert(queue.last, (key, LockEvent { cookie: post.mark.cookie, news }));
+        if let Some(held) = self.held.get_mut(&key) {
+            held.events.push(queue.last);
         }
+    }
+
+    /// The next event of a queue.
+    fn pop(&mut self, queue: u64) -> Option<LockEvent> {
+        let (place, (key, event)) = self.queues.get_mut(&queue)?.events.pop_first()?;
+        if let Some(held) = self.held.get_mut(&key) {
+            held.events.retain(|of_it| *of_it != place);
+        }
+        Some(event)
     }
 
     /// That others wait for a lock, if that was said and not heard.
@@ -115,7 +131,7 @@ impl Core {
         let id = self.ask_limited(Limited::Lock, worker.index(), head, &request.encode())?;
         let key = LockKey { worker: worker.0, number };
         let asked = Some(Asked { id, mode: request.mode, posted });
-        self.locks.held.insert(key, Held { asked, grant: None, wanted: None, post });
+        self.locks.held.insert(key, Held { asked, grant: None, wanted: None, post, events: Vec::new() });
         if posted {
             self.abandon(id);
         }
@@ -127,22 +143,22 @@ impl Core {
         &mut self,
         key: LockKey,
         request: &ConvertRequest,
-        cookie: Option<u64>,
+        mark: Option<Mark>,
         posted: bool,
     ) -> Result<u64, Error> {
         self.verify_locks()?;
         let refuse = |why| Err(Error::NotLocked(why));
         let Some(held) = self.locks.held.get(&key) else { return refuse(Why::Unknown) };
         let Some(grant) = held.grant.filter(|_| held.asked.is_none()) else { return refuse(Why::Busy) };
-        if request.value.is_some() && !(grant.mode.writes() && request.mode.is_within(grant.mode)) {
+        if request.value.is_some() && !grant.mode.writes_to(request.mode) {
             return refuse(Why::NotWriter);
         }
         let head = Head { port: key.number, ..Head::new(Verb::Convert, Use::Locks) };
         let id = self.ask_limited(Limited::Lock, usize::from(key.worker), head, &request.encode())?;
         if let Some(held) = self.locks.held.get_mut(&key) {
             held.asked = Some(Asked { id, mode: request.mode, posted });
-            if let (Some(post), Some(cookie)) = (&mut held.post, cookie) {
-                post.cookie = cookie;
+            if let (Some(post), Some(mark)) = (&mut held.post, mark) {
+                post.mark = mark;
             }
         }
         if posted {
@@ -151,11 +167,9 @@ impl Core {
         Ok(id)
     }
 
-    /// Gives a lock up, whether the program has it or waits for it.
+    /// Gives a lock up, whether the program has it or waits for it. Whoever waits for an answer has it from the node.
     pub(crate) fn unlock(&mut self, key: LockKey, value: Option<[u8; VALUE_LEN]>) -> Result<(), Error> {
-        if let Some(asked) = self.give_up(key, value)?.asked {
-            self.abandon(asked.id);
-        }
+        self.give_up(key, value)?;
         let head = Head { port: key.number, ..Head::new(Verb::Unlock, Use::Locks) };
         self.send(usize::from(key.worker), head, value.as_ref().map_or(&[], <[u8; VALUE_LEN]>::as_slice));
         Ok(())
@@ -168,23 +182,29 @@ impl Core {
         value: Option<[u8; VALUE_LEN]>,
     ) -> Result<(), Error> {
         self.verify_locks()?;
-        let held = self.give_up(key, value)?;
-        if let Some(asked) = held.asked {
-            self.abandon(asked.id);
-        }
+        let post = self.give_up(key, value)?;
         let head = Head { port: key.number, ..Head::new(Verb::Unlock, Use::Locks) };
         let value = value.as_ref().map_or(&[][..], <[u8; VALUE_LEN]>::as_slice);
         let id = self.ask(usize::from(key.worker), head, value);
         self.abandon(id);
-        self.locks.ending.extend(held.post.map(|post| (id, post)));
+        self.locks.ending.extend(post.map(|post| (id, (post, key))));
         Ok(())
     }
 
-    fn give_up(&mut self, key: LockKey, value: Option<[u8; VALUE_LEN]>) -> Result<Held, Error> {
-        match self.locks.held.get(&key) {
-            Some(held) if value.is_some() && !held.may_write() => Err(Error::NotLocked(Why::NotWriter)),
-            _ => self.locks.held.remove(&key).ok_or(Error::NotLocked(Why::Unknown)),
+    /// Forgets a lock with its events; where news of it was posted.
+    fn give_up(&mut self, key: LockKey, value: Option<[u8; VALUE_LEN]>) -> Result<Option<Post>, Error> {
+        let held = match self.locks.held.get(&key) {
+            Some(held) if value.is_some() && !held.may_write() => {
+                return Err(Error::NotLocked(Why::NotWriter));
+            }
+            _ => self.locks.held.remove(&key).ok_or(Error::NotLocked(Why::Unknown))?,
+        };
+        if let Some(queue) = held.post.and_then(|post| self.locks.queues.get_mut(&post.queue)) {
+            for place in held.events {
+                queue.events.remove(&place);
+            }
         }
+        Ok(held.post)
     }
 
     /// Asks that what is asked for a lock be answered soon.
@@ -199,10 +219,10 @@ impl Core {
 
     /// The next event of a queue; that all is lost comes last.
     pub(crate) fn lock_event(&mut self, queue: u64) -> Option<Result<LockEvent, Error>> {
-        let queue = self.locks.queues.get_mut(&queue)?;
-        if let Some(event) = queue.events.pop_front() {
+        if let Some(event) = self.locks.pop(queue) {
             return Some(Ok(event));
         }
+        let queue = self.locks.queues.get_mut(&queue)?;
         queue.told_lost = self.locks.lost;
         self.locks.lost.then_some(Err(Error::LocksLost))
     }
@@ -229,8 +249,8 @@ impl Core {
 
     /// A request is answered: what is known of its lock.
     pub(super) fn lock_answered(&mut self, worker: usize, head: &Head, payload: &[u8]) {
-        if let Some(post) = self.locks.ending.remove(&head.id) {
-            return self.locks.push(post, LockNews::Unlocked);
+        if let Some((post, key)) = self.locks.ending.remove(&head.id) {
+            return self.locks.push(post, key, LockNews::Unlocked);
         }
         let key = LockKey { worker: worker as u8, number: head.port };
         let Some(held) = self.locks.held.get_mut(&key) else { return };
@@ -244,7 +264,7 @@ impl Core {
             self.locks.held.remove(&key);
         }
         if let Some(post) = post {
-            self.locks.push(post, LockNews::Answered(answer));
+            self.locks.push(post, key, LockNews::Answered(answer));
         }
     }
 
@@ -254,22 +274,23 @@ impl Core {
         let Some(mode) = u8::try_from(head.value).ok().and_then(Mode::from_wire) else { return };
         let Some(held) = self.locks.held.get_mut(&key).filter(|held| held.grant.is_some()) else { return };
         held.wanted = Some(mode);
-        if let Some(post) = held.post {
-            self.locks.push(post, LockNews::Wanted(mode));
+        if let Some(post) = held.post.filter(|post| post.mark.wanted) {
+            self.locks.push(post, key, LockNews::Wanted(mode));
         }
     }
 
     /// No lock protects anything any more, and no request will be answered.
     pub(super) fn locks_lost(&mut self) {
         self.locks.lost = true;
-        for post in std::mem::take(&mut self.locks.ending).into_values() {
-            self.locks.push(post, LockNews::Unlocked);
+        for (post, key) in std::mem::take(&mut self.locks.ending).into_values() {
+            self.locks.push(post, key, LockNews::Unlocked);
         }
+        let asked = self.locks.held.iter_mut();
         let asked: Vec<_> =
-            self.locks.held.values_mut().filter_map(|held| Some((held.asked.take()?, held.post))).collect();
-        for (asked, post) in asked {
+            asked.filter_map(|(key, held)| Some((*key, held.asked.take()?, held.post))).collect();
+        for (key, asked, post) in asked {
             match post.filter(|_| asked.posted) {
-                Some(post) => self.locks.push(post, LockNews::Answered(Err(Error::LocksLost))),
+                Some(post) => self.locks.push(post, key, LockNews::Answered(Err(Error::LocksLost))),
                 None => {
                     let none = Finished { status: Status::Stopped, port: 0, value: 0, bytes: Vec::new() };
                     if let Some((_, waiting)) = self.waiting.get_mut(&asked.id) {

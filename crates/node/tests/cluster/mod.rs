@@ -6,14 +6,15 @@ pub(crate) mod program;
 use std::{
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use plexus_base::Waiting;
 use plexus_client::Client;
 use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
-use plexus_locks::Locks;
+use plexus_locks::{Locks, Surveyed};
 use plexus_membership::groups::Groups;
 use plexus_node::{
     Node,
@@ -23,6 +24,9 @@ use plexus_node::{
     layout::ClusterDir,
 };
 use plexus_registry::Registry;
+
+/// How long what happens in these tests may take: far longer than it does.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A cluster that ends when dropped.
 pub(crate) struct Cluster {
@@ -77,7 +81,7 @@ impl Cluster {
             dir: dir.clone(),
         };
         create::create(&config).unwrap();
-        let nodes = std::thread::scope(|scope| {
+        let nodes = thread::scope(|scope| {
             let start = |node: &NodeConfig| {
                 let (config, name) = (config.clone(), node.name.clone());
                 scope.spawn(move || {
@@ -110,6 +114,31 @@ impl Cluster {
         self.nodes[index].as_ref().unwrap().body().locks().clone()
     }
 
+    /// What the first `nodes` nodes know of locks together.
+    fn surveyed(&self, nodes: usize) -> Vec<Surveyed> {
+        (0..nodes).flat_map(|node| self.locks(node).survey(PATIENCE).unwrap().resources).collect()
+    }
+
+    /// Looks at what they know until it is as it should become.
+    #[track_caller]
+    pub(crate) fn wait_until(&self, nodes: usize, what: &str, is: impl Fn(&[Surveyed]) -> bool) {
+        let start = Instant::now();
+        loop {
+            let seen = self.surveyed(nodes);
+            if is(&seen) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "waiting until {what}: {seen:?}");
+            thread::yield_now();
+        }
+    }
+
+    /// Until its master, one of the first `nodes` nodes, has somebody in the queue for `name`.
+    #[track_caller]
+    pub(crate) fn wait_until_waited_for(&self, nodes: usize, name: &str) {
+        self.wait_until(nodes, "somebody waits", |seen| waits_for(seen, name));
+    }
+
     /// The groups of the node in place `index`.
     pub(crate) fn groups(&self, index: usize) -> Groups {
         self.nodes[index].as_ref().unwrap().body().groups().clone()
@@ -137,7 +166,7 @@ impl Cluster {
 
     /// Asserts that programs of both nodes reach each other.
     pub(crate) fn assert_alive(&self) {
-        let limit = Some(Duration::from_secs(60));
+        let limit = Some(PATIENCE);
         let (one, two) = (self.client(0), self.client(1));
         for port in [10, 11] {
             let (here, there) = (one.bind(port).unwrap(), two.bind(port).unwrap());
@@ -146,4 +175,9 @@ impl Cluster {
             assert_eq!((got.from, &got.bytes[..]), (there.address(), &b"alive"[..]));
         }
     }
+}
+
+/// Whether somebody waits for `name`.
+pub(crate) fn waits_for(seen: &[Surveyed], name: &str) -> bool {
+    seen.iter().any(|of| of.name.bytes() == name.as_bytes() && !of.waiting.is_empty())
 }

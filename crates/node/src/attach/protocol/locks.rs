@@ -39,8 +39,8 @@ pub(super) struct Lock {
 impl Lock {
     /// Whether its program may write the value block, as far as it knows.
     fn may_write(&self) -> bool {
-        let usable = self.held.map(|held| self.asked.map_or(held, |(_, asked)| held.common(asked)));
-        usable.is_some_and(Mode::writes)
+        let asked = self.asked.map(|(_, mode)| mode);
+        self.held.is_some_and(|held| held.usable(asked).writes())
     }
 }
 
@@ -98,7 +98,7 @@ impl Core {
         let Some(held) = lock.held.filter(|_| lock.asked.is_none()) else {
             return Err(Violation("a conversion of a lock that it waits for"));
         };
-        if value.is_some() && !(held.writes() && mode.is_within(held)) {
+        if value.is_some() && !held.writes_to(mode) {
             return Err(Violation("a value that it may not write"));
         }
         lock.asked = Some((head.id, mode));
