@@ -46,7 +46,7 @@ pub enum RunError {
         /// The reason.
         source: serde_json::Error,
     },
-    /// What clients were acknowledged and what the blocks hold differ.
+    /// What clients were told and what is found differ: changes lost or made twice, a lock that two had.
     #[error("{0}")]
     Sums(String),
     /// The user wants no more.

@@ -10,11 +10,12 @@ use plexus_node::{body::Body, control::Command, service::NodeService};
 use plexus_observe::Traffic;
 
 use crate::{
+    Member,
     blocks::{self, Host},
     locks, perf,
 };
 
-impl Host for Body {
+impl Member for Body {
     fn me(&self) -> NodeId {
         self.me()
     }
@@ -22,7 +23,9 @@ impl Host for Body {
     fn nodes(&self) -> usize {
         self.config().nodes.len()
     }
+}
 
+impl Host for Body {
     fn cache(&self) -> Cache {
         self.cache().clone()
     }
@@ -37,14 +40,6 @@ impl Host for Body {
 }
 
 impl locks::Host for Body {
-    fn me(&self) -> NodeId {
-        self.me()
-    }
-
-    fn nodes(&self) -> usize {
-        self.config().nodes.len()
-    }
-
     fn locks(&self) -> Locks {
         self.locks().clone()
     }

@@ -13,9 +13,11 @@ pub mod perf;
 mod responses;
 mod stage;
 mod usage;
+mod workload;
 
 pub use everywhere::RunError;
 pub use inside::commands;
 pub use plexus_observe::show as report;
 pub use responses::{ResponseUs, Responses};
 pub use usage::Usage;
+pub use workload::Member;

@@ -1,12 +1,13 @@
-//! Where the clients of a workload in one node stand: warming up, measured, over.
+//! Runs the clients of a workload in one node: all begin at one moment, warm up, are measured, and end.
 
 use std::{
+    io,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU8, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 /// Where all clients of a node stand, set by the thread that started them.
@@ -20,8 +21,68 @@ pub(crate) struct Stage {
 pub(crate) const MEASURING: u8 = 1;
 pub(crate) const OVER: u8 = 2;
 
+/// When the clients of all nodes begin, and for how long they work.
+#[derive(Clone, Copy)]
+pub(crate) struct Times {
+    pub(crate) start: SystemTime,
+    pub(crate) warm_ms: u64,
+    pub(crate) measured_ms: u64,
+}
+
+/// What clients did, and what was counted when measuring began and when it ended.
+pub(crate) struct Measured<D, M> {
+    pub(crate) done: Vec<D>,
+    pub(crate) before: M,
+    pub(crate) after: M,
+}
+
+/// Runs each of the clients in a thread until the stage is over; `moment` counts what is counted, `wanted` says whether to go on.
+///
+/// # Errors
+/// One line for the user.
+pub(crate) fn run<C, D, M>(
+    times: Times,
+    clients: impl IntoIterator<Item = C>,
+    moment: impl Fn() -> io::Result<M>,
+    wanted: &mut dyn FnMut() -> bool,
+) -> Result<Measured<D, M>, String>
+where
+    C: FnOnce(&Stage) -> D + Send,
+    D: Send,
+{
+    let stage = &Stage::default();
+    let (done, moments) = thread::scope(|scope| {
+        let mut threads = Vec::new();
+        let begin = || {
+            // Everybody at once, on all nodes: whoever comes early waits.
+            thread::sleep(times.start.duration_since(SystemTime::now()).unwrap_or_default());
+            for (number, client) in clients.into_iter().enumerate() {
+                let thread = thread::Builder::new().name(format!("client-{number}"));
+                threads.push(thread.spawn_scoped(scope, move || client(stage))?);
+            }
+            rest(Duration::from_millis(times.warm_ms), stage, wanted);
+            let before = moment()?;
+            stage.reach(MEASURING);
+            rest(Duration::from_millis(times.measured_ms), stage, wanted);
+            // While the clients still run: their threads count.
+            Ok((before, moment()?))
+        };
+        let moments: io::Result<(M, M)> = begin();
+        stage.reach(OVER);
+        let done: Vec<_> = threads.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        (done, moments)
+    });
+    if let Some(why) = stage.failure() {
+        return Err(why);
+    }
+    let done = done.into_iter().collect::<Result<Vec<_>, _>>();
+    let done = done.map_err(|_| "a client of the workload has panicked; see the log")?;
+    let (before, after) = moments.map_err(|error| format!("the workload on this node: {error}"))?;
+    Ok(Measured { done, before, after })
+}
+
 impl Stage {
-    pub(crate) fn reach(&self, stage: u8) {
+    fn reach(&self, stage: u8) {
         self.stage.fetch_max(stage, Ordering::Relaxed);
     }
 
@@ -37,7 +98,7 @@ impl Stage {
     }
 
     /// Why a client gave up, if one has.
-    pub(crate) fn failure(&self) -> Option<String> {
+    fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -46,7 +107,7 @@ impl Stage {
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Sleeps for `time`, less if a client fails or nobody waits for the result any more.
-pub(crate) fn rest(time: Duration, stage: &Stage, wanted: &mut dyn FnMut() -> bool) {
+fn rest(time: Duration, stage: &Stage, wanted: &mut dyn FnMut() -> bool) {
     let end = Instant::now() + time;
     loop {
         let left = end.saturating_duration_since(Instant::now());

@@ -54,6 +54,15 @@ fn a_workload_on_temporary_clusters() {
 }
 
 #[test]
+fn as_many_clients_as_there_may_be_find_names_for_their_locks() {
+    let args = ["bench", "locks", "--nodes", "3", "--clients", "256", "--names", "local", "--rail", "shm"];
+    let said = common::run(args).args(["--seconds", "0.05", "--warm-up", "0", "--json"]).said().json();
+    let run = &said["locks"][0];
+    assert_eq!((run["clients"].as_u64(), run["names"].as_str()), (Some(256), Some("local")), "{run}");
+    assert!(run["granted"].as_u64() > Some(0), "{run}");
+}
+
+#[test]
 fn consistent_reads_leave_blocks_where_they_are() {
     let args = [
         "bench",

@@ -1,31 +1,27 @@
 //! The workload inside one node: its clients, and what the node used and counted while they ran.
 
 use std::{
-    io, thread,
-    time::{Duration, Instant, SystemTime},
+    io,
+    time::{Instant, SystemTime},
 };
 
-use plexus_base::{BlockId, NodeId};
+use plexus_base::BlockId;
 use plexus_cache::{Cache, protocol::Counts};
 use plexus_observe::Traffic;
 use serde::{Deserialize, Serialize};
 
 use super::{
     Workload,
-    client::{self, Done, Place},
+    client::{self, Place},
     counted,
 };
 use crate::{
-    Responses, Usage,
-    stage::{MEASURING, OVER, Stage, rest},
+    Member, Responses, Usage,
+    stage::{self, Measured, Stage, Times},
 };
 
 /// What the workload needs of its node.
-pub trait Host: Send + Sync {
-    /// Which node it is.
-    fn me(&self) -> NodeId;
-    /// How many there are.
-    fn nodes(&self) -> usize;
+pub trait Host: Member {
     /// Its cache.
     fn cache(&self) -> Cache;
     /// What its cache counted so far, over all workers.
@@ -141,38 +137,14 @@ pub(super) fn run(
     wanted: &mut dyn FnMut() -> bool,
 ) -> Result<NodeResult, String> {
     let (cache, clients, me) = (host.cache(), workload.clients as usize, host.me().index());
-    let stage = Stage::default();
-    let (done, moments) = thread::scope(|scope| {
-        let mut threads = Vec::new();
-        let mut begin = || {
-            // Everybody at once, on all nodes: whoever comes early waits.
-            thread::sleep(start.duration_since(SystemTime::now()).unwrap_or_default());
-            for client in 0..clients {
-                let place = Place { slot: me * clients + client, of: clients * host.nodes() };
-                let (cache, stage) = (&cache, &stage);
-                let thread = thread::Builder::new().name(format!("client-{client}"));
-                threads
-                    .push(thread.spawn_scoped(scope, move || client::work(cache, workload, place, stage))?);
-            }
-            rest(Duration::from_millis(workload.warm_ms), &stage, wanted);
-            let before = Moment::now(host)?;
-            stage.reach(MEASURING);
-            rest(Duration::from_millis(workload.measured_ms), &stage, wanted);
-            // While the clients still run: their threads count.
-            Ok((before, Moment::now(host)?))
-        };
-        let moments: io::Result<(Moment, Moment)> = begin();
-        stage.reach(OVER);
-        let done: Vec<Done> = threads.into_iter().filter_map(|thread| thread.join().ok()).collect();
-        (done, moments)
-    });
-    if let Some(why) = stage.failure() {
-        return Err(why);
-    }
-    if done.len() < clients {
-        return Err("a client of the workload has panicked; see the log".into());
-    }
-    let (before, after) = moments.map_err(|error| format!("the workload on this node: {error}"))?;
+    let work = |client| {
+        let (cache, place) = (&cache, Place { slot: me * clients + client, of: clients * host.nodes() });
+        move |stage: &Stage| client::work(cache, workload, place, stage)
+    };
+    let Workload { warm_ms, measured_ms, .. } = *workload;
+    let times = Times { start, warm_ms, measured_ms };
+    let Measured { done, before, after } =
+        stage::run(times, (0..clients).map(work), || Moment::now(host), wanted)?;
     let mut responses = Responses::new();
     done.iter().for_each(|done| responses.merge(&done.waits));
     Ok(NodeResult {

@@ -5,9 +5,7 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 use super::counted;
-
-/// Most clients on a node: each is a thread.
-pub(super) const MAX_CLIENTS: u32 = 256;
+use crate::workload::{check_clients, check_times, name, named};
 
 /// Most blocks that a workload may choose among: every client remembers a number for each.
 pub(super) const MAX_HOT: u64 = 1 << 20;
@@ -30,16 +28,14 @@ impl Order {
 
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::ALL.iter().find(|(order, _)| order == self).map_or("", |(_, name)| name);
-        f.write_str(name)
+        f.write_str(name(&Self::ALL, self))
     }
 }
 
 impl FromStr for Order {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.iter().find(|(_, name)| *name == text);
-        found.map(|(order, _)| *order).ok_or_else(|| format!("unknown order `{text}`: use random or round"))
+        named(&Self::ALL, "order", text)
     }
 }
 
@@ -86,18 +82,14 @@ impl Workload {
     /// # Errors
     /// One line with what to change.
     pub fn check(&self, nodes: usize, user_bytes: usize, blocks: u64) -> Result<(), String> {
-        if !(1..=MAX_CLIENTS).contains(&self.clients) {
-            return Err(format!("{} clients on each node: use 1 to {MAX_CLIENTS}", self.clients));
-        }
+        check_clients(self.clients)?;
+        check_times(self.warm_ms, self.measured_ms)?;
         if self.writes_percent > 100 {
             return Err(format!("{} % writes: use 0 to 100", self.writes_percent));
         }
         let most = blocks.min(MAX_HOT);
         if !(1..=most).contains(&self.hot) {
             return Err(format!("{} hot blocks: use 1 to {most}", self.hot));
-        }
-        if !(50..=3_600_000).contains(&self.measured_ms) || self.warm_ms > 60_000 {
-            return Err("measure for 0.05 to 3600 seconds, after a warm-up of at most 60".into());
         }
         let (slots, room) = (self.clients as usize * nodes, counted::slots(user_bytes));
         if slots > room {
@@ -129,13 +121,5 @@ mod tests {
             let why = bad.check(3, user, 4096).unwrap_err();
             assert!(why.contains(part), "{why}");
         }
-    }
-
-    #[test]
-    fn orders_have_names() {
-        for order in [Order::Random, Order::Round] {
-            assert_eq!(order.to_string().parse(), Ok(order));
-        }
-        assert!("up".parse::<Order>().is_err());
     }
 }

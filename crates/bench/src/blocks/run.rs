@@ -5,13 +5,11 @@ use std::{sync::atomic::AtomicBool, time::Duration};
 use plexus_disks::{HEADER, TRAILER};
 use plexus_node::{config::Config, control::Control};
 
-use super::{
-    NodeResult, Report, Workload,
-    command::{Run, Sum},
-    node::Sums,
-    report::Setting,
+use super::{NodeResult, Report, Workload, command::Sum, node::Sums, report::Setting};
+use crate::{
+    everywhere::{Call, PATIENCE, RunError, everywhere, parse, to_json},
+    workload::Run,
 };
-use crate::everywhere::{Call, PATIENCE, RunError, everywhere, parse, to_json};
 
 /// Runs `workload` on all nodes of a running cluster; `rail` is how the report calls what joins them. Ends early when
 /// `interrupted` is set.

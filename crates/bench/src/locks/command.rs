@@ -3,40 +3,27 @@
 //! `bench.locks` runs the clients. `bench.hold` takes so many locks, says `{"held", "ms"}`, and holds them for as long as the connection stands.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use plexus_locks::{Ask, Lock, LockError, Waiting, protocol::Mode};
 use plexus_node::control::Command;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    Workload,
+    Workload, names,
     node::{self, Host},
 };
-
-/// The start may be this far ahead at most.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+use crate::workload::{Run, Running, answer, arguments};
 
 /// Locks asked for at once, between two looks whether anybody still wants them.
 const LOCKS_AT_ONCE: usize = 1024;
 
 /// How often it is looked whether the connection stands.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// The arguments of `bench.locks`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Run {
-    pub(super) workload: Workload,
-    /// When to begin, in milliseconds of Unix time, so that all nodes begin together.
-    pub(super) start_unix_ms: u64,
-}
 
 /// The arguments of `bench.hold`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -54,26 +41,13 @@ pub(super) struct Holds {
 /// The commands.
 #[must_use]
 pub fn commands(host: &Arc<dyn Host>) -> [Arc<dyn Command>; 2] {
-    let run = RunLocks { host: host.clone(), running: AtomicBool::new(false) };
+    let run = RunLocks { host: host.clone(), running: Running::default() };
     [Arc::new(run), Arc::new(HoldLocks(host.clone()))]
-}
-
-fn arguments<T: DeserializeOwned>(args: Value) -> Result<T, String> {
-    serde_json::from_value(args).map_err(|error| format!("not what this command takes: {error}"))
 }
 
 struct RunLocks {
     host: Arc<dyn Host>,
-    running: AtomicBool,
-}
-
-/// Says that the workload runs no more, however it ended.
-struct Running<'a>(&'a AtomicBool);
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
+    running: Running,
 }
 
 impl Command for RunLocks {
@@ -82,18 +56,11 @@ impl Command for RunLocks {
     }
 
     fn run(&self, args: Value, progress: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
-        let Run { workload, start_unix_ms } = arguments(args)?;
+        let Run::<Workload> { workload, start_unix_ms } = arguments(args)?;
         workload.check(self.host.nodes())?;
-        let start = SystemTime::UNIX_EPOCH + Duration::from_millis(start_unix_ms);
-        if start.duration_since(SystemTime::now()).is_ok_and(|ahead| ahead > LONGEST_WAIT) {
-            return Err("the start is more than a minute ahead: do the clocks of the nodes agree?".into());
-        }
-        if self.running.swap(true, Ordering::AcqRel) {
-            return Err("a workload runs on this node already: wait for its end".into());
-        }
-        let _running = Running(&self.running);
-        let result = node::run(&*self.host, &workload, start, &mut || progress(Value::Null))?;
-        serde_json::to_value(result).map_err(|error| error.to_string())
+        answer(self.running.run(start_unix_ms, |start| {
+            node::run(&*self.host, &workload, start, &mut || progress(Value::Null))
+        })?)
     }
 }
 
@@ -109,7 +76,7 @@ impl Command for HoldLocks {
         let session = self.0.locks().session();
         let start = Instant::now();
         let mut held: Vec<Lock> = Vec::new();
-        let mut names = node::spread(self.0.me(), locks);
+        let mut names = names::spread(self.0.me(), locks);
         loop {
             let ask = |name| Ok(session.ask(Ask { name: name?, mode: Mode::EX, patience: None }));
             let asked = names.by_ref().take(LOCKS_AT_ONCE).map(ask).collect::<Result<Vec<_>, String>>()?;
@@ -127,7 +94,7 @@ impl Command for HoldLocks {
             }
         }
         let holds = Holds { held: held.len() as u64, ms: start.elapsed().as_millis() as u64 };
-        let mut is_there = progress(serde_json::to_value(holds).map_err(|error| error.to_string())?);
+        let mut is_there = progress(answer(holds)?);
         while is_there {
             thread::sleep(LOOK_EVERY);
             is_there = progress(Value::Null);
@@ -144,5 +111,69 @@ fn granted(mut waiting: Waiting, wanted: &mut dyn FnMut() -> bool) -> Option<Res
             Err(still) if wanted() => waiting = still,
             Err(_) => return None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, mpsc};
+
+    use plexus_base::{NodeId, WorkerId};
+    use plexus_interconnect::{Net, Signal};
+    use plexus_locks::{LockService, LockTask, Locks, Port, State};
+
+    use super::*;
+    use crate::Member;
+
+    /// Workers that never come to what they are asked for.
+    #[derive(Default)]
+    struct Deaf(Mutex<Vec<LockTask>>);
+
+    impl Port for Deaf {
+        fn submit(&self, _: WorkerId, task: LockTask) {
+            self.0.lock().unwrap().push(task);
+        }
+
+        fn offer(&self, worker: WorkerId, task: LockTask) {
+            self.submit(worker, task);
+        }
+
+        fn visit(&self, _: WorkerId, _: &mut dyn FnMut(&mut LockService, &mut Net)) -> bool {
+            false
+        }
+
+        fn push(&self, worker: WorkerId, task: LockTask) {
+            self.submit(worker, task);
+        }
+
+        fn wait(&self, _: WorkerId, _: &Signal) {}
+    }
+
+    struct Alone(Locks);
+
+    impl Member for Alone {
+        fn me(&self) -> NodeId {
+            NodeId(0)
+        }
+
+        fn nodes(&self) -> usize {
+            1
+        }
+    }
+
+    impl Host for Alone {
+        fn locks(&self) -> Locks {
+            self.0.clone()
+        }
+    }
+
+    #[test]
+    fn who_waits_for_locks_to_hold_can_be_interrupted() {
+        let locks = Locks::new(Arc::new(Deaf::default()), 1, Arc::new(State::default()));
+        let hold = HoldLocks(Arc::new(Alone(locks)));
+        let (tell, told) = mpsc::channel();
+        // Not joined: where it cannot be interrupted, it waits for ever.
+        thread::spawn(move || tell.send(hold.run(json!({ "locks": 2 }), &mut |_| false)));
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(Ok(json!({}))));
     }
 }

@@ -9,27 +9,13 @@ use std::{
     time::Duration,
 };
 
-use plexus_node::{
-    config::Config,
-    control::{Control, ControlError},
-};
+use plexus_node::{config::Config, control::Control};
 
 use super::command::{Hold, Holds};
-use crate::everywhere::to_json;
+use crate::everywhere::{RunError, to_json};
 
 /// How often a wait looks whether it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// Why locks are not held.
-#[derive(Debug, thiserror::Error)]
-pub enum HoldError {
-    /// A node.
-    #[error(transparent)]
-    Node(#[from] ControlError),
-    /// The user wants no more.
-    #[error("interrupted")]
-    Interrupted,
-}
 
 /// Has the nodes take `locks` locks, about as many each; says by `held` when all have theirs (how many, and in how many milliseconds), and by
 /// `ended` when a node's are gone. Comes back when `interrupted` is set, or when no node is left.
@@ -42,7 +28,7 @@ pub fn hold(
     interrupted: &AtomicBool,
     held: &mut dyn FnMut(u64, u64),
     ended: &mut dyn FnMut(&str),
-) -> Result<(), HoldError> {
+) -> Result<(), RunError> {
     let nodes = config.nodes.len();
     let (tell, told) = mpsc::channel();
     for (index, node) in config.nodes.iter().enumerate() {
@@ -76,5 +62,5 @@ pub fn hold(
             Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
         }
     }
-    Err(HoldError::Interrupted)
+    Err(RunError::Interrupted)
 }

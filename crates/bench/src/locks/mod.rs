@@ -13,7 +13,7 @@ mod parameters;
 mod report;
 mod run;
 
-pub use hold::{HoldError, hold};
+pub use hold::hold;
 pub use node::{Host, NodeResult};
 pub use parameters::{Names, Workload};
 pub use report::Report;

@@ -16,8 +16,11 @@ use super::Names;
 /// How long the workers may take to say what they master.
 const SURVEY_WITHIN: Duration = Duration::from_secs(10);
 
+/// Candidates at a time. Those of all nodes are known to each master at once, so this is well below what a survey tells.
+const BATCH: usize = 1_000;
+
 /// The name that all clients of all nodes want.
-pub(super) const SHARED: &[u8] = b"bench/shared";
+const SHARED: &str = "bench/shared";
 
 /// `count` names of this kind for the clients of node `me`, of `nodes`; no other node's clients use them.
 ///
@@ -30,12 +33,16 @@ pub(super) fn find(
     count: usize,
 ) -> Result<Vec<Name>, String> {
     if names == Names::Shared {
-        return Name::new(SHARED).map(|name| vec![name; count]).map_err(|error| error.to_string());
+        return Ok(vec![name(SHARED)?; count]);
     }
     let mut found = Vec::with_capacity(count);
-    // Each node masters about its share of every batch; three will do with hardly any chance to need a fourth.
+    // Each node masters about its share of every batch.
+    let batch = BATCH.min(count * nodes);
     for number in 0.. {
-        let candidates = candidates(me, number, count * nodes)?;
+        if found.len() >= count {
+            break;
+        }
+        let candidates = candidates(me, number, batch)?;
         let session = locks.session();
         let known = |name: &Name| session.lock(Ask { name: name.clone(), mode: Mode::NL, patience: None });
         let held: Vec<_> =
@@ -48,15 +55,20 @@ pub(super) fn find(
         let here: BTreeSet<Name> = survey.resources.into_iter().map(|resource| resource.name).collect();
         let wanted = |name: &Name| here.contains(name) == (names == Names::Local);
         found.extend(candidates.into_iter().filter(wanted));
-        if found.len() >= count {
-            break;
-        }
     }
     found.truncate(count);
     Ok(found)
 }
 
 fn candidates(me: NodeId, batch: usize, count: usize) -> Result<Vec<Name>, String> {
-    let name = |number| Name::new(format!("bench/{}/{batch}/{number}", me.0).as_bytes());
-    (0..count).map(name).collect::<Result<_, _>>().map_err(|error| error.to_string())
+    (0..count).map(|number| name(format!("bench/{}/{batch}/{number}", me.0))).collect()
+}
+
+/// `count` names that no other node uses, spread over all masters.
+pub(super) fn spread(me: NodeId, count: u64) -> impl Iterator<Item = Result<Name, String>> {
+    (0..count).map(move |number| name(format!("bench/hold/{}/{number}", me.0)))
+}
+
+fn name(text: impl AsRef<[u8]>) -> Result<Name, String> {
+    Name::new(text.as_ref()).map_err(|error| error.to_string())
 }

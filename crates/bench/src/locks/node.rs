@@ -1,33 +1,21 @@
 //! The workload inside one node: its clients, and what the node used while they ran.
 
-use std::{
-    io, thread,
-    time::{Duration, Instant, SystemTime},
-};
+use std::time::{Instant, SystemTime};
 
-use plexus_base::NodeId;
-use plexus_locks::{Locks, protocol::Name};
+use plexus_locks::Locks;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Workload,
-    client::{self, Done},
-    names,
-};
+use super::{Workload, client, names};
 use crate::{
-    Responses, Usage,
-    stage::{MEASURING, OVER, Stage, rest},
+    Member, Responses, Usage,
+    stage::{self, Measured, Stage, Times},
 };
 
 /// Names that a client takes in turn.
 const NAMES_PER_CLIENT: usize = 16;
 
 /// What the workload needs of its node.
-pub trait Host: Send + Sync {
-    /// Which node it is.
-    fn me(&self) -> NodeId;
-    /// How many there are.
-    fn nodes(&self) -> usize;
+pub trait Host: Member {
     /// Its lock manager.
     fn locks(&self) -> Locks;
 }
@@ -62,37 +50,15 @@ pub(super) fn run(
     let locks = host.locks();
     let clients = if host.me().index() < workload.active { workload.clients as usize } else { 0 };
     let names = names::find(&locks, (host.me(), host.nodes()), workload.names, clients * NAMES_PER_CLIENT)?;
-    let stage = Stage::default();
-    let (done, moments) = thread::scope(|scope| {
-        let mut threads = Vec::new();
-        let mut begin = || {
-            // Everybody at once, on all nodes: whoever comes early waits.
-            thread::sleep(start.duration_since(SystemTime::now()).unwrap_or_default());
-            for (client, names) in names.chunks(NAMES_PER_CLIENT).enumerate() {
-                let (locks, stage, kind) = (&locks, &stage, workload.names);
-                let work = move || client::work(locks, kind, names, stage);
-                let thread = thread::Builder::new().name(format!("client-{client}"));
-                threads.push(thread.spawn_scoped(scope, work)?);
-            }
-            rest(Duration::from_millis(workload.warm_ms), &stage, wanted);
-            let before = (Usage::now()?, Instant::now());
-            stage.reach(MEASURING);
-            rest(Duration::from_millis(workload.measured_ms), &stage, wanted);
-            // While the clients still run: their threads count.
-            Ok((before, (Usage::now()?, Instant::now())))
-        };
-        let moments: io::Result<_> = begin();
-        stage.reach(OVER);
-        let done: Vec<Done> = threads.into_iter().filter_map(|thread| thread.join().ok()).collect();
-        (done, moments)
-    });
-    if let Some(why) = stage.failure() {
-        return Err(why);
-    }
-    if done.len() < clients {
-        return Err("a client of the workload has panicked; see the log".into());
-    }
-    let (before, after) = moments.map_err(|error| format!("the workload on this node: {error}"))?;
+    let work = |names| {
+        let (locks, kind) = (&locks, workload.names);
+        move |stage: &Stage| client::work(locks, kind, names, stage)
+    };
+    let Workload { warm_ms, measured_ms, .. } = *workload;
+    let times = Times { start, warm_ms, measured_ms };
+    let moment = || Ok((Usage::now()?, Instant::now()));
+    let Measured { done, before, after } =
+        stage::run(times, names.chunks(NAMES_PER_CLIENT).map(work), moment, wanted)?;
     let mut responses = Responses::new();
     done.iter().for_each(|done| responses.merge(&done.responses));
     let counted = done.iter().filter_map(|done| done.counted);
@@ -103,12 +69,5 @@ pub(super) fn run(
         usage: after.0.since(&before.0),
         all: done.iter().map(|done| done.all).sum(),
         counted: counted.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1))),
-    })
-}
-
-/// Names that nobody else uses, spread over all masters: `count` of them for this node.
-pub(super) fn spread(me: NodeId, count: u64) -> impl Iterator<Item = Result<Name, String>> {
-    (0..count).map(move |number| {
-        Name::new(format!("bench/hold/{}/{number}", me.0).as_bytes()).map_err(|error| error.to_string())
     })
 }

@@ -4,8 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// Most clients on a node: each is a thread.
-const MAX_CLIENTS: u32 = 256;
+use crate::workload::{check_clients, check_times, name, named};
 
 /// Which locks the clients take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -27,18 +26,14 @@ impl Names {
 
 impl fmt::Display for Names {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::ALL.iter().find(|(names, _)| names == self).map_or("", |(_, name)| name);
-        f.write_str(name)
+        f.write_str(name(&Self::ALL, self))
     }
 }
 
 impl FromStr for Names {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.iter().find(|(_, name)| *name == text);
-        found
-            .map(|(names, _)| *names)
-            .ok_or_else(|| format!("unknown names `{text}`: use local, remote or shared"))
+        named(&Self::ALL, "names", text)
     }
 }
 
@@ -70,17 +65,13 @@ impl Workload {
     /// # Errors
     /// One line with what to change.
     pub fn check(&self, nodes: usize) -> Result<(), String> {
-        if !(1..=MAX_CLIENTS).contains(&self.clients) {
-            return Err(format!("{} clients on each node: use 1 to {MAX_CLIENTS}", self.clients));
-        }
+        check_clients(self.clients)?;
+        check_times(self.warm_ms, self.measured_ms)?;
         if !(1..=nodes).contains(&self.active) {
             return Err(format!("clients on {} nodes of {nodes}: use 1 to {nodes}", self.active));
         }
         if self.names == Names::Remote && nodes < 2 {
             return Err("names that another node masters take two nodes or more".into());
-        }
-        if !(50..=3_600_000).contains(&self.measured_ms) || self.warm_ms > 60_000 {
-            return Err("measure for 0.05 to 3600 seconds, after a warm-up of at most 60".into());
         }
         Ok(())
     }
@@ -103,13 +94,5 @@ mod tests {
             let why = bad.check(1).unwrap_err();
             assert!(why.contains(part), "{why}");
         }
-    }
-
-    #[test]
-    fn names_have_names() {
-        for names in [Names::Local, Names::Remote, Names::Shared] {
-            assert_eq!(names.to_string().parse(), Ok(names));
-        }
-        assert!("far".parse::<Names>().is_err());
     }
 }

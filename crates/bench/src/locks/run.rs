@@ -4,8 +4,11 @@ use std::{sync::atomic::AtomicBool, time::Duration};
 
 use plexus_node::config::Config;
 
-use super::{NodeResult, Report, Workload, command, report::Setting};
-use crate::everywhere::{Call, RunError, everywhere, to_json};
+use super::{NodeResult, Report, Workload, report::Setting};
+use crate::{
+    everywhere::{Call, RunError, everywhere, to_json},
+    workload::Run,
+};
 
 /// Runs `workload` on all nodes of a running cluster; `rail` is how the report calls what joins them. Ends early when
 /// `interrupted` is set.
@@ -21,7 +24,7 @@ pub fn run(
     workload.check(config.nodes.len()).map_err(RunError::Workload)?;
     let call = Call {
         command: "bench.locks",
-        args: &|start_unix_ms| to_json(&command::Run { workload: workload.clone(), start_unix_ms }),
+        args: &|start_unix_ms| to_json(&Run { workload: workload.clone(), start_unix_ms }),
         time: Duration::from_millis(workload.warm_ms + workload.measured_ms),
     };
     let results: Vec<NodeResult> = everywhere(config, &call, interrupted)?;

@@ -6,54 +6,29 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use plexus_base::Waiting;
 use plexus_bench::{
     blocks::{self, Order, Report, Workload},
     report::chart::{self, Chart, Series},
 };
-use plexus_node::TemporaryCluster;
+use plexus_node::config::Config;
 
+use super::place::{Needs, Place};
 use crate::{
-    commands::{
-        cluster::load,
-        interrupt::interrupted,
-        measured::{self, Wanted},
-    },
+    commands::{interrupt::interrupted, measured},
     output,
 };
 
 /// The block workload.
 #[derive(clap::Args)]
 pub(crate) struct Blocks {
-    /// A running cluster [default: a temporary one for each rail].
-    dir: Option<PathBuf>,
-    /// Nodes of the temporary cluster.
-    #[arg(long, default_value_t = 3, conflicts_with = "dir")]
-    nodes: usize,
-    /// Workers of each node of the temporary cluster.
-    #[arg(long, default_value_t = 1, conflicts_with = "dir")]
-    workers: u8,
+    #[command(flatten)]
+    place: Place,
     /// Length of a block in KiB: 4, 8 or 16.
     #[arg(long, default_value_t = 16, value_name = "KIB", conflicts_with = "dir")]
     block_size: u32,
-    /// What joins the nodes; several are measured one after the other.
-    #[arg(
-        long,
-        default_value = "shm,tcp",
-        value_delimiter = ',',
-        value_name = "RAIL,...",
-        conflicts_with = "dir"
-    )]
-    rail: Vec<String>,
-    /// How threads wait: polling, event or adaptive.
-    #[arg(long, default_value_t = Waiting::Adaptive, conflicts_with = "dir")]
-    waiting: Waiting,
     /// Memory of each node's cache in MiB.
     #[arg(long, default_value_t = 32, value_name = "MIB", conflicts_with = "dir")]
     cache_mib: u32,
-    /// Give each node a core of its own.
-    #[arg(long, conflicts_with = "dir")]
-    pin: bool,
     /// Clients on each node; several numbers are measured one after the other.
     #[arg(long, default_value = "1,2,4,8", value_delimiter = ',', value_name = "N,...")]
     clients: Vec<u32>,
@@ -93,31 +68,8 @@ pub(crate) fn run(args: &Blocks) -> anyhow::Result<()> {
         measured::prepare(path)?;
     }
     let mut reports = Vec::new();
-    match &args.dir {
-        Some(dir) => {
-            let config = load(dir)?;
-            let rail = measured::rails_in_use(&config)?;
-            sweep(args, &config, &rail, &interrupted, &mut reports)?;
-        }
-        None => {
-            for rail in &args.rail {
-                let wanted = Wanted {
-                    rail,
-                    nodes: args.nodes,
-                    workers: args.workers,
-                    waiting: args.waiting,
-                    block_kib: args.block_size,
-                    cache_mib: args.cache_mib,
-                    hot: args.hot,
-                    pin: args.pin,
-                };
-                let cluster = TemporaryCluster::start(&wanted.parameters()?, &mut |_, _| {})?;
-                sweep(args, cluster.config(), rail, &interrupted, &mut reports)
-                    .map_err(measured::explained)?;
-                measured::take_down(cluster)?;
-            }
-        }
-    }
+    let needs = Needs { nodes: 3, block_kib: args.block_size, cache_mib: args.cache_mib, hot: args.hot };
+    args.place.each(&needs, &mut |config, rail| sweep(args, config, rail, &interrupted, &mut reports))?;
     if let Some(path) = &args.svg {
         write_chart(path, &reports)?;
     }
@@ -149,7 +101,7 @@ impl Blocks {
 /// Every number of clients, on one cluster.
 fn sweep(
     args: &Blocks,
-    config: &plexus_node::config::Config,
+    config: &Config,
     rail: &str,
     interrupted: &AtomicBool,
     reports: &mut Vec<Report>,

@@ -1,49 +1,25 @@
 //! `plexus bench locks`.
 
-use std::{path::PathBuf, sync::atomic::AtomicBool};
+use std::sync::atomic::AtomicBool;
 
-use plexus_base::Waiting;
 use plexus_bench::locks::{self, Names, Report, Workload};
-use plexus_node::{TemporaryCluster, config::Config};
+use plexus_node::config::Config;
 
+use super::place::{Needs, Place};
 use crate::{
-    commands::{
-        cluster::load,
-        interrupt::interrupted,
-        measured::{self, Wanted},
-    },
+    commands::{cluster::load, interrupt::interrupted, measured},
     output,
 };
 
-/// Caches are not used: as little as there can be.
-const CACHE_MIB: u32 = 32;
+/// Caches are not used: the smallest that eight workers may have, of the shortest blocks.
+const CACHE_MIB: u32 = 2;
+const BLOCK_KIB: u32 = 4;
 
 /// The lock workload.
 #[derive(clap::Args)]
 pub(crate) struct Locks {
-    /// A running cluster [default: a temporary one for each rail].
-    dir: Option<PathBuf>,
-    /// Nodes of the temporary cluster.
-    #[arg(long, default_value_t = 2, conflicts_with = "dir")]
-    nodes: usize,
-    /// Workers of each node of the temporary cluster.
-    #[arg(long, default_value_t = 1, conflicts_with = "dir")]
-    workers: u8,
-    /// What joins the nodes; several are measured one after the other.
-    #[arg(
-        long,
-        default_value = "shm,tcp",
-        value_delimiter = ',',
-        value_name = "RAIL,...",
-        conflicts_with = "dir"
-    )]
-    rail: Vec<String>,
-    /// How threads wait: polling, event or adaptive.
-    #[arg(long, default_value_t = Waiting::Adaptive, conflicts_with = "dir")]
-    waiting: Waiting,
-    /// Give each node a core of its own.
-    #[arg(long, conflicts_with = "dir")]
-    pin: bool,
+    #[command(flatten)]
+    place: Place,
     /// Clients on each node that has any; several numbers are measured one after the other.
     #[arg(long, default_value = "1", value_delimiter = ',', value_name = "N,...")]
     clients: Vec<u32>,
@@ -71,34 +47,11 @@ pub(crate) struct Locks {
 pub(crate) fn run(args: &Locks) -> anyhow::Result<()> {
     let interrupted = interrupted()?;
     let mut reports = Vec::new();
-    match &args.dir {
-        Some(dir) => {
-            let config = load(dir)?;
-            if let Some(count) = args.hold {
-                return hold(args, &config, count, &interrupted);
-            }
-            let rail = measured::rails_in_use(&config)?;
-            sweep(args, &config, &rail, &interrupted, &mut reports)?;
-        }
-        None => {
-            for rail in &args.rail {
-                let wanted = Wanted {
-                    rail,
-                    nodes: args.nodes,
-                    workers: args.workers,
-                    waiting: args.waiting,
-                    block_kib: 16,
-                    cache_mib: CACHE_MIB,
-                    hot: 0,
-                    pin: args.pin,
-                };
-                let cluster = TemporaryCluster::start(&wanted.parameters()?, &mut |_, _| {})?;
-                sweep(args, cluster.config(), rail, &interrupted, &mut reports)
-                    .map_err(measured::explained)?;
-                measured::take_down(cluster)?;
-            }
-        }
+    if let (Some(count), Some(dir)) = (args.hold, &args.place.dir) {
+        return hold(args, &load(dir)?, count, &interrupted);
     }
+    let needs = Needs { nodes: 2, block_kib: BLOCK_KIB, cache_mib: CACHE_MIB, hot: 0 };
+    args.place.each(&needs, &mut |config, rail| sweep(args, config, rail, &interrupted, &mut reports))?;
     if args.json {
         return output::json(&serde_json::json!({ "locks": reports }));
     }

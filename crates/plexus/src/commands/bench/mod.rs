@@ -2,6 +2,7 @@
 
 mod blocks;
 mod locks;
+mod place;
 
 pub(crate) use blocks::write_chart;
 

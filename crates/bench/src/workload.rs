@@ -1,0 +1,134 @@
+//! What workloads have in common: limits of what can be asked for, names of choices, and how a node begins with all others.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, SystemTime},
+};
+
+use plexus_base::NodeId;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+/// Most clients on a node: each is a thread.
+pub(crate) const MAX_CLIENTS: u32 = 256;
+
+/// The start may be this far ahead at most.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// The node that a workload runs in.
+pub trait Member: Send + Sync {
+    /// Which node it is.
+    fn me(&self) -> NodeId;
+    /// How many there are.
+    fn nodes(&self) -> usize;
+}
+
+/// Refuses numbers of clients that no node can have.
+pub(crate) fn check_clients(clients: u32) -> Result<(), String> {
+    match clients {
+        1..=MAX_CLIENTS => Ok(()),
+        _ => Err(format!("{clients} clients on each node: use 1 to {MAX_CLIENTS}")),
+    }
+}
+
+/// Refuses times that measure nothing, or keep a node too long.
+pub(crate) fn check_times(warm_ms: u64, measured_ms: u64) -> Result<(), String> {
+    match (warm_ms, measured_ms) {
+        (..=60_000, 50..=3_600_000) => Ok(()),
+        _ => Err("measure for 0.05 to 3600 seconds, after a warm-up of at most 60".into()),
+    }
+}
+
+/// The name of a choice.
+pub(crate) fn name<T: PartialEq>(choices: &[(T, &'static str)], of: &T) -> &'static str {
+    choices.iter().find(|(choice, _)| choice == of).map_or("", |(_, name)| name)
+}
+
+/// The choice of this name; `what` is how people call what is chosen.
+pub(crate) fn named<T: Copy>(choices: &[(T, &'static str)], what: &str, wanted: &str) -> Result<T, String> {
+    let found = choices.iter().find(|(_, name)| *name == wanted);
+    found.map(|(choice, _)| *choice).ok_or_else(|| {
+        let names: Vec<_> = choices.iter().map(|(_, name)| *name).collect();
+        let (last, others) = names.split_last().unwrap_or((&"nothing", &[]));
+        format!("unknown {what} `{wanted}`: use {} or {last}", others.join(", "))
+    })
+}
+
+/// The arguments of a command that runs a workload.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Run<W> {
+    pub(crate) workload: W,
+    /// When to begin, in milliseconds of Unix time, so that all nodes begin together.
+    pub(crate) start_unix_ms: u64,
+}
+
+/// Arguments, as JSON has them.
+pub(crate) fn arguments<T: DeserializeOwned>(args: Value) -> Result<T, String> {
+    serde_json::from_value(args).map_err(|error| format!("not what this command takes: {error}"))
+}
+
+/// An answer, as JSON has it.
+pub(crate) fn answer(value: impl Serialize) -> Result<Value, String> {
+    serde_json::to_value(value).map_err(|error| error.to_string())
+}
+
+/// Whether a workload of one kind runs on a node: one at a time does.
+#[derive(Default)]
+pub(crate) struct Running(AtomicBool);
+
+impl Running {
+    /// Runs one that begins then, unless another runs.
+    pub(crate) fn run<R>(
+        &self,
+        start_unix_ms: u64,
+        run: impl FnOnce(SystemTime) -> Result<R, String>,
+    ) -> Result<R, String> {
+        let start = SystemTime::UNIX_EPOCH + Duration::from_millis(start_unix_ms);
+        if start.duration_since(SystemTime::now()).is_ok_and(|ahead| ahead > LONGEST_WAIT) {
+            return Err("the start is more than a minute ahead: do the clocks of the nodes agree?".into());
+        }
+        if self.0.swap(true, Ordering::AcqRel) {
+            return Err("a workload runs on this node already: wait for its end".into());
+        }
+        let _ends = Ends(&self.0);
+        run(start)
+    }
+}
+
+/// Says that the workload runs no more, however it ended.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_have_names_and_others_are_refused_with_them() {
+        let choices = [(1, "one"), (2, "two"), (3, "three")];
+        for (choice, text) in choices {
+            assert_eq!((name(&choices, &choice), named(&choices, "number", text)), (text, Ok(choice)));
+        }
+        let refused = named(&choices, "number", "four").unwrap_err();
+        assert_eq!(refused, "unknown number `four`: use one, two or three");
+    }
+
+    #[test]
+    fn one_workload_runs_at_a_time_and_none_in_an_hour() {
+        let running = Running::default();
+        let inner = running.run(0, |_| {
+            let refused: Result<(), String> = running.run(0, |_| Ok(()));
+            assert!(refused.unwrap_err().contains("runs on this node already"));
+            Err::<(), _>("its own".to_owned())
+        });
+        assert_eq!((inner, running.run(0, |_| Ok(7))), (Err("its own".into()), Ok(7)));
+        let soon = SystemTime::now() + Duration::from_secs(3600);
+        let soon = soon.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as u64;
+        assert!(running.run(soon, |_| Ok(())).unwrap_err().contains("a minute ahead"));
+    }
+}
