@@ -286,8 +286,8 @@ impl LockService {
     }
 
     /// What programs are to be told.
-    pub fn take_news(&mut self) -> Vec<ProgramNews> {
-        std::mem::take(&mut self.news)
+    pub fn take_news(&mut self) -> impl Iterator<Item = ProgramNews> {
+        self.news.drain(..)
     }
 
     /// Whether programs are to be told something.

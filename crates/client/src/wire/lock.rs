@@ -17,6 +17,8 @@
 //!
 //! The token of a grant is the value of the answer's head; of an answer with [`Status::NotLocked`](super::Status::NotLocked) it is the reason.
 
+use std::ops::Deref;
+
 use plexus_base::locks::{MAX_NAME, Mode, VALUE_LEN, Validity, Value};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -52,6 +54,34 @@ struct GrantWire {
     value: [u8; VALUE_LEN],
 }
 
+/// Longest request.
+const MOST: usize = size_of::<RequestWire>() + MAX_NAME;
+
+/// A request, as it is sent.
+pub struct Encoded {
+    bytes: [u8; MOST],
+    len: usize,
+}
+
+impl Encoded {
+    /// What follows is no longer than a name.
+    fn of(wire: &RequestWire, rest: &[u8]) -> Self {
+        let (start, len) = (size_of::<RequestWire>(), size_of::<RequestWire>() + rest.len());
+        let mut bytes = [0; MOST];
+        bytes[..start].copy_from_slice(wire.as_bytes());
+        bytes[start..len].copy_from_slice(rest);
+        Self { bytes, len }
+    }
+}
+
+impl Deref for Encoded {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
 /// What follows the head of [`Verb::Lock`](super::Verb::Lock).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockRequest<'a> {
@@ -81,9 +111,9 @@ pub struct ConvertRequest {
 }
 
 impl<'a> LockRequest<'a> {
-    /// The bytes.
+    /// The bytes. The name is as long as names may be.
     #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Encoded {
         let wire = RequestWire {
             mode: self.mode as u8,
             flags: if self.notify { NOTIFY } else { 0 },
@@ -92,7 +122,7 @@ impl<'a> LockRequest<'a> {
             born: self.born.into(),
             patience_ns: self.patience_ns.into(),
         };
-        [wire.as_bytes(), self.name].concat()
+        Encoded::of(&wire, self.name)
     }
 
     /// Reads them.
@@ -116,14 +146,14 @@ impl<'a> LockRequest<'a> {
 impl ConvertRequest {
     /// The bytes.
     #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Encoded {
         let wire = RequestWire {
             mode: self.mode as u8,
             flags: if self.value.is_some() { VALUE } else { 0 },
             patience_ns: self.patience_ns.into(),
             ..RequestWire::default()
         };
-        [wire.as_bytes(), self.value.as_ref().map_or(&[], <[u8; VALUE_LEN]>::as_slice)].concat()
+        Encoded::of(&wire, self.value.as_ref().map_or(&[], <[u8; VALUE_LEN]>::as_slice))
     }
 
     /// Reads them.
@@ -182,10 +212,10 @@ fn mode(byte: u8) -> Result<Mode, &'static str> {
 /// Any bytes are one of these, encoded to them, or an error.
 pub(super) fn any(bytes: &[u8]) {
     if let Ok(request) = LockRequest::decode(bytes) {
-        assert_eq!(request.encode(), bytes);
+        assert_eq!(&*request.encode(), bytes);
     }
     if let Ok(request) = ConvertRequest::decode(bytes) {
-        assert_eq!(request.encode(), bytes);
+        assert_eq!(&*request.encode(), bytes);
     }
     if let Ok((mode, value)) = decode_grant(bytes) {
         assert_eq!(encode_grant(mode, &value), bytes);
@@ -203,10 +233,10 @@ mod tests {
             let request = LockRequest { mode: Mode::PW, notify, session, born, patience_ns, name };
             assert_eq!(LockRequest::decode(&request.encode()), Ok(request));
         }
-        let long =
-            LockRequest { mode: Mode::PW, notify, session, born, patience_ns, name: &[1; MAX_NAME + 1] };
-        assert!(LockRequest::decode(&long.encode()).is_err());
-        assert!(LockRequest::decode(&LockRequest { name: b"", ..long }.encode()).is_err());
+        let name = &[1; MAX_NAME];
+        let longest = LockRequest { mode: Mode::PW, notify, session, born, patience_ns, name };
+        assert!(LockRequest::decode(&[&longest.encode(), &b"n"[..]].concat()).is_err());
+        assert!(LockRequest::decode(&LockRequest { name: b"", ..longest }.encode()).is_err());
         for value in [None, Some([9; VALUE_LEN])] {
             let request = ConvertRequest { mode: Mode::CR, patience_ns: 0, value };
             assert_eq!(ConvertRequest::decode(&request.encode()), Ok(request));
@@ -227,6 +257,6 @@ mod tests {
         };
         let convert = ConvertRequest { mode: Mode::CR, patience_ns: 9, value: Some([1; VALUE_LEN]) };
         let grant = encode_grant(Mode::NL, &Value::default()).to_vec();
-        plexus_sim::hostile(&[request.encode(), convert.encode(), grant], any);
+        plexus_sim::hostile(&[request.encode().to_vec(), convert.encode().to_vec(), grant], any);
     }
 }

@@ -56,7 +56,7 @@ counts! {
     waiting_rebuilt,
     /// Value blocks that may not be the last any more.
     values_lost,
-    /// Value blocks handed over by the master before.
+    /// Value blocks of rebuilt resources that are still the last, as the master before or a holder says.
     values_kept,
     /// Messages of an older view from a member to a master that has stayed: used.
     late,

@@ -82,7 +82,8 @@ fn of_a_member_that_is_not_there_only_so_much_is_asked() {
         assert_eq!(ask(service, net, OTHER), swamped);
         service.program(net, Event::Lock(Want { lock: LockId(crate::OF_PROGRAMS), ..want(0, OTHER) }));
         let refused = Err(LockError::Refused(Why::Swamped));
-        assert_eq!(service.take_news(), [ProgramNews::Answer(LockId(crate::OF_PROGRAMS), refused)]);
+        let told: Vec<_> = service.take_news().collect();
+        assert_eq!(told, [ProgramNews::Answer(LockId(crate::OF_PROGRAMS), refused)]);
         assert_eq!(ask(service, net, ME), None, "waits for the view to open, not for the other");
         // What was asked can be given up, and the other is asked again once it has been told.
         service.unlock(net, LockId(1), None);

@@ -254,9 +254,8 @@ impl Programs {
 
     /// What programs want of the lock manager, and what it says to them; how much that was.
     fn lock(&mut self, net: &mut Net, locks: &mut LockService) -> usize {
-        let wishes = std::mem::take(&mut self.outside.wishes);
-        let mut done = wishes.len();
-        for wish in wishes {
+        let mut done = self.outside.wishes.len();
+        for wish in self.outside.wishes.drain(..) {
             locks.program(net, wish);
         }
         for news in locks.take_news() {

@@ -188,8 +188,10 @@ fn anything(random: &mut Random) -> (Head, Vec<u8>) {
         let value = (pick(8) == 0).then_some([7; VALUE_LEN]);
         let name = [b'a' + pick(3) as u8];
         let payload = match verb {
-            Verb::Lock => LockRequest { mode, notify, session, born, patience_ns, name: &name }.encode(),
-            Verb::Convert => ConvertRequest { mode, patience_ns, value }.encode(),
+            Verb::Lock => {
+                LockRequest { mode, notify, session, born, patience_ns, name: &name }.encode().to_vec()
+            }
+            Verb::Convert => ConvertRequest { mode, patience_ns, value }.encode().to_vec(),
             _ => value.map(Vec::from).unwrap_or_default(),
         };
         return (head, payload);
