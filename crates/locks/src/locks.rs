@@ -15,7 +15,7 @@ use std::{
 };
 
 pub use plexus_base::locks::Grant;
-use plexus_base::{Nanos, WorkerId, clock};
+use plexus_base::{WorkerId, clock};
 use plexus_interconnect::{Net, Signal};
 
 use crate::{
@@ -337,14 +337,8 @@ fn nanos_since_1970() -> u64 {
 }
 
 fn patience_of(patience: Option<Duration>) -> Patience {
-    match patience {
-        None => Patience::Forever,
-        Some(Duration::ZERO) => Patience::Try,
-        Some(limit) => {
-            let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-            Patience::Until(Nanos(clock::now().0.saturating_add(limit)))
-        }
-    }
+    let nanos = |limit: Duration| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+    Patience::of(patience.map(nanos), clock::now)
 }
 
 /// Where a lock is known.

@@ -119,7 +119,7 @@ impl Held {
     #[must_use]
     pub fn usable(&self) -> Option<Mode> {
         let mode = self.hold.as_ref()?.mode;
-        Some(self.pending.as_ref().map_or(mode, |pending| mode.common(pending.mode)))
+        Some(mode.usable(self.pending.as_ref().map(|pending| pending.mode)))
     }
 
     /// The request that is not answered yet: its number and the mode it wants.
@@ -244,7 +244,7 @@ impl Home {
         let refused = match self.locks.get(&lock).map(|held| &**held) {
             None => Some(Why::Unknown),
             Some(Held { hold: Some(hold), pending: None, .. }) => {
-                let writes = hold.mode.writes() && mode.is_within(hold.mode);
+                let writes = hold.mode.writes_to(mode);
                 match hold.seq {
                     u32::MAX => Some(Why::WornOut),
                     _ => (value.is_some() && !writes).then_some(Why::NotWriter),

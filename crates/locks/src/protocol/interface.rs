@@ -42,6 +42,18 @@ pub enum Patience {
     Forever,
 }
 
+impl Patience {
+    /// That of who waits so many nanoseconds from `now` on, or as long as it takes. Only who waits for a time is to be told what time it is.
+    #[must_use]
+    pub fn of(limit_ns: Option<u64>, now: impl FnOnce() -> Nanos) -> Self {
+        match limit_ns {
+            None => Self::Forever,
+            Some(0) => Self::Try,
+            Some(limit) => Self::Until(Nanos(now().0.saturating_add(limit))),
+        }
+    }
+}
+
 /// A request for a lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Want {

@@ -30,7 +30,7 @@ use std::{
     sync::{Arc, atomic::AtomicUsize},
 };
 
-use plexus_base::{Nanos, NodeId, clock};
+use plexus_base::{NodeId, clock};
 use plexus_client::wire::{ClientId, Head, Letters, Pipe, Use, limits, lock::FOREVER};
 use plexus_fabric::{Lost, MAX_WORDWISE, Put, Rail, Window, WindowId};
 use plexus_interconnect::{Channel, Listening, Message, Net};
@@ -167,11 +167,7 @@ impl World for Acting<'_> {
     }
 
     fn patience(&self, patience_ns: u64) -> Patience {
-        match patience_ns {
-            0 => Patience::Try,
-            FOREVER => Patience::Forever,
-            limit => Patience::Until(Nanos(clock::now().0.saturating_add(limit))),
-        }
+        Patience::of((patience_ns != FOREVER).then_some(patience_ns), clock::now)
     }
 }
 
