@@ -320,7 +320,7 @@ int plexus_lock_wait(const plexus_lockspace *place, uint32_t mode, plexus_lksb *
 /* Gives a lock up, or with PLEXUS_LKF_CANCEL what is asked for it. At the end of an unlock plexus_dispatch calls what the lock was
  * last asked for with, with this argument. A cancelled request ends as it would, or with PLEXUS_E_CANCELLED. With
  * PLEXUS_LKF_FORCEUNLOCK a posted request has no end but that of the unlock, and a call of plexus_lock_wait ends with
- * PLEXUS_E_CANCELLED; what that waits with stays its own, so the unlock then takes another status block. */
+ * PLEXUS_E_CANCELLED, or as it would if it ended just before; its status block is its own, so the unlock then takes another. */
 int plexus_unlock(const plexus_lockspace *place, uint32_t lkid, uint32_t flags, plexus_lksb *lksb, void *argument);
 
 /* Gives a lock up; nothing is called. */
