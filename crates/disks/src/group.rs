@@ -20,12 +20,14 @@ use std::{
     },
 };
 
-use plexus_base::BlockId;
+use plexus_base::{
+    BlockId,
+    aligned::{ALIGN, Buffer, is_aligned},
+};
 use rustix::fs::{FallocateFlags, OFlags};
 
 use crate::{
     DiskError, Shape,
-    aligned::{ALIGN, Buffer, is_aligned},
     label::{COPIES, LABEL, Label},
 };
 

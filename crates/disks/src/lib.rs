@@ -4,14 +4,12 @@
 //! [`Pool`] joins the two on threads of its own, so that nobody waits for a disk and nothing
 //! unverified is read. Who may write which block when is the global cache's business, not this crate's.
 
-mod aligned;
 mod error;
 mod group;
 mod io;
 mod label;
 mod page;
 
-pub use aligned::{ALIGN, Buffer};
 pub use error::DiskError;
 pub use group::{DATA_START, Group, Guard, UNIT};
 pub use io::{Completion, FrameMemory, Job, Op, Pool};
@@ -21,3 +19,4 @@ pub use label::{BlockSize, GroupId, Shape};
 #[doc(hidden)]
 pub use page::page_any;
 pub use page::{HEADER, Page, PageError, PageType, TRAILER, Version, Writer};
+pub use plexus_base::aligned::{ALIGN, Buffer};

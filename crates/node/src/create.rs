@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use plexus_base::durable::rewrite;
 use plexus_disks::{DiskError, Group};
 use plexus_membership::{
     protocol::FileId,
@@ -18,7 +19,6 @@ use plexus_membership::{
 
 use crate::{
     config::{ClusterId, Config, ConfigError, NodeConfig, Voting},
-    durable,
     keys::{self, KeyError},
     layout::ClusterDir,
 };
@@ -108,12 +108,20 @@ fn make_voting_file(config: &Config, id: FileId, path: &Path) -> Result<(), Crea
     Ok(plexus_membership::voting::create(path, name, &config.first_view())?)
 }
 
-/// Replaces the text of a configuration, durably.
+/// Replaces the text of a configuration, durably; who may read and change the file stays the same.
 ///
 /// # Errors
 /// The system's; the old text is still there.
 pub fn replace_config(dir: &ClusterDir, text: &str) -> io::Result<()> {
-    durable::write(&dir.config(), text.as_bytes())
+    rewrite(&dir.config(), text.as_bytes())
+}
+
+/// Takes back what [`voting_file`] made, before anybody was asked to vote there.
+///
+/// # Errors
+/// The system's.
+pub fn discard_voting_file(path: &Path) -> Result<(), CreateError> {
+    Ok(plexus_membership::voting::discard(path)?)
 }
 
 /// Makes the cluster that `config` describes, in `config.dir`.

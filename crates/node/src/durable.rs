@@ -7,7 +7,10 @@ use std::{
     path::Path,
 };
 
-use plexus_base::Incarnation;
+use plexus_base::{
+    Incarnation,
+    durable::{replace, sync_name},
+};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Serialize, de::DeserializeOwned};
 use tempfile::NamedTempFile;
@@ -21,21 +24,7 @@ use crate::{settle::Settled, state::Record};
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     let mut text = serde_json::to_string(value)?;
     text.push('\n');
-    write(path, text.as_bytes())
-}
-
-/// Replaces `path` by a file of these bytes that only its owner may read; durable when this returns.
-///
-/// # Errors
-/// The system's; the old file is still there.
-pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    let temporary = path.with_extension("tmp");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
-    File::open(directory)?.sync_all()
+    replace(path, text.as_bytes())
 }
 
 /// Makes `path`, which is not there yet, as a file of these bytes that only its owner may read; durable when this returns.
@@ -48,7 +37,7 @@ pub(crate) fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
     file.persist_noclobber(path)?;
-    File::open(directory)?.sync_all()
+    sync_name(path)
 }
 
 /// What [`write_json`] left at `path`, or `None` when nothing ever was.

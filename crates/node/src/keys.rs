@@ -13,6 +13,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use plexus_base::{durable::rename, hex};
 use plexus_interconnect::mesh::{KEY, Key, KeySource};
 
 use crate::{durable, layout::ClusterDir};
@@ -96,8 +97,7 @@ pub fn retire(dir: &ClusterDir) -> Result<PathBuf, KeyError> {
         Err(KeyError::Missing(..)) => return Err(KeyError::OnlyOne(next)),
         Err(error) => return Err(error),
     }
-    let moved = std::fs::rename(&next, &key).and_then(|()| File::open(dir.keys())?.sync_all());
-    moved.map_err(|source| KeyError::Io { path: next, source })?;
+    rename(&next, &key).map_err(|source| KeyError::Io { path: next, source })?;
     Ok(key)
 }
 
@@ -105,7 +105,7 @@ fn make(path: PathBuf, if_there: &'static str) -> Result<PathBuf, KeyError> {
     let refused = |source| KeyError::Io { path: path.clone(), source };
     let mut key = [0; KEY];
     getrandom::fill(&mut key).map_err(|error| refused(io::Error::other(error)))?;
-    let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits = hex::digits(&key);
     let text = format!(
         "# A key of a Plexus cluster: who has it can join and read everything. Copy it to the cluster's machines only.\n{digits}\n"
     );
@@ -147,16 +147,8 @@ pub fn file(path: &Path) -> Result<Key, KeyError> {
 
 fn parse(text: &str) -> Option<Key> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let digits = lines.next().filter(|_| lines.next().is_none())?.as_bytes();
-    if digits.len() != 2 * KEY {
-        return None;
-    }
-    let mut key = [0; KEY];
-    for (byte, pair) in key.iter_mut().zip(digits.chunks_exact(2)) {
-        let digit = |at: usize| char::from(pair[at]).to_digit(16);
-        *byte = (digit(0)? << 4 | digit(1)?) as u8;
-    }
-    Some(Key::new(key))
+    let bytes = hex::bytes(lines.next().filter(|_| lines.next().is_none())?)?;
+    bytes.try_into().ok().map(Key::new)
 }
 
 /// Reads any bytes as a file with a key, as a fuzz target would; whether it is one.

@@ -14,7 +14,7 @@ use std::{
     time::Instant,
 };
 
-use plexus_base::{Incarnation, NodeId};
+use plexus_base::{Incarnation, NodeId, hex};
 use plexus_fabric::{
     Bell, Event, Lane, PeerBell, PeerWindow, Rail, RailKind, ShmRail, WindowSpan,
     shm::{MAX_DESCRIPTORS, PeerProcess, PeerWatch, RxRings, ShmParts, TxRings, receive_packet, send_packet},
@@ -48,7 +48,7 @@ const _: () = assert!(WINDOWS + PER_WORKER * plexus_base::MAX_WORKERS <= MAX_DES
 const HANDSHAKES: usize = 64;
 
 fn name(config: &Config, node: NodeId) -> rustix::io::Result<SocketAddrUnix> {
-    let cluster: String = config.cluster.iter().map(|byte| format!("{byte:02x}")).collect();
+    let cluster = hex::digits(&config.cluster);
     SocketAddrUnix::new_abstract_name(format!("plexus/{cluster}/{}", node.0).as_bytes())
 }
 

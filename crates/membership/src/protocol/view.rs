@@ -1,6 +1,8 @@
 //! A view of the cluster: its members, each with the life in which it is one, and the voting files that decide the next view.
 
-use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId, NodeSet};
+use std::{fmt, str::FromStr};
+
+use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId, NodeSet, hex};
 
 /// Most voting files of a cluster: one on a disk of each node.
 pub const MAX_FILES: usize = MAX_NODES;
@@ -8,6 +10,25 @@ pub const MAX_FILES: usize = MAX_NODES;
 /// Names a voting file; random, made with it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileId(pub u64);
+
+/// A text that is no name of a voting file.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0:?} names no voting file: that is 16 hexadecimal digits")]
+pub struct NoFileId(String);
+
+impl fmt::Display for FileId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for FileId {
+    type Err = NoFileId;
+
+    fn from_str(text: &str) -> Result<Self, NoFileId> {
+        hex::number(text, 16).map(|number| Self(number as u64)).ok_or_else(|| NoFileId(text.into()))
+    }
+}
 
 /// A voting file of a view.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

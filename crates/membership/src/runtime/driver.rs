@@ -30,7 +30,7 @@ use super::{
     watchdog::{Ending, Watchdog},
 };
 use crate::{
-    protocol::{Action, Event, FileId, Member, Refused, Report, View, Wish},
+    protocol::{Action, Event, Member, Refused, Report, View, Wish},
     voting::{
         Done,
         format::{self, ClusterId},
@@ -224,7 +224,7 @@ impl Driver {
             Action::Fence(node, life) => self.fence(node, life),
             Action::SetAside(file) => {
                 let what = "is an older copy of itself: it is set aside, and taken in again in a later view";
-                self.tell_guest(News::Warning(format!("voting file {} {what}", id(file))));
+                self.tell_guest(News::Warning(format!("voting file {file} {what}")));
                 self.fates.set_aside(file);
             }
             Action::Remembered(generation) => {
@@ -393,9 +393,4 @@ impl Driver {
 /// Who asked may have gone; else there is room for the answer.
 fn tell<T>(whom: &SyncSender<T>, what: T) {
     let _ = whom.send(what);
-}
-
-/// A file as it is named to people.
-pub(super) fn id(file: FileId) -> String {
-    format!("{:016x}", file.0)
 }

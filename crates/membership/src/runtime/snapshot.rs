@@ -6,7 +6,7 @@ use plexus_base::NodeId;
 
 use super::{
     Status, clock,
-    driver::{Driver, id},
+    driver::Driver,
     history::ms,
     status::{FileStatus, MemberStatus, Quorum},
 };
@@ -24,7 +24,7 @@ impl Driver {
             let (fate, of_view) = (self.fates.of(file), decided.file(file));
             let answered = fate.and_then(|fate| fate.answered);
             FileStatus {
-                id: id(file),
+                id: file.to_string(),
                 votes: of_view.is_some(),
                 host: of_view.or(fate.map(|fate| &fate.file)).and_then(|file| file.host).map(|host| host.0),
                 path: self.files.path(file).map(|path| path.display().to_string()),

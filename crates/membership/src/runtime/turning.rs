@@ -7,7 +7,7 @@ use plexus_base::{Incarnation, Nanos, NodeId};
 use super::{
     clock,
     courier::News,
-    driver::{Driver, id},
+    driver::Driver,
     files::Owner,
     post::{Way, datagram::Kind},
     served::Ask,
@@ -48,7 +48,7 @@ impl Driver {
 
     fn failed(&mut self, file: FileId, why: String) {
         if self.fates.failed(file, &why) {
-            self.tell_guest(News::Warning(format!("voting file {} does not answer: {why}", id(file))));
+            self.tell_guest(News::Warning(format!("voting file {file} does not answer: {why}")));
         }
         self.events.push_back(Event::Finished { file, result: Err(Failed) });
     }
@@ -56,7 +56,7 @@ impl Driver {
     fn finished(&mut self, file: FileId, contents: Box<Contents>) {
         let now = clock::now();
         if self.fates.finished(file, now) {
-            self.tell_guest(News::Note(format!("voting file {} answers", id(file))));
+            self.tell_guest(News::Note(format!("voting file {file} answers")));
         }
         let epoch = self.member.decided().epoch;
         let reports = contents.places.iter().filter_map(|place| place.heartbeat.good());

@@ -13,12 +13,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use plexus_base::{aligned::Buffer, durable};
 use rustix::fs::{Advice, OFlags};
 
-use super::{
-    aligned::Blocks,
-    format::{BLOCK, BLOCKS, BlockError, FILE, FileName, Header},
-};
+use super::format::{BLOCK, BlockError, FILE, FileName, Header};
 use crate::protocol::View;
 
 /// Why a voting file could not be made, written or read.
@@ -60,8 +58,7 @@ impl FileError {
 /// # Errors
 /// Something stands there already, or the system's; what was made is removed then.
 pub fn create(path: &Path, name: FileName, first: &View) -> Result<(), FileError> {
-    let is_device = std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
-    if is_device {
+    if is_device(path) {
         let device = OpenOptions::new().read(true).write(true).open(path);
         let device = device.map_err(FileError::io("open", path))?;
         let mut found = vec![0; FILE];
@@ -73,13 +70,41 @@ pub fn create(path: &Path, name: FileName, first: &View) -> Result<(), FileError
     }
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let file = file.map_err(FileError::io("create", path))?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let made = fill(&file, name, first).and_then(|()| File::open(directory)?.sync_all());
+    let made = fill(&file, name, first).and_then(|()| durable::sync_name(path));
     made.map_err(|source| {
         // It is of no use to anybody.
         let _ = std::fs::remove_file(path);
         FileError::io("write", path)(source)
     })
+}
+
+/// Takes back what [`create`] made at `path`, before anybody was asked to vote there: a file goes, a device is empty again.
+///
+/// # Errors
+/// The system's.
+pub fn discard(path: &Path) -> Result<(), FileError> {
+    if !is_device(path) {
+        let removed = std::fs::remove_file(path).and_then(|()| durable::sync_name(path));
+        return removed.map_err(FileError::io("remove", path));
+    }
+    let device = OpenOptions::new().write(true).open(path).map_err(FileError::io("open", path))?;
+    // All else is zero still.
+    let emptied = device.write_all_at(&[0; BLOCK], 0).and_then(|()| device.sync_all());
+    emptied.map_err(FileError::io("write", path))
+}
+
+/// Whether the voting file `name` is at `path`, as this host sees it.
+///
+/// # Errors
+/// It is not, or the system's.
+pub fn look(path: &Path, name: FileName) -> Result<(), FileError> {
+    let mut disk = Disk::open(path)?;
+    let found = Header::decode(name, &disk.turn([])?[..BLOCK]);
+    found.map(drop).map_err(|source| FileError::Block { path: path.into(), source })
+}
+
+fn is_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
 }
 
 /// The header comes last: a file that was not wholly made is none.
@@ -97,8 +122,8 @@ pub(super) struct Disk {
     file: File,
     identity: (u64, u64),
     is_direct: bool,
-    block: Blocks,
-    whole: Blocks,
+    block: Buffer,
+    whole: Buffer,
 }
 
 impl Disk {
@@ -108,7 +133,7 @@ impl Disk {
         };
         // Some file systems refuse the flag, some only the first read.
         let direct = open(OFlags::DIRECT).ok().filter(|file| {
-            let read = file.read_at(&mut Blocks::zeroed(1), 0);
+            let read = file.read_at(&mut Buffer::zeroed(BLOCK), 0);
             !read.is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput)
         });
         let is_direct = direct.is_some();
@@ -117,7 +142,7 @@ impl Disk {
             None => open(OFlags::empty()).map_err(FileError::io("open", path))?,
         };
         let meta = file.metadata().map_err(FileError::io("look at", path))?;
-        let (block, whole) = (Blocks::zeroed(1), Blocks::zeroed(BLOCKS));
+        let (block, whole) = (Buffer::zeroed(BLOCK), Buffer::zeroed(FILE));
         Ok(Self { path: path.into(), file, identity: identity(&meta), is_direct, block, whole })
     }
 

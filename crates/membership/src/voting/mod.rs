@@ -2,12 +2,11 @@
 //!
 //! [`format`](mod@format) says what stands in them, [`create`] makes one. Turns at them are taken on a thread for each.
 
-mod aligned;
 mod desk;
 mod file;
 pub mod format;
 pub(crate) mod packed;
 
-pub use file::{FileError, create};
+pub use file::{FileError, create, discard, look};
 
 pub(crate) use desk::{Desk, Done, Found, Job};

@@ -1,6 +1,6 @@
 //! Whether the values of a configuration make a cluster. Each complaint is one line: what, and what to do.
 
-use plexus_base::{MAX_NODES, MAX_WORKERS};
+use plexus_base::{MAX_NODES, MAX_WORKERS, hex};
 use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
 use plexus_interconnect::mesh::MAX_SLOTS;
@@ -85,9 +85,7 @@ fn check_name(whose: &str, name: &str) -> Result<(), String> {
 }
 
 fn parse_id(text: &str) -> Result<ClusterId, String> {
-    let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let id = digits.then(|| u128::from_str_radix(text, 16).ok()).flatten();
-    id.map(ClusterId).ok_or_else(|| {
+    hex::number(text, 32).map(ClusterId).ok_or_else(|| {
         format!("id = {text:?} is not 32 hexadecimal digits; restore the line that `plexus init` wrote")
     })
 }

@@ -88,8 +88,8 @@ pub enum BlockError {
     #[error("it belongs to cluster {0}; correct the path of the voting file")]
     Cluster(ClusterId),
     /// Another file's.
-    #[error("it belongs to voting file {0:016x}; correct the path of the voting file")]
-    File(u64),
+    #[error("it belongs to voting file {0}; correct the path of the voting file")]
+    File(FileId),
     /// Another place's.
     #[error("the block belongs elsewhere in the file")]
     Misplaced,
@@ -159,7 +159,7 @@ pub(super) fn open(at: Place, bytes: &[u8]) -> Result<Option<(u64, &[u8])>, Bloc
         return Err(BlockError::Cluster(ClusterId(prefix.cluster.get())));
     }
     if prefix.file.get() != at.name.file.0 {
-        return Err(BlockError::File(prefix.file.get()));
+        return Err(BlockError::File(FileId(prefix.file.get())));
     }
     if prefix.kind != at.kind as u8 || prefix.node != at.node.0 {
         return Err(BlockError::Misplaced);

@@ -39,6 +39,7 @@ impl DerefMut for Buffer {
 }
 
 /// Whether direct I/O takes this memory as it is.
-pub(crate) fn is_aligned(bytes: &[u8]) -> bool {
+#[must_use]
+pub fn is_aligned(bytes: &[u8]) -> bool {
     bytes.as_ptr().addr().is_multiple_of(ALIGN) && bytes.len().is_multiple_of(ALIGN)
 }
