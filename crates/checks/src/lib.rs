@@ -47,6 +47,7 @@ use locks::Locks;
 use membership::Membership;
 use paths::Paths;
 use properties::{ends, lost, sums};
+use registry::replicas::World as Replicas;
 
 /// A run in which every property held.
 #[derive(Clone, Debug)]
@@ -80,7 +81,7 @@ pub fn run(seed: u64, scenario: Scenario) -> Result<Outcome, Failure> {
         return Ok(Outcome { digest, events, operations: done, rails_lost: 0, counts: Vec::new() });
     }
     if scenario.name == scenario::REPLICAS {
-        let registry::Outcome { digest, events, done, .. } = run_replicas(seed)?;
+        let registry::replicas::Outcome { digest, events, done, .. } = run_replicas(seed)?;
         return Ok(Outcome { digest, events, operations: done, rails_lost: 0, counts: Vec::new() });
     }
     if scenario.name == scenario::LOCKS {
@@ -137,8 +138,8 @@ pub fn run_registry(seed: u64) -> Result<registry::Outcome, Failure> {
 ///
 /// # Errors
 /// A property does not hold, or an assertion of the protocol failed.
-pub fn run_replicas(seed: u64) -> Result<registry::Outcome, Failure> {
-    guarded(scenario::REPLICAS, seed, &mut (), |()| 0, |()| registry::replicas::run(seed, None))
+pub fn run_replicas(seed: u64) -> Result<registry::replicas::Outcome, Failure> {
+    guarded(scenario::REPLICAS, seed, &mut Replicas::new(seed, None), Replicas::now, Replicas::drive)
 }
 
 /// Takes one seed through [`scenario::LOCKS`].

@@ -13,6 +13,7 @@ pub mod link;
 mod links;
 pub mod mesh;
 mod message;
+mod outbox;
 mod report;
 mod service;
 mod signal;
@@ -30,6 +31,7 @@ pub use link::{LinkCounters, LinkInfo, MAX_MESSAGE, Settings as LinkSettings};
 #[doc(hidden)]
 pub use message::header_any;
 pub use message::{KINDS, Kind, Message};
+pub use outbox::Outbox;
 pub use report::{RailReport, RailState, Reason};
 pub use service::{CallError, Net, NoLink, Service};
 pub use signal::Signal;

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use plexus_base::{Incarnation, NodeId};
+use plexus_base::{Incarnation, NodeId, hex};
 use plexus_membership::runtime::Membership;
 use plexus_registry::{
     Files, Port, Registry, RegistryService, Settings,
@@ -56,7 +56,7 @@ impl Bytes {
     pub fn of(bytes: &[u8]) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) => Self::Text(text.into()),
-            Err(_) => Self::Hex(bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+            Err(_) => Self::Hex(hex::digits(bytes)),
         }
     }
 
@@ -67,14 +67,7 @@ impl Bytes {
     pub fn bytes(&self) -> Result<Vec<u8>, String> {
         match self {
             Self::Text(text) => Ok(text.clone().into_bytes()),
-            Self::Hex(digits) => {
-                let pairs = digits.as_bytes().chunks(2);
-                let byte = |pair: &[u8]| {
-                    let is_byte = pair.len() == 2 && pair.iter().all(u8::is_ascii_hexdigit);
-                    u8::from_str_radix(std::str::from_utf8(pair).ok().filter(|_| is_byte)?, 16).ok()
-                };
-                pairs.map(byte).collect::<Option<_>>().ok_or_else(|| "not hexadecimal digits".into())
-            }
+            Self::Hex(digits) => hex::bytes(digits).ok_or_else(|| "not hexadecimal digits".into()),
         }
     }
 }
@@ -122,7 +115,7 @@ pub struct Status {
     pub trouble: Vec<String>,
 }
 
-/// Makes the registry of a node, in the one view in which all nodes are. Its epochs are the runs of the cluster.
+/// Makes the registry of a node, which is handed its views later.
 ///
 /// # Errors
 /// One line for the user.
@@ -234,7 +227,13 @@ struct EditArgs {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PrefixArgs {
+struct ListArgs {
+    prefix: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WatchArgs {
     prefix: String,
     #[serde(default)]
     from: Option<u64>,
@@ -272,7 +271,7 @@ fn get(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, Strin
 }
 
 fn list(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
-    let PrefixArgs { prefix, .. } = args(asked)?;
+    let ListArgs { prefix } = args(asked)?;
     let contents = does.look(progress)?;
     let (mut entries, mut bytes) = (Vec::new(), 0);
     for (key, entry) in contents.under(&prefix) {
@@ -310,7 +309,7 @@ fn delete(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, St
 
 fn watch(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let _place = does.places.take()?;
-    let PrefixArgs { prefix, from } = args(asked)?;
+    let WatchArgs { prefix, from } = args(asked)?;
     let from = match from {
         Some(from) => from,
         None => does.look(progress)?.generation(),

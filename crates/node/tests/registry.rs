@@ -8,7 +8,7 @@ use cluster::Cluster;
 use plexus_fabric::RailKind;
 use plexus_registry::{
     Registry, RegistryError,
-    protocol::{Change, Edit, Key, News, Refused, VALUE_MAX, What},
+    protocol::{Change, Command, Edit, Key, News, Refused, VALUE_MAX, What},
 };
 
 /// How long what happens in these tests may take: far longer than it does.
@@ -18,8 +18,20 @@ fn key(text: &str) -> Key {
     Key::new(text).unwrap()
 }
 
+/// The answer to a command.
+fn done(registry: &Registry, command: Command) -> Result<u64, RegistryError> {
+    registry.ask(command).wait(PATIENCE).expect("an answer")
+}
+
+fn change(registry: &Registry, change: Change) -> Result<u64, RegistryError> {
+    done(registry, Command::Change(change))
+}
+
+/// What a key has, as new as all that was answered before.
 fn value(registry: &Registry, key: &str) -> Option<(u64, Vec<u8>)> {
-    registry.get(key).unwrap().map(|entry| (entry.version, entry.value.to_vec()))
+    done(registry, Command::Look).unwrap();
+    let contents = registry.contents().unwrap();
+    contents.entry(key).map(|entry| (entry.version, entry.value.to_vec()))
 }
 
 #[test]
@@ -28,12 +40,12 @@ fn what_one_node_is_answered_all_others_read_from_then_on() {
         let cluster = Cluster::start(3, 2, rail);
         for number in 0..30u8 {
             let (from, to) = (usize::from(number) % 3, usize::from(number / 3) % 3);
-            let version = cluster.registry(from).set(key("a"), &[number]).unwrap();
+            let version = change(&cluster.registry(from), Change::set(key("a"), &[number])).unwrap();
             assert_eq!(value(&cluster.registry(to), "a"), Some((version, vec![number])));
         }
-        let refused = cluster.registry(2).compare_and_set(key("a"), 0, b"").unwrap_err();
+        let refused = change(&cluster.registry(2), Change::compare_and_set(key("a"), 0, b"")).unwrap_err();
         assert!(matches!(refused, RegistryError::Refused(Refused::Version { expected: 0, .. })), "{refused}");
-        cluster.registry(1).change(Change::delete(key("a"))).unwrap();
+        change(&cluster.registry(1), Change::delete(key("a"))).unwrap();
         assert_eq!(value(&cluster.registry(0), "a"), None);
     }
 }
@@ -42,12 +54,12 @@ fn what_one_node_is_answered_all_others_read_from_then_on() {
 fn threads_of_all_nodes_that_compare_count_without_a_gap_and_a_watch_sees_each_step() {
     const EACH: u64 = 20;
     let cluster = Cluster::start(3, 1, RailKind::Shm);
-    let first = cluster.registry(0).set(key("count"), &0u64.to_le_bytes()).unwrap();
+    let first = change(&cluster.registry(0), Change::set(key("count"), &0u64.to_le_bytes())).unwrap();
     let watch = cluster.registry(2).watch("count", first).unwrap();
     let add = |registry: &Registry| loop {
         let (version, bytes) = value(registry, "count").unwrap();
         let next = u64::from_le_bytes(bytes.try_into().unwrap()) + 1;
-        match registry.compare_and_set(key("count"), version, &next.to_le_bytes()) {
+        match change(registry, Change::compare_and_set(key("count"), version, &next.to_le_bytes())) {
             Ok(_) => return,
             Err(RegistryError::Refused(Refused::Version { .. })) => {}
             Err(error) => panic!("{error}"),
@@ -80,32 +92,32 @@ fn what_is_as_large_as_it_may_be_comes_to_all_nodes() {
         };
         Change((0..120).map(edit).collect())
     };
-    cluster.registry(1).change(large(0)).unwrap();
-    cluster.registry(1).change(large(1)).unwrap();
+    change(&cluster.registry(1), large(0)).unwrap();
+    change(&cluster.registry(1), large(1)).unwrap();
     assert_eq!(value(&cluster.registry(0), "1/7").unwrap().1, vec![7; VALUE_MAX]);
-    let full = cluster.registry(0).change(large(2)).unwrap_err();
+    let full = change(&cluster.registry(0), large(2)).unwrap_err();
     assert!(matches!(full, RegistryError::Refused(Refused::Total { .. })), "{full}");
     let backup = cluster.directory().join("backup");
     cluster.registry(0).backup(&backup).unwrap();
-    cluster.registry(0).change(Change::delete(key("1/7"))).unwrap();
+    change(&cluster.registry(0), Change::delete(key("1/7"))).unwrap();
     let restore = cluster.registry(1).read_backup(&backup).unwrap();
-    let version = cluster.registry(1).ask(restore).finish().unwrap();
+    let version = done(&cluster.registry(1), restore).unwrap();
     assert_eq!(value(&cluster.registry(0), "1/7"), Some((version, vec![7; VALUE_MAX])));
 }
 
 #[test]
 fn the_registry_outlives_another_node_and_ends_with_its_own() {
     let mut cluster = Cluster::start(2, 1, RailKind::Shm);
-    let version = cluster.registry(1).set(key("a"), b"one").unwrap();
+    let version = change(&cluster.registry(1), Change::set(key("a"), b"one")).unwrap();
     let registry = cluster.registry(0);
     let watch = registry.watch("", 0).unwrap();
     // Of two that lose each other the lower goes on, also while the other is still ending.
     cluster.end(1);
-    assert!(registry.set(key("a"), b"two").unwrap() > version);
+    assert!(change(&registry, Change::set(key("a"), b"two")).unwrap() > version);
     assert_eq!(value(&registry, "a").unwrap().1, b"two");
     cluster.end(0);
     while let Ok(news) = watch.next(PATIENCE) {
         assert!(news.is_some(), "nothing is said for {PATIENCE:?}");
     }
-    assert!(matches!(registry.set(key("a"), b""), Err(RegistryError::Stopped)));
+    assert!(matches!(change(&registry, Change::set(key("a"), b"")), Err(RegistryError::Stopped)));
 }

@@ -9,9 +9,11 @@ use std::{
     sync::Arc,
 };
 
+use plexus_base::durable::replace;
+
 use crate::{
-    Files,
-    files::{read, replace},
+    Files, Places,
+    files::read,
     protocol::{
         Action, Bad, COPIES, ClusterName, Contents, Event, Kind, Opened, Store, Unopened, decode, encode,
         open,
@@ -76,10 +78,10 @@ impl Copies {
     /// They must not be overwritten.
     pub fn open(files: Files, cluster: ClusterName) -> Result<(Self, Opened), CopiesError> {
         let opened = open(cluster, &files.found()).map_err(|why| {
-            let paths = [0, 1].map(|copy| files.path(copy).to_owned());
+            let paths = [0, 1].map(|copy| files.places().path(copy).to_owned());
             CopiesError::Unopened { paths, why }
         })?;
-        let named = |copy: usize, what: &String| format!("{}: {what}", files.path(copy).display());
+        let named = |copy: usize, what: &String| format!("{}: {what}", files.places().path(copy).display());
         let trouble = [0, 1].map(|copy| opened.trouble[copy].as_ref().map(|what| named(copy, what)));
         Ok((Self { store: Store::new(opened.holds), files, trouble }, opened))
     }
@@ -108,7 +110,8 @@ impl Copies {
                 Action::Step(copy, step) => {
                     let result = self.files.step(copy, &step);
                     if let Err(error) = &result {
-                        self.trouble[copy] = Some(format!("{}: {error}", self.files.path(copy).display()));
+                        self.trouble[copy] =
+                            Some(format!("{}: {error}", self.files.places().path(copy).display()));
                     }
                     let stepped = Event::Stepped(result.is_ok());
                     self.store.handle(stepped, &mut |action| actions.push_back(action));
@@ -127,7 +130,7 @@ impl Copies {
 ///
 /// # Errors
 /// Something else is there, or a copy belongs there; or the system's. What was there is there still.
-pub fn write_backup(path: &Path, contents: &Contents, copies: &Files) -> Result<(), CopiesError> {
+pub fn write_backup(path: &Path, contents: &Contents, copies: &Places) -> Result<(), CopiesError> {
     if copies.is_place(path) {
         return Err(CopiesError::Place { path: path.into() });
     }

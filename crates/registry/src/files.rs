@@ -4,17 +4,37 @@
 //! place is never followed: new files are made, not opened.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Read, Write},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
+use plexus_base::durable::{beside, make, sync_name};
+
 use crate::protocol::{COPIES, Found, IMAGE_MAX, Step};
 
-/// Where the copies are.
+/// Where the copies are: two files that are not in each other's way.
+#[derive(Clone)]
+pub struct Places([PathBuf; COPIES]);
+
+impl Places {
+    /// Whether a copy or its new file belongs at `path`.
+    #[must_use]
+    pub fn is_place(&self, path: &Path) -> bool {
+        let path = place(path);
+        self.0.iter().any(|copy| path == place(copy) || path == place(&beside(copy)))
+    }
+
+    /// Where a copy is.
+    #[must_use]
+    pub fn path(&self, copy: usize) -> &Path {
+        &self.0[copy]
+    }
+}
+
+/// The copies.
 pub struct Files {
-    paths: [PathBuf; COPIES],
+    places: Places,
     /// The new file of each, from its making until it has the name.
     fresh: [Option<File>; COPIES],
 }
@@ -25,33 +45,25 @@ impl Files {
     /// # Errors
     /// They are the same, or one is where the other's new file is made.
     pub fn new(paths: [PathBuf; COPIES]) -> io::Result<Self> {
-        let files = Self { paths, fresh: [None, None] };
-        let [one, two] = files.paths.each_ref().map(|path| [place(path), place(&new(path))]);
+        let [one, two] = paths.each_ref().map(|path| [place(path), place(&beside(path))]);
         if one.iter().any(|place| two.contains(place)) {
-            let [one, two] = files.paths.each_ref().map(|path| path.display());
+            let [one, two] = paths.each_ref().map(|path| path.display());
             let what = format!("{one}, {two}: the copies of the registry would be in each other's way");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        Ok(files)
+        Ok(Self { places: Places(paths), fresh: [None, None] })
     }
 
-    /// Whether a copy or its new file belongs at `path`.
+    /// Where they are.
     #[must_use]
-    pub fn is_place(&self, path: &Path) -> bool {
-        let path = place(path);
-        self.paths.iter().any(|copy| path == place(copy) || path == place(&new(copy)))
-    }
-
-    /// Where a copy is.
-    #[must_use]
-    pub fn path(&self, copy: usize) -> &Path {
-        &self.paths[copy]
+    pub fn places(&self) -> &Places {
+        &self.places
     }
 
     /// What stands there.
     #[must_use]
     pub fn found(&self) -> [Found; COPIES] {
-        self.paths.each_ref().map(|path| match read(path) {
+        self.places.0.each_ref().map(|path| match read(path) {
             Ok(bytes) => Found::Bytes(bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Missing,
             Err(error) => Found::Unreadable(error.to_string()),
@@ -63,20 +75,20 @@ impl Files {
     /// # Errors
     /// The system's; the step may have happened all the same.
     pub fn step(&mut self, copy: usize, step: &Step) -> io::Result<()> {
-        let path = &self.paths[copy];
+        let path = &self.places.0[copy];
         let fresh = &mut self.fresh[copy];
-        let beside = || io::Error::other("there is no new file");
+        let none = || io::Error::other("there is no new file");
         match step {
             Step::Write(image) => {
                 *fresh = None;
-                fresh.insert(make(&new(path))?).write_all(image)
+                fresh.insert(make(&beside(path))?).write_all(image)
             }
-            Step::Sync => fresh.as_ref().ok_or_else(beside)?.sync_all(),
+            Step::Sync => fresh.as_ref().ok_or_else(none)?.sync_all(),
             Step::Replace => {
                 *fresh = None;
-                fs::rename(new(path), path)
+                fs::rename(beside(path), path)
             }
-            Step::SyncName => sync_directory(path),
+            Step::SyncName => sync_name(path),
         }
     }
 }
@@ -88,38 +100,9 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A new file that only its owner may read, instead of one that was left there.
-fn make(path: &Path) -> io::Result<File> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
-}
-
-/// Makes a file of these bytes at `path` instead of what is there; durable when this returns.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = make(&new(path))?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(new(path), path)?;
-    sync_directory(path)
-}
-
 /// The same for each way in which the place of a file can be written, as long as its directory is there.
 fn place(path: &Path) -> PathBuf {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = directory.canonicalize().unwrap_or_else(|_| directory.into());
     path.file_name().map_or_else(|| path.into(), |name| directory.join(name))
-}
-
-fn new(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    name.into()
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }

@@ -24,17 +24,6 @@ pub trait Memory: Send + Sync + 'static {
     fn remember(&self, generation: u64) -> Option<u64>;
 }
 
-/// For a cluster in whose views all nodes are members: one of them has what was written last.
-pub struct NoMemory;
-
-impl Memory for NoMemory {
-    fn note(&self, _: u64) {}
-
-    fn remember(&self, generation: u64) -> Option<u64> {
-        Some(generation)
-    }
-}
-
 /// The membership of the node, which starts when its services are wired.
 impl Memory for OnceLock<Arc<Membership>> {
     fn note(&self, generation: u64) {

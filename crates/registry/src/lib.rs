@@ -13,7 +13,7 @@ mod service;
 mod shared;
 
 pub use copies::{Copies, CopiesError, read_backup, write_backup};
-pub use files::Files;
-pub use keeper::{Memory, NoMemory};
+pub use files::{Files, Places};
+pub use keeper::Memory;
 pub use registry::{Ended, Registry, RegistryError, RegistryStatus, Waiting, Watch};
 pub use service::{Port, RegistryService, RegistryTask, Settings, wire};

@@ -9,10 +9,10 @@ use std::{
 use plexus_base::{Epoch, NodeSet};
 
 use crate::{
-    CopiesError, Files,
+    CopiesError, Places,
     copies::{read_backup, write_backup},
     keeper::Keeper,
-    protocol::{Change, ClusterName, Command, Contents, Entry, Key, News, Refused, WatchId},
+    protocol::{ClusterName, Command, Contents, News, Refused, WatchId},
     service::{Port, RegistryTask, Taker},
     shared::Shared,
 };
@@ -59,7 +59,7 @@ struct Inner {
     shared: Arc<Shared>,
     cluster: ClusterName,
     /// Where backups must not be written.
-    places: Files,
+    places: Places,
 }
 
 impl Registry {
@@ -68,7 +68,7 @@ impl Registry {
         port: Arc<dyn Port>,
         shared: Arc<Shared>,
         cluster: ClusterName,
-        places: Files,
+        places: Places,
     ) -> Self {
         Self(Arc::new(Inner { keeper, port, shared, cluster, places }))
     }
@@ -79,39 +79,6 @@ impl Registry {
         let (tell, told) = mpsc::channel();
         self.0.port.submit(RegistryTask::Ask(command, Taker(tell)));
         Waiting(told)
-    }
-
-    /// Makes a change; the generation that it made.
-    ///
-    /// # Errors
-    /// See [`RegistryError`].
-    pub fn change(&self, change: Change) -> Result<u64, RegistryError> {
-        self.ask(Command::Change(change)).finish()
-    }
-
-    /// Sets a key, whatever it has; its version.
-    ///
-    /// # Errors
-    /// See [`RegistryError`].
-    pub fn set(&self, key: Key, value: &[u8]) -> Result<u64, RegistryError> {
-        self.change(Change::set(key, value))
-    }
-
-    /// Sets a key if it has this version (0: if it is not there); its new version.
-    ///
-    /// # Errors
-    /// See [`RegistryError`].
-    pub fn compare_and_set(&self, key: Key, version: u64, value: &[u8]) -> Result<u64, RegistryError> {
-        self.change(Change::compare_and_set(key, version, value))
-    }
-
-    /// What a key has: as new as everything that anybody was answered before this was called.
-    ///
-    /// # Errors
-    /// See [`RegistryError`].
-    pub fn get(&self, key: &str) -> Result<Option<Entry>, RegistryError> {
-        self.ask(Command::Look).finish()?;
-        Ok(self.contents().and_then(|contents| contents.entry(key).cloned()))
     }
 
     /// All that is committed as far as this node was told: after an answer at least what was answered. Nothing before the first view has begun.
@@ -170,15 +137,8 @@ impl Registry {
 pub struct Waiting(mpsc::Receiver<Result<u64, RegistryError>>);
 
 impl Waiting {
-    /// Waits for the answer: the generation that the command made, or that was looked at.
-    ///
-    /// # Errors
-    /// See [`RegistryError`].
-    pub fn finish(self) -> Result<u64, RegistryError> {
-        self.0.recv().unwrap_or(Err(RegistryError::Stopped))
-    }
-
-    /// Waits for the answer, for no longer than `limit`; nothing: there is none yet.
+    /// Waits for the answer, for no longer than `limit`: the generation that the command made, or that was looked at. Nothing: there is no
+    /// answer yet.
     pub fn wait(&self, limit: Duration) -> Option<Result<u64, RegistryError>> {
         match self.0.recv_timeout(limit) {
             Ok(answer) => Some(answer),

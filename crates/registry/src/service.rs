@@ -1,19 +1,17 @@
 //! The registry of a node on worker 0: brings messages and tasks to the replica and carries out its acts.
 //!
 //! To wire it: [`wire`] makes the service and the handle; the service belongs to worker 0 of the node, which hands it every message of
-//! [`Channel::Registry`], every [`RegistryTask`], and who comes and goes. With views, `memory` is an `Arc<OnceLock<Arc<Membership>>>` that is set
-//! when the membership has started; with one view it is [`crate::NoMemory`]. Each view that is opened is told by [`RegistryService::view`]; where
-//! there is but one, in which all nodes are, by [`RegistryService::begin`] before the links are up. Epochs only grow, also from one run of the
-//! cluster to the next. [`Registry::end`] waits until nothing is written any more.
+//! [`Channel::Registry`], every [`RegistryTask`], who comes and goes, and each view that is opened. `memory` is an `Arc<OnceLock<Arc<Membership>>>`
+//! that is set when the membership has started. Epochs only grow, also from one run of the cluster to the next. [`Registry::end`] waits until
+//! nothing is written any more.
 
 use std::{
     collections::BTreeMap,
-    io,
     sync::{Arc, Weak, mpsc},
 };
 
 use plexus_base::{Epoch, Incarnation, NodeId, NodeSet};
-use plexus_interconnect::{Channel, Kind, Message, Net};
+use plexus_interconnect::{Bytes, Channel, Kind, Message, Net, Outbox};
 use plexus_membership::partitions::Members;
 
 use crate::{
@@ -76,9 +74,9 @@ pub struct RegistryService {
     takers: BTreeMap<Ticket, Taker>,
     tickets: u64,
     acts: Vec<Act>,
-    /// To be sent, as soon as there is a link.
-    outgoing: Vec<(NodeId, protocol::Message)>,
-    up: NodeSet,
+    /// To be sent: the frames of a message, made once for all who get it.
+    outgoing: Vec<(NodeSet, Vec<Bytes>)>,
+    outbox: Outbox<Bytes>,
     gathered: BTreeMap<NodeId, Gathered>,
     /// Who sent what no member sends.
     fault: Option<NodeId>,
@@ -90,10 +88,7 @@ pub struct RegistryService {
 /// A copy must not be overwritten, or the system refuses a thread.
 pub fn wire(settings: Settings, port: &Arc<dyn Port>) -> Result<(RegistryService, Registry), CopiesError> {
     let Settings { me, life, cluster, files, memory } = settings;
-    let places = Files::new([0, 1].map(|copy| files.path(copy).to_owned()));
-    let place = files.path(0).to_owned();
-    let io = |what| move |source| CopiesError::Io { what, path: place.clone(), source };
-    let places = places.map_err(io("kept"))?;
+    let places = files.places().clone();
     let (copies, opened) = Copies::open(files, cluster)?;
     if opened.is_lost {
         tracing::error!("neither copy of the registry is whole: this node needs what the others have");
@@ -101,7 +96,7 @@ pub fn wire(settings: Settings, port: &Arc<dyn Port>) -> Result<(RegistryService
     let shared = Arc::new(Shared::new(opened.contents.generation()));
     let weak: Weak<dyn Port> = Arc::downgrade(port);
     let keeper = Keeper::start(copies, Arc::clone(&memory), &shared, &weak)
-        .map_err(|source: io::Error| CopiesError::Io { what: "kept", path: places.path(0).into(), source })?;
+        .map_err(|source| CopiesError::Io { what: "kept", path: places.path(0).into(), source })?;
     let keeper = Arc::new(keeper);
     let registry = Registry::new(Arc::clone(&keeper), Arc::clone(port), Arc::clone(&shared), cluster, places);
     let service = RegistryService {
@@ -114,7 +109,7 @@ pub fn wire(settings: Settings, port: &Arc<dyn Port>) -> Result<(RegistryService
         tickets: 0,
         acts: Vec::new(),
         outgoing: Vec::new(),
-        up: NodeSet::EMPTY,
+        outbox: Outbox::default(),
         gathered: BTreeMap::new(),
         fault: None,
     };
@@ -124,28 +119,22 @@ pub fn wire(settings: Settings, port: &Arc<dyn Port>) -> Result<(RegistryService
 impl RegistryService {
     /// A view is open in which this node is a member, newer than the last.
     pub fn view(&mut self, net: &mut Net, members: &Members) {
-        self.begin(members);
-        self.flush(net);
-    }
-
-    /// The same, before any link is up.
-    pub fn begin(&mut self, members: &Members) {
+        self.outbox.view();
         let nodes = members.members.iter().map(|(node, _)| *node).collect();
         self.shared.board().epoch = members.epoch;
         self.handle(Happened::View(View { epoch: members.epoch, members: nodes }));
+        self.flush(net);
     }
 
     /// A peer is there: it is told what it was to be told.
     pub fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
-        self.up.insert(peer);
-        self.flush(net);
+        self.outbox.up(peer).for_each(|frame| send(net, peer, &frame));
     }
 
     /// A peer is gone, and what it said in part with it.
     pub fn peer_gone(&mut self, peer: NodeId) {
-        self.up.remove(peer);
+        self.outbox.gone(peer);
         self.gathered.remove(&peer);
-        self.outgoing.retain(|(to, _)| *to != peer);
     }
 
     /// Handles a message of [`Channel::Registry`].
@@ -212,15 +201,17 @@ impl RegistryService {
 
     fn act(&mut self, act: Act) {
         match act {
-            Act::Send(to, message) => self.outgoing.push((to, message)),
+            Act::Send(to, message) => {
+                let frames = message.frames().into_iter().map(Bytes::from);
+                self.outgoing.push((to, frames.collect()));
+            }
             Act::Save(contents) => self.keeper.save(contents),
             Act::Remember(epoch, generation) => self.keeper.remember(epoch, generation),
             Act::Show(changed, contents) => {
                 self.memory.note(changed.generation);
                 let mut board = self.shared.board();
                 board.shown = Some(contents);
-                // All look for themselves.
-                let _ = board.watches.changed(changed).count();
+                board.watches.changed(changed);
                 drop(board);
                 self.shared.wake();
             }
@@ -238,14 +229,21 @@ impl RegistryService {
 
     /// Sends what can be sent.
     fn flush(&mut self, net: &mut Net) {
-        let up = self.up;
-        for (to, message) in self.outgoing.extract_if(.., |(to, _)| up.contains(*to)) {
-            for frame in message.frames() {
-                // No link any more: the peer is gone, and a view without it follows.
-                let _ = net.send(to, Channel::Registry, Kind::Request, 0, &frame);
+        for (nodes, frames) in self.outgoing.drain(..) {
+            for node in nodes.iter() {
+                for frame in &frames {
+                    if let Some(frame) = self.outbox.pass(node, frame.clone()) {
+                        send(net, node, &frame);
+                    }
+                }
             }
         }
     }
+}
+
+fn send(net: &mut Net, to: NodeId, frame: &Bytes) {
+    // No link any more: the peer is gone, and a view without it follows.
+    let _ = net.send_shared(to, Channel::Registry, Kind::Request, 0, frame);
 }
 
 impl From<Refused> for RegistryError {

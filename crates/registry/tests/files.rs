@@ -163,8 +163,9 @@ fn a_backup_is_what_it_was_made_of_and_takes_the_place_of_nothing_but_a_backup()
     let place = Place::new();
     save(&mut place.open().0, 3);
     let (backup, files) = (place.path("backup"), place.files());
-    write_backup(&backup, &contents(OURS, 2), &files).unwrap();
-    write_backup(&backup, &contents(OURS, 3), &files).unwrap();
+    let places = files.places();
+    write_backup(&backup, &contents(OURS, 2), places).unwrap();
+    write_backup(&backup, &contents(OURS, 3), places).unwrap();
     assert_eq!(read_backup(&backup, OURS).unwrap(), contents(OURS, 3));
 
     let other = place.path("other");
@@ -175,7 +176,7 @@ fn a_backup_is_what_it_was_made_of_and_takes_the_place_of_nothing_but_a_backup()
         (place.copies()[0].clone(), true),
         (place.path("second/../registry.new"), true),
     ] {
-        let refused = write_backup(&path, &contents(OURS, 3), &files).unwrap_err();
+        let refused = write_backup(&path, &contents(OURS, 3), places).unwrap_err();
         assert_eq!(matches!(refused, CopiesError::Place { .. }), is_place, "{refused}");
     }
     assert_eq!(fs::read_to_string(place.path("other")).unwrap(), "[cluster]");

@@ -148,10 +148,13 @@ impl Cluster {
         replica.handle(happened, &mut |act| acts.push(act));
         for act in acts {
             match act {
-                Act::Send(to, message) if self.nodes[to.index()].replica.is_some() => {
-                    self.lanes.entry((at, to.index())).or_default().push_back(message);
+                Act::Send(nodes, message) => {
+                    for to in nodes.iter().map(NodeId::index) {
+                        if self.nodes[to].replica.is_some() {
+                            self.lanes.entry((at, to)).or_default().push_back(message.clone());
+                        }
+                    }
                 }
-                Act::Send(..) => {}
                 Act::Save(contents) => {
                     let node = &mut self.nodes[at];
                     match node.writing {

@@ -36,7 +36,7 @@ pub const HISTORY_MAX: usize = 4096;
 /// Bytes of keys and values in the changes kept for watches, at most.
 pub const HISTORY_BYTES_MAX: usize = 4 << 20;
 
-/// Watches, at most: each looks at every change.
+/// Watches, at most: each keeps its prefix, and whoever reads looks through the history.
 pub const WATCHES_MAX: usize = 4096;
 
 const _: () = assert!(KEY_MAX <= u8::MAX as usize && VALUE_MAX <= u32::MAX as usize);

@@ -3,10 +3,7 @@
 //! A bounded history of changes is kept; a watch is a place in it. So a watch that nobody reads costs nothing: when the
 //! history has gone past it, it is told to read anew. Must not know who watches or how they are woken.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::{
     Changed, Entry, Key,
@@ -36,7 +33,7 @@ struct Watch {
 
 /// All watches of one node, and the history that they read.
 pub struct Watches {
-    history: VecDeque<(Arc<Changed>, usize)>,
+    history: VecDeque<(Changed, usize)>,
     bytes: usize,
     /// Every change after this generation is in the history.
     floor: u64,
@@ -75,32 +72,26 @@ impl Watches {
         self.watches.remove(&watch);
     }
 
-    /// Takes a change that was made, and names whoever has something to read now.
+    /// Takes a change that was made.
     ///
     /// # Panics
     /// Its generation is not above the last.
-    pub fn changed(&mut self, changed: Changed) -> impl Iterator<Item = WatchId> {
+    pub fn changed(&mut self, changed: Changed) {
         assert!(changed.generation > self.newest, "changes come in order");
         self.newest = changed.generation;
-        let changed = Arc::new(changed);
         if changed.whole {
             self.history.clear();
             (self.bytes, self.floor) = (0, changed.generation);
         } else {
             let bytes = changed.keys.iter().map(|(key, entry)| size(key, value(entry))).sum();
             self.bytes += bytes;
-            self.history.push_back((Arc::clone(&changed), bytes));
+            self.history.push_back((changed, bytes));
         }
         while self.history.len() > HISTORY_MAX || self.bytes > HISTORY_BYTES_MAX {
             let (gone, bytes) = self.history.pop_front().expect("what is too much is there");
             self.bytes -= bytes;
             self.floor = gone.generation;
         }
-        let concerns = move |watch: &Watch| {
-            watch.told < changed.generation
-                && (changed.whole || changed.keys.iter().any(|(key, _)| watch.sees(key)))
-        };
-        self.watches.iter().filter(move |(_, watch)| concerns(watch)).map(|(id, _)| *id)
     }
 
     /// What the watch has to say next; `None`: nothing now, or there is no such watch.
@@ -134,6 +125,8 @@ fn value(entry: &Option<Entry>) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use plexus_sim::Random;
 
@@ -158,9 +151,9 @@ mod tests {
         let mut watches = Watches::new(10);
         let n = watches.watch("n/", 10).unwrap();
         let every = watches.watch("", 12).unwrap();
-        assert_eq!(watches.changed(change(11, &["n/1", "o"], 1)).collect::<Vec<_>>(), [n]);
-        assert_eq!(watches.changed(change(12, &["o"], 1)).count(), 0);
-        assert_eq!(watches.changed(change(15, &["n/2"], 1)).collect::<Vec<_>>(), [n, every]);
+        watches.changed(change(11, &["n/1", "o"], 1));
+        watches.changed(change(12, &["o"], 1));
+        watches.changed(change(15, &["n/2"], 1));
         let Some(News::Change(11, keys)) = watches.next(n) else { panic!("the first change") };
         assert_eq!(keys.len(), 1);
         assert_eq!(all(&mut watches, n), [15]);
@@ -178,12 +171,12 @@ mod tests {
         assert_eq!(watches.next(early), Some(News::ReadAnew(10)));
         let slow = watches.watch("a", 10).unwrap();
         for generation in 11..12 + HISTORY_MAX as u64 {
-            assert_eq!(watches.changed(change(generation, &["a"], 0)).count(), 2);
+            watches.changed(change(generation, &["a"], 0));
         }
         assert_eq!(watches.next(slow), Some(News::ReadAnew(11)));
         assert_eq!(all(&mut watches, slow).len(), HISTORY_MAX);
         let restored = Changed { generation: 9000, whole: true, keys: Vec::new() };
-        assert_eq!(watches.changed(restored).count(), 2);
+        watches.changed(restored);
         assert_eq!(watches.next(slow), Some(News::ReadAnew(9000)));
         assert_eq!(watches.next(slow), None);
     }
@@ -192,7 +185,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut watches = Watches::new(0);
         for generation in 1..300 {
-            let _ = watches.changed(change(generation, &["a"], 64 * 1024)).count();
+            watches.changed(change(generation, &["a"], 64 * 1024));
             assert!(watches.bytes <= HISTORY_BYTES_MAX);
         }
         assert_eq!(
@@ -225,7 +218,7 @@ mod tests {
                 for (key, entry) in &made.keys {
                     contents.insert(key.clone(), entry.clone());
                 }
-                let _ = watches.changed(made).count();
+                watches.changed(made);
                 if random.percent(3) {
                     while let Some(news) = watches.next(watch) {
                         match news {

@@ -13,6 +13,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use plexus_base::Epoch;
 use plexus_registry::protocol::{Changed, Contents, Entry, Key, News, Refused, WatchId, Watches};
 
 use crate::failure::Broken;
@@ -35,6 +36,19 @@ pub struct Operation {
     pub asked: Asked,
     /// The greatest generation that anybody was answered when it was asked for.
     pub floor: u64,
+    /// Its place among all operations.
+    number: usize,
+}
+
+/// When something can have been done: it made a generation above the first and not above the second.
+#[derive(Clone, Copy)]
+struct Window(u64, u64);
+
+impl Window {
+    /// Whether it can have made one of the generations behind `from`, up to `to`.
+    fn meets(self, from: u64, to: u64) -> bool {
+        self.0 < to && from < self.1
+    }
 }
 
 /// Sees everything.
@@ -45,20 +59,20 @@ pub struct History {
     pub answered: u64,
     /// The version that each value got.
     versions: BTreeMap<Vec<u8>, u64>,
-    /// Keys that somebody asked to be deleted, and how often.
-    deletions: BTreeMap<Key, u64>,
-    restores: Vec<Arc<Contents>>,
+    /// Everything that was asked for, and when it can have been done.
+    operations: Vec<(Window, Asked)>,
 }
 
 impl History {
     /// A client asks.
     pub fn asks(&mut self, asked: Asked) -> Operation {
-        match &asked {
-            Asked::Edit(key, _, None) => *self.deletions.entry(key.clone()).or_default() += 1,
-            Asked::Restore(backup) => self.restores.push(Arc::clone(backup)),
-            Asked::Look | Asked::Edit(..) => {}
-        }
-        Operation { asked, floor: self.answered }
+        self.operations.push((Window(self.answered, u64::MAX), asked.clone()));
+        Operation { asked, floor: self.answered, number: self.operations.len() - 1 }
+    }
+
+    /// Whoever asked for it is dead and will be in no view after `epoch`.
+    pub fn dies(&mut self, operation: &Operation, epoch: Epoch) {
+        self.operations[operation.number].0.1 = (u64::from(epoch.0) + 1) << 32;
     }
 
     /// The newest that anybody has shown.
@@ -91,11 +105,7 @@ impl History {
         for (key, old) in before.under("") {
             let what = match after.entry(key.as_str()) {
                 Some(new) if new == old || new.version > from => continue,
-                None if self.deletions.contains_key(key)
-                    || self.is_restored(|backup| backup.entry(key.as_str()).is_none()) =>
-                {
-                    continue;
-                }
+                None if self.can_be(from, to, |asked| takes(asked, key)) => continue,
                 Some(new) => format!("version {}", new.version),
                 None => "nothing".into(),
             };
@@ -109,8 +119,11 @@ impl History {
                 );
             }
             let known = *self.versions.entry(entry.value.to_vec()).or_insert(entry.version);
-            let again = |backup: &Contents| backup.under("").any(|(_, old)| old.value == entry.value);
-            if known != entry.version && !self.is_restored(again) {
+            let again = |asked: &Asked| match asked {
+                Asked::Restore(backup) => backup.under("").any(|(_, old)| old.value == entry.value),
+                Asked::Look | Asked::Edit(..) => false,
+            };
+            if known != entry.version && !self.can_be(from, to, again) {
                 return broken(
                     "once",
                     format!("what {key} has was done as {known} and as {}", entry.version),
@@ -120,17 +133,22 @@ impl History {
         Ok(())
     }
 
-    fn is_restored(&self, how: impl Fn(&Contents) -> bool) -> bool {
-        self.restores.iter().any(|backup| how(backup))
+    /// Whether something like that can have been done behind `from`, up to `to`.
+    fn can_be(&self, from: u64, to: u64, is: impl Fn(&Asked) -> bool) -> bool {
+        self.operations.iter().any(|(window, asked)| window.meets(from, to) && is(asked))
     }
 
     /// A client is answered, by a node that shows this.
     pub fn answers(
         &mut self,
-        Operation { asked, floor }: &Operation,
+        Operation { asked, floor, number }: &Operation,
         result: &Result<u64, Refused>,
         contents: Option<&Arc<Contents>>,
     ) -> Result<(), Broken> {
+        // Who is refused is told that nothing was done.
+        self.operations[*number].0 = result
+            .as_ref()
+            .map_or(Window(0, 0), |generation| Window(generation.saturating_sub(1), *generation));
         let (generation, contents) = match (result, contents) {
             (Ok(generation), Some(contents)) => (*generation, contents),
             (Err(Refused::Version { key, found, expected }), Some(contents)) => {
@@ -176,6 +194,15 @@ impl History {
     }
 }
 
+/// Whether this takes a key away.
+fn takes(asked: &Asked, key: &Key) -> bool {
+    match asked {
+        Asked::Edit(deleted, _, None) => deleted == key,
+        Asked::Restore(backup) => backup.entry(key.as_str()).is_none(),
+        Asked::Look | Asked::Edit(_, _, Some(_)) => false,
+    }
+}
+
 /// The value with this number.
 pub fn bytes(value: u64) -> Arc<[u8]> {
     value.to_le_bytes().as_slice().into()
@@ -203,7 +230,7 @@ impl Follower {
 
     /// The node tells of a change.
     pub fn changed(&mut self, changed: Changed) {
-        let _ = self.watches.changed(changed).count();
+        self.watches.changed(changed);
     }
 
     /// Reads what there is to read and compares.
@@ -240,4 +267,118 @@ impl Follower {
 
 pub(super) fn broken<T>(property: &'static str, what: String) -> Result<T, Broken> {
     Err(Broken::general(property, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use plexus_registry::protocol::{Change, ClusterName};
+
+    use super::*;
+
+    fn key() -> Key {
+        Key::new("k").unwrap()
+    }
+
+    fn nothing() -> Contents {
+        Contents::new(ClusterName(7))
+    }
+
+    /// `before` with a change that makes `generation`.
+    fn with(before: &Contents, generation: u64, change: Change) -> Arc<Contents> {
+        let mut contents = before.clone();
+        contents.change(generation, None, &change).unwrap();
+        contents.into()
+    }
+
+    fn set(before: &Contents, generation: u64, value: u64) -> Arc<Contents> {
+        with(before, generation, Change::set(key(), &bytes(value)))
+    }
+
+    fn shows(history: &mut History, contents: &Arc<Contents>) -> Result<(), Broken> {
+        let generation = contents.generation();
+        history.shows(&Changed { generation, whole: false, keys: Vec::new() }, contents)
+    }
+
+    #[track_caller]
+    fn breaks(property: &str, result: Result<(), Broken>) {
+        assert_eq!(result.unwrap_err().property, property);
+    }
+
+    #[test]
+    fn one_generation_with_two_contents_is_seen() {
+        let mut history = History::default();
+        shows(&mut history, &set(&nothing(), 1, 1)).unwrap();
+        shows(&mut history, &set(&nothing(), 1, 1)).unwrap();
+        breaks("same", shows(&mut history, &set(&nothing(), 1, 2)));
+    }
+
+    #[test]
+    fn a_deletion_excuses_no_later_loss() {
+        let mut history = History::default();
+        let one = set(&nothing(), 1, 1);
+        shows(&mut history, &one).unwrap();
+        let deletion = history.asks(Asked::Edit(key(), None, None));
+        let gone = with(&one, 2, Change::delete(key()));
+        shows(&mut history, &gone).unwrap();
+        history.answers(&deletion, &Ok(2), Some(&gone)).unwrap();
+        let three = set(&gone, 3, 3);
+        shows(&mut history, &three).unwrap();
+        breaks("kept", shows(&mut history, &with(&three, 4, Change::delete(key()))));
+    }
+
+    #[test]
+    fn a_deletion_that_was_refused_or_died_excuses_none() {
+        let one = set(&nothing(), 1 << 32, 1);
+        for is_refused in [true, false] {
+            let mut history = History::default();
+            shows(&mut history, &one).unwrap();
+            let deletion = history.asks(Asked::Edit(key(), Some(7), None));
+            if is_refused {
+                let refused = Refused::Version { key: key(), expected: 7, found: one.generation() };
+                history.answers(&deletion, &Err(refused), Some(&one)).unwrap();
+            } else {
+                history.dies(&deletion, Epoch(0));
+            }
+            let gone = with(&one, one.generation() + 1, Change::delete(key()));
+            breaks("kept", shows(&mut history, &gone));
+        }
+    }
+
+    #[test]
+    fn what_was_asked_for_late_and_done_early_is_seen() {
+        let mut history = History::default();
+        let (one, two) = (set(&nothing(), 1, 1), set(&nothing(), 2, 2));
+        let first = history.asks(Asked::Edit(key(), None, Some(2)));
+        shows(&mut history, &one).unwrap();
+        shows(&mut history, &two).unwrap();
+        history.answers(&first, &Ok(2), Some(&two)).unwrap();
+        let (look, edit) = (history.asks(Asked::Look), history.asks(Asked::Edit(key(), None, Some(1))));
+        breaks("order", history.answers(&look, &Ok(1), Some(&two)));
+        breaks("order", history.answers(&edit, &Ok(2), Some(&two)));
+        breaks("order", history.answers(&look, &Ok(2), Some(&one)));
+    }
+
+    #[test]
+    fn a_comparison_with_what_the_key_does_not_have_is_seen() {
+        let mut history = History::default();
+        let one = set(&nothing(), 1, 1);
+        let two = set(&one, 2, 2);
+        shows(&mut history, &one).unwrap();
+        shows(&mut history, &two).unwrap();
+        let edit = |history: &mut History| history.asks(Asked::Edit(key(), Some(9), Some(2)));
+        let asked = edit(&mut history);
+        breaks("compare", history.answers(&asked, &Ok(2), Some(&two)));
+        for (expected, found) in [(9, 1), (2, 2)] {
+            let asked = edit(&mut history);
+            let refused = Refused::Version { key: key(), expected, found };
+            breaks("compare", history.answers(&asked, &Err(refused), Some(&two)));
+        }
+    }
+
+    #[test]
+    fn an_answer_that_none_should_get_is_seen() {
+        let mut history = History::default();
+        let look = history.asks(Asked::Look);
+        breaks("ends", history.answers(&look, &Err(Refused::Busy), None));
+    }
 }

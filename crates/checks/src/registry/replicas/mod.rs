@@ -10,9 +10,7 @@ mod world;
 
 use plexus_sim::Random;
 
-use self::world::World;
-use super::Outcome;
-use crate::failure::Broken;
+pub use self::world::World;
 
 /// Breaks what the protocol counts on, so that a property must not hold: it is shown that it is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +27,8 @@ pub enum Sabotage {
     Doubled,
     /// A watcher is not told of a change now and then.
     MissedChange,
+    /// The voting state answers nobody.
+    Mute,
     /// Clients count what they were answered, not what they asked for: the same command is asked for as another.
     AskedTwice,
 }
@@ -49,20 +49,36 @@ struct Params {
     slow: u64,
 }
 
-/// Takes one seed to its end.
-///
-/// # Errors
-/// The property that does not hold.
-pub fn run(seed: u64, sabotage: Option<Sabotage>) -> Result<Outcome, Broken> {
-    let mut random = Random::new(seed ^ 0x7265_706c);
-    let params = Params {
-        nodes: *random.pick(&[1, 2, 3, 3, 4, 5]),
-        keys: random.between(1, 6),
-        operations: random.between(10, 150),
-        restores: *random.pick(&[0, 0, 30]),
-        kills: *random.pick(&[0, 10, 40, 150]),
-        damage: *random.pick(&[0, 20]),
-        slow: *random.pick(&[1, 50]),
-    };
-    World::new(seed, params, sabotage).drive()
+impl Params {
+    fn drawn(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x7265_706c);
+        Self {
+            nodes: *random.pick(&[1, 2, 3, 3, 4, 5]),
+            keys: random.between(1, 6),
+            operations: random.between(10, 150),
+            restores: *random.pick(&[0, 0, 30]),
+            kills: *random.pick(&[0, 10, 40, 150]),
+            damage: *random.pick(&[0, 20]),
+            slow: *random.pick(&[1, 50]),
+        }
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// The hash of the run.
+    pub digest: u64,
+    /// Events.
+    pub events: u64,
+    /// What was answered.
+    pub done: u64,
+    /// Nodes that died.
+    pub crashes: u64,
+    /// Answers that the registry is closed.
+    pub closed: u64,
+    /// Restorations that opened it.
+    pub opened: u64,
+    /// How often a member went on from contents that it was sent as a view began.
+    pub taken_over: u64,
 }

@@ -7,8 +7,8 @@ use std::{
 
 use plexus_base::{Epoch, Incarnation, NodeId, NodeSet};
 use plexus_registry::protocol::{
-    Act, Change, ClusterName, Command, Contents, Edit, Happened, Key, Message, Opened, Replica, Ticket, View,
-    What,
+    Act, Change, ClusterName, Command, Contents, Edit, Happened, Key, Message, Opened, Refused, Replica,
+    Ticket, View, What,
 };
 use plexus_sim::Engine;
 
@@ -63,7 +63,8 @@ struct Node {
     asked: BTreeMap<Ticket, Operation>,
 }
 
-pub(super) struct World {
+/// The nodes of a cluster and all around them.
+pub struct World {
     params: Params,
     engine: Engine<Ev>,
     sabotage: Option<Sabotage>,
@@ -80,12 +81,18 @@ pub(super) struct World {
     answered: u64,
     crashes: u64,
     tickets: u64,
+    closed: u64,
+    opened: u64,
+    taken_over: u64,
     /// Nothing goes wrong any more and nothing is asked for.
     is_healed: bool,
 }
 
 impl World {
-    pub(super) fn new(seed: u64, params: Params, sabotage: Option<Sabotage>) -> Self {
+    /// Before its first event.
+    #[must_use]
+    pub fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
+        let params = Params::drawn(seed);
         let nothing = Arc::new(Contents::new(CLUSTER));
         let node = |_| Node {
             life: 0,
@@ -117,11 +124,24 @@ impl World {
             answered: 0,
             crashes: 0,
             tickets: 0,
+            closed: 0,
+            opened: 0,
+            taken_over: 0,
             is_healed: false,
         }
     }
 
-    pub(super) fn drive(&mut self) -> Result<Outcome, Broken> {
+    /// The time in the simulation.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.engine.now()
+    }
+
+    /// Takes it to its end.
+    ///
+    /// # Errors
+    /// The property that does not hold.
+    pub fn drive(&mut self) -> Result<Outcome, Broken> {
         (0..self.nodes.len()).for_each(|node| self.engine.schedule(0, None, Ev::Start(node)));
         self.engine.schedule(US, None, Ev::Decide);
         let limit = (self.params.operations + 100) * EVENTS_PER_OPERATION;
@@ -147,6 +167,9 @@ impl World {
             events: self.engine.events(),
             done: self.answered,
             crashes: self.crashes,
+            closed: self.closed,
+            opened: self.opened,
+            taken_over: self.taken_over,
         })
     }
 
@@ -286,7 +309,9 @@ impl World {
         }
         self.crashes += 1;
         let who = (number, node.life);
-        node.asked.clear();
+        for operation in std::mem::take(&mut node.asked).values() {
+            self.history.dies(operation, self.epoch);
+        }
         node.shown = None;
         node.disk.next = None;
         if let Some(writing) = node.disk.writing.take()
@@ -362,15 +387,8 @@ impl World {
 
     fn act(&mut self, who: Who, act: Act) -> Result<(), Broken> {
         match act {
-            Act::Send(to, message) => {
-                let to = (to.index(), self.nodes[to.index()].life);
-                let times =
-                    1 + u64::from(self.sabotage == Some(Sabotage::Doubled) && self.engine.random.percent(5));
-                for _ in 0..times {
-                    self.lanes.entry((who, to)).or_default().push_back(message.clone());
-                    let after = self.engine.random.between(5 * US, 60 * US);
-                    self.engine.schedule(after, None, Ev::Deliver(who, to));
-                }
+            Act::Send(nodes, message) => {
+                nodes.iter().for_each(|to| self.send(who, to.index(), &message));
             }
             Act::Save(contents) => {
                 self.nodes[who.0].disk.next = Some(contents);
@@ -378,11 +396,14 @@ impl World {
             }
             Act::Remember(epoch, generation) => {
                 self.promised = self.promised.max(generation);
-                let after = self.engine.random.between(50 * US, 3_000 * US);
-                self.engine.schedule(after, None, Ev::Voted(who, epoch, generation));
+                if self.sabotage != Some(Sabotage::Mute) {
+                    let after = self.engine.random.between(50 * US, 3_000 * US);
+                    self.engine.schedule(after, None, Ev::Voted(who, epoch, generation));
+                }
             }
             Act::Show(changed, contents) => {
                 self.engine.digest.add(changed.generation);
+                self.taken_over += u64::from(changed.whole && is_first(changed.generation));
                 self.history.shows(&changed, &contents)?;
                 let missed = self.sabotage == Some(Sabotage::MissedChange) && self.engine.random.percent(10);
                 let node = &mut self.nodes[who.0];
@@ -393,14 +414,27 @@ impl World {
             }
             Act::Done(ticket, result) => {
                 self.answered += 1;
+                self.closed += u64::from(matches!(result, Err(Refused::Closed { .. })));
                 let node = &mut self.nodes[who.0];
                 if let Some(operation) = node.asked.remove(&ticket) {
+                    let is_restore = matches!(operation.asked, Asked::Restore(_));
+                    self.opened += u64::from(is_restore && result.as_ref().is_ok_and(|made| is_first(*made)));
                     self.history.answers(&operation, &result, node.shown.as_ref())?;
                 }
             }
             Act::Fault(from, what) => return broken("faults", format!("{from} is said to have sent {what}")),
         }
         Ok(())
+    }
+
+    fn send(&mut self, who: Who, to: usize, message: &Message) {
+        let to = (to, self.nodes[to].life);
+        let times = 1 + u64::from(self.sabotage == Some(Sabotage::Doubled) && self.engine.random.percent(5));
+        for _ in 0..times {
+            self.lanes.entry((who, to)).or_default().push_back(message.clone());
+            let after = self.engine.random.between(5 * US, 60 * US);
+            self.engine.schedule(after, None, Ev::Deliver(who, to));
+        }
     }
 
     /// Has the disk write what comes next, if it rests.
@@ -461,6 +495,11 @@ impl World {
         let value = (!random.percent(15)).then_some(self.operations);
         Asked::Edit(key, expect, value)
     }
+}
+
+/// Whether a view began with this generation.
+fn is_first(generation: u64) -> bool {
+    generation as u32 == 0
 }
 
 fn command(asked: &Asked) -> Command {

@@ -14,8 +14,8 @@ use super::{Body, Command, Contents, Origin, View, first};
 
 /// What the coordinator says.
 pub(super) enum Say {
-    /// To a member, perhaps the one that it is itself.
-    To(NodeId, Body),
+    /// To members, perhaps also to the one that it is itself.
+    To(NodeSet, Body),
     /// To the voting state.
     Remember(u64),
     /// A member sent what none sends.
@@ -127,7 +127,7 @@ impl Lead {
             self.begin(Some(generation), None, says);
         } else {
             self.stage = Stage::Fetching { from, generation };
-            says.push(Say::To(from, Body::Fetch));
+            says.push(Say::To(one(from), Body::Fetch));
         }
     }
 
@@ -152,16 +152,14 @@ impl Lead {
     /// The view begins, with the contents that those have who have generation `base`; the others are sent them.
     fn begin(&mut self, base: Option<u64>, contents: Option<Contents>, says: &mut Vec<Say>) {
         self.stage = Stage::Begun;
-        let contents = contents.map(Arc::new);
-        for (node, have) in &self.have {
-            let body = match &contents {
-                Some(contents) if Some(have.generation) != base => Body::Whole(Arc::clone(contents)),
-                _ => Body::Begin,
-            };
-            says.push(Say::To(*node, body));
+        let has_it = |node: &NodeId| contents.is_none() || Some(self.have[node].generation) == base;
+        says.push(Say::To(self.view.members.iter().filter(has_it).collect(), Body::Begin));
+        let lack_it = self.view.members.iter().filter(|node| !has_it(node)).collect();
+        if let Some(contents) = contents {
+            says.push(Say::To(lack_it, Body::Whole(Arc::new(contents))));
         }
         for (_, (origin, command)) in std::mem::take(&mut self.early) {
-            self.accept(origin, &command, says);
+            self.accept(origin, command, says);
         }
     }
 
@@ -171,20 +169,20 @@ impl Lead {
             return false;
         }
         match (&self.stage, &command) {
-            (Stage::Begun, _) => self.accept(origin, &command, says),
+            (Stage::Begun, _) => self.accept(origin, command, says),
             (Stage::Closed { found, known }, Command::Restore(backup)) if found < known => {
                 let mut start = Contents::new(backup.cluster);
                 let restored = start.restore(first(self.view.epoch), Some(origin), backup);
                 if restored.is_ok() {
                     self.begin(None, Some(start), says);
                     // To be answered: all contents say that it is done.
-                    self.accept(origin, &command, says);
+                    self.accept(origin, command, says);
                 }
                 return restored.is_ok();
             }
             (Stage::Closed { found, known }, _) => {
                 let (found, known) = (*found, *known);
-                says.push(Say::To(from, Body::Closed { number: origin.number, found, known }));
+                says.push(Say::To(one(from), Body::Closed { number: origin.number, found, known }));
             }
             (Stage::Gathering | Stage::Fetching { .. }, _) => {
                 drop(self.early.insert(from, (origin, command)))
@@ -194,15 +192,11 @@ impl Lead {
     }
 
     /// Gives a command its place.
-    fn accept(&mut self, origin: Origin, command: &Command, says: &mut Vec<Say>) {
+    fn accept(&mut self, origin: Origin, command: Command, says: &mut Vec<Say>) {
         let order = self.next;
         self.next += 1;
         self.open.push_back((order, origin.node));
-        self.to_all(&Body::Do(order, origin, command.clone()), says);
-    }
-
-    fn to_all(&self, body: &Body, says: &mut Vec<Say>) {
-        says.extend(self.view.members.iter().map(|node| Say::To(node, body.clone())));
+        says.push(Say::To(self.view.members, Body::Do(order, origin, command)));
     }
 
     /// Commits what all members have durable, once it is remembered that the epoch has begun.
@@ -222,7 +216,7 @@ impl Lead {
                 self.open.pop_front();
             }
             if let Some(order) = everywhere {
-                self.to_all(&Body::Committed(order), says);
+                says.push(Say::To(self.view.members, Body::Committed(order)));
             }
         }
     }
@@ -238,4 +232,8 @@ impl Lead {
         };
         self.view.members.iter().filter(is_awaited).collect()
     }
+}
+
+fn one(node: NodeId) -> NodeSet {
+    NodeSet::from_iter([node])
 }

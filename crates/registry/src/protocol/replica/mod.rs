@@ -60,8 +60,8 @@ pub enum Happened {
 /// What is to be done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Act {
-    /// Send to another member.
-    Send(NodeId, Message),
+    /// Send to other members: the same to each.
+    Send(NodeSet, Message),
     /// Make these contents durable here; of several the newest will do.
     Save(Arc<Contents>),
     /// Have the voting state remember this generation (0: none), then say which is the greatest that it remembers.
@@ -426,7 +426,7 @@ impl Replica {
         }
         for say in says {
             match say {
-                Say::To(node, body) => self.send(node, body, out),
+                Say::To(nodes, body) => self.send(nodes, body, out),
                 Say::Remember(generation) => out(Act::Remember(epoch_of(generation), generation)),
                 Say::Fault(node, what) => out(Act::Fault(node, what)),
             }
@@ -435,15 +435,18 @@ impl Replica {
 
     fn tell_coordinator(&mut self, body: Body, out: &mut impl FnMut(Act)) {
         if let Some(coordinator) = self.view.and_then(|view| view.members.lowest()) {
-            self.send(coordinator, body, out);
+            self.send(NodeSet::from_iter([coordinator]), body, out);
         }
     }
 
-    fn send(&mut self, to: NodeId, body: Body, out: &mut impl FnMut(Act)) {
-        match self.view {
-            _ if to == self.me => self.own.push_back(body),
-            Some(View { epoch, .. }) => out(Act::Send(to, Message { epoch, body })),
-            None => {}
+    fn send(&mut self, to: NodeSet, body: Body, out: &mut impl FnMut(Act)) {
+        let Some(View { epoch, .. }) = self.view else { return };
+        if to.contains(self.me) {
+            self.own.push_back(body.clone());
+        }
+        let others = to.without(self.me);
+        if !others.is_empty() {
+            out(Act::Send(others, Message { epoch, body }));
         }
     }
 }
