@@ -6,9 +6,20 @@ use serde::Serialize;
 
 /// Says why a command failed, in one line.
 pub(crate) fn error(error: &anyhow::Error) {
-    let line = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = reasons(error).split_whitespace().collect::<Vec<_>>().join(" ");
     // Where standard error is closed the exit code must do.
     let _ = writeln!(io::stderr(), "plexus: {line}");
+}
+
+/// What went wrong and why, from the outside in. Many errors say their reason themselves: none is said twice.
+pub(crate) fn reasons(error: &anyhow::Error) -> String {
+    let mut said = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !said.ends_with(&cause) {
+            said = format!("{said}: {cause}");
+        }
+    }
+    said
 }
 
 /// Prints a result as JSON, on one line if somebody is to read it by machine, else indented.
@@ -50,4 +61,23 @@ pub(crate) fn progress(text: &str) {
 pub(crate) fn over(text: &str) {
     let _ = write!(io::stderr(), "\r\x1b[K{text}");
     let _ = io::stderr().flush();
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+    use plexus_node::control::ControlError;
+
+    use super::*;
+
+    #[test]
+    fn a_reason_is_said_once() {
+        let refused = || io::Error::other("no room");
+        let says = || anyhow::Error::from(ControlError::Io { name: "n1".into(), source: refused() });
+        assert_eq!(reasons(&says()), "n1: control socket: no room");
+        assert_eq!(reasons(&says().context("asking n1")), "asking n1: n1: control socket: no room");
+        let silent = anyhow::Error::from(refused()).context("writing a");
+        assert_eq!(reasons(&silent), "writing a: no room");
+        assert_eq!(reasons(&anyhow!("no room")), "no room");
+    }
 }

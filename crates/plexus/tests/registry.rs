@@ -10,8 +10,9 @@ use std::{
     thread,
 };
 
-use common::{Cluster, Run, run};
-use serde_json::Value;
+use common::{Cluster, Run, run, signal, until, wait_for_end};
+use rustix::process::Signal;
+use serde_json::{Value, json};
 
 /// `plexus registry ARGS` at this cluster.
 fn registry<'a>(cluster: &Cluster, args: impl IntoIterator<Item = &'a str>) -> Run {
@@ -39,11 +40,8 @@ fn copies(cluster: &Cluster, node: &str) -> [PathBuf; 2] {
     ["1", "2"].map(|copy| cluster.dir().join(format!("state/{node}.registry.{copy}")))
 }
 
-/// Looks at how it stands until it is as it should become.
-fn wait_until(cluster: &Cluster, is: impl Fn(&Value) -> bool) {
-    while !is(&registry(cluster, ["--json", "status"]).said().json()) {
-        thread::yield_now();
-    }
+fn status(cluster: &Cluster) -> Value {
+    registry(cluster, ["--json", "status"]).said().json()
 }
 
 /// A watch that has begun.
@@ -216,9 +214,8 @@ fn a_damaged_copy_is_said_and_repaired_and_a_node_that_lost_both_gets_them_back(
     }
     cluster.run("up").said().ok();
     assert_eq!(get(&cluster, "n2", "a")["version"], version);
-    wait_until(&cluster, |all| {
-        all.as_array().unwrap().iter().all(|node| node["registry"]["trouble"] == Value::Array(Vec::new()))
-    });
+    let is_whole = |node: &Value| node["registry"]["trouble"] == json!([]);
+    until("all copies are whole", || status(&cluster), |all| all.as_array().unwrap().iter().all(is_whole));
     let [first, ..] = copies(&cluster, "n1").map(|copy| fs::read(copy).unwrap());
     for copy in ["n1", "n2"].into_iter().flat_map(|node| copies(&cluster, node)) {
         assert!(fs::read(copy).unwrap() == first, "all copies are the same");
@@ -249,6 +246,28 @@ fn a_cluster_whose_copies_are_all_damaged_is_closed_until_a_backup_is_restored()
     registry(&cluster, ["--node", "n2", "restore", backup.to_str().unwrap()]).said().ok();
     assert_eq!(get(&cluster, "n1", "a")["value"]["text"], "1");
     set(&cluster, "n2", "a", "2");
+}
+
+#[test]
+fn status_shows_who_is_down_and_who_does_not_answer() {
+    let cluster = Cluster::new(3);
+    cluster.put_nobody_out();
+    cluster.run("up").said().ok();
+    let pids = cluster.pids();
+    signal(pids[2], Signal::STOP);
+    signal(pids[1], Signal::KILL);
+    wait_for_end(pids[1]);
+    let all = status(&cluster);
+    let table = registry(&cluster, ["status"]).said().ok();
+    signal(pids[2], Signal::CONT);
+    assert!(all[0]["registry"]["epoch"].is_u64() && all[1]["state"] == "down", "{all}");
+    assert!(
+        all[2]["state"] == "silent" && all[2]["why"].as_str().unwrap().contains("does not answer"),
+        "{all}"
+    );
+    assert!(table.contains("down") && table.contains("n3 does not answer"), "{table}");
+    let refused = registry(&cluster, ["--node", "n9", "status"]).said().refusal();
+    assert!(refused.contains("there is no node `n9`"), "{refused}");
 }
 
 #[test]

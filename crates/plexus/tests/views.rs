@@ -6,15 +6,12 @@ mod common;
 use std::{
     path::Path,
     process::{Child, Stdio},
-    time::{Duration, Instant},
 };
 
-use common::{program, run};
+use common::{program, run, until};
 use plexus_node::{Parameters, TemporaryCluster};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A cluster whose nodes are of one host each: they share no memory, and none kills another.
 struct Apart {
@@ -54,15 +51,8 @@ impl Apart {
 
     /// What a node says of itself, once it is as wanted.
     fn until(&self, node: usize, what: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let start = Instant::now();
-        loop {
-            let status = run(["status", &self.dir(), "--json"]).said().json();
-            let status = status["nodes"][node].clone();
-            if is(&status) {
-                return status;
-            }
-            assert!(start.elapsed() < PATIENCE, "waiting until {what}: {status}");
-        }
+        let look = || run(["status", &self.dir(), "--json"]).said().json()["nodes"][node].clone();
+        until(what, look, is)
     }
 
     /// Runs `plexus lock` at a node.

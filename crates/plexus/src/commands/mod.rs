@@ -49,7 +49,7 @@ pub(crate) struct Failed {
 
 impl std::fmt::Display for Failed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:#}", self.why)
+        f.write_str(&crate::output::reasons(&self.why))
     }
 }
 

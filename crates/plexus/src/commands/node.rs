@@ -10,6 +10,7 @@ use plexus_observe::{
 };
 
 use super::{cluster, vote};
+use crate::output;
 
 /// Which node.
 #[derive(clap::Args)]
@@ -52,22 +53,33 @@ struct Belongs {
     name: String,
     #[command(flatten)]
     cluster: cluster::Cluster,
+    /// Print the node as JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs it until it is told to end.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match &args.does {
-        Some(Does::Add(Belongs { name, cluster })) => {
-            vote::wish_of_node(&cluster.load()?, name, &WishArgs::AddNode(name.clone()))?;
-            return crate::output::line(&format!("{name} belongs to the cluster: start it with `plexus up`"));
+        Some(Does::Add(one)) => {
+            one.is_to_be(WishArgs::AddNode, true, "belongs to the cluster: start it with `plexus up`")
         }
-        Some(Does::Remove(Belongs { name, cluster })) => {
-            vote::wish_of_node(&cluster.load()?, name, &WishArgs::RemoveNode(name.clone()))?;
-            return crate::output::line(&format!("{name} does not belong to the cluster any more"));
+        Some(Does::Remove(one)) => {
+            one.is_to_be(WishArgs::RemoveNode, false, "does not belong to the cluster any more")
         }
-        None => {}
+        None => serve(args),
     }
-    serve(args)
+}
+
+impl Belongs {
+    fn is_to_be(&self, wish: fn(String) -> WishArgs, belongs: bool, said: &str) -> anyhow::Result<()> {
+        let Self { name, cluster, json } = self;
+        vote::wish_of_node(&cluster.load()?, name, &wish(name.clone()))?;
+        match json {
+            true => output::json(&serde_json::json!({ "name": name, "belongs": belongs })),
+            false => output::line(&format!("{name} {said}")),
+        }
+    }
 }
 
 fn serve(args: Args) -> anyhow::Result<()> {
@@ -100,7 +112,7 @@ fn serve(args: Args) -> anyhow::Result<()> {
         reserved.map(|reserved| reserved.serve(source(node.body()))).transpose().context("metrics")?;
     node.run_until_stopped()?;
     if args.json {
-        crate::output::json(&serde_json::json!({ "name": name, "ended": true }))?;
+        output::json(&serde_json::json!({ "name": name, "ended": true }))?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use plexus_node::{
-    control::Control,
+    control::{ANSWER_WITHIN, Control, Seen},
     registry::{Bytes, Change, Entry, Status},
 };
 use plexus_observe::show;
@@ -45,6 +45,15 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Does {
+    #[command(flatten)]
+    AtOne(AtOne),
+    /// Show how the registry of each node of this machine stands.
+    Status,
+}
+
+/// What one node does for all.
+#[derive(Subcommand)]
+enum AtOne {
     /// Print the value of a key.
     Get {
         /// A path such as `nodes/n1/address`.
@@ -96,35 +105,31 @@ enum Does {
         /// The file.
         file: PathBuf,
     },
-    /// Show how the registry of each node of this machine stands.
-    Status,
 }
 
 /// Does it.
 pub(crate) fn run(args: Args) -> Result<()> {
     let config = Cluster::at(args.cluster).load()?;
-    if let Does::Status = args.does {
-        let nodes = local_nodes(&config)?;
-        let named = nodes.iter().filter(|node| args.node.as_ref().is_none_or(|name| *name == node.name));
-        let mut all = Vec::new();
-        for node in named {
-            let mut control = Control::connect(&config.dir, &node.name)?;
-            let status = control.call("registry.status", Value::Null, |_| ())?;
-            all.push((node.name.clone(), serde_json::from_value::<Status>(status)?));
-        }
-        return status(&all, args.json);
-    }
-    let mut control = match &args.node {
-        Some(name) => {
-            config.node(name)?;
-            Control::connect(&config.dir, name)?
-        }
-        None => first(local_nodes(&config)?.iter().map(|node| Control::connect(&config.dir, &node.name)))?,
+    let nodes: Vec<_> = match &args.node {
+        Some(name) => vec![config.node(name)?.1.name.as_str()],
+        None => local_nodes(&config)?.into_iter().map(|node| node.name.as_str()).collect(),
     };
     match args.does {
-        Does::Get { key } => {
+        Does::Status => {
+            status(Seen::of_all(&config.dir, &nodes, "registry.status", ANSWER_WITHIN), args.json)
+        }
+        Does::AtOne(does) => {
+            let mut control = first(nodes.iter().map(|node| Control::connect(&config.dir, node)))?;
+            at_one(&mut control, does, args.json)
+        }
+    }
+}
+
+fn at_one(control: &mut Control, does: AtOne, as_json: bool) -> Result<()> {
+    match does {
+        AtOne::Get { key } => {
             let entry = control.call("registry.get", json!({ "key": key }), |_| ())?;
-            if args.json {
+            if as_json {
                 return output::json(&entry);
             }
             match serde_json::from_value::<Entry>(entry)?.value {
@@ -132,8 +137,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
                 value => output::bytes(&value.bytes().map_err(anyhow::Error::msg)?),
             }
         }
-        Does::List { prefix } => list(&mut control, &prefix, args.json),
-        Does::Set { key, value, file, if_version } => {
+        AtOne::List { prefix } => list(control, &prefix, as_json),
+        AtOne::Set { key, value, file, if_version } => {
             let value = match (value, file) {
                 (Some(text), _) => Bytes::Text(text),
                 (None, Some(file)) => Bytes::of(&read(&file)?),
@@ -141,27 +146,26 @@ pub(crate) fn run(args: Args) -> Result<()> {
             };
             let asked = json!({ "key": key, "value": value, "if_version": if_version });
             let answer = control.call("registry.set", asked, |_| ())?;
-            done(&answer, args.json, &format!("{key}: version {}", answer["version"]))
+            done(&answer, as_json, &format!("{key}: version {}", answer["version"]))
         }
-        Does::Delete { key, if_version } => {
+        AtOne::Delete { key, if_version } => {
             let answer =
                 control.call("registry.delete", json!({ "key": key, "if_version": if_version }), |_| ())?;
-            done(&answer, args.json, &format!("{key}: deleted"))
+            done(&answer, as_json, &format!("{key}: deleted"))
         }
-        Does::Watch { prefix, from } => watch(&mut control, &prefix, from, args.json),
-        Does::Backup { file } => {
+        AtOne::Watch { prefix, from } => watch(control, &prefix, from, as_json),
+        AtOne::Backup { file } => {
             let asked = json!({ "path": std::path::absolute(&file)? });
             let answer = control.call("registry.backup", asked, |_| ())?;
             let said = format!("{}: the registry as of generation {}", file.display(), answer["generation"]);
-            done(&answer, args.json, &said)
+            done(&answer, as_json, &said)
         }
-        Does::Restore { file } => {
+        AtOne::Restore { file } => {
             let asked = json!({ "path": std::path::absolute(&file)? });
             let answer = control.call("registry.restore", asked, |_| ())?;
             let said = format!("{}: restored as generation {}", file.display(), answer["generation"]);
-            done(&answer, args.json, &said)
+            done(&answer, as_json, &said)
         }
-        Does::Status => Ok(()),
     }
 }
 
@@ -242,21 +246,32 @@ fn told(news: Value) -> Result<()> {
     }
 }
 
-fn status(all: &[(String, Status)], json: bool) -> Result<()> {
+fn status(all: Vec<(String, Seen<Status>)>, json: bool) -> Result<()> {
     if json {
-        let all: Vec<_> =
-            all.iter().map(|(node, status)| json!({ "node": node, "registry": status })).collect();
-        return output::json(&all);
+        let one = |(node, seen): &(String, Seen<Status>)| match seen {
+            Seen::Alive(status) => json!({ "node": node, "registry": status }),
+            Seen::Silent(why) => json!({ "node": node, "state": seen.state(), "why": why }),
+            Seen::Down => json!({ "node": node, "state": seen.state() }),
+        };
+        return output::json(&all.iter().map(one).collect::<Vec<_>>());
     }
     let mut table = show::Table::new(["node", "epoch", "generation", "keys", "waits for"]).left(1);
-    for (node, status) in all {
-        let generation =
-            status.generation.map_or_else(|| "none yet".into(), |generation| generation.to_string());
-        let row = [node.clone(), status.epoch.to_string(), generation, status.keys.to_string()];
-        table.row(row.into_iter().chain([status.awaited.join(" ")]));
+    let mut said = Vec::new();
+    for (node, seen) in all {
+        match seen {
+            Seen::Alive(status) => {
+                let generation = status.generation.map_or("none yet".into(), |number| number.to_string());
+                let row = [status.epoch.to_string(), generation, status.keys.to_string()];
+                said.extend(status.trouble.iter().map(|what| format!("{node}: {what}")));
+                table.row([node].into_iter().chain(row).chain([status.awaited.join(" ")]));
+            }
+            Seen::Silent(why) => {
+                table.row([node, "silent".into()]);
+                said.push(why);
+            }
+            Seen::Down => table.row([node, "down".into()]),
+        }
     }
-    let trouble = all
-        .iter()
-        .flat_map(|(node, status)| status.trouble.iter().map(move |what| format!("\n{node}: {what}")));
-    output::line(&format!("{}{}", table.to_string().trim_end(), trouble.collect::<String>()))
+    output::line(table.to_string().trim_end())?;
+    said.iter().try_for_each(|line| output::line(line))
 }

@@ -59,13 +59,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
     }
     output::line(table.to_string().trim_end())?;
-    let alive: Vec<&Status> = nodes
-        .iter()
-        .filter_map(|(_, seen)| match seen {
-            Seen::Alive(status) => Some(&**status),
-            Seen::Silent(_) | Seen::Down => None,
-        })
-        .collect();
+    let alive: Vec<&Status> = nodes.iter().filter_map(|(_, seen)| seen.alive()).collect();
     for line in votes::lines(&config, &alive) {
         output::line(&line)?;
     }

@@ -14,9 +14,12 @@ struct Sessions {
 }
 
 impl Sessions {
+    fn key(node: &str, owner: Option<&String>, lock: u64) -> (String, String) {
+        (node.to_owned(), owner.cloned().unwrap_or_else(|| format!("lock {lock}")))
+    }
+
     fn place(&mut self, node: &str, owner: Option<&String>, lock: u64) -> usize {
-        let owner = owner.cloned().unwrap_or_else(|| format!("lock {lock}"));
-        let key = (node.to_owned(), owner);
+        let key = Self::key(node, owner, lock);
         if let Some(place) = self.places.get(&key) {
             return *place;
         }
@@ -57,8 +60,7 @@ pub(crate) fn graph(resources: &[LockedResource]) -> Graph {
     }
     for resource in resources {
         for held in &resource.granted {
-            let key =
-                (held.node.clone(), held.owner.clone().unwrap_or_else(|| format!("lock {}", held.lock)));
+            let key = Sessions::key(&held.node, held.owner.as_ref(), held.lock);
             if let Some(place) = sessions.places.get(&key).copied() {
                 sessions.note(place, &format!("{} {}", resource.name, held.mode));
             }

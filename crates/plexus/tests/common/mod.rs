@@ -11,6 +11,9 @@ use std::{
 
 use serde_json::Value;
 
+/// How long anything that is waited for may take: far longer than it does.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
 /// The program under test.
 pub(crate) fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_plexus"))
@@ -84,10 +87,8 @@ impl Cluster {
 
     /// Has nodes that stand still keep their place for as long as a test may take.
     pub(crate) fn put_nobody_out(&self) {
-        let path = self.dir().join("cluster.toml");
-        let text = std::fs::read_to_string(&path).unwrap();
         let times = "profile = \"lan\"\nlease_ms = 100000\nevict_ms = 100000\n";
-        std::fs::write(path, text.replace("profile = \"lan\"\n", times)).unwrap();
+        self.edit("profile = \"lan\"\n", times);
     }
 
     /// Its directory.
@@ -119,14 +120,7 @@ impl Cluster {
     /// Looks at the status until it is as it should become.
     #[track_caller]
     pub(crate) fn wait_until(&self, what: &str, is: impl Fn(&Value) -> bool) {
-        let start = Instant::now();
-        loop {
-            let status = self.run("status").args(["--json"]).said().json();
-            if is(&status) {
-                return;
-            }
-            assert!(start.elapsed() < Duration::from_secs(30), "waiting until {what}: {status}");
-        }
+        until(what, || self.run("status").args(["--json"]).said().json(), is);
     }
 
     /// The processes of its nodes, in their order.
@@ -171,6 +165,19 @@ impl Run {
     /// Runs it to its end.
     pub(crate) fn said(mut self) -> Said {
         Said::of(self.0.output().unwrap())
+    }
+}
+
+/// Looks again and again, until what is seen is as it should become.
+#[track_caller]
+pub(crate) fn until(what: &str, look: impl Fn() -> Value, is: impl Fn(&Value) -> bool) -> Value {
+    let start = Instant::now();
+    loop {
+        let seen = look();
+        if is(&seen) {
+            return seen;
+        }
+        assert!(start.elapsed() < PATIENCE, "waiting until {what}: {seen}");
     }
 }
 
