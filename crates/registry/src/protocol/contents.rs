@@ -9,6 +9,7 @@ use plexus_base::NodeId;
 
 use super::{
     Change, Changed, Edit, Key, Origin, Refused, What,
+    entries::Entries,
     image::ENTRY,
     limits::{GENERATION_MAX, KEYS_MAX, TOTAL_MAX},
 };
@@ -37,7 +38,7 @@ pub struct Entry {
 pub struct Contents {
     pub(super) cluster: ClusterName,
     pub(super) generation: u64,
-    pub(super) entries: BTreeMap<Key, Entry>,
+    pub(super) entries: Entries,
     /// What the entries take in a copy.
     pub(super) bytes: usize,
     /// The last command of each node that was done, and the generation that it made.
@@ -48,7 +49,7 @@ impl Contents {
     /// Nothing yet, generation 0.
     #[must_use]
     pub fn new(cluster: ClusterName) -> Self {
-        Self { cluster, generation: 0, entries: BTreeMap::new(), bytes: 0, done: BTreeMap::new() }
+        Self { cluster, generation: 0, entries: Entries::default(), bytes: 0, done: BTreeMap::new() }
     }
 
     /// Whose registry it is.
@@ -71,9 +72,7 @@ impl Contents {
 
     /// All keys that begin with `prefix`, in order.
     pub fn under<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a Key, &'a Entry)> {
-        let from =
-            self.entries.range::<str, _>((std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded));
-        from.take_while(move |(key, _)| key.as_str().starts_with(prefix))
+        self.entries.from(prefix).take_while(move |(key, _)| key.as_str().starts_with(prefix))
     }
 
     /// How many keys there are.
@@ -120,7 +119,7 @@ impl Contents {
         self.made(generation, origin)?;
         self.bytes = backup.bytes;
         self.entries = backup.entries.clone();
-        self.entries.values_mut().for_each(|entry| entry.version = generation);
+        self.entries.set_versions(generation);
         Ok(Changed { generation, whole: true, keys: Vec::new() })
     }
 
@@ -140,7 +139,7 @@ impl Contents {
     fn fits(&self, Change(edits): &Change) -> Result<(), Refused> {
         let (mut keys, mut bytes) = (self.entries.len(), self.bytes);
         for Edit { key, expect, what } in edits {
-            let old = self.entries.get(key);
+            let old = self.entries.get(key.as_str());
             let found = old.map_or(0, |entry| entry.version);
             if let Some(expected) = expect.filter(|expected| *expected != found) {
                 return Err(Refused::Version { key: key.clone(), expected, found });
@@ -176,7 +175,7 @@ impl Contents {
                     self.bytes += size(key, &entry.value);
                     self.entries.insert(key.clone(), entry.clone())
                 }
-                None => self.entries.remove(key),
+                None => self.entries.remove(key.as_str()),
             };
             self.bytes -= old.as_ref().map_or(0, |old| size(key, &old.value));
             if entry.is_some() || old.is_some() {

@@ -36,6 +36,7 @@ use zerocopy::{
 use super::{
     ClusterName, Contents, Entry, Key, Origin,
     contents::size,
+    entries::Entries,
     limits::{GENERATION_MAX, KEYS_MAX, TOTAL_MAX, VALUE_MAX},
 };
 
@@ -147,7 +148,7 @@ pub fn encode(kind: Kind, contents: &Contents) -> Vec<u8> {
         };
         image.extend_from_slice(done.as_bytes());
     }
-    for (key, Entry { version, value }) in &contents.entries {
+    for (key, Entry { version, value }) in contents.entries.iter() {
         let entry = EntryLayout {
             version: U64::new(*version),
             value: U32::new(value.len() as u32),
@@ -216,14 +217,14 @@ fn take_done(rest: &mut &[u8], newest: u64, done: &mut BTreeMap<NodeId, (Origin,
     Ok(())
 }
 
-fn take_entry(rest: &mut &[u8], newest: u64, entries: &mut BTreeMap<Key, Entry>) -> Result<usize, Bad> {
+fn take_entry(rest: &mut &[u8], newest: u64, entries: &mut Entries) -> Result<usize, Bad> {
     let cut = Bad::Damaged("it ends too early");
     let (layout, behind) = EntryLayout::ref_from_prefix(rest).map_err(|_| cut)?;
     let (version, value) = (layout.version.get(), layout.value.get() as usize);
     let (key, behind) = behind.split_at_checked(usize::from(layout.key)).ok_or(cut)?;
     let key = std::str::from_utf8(key).ok().and_then(|text| Key::new(text).ok());
     let key = key.ok_or(Bad::Damaged("a key is not lawful"))?;
-    let ordered = entries.last_key_value().is_none_or(|(last, _)| *last < key);
+    let ordered = entries.last().is_none_or(|last| *last < key);
     if !ordered || version == 0 || version > newest || value > VALUE_MAX {
         return Err(Bad::Damaged("an entry is not lawful"));
     }

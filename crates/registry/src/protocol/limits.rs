@@ -8,7 +8,7 @@ pub const KEY_MAX: usize = 255;
 /// Bytes of a value, at most: the registry holds descriptions, not data.
 pub const VALUE_MAX: usize = 64 * 1024;
 
-/// Keys, at most: a change copies the tree, and that must stay short beside a write to disk.
+/// Keys, at most: each change is made on a copy, which shares all but a chunk of them but still counts each chunk.
 pub const KEYS_MAX: usize = 65_536;
 
 /// Bytes that all entries take in a copy, at most: every save writes a whole copy.

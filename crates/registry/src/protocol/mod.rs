@@ -3,6 +3,7 @@
 
 mod change;
 mod contents;
+mod entries;
 mod image;
 mod key;
 mod limits;
