@@ -40,3 +40,18 @@ fn another_order_is_found() {
 fn a_barrier_that_is_passed_too_early_is_found() {
     assert!(found(Sabotage::Passed).contains_key("barriers"));
 }
+
+#[test]
+fn a_view_that_one_client_is_not_told_of_is_found() {
+    assert!(found(Sabotage::Unseen).contains_key("views"));
+}
+
+#[test]
+fn a_node_that_is_left_out_of_the_last_views_is_found_at_the_end() {
+    assert!(found(Sabotage::NotGiven).contains_key("ends"));
+}
+
+#[test]
+fn what_is_kept_is_counted() {
+    assert!(found(Sabotage::NoRoom).contains_key("bounded"));
+}

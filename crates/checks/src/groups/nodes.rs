@@ -127,7 +127,8 @@ impl Groups {
     }
 
     pub(super) fn give(&mut self, node: usize, life: u64, view: &Members) -> Result<(), Broken> {
-        if !self.nodes[node].is(life) || self.nodes[node].given >= view.epoch.0 {
+        let is_hidden = self.ending && self.sabotage == Some(Sabotage::NotGiven);
+        if !self.nodes[node].is(life) || self.nodes[node].given >= view.epoch.0 || is_hidden {
             return Ok(());
         }
         self.nodes[node].given = view.epoch.0;

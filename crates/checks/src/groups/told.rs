@@ -109,6 +109,10 @@ impl Groups {
             }
             _ => what,
         };
+        let is_later = matches!(what, Happened::View { .. }) && client.view.is_some();
+        if self.sabotage == Some(Sabotage::Unseen) && is_later && self.engine.random.percent(5) {
+            return Ok(());
+        }
         if client.history.last().is_some_and(|(last, _)| *last > seq) || client.left.is_some() {
             return Err(Broken::general("order", format!("{who:?} is told {seq} late: {what:?}")));
         }

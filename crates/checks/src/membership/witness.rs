@@ -178,4 +178,17 @@ mod tests {
         let broken = witness.opened(node, life, &views[2], 10, 5).expect_err("it was put out");
         assert_eq!(broken.property, "evicted");
     }
+
+    #[test]
+    fn who_is_told_less_than_was_remembered_before_it_asked_is_seen() {
+        let (one, other) = (NodeId(0), NodeId(1));
+        let mut witness = Witness::default();
+        let first = witness.asks(one.0);
+        // What is asked for meanwhile need not be known yet.
+        let second = witness.asks(other.0);
+        witness.remembered(one, first).expect("as it asked");
+        witness.remembered(other, second).expect("as it asked");
+        witness.asks(one.0);
+        assert_eq!(witness.remembered(one, first).expect_err("an older one").property, "remembered");
+    }
 }
