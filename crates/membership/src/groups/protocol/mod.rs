@@ -49,6 +49,8 @@ use std::{
 
 use plexus_base::{Epoch, Incarnation, NodeId};
 
+#[doc(hidden)]
+pub use self::wire::group_message_any;
 use self::{change::Change, replica::Replica};
 pub use self::{
     command::{Command, Deed, Entry, Happened, MAX_MESSAGE, MAX_NAME, Name, NameError, What, Who, Why},

@@ -64,15 +64,10 @@ fn what_was_written_is_read() {
 #[test]
 fn hostile_bytes_do_no_harm() {
     let good: Vec<Vec<u8>> = messages().iter().map(Message::encode).collect();
-    hostile(&good, |bytes| {
-        if let Ok(message) = Message::decode(bytes) {
-            assert_eq!(message.encode(), bytes);
-            let mut groups = Groups::new(NodeId(1), LIFE);
-            let members = vec![(NODE, LIFE), (NodeId(1), LIFE)];
-            groups.view(&Members { epoch: message.epoch, members }, &mut Vec::new());
-            groups.message(NODE, LIFE, message, &mut Vec::new());
-        }
-    });
+    assert!(good.iter().all(|bytes| group_message_any(bytes)));
+    let mut taken = 0;
+    hostile(&good, |bytes| taken += u32::from(group_message_any(bytes)));
+    assert!(taken > 100, "{taken}");
 }
 
 #[test]

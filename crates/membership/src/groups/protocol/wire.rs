@@ -38,8 +38,8 @@ use zerocopy::{
 };
 
 use super::{
-    Body, Command, Deed, Entry, Flushed, MAX_GROUPS, MAX_MEMBERS, MAX_MESSAGE, Message, Name, Snapshot, What,
-    Who,
+    Body, Command, Deed, Entry, Flushed, Groups, MAX_GROUPS, MAX_MEMBERS, MAX_MESSAGE, Message, Name,
+    Snapshot, What, Who,
     replica::{Barrier, Group, Replica},
 };
 use crate::protocol::partitions::Members;
@@ -334,4 +334,19 @@ fn take_members(rest: &mut &[u8], count: U32) -> Result<BTreeSet<Who>, DecodeErr
         Ok(Who { node: node(of)?, life: Incarnation(life.get()), client: client.get() })
     });
     members.collect()
+}
+
+/// Reads any bytes as a message of another member, as a fuzz target would, and takes it in; whether it is one. What is taken has only this
+/// encoding.
+#[doc(hidden)]
+#[must_use]
+pub fn group_message_any(bytes: &[u8]) -> bool {
+    let Ok(message) = Message::decode(bytes) else { return false };
+    assert_eq!(message.encode(), bytes);
+    let (other, me, life) = (NodeId(0), NodeId(1), Incarnation(3));
+    let mut groups = Groups::new(me, life);
+    let members = vec![(other, life), (me, life)];
+    groups.view(&Members { epoch: message.epoch, members }, &mut Vec::new());
+    groups.message(other, life, message, &mut Vec::new());
+    true
 }
