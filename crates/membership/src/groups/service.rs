@@ -1,7 +1,7 @@
 //! Groups on worker 0 of a node: brings messages, tasks and views to the protocol, and carries what comes of them out.
 
-use plexus_base::{Incarnation, NodeId, NodeSet};
-use plexus_interconnect::{Channel, Kind, Message, Net};
+use plexus_base::{Incarnation, NodeId};
+use plexus_interconnect::{Channel, Kind, Message, Net, Outbox};
 
 use super::{
     desk::{Desk, GroupTask},
@@ -12,36 +12,31 @@ use crate::protocol::partitions::Members;
 /// See the module.
 pub struct GroupService {
     desk: Desk,
-    /// To be said to members whose link is not up yet.
-    early: Vec<(NodeId, Vec<u8>)>,
-    up: NodeSet,
+    outbox: Outbox<Vec<u8>>,
 }
 
 impl GroupService {
     /// The groups of a life of a node, which has yet to be handed a view.
     #[must_use]
     pub fn new(me: NodeId, life: Incarnation) -> Self {
-        Self { desk: Desk::new(me, life), early: Vec::new(), up: NodeSet::EMPTY }
+        Self { desk: Desk::new(me, life), outbox: Outbox::default() }
     }
 
     /// The next view, or the first: whoever is not in it has stopped, and no link leads to it any more.
     pub fn view(&mut self, net: &mut Net, view: &Members) {
-        // What was not said in the view before is void.
-        self.early.clear();
+        self.outbox.view();
         self.desk.view(view);
         self.flush(net);
     }
 
     /// A peer is there: it is told what it was to be told.
     pub fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
-        self.up.insert(peer);
-        let early = std::mem::take(&mut self.early);
-        early.into_iter().for_each(|(to, bytes)| self.send(net, to, bytes));
+        self.outbox.up(peer).for_each(|bytes| send(net, peer, &bytes));
     }
 
     /// The link to a peer is gone. What is to be said to it waits for its next one, or for the view without it.
     pub fn peer_gone(&mut self, peer: NodeId) {
-        self.up.remove(peer);
+        self.outbox.gone(peer);
     }
 
     /// Handles a message of [`Channel::Membership`].
@@ -75,15 +70,14 @@ impl GroupService {
 
     fn flush(&mut self, net: &mut Net) {
         for (to, message) in std::mem::take(&mut self.desk.sends) {
-            self.send(net, to, message.encode());
+            if let Some(bytes) = self.outbox.pass(to, message.encode()) {
+                send(net, to, &bytes);
+            }
         }
     }
+}
 
-    fn send(&mut self, net: &mut Net, to: NodeId, bytes: Vec<u8>) {
-        if !self.up.contains(to) {
-            return self.early.push((to, bytes));
-        }
-        // No link any more: the peer is gone, and the next view says so.
-        let _ = net.send(to, Channel::Membership, Kind::Request, 0, &bytes);
-    }
+fn send(net: &mut Net, to: NodeId, bytes: &[u8]) {
+    // No link any more: the peer is gone, and the next view says so.
+    let _ = net.send(to, Channel::Membership, Kind::Request, 0, bytes);
 }
