@@ -61,6 +61,8 @@ struct Node {
     /// What it showed last.
     shown: Option<Arc<Contents>>,
     asked: BTreeMap<Ticket, Operation>,
+    /// It was said last that the registry is closed.
+    is_closed: bool,
 }
 
 /// The nodes of a cluster and all around them.
@@ -77,6 +79,8 @@ pub struct World {
     /// What it was asked to, and may yet: also by who is dead by then.
     promised: u64,
     history: History,
+    /// What somebody shows at some time, kept.
+    backup: Option<Arc<Contents>>,
     operations: u64,
     answered: u64,
     crashes: u64,
@@ -108,6 +112,7 @@ impl World {
             follower: None,
             shown: None,
             asked: BTreeMap::new(),
+            is_closed: false,
         };
         Self {
             engine: Engine::new(seed, 0),
@@ -120,6 +125,7 @@ impl World {
             remembered: 0,
             promised: 0,
             history: History::default(),
+            backup: None,
             operations: 0,
             answered: 0,
             crashes: 0,
@@ -407,15 +413,19 @@ impl World {
                 self.history.shows(&changed, &contents)?;
                 let missed = self.sabotage == Some(Sabotage::MissedChange) && self.engine.random.percent(10);
                 let node = &mut self.nodes[who.0];
-                node.shown = Some(contents);
+                (node.shown, node.is_closed) = (Some(Arc::clone(&contents)), false);
+                if self.engine.random.percent(5) {
+                    self.backup = Some(contents);
+                }
                 if let Some(follower) = node.follower.as_mut().filter(|_| !missed) {
                     follower.changed(changed);
                 }
             }
             Act::Done(ticket, result) => {
                 self.answered += 1;
-                self.closed += u64::from(matches!(result, Err(Refused::Closed { .. })));
                 let node = &mut self.nodes[who.0];
+                node.is_closed = matches!(result, Err(Refused::Closed { .. }));
+                self.closed += u64::from(node.is_closed);
                 if let Some(operation) = node.asked.remove(&ticket) {
                     let is_restore = matches!(operation.asked, Asked::Restore(_));
                     self.opened += u64::from(is_restore && result.as_ref().is_ok_and(|made| is_first(*made)));
@@ -481,8 +491,10 @@ impl World {
     fn draw(&mut self, who: Who) -> Asked {
         let random = &mut self.engine.random;
         let shown = self.nodes[who.0].replica.as_ref().and_then(Replica::contents);
-        if random.permille(self.params.restores)
-            && let Some(contents) = shown
+        // Somebody has a backup where there is nothing else.
+        let often = if self.nodes[who.0].is_closed { 5 } else { 1 };
+        if random.permille(often * self.params.restores)
+            && let Some(contents) = shown.or(self.backup.as_ref())
         {
             return Asked::Restore(Arc::clone(contents));
         }
