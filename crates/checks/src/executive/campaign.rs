@@ -213,14 +213,19 @@ fn strikes(
         }
         let after = if fault.ends_a_life() { epoch } else { epoch - 1 };
         let begins = Instant::now();
-        epoch = whole(nodes, after, report).map_err(failed)?;
+        epoch = whole(nodes, after, report, say).map_err(failed)?;
         report.healed.entry(fault).or_default().push(begins.elapsed().as_nanos() as u64);
     }
     Ok(())
 }
 
-/// Starts whoever has ended, until all are one view newer than `after`.
-fn whole(nodes: &mut Nodes, after: u64, report: &mut Report) -> Result<u64, String> {
+/// Starts whoever has ended, until all are one view newer than `after`. Tells `say` who has ended by itself.
+fn whole(
+    nodes: &mut Nodes,
+    after: u64,
+    report: &mut Report,
+    say: &mut dyn FnMut(&str),
+) -> Result<u64, String> {
     let (all, start) = (nodes.all(), Instant::now());
     loop {
         for node in &all {
@@ -230,7 +235,13 @@ fn whole(nodes: &mut Nodes, after: u64, report: &mut Report) -> Result<u64, Stri
                 Err(status) => Some(status),
             };
             if let Some(status) = ended {
-                report.note(status).map_err(|why| format!("{why}\n{}", nodes.last_said(*node)))?;
+                let said = nodes.last_said(*node);
+                say(&format!(
+                    "{}: {}",
+                    Nodes::name(*node),
+                    said.lines().next_back().unwrap_or("said nothing")
+                ));
+                report.note(status).map_err(|why| format!("{why}\n{said}"))?;
             }
             nodes.up(*node)?;
         }
