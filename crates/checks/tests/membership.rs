@@ -24,6 +24,11 @@ fn clocks_that_differ_too_much_are_found_in_who_acts_together() {
 }
 
 #[test]
+fn who_goes_on_in_a_view_before_the_one_that_it_is_in_is_found() {
+    assert!(found(Sabotage::NeverEntered, 20).contains_key("apart"));
+}
+
+#[test]
 fn a_life_that_comes_back_is_found() {
     assert!(found(Sabotage::SameLife, 60).contains_key("epochs"));
 }

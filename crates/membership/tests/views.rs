@@ -5,7 +5,7 @@ mod common;
 use std::{collections::BTreeSet, sync::Arc, sync::atomic::Ordering};
 
 use common::{Cluster, Node, Watcher, assert_agreed, epoch};
-use plexus_base::{NodeId, NodeSet};
+use plexus_base::{Nanos, NodeId, NodeSet};
 use plexus_membership::{
     protocol::{Reason, Refused, Wish},
     runtime::{End, FencingState, Membership, Proof, StartError, Status, WishError},
@@ -167,6 +167,20 @@ fn nobody_opens_a_view_for_one_whose_guest_has_not_taken_it() {
     drop(closed);
     first.watcher.wait_with(&[0, 1]);
     second.watcher.wait_with(&[0, 1]);
+}
+
+#[test]
+fn nodes_whose_leases_differ_say_so_and_do_not_come_together() {
+    let cluster = Cluster::new(2, &[None]);
+    let first = cluster.start(0);
+    first.watcher.wait_with(&[0]);
+    let mut settings = cluster.settings(1);
+    let lease = &mut settings.profile.lease;
+    *lease = Nanos(lease.0 - 1_000_000);
+    let second = common::start(settings);
+    first.wait_status("the other's lease", |status| status.odd_leases == [(1, 2999.0)]);
+    second.wait_status("the other's lease", |status| status.odd_leases == [(0, 3000.0)]);
+    assert!(first.watcher.told().is_with(&[0]) && second.watcher.told().view().is_none());
 }
 
 #[test]

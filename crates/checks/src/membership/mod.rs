@@ -34,6 +34,8 @@ pub enum Sabotage {
     Blind,
     /// A file that is put back as it was has counters as if it were not.
     UnseenCopy,
+    /// Who says that it has entered a view goes on in the one before.
+    NeverEntered,
     /// It is expected that the smaller side goes on.
     OtherSide,
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `one view` | for one epoch nobody learns but one view |
 //! | `epochs` | a life learns and opens views in their order, and a later life none that an earlier one opened |
-//! | `apart` | of two nodes that may act each is a member of the other's view, in its life |
+//! | `apart` | of two nodes that may act each is a member of the other's view, in its life; one that has opened a view may act in the one before until it has entered it |
 //! | `evicted` | a life that was a member and is none any more opens no view |
 //! | `remembered` | what anybody was told to be remembered is known to everybody who asks after that |
 //!
@@ -13,7 +13,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use plexus_base::{Incarnation, NodeId};
+use plexus_base::{Epoch, Incarnation, NodeId};
 use plexus_membership::protocol::View;
 
 use crate::failure::Broken;
@@ -22,7 +22,8 @@ use crate::failure::Broken;
 #[derive(Clone)]
 struct Acting {
     life: Incarnation,
-    view: Arc<View>,
+    /// The last that it opened, and before that those in which it may still act.
+    views: Vec<Arc<View>>,
     /// In true time, the margin added.
     until: u64,
 }
@@ -86,8 +87,18 @@ impl Witness {
             }
             was_in |= view.has(node, life);
         }
-        self.acting.insert(node.0, Acting { life, view: Arc::clone(view), until });
+        let before = self.acting.remove(&node.0).filter(|acting| acting.life == life && now < acting.until);
+        let mut views = before.map_or_else(Vec::new, |acting| acting.views);
+        views.push(Arc::clone(view));
+        self.acting.insert(node.0, Acting { life, views, until });
         self.look(node, now)
+    }
+
+    /// A life acts in no view before this one any more.
+    pub(super) fn entered(&mut self, node: NodeId, epoch: Epoch) {
+        if let Some(acting) = self.acting.get_mut(&node.0) {
+            acting.views.retain(|view| view.epoch >= epoch);
+        }
     }
 
     /// A life that acts may go on until then.
@@ -124,7 +135,7 @@ impl Witness {
     /// Who may act, and in which view.
     pub(super) fn acting(&self, now: u64) -> impl Iterator<Item = (NodeId, &Arc<View>)> {
         let acting = self.acting.iter().filter(move |(_, acting)| now < acting.until);
-        acting.map(|(node, acting)| (NodeId(*node), &acting.view))
+        acting.filter_map(|(node, acting)| Some((NodeId(*node), acting.views.last()?)))
     }
 
     /// The last epoch that anybody has learned.
@@ -135,13 +146,16 @@ impl Witness {
     fn look(&self, node: NodeId, now: u64) -> Result<(), Broken> {
         let Some(one) = self.acting.get(&node.0) else { return Ok(()) };
         for (other, acting) in self.acting.iter().filter(|(other, _)| **other != node.0) {
-            let apart = !one.view.has(NodeId(*other), acting.life) || !acting.view.has(node, one.life);
-            if now < acting.until && now < one.until && apart {
+            let without_other = one.views.iter().find(|view| !view.has(NodeId(*other), acting.life));
+            let without_one = acting.views.iter().find(|view| !view.has(node, one.life));
+            if now < acting.until
+                && now < one.until
+                && let Some(apart) = without_other.or(without_one)
+            {
                 let what = format!(
-                    "{node} acts in view {} and node {other} may in view {} for {} us more, but they are not in each other's",
-                    one.view.epoch.0,
-                    acting.view.epoch.0,
-                    (acting.until - now) / 1000
+                    "{node} and node {other} may both act, the latter for {} us more, but they are not both in view {}",
+                    (acting.until - now) / 1000,
+                    apart.epoch.0,
                 );
                 return broken("apart", what);
             }
@@ -156,7 +170,7 @@ pub(super) fn broken<T>(property: &'static str, what: String) -> Result<T, Broke
 
 #[cfg(test)]
 mod tests {
-    use plexus_base::{Epoch, NodeSet};
+    use plexus_base::NodeSet;
     use plexus_membership::protocol::{FileId, Seat};
 
     use super::*;

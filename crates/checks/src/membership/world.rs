@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use plexus_base::{Incarnation, Nanos, NodeId};
+use plexus_base::{Epoch, Incarnation, Nanos, NodeId};
 use plexus_membership::protocol::{
     Action, Contents, Event, Failed, Member, Place, Profile, Refused, Report, View, Wish, Writes,
 };
@@ -30,6 +30,12 @@ pub(super) enum Ev {
         to: usize,
         report: Arc<Report>,
     },
+    /// What a life does in views takes up one that it has opened.
+    Enter {
+        node: usize,
+        life: u64,
+        epoch: Epoch,
+    },
     /// The registry of a life has something to be remembered.
     Remember {
         node: usize,
@@ -38,8 +44,8 @@ pub(super) enum Ev {
     Notice {
         to: usize,
         from: NodeId,
-        /// A connection was reset.
-        reset: bool,
+        /// The links with this life are lost.
+        lost: Option<Incarnation>,
         dead: Option<Incarnation>,
     },
     /// A turn is at its file: to write, to read, and back.
@@ -113,8 +119,6 @@ pub(super) struct World {
     /// From, to.
     pub(super) cut: Vec<Vec<bool>>,
     pub(super) loss_permille: u64,
-    /// By who hears and who speaks: the last life to which it listens no more, for the links are lost.
-    deaf: Vec<Vec<u64>>,
     /// Peers of a process that ends are told that it is proved dead, and so is who starts.
     pub(super) proofs: bool,
     /// Messages take 0.2 ms, and a turn 2 ms.
@@ -174,7 +178,6 @@ impl World {
             witness: Witness::default(),
             cut: vec![vec![false; nodes]; nodes],
             loss_permille: 0,
-            deaf: vec![vec![0; nodes]; nodes],
             proofs: false,
             steady: false,
             sabotage,
@@ -198,7 +201,6 @@ impl World {
         let now = self.now();
         let same_life = self.sabotage == Some(Sabotage::SameLife) && self.nodes[node].life > 0;
         let one = &mut self.nodes[node];
-        self.deaf[node].fill(0);
         one.over = one.life;
         one.life += u64::from(!same_life);
         (one.turn, one.turns, one.lease) = (one.turn + 1, BTreeMap::new(), 0);
@@ -209,7 +211,7 @@ impl World {
         for from in 0..if self.proofs { self.nodes.len() } else { 0 } {
             let (dead, from) = (Some(Incarnation(self.nodes[from].over)), NodeId(from as u8));
             let after = self.engine.random.between(100_000, 5_000_000);
-            self.engine.schedule(after, Some(node), Ev::Notice { to: node, from, reset: false, dead });
+            self.engine.schedule(after, Some(node), Ev::Notice { to: node, from, lost: None, dead });
         }
         self.handle(node, Event::Tick)
     }
@@ -229,24 +231,22 @@ impl World {
         for to in 0..self.nodes.len() {
             if !self.cut[node][to] && to != node && (self.proofs || self.engine.random.percent(50)) {
                 let after = self.engine.random.between(100_000, 5_000_000);
-                self.engine.schedule(after, Some(to), Ev::Notice { to, from: id, reset: true, dead });
+                let lost = Some(life);
+                self.engine.schedule(after, Some(to), Ev::Notice { to, from: id, lost, dead });
             }
         }
     }
 
-    /// A node has lost its links with another, and listens to that life no more.
+    /// A node has lost its links with another.
     pub(super) fn lose(&mut self, to: usize, from: usize) -> Result<(), Broken> {
-        self.deaf[to][from] = self.nodes[from].life;
-        self.handle(to, Event::Reset(NodeId(from as u8)))
-    }
-
-    fn listens(&self, to: usize, from: NodeId, life: Incarnation) -> bool {
-        life.0 > self.deaf[to][from.index()]
+        let life = Incarnation(self.nodes[from].life);
+        self.handle(to, Event::Lost(NodeId(from as u8), life))
     }
 
     /// Whether what one says now is heard by the other.
     pub(super) fn hears(&self, to: usize, from: usize) -> bool {
-        !self.cut[from][to] && self.nodes[from].life > self.deaf[to][from]
+        let (member, life) = (&self.nodes[to].member, Incarnation(self.nodes[from].life));
+        !self.cut[from][to] && member.as_ref().is_none_or(|member| member.listens(NodeId(from as u8), life))
     }
 
     pub(super) fn pause(&mut self, node: usize, for_ns: u64) {
@@ -290,13 +290,18 @@ impl World {
                     self.engine.schedule(after, Some(node), Ev::Remember { node, life });
                 }
             }
-            Ev::Deliver { to, report } if self.listens(to, report.node, report.life) => {
-                self.handle(to, Event::Heard(report))?;
+            Ev::Deliver { to, report } => self.handle(to, Event::Heard(report))?,
+            Ev::Enter { node, life, epoch } => {
+                if self.nodes[node].life == life && self.nodes[node].member.is_some() {
+                    if self.sabotage != Some(Sabotage::NeverEntered) {
+                        self.witness.entered(NodeId(node as u8), epoch);
+                    }
+                    self.handle(node, Event::Entered(epoch))?;
+                }
             }
-            Ev::Deliver { .. } => {}
-            Ev::Notice { to, from, reset, dead } => {
-                if reset {
-                    self.handle(to, Event::Reset(from))?;
+            Ev::Notice { to, from, lost, dead } => {
+                if let Some(life) = lost {
+                    self.handle(to, Event::Lost(from, life))?;
                 }
                 if let Some(life) = dead {
                     self.handle(to, Event::Dead(from, life))?;
@@ -364,6 +369,8 @@ impl World {
                 self.opened += 1;
                 let until = self.nodes[node].lease;
                 self.witness.opened(id, life, &view, until, now)?;
+                let (epoch, after) = (view.epoch, self.entering());
+                self.engine.schedule(after, Some(node), Ev::Enter { node, life: life.0, epoch });
                 self.engine.schedule(1, Some(node), Ev::Remember { node, life: life.0 });
             }
             Action::Lease(until) => {
@@ -373,7 +380,7 @@ impl World {
                 self.witness.renewed(id, until, now)?;
             }
             Action::Remembered(generation) => self.witness.remembered(id, generation)?,
-            Action::Fence(..) | Action::SetAside(..) => {}
+            Action::Fence(..) | Action::Stopped { .. } | Action::SetAside(..) => {}
             Action::Answer(wish, answer) => self.nodes[node].answers.push((wish, answer)),
             Action::Die(_) => {
                 // Until it is started again it is not seen to have stopped before its lease and the margin are over.
@@ -398,6 +405,14 @@ impl World {
         let slow = self.engine.random.permille(10);
         let most = if slow { self.profile.heartbeat.0 } else { self.profile.heartbeat.0 / 50 };
         self.engine.random.between(50_000, most.max(60_000))
+    }
+
+    /// How long what a node does in views takes to enter one; sometimes about as long as it may.
+    fn entering(&mut self) -> u64 {
+        match !self.steady && self.engine.random.permille(50) {
+            true => self.engine.random.between(self.profile.heartbeat.0, self.profile.lease.0),
+            false => self.delay(),
+        }
     }
 
     fn begin(&mut self, node: usize, file: plexus_membership::protocol::FileId, writes: Writes) {

@@ -35,7 +35,7 @@ pub(super) fn start(
                 News::Opened(view, transition) => {
                     tracing::info!(epoch = view.epoch.0, members = ?view.members(), "a view is opened");
                     guest.opened(&view, &transition);
-                    inbox.post(Input::Told(view.epoch));
+                    inbox.post(Input::Entered(view.epoch));
                 }
                 News::Note(line) => tracing::info!("{line}"),
                 News::Warning(line) => tracing::warn!("{line}"),

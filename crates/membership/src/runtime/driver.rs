@@ -1,7 +1,7 @@
 //! The loop: takes what happens, hands it to the protocol with the time, and carries out what that says, in its order.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     io,
     net::UdpSocket,
     sync::{
@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use plexus_base::{Epoch, Incarnation, MAX_NODES, Nanos, NodeId};
+use plexus_base::{Incarnation, MAX_NODES, Nanos, NodeId};
 use plexus_interconnect::mesh::Key;
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -78,10 +78,8 @@ pub(super) struct Driver {
     pub(super) fates: FileFates,
     pub(super) history: History,
     pub(super) priority: Priority,
-    /// The last view that the guest was handed.
-    told: Epoch,
-    /// Lives up to which a node is not listened to.
-    deaf: [Incarnation; MAX_NODES],
+    /// By node, a lease that is not the one of this node.
+    pub(super) odd_leases: BTreeMap<NodeId, Nanos>,
     /// By node, the last life that said it leaves.
     leavers: [Incarnation; MAX_NODES],
     wish: Option<Answer>,
@@ -120,8 +118,7 @@ impl Driver {
             fates: FileFates::default(),
             history: History::default(),
             priority: Priority::Ordinary,
-            told: Epoch(0),
-            deaf: [Incarnation(0); MAX_NODES],
+            odd_leases: BTreeMap::new(),
             leavers: [Incarnation(0); MAX_NODES],
             wish: None,
             leaving: Vec::new(),
@@ -138,7 +135,7 @@ impl Driver {
         let mut more = false;
         while !self.is_over() {
             self.handle(Event::Tick);
-            self.sleep(more);
+            self.rest(more);
             for input in self.wires.inbox.take() {
                 self.take(input);
             }
@@ -163,12 +160,19 @@ impl Driver {
     }
 
     /// Until there is something to do.
-    fn sleep(&self, more: bool) {
+    fn rest(&self, more: bool) {
         let wakes = [Some(self.wake), self.asker.wake(), self.files.wake()];
         let wake = wakes.into_iter().flatten().min().unwrap_or(self.wake);
-        let time = wake.since(clock::now());
         // Whoever floods the sockets must not have the processor.
-        let (time, sockets) = if more { (time.min(PAUSE), &[][..]) } else { (time, self.post.sockets()) };
+        match more {
+            true => self.sleep(wake.min(clock::now() + PAUSE), &[]),
+            false => self.sleep(wake, self.post.sockets()),
+        }
+    }
+
+    /// Until then, or until something comes to these sockets, or from another thread.
+    fn sleep(&self, until: Nanos, sockets: &[UdpSocket]) {
+        let time = until.since(clock::now());
         let sockets = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN));
         let mut watched: Vec<PollFd<'_>> = sockets.collect();
         watched.push(PollFd::new(&self.wires.inbox.bell, PollFlags::IN));
@@ -199,7 +203,7 @@ impl Driver {
         match action {
             Action::Send { to, report } => {
                 if self.phase == Phase::Leaving || self.wires.guest.is_well() {
-                    let message = format::message(&self.honest(&report));
+                    let message = format::message(&report);
                     let times = if self.phase == Phase::Leaving { FAREWELLS } else { 1 };
                     for node in (0..times).flat_map(|_| to.iter()) {
                         self.post.send(node, Kind::Report, &message);
@@ -222,6 +226,11 @@ impl Driver {
                 }
             }
             Action::Fence(node, life) => self.fence(node, life),
+            Action::Stopped { node, life, proved } => {
+                let how = if proved { FencingState::Told } else { FencingState::WaitedOut };
+                self.history.ended(node, life, how);
+                self.history.stopped(now);
+            }
             Action::SetAside(file) => {
                 let what = "is an older copy of itself: it is set aside, and taken in again in a later view";
                 self.tell_guest(News::Warning(format!("voting file {file} {what}")));
@@ -255,18 +264,24 @@ impl Driver {
         let _ = self.wires.views.send(news);
     }
 
-    /// A report names a view as opened only when the guest acts in none before it.
-    pub(super) fn honest(&self, report: &Arc<Report>) -> Arc<Report> {
-        if report.opened <= self.told {
-            return Arc::clone(report);
-        }
-        Arc::new(Report { opened: self.told, ..(**report).clone() })
-    }
-
     pub(super) fn note_leaver(&mut self, report: &Report) {
         if report.leaving {
             let leaver = &mut self.leavers[report.node.index()];
             *leaver = (*leaver).max(report.life);
+        }
+    }
+
+    /// Nodes whose leases differ do not take each other in.
+    fn note_lease(&mut self, report: &Report) {
+        let (node, lease) = (report.node, report.lease);
+        if lease == self.lease_time {
+            self.odd_leases.remove(&node);
+        } else if self.odd_leases.insert(node, lease) != Some(lease) {
+            let mine = self.lease_time;
+            let what = "neither takes the other in until their settings are alike";
+            self.tell_guest(News::Warning(format!(
+                "{node} has a lease of {lease}, this node of {mine}: {what}"
+            )));
         }
     }
 
@@ -294,22 +309,13 @@ impl Driver {
                 }
                 return self.handle(Event::Tick);
             }
-            Input::Lost(node, life) if node.index() < MAX_NODES => {
-                let deaf = &mut self.deaf[node.index()];
-                *deaf = (*deaf).max(life);
-                if self.post.life(node).is_some_and(|now| now > life) {
-                    return;
-                }
-                Event::Reset(node)
-            }
-            Input::Dead(node, life) if node.index() < MAX_NODES => {
-                self.history.proved(node, life, FencingState::Told, clock::now());
-                Event::Dead(node, life)
-            }
+            Input::Lost(node, life) => Event::Lost(node, life),
+            Input::Dead(node, life) => Event::Dead(node, life),
             Input::Fenced(node, life, Some(proof)) => {
-                self.history.proved(node, life, FencingState::Proved(proof), clock::now());
+                self.history.ended(node, life, FencingState::Proved(proof));
                 Event::Dead(node, life)
             }
+            Input::Fenced(_, _, None) => return,
             Input::Wish(Wish::Leave, answer) => {
                 self.leaving.push(answer);
                 Event::Wish(Wish::Leave)
@@ -331,10 +337,9 @@ impl Driver {
             Input::Peer(node, addresses) => return self.post.place(node, addresses),
             Input::Keys(keys) => return self.post.rekey(keys),
             Input::Trouble(what) => return self.tell_guest(News::Warning(what)),
-            Input::Told(epoch) => return self.told = epoch,
+            Input::Entered(epoch) => Event::Entered(epoch),
             Input::Rebuilt(epoch) => return self.history.rebuilt(epoch, clock::now()),
             Input::Stop => return self.phase = Phase::Over { left: false },
-            Input::Lost(..) | Input::Dead(..) | Input::Fenced(..) => return,
         };
         self.handle(event);
     }
@@ -345,10 +350,11 @@ impl Driver {
             Kind::Hello => {}
             Kind::Report => {
                 let Ok(report) = format::message_decoded(&body) else { return };
-                let is_its = (report.node, report.life) == (from, life);
-                if is_its && life > self.deaf[from.index()] {
-                    self.history.told(&report, clock::now());
-                    self.note_leaver(&report);
+                if (report.node, report.life) == (from, life) {
+                    if self.member.listens(from, life) {
+                        self.note_leaver(&report);
+                    }
+                    self.note_lease(&report);
                     self.handle(Event::Heard(Arc::new(report)));
                 }
             }
@@ -373,8 +379,8 @@ impl Driver {
         self.wires.watchdog.stop(self.phase == Phase::Over { left: true });
         self.files.stop();
         while let Some(until) = self.files.wake() {
-            self.wake = until;
-            self.sleep(false);
+            // Nobody takes from the sockets any more what would wake it time and again.
+            self.sleep(until, &[]);
             for input in self.wires.inbox.take() {
                 if let Input::Turned(file, done) = input {
                     self.files.ended(file, done.number);

@@ -9,7 +9,7 @@ use std::{
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId};
 
 use super::status::{Fencing, FencingState, Phases, Transition};
-use crate::protocol::{Report, View};
+use crate::protocol::View;
 
 /// Transitions and fences that are remembered.
 const KEPT: usize = 16;
@@ -19,7 +19,8 @@ const KEPT: usize = 16;
 struct Steps {
     began: Option<Nanos>,
     decided: Option<Nanos>,
-    fenced: Option<Nanos>,
+    /// When the last of those that went was known to have stopped.
+    stopped: Option<Nanos>,
     /// When the first of those that went was last heard.
     silent: Option<Nanos>,
 }
@@ -29,7 +30,6 @@ struct Steps {
 pub(super) struct History {
     opened: Option<Arc<View>>,
     steps: Steps,
-    waits: Vec<(NodeId, Incarnation)>,
     transitions: VecDeque<Transition>,
     opened_at: Nanos,
     fences: VecDeque<Fencing>,
@@ -53,45 +53,31 @@ impl History {
         let steps = &mut self.steps;
         steps.silent = silent.chain(steps.silent).min();
         steps.began.get_or_insert(now);
-        steps.decided = Some(now);
-        steps.fenced = self.waits.is_empty().then_some(now);
+        (steps.decided, steps.stopped) = (Some(now), Some(now));
     }
 
     /// A life is to be fenced.
     pub(super) fn fencing(&mut self, node: NodeId, life: Incarnation) {
-        self.steps.fenced = None;
-        self.waits.push((node, life));
         push(&mut self.fences, Fencing { node: node.0, life: life.0, state: FencingState::UnderWay });
     }
 
-    /// A life is proved to be over.
-    pub(super) fn proved(&mut self, node: NodeId, life: Incarnation, how: FencingState, now: Nanos) {
+    /// How it is known that a life has stopped; the first word counts.
+    pub(super) fn ended(&mut self, node: NodeId, life: Incarnation, how: FencingState) {
         for fence in &mut self.fences {
             let same = fence.node == node.0 && fence.life <= life.0;
             if same && fence.state == FencingState::UnderWay {
                 fence.state = how;
             }
         }
-        let waited = self.waits.len();
-        self.waits.retain(|(other, last)| *other != node || *last > life);
-        if waited > 0 && self.waits.is_empty() {
-            self.steps.fenced = Some(now);
-        }
     }
 
-    /// What a report proves.
-    pub(super) fn told(&mut self, report: &Report, now: Nanos) {
-        let waits = self.waits.clone();
-        for (node, life) in waits.into_iter().filter(|(node, life)| *life <= report.dead[node.index()]) {
-            self.proved(node, life, FencingState::Told, now);
-        }
+    /// One more of those that went has stopped.
+    pub(super) fn stopped(&mut self, now: Nanos) {
+        self.steps.stopped = Some(now);
     }
 
     /// A view is opened.
     pub(super) fn opened(&mut self, view: &Arc<View>, now: Nanos) -> Transition {
-        for (node, life) in std::mem::take(&mut self.waits) {
-            self.proved(node, life, FencingState::WaitedOut, now);
-        }
         let steps = std::mem::take(&mut self.steps);
         let before = self.opened.replace(Arc::clone(view));
         let (gone, came) = match &before {
@@ -102,7 +88,7 @@ impl History {
         };
         let decided = steps.decided.unwrap_or(now);
         let began = steps.began.unwrap_or(decided).min(decided);
-        let fenced = steps.fenced.unwrap_or(now);
+        let fenced = steps.stopped.map_or(decided, |stopped| stopped.max(decided));
         let silent = steps.silent.unwrap_or(began).min(began);
         let phases = Phases {
             detect: ms(began.since(silent)),

@@ -40,8 +40,8 @@ pub(super) enum Input {
     Keys(Vec<Key>),
     /// For the log.
     Trouble(String),
-    /// The guest has been handed this view.
-    Told(Epoch),
+    /// The guest has taken this view.
+    Entered(Epoch),
     Rebuilt(Epoch),
     Stop,
 }

@@ -15,6 +15,9 @@ pub struct Status {
     pub members: Vec<MemberStatus>,
     /// What the lease lasts if it is not renewed; 0 where there is none.
     pub lease_ms: f64,
+    /// Nodes that are configured with another lease than this one, with that in milliseconds: neither takes the other in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub odd_leases: Vec<(u8, f64)>,
     /// Whether the voting files suffice.
     pub quorum: Quorum,
     /// Voting files of the view, and others that had turns.
@@ -27,7 +30,7 @@ pub struct Status {
     pub priority: Priority,
     /// The names of the cluster's keys that are valid here, the newest first: while one replaces another, all nodes must have both first.
     pub keys: Vec<String>,
-    /// Datagrams that did not come from a node of the cluster, or were repeated by somebody.
+    /// Datagrams that no node of the cluster sent to this one.
     pub strangers: u64,
 }
 

@@ -21,11 +21,10 @@ use crate::{
 };
 
 impl Driver {
-    pub(super) fn turn(&mut self, file: VotingFile, mut writes: Writes, now: Nanos) {
+    pub(super) fn turn(&mut self, file: VotingFile, writes: Writes, now: Nanos) {
         if writes.ballot.as_ref().is_some_and(|(_, ballot)| ballot.mbal > 0) {
             self.history.balloted(now);
         }
-        writes.heartbeat = writes.heartbeat.map(|report| self.honest(&report));
         self.fates.began(file, now);
         if !self.wires.guest.is_well() {
             return self.failed(file.id, "this node is not well: it makes no progress".into());

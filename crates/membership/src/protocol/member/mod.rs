@@ -100,10 +100,12 @@ pub enum Event {
         /// What was read after what was to be written was written.
         result: Result<Box<Contents>, Failed>,
     },
-    /// The connection with a node was reset: a suspicion.
-    Reset(NodeId),
+    /// The links with this life are lost: nothing that it says counts any more, so that only one of the two goes on.
+    Lost(NodeId, Incarnation),
     /// The process of this life, and all that it had begun, is proved to be over.
     Dead(NodeId, Incarnation),
+    /// Whoever uses the membership has taken this view, which was opened: it acts in none before it any more.
+    Entered(Epoch),
     /// An operator wants something.
     Wish(Wish),
     /// The registry has this generation; it goes into every report from now on.
@@ -147,12 +149,21 @@ pub enum Action {
     Wake(Nanos),
     /// A view is decided; it is not open yet.
     Decided(Arc<View>),
-    /// The node acts in this view from now on.
+    /// The node acts in this view from now on, and until [`Event::Entered`] perhaps still in the one before: only then is it said to others.
     Opened(Arc<View>),
     /// The node may act before then, by its own clock.
     Lease(Nanos),
     /// This life is no member any more: prove it dead where that can be done, and say so with [`Event::Dead`].
     Fence(NodeId, Incarnation),
+    /// A life that was to be proved dead has stopped for certain: it is proved, by whomever, or else its lease is over.
+    Stopped {
+        /// Its node.
+        node: NodeId,
+        /// Which life.
+        life: Incarnation,
+        /// Whether it was proved.
+        proved: bool,
+    },
     /// A voting file is an older copy of itself: it is not counted any more, until a view without it is decided.
     SetAside(FileId),
     /// A majority of the voting files was written and read since the last [`Event::Remember`]: whoever asks from now on is told this
@@ -166,7 +177,7 @@ pub enum Action {
     Left,
 }
 
-/// What others plan by, of what a report says.
+/// What a report says that others act by: they are told at once when it changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Said {
     hears: NodeSet,
@@ -190,6 +201,8 @@ pub struct Member {
     /// By node: the last life that was a member of any view before and is none of this one (0: none), where that is known.
     former: Option<[Incarnation; MAX_NODES]>,
     opened: Option<Arc<View>>,
+    /// It acts in no view before this one.
+    entered: Epoch,
     lease_until: Nanos,
     waits: Vec<Wait>,
     /// `None` until a majority of the files was read.
@@ -201,7 +214,7 @@ pub struct Member {
     peers: Peers,
     counter: u64,
     next_report: Nanos,
-    /// What the last report said that others plan by, and when.
+    /// What the last report said that others act by, and when.
     said: Option<(Said, Nanos)>,
     plan: Option<Plan>,
     /// When to think again of what the next view should be, and before when not to propose it.
@@ -235,6 +248,7 @@ impl Member {
             learned: now,
             former: None,
             opened: None,
+            entered: Epoch(0),
             lease_until: Nanos(0),
             waits: Vec::new(),
             paxos: None,
@@ -268,6 +282,12 @@ impl Member {
         &self.decided
     }
 
+    /// Whether what this life says counts: the links with it are not lost.
+    #[must_use]
+    pub fn listens(&self, node: NodeId, life: Incarnation) -> bool {
+        self.peers.listens(node, life)
+    }
+
     /// Takes what happened at `now`; what is to be done goes to `out`.
     pub fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
         if self.is_over {
@@ -280,8 +300,9 @@ impl Member {
             Event::Tick => {}
             Event::Heard(report) => self.heard(&report, now, out),
             Event::Finished { file, result } => self.finished(file, result, now, out),
-            Event::Reset(node) => self.peers.suspect(node, now, &self.profile),
-            Event::Dead(node, life) => self.proved(node, life, now),
+            Event::Lost(node, life) => self.peers.lost(node, life, now, &self.profile),
+            Event::Dead(node, life) => self.proved(node, life, now, out),
+            Event::Entered(epoch) => self.entered = self.entered.max(epoch),
             Event::Wish(wish) => self.wish(wish, now, out),
             Event::Registry(generation) => self.registry = self.registry.max(generation),
             Event::Remember(generation) => {
@@ -311,35 +332,39 @@ impl Member {
     }
 
     fn heard(&mut self, report: &Arc<Report>, now: Nanos, out: &mut Vec<Action>) {
-        if report.node == self.me || report.node.index() >= MAX_NODES {
+        if report.node == self.me
+            || report.node.index() >= MAX_NODES
+            || !self.listens(report.node, report.life)
+        {
             return;
         }
-        if self.peers.heard(report, now) {
+        if self.peers.heard(report, now, &self.profile) {
             self.next_plan = now;
         }
         self.registry = self.registry.max(report.registry);
-        self.absorb_proofs(report, now);
+        self.absorb_proofs(report, now, out);
         self.learn(&report.decided, now, out);
     }
 
-    fn absorb_proofs(&mut self, report: &Report, now: Nanos) {
+    fn absorb_proofs(&mut self, report: &Report, now: Nanos, out: &mut Vec<Action>) {
         for (node, life) in report.dead.iter().enumerate().filter(|(_, life)| life.0 > 0) {
-            self.proved(NodeId(node as u8), *life, now);
+            self.proved(NodeId(node as u8), *life, now, out);
         }
     }
 
     /// A life, which may be an earlier one of this node, is over.
-    fn proved(&mut self, node: NodeId, life: Incarnation, now: Nanos) {
+    fn proved(&mut self, node: NodeId, life: Incarnation, now: Nanos, out: &mut Vec<Action>) {
         if node.index() >= MAX_NODES || self.peers.is_dead(node, life) || node == self.me && life >= self.life
         {
             return;
         }
         self.peers.proved(node, life);
-        self.waits.retain(|wait| wait.node != node || wait.life > life);
+        let ended = self.waits.extract_if(.., |wait| wait.node == node && wait.life <= life);
+        out.extend(ended.map(|wait| wait.over(true)));
         self.next_plan = now;
     }
 
-    /// What others plan by has changed: they are told at once, unless they were just now.
+    /// What others act by has changed: they are told at once, unless they were just now.
     fn notice(&mut self, now: Nanos) {
         let said = self.said(now);
         if let Some((last, at)) = &self.said
@@ -354,7 +379,7 @@ impl Member {
             hears: self.peers.hears(now, &self.profile),
             reaches: self.reaches(now),
             leaving: self.leaving,
-            opened: self.opened.as_ref().map_or(Epoch(0), |view| view.epoch),
+            opened: self.entered,
             decided: self.decided.epoch,
             dead: self.peers.dead(),
         }

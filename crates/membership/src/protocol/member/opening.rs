@@ -25,6 +25,12 @@ pub(super) struct Wait {
     pub(super) until: Nanos,
 }
 
+impl Wait {
+    pub(super) fn over(self, proved: bool) -> Action {
+        Action::Stopped { node: self.node, life: self.life, proved }
+    }
+}
+
 impl Member {
     /// Renews the lease by the turns that went well so far.
     pub(super) fn renew(&mut self, out: &mut Vec<Action>) {
@@ -62,7 +68,7 @@ impl Member {
 
     /// Opens the view that is decided, when everybody who must have stopped has.
     pub(super) fn open(&mut self, now: Nanos, out: &mut Vec<Action>) {
-        self.waits.retain(|wait| now < wait.until);
+        out.extend(self.waits.extract_if(.., |wait| wait.until <= now).map(|wait| wait.over(false)));
         let is_open = self.opened.as_ref().is_some_and(|view| view.epoch == self.decided.epoch);
         if is_open || !self.is_member() || now >= self.lease_until {
             return;
@@ -73,7 +79,6 @@ impl Member {
         };
         if stopped {
             self.opened = Some(Arc::clone(&self.decided));
-            self.next_report = now;
             out.push(Action::Lease(self.lease_until));
             out.push(Action::Opened(Arc::clone(&self.decided)));
         }
@@ -105,5 +110,57 @@ impl Member {
             let report = self.peers.alive(node).filter(|report| self.decided.has(node, report.life));
             report.map_or((Epoch(0), Epoch(0)), |report| (report.opened, report.decided.epoch))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plexus_base::NodeSet;
+
+    use super::*;
+    use crate::protocol::{Event, FileId, Profile, View};
+
+    fn member() -> Member {
+        let first = View::first(NodeSet::first(3), [(FileId(1), None)]);
+        Member::new(NodeId(0), Incarnation(1), Profile::LAN, Arc::new(first), Nanos(0))
+    }
+
+    #[test]
+    fn how_each_wait_ends_is_said() {
+        let (mut member, life, until) = (member(), Incarnation(3), Nanos(100));
+        member.waits = [1, 2].map(|node| Wait { node: NodeId(node), life, until }).into();
+        let mut out = Vec::new();
+        let mut report = member.report(Nanos(0));
+        report.node = NodeId(2);
+        report.dead[1] = Incarnation(4);
+        member.absorb_proofs(&report, Nanos(99), &mut out);
+        assert_eq!(out, [Action::Stopped { node: NodeId(1), life, proved: true }]);
+        out.clear();
+        member.open(Nanos(99), &mut out);
+        assert_eq!(out, []);
+        member.open(until, &mut out);
+        assert_eq!(out, [Action::Stopped { node: NodeId(2), life, proved: false }]);
+    }
+
+    #[test]
+    fn a_view_is_said_to_be_open_when_it_is_entered_and_then_at_once() {
+        let (mut member, now) = (member(), Nanos(1_000_000_000));
+        let mut view = (**member.decided()).clone();
+        view.epoch = Epoch(1);
+        (member.decided, member.next_report) = (Arc::new(view), now + Nanos(50_000_000));
+        member.opened = Some(Arc::clone(&member.decided));
+        member.lease_until = Nanos(u64::MAX);
+        member.said = Some((member.said(now), Nanos(0)));
+        let said = |member: &mut Member, event| {
+            let mut out = Vec::new();
+            member.handle(now, event, &mut out);
+            let sent = out.into_iter().find_map(|action| match action {
+                Action::Send { report, .. } => Some(report.opened),
+                _ => None,
+            });
+            sent
+        };
+        assert_eq!(said(&mut member, Event::Tick), None);
+        assert_eq!(said(&mut member, Event::Entered(Epoch(1))), Some(Epoch(1)));
     }
 }

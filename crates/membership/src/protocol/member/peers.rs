@@ -6,7 +6,7 @@ use plexus_base::{Incarnation, MAX_NODES, Nanos, NodeId, NodeSet};
 
 use super::super::{profile::Profile, record::Report};
 
-/// A peer whose connection was reset is not seen any more unless it is heard within so many heartbeats.
+/// After so many heartbeats of silence a peer is doubted, and one whose links are lost is not seen any more.
 const SUSPECTED_FOR: u64 = 3;
 
 #[derive(Clone, Debug, Default)]
@@ -19,6 +19,8 @@ struct Peer {
     last_heard: (u64, u64),
     /// Its last life that is proved to be over.
     dead: u64,
+    /// Its last life with which the links were lost.
+    lost: u64,
 }
 
 /// By node.
@@ -27,17 +29,17 @@ pub(super) struct Peers([Peer; MAX_NODES]);
 
 impl Peers {
     /// A report came over the interconnect; whether it says what was not known, or comes from someone who was silent.
-    pub(super) fn heard(&mut self, report: &Arc<Report>, now: Nanos) -> bool {
+    pub(super) fn heard(&mut self, report: &Arc<Report>, now: Nanos, profile: &Profile) -> bool {
         let before = self.0[report.node.index()].report.clone();
         self.take(report);
         let peer = &mut self.0[report.node.index()];
-        let is_first = peer.heard.is_none();
+        let was_silent = peer.heard.is_none_or(|at| now.since(at) >= profile.evict);
         let number = (report.life.0, report.counter);
         // A later one may have been found in a file meanwhile.
         if number > peer.last_heard && peer.report.as_ref().is_some_and(|last| last.life == report.life) {
             (peer.last_heard, peer.heard) = (number, Some(now));
         }
-        is_first || before.is_none_or(|before| is_news(&before, report))
+        was_silent || before.is_none_or(|before| is_news(&before, report))
     }
 
     /// A report was found in a file; whether it says what was not known.
@@ -63,12 +65,20 @@ impl Peers {
         is_new
     }
 
-    /// The connection with `node` was reset.
-    pub(super) fn suspect(&mut self, node: NodeId, now: Nanos, profile: &Profile) {
-        if let Some(heard) = self.0.get_mut(node.index()).and_then(|peer| peer.heard.as_mut()) {
+    /// The links with a life of `node` are lost. What was heard of it fades soon.
+    pub(super) fn lost(&mut self, node: NodeId, life: Incarnation, now: Nanos, profile: &Profile) {
+        let Some(peer) = self.0.get_mut(node.index()) else { return };
+        peer.lost = peer.lost.max(life.0);
+        let is_its = peer.report.as_ref().is_some_and(|report| report.life <= life);
+        if let Some(heard) = peer.heard.as_mut().filter(|_| is_its) {
             let latest = (now.0 + SUSPECTED_FOR * profile.heartbeat.0).saturating_sub(profile.evict.0);
             *heard = (*heard).min(Nanos(latest));
         }
+    }
+
+    /// Whether the links with this life are not lost.
+    pub(super) fn listens(&self, node: NodeId, life: Incarnation) -> bool {
+        self.0.get(node.index()).is_some_and(|peer| life.0 > peer.lost)
     }
 
     pub(super) fn proved(&mut self, node: NodeId, life: Incarnation) {
@@ -117,8 +127,61 @@ impl Peers {
     }
 }
 
-/// Whether a later report differs in what others plan by.
+/// Whether a later report differs in what the next view is planned by. Less than what is told at once ([`Said`](super::Said)): views and proofs are
+/// taken up when they come.
 fn is_news(before: &Report, report: &Report) -> bool {
     let plan = |report: &Report| (report.life, report.hears, report.reaches, report.leaving, report.lease);
     plan(before) != plan(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use plexus_base::Epoch;
+
+    use super::*;
+    use crate::protocol::{FileId, View};
+
+    const NODE: NodeId = NodeId(1);
+
+    fn report(life: u64, counter: u64) -> Arc<Report> {
+        Arc::new(Report {
+            node: NODE,
+            life: Incarnation(life),
+            counter,
+            opened: Epoch(0),
+            hears: NodeSet::first(2),
+            reaches: true,
+            leaving: false,
+            lease: Profile::LAN.lease,
+            registry: 0,
+            dead: [Incarnation(0); MAX_NODES],
+            decided: Arc::new(View::first(NodeSet::first(2), [(FileId(1), None)])),
+        })
+    }
+
+    #[test]
+    fn who_was_silent_is_news_whatever_it_says() {
+        let (mut peers, profile) = (Peers::default(), Profile::LAN);
+        let at = |ms: u64| Nanos::from_ms(5_000 + ms);
+        assert!(peers.heard(&report(1, 1), at(0), &profile), "it was never heard");
+        assert!(!peers.heard(&report(1, 2), at(999), &profile));
+        assert!(
+            peers.heard(&report(1, 3), at(1_999), &profile),
+            "it was silent for as long as puts a node out"
+        );
+        assert!(!peers.heard(&report(1, 4), at(2_000), &profile));
+    }
+
+    #[test]
+    fn a_life_whose_links_are_lost_fades_and_a_later_one_does_not() {
+        let (mut peers, profile, now) = (Peers::default(), Profile::LAN, Nanos::from_ms(9_000));
+        let heard = |peers: &Peers, ms| peers.hears(now + Nanos::from_ms(ms), &profile).contains(NODE);
+        peers.heard(&report(3, 1), now, &profile);
+        peers.lost(NODE, Incarnation(2), now, &profile);
+        assert!(peers.listens(NODE, Incarnation(3)) && !peers.listens(NODE, Incarnation(2)));
+        assert!(heard(&peers, 400), "it was another life");
+        peers.lost(NODE, Incarnation(3), now, &profile);
+        assert!(!peers.listens(NODE, Incarnation(3)) && peers.listens(NODE, Incarnation(4)));
+        assert!(!heard(&peers, 400));
+    }
 }

@@ -137,7 +137,7 @@ impl Member {
                 if self.peers.seen(report, now) {
                     self.next_plan = now;
                 }
-                self.absorb_proofs(report, now);
+                self.absorb_proofs(report, now, out);
             }
         }
         None

@@ -155,11 +155,6 @@ impl Post {
         self.keys.iter().map(|key| key.name)
     }
 
-    /// The life in which a node has last proved to be there.
-    pub(super) fn life(&self, node: NodeId) -> Option<Incarnation> {
-        self.peers[node.index()].proved.as_ref().map(|proved| proved.life)
-    }
-
     /// When a datagram of the node that counts last came.
     pub(super) fn heard(&self, node: NodeId) -> Option<Nanos> {
         self.peers[node.index()].heard
