@@ -34,7 +34,7 @@ use std::{
     net::{SocketAddr, UdpSocket},
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         mpsc::{self, RecvTimeoutError, sync_channel},
     },
     thread::{self, JoinHandle},
@@ -175,15 +175,14 @@ pub enum WishError {
     Ended,
 }
 
-/// One life of a node in its cluster. Dropping it is a crash, as the others see it: it stops, and says nothing. That waits for what is under way on
-/// its threads, except at disks that hang.
+/// One life of a node in its cluster. Dropped, it [stops](Membership::stop).
 pub struct Membership {
     inbox: Arc<Inbox>,
     lease: Arc<Lease>,
     ending: Arc<Ending>,
     watchdog: Watchdog,
     status_within: Duration,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl fmt::Debug for Membership {
@@ -211,29 +210,55 @@ impl Membership {
         let inbox = Arc::new(Inbox::create().map_err(system("a bell"))?);
         let lease = Arc::new(Lease::default());
         let ending = Arc::new(Ending::new(Arc::clone(&guest), Arc::clone(&lease)));
-        let watchdog = Watchdog::start(Arc::clone(&ending), Arc::clone(&inbox), settings.watchdog.as_deref());
+        let watchdog = Watchdog::start(Arc::clone(&ending), Arc::clone(&inbox));
         let (watchdog, lease_thread) = watchdog.map_err(system("the watchdog"))?;
-        let mut started = Self {
+        let started = Self {
             inbox: Arc::clone(&inbox),
             lease,
             ending: Arc::clone(&ending),
             watchdog: watchdog.clone(),
             status_within: settings.profile.lease.into(),
-            threads: vec![lease_thread],
+            threads: Mutex::new(vec![lease_thread]),
         };
         let (views, thread) =
             courier::start(Arc::clone(&guest), Arc::clone(&inbox)).map_err(system("a thread"))?;
-        started.threads.push(thread);
+        started.keep(thread);
         let (stop, stopped) = mpsc::channel();
-        started
-            .threads
-            .push(watch_keys(&settings, keys.clone(), &inbox, stopped).map_err(system("a thread"))?);
-        let wires = Wires { guest, inbox, ending, watchdog, views, _keys: stop };
+        started.keep(watch_keys(&settings, keys.clone(), &inbox, stopped).map_err(system("a thread"))?);
+        let device = settings.watchdog.clone();
+        let wires = Wires { guest, inbox, ending, watchdog: watchdog.clone(), views, _keys: stop };
         let driver = Driver::new(settings, keys, sockets, wires).map_err(system("the sockets"))?;
+        // Last: whatever fails before it leaves the host alone.
+        if let Some(path) = &device {
+            watchdog.guard(path).map_err(system("the watchdog"))?;
+        }
         let thread = thread::Builder::new().name("plexus-member".into());
         let thread = thread.spawn(move || driver.run()).map_err(system("a thread"))?;
-        started.threads.push(thread);
+        started.keep(thread);
         Ok(started)
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, thread: JoinHandle<()>) {
+        self.threads().push(thread);
+    }
+
+    /// Stops and says nothing: a crash, as the others see it. From now on no lease is held. Waits for what is under way on its threads, but neither for
+    /// disks that hang nor for fences.
+    pub fn stop(&self) {
+        self.ending.stop();
+        self.inbox.post(Input::Stop);
+        self.watchdog.stop(false);
+        let threads = std::mem::take(&mut *self.threads());
+        for thread in threads.into_iter().rev() {
+            // A guest may stop it from a thread of its own; a panic was reported when it happened.
+            if thread.thread().id() != thread::current().id() {
+                let _ = thread.join();
+            }
+        }
     }
 
     /// What to ask before each thing that only a member may do.
@@ -312,15 +337,7 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.ending.stop();
-        self.inbox.post(Input::Stop);
-        self.watchdog.stop(false);
-        for thread in self.threads.drain(..).rev() {
-            // A guest may drop it from a thread of its own; a panic was reported when it happened.
-            if thread.thread().id() != thread::current().id() {
-                let _ = thread.join();
-            }
-        }
+        self.stop();
     }
 }
 
@@ -345,16 +362,23 @@ fn watch_keys(
 ) -> io::Result<JoinHandle<()>> {
     let (source, inbox) = (Arc::clone(&settings.keys), Arc::clone(inbox));
     thread::Builder::new().name("plexus-keys".into()).spawn(move || {
+        let mut trouble = None;
         while stopped.recv_timeout(KEYS) == Err(RecvTimeoutError::Timeout) {
-            match source.keys() {
-                Ok(keys) if keys != known => {
-                    inbox.post(Input::Keys(keys.clone()));
-                    known = keys;
+            let read = source.keys();
+            if let Err(error) = &read
+                && trouble.as_ref() != Some(error)
+            {
+                tracing::warn!(%error, "the cluster's keys cannot be read; the last ones stay valid");
+            }
+            match read {
+                Ok(keys) => {
+                    trouble = None;
+                    if keys != known {
+                        inbox.post(Input::Keys(keys.clone()));
+                        known = keys;
+                    }
                 }
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "the cluster's keys cannot be read; the last ones stay valid")
-                }
+                Err(error) => trouble = Some(error),
             }
         }
     })
