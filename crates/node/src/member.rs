@@ -278,8 +278,12 @@ impl Guest for Member {
         };
         self.views().ended = Some(text.clone());
         self.changed.notify_all();
-        if let End::Died(_) = why {
-            self.die(&text);
+        match why {
+            End::Died(_) => self.die(&text),
+            End::Left => {
+                let workers = self.workers.started().unwrap_or_default();
+                workers.iter().for_each(|worker| worker.with(|service, _| service.stop()));
+            }
         }
     }
 }

@@ -141,7 +141,7 @@ impl Node {
     pub fn run_until_stopped(self) -> Result<(), NodeError> {
         let ending = self.life.wait_for_end();
         if ending == Ending::Leave && self.life.stage().0 != Stage::Stopped {
-            self.body.quiesce().map_err(NodeError::Body)?;
+            self.body.quiesce();
             let handed_back = self.body.hand_back(&mut |_| {}).map_err(NodeError::Body)?;
             tracing::info!(written = handed_back.written, "handed back");
         }

@@ -15,7 +15,7 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
@@ -123,7 +123,7 @@ pub(crate) fn wire(
     config: &Config,
     me: NodeId,
     life: Incarnation,
-    remembers: Arc<OnceLock<Arc<Membership>>>,
+    remembers: Arc<OnceLock<Weak<Membership>>>,
     port: &Arc<dyn Port>,
 ) -> Result<(RegistryService, Registry), String> {
     let files = Files::new(config.dir.registry(&config.nodes[me.index()].name));

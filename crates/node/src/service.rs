@@ -121,9 +121,8 @@ impl NodeService {
         &mut self.programs
     }
 
-    /// Ends what programs have; for the rest see [`CacheService::end`].
-    pub(crate) fn end(&mut self) -> Option<Pool> {
-        self.programs.close();
+    /// The others go on without this node: what is held here is worth nothing from now on, and nothing is granted.
+    pub(crate) fn stop(&mut self) {
         self.locks.stop();
         if let Some(groups) = &mut self.groups {
             groups.stop();
@@ -131,6 +130,12 @@ impl NodeService {
         if let Some(registry) = &mut self.registry {
             registry.stop();
         }
+    }
+
+    /// Ends what programs have; for the rest see [`CacheService::end`].
+    pub(crate) fn end(&mut self) -> Option<Pool> {
+        self.programs.close();
+        self.stop();
         self.cache.end()
     }
 }

@@ -24,16 +24,16 @@ pub trait Memory: Send + Sync + 'static {
     fn remember(&self, generation: u64) -> Option<u64>;
 }
 
-/// The membership of the node, which starts when its services are wired.
-impl Memory for OnceLock<Arc<Membership>> {
+/// The membership of the node, which starts when its services are wired, and uses them: so they do not keep it.
+impl Memory for OnceLock<Weak<Membership>> {
     fn note(&self, generation: u64) {
-        if let Some(membership) = self.get() {
+        if let Some(membership) = self.get().and_then(Weak::upgrade) {
             membership.registry(generation);
         }
     }
 
     fn remember(&self, generation: u64) -> Option<u64> {
-        self.wait().remember(generation).ok()
+        self.wait().upgrade()?.remember(generation).ok()
     }
 }
 
@@ -57,8 +57,9 @@ impl Bell {
 
 pub(crate) struct Keeper {
     bell: Arc<Bell>,
-    asks: mpsc::Sender<(Epoch, u64)>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Taken when nothing is asked any more.
+    asks: Mutex<Option<mpsc::Sender<(Epoch, u64)>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Keeper {
@@ -74,11 +75,10 @@ impl Keeper {
         saver.tell();
         let (asks, asked) = mpsc::channel();
         let port = port.clone();
-        thread::Builder::new()
-            .name("plexus-remember".into())
-            .spawn(move || remember(&*memory, &asked, &port))?;
-        let thread = thread::Builder::new().name("plexus-registry".into()).spawn(move || saver.run())?;
-        Ok(Self { bell, asks, thread: Mutex::new(Some(thread)) })
+        let remembers = thread::Builder::new().name("plexus-remember".into());
+        let remembers = remembers.spawn(move || remember(&*memory, &asked, &port))?;
+        let saves = thread::Builder::new().name("plexus-registry".into()).spawn(move || saver.run())?;
+        Ok(Self { bell, asks: Mutex::new(Some(asks)), threads: Mutex::new(vec![remembers, saves]) })
     }
 
     /// Has contents saved, or newer ones that come before their turn.
@@ -89,8 +89,11 @@ impl Keeper {
 
     /// Has a generation remembered.
     pub(crate) fn remember(&self, epoch: Epoch, generation: u64) {
+        let asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
         // Nobody is there any more when the node ends.
-        let _ = self.asks.send((epoch, generation));
+        if let Some(asks) = &*asks {
+            let _ = asks.send((epoch, generation));
+        }
     }
 
     /// Nothing is begun any more.
@@ -99,13 +102,17 @@ impl Keeper {
         self.bell.rung.notify_one();
     }
 
-    /// The same, and waits until nothing is written any more. Not on a worker, which the thread may be waiting for.
+    /// The same, and waits until nothing is written or asked any more, when the memory has ended. Not on a worker, which the threads may be waiting
+    /// for.
     pub(crate) fn end(&self) {
         self.stop();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            // A panic was reported when it happened.
-            let _ = thread.join();
+        drop(self.asks.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // A panic was reported when it happened. It may be one of them that lets go of the last handle.
+            if thread.thread().id() != thread::current().id() {
+                let _ = thread.join();
+            }
         }
     }
 }

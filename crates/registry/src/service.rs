@@ -1,7 +1,7 @@
 //! The registry of a node on worker 0: brings messages and tasks to the replica and carries out its acts.
 //!
 //! To wire it: [`wire`] makes the service and the handle; the service belongs to worker 0 of the node, which hands it every message of
-//! [`Channel::Registry`], every [`RegistryTask`], who comes and goes, and each view that is opened. `memory` is an `Arc<OnceLock<Arc<Membership>>>`
+//! [`Channel::Registry`], every [`RegistryTask`], who comes and goes, and each view that is opened. `memory` is an `Arc<OnceLock<Weak<Membership>>>`
 //! that is set when the membership has started. Epochs only grow, also from one run of the cluster to the next. [`Registry::end`] waits until
 //! nothing is written any more.
 

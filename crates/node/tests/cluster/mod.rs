@@ -18,7 +18,7 @@ use plexus_locks::{Locks, Surveyed};
 use plexus_membership::groups::Groups;
 use plexus_node::{
     Node,
-    body::ProgramsStatus,
+    body::{Body, ProgramsStatus},
     config::{Config, Interconnect, Membership, NodeConfig, PROGRAM_WINDOW_MIB, this_host},
     create,
     layout::ClusterDir,
@@ -109,9 +109,14 @@ impl Cluster {
         self.dir.socket(&format!("n{}", index + 1))
     }
 
+    /// What the node in place `index` is made of.
+    pub(crate) fn body(&self, index: usize) -> &Body {
+        self.nodes[index].as_ref().unwrap().body()
+    }
+
     /// The lock manager of the node in place `index`.
     pub(crate) fn locks(&self, index: usize) -> Locks {
-        self.nodes[index].as_ref().unwrap().body().locks().clone()
+        self.body(index).locks().clone()
     }
 
     /// What the first `nodes` nodes know of locks together.
@@ -141,17 +146,17 @@ impl Cluster {
 
     /// The groups of the node in place `index`.
     pub(crate) fn groups(&self, index: usize) -> Groups {
-        self.nodes[index].as_ref().unwrap().body().groups().clone()
+        self.body(index).groups().clone()
     }
 
     /// The registry of the node in place `index`.
     pub(crate) fn registry(&self, index: usize) -> Registry {
-        self.nodes[index].as_ref().unwrap().body().registry().clone()
+        self.body(index).registry().clone()
     }
 
     /// What programs have of the node in place `index`.
     pub(crate) fn programs(&self, index: usize) -> ProgramsStatus {
-        self.nodes[index].as_ref().unwrap().body().programs()
+        self.body(index).programs()
     }
 
     /// The cluster's directory.

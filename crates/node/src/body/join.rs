@@ -1,0 +1,335 @@
+//! How a node gets its body: the parts are made, joined and started, and then it waits until it is a member that reaches its peers.
+
+use std::{
+    sync::{Arc, Mutex, OnceLock, PoisonError, mpsc},
+    thread,
+    time::Duration,
+};
+
+use plexus_base::{Epoch, Incarnation, NodeId};
+use plexus_cache::{Port, Settings, Wiring};
+use plexus_disks::Group;
+use plexus_fabric::Window;
+use plexus_interconnect::mesh::{self, Mesh};
+use plexus_locks::{Locks, Port as LockPort};
+use plexus_membership::{
+    groups::{GroupService, Groups},
+    runtime::Membership,
+};
+use plexus_registry::Port as RegistryPort;
+
+use super::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, Body, end};
+use crate::{
+    attach::{ARENA, Programs, Usage},
+    blocks::Blocks,
+    config::Config,
+    keys::KeyFiles,
+    life::Life,
+    member::{Die, Member},
+    registry,
+    service::{News, NodeService, Workers},
+    settle::Settled,
+    state::{Ledger, Recorder},
+    watcher::Watcher,
+};
+
+/// How often it is said what a node that starts waits for.
+const SAY_EVERY: Duration = Duration::from_millis(500);
+
+/// Threads of each worker that wait for the disks.
+const IO_THREADS: usize = 2;
+
+/// What a body is made from.
+pub struct Parts {
+    /// The cluster.
+    pub config: Arc<Config>,
+    /// Which of its nodes this is.
+    pub me: NodeId,
+    /// This life of the node.
+    pub incarnation: Incarnation,
+    /// Keeps the record of its run.
+    pub recorder: Arc<Recorder>,
+    /// The disks.
+    pub group: Arc<Group>,
+    /// Where the node stands.
+    pub life: Arc<Life>,
+    /// What it does when it must stop at once.
+    pub die: Die,
+}
+
+impl Body {
+    /// Joins the cluster and serves. Calls [`Life::begin`] after everything that can fail alone and before
+    /// the first message of a peer can be served. Gives up when [`Life::is_ending`].
+    ///
+    /// # Errors
+    /// One line for the user.
+    pub fn join(parts: Parts) -> Result<Self, String> {
+        let Parts { config, me, incarnation, recorder, group, life, die } = parts;
+        let settings = Settings {
+            me,
+            incarnation,
+            nodes: config.node_count(),
+            workers: config.workers,
+            epoch: Epoch(0),
+            cache_bytes: u64::from(config.cache_mib) << 20,
+            io_threads: IO_THREADS,
+        };
+        let ledger = Ledger::start(recorder.clone(), config.workers).map_err(|error| error.to_string())?;
+        let wiring = Wiring::new(settings, &group).map_err(|error| error.to_string())?;
+        let wiring = wiring.with_views(Arc::new(ledger));
+        let benchmark = Window::create(BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, 0);
+        let benchmark = Arc::new(benchmark.map_err(|error| error.to_string())?);
+        let mut windows = wiring.windows();
+        windows.push(benchmark.clone());
+        let arena = Window::create(ARENA, (config.program_window_mib as usize) << 20, 0);
+        let arena = Arc::new(arena.map_err(|error| error.to_string())?.wordwise());
+        windows.push(arena.clone());
+
+        let workers = Arc::<Workers>::default();
+        let usage: Vec<_> = (0..config.workers).map(|_| Arc::<Usage>::default()).collect();
+        let (tell, news) = mpsc::channel();
+        let port: Arc<dyn Port> = workers.clone();
+        let lock_port: Arc<dyn LockPort> = workers.clone();
+        let granting = Arc::default();
+        let lock_settings = plexus_locks::Settings { me, life: incarnation, workers: settings.workers };
+        let lock_services = plexus_locks::wire(lock_settings, &Arc::downgrade(&lock_port), &granting)
+            .map_err(|error| error.to_string())?;
+        let remembers = Arc::new(OnceLock::new());
+        let registry_port: Arc<dyn RegistryPort> = workers.clone();
+        let (service, registry) =
+            registry::wire(&config, me, incarnation, remembers.clone(), &registry_port)?;
+        let mut registry_service = Some(service);
+        let member = Arc::new(Member::new(
+            config.clone(),
+            me,
+            incarnation,
+            life.clone(),
+            recorder,
+            workers.clone(),
+            die,
+        ));
+        let services = wiring
+            .services(&group, Arc::downgrade(&port))
+            .map_err(|error| error.to_string())?
+            .into_iter()
+            .zip(lock_services)
+            .enumerate()
+            .map(|(worker, (cache, locks))| {
+                let usage = usage[worker].clone();
+                let programs = Programs::new(me, worker as u8, config.workers, arena.clone(), usage);
+                let groups = (worker == 0).then(|| GroupService::new(me, incarnation));
+                NodeService::new(
+                    cache,
+                    locks,
+                    groups,
+                    registry_service.take(),
+                    programs,
+                    Arc::downgrade(&member),
+                    tell.clone(),
+                )
+            })
+            .collect();
+        let keys = Arc::new(KeyFiles::new(config.dir.clone()));
+        let fingerprint = Settled::fingerprint(&config);
+        let mesh_config = mesh_config(&config, me, incarnation, fingerprint, windows, keys.clone());
+        let cache = wiring.cache(port, Box::new(Blocks::EMPTY));
+
+        life.begin().map_err(|error| error.to_string())?;
+        let mesh = Mesh::start(mesh_config, services, |_| ()).map_err(|error| error.to_string())?;
+        Workers::start(mesh.workers().to_vec(), &workers);
+        member.place_mesh(&mesh);
+        let settings = membership_settings(&config, me, incarnation, keys.clone());
+        let membership = settings.and_then(|settings| {
+            Membership::start(settings, member.clone())
+                .map_err(|error| format!("{}: {error}", config.nodes[me.index()].name))
+        });
+        let membership = Arc::new(membership.inspect_err(|_| end(&mesh, &workers, &registry))?);
+        member.place_membership(&membership);
+        assert!(remembers.set(Arc::downgrade(&membership)).is_ok(), "it is made once");
+        let lease = membership.lease();
+        group.guard(Box::new(move || lease.is_held()));
+        let body = Self {
+            config,
+            me,
+            life,
+            group,
+            cache,
+            groups: Groups::new(workers.clone()),
+            registry,
+            locks: Locks::new(lock_port, lock_settings.workers, granting),
+            workers,
+            mesh,
+            member,
+            membership,
+            keys,
+            benchmark,
+            threads: Mutex::default(),
+            arena,
+            usage,
+            door: Mutex::default(),
+        };
+        let ready = body
+            .start_threads(tell, news)
+            .and_then(|()| body.wait_for_view())
+            .and_then(|()| body.wait_for_peers());
+        if let Err(why) = ready {
+            // It may have been served as a master already.
+            if body.member.opened().is_some() {
+                body.quiesce();
+                body.hand_back(&mut |_| ())?;
+                if body.leave() {
+                    body.life.left().map_err(|error| error.to_string())?;
+                }
+            }
+            return Err(why);
+        }
+        Ok(body)
+    }
+
+    /// Waits until the node acts in a view.
+    fn wait_for_view(&self) -> Result<(), String> {
+        let mut said = None;
+        loop {
+            let opened = self.member.wait_opened(SAY_EVERY)?;
+            if self.life.is_ending() {
+                return Err("told to end before it was a member".into());
+            }
+            if self.member.is_removed() {
+                let name = self.name(self.me);
+                return Err(format!(
+                    "{name} does not belong to the cluster any more; let it in again with `plexus node add {name}`"
+                ));
+            }
+            if opened.is_some() {
+                return Ok(());
+            }
+            let waits_for = self.obstacles();
+            if said.as_ref() != Some(&waits_for) {
+                tracing::info!("waiting for {waits_for}");
+                said = Some(waits_for);
+            }
+        }
+    }
+
+    /// What a node that is no member waits for.
+    fn obstacles(&self) -> String {
+        let Some(status) = self.membership.status() else { return "its membership".into() };
+        if status.quorum.answering >= status.quorum.needed {
+            let odd = status.odd_leases.iter().map(|(node, lease_ms)| {
+                let name = self.member.name(NodeId(*node));
+                format!("; {name} has a lease of {lease_ms} ms, this node another: make [membership] in cluster.toml alike")
+            });
+            return format!("the others to take it in{}", odd.collect::<String>());
+        }
+        let files =
+            status.files.iter().filter_map(|file| Some(format!("{}: {}", file.id, file.error.as_ref()?)));
+        let files: Vec<_> = files.collect();
+        let quorum = status.quorum;
+        format!(
+            "voting files: {} of {} answer, {} are needed{}{}",
+            quorum.answering,
+            quorum.files,
+            quorum.needed,
+            if files.is_empty() { "" } else { "; " },
+            files.join("; ")
+        )
+    }
+
+    fn wait_for_peers(&self) -> Result<(), String> {
+        let mut said = None;
+        loop {
+            match self.mesh.wait_connected(Duration::from_millis(200)) {
+                Ok(()) => return Ok(()),
+                Err(_) if self.life.is_ending() => {
+                    return Err("told to end before all peers were there".into());
+                }
+                Err(missing) => {
+                    let missing: Vec<String> =
+                        missing.iter().map(|(peer, why)| format!("{}: {why}", self.name(*peer))).collect();
+                    let missing = missing.join("; ");
+                    if said.as_ref() != Some(&missing) {
+                        tracing::info!("waiting for {missing}");
+                        said = Some(missing);
+                    }
+                }
+            }
+        }
+    }
+
+    fn start_threads(&self, tell: mpsc::Sender<News>, news: mpsc::Receiver<News>) -> Result<(), String> {
+        let (end, ended) = mpsc::channel();
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.checkpoints = Some(end);
+        threads.watcher = Some(tell);
+        let checkpoints = self.shards();
+        let every = Duration::from_secs(u64::from(self.config.checkpoint_seconds));
+        let watcher = Watcher {
+            mesh: Arc::downgrade(&self.mesh),
+            member: self.member.clone(),
+            membership: self.membership.clone(),
+        };
+        let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            thread::Builder::new().name(name.into()).spawn(run).map_err(|error| error.to_string())
+        };
+        threads
+            .handles
+            .push(spawn("checkpoint", Box::new(move || checkpoints.checkpoint_every(every, &ended)))?);
+        threads.handles.push(spawn("peers", Box::new(move || watcher.run(&news)))?);
+        Ok(())
+    }
+}
+
+fn membership_settings(
+    config: &Config,
+    me: NodeId,
+    life: Incarnation,
+    keys: Arc<KeyFiles>,
+) -> Result<plexus_membership::runtime::Settings, String> {
+    let name = &config.nodes[me.index()].name;
+    let mine = config.voting.iter().filter(|file| file.node.as_ref().is_none_or(|node| node == name));
+    let others = (0..config.node_count()).map(NodeId).filter(|id| *id != me);
+    Ok(plexus_membership::runtime::Settings {
+        me,
+        life,
+        profile: config.membership.times()?,
+        first: config.first_view(),
+        cluster: config.id.0.to_le_bytes(),
+        keys,
+        listen: config.nodes[me.index()].all_addresses().collect(),
+        peers: others.map(|id| (id, config.nodes[id.index()].all_addresses().collect())).collect(),
+        files: mine.map(|file| (file.id, file.path.clone())).collect(),
+        watchdog: config.membership.watchdog.clone(),
+    })
+}
+
+fn mesh_config(
+    config: &Config,
+    me: NodeId,
+    incarnation: Incarnation,
+    fingerprint: u64,
+    windows: Vec<Arc<Window>>,
+    keys: Arc<KeyFiles>,
+) -> mesh::Config {
+    let ids = (0..config.node_count()).map(NodeId).filter(|id| *id != me);
+    let peers = ids.map(|id| mesh::Peer {
+        id,
+        addresses: config.nodes[id.index()].all_addresses().collect(),
+        rails: config.rails(me, id),
+        encrypt: config.encrypts(me, id),
+    });
+    mesh::Config {
+        me,
+        incarnation,
+        cluster: config.id.0.to_le_bytes(),
+        keys,
+        admission: mesh::Admission::AsTold,
+        fingerprint,
+        listen: config.nodes[me.index()].all_addresses().collect(),
+        peers: peers.collect(),
+        windows,
+        waiting: config.waiting,
+        patience: config.interconnect.patience(),
+        probe: config.interconnect.probe(),
+        ofi_provider: config.interconnect.ofi_provider.clone(),
+    }
+}
