@@ -13,6 +13,7 @@ use plexus_node::{
     control::Control,
     create,
     layout::ClusterDir,
+    life::Stage,
 };
 use serde_json::json;
 
@@ -52,11 +53,12 @@ fn config(root: &std::path::Path) -> Config {
 }
 
 fn start(config: &Config) -> Node {
-    Node::start(config.clone(), "n1", |_| Vec::new(), |why| panic!("{why}")).unwrap()
+    Node::start(config.clone(), "n1", |_| Vec::new(), |why| eprintln!("{why}")).unwrap()
 }
 
-/// Ends the node as `plexus down` does.
+/// Ends the node, which has served until now, as `plexus down` does.
 fn end(config: &Config, node: Node) {
+    assert_eq!(node.life().stage(), (Stage::Running, None));
     let mut control = Control::connect(&config.dir, "n1").unwrap();
     for (command, args) in
         [("quiesce", json!({})), ("handback", json!({})), ("exit", json!({ "clean": true }))]

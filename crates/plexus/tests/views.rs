@@ -9,23 +9,31 @@ use std::{
 };
 
 use common::{program, run, until};
-use plexus_node::{Parameters, TemporaryCluster};
+use plexus_node::{Parameters, TemporaryCluster, temporary::NodeParameters};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-/// A cluster whose nodes are of one host each: they share no memory, and none kills another.
-struct Apart {
+/// A cluster of processes.
+struct Nodes {
     cluster: TemporaryCluster,
     directory: tempfile::TempDir,
 }
 
-impl Apart {
-    fn new(nodes: usize) -> Self {
-        Self::with_fence(nodes, |_| Vec::new())
+impl Nodes {
+    /// Nodes that are of one host each: they share no memory, and none kills another.
+    fn apart(nodes: usize) -> Self {
+        Self::fenced(nodes, |_| Vec::new())
     }
 
-    /// With a command for each, made from the place where the cluster lies.
-    fn with_fence(nodes: usize, fence: impl Fn(&Path) -> Vec<String>) -> Self {
+    /// The same, with a command for each, made from the place where the cluster lies.
+    fn fenced(nodes: usize, fence: impl Fn(&Path) -> Vec<String>) -> Self {
+        Self::start(nodes, |number, node, place| {
+            node.host = format!("host{number}");
+            node.fence = fence(place);
+        })
+    }
+
+    fn start(nodes: usize, set: impl Fn(usize, &mut NodeParameters, &Path)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut parameters = Parameters::new(nodes).unwrap();
         parameters.program = program().into();
@@ -33,8 +41,7 @@ impl Apart {
         parameters.cache_mib = 4;
         parameters.blocks = 256;
         for (number, node) in parameters.nodes.iter_mut().enumerate() {
-            node.host = format!("host{number}");
-            node.fence = fence(directory.path());
+            set(number, node, directory.path());
         }
         let cluster = TemporaryCluster::start(&parameters, &mut |_, _| ()).unwrap();
         Self { cluster, directory }
@@ -75,7 +82,7 @@ const TOKEN: [&str; 3] = ["sh", "-c", "echo $PLEXUS_LOCK_TOKEN; exec sleep 600"]
 
 #[test]
 fn a_node_that_stands_still_past_its_lease_does_nothing_more_when_it_goes_on() {
-    let cluster = Apart::new(3);
+    let cluster = Nodes::apart(3);
     let before = cluster.until(0, "all are members", |status| status["members"] == json!(["n1", "n2", "n3"]));
     assert!(
         before["peers"].as_array().unwrap().iter().all(|peer| peer["fencing"] == "lease only"),
@@ -110,7 +117,7 @@ fn a_node_that_stands_still_past_its_lease_does_nothing_more_when_it_goes_on() {
 
 #[test]
 fn a_fence_command_spares_the_wait_for_the_lease() {
-    let cluster = Apart::with_fence(3, |place| {
+    let cluster = Nodes::fenced(3, |place| {
         let told = place.join("fenced").display().to_string();
         ["sh", "-c", "echo $PLEXUS_NODE >> $0", &told].map(String::from).into()
     });
@@ -123,4 +130,22 @@ fn a_fence_command_spares_the_wait_for_the_lease() {
     // Whoever of the two was first has told the other.
     let state = &after["membership"]["fencing"][0]["state"];
     assert!(*state == json!({ "proved": "off" }) || *state == "told", "{after}");
+}
+
+#[test]
+fn a_node_of_the_same_host_that_stands_still_is_killed_and_its_end_awaited() {
+    let cluster = Nodes::start(3, |_, _, _| ());
+    let before = cluster.until(0, "all are members", |status| status["members"] == json!(["n1", "n2", "n3"]));
+    assert!(before["peers"].as_array().unwrap().iter().all(|peer| peer["fencing"] == "kill"), "{before}");
+    cluster.signal(2, Signal::STOP);
+    let of =
+        |node| cluster.until(node, "n3 is none any more", |status| status["members"] == json!(["n1", "n2"]));
+    let states = [0, 1].map(|node| of(node)["membership"]["fencing"][0]["state"].clone());
+    // Whoever was first has told the other, and so has who saw its links end.
+    assert!(
+        states.iter().all(|state| *state == json!({ "proved": "killed" }) || *state == "told"),
+        "{states:?}"
+    );
+    // It was never told to go on: nothing but a kill ends it.
+    cluster.until(2, "its process is gone", |status| status["state"] == "down");
 }
