@@ -149,7 +149,8 @@ pub enum Action {
     Wake(Nanos),
     /// A view is decided; it is not open yet.
     Decided(Arc<View>),
-    /// The node acts in this view from now on, and until [`Event::Entered`] perhaps still in the one before: only then is it said to others.
+    /// The node acts in this view from now on, and until [`Event::Entered`] perhaps still in the one before, if there is one: only then is it said to
+    /// others.
     Opened(Arc<View>),
     /// The node may act before then, by its own clock.
     Lease(Nanos),

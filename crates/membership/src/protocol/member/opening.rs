@@ -78,6 +78,10 @@ impl Member {
             None => self.others_follow() && (self.one_has_opened() || self.has_waited(now)),
         };
         if stopped {
+            if self.opened.is_none() {
+                // There is none before it in which it might still act; and it is not one any more that acts in none.
+                self.entered = self.decided.epoch;
+            }
             self.opened = Some(Arc::clone(&self.decided));
             out.push(Action::Lease(self.lease_until));
             out.push(Action::Opened(Arc::clone(&self.decided)));
@@ -118,7 +122,7 @@ mod tests {
     use plexus_base::NodeSet;
 
     use super::*;
-    use crate::protocol::{Event, FileId, Profile, View};
+    use crate::protocol::{Event, FileId, Profile, Seat, View};
 
     fn member() -> Member {
         let first = View::first(NodeSet::first(3), [(FileId(1), None)]);
@@ -140,6 +144,17 @@ mod tests {
         assert_eq!(out, []);
         member.open(until, &mut out);
         assert_eq!(out, [Action::Stopped { node: NodeId(2), life, proved: false }]);
+    }
+
+    #[test]
+    fn the_first_view_is_said_to_be_open_as_soon_as_it_is() {
+        let (mut member, now) = (member(), Nanos(1_000));
+        let mut view = (**member.decided()).clone();
+        (view.epoch, view.seats[0]) = (Epoch(1), Seat::In(Incarnation(1)));
+        (member.decided, member.lease_until) = (Arc::new(view), Nanos(u64::MAX));
+        assert_eq!(member.said(now).opened, Epoch(0));
+        member.open(now, &mut Vec::new());
+        assert_eq!(member.said(now).opened, Epoch(1), "else it would seem to act in none");
     }
 
     #[test]
