@@ -22,7 +22,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 
 pub use self::{
     interconnect::{Encrypt, Interconnect},
-    membership::{Membership, Voting, parse_voting_id, voting_id},
+    membership::{Membership, Voting},
 };
 use crate::{body::BENCHMARK_WINDOW_BYTES, layout::ClusterDir};
 
@@ -235,6 +235,12 @@ impl Config {
     #[must_use]
     pub fn to_text(&self) -> String {
         template::text(self)
+    }
+
+    /// The table of one more voting file, as text for `cluster.toml`.
+    #[must_use]
+    pub fn voting_table(&self, file: &Voting) -> String {
+        template::voting(self.dir.root(), file)
     }
 
     /// The disk group that the configuration describes.

@@ -35,6 +35,7 @@ mod socket;
 pub mod state;
 pub mod temporary;
 mod vitals;
+mod voting_places;
 mod watcher;
 pub mod wishes;
 
@@ -42,3 +43,5 @@ pub mod wishes;
 pub use durable::files_any;
 pub use node::{Node, NodeError};
 pub use temporary::{Parameters, TemporaryCluster};
+#[doc(hidden)]
+pub use voting_places::places_any;

@@ -27,7 +27,7 @@ use crate::{
     registry,
     settle::{self, Entry, Settled},
     state::{Recorder, StateError},
-    wishes,
+    voting_places, wishes,
 };
 
 /// A node that serves.
@@ -115,6 +115,8 @@ impl Node {
         registry::commands(&config, &body, &places).into_iter().for_each(|command| known.register(command));
         grouping::commands(&config, &body, &places).into_iter().for_each(|command| known.register(command));
         known.register(wishes::command(&config, me, &body));
+        voting_places::serve(&config, me, &body)
+            .map_err(|source| NodeError::Io { what: "a thread for voting files", source })?;
         more(&body).into_iter().for_each(|command| known.register(command));
         body.open_door().map_err(NodeError::Body)?;
         life.reach(Stage::Running);

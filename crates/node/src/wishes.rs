@@ -1,19 +1,21 @@
 //! Changing who belongs to a cluster and where it votes, while it runs: the command `wish`.
 //!
 //! It takes one of `{"add_node": NAME}`, `{"remove_node": NAME}`, `{"add_file": {"id", "path", "node"}}`, `{"remove_file": ID}`, and is
-//! answered when a view with the change is decided. `{"place_file": {..}}` only says where this node finds a file that another asks to add.
+//! answered when a view with the change is decided. Before a file is added, `{"place_file": {..}}` says where this node finds it, and
+//! `{"tell_of_file": {..}}` has this node tell all members, and is answered when all that must open it have.
 
 use std::{path::PathBuf, sync::Arc};
 
 use plexus_base::NodeId;
-use plexus_membership::protocol::Wish;
+use plexus_membership::protocol::{FileId, NoFileId, Wish};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
     body::Body,
-    config::{Config, parse_voting_id},
+    config::Config,
     control::Command,
+    voting_places::{self, Place},
 };
 
 /// What is wanted.
@@ -26,6 +28,8 @@ pub enum WishArgs {
     RemoveNode(String),
     /// Where a voting file is that is about to be added.
     PlaceFile(FileArgs),
+    /// The same, for every member.
+    TellOfFile(FileArgs),
     /// A voting file votes.
     AddFile(FileArgs),
     /// A voting file does not vote any more.
@@ -61,14 +65,9 @@ impl Wishes {
         self.config.node(name).map(|(id, _)| id).map_err(|error| error.to_string())
     }
 
-    /// Where this node finds a file, if it opens it.
-    fn place(&self, file: &FileArgs) -> Result<(), String> {
-        let id = parse_voting_id(&file.id)?;
-        let host = file.node.as_deref().map(|node| self.node(node)).transpose()?;
-        if host.is_none_or(|host| host == self.me) {
-            self.body.membership().place_file(id, self.config.dir.root().join(&file.path));
-        }
-        Ok(())
+    fn place(&self, FileArgs { id, path, node }: &FileArgs) -> Result<Place, String> {
+        let host = node.as_deref().map(|node| self.node(node)).transpose()?;
+        Ok(Place { file: voting_file(id)?, host, path: path.clone() })
     }
 
     fn wish(&self, args: &WishArgs) -> Result<Option<Wish>, String> {
@@ -76,17 +75,27 @@ impl Wishes {
             WishArgs::AddNode(name) => Wish::AddNode(self.node(name)?),
             WishArgs::RemoveNode(name) => Wish::RemoveNode(self.node(name)?),
             WishArgs::PlaceFile(file) => {
-                self.place(file)?;
+                let place = self.place(file)?;
+                if place.host.is_none_or(|host| host == self.me) {
+                    voting_places::keep(&self.config, self.body.membership(), &place)?;
+                }
+                return Ok(None);
+            }
+            WishArgs::TellOfFile(file) => {
+                voting_places::tell(&self.config, &self.body, &self.place(file)?)?;
                 return Ok(None);
             }
             WishArgs::AddFile(file) => {
-                self.place(file)?;
-                let host = file.node.as_deref().map(|node| self.node(node)).transpose()?;
-                Wish::AddFile(parse_voting_id(&file.id)?, host)
+                let place = self.place(file)?;
+                Wish::AddFile(place.file, place.host)
             }
-            WishArgs::RemoveFile(id) => Wish::RemoveFile(parse_voting_id(id)?),
+            WishArgs::RemoveFile(id) => Wish::RemoveFile(voting_file(id)?),
         }))
     }
+}
+
+fn voting_file(id: &str) -> Result<FileId, String> {
+    id.parse().map_err(|error: NoFileId| error.to_string())
 }
 
 impl Command for Wishes {

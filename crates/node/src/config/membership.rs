@@ -81,24 +81,8 @@ pub struct Voting {
     pub node: Option<String>,
 }
 
-/// The text of a voting file's name.
-#[must_use]
-pub fn voting_id(id: FileId) -> String {
-    format!("{:016x}", id.0)
-}
-
-/// The voting file that is called so.
-///
-/// # Errors
-/// The text is no name of one.
-pub fn parse_voting_id(text: &str) -> Result<FileId, String> {
-    let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let id = digits.then(|| u64::from_str_radix(text, 16).ok()).flatten();
-    id.map(FileId).ok_or_else(|| format!("{text:?} names no voting file: that is 16 hexadecimal digits"))
-}
-
 fn id<'de, D: Deserializer<'de>>(from: D) -> Result<FileId, D::Error> {
-    parse_voting_id(&String::deserialize(from)?).map_err(D::Error::custom)
+    String::deserialize(from)?.parse().map_err(D::Error::custom)
 }
 
 /// Complains of voting files that cannot be.
@@ -115,7 +99,7 @@ pub(super) fn check(dir: &ClusterDir, voting: &[Voting], nodes: &[NodeConfig]) -
         }
         for earlier in &voting[..index] {
             if earlier.id == file.id {
-                return Err(format!("two voting files are called {}; list each once", voting_id(file.id)));
+                return Err(format!("two voting files are called {}; list each once", file.id));
             }
             if earlier.path == file.path && earlier.node == file.node {
                 return Err(format!(

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, path::Path};
 
-use super::{Config, FORMAT, Interconnect, MIN_FRAMES_PER_WORKER, Membership, Voting, voting_id};
+use super::{Config, FORMAT, Interconnect, MIN_FRAMES_PER_WORKER, Membership, Voting};
 
 pub(super) fn text(config: &Config) -> String {
     let Config {
@@ -92,7 +92,9 @@ disks = [{disks}]
                 let _ = writeln!(text, "metrics = \"{address}\"");
             }
         }
-        if !node.fence.is_empty() {
+        if node.fence.is_empty() {
+            text.push_str("# fence = [\"ipmitool\", \"power\", \"off\"]   # ends with 0 when this node certainly does nothing any more\n");
+        } else {
             let words: Vec<_> = node.fence.iter().map(|word| quoted(word)).collect();
             let _ = writeln!(text, "fence = [{}]", words.join(", "));
         }
@@ -131,13 +133,14 @@ fn membership(text: &mut String, config: &Config) {
          # `node` is on a disk of that node, which serves it. Changed with `plexus vote`.\n",
     );
     let root = config.dir.root();
-    for Voting { id, path: file, node } in &config.voting {
-        let file = path(file.strip_prefix(root).unwrap_or(file));
-        let _ = write!(text, "[[voting]]\nid = \"{}\"\npath = {file}\n", voting_id(*id));
-        if let Some(node) = node {
-            let _ = writeln!(text, "node = \"{node}\"");
-        }
-    }
+    config.voting.iter().for_each(|file| text.push_str(&voting(root, file)));
+}
+
+/// The table of a voting file of the cluster in `root`.
+pub(super) fn voting(root: &Path, Voting { id, path: file, node }: &Voting) -> String {
+    let node = node.as_ref().map(|node| format!("node = {}\n", quoted(node))).unwrap_or_default();
+    let file = path(file.strip_prefix(root).unwrap_or(file));
+    format!("[[voting]]\nid = \"{id}\"\npath = {file}\n{node}")
 }
 
 fn path(path: &Path) -> String {

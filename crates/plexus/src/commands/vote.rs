@@ -1,12 +1,15 @@
 //! `plexus vote`: adds and removes voting files of a cluster that runs.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Subcommand;
 use plexus_node::{
-    config::{Config, parse_voting_id, voting_id},
-    control::Control,
+    config::{Config, Voting, this_host},
+    control::{ANSWER_WITHIN, Control, ControlError},
     create,
     wishes::{FileArgs, WishArgs},
 };
@@ -14,11 +17,17 @@ use plexus_node::{
 use super::cluster::{Cluster, local_nodes};
 use crate::output;
 
+/// How long a view with another voting file may take: longer than any profile lets it.
+const DECIDED_WITHIN: Duration = Duration::from_secs(60);
+
 /// What is done.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
     does: Does,
+    /// The cluster's directory [default: $PLEXUS_DIR, or the current one if it is a cluster].
+    #[arg(long, value_name = "DIR", global = true)]
+    cluster: Option<PathBuf>,
     /// Print the voting file as JSON.
     #[arg(long, global = true)]
     json: bool,
@@ -33,28 +42,23 @@ enum Does {
         /// The node that has it on a disk of its own and serves it [default: every node opens it].
         #[arg(long)]
         node: Option<String>,
-        /// The cluster's directory [default: $PLEXUS_DIR, or the current one if it is a cluster].
-        #[arg(long, value_name = "DIR")]
-        cluster: Option<PathBuf>,
     },
     /// Have a voting file vote no more. The file itself stays.
     Remove {
         /// Its name or path, as `plexus status` shows them.
         file: String,
-        /// The cluster's directory [default: $PLEXUS_DIR, or the current one if it is a cluster].
-        #[arg(long, value_name = "DIR")]
-        cluster: Option<PathBuf>,
     },
 }
 
 /// Does it.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let (id, path, what) = match args.does {
-        Does::Add { path, node, cluster } => add(&Cluster::at(cluster).load()?, &path, node)?,
-        Does::Remove { file, cluster } => remove(&Cluster::at(cluster).load()?, &file)?,
+    let config = Cluster::at(args.cluster).load()?;
+    let (Voting { id, path, .. }, what) = match args.does {
+        Does::Add { path, node } => (add(&config, &path, node)?, "votes"),
+        Does::Remove { file } => (remove(&config, &file)?, "votes no more"),
     };
     match args.json {
-        true => output::json(&serde_json::json!({ "id": id, "path": path })),
+        true => output::json(&serde_json::json!({ "id": id.to_string(), "path": path })),
         false => output::line(&format!(
             "{id} ({}) {what}; cluster.toml says so: copy it to every machine",
             path.display()
@@ -62,43 +66,65 @@ pub(crate) fn run(args: Args) -> Result<()> {
     }
 }
 
-fn add(config: &Config, path: &Path, node: Option<String>) -> Result<(String, PathBuf, &'static str)> {
-    if let Some(node) = &node {
-        config.node(node)?;
+fn add(config: &Config, path: &Path, node: Option<String>) -> Result<Voting> {
+    if let Some(name) = &node {
+        is_here(config, name)?;
+    }
+    let path = std::path::absolute(path).with_context(|| path.display().to_string())?;
+    if path.to_str().is_none() {
+        bail!("{}: is not UTF-8, as cluster.toml is; choose another path", path.display());
     }
     let mut nodes = connect(config)?;
-    let path = std::path::absolute(path).with_context(|| path.display().to_string())?;
     let id = create::voting_file(config, &path)?;
-    let file = FileArgs { id: voting_id(id), path: path.clone(), node };
-    let added = (|| {
-        for control in &mut nodes {
-            ask(control, &WishArgs::PlaceFile(file.clone()))?;
-        }
-        ask(&mut nodes[0], &WishArgs::AddFile(file.clone()))
-    })();
-    if let Err(why) = added {
-        // It is of no use to anybody.
-        let _ = std::fs::remove_file(&path);
+    let file = FileArgs { id: id.to_string(), path: path.clone(), node: node.clone() };
+    if let Err(why) = tell(&mut nodes, &file) {
+        // Nobody was asked to vote there, so nobody ever will.
+        create::discard_voting_file(&path)?;
         return Err(why);
     }
-    let node = file.node.as_ref().map(|node| format!("node = \"{node}\"\n")).unwrap_or_default();
-    let written = toml_string(&path);
-    edit(config, |text| format!("{text}\n[[voting]]\nid = \"{}\"\npath = {written}\n{node}", file.id))?;
-    Ok((file.id, path, "votes"))
+    nodes[0].set_patience(DECIDED_WITHIN)?;
+    ask(&mut nodes[0], &WishArgs::AddFile(file)).with_context(|| {
+        let path = path.display();
+        format!(
+            "{path}: is made, and may vote yet: remove it if `plexus status` does not list it in a minute"
+        )
+    })?;
+    let file = Voting { id, path, node };
+    edit(config, |text| format!("{text}\n{}", config.voting_table(&file)))?;
+    Ok(file)
 }
 
-fn remove(config: &Config, file: &str) -> Result<(String, PathBuf, &'static str)> {
-    let wanted = parse_voting_id(file).ok();
+/// Has every node that must open a file do so: those of this machine whether they are members or not.
+fn tell(nodes: &mut [Control], file: &FileArgs) -> Result<()> {
+    for node in nodes.iter_mut() {
+        node.set_patience(ANSWER_WITHIN)?;
+        ask(node, &WishArgs::PlaceFile(file.clone()))?;
+    }
+    // It waits as long itself.
+    nodes[0].set_patience(3 * ANSWER_WITHIN)?;
+    ask(&mut nodes[0], &WishArgs::TellOfFile(file.clone()))
+}
+
+/// Whether a node belongs on this machine: its files are made here.
+fn is_here(config: &Config, name: &str) -> Result<()> {
+    let (_, node) = config.node(name)?;
+    if node.host != this_host() {
+        bail!("{name} belongs on {}: run this there, where its disks are", node.host);
+    }
+    Ok(())
+}
+
+fn remove(config: &Config, file: &str) -> Result<Voting> {
+    let wanted = file.parse().ok();
     let path = std::path::absolute(file)?;
     let known = config.voting.iter().find(|known| {
         Some(known.id) == wanted || known.path == path || known.path == config.dir.root().join(file)
     });
     let known = known
         .ok_or_else(|| anyhow!("{file} is no voting file of {}; `plexus status` lists them", config.name))?;
-    let id = voting_id(known.id);
-    ask(&mut connect(config)?[0], &WishArgs::RemoveFile(id.clone()))?;
-    edit(config, |text| without(text, &id))?;
-    Ok((id, known.path.clone(), "votes no more"))
+    ask(&mut connect(config)?[0], &WishArgs::RemoveFile(known.id.to_string()))?;
+    edit(config, |text| without(text, &known.id.to_string()))?;
+    Ok(known.clone())
 }
 
 /// The text without the table of this voting file.
@@ -124,15 +150,17 @@ fn edit(config: &Config, change: impl FnOnce(&str) -> String) -> Result<()> {
     create::replace_config(&config.dir, &text).with_context(name)
 }
 
-fn toml_string(path: &Path) -> String {
-    format!("{:?}", path.display().to_string())
-}
-
 /// Every node of this machine that runs.
 fn connect(config: &Config) -> Result<Vec<Control>> {
-    let nodes = local_nodes(config)?;
-    let nodes: Vec<_> =
-        nodes.iter().filter_map(|node| Control::connect(&config.dir, &node.name).ok()).collect();
+    let mut nodes = Vec::new();
+    for node in local_nodes(config)? {
+        match Control::connect(&config.dir, &node.name) {
+            Ok(control) => nodes.push(control),
+            // It reads cluster.toml when it starts.
+            Err(ControlError::NotRunning { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
     if nodes.is_empty() {
         bail!("no node of this machine runs; a cluster votes only while it runs: `plexus up`");
     }

@@ -1,5 +1,7 @@
 //! What `plexus status` says of the membership: votes and lease, how each pair is fenced, the last changes of members.
 
+use std::collections::BTreeMap;
+
 use plexus_node::{commands::Status, config::Config};
 use plexus_observe::show::Table;
 
@@ -21,7 +23,7 @@ pub(super) fn lines(config: &Config, nodes: &[&Status]) -> Vec<String> {
     )];
     let mut files = Table::new(["voting file", "where", "served by", "answered", "turn", "state"]).left(3);
     for file in &membership.files {
-        let known = config.voting.iter().find(|known| plexus_node::config::voting_id(known.id) == file.id);
+        let known = config.voting.iter().find(|known| known.id.to_string() == file.id);
         let path = file.path.clone().or_else(|| known.map(|known| known.path.display().to_string()));
         let state = match (&file.error, file.set_aside, file.votes) {
             (Some(error), ..) => error.clone(),
@@ -39,11 +41,7 @@ pub(super) fn lines(config: &Config, nodes: &[&Status]) -> Vec<String> {
         ]);
     }
     lines.extend(files.to_string().trim_end().lines().map(str::to_owned));
-    let fencing = nodes.iter().flat_map(|status| {
-        let peers = status.body.peers.iter().filter(|peer| !peer.fencing.is_empty());
-        peers.map(|peer| format!("{} of {}: {}", status.name, peer.name, peer.fencing))
-    });
-    lines.push(format!("fencing: {}", fencing.collect::<Vec<_>>().join(", ")));
+    lines.push(format!("fencing: {}", fencing(nodes)));
     if !membership.transitions.is_empty() {
         lines.push(format!("changes of members, as {} saw them, in ms:", seen_by.name));
         let heads = ["epoch", "change", "detect", "decide", "fence", "open", "rebuild"];
@@ -67,4 +65,22 @@ pub(super) fn lines(config: &Config, nodes: &[&Status]) -> Vec<String> {
         lines.extend(changes.to_string().trim_end().lines().map(str::to_owned));
     }
     lines
+}
+
+/// How the others make sure of each node; who does it how only where they differ.
+fn fencing(nodes: &[&Status]) -> String {
+    let mut kinds: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
+    for status in nodes {
+        for peer in status.body.peers.iter().filter(|peer| !peer.fencing.is_empty()) {
+            kinds.entry(&peer.name).or_default().entry(&peer.fencing).or_default().push(&status.name);
+        }
+    }
+    let of_one = kinds.iter().map(|(node, kinds)| {
+        let kinds = kinds.iter().map(|(kind, by)| match kinds.len() {
+            1 => (*kind).to_owned(),
+            _ => format!("{kind} by {}", by.join(" and ")),
+        });
+        format!("{node}: {}", kinds.collect::<Vec<_>>().join(", "))
+    });
+    of_one.collect::<Vec<_>>().join("; ")
 }
