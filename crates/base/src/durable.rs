@@ -4,7 +4,7 @@
 //! where something stands: a name that leads elsewhere is not followed. What happened is durable when a function returns.
 
 use std::{
-    fs::{self, File, OpenOptions, Permissions},
+    fs::{self, File, OpenOptions},
     io::{self, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt, fchown},
     path::{Path, PathBuf},
@@ -30,7 +30,7 @@ pub fn rewrite(path: &Path, bytes: &[u8]) -> io::Result<()> {
         if (made.uid(), made.gid()) != (old.uid(), old.gid()) {
             fchown(new, Some(old.uid()), Some(old.gid()))?;
         }
-        new.set_permissions(Permissions::clone(&old.permissions()))
+        new.set_permissions(old.permissions())
     })
 }
 
@@ -83,7 +83,10 @@ pub fn sync_name(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::{
+        fs::Permissions,
+        os::unix::fs::{PermissionsExt, symlink},
+    };
 
     use super::*;
 
