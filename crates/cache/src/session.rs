@@ -77,7 +77,8 @@ pub trait LostRecord: Send + Sync {
     fn known(&self, worker: WorkerId) -> Lost;
 
     /// Puts `lost` on record in place of all that was for `worker`, and calls `done` once that is durable: from any thread, at once or
-    /// later. Must not wait; called on the worker. Of several under way the last counts.
+    /// later, however often it must be tried. Must not wait; called on the worker. Of several under way the last counts, and of
+    /// the others `done` need not be called.
     fn record(&self, worker: WorkerId, lost: Lost, done: Box<dyn FnOnce() + Send>);
 }
 

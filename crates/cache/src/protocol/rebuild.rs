@@ -239,34 +239,39 @@ impl Shard {
         self.say(to, BlockId(0), Body::Published, io);
     }
 
-    /// A master has said what is lost: it is told when that is on record.
+    /// A master has said what is lost: it is told when that is on record. What was known before may not be yet.
     fn published<F, O: Outlet>(&mut self, master: NodeId, io: &mut Io<'_, F, O>) {
-        if self.replace_lost(master, io) {
-            self.views.records.push((self.views.recorded, master));
+        self.replace_lost(master, io);
+        let needs = self.views.recording;
+        if self.views.recorded < needs {
+            self.views.records.push((needs, master));
         } else {
             self.send(master, BlockId(0), Body::Kept, io);
         }
     }
 
-    /// Takes what has come from a master; whether that changed anything.
-    fn replace_lost<F, O: Outlet>(&mut self, master: NodeId, io: &mut Io<'_, F, O>) -> bool {
+    /// Takes what has come from a master, and has it put on record where that changed anything.
+    fn replace_lost<F, O: Outlet>(&mut self, master: NodeId, io: &mut Io<'_, F, O>) {
         let Views { lost, arriving, .. } = &mut self.views;
         let mut next = lost.clone();
         let named = std::mem::take(&mut arriving[master.index()]);
         let views = &self.views;
         next.remove_partitions(|partition| views.master(partition) == master);
         next.join(&named);
-        if next == self.views.lost {
-            return false;
+        if next != self.views.lost {
+            self.views.lost = next;
+            self.views.recording += 1;
+            io.out.push(Action::RecordLost { seq: self.views.recording });
         }
-        self.views.lost = next;
-        self.views.recorded += 1;
-        io.out.push(Action::RecordLost { seq: self.views.recorded });
-        true
     }
 
     /// What was lost up to `seq` is on record.
+    ///
+    /// # Panics
+    /// When the driver broke its contract: nobody asked for that.
     pub(super) fn lost_recorded<F, O: Outlet>(&mut self, seq: u64, io: &mut Io<'_, F, O>) {
+        assert!(seq <= self.views.recording, "a record that nobody asked for");
+        self.views.recorded = self.views.recorded.max(seq);
         let (done, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.views.records).into_iter().partition(|(needs, _)| *needs <= seq);
         self.views.records = waiting;

@@ -486,3 +486,27 @@ fn who_leaves_ends_what_it_began_and_begins_nothing_more() {
     let did = world.say(&mut shard, 1, 1, Body::Noted);
     assert_eq!(did, [Did::Other(Action::MayLeave)]);
 }
+
+/// All may die now: then what is lost must be found on the disk, and not only have been known.
+#[test]
+fn a_record_under_way_is_waited_for_in_the_next_view_too() {
+    let (mut world, mut shard) = (World::default(), shard_of_views());
+    world.view(&mut shard, 1, &[(0, 1), (1, 1)]);
+    for body in [
+        Body::Mark { blocks: true },
+        Body::Mark { blocks: false },
+        Body::Reported { stays: false },
+        Body::Opened,
+    ] {
+        assert_eq!(faults(&world.say(&mut shard, 1, 1, body)), []);
+    }
+    assert!(shard.is_open());
+    let did = world.view(&mut shard, 2, &[(0, 1)]);
+    assert_eq!(did, [Did::Other(Action::RecordLost { seq: 1 })]);
+    // It names the same, so there is nothing more to record.
+    assert_eq!(world.view(&mut shard, 3, &[(0, 1)]), []);
+    assert!(!shard.is_open() && !shard.lost().is_empty());
+    let did = world.tell(&mut shard, Event::LostRecorded { seq: 1 });
+    assert_eq!(did, [Did::Other(Action::Open { epoch: Epoch(3) })]);
+    assert!(shard.is_open());
+}

@@ -74,7 +74,8 @@ pub(super) struct Views {
     pub(super) lost: Lost,
     /// What masters are saying.
     pub(super) arriving: Vec<Lost>,
-    /// The last record asked for.
+    /// The last record asked for, and the last that is durable: they go on through all views.
+    pub(super) recording: u64,
     pub(super) recorded: u64,
     /// Masters that wait for a record.
     pub(super) records: Vec<(u64, NodeId)>,
@@ -122,6 +123,7 @@ impl Views {
             streams: Streams::new(usize::from(config.nodes)),
             lost: Lost::default(),
             arriving: vec![Lost::default(); usize::from(config.nodes)],
+            recording: 0,
             recorded: 0,
             records: Vec::new(),
             leaving: Farewell::Stays,
