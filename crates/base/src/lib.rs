@@ -1,11 +1,12 @@
 //! What every other crate speaks in: identifiers and epochs, the monotonic clock, checksums, counters, memory for direct I/O.
 //!
 //! Nothing here knows what a cluster does with these; nothing here blocks, allocates on a hot path or
-//! talks to the outside, except [`clock::now`] and [`durable`], which drivers (never protocols) call.
+//! talks to the outside, except [`clock::now`], [`durable`] and [`desk`], which drivers (never protocols) call.
 
 pub mod aligned;
 pub mod clock;
 pub mod counters;
+pub mod desk;
 pub mod durable;
 pub mod hash;
 pub mod hex;

@@ -5,13 +5,18 @@
 //! Whoever finds `running` on a node that does not live knows that it died.
 
 use std::{
+    collections::BTreeMap,
     io,
     path::PathBuf,
-    sync::{Mutex, PoisonError, mpsc},
+    sync::{Arc, Mutex, PoisonError},
     thread,
+    time::Duration,
 };
 
-use plexus_base::{BlockId, Epoch, Incarnation, NodeId, Partition, WorkerId};
+use plexus_base::{
+    BlockId, Epoch, Incarnation, NodeId, Partition, WorkerId,
+    desk::{Desk, Next},
+};
 use plexus_cache::{
     LostRecord,
     protocol::{Lost, Run},
@@ -188,11 +193,11 @@ impl Recorder {
         })
     }
 
-    /// Of one worker's blocks these are lost now.
-    fn lost(&self, worker: WorkerId, workers: u8, lost: &Lost) -> Result<(), StateError> {
+    /// Of these workers' blocks these are lost now.
+    fn lost(&self, workers: u8, entries: &Entries) -> Result<(), StateError> {
         self.change(|record| {
-            record.lost.retain(|run| Partition(run.0).worker(workers) != worker);
-            record.lost.extend(runs(lost));
+            record.lost.retain(|run| !entries.contains_key(&Partition(run.0).worker(workers)));
+            record.lost.extend(entries.values().flat_map(|(lost, _)| runs(lost)));
         })
     }
 
@@ -207,30 +212,47 @@ fn runs(lost: &Lost) -> Vec<(u16, u64, u64)> {
     lost.runs().map(|run| (run.partition.0, run.first.0, run.last.0)).collect()
 }
 
-/// What is to be recorded, and what to do then.
-type Entry = (WorkerId, Lost, Box<dyn FnOnce() + Send>);
+/// How long after a record could not be written that is tried again.
+const AGAIN_EVERY: Duration = Duration::from_secs(1);
+
+/// What is to be recorded for each worker, and what to do then.
+type Entries = BTreeMap<WorkerId, (Lost, Box<dyn FnOnce() + Send>)>;
 
 /// Keeps what is lost on record for the cache, on a thread of its own.
 pub(crate) struct Ledger {
-    recorder: std::sync::Arc<Recorder>,
-    entries: Mutex<mpsc::Sender<Entry>>,
+    recorder: Arc<Recorder>,
+    desk: Arc<Desk<Entries>>,
 }
 
 impl Ledger {
     /// Starts the thread; it ends with the ledger.
-    pub(crate) fn start(recorder: std::sync::Arc<Recorder>, workers: u8) -> io::Result<Self> {
-        let (entries, written) = mpsc::channel::<Entry>();
-        let keeps = recorder.clone();
-        thread::Builder::new().name("plexus-ledger".into()).spawn(move || {
-            while let Ok((worker, lost, done)) = written.recv() {
-                match keeps.lost(worker, workers, &lost) {
-                    Ok(()) => done(),
-                    // Its blocks stay closed until it can be written; the next view tries again.
-                    Err(error) => tracing::error!("what is lost is not recorded: {error}"),
-                }
-            }
-        })?;
-        Ok(Self { recorder, entries: Mutex::new(entries) })
+    pub(crate) fn start(recorder: Arc<Recorder>, workers: u8) -> io::Result<Self> {
+        let desk = Arc::<Desk<Entries>>::default();
+        let (keeps, at) = (Arc::clone(&recorder), Arc::clone(&desk));
+        thread::Builder::new().name("plexus-ledger".into()).spawn(move || keep(&keeps, &at, workers))?;
+        Ok(Self { recorder, desk })
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        self.desk.end();
+    }
+}
+
+/// Writes what lies on the desk, and what could not be written until it is: masters stay closed so long.
+fn keep(recorder: &Recorder, desk: &Desk<Entries>, workers: u8) {
+    let mut entries = Entries::new();
+    loop {
+        match desk.next((!entries.is_empty()).then_some(AGAIN_EVERY)) {
+            Next::Work(newer) => entries.extend(newer),
+            Next::Nothing => {}
+            Next::Over => return,
+        }
+        match recorder.lost(workers, &entries) {
+            Ok(()) => std::mem::take(&mut entries).into_values().for_each(|(_, done)| done()),
+            Err(error) => tracing::error!("what is lost is not on record yet, and its blocks wait: {error}"),
+        }
     }
 }
 
@@ -240,8 +262,49 @@ impl LostRecord for Ledger {
     }
 
     fn record(&self, worker: WorkerId, lost: Lost, done: Box<dyn FnOnce() + Send>) {
-        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        // The thread ends after the ledger.
-        let _ = entries.send((worker, lost, done));
+        self.desk.change(|next| drop(next.get_or_insert_default().insert(worker, (lost, done))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn lost(worker: u8) -> Lost {
+        let mut blocks = (0..).map(BlockId);
+        let mut lost = Lost::default();
+        let is_its = |block: &BlockId| block.partition().worker(2) == WorkerId(worker);
+        lost.insert_block(blocks.find(is_its).unwrap());
+        lost
+    }
+
+    #[test]
+    fn what_could_not_be_recorded_is_recorded_later_the_newest_of_each_worker() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = ClusterDir::new(place.path().join("c"));
+        let path = dir.record("n1");
+        // A directory cannot be replaced by a file.
+        std::fs::create_dir_all(&path).unwrap();
+        let recorder = Arc::new(Recorder::new(&dir, "n1", 3, Incarnation(1), &Blocks::EMPTY));
+        let ledger = Ledger::start(Arc::clone(&recorder), 2).unwrap();
+        let (tell, told) = mpsc::channel();
+        let done = |what: &'static str| {
+            let tell = tell.clone();
+            Box::new(move || tell.send(what).unwrap())
+        };
+        ledger.record(WorkerId(0), lost(0), done("of the first"));
+        ledger.record(WorkerId(1), lost(1), done("of the second"));
+        ledger.record(WorkerId(1), Lost::default(), done("of the second, again"));
+        assert_eq!(recorder.known_lost(), Lost::default());
+        std::fs::remove_dir(&path).unwrap();
+        let limit = Duration::from_secs(60);
+        let mut said = Vec::new();
+        while !(said.contains(&"of the first") && said.contains(&"of the second, again")) {
+            said.push(told.recv_timeout(limit).unwrap());
+        }
+        assert_eq!(record(&dir, "n1").unwrap().unwrap().known_lost(), lost(0));
+        assert_eq!(recorder.known_lost(), lost(0));
     }
 }
