@@ -64,12 +64,6 @@ pub trait Port: Send + Sync {
     fn submit_and_wait(&self, worker: WorkerId, task: CacheTask, signal: &Signal) -> u64;
 }
 
-/// Blocks whose latest version is lost.
-pub trait LostBlocks: Send + Sync {
-    /// Whether this one is.
-    fn contains(&self, block: BlockId) -> bool;
-}
-
 /// Where a node keeps on record what is lost while members change. The node decides when to read it again: what earlier runs lost
 /// is worth something where a cluster begins anew, and nothing to who joins one that goes on.
 pub trait LostRecord: Send + Sync {
@@ -98,7 +92,6 @@ pub struct Cache {
 struct Inner {
     port: Arc<dyn Port>,
     tables: Vec<Arc<FrameTable>>,
-    lost: Box<dyn LostBlocks>,
     blocks: u64,
     writer: Writer,
     faults: Arc<Faults>,
@@ -119,15 +112,12 @@ impl Cache {
     pub(crate) fn new(
         port: Arc<dyn Port>,
         tables: Vec<Arc<FrameTable>>,
-        lost: Box<dyn LostBlocks>,
         blocks: u64,
         writer: Writer,
         faults: Arc<Faults>,
     ) -> Self {
         let (closed, stopped, sessions) = (AtomicBool::new(false), Mutex::default(), Mutex::default());
-        Self {
-            inner: Arc::new(Inner { port, tables, lost, blocks, writer, faults, closed, stopped, sessions }),
-        }
+        Self { inner: Arc::new(Inner { port, tables, blocks, writer, faults, closed, stopped, sessions }) }
     }
 
     /// A session for the calling thread.
@@ -276,9 +266,6 @@ impl Session {
                 Some(why) => CacheError::Stopped(why),
                 None => CacheError::ShuttingDown,
             });
-        }
-        if inner.lost.contains(block) {
-            return Err(CacheError::Lost(block));
         }
         let table = self.table(block);
         let worker = table.config().worker;

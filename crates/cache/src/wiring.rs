@@ -8,7 +8,7 @@ use plexus_disks::{Completion, Group, Pool, Writer};
 use plexus_fabric::{SetupError, Window};
 
 use crate::{
-    Cache, CacheService, CacheTask, LostBlocks, LostRecord, Port,
+    Cache, CacheService, CacheTask, LostRecord, Port,
     faults::Faults,
     frames::FrameTable,
     protocol::Config,
@@ -125,8 +125,8 @@ impl Wiring {
 
     /// The cache for programs.
     #[must_use]
-    pub fn cache(self, port: Arc<dyn Port>, lost: Box<dyn LostBlocks>) -> Cache {
+    pub fn cache(self, port: Arc<dyn Port>) -> Cache {
         let writer = Writer { node: self.settings.me, incarnation: self.settings.incarnation };
-        Cache::new(port, self.tables, lost, self.blocks, writer, self.faults)
+        Cache::new(port, self.tables, self.blocks, writer, self.faults)
     }
 }

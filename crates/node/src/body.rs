@@ -11,8 +11,8 @@ use std::{
     time::Duration,
 };
 
-use plexus_base::{BlockId, NodeId};
-use plexus_cache::{Cache, CacheTask, LostBlocks, protocol::Counts};
+use plexus_base::NodeId;
+use plexus_cache::{Cache, CacheTask, protocol::Counts};
 use plexus_disks::Group;
 use plexus_fabric::{Window, WindowId};
 use plexus_interconnect::{LinkInfo, RailReport, Worker, mesh::Mesh};
@@ -24,7 +24,6 @@ pub use self::join::Parts;
 pub use self::status::{BodyStatus, PeerStatus, ProgramsStatus};
 use crate::{
     attach::{Door, Offer, Usage},
-    blocks::Blocks,
     config::Config,
     keys::KeyFiles,
     life::Life,
@@ -84,12 +83,6 @@ pub struct HandedBack {
     pub gave_up: u64,
     /// How many of them had to be written.
     pub written: u64,
-}
-
-impl LostBlocks for Blocks {
-    fn contains(&self, block: BlockId) -> bool {
-        self.contains(block)
-    }
 }
 
 impl Body {

@@ -21,7 +21,6 @@ use plexus_registry::Port as RegistryPort;
 use super::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, Body, end};
 use crate::{
     attach::{ARENA, Programs, Usage},
-    blocks::Blocks,
     config::Config,
     keys::KeyFiles,
     life::Life,
@@ -132,7 +131,7 @@ impl Body {
         let keys = Arc::new(KeyFiles::new(config.dir.clone()));
         let fingerprint = Settled::fingerprint(&config);
         let mesh_config = mesh_config(&config, me, incarnation, fingerprint, windows, keys.clone());
-        let cache = wiring.cache(port, Box::new(Blocks::EMPTY));
+        let cache = wiring.cache(port);
 
         life.begin().map_err(|error| error.to_string())?;
         let mesh = Mesh::start(mesh_config, services, |_| ()).map_err(|error| error.to_string())?;
