@@ -11,8 +11,8 @@ use plexus_disks::Group;
 
 use crate::service::Workers;
 
-/// How long all shards may take to write what must not be lost, before the node gives up on the disks.
-const WRITE_WITHIN: Duration = Duration::from_secs(60);
+/// How long a shard may take to answer, one that writes everything among them, before it is gone without.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// The cache's shards, to be asked all at once.
 pub(crate) struct Shards {
@@ -27,7 +27,7 @@ impl Shards {
 
     /// Hands every shard the same question; the answers, without those that do not come in time.
     pub(crate) fn ask<T: Send>(&self, question: impl Fn(mpsc::Sender<T>) -> CacheTask) -> Vec<T> {
-        self.ask_within(WRITE_WITHIN, question)
+        self.ask_within(ANSWER_WITHIN, question)
     }
 
     pub(crate) fn ask_within<T: Send>(
@@ -45,7 +45,7 @@ impl Shards {
         answers.iter().filter_map(|answered| answered.recv_timeout(limit).ok()).collect()
     }
 
-    /// Every shard stops, whichever of them already knows why.
+    /// Has all that is owed written now and then, until `ended` is.
     pub(crate) fn checkpoint_every(&self, every: Duration, ended: &mpsc::Receiver<()>) {
         while ended.recv_timeout(every) == Err(mpsc::RecvTimeoutError::Timeout) {
             let failed: u32 = self.ask(CacheTask::Checkpoint).iter().sum();
