@@ -17,7 +17,8 @@ const SEED: u64 = 7;
 fn plexus() -> PathBuf {
     let torture: PathBuf = env!("CARGO_BIN_EXE_torture").into();
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "plexus", "--bin", "plexus"]);
+    // As it is built for the tests of the whole workspace, so that nothing is built twice.
+    cargo.args(["build", "--quiet", "--workspace", "--bin", "plexus"]);
     assert!(
         cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success(),
         "plexus does not build"
