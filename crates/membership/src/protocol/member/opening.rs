@@ -169,11 +169,10 @@ mod tests {
         let said = |member: &mut Member, event| {
             let mut out = Vec::new();
             member.handle(now, event, &mut out);
-            let sent = out.into_iter().find_map(|action| match action {
+            out.into_iter().find_map(|action| match action {
                 Action::Send { report, .. } => Some(report.opened),
                 _ => None,
-            });
-            sent
+            })
         };
         assert_eq!(said(&mut member, Event::Tick), None);
         assert_eq!(said(&mut member, Event::Entered(Epoch(1))), Some(Epoch(1)));
