@@ -86,7 +86,7 @@ impl Said {
                 (OPEN, host.map_or(ALL, |host| host.0), file, path.as_os_str().as_bytes())
             }
             Self::IsOpen(file) => (IS_OPEN, 0, file, &[][..]),
-            Self::IsNot(file, why) => (IS_NOT, 0, file, &why.as_bytes()[..why.floor_char_boundary(TEXT_MAX)]),
+            Self::IsNot(file, why) => (IS_NOT, 0, file, begin(why).as_bytes()),
         };
         let head = Head { version: VERSION, what, host, zero: [0; 5], file: file.0.into() };
         [head.as_bytes(), text].concat()
@@ -109,6 +109,12 @@ impl Said {
             _ => None,
         }
     }
+}
+
+/// As much of a text as is said.
+fn begin(text: &str) -> &str {
+    let len = (0..=text.len().min(TEXT_MAX)).rev().find(|len| text.is_char_boundary(*len));
+    &text[..len.unwrap_or(0)]
 }
 
 /// Reads any bytes as what a node says, as a fuzz target would; whether they are it. What is taken has only this encoding.
@@ -145,7 +151,7 @@ impl Opener {
         loop {
             let Happened::Message { bytes, .. } = group.next_event()? else { continue };
             let Some(Said::Open(place)) = Said::decode(&bytes) else { continue };
-            if !place.host.is_none_or(|host| host == self.me) {
+            if place.host.is_some_and(|host| host != self.me) {
                 continue;
             }
             let Some(membership) = self.membership.upgrade() else { return Ok(()) };
