@@ -302,31 +302,41 @@ impl Home {
         self.waits.add(at, held.owner, lock);
     }
 
-    pub(super) fn unlock(&mut self, lock: LockId, value: Option<[u8; VALUE_LEN]>, core: &mut Core) {
+    /// What the master is to be told, if anything.
+    pub(super) fn unlock(
+        &mut self,
+        lock: LockId,
+        value: Option<[u8; VALUE_LEN]>,
+        core: &mut Core,
+    ) -> Option<(Place, Unlock)> {
         let may_write = |held: &Held| held.usable().is_some_and(Mode::writes);
         if value.is_some() && self.locks.get(&lock).is_some_and(|held| !may_write(held)) {
-            return core.out.push(Action::Refused { lock, why: Why::NotWriter });
+            core.out.push(Action::Refused { lock, why: Why::NotWriter });
+            return None;
         }
-        self.release(lock, value, false, core);
+        let held = self.remove(lock)?;
+        if held.pending.is_some() {
+            core.counts.cancelled += 1;
+            core.out.push(Action::Refused { lock, why: Why::Cancelled });
+        }
+        let Held { name, place, .. } = *held;
+        Some((place, Unlock { lock, name, died: false, value }))
     }
 
     pub(super) fn client_gone(&mut self, locks: &[LockId], core: &mut Core) {
-        for lock in locks {
-            self.release(*lock, None, true, core);
+        for lock in locks.iter().copied() {
+            let Some(held) = self.remove(lock) else { continue };
+            let Held { name, place, .. } = *held;
+            core.ask_master(place, Body::Unlock(Unlock { lock, name, died: true, value: None }));
         }
     }
 
-    fn release(&mut self, lock: LockId, value: Option<[u8; VALUE_LEN]>, died: bool, core: &mut Core) {
-        let Some(held) = self.locks.remove(&lock) else { return };
+    fn remove(&mut self, lock: LockId) -> Option<Box<Held>> {
+        let held = self.locks.remove(&lock)?;
         if let Some(pending) = &held.pending {
             self.waits.remove(pending.due, held.owner, lock);
-            if !died {
-                core.counts.cancelled += 1;
-                core.out.push(Action::Refused { lock, why: Why::Cancelled });
-            }
         }
-        let Held { name, place, .. } = *held;
-        core.ask_master(place, Body::Unlock(Unlock { lock, name, died, value }));
+        Some(held)
     }
 
     /// Asks the master to refuse what waits, if nobody has yet.

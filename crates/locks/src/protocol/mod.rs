@@ -231,7 +231,15 @@ impl Shard {
                 asked = Some(lock);
                 self.home.convert(lock, mode, patience, value, core);
             }
-            Event::Unlock { lock, value } => self.home.unlock(lock, value, core),
+            Event::Unlock { lock, value } => {
+                if let Some((place, unlock)) = self.home.unlock(lock, value, core) {
+                    // To a master that is here and open in one step: nothing else is under way.
+                    match core.masters.of(place).master == core.config.me && self.recovering.is_none() {
+                        true => self.master.unlock(core.config.me, unlock, core),
+                        false => core.ask_master(place, Body::Unlock(unlock)),
+                    }
+                }
+            }
             Event::Cancel { lock } => self.home.end(lock, Why::Cancelled, core),
             Event::ClientGone { locks } => self.home.client_gone(&locks, core),
             Event::Message { from, life, message } => self.arrived(from, life, message),
