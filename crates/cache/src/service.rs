@@ -12,8 +12,8 @@ use crate::{
     faults::Faults,
     frames::{FrameTable, Hand},
     protocol::{
-        self, Action, Counts, Event, Granted, Lost, Members, Outlet, ReadFault, Report, Shard, Ticket,
-        WaitError, Why,
+        self, Action, Counts, Event, Granted, Members, Outlet, ReadFault, Report, Shard, Ticket, WaitError,
+        Why,
     },
 };
 
@@ -50,10 +50,8 @@ pub enum CacheTask {
     Stop(NodeId),
     /// What is lost is on record, up to the one of this number: see [`LostRecord`].
     LostRecorded(u64),
-    /// What is lost, as this member knows it.
-    Lost(mpsc::Sender<Lost>),
-    /// Take what is lost as it is on the disk, at all members; whether that was begun: not while members change.
-    AcceptLost(mpsc::Sender<bool>),
+    /// Take what is lost as it is on the disk, at all members; forgotten while members change.
+    AcceptLost,
     /// This node has handed everything back and is about to leave; answered when it may.
     Leave(mpsc::Sender<()>),
     /// The report of a stopped shard, once all that can be written has been.
@@ -272,15 +270,7 @@ impl CacheService {
             }
             CacheTask::Counts(reply) => drop(reply.send(*self.shard.counts())),
             CacheTask::LostRecorded(seq) => self.handle(net, Event::LostRecorded { seq }),
-            CacheTask::Lost(reply) => drop(reply.send(self.shard.lost().clone())),
-            CacheTask::AcceptLost(reply) => {
-                let begun = self.shard.is_open() && self.stopped_by.is_none();
-                if begun {
-                    self.handle(net, Event::AcceptLost);
-                }
-                // Nobody waits for an answer any more: then it is not needed.
-                let _ = reply.send(begun);
-            }
+            CacheTask::AcceptLost => self.handle(net, Event::AcceptLost),
             CacheTask::Leave(reply) => {
                 self.leaves.push(reply);
                 self.handle(net, Event::Leave);

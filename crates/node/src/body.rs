@@ -3,6 +3,7 @@
 //! The order of calls is [`Body::join`], then [`Body::quiesce`], [`Body::hand_back`] and [`Body::leave`], with all nodes or alone.
 
 mod join;
+mod lost;
 mod status;
 
 use std::{
@@ -30,6 +31,7 @@ use crate::{
     member::Member,
     service::{News, NodeService, Workers},
     shards::Shards,
+    state::Recorder,
 };
 
 /// How long a node that ends waits for the others to take note.
@@ -59,6 +61,8 @@ pub struct Body {
     mesh: Arc<Mesh<NodeService>>,
     member: Arc<Member>,
     membership: Arc<Membership>,
+    recorder: Arc<Recorder>,
+    lost: lost::Counted,
     keys: Arc<KeyFiles>,
     benchmark: Arc<Window>,
     threads: Mutex<Threads>,

@@ -1,4 +1,4 @@
-//! What every node does when asked: `status`, `quiesce`, `handback`, `exit`.
+//! What every node does when asked: `status`, `accept_lost`, `quiesce`, `handback`, `exit`.
 //!
 //! To end a cluster without loss all nodes quiesce, then all hand back, then all exit with `{"clean":true}`; see
 //! [`crate::down`]. An `exit` without it makes the node leave alone.
@@ -32,7 +32,7 @@ pub struct Status {
     pub run: u64,
     /// Seconds since it started.
     pub uptime_s: f64,
-    /// Blocks that are refused because an earlier run lost them.
+    /// Blocks that are refused because their latest version went down with a node, in this run or an earlier one.
     pub blocks_lost: u64,
     /// Links and cache; all zero before it serves.
     #[serde(flatten)]
@@ -80,6 +80,11 @@ pub(crate) fn register_rest(
 ) {
     register_status_of(commands, config, me, settled, life, Some(Arc::clone(body)));
     let (of_life, of_body) = (Arc::clone(life), Arc::clone(body));
+    commands.register(Arc::new(Does("accept_lost", move |_, _: &mut dyn FnMut(Value) -> bool| {
+        expect(&of_life, &[Stage::Running])?;
+        Ok(json!({ "accepted": of_body.accept_lost()? }))
+    })));
+    let (of_life, of_body) = (Arc::clone(life), Arc::clone(body));
     commands.register(Arc::new(Does("quiesce", move |_, _: &mut dyn FnMut(Value) -> bool| {
         expect(&of_life, &[Stage::Running, Stage::Quiesced, Stage::HandedBack])?;
         if of_life.stage().0 != Stage::HandedBack {
@@ -109,7 +114,7 @@ fn register_status_of(
     body: Option<Arc<Body>>,
 ) {
     let name = config.nodes[me.index()].name.clone();
-    let (run, blocks_lost, life) = (settled.run, settled.lost.len(), Arc::clone(life));
+    let (run, lost_before, life) = (settled.run, settled.lost.len(), Arc::clone(life));
     commands.register(Arc::new(Does("status", move |_, _: &mut dyn FnMut(Value) -> bool| {
         let (state, why) = life.stage();
         let uptime = plexus_base::clock::now().since(life.since());
@@ -120,7 +125,7 @@ fn register_status_of(
             why,
             run,
             uptime_s: uptime.0 as f64 / 1e9,
-            blocks_lost,
+            blocks_lost: body.as_ref().map_or(lost_before, |body| body.blocks_lost()),
             body: body.as_ref().map(|body| body.status()).unwrap_or_default(),
         };
         serde_json::to_value(status).map_err(|error| error.to_string())

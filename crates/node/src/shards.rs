@@ -45,11 +45,24 @@ impl Shards {
         answers.iter().filter_map(|answered| answered.recv_timeout(limit).ok()).collect()
     }
 
+    /// Hands every shard the same task.
+    pub(crate) fn tell(&self, task: impl Fn() -> CacheTask) {
+        (0..self.count()).for_each(|worker| self.workers.submit(WorkerId(worker), task()));
+    }
+
     /// Has all that is owed written now and then, until `ended` is.
     pub(crate) fn checkpoint_every(&self, every: Duration, ended: &mpsc::Receiver<()>) {
         while ended.recv_timeout(every) == Err(mpsc::RecvTimeoutError::Timeout) {
-            let failed: u32 = self.ask(CacheTask::Checkpoint).iter().sum();
+            let answers = self.ask(CacheTask::Checkpoint);
             let synced = self.group.sync();
+            let silent = usize::from(self.count()) - answers.len();
+            if silent > 0 {
+                let limit = ANSWER_WITHIN.as_secs();
+                tracing::error!(
+                    "checkpoint: {silent} workers have not written what they owe within {limit} s"
+                );
+            }
+            let failed: u32 = answers.iter().sum();
             if failed > 0 {
                 tracing::error!("checkpoint: {failed} blocks could not be written; they stay in memory");
             }

@@ -11,7 +11,7 @@ use plexus_base::BlockId;
 
 use common::{Cluster, run, signal, wait_for_end};
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[test]
 fn a_cluster_goes_up_and_down_and_up_again() {
@@ -87,15 +87,43 @@ fn what_a_killed_node_may_have_lost_is_named_until_it_is_accepted() {
     assert!((200..500).contains(&lost), "{lost}");
     let status = cluster.run("status").said().ok();
     assert!(
-        status.contains(&format!("lost: {lost} blocks: ")) && status.contains("--accept-lost"),
+        status.contains(&format!("lost: {lost} blocks;")) && status.contains("--accept-lost"),
         "{status}"
     );
-    let refusal = cluster.run("up").args(["--accept-lost"]).said().refusal();
-    assert!(refusal.contains("n1, n2, n3 runs; take the cluster down first"), "{refusal}");
 
     cluster.run("down").said().ok();
     let up = cluster.run("up").args(["--accept-lost", "--json"]).said().json();
     assert_eq!((&up["blocks_accepted"], &up["blocks_lost"]), (&json!(lost), &json!(0)));
+    cluster.run("down").said().ok();
+}
+
+#[test]
+fn what_is_lost_is_accepted_while_the_nodes_run() {
+    let cluster = Cluster::new(3);
+    cluster.run("up").said().ok();
+    let killed = cluster.pids()[1];
+    signal(killed, Signal::KILL);
+    wait_for_end(killed);
+    let lost_at = |status: &Value, node: usize| status["nodes"][node]["blocks_lost"].as_u64();
+    cluster.wait_until("the others have on record what is lost", |status| {
+        [0, 2].iter().all(|node| lost_at(status, *node) > Some(0)) && lost_at(status, 0) == lost_at(status, 2)
+    });
+    let status = cluster.run("status").said().ok();
+    assert!(status.contains("\nlost: ") && status.contains("--accept-lost"), "{status}");
+
+    // The third is started as well, and is told of nothing that was accepted.
+    let up = cluster.run("up").args(["--accept-lost", "--json"]).said().json();
+    let accepted = up["blocks_accepted"].as_u64().unwrap();
+    assert!((200..500).contains(&accepted), "{up}");
+    assert_eq!((&up["blocks_lost"], &up["running_before"]), (&json!(0), &json!(["n1", "n3"])));
+    let status = cluster.run("status").args(["--json"]).said().json();
+    assert!((0..3).all(|node| lost_at(&status, node) == Some(0)), "{status}");
+    assert_eq!(cluster.run("up").args(["--accept-lost", "--json"]).said().json()["blocks_accepted"], 0);
+    // None of them is refused any more, by whichever node.
+    let dir = cluster.dir();
+    run(["bench", "blocks", dir.to_str().unwrap(), "--seconds", "0.2", "--clients", "2"]).said().ok();
+    cluster.run("down").said().ok();
+    assert_eq!(cluster.run("up").args(["--json"]).said().json()["blocks_lost"], 0);
     cluster.run("down").said().ok();
 }
 
@@ -137,13 +165,15 @@ fn a_node_that_does_not_answer_is_not_taken_for_one_that_is_down() {
     let pid = cluster.pids()[0];
     signal(pid, Signal::STOP);
     // Both have to lose their patience with the node.
-    let (status, down) = std::thread::scope(|scope| {
+    let (status, accept, down) = std::thread::scope(|scope| {
         let status = scope.spawn(|| cluster.run("status").said().ok());
+        let accept = scope.spawn(|| cluster.run("up").args(["--accept-lost"]).said().refusal());
         let down = cluster.run("down").said();
-        (status.join().unwrap(), down)
+        (status.join().unwrap(), accept.join().unwrap(), down)
     });
     signal(pid, Signal::CONT);
     assert!(status.contains("silent") && status.contains("n1 does not answer to `status`"), "{status}");
+    assert!(accept.contains("nothing is accepted: n1 does not answer to `status`"), "{accept}");
     assert!(down.refusal().contains("n1 did not end"));
     cluster.run("down").said().ok();
 }

@@ -18,7 +18,7 @@ use plexus_membership::{
 };
 use plexus_registry::Port as RegistryPort;
 
-use super::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, Body, end};
+use super::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, Body, end, lost};
 use crate::{
     attach::{ARENA, Programs, Usage},
     config::Config,
@@ -103,7 +103,7 @@ impl Body {
             me,
             incarnation,
             life.clone(),
-            recorder,
+            recorder.clone(),
             workers.clone(),
             die,
         ));
@@ -160,6 +160,8 @@ impl Body {
             mesh,
             member,
             membership,
+            recorder,
+            lost: lost::Counted::default(),
             keys,
             benchmark,
             threads: Mutex::default(),

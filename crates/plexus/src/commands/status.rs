@@ -2,7 +2,9 @@
 
 mod votes;
 
-use plexus_node::{commands::Status, config::Config, control::Seen, launch::look_at_all, settle};
+use plexus_node::{
+    blocks::thousands, commands::Status, config::Config, control::Seen, launch::look_at_all, settle,
+};
 use plexus_observe::show::{Table, bytes, count, duration};
 
 use super::cluster::Cluster;
@@ -23,7 +25,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
     let names: Vec<_> = config.nodes.iter().map(|node| node.name.as_str()).collect();
     let nodes = look_at_all(&config.dir, &names);
-    let lost = settle::settled(&config)?.lost;
+    let lost = lost(&config, &nodes)?;
     if args.json {
         let nodes: Vec<_> = nodes
             .iter()
@@ -34,7 +36,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             })
             .collect::<Result<_, _>>()?;
         return output::json(&serde_json::json!({
-            "cluster": config.name, "id": config.id.to_string(), "nodes": nodes, "lost": lost,
+            "cluster": config.name, "id": config.id.to_string(), "nodes": nodes, "blocks_lost": lost.0,
         }));
     }
     let heads = [
@@ -85,7 +87,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             Seen::Down => {}
         }
     }
-    say_lost(&config, &lost)
+    say_lost(&config, lost)
 }
 
 fn row(status: &Status) -> [String; 12] {
@@ -109,12 +111,22 @@ fn row(status: &Status) -> [String; 12] {
     ]
 }
 
-fn say_lost(config: &Config, lost: &plexus_node::blocks::Blocks) -> anyhow::Result<()> {
-    if lost.is_empty() {
+/// How many blocks are lost, and what is to be said of them: what the nodes know, or how the last run ended.
+fn lost(config: &Config, nodes: &[(String, Seen<Status>)]) -> anyhow::Result<(u64, String)> {
+    let live = nodes.iter().filter_map(|(_, seen)| Some(seen.alive()?.blocks_lost)).max();
+    Ok(match live {
+        Some(lost) => (lost, format!("{} blocks", thousands(lost))),
+        None => {
+            let lost = settle::settled(config)?.lost;
+            (lost.len(), lost.to_string())
+        }
+    })
+}
+
+fn say_lost(config: &Config, (number, what): (u64, String)) -> anyhow::Result<()> {
+    if number == 0 {
         return Ok(());
     }
     let dir = config.dir.root().display();
-    output::line(&format!(
-        "lost: {lost}; to take them as they are on disk: `plexus down {dir}`, then `plexus up {dir} --accept-lost`"
-    ))
+    output::line(&format!("lost: {what}; to take them as they are on disk: `plexus up {dir} --accept-lost`"))
 }

@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use plexus_node::{
-    blocks::Blocks,
+    blocks::{Blocks, thousands},
+    commands::Status,
     config::Config,
+    control::{Control, Seen},
     launch::{self, Launch, LaunchError, Launched},
     life::Stage,
     settle,
@@ -16,6 +18,9 @@ use crate::output;
 
 /// How long the nodes may take to find each other.
 const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long a node may take to have what is lost accepted: it gives up earlier, and says why.
+const ACCEPT_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long nodes that were started in vain may take to end by themselves, and how often they are looked at.
 const END_WITHIN: Duration = Duration::from_secs(10);
@@ -38,15 +43,58 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let config = args.cluster.load()?;
     let names: Vec<_> = local_nodes(&config)?.into_iter().map(|node| node.name.as_str()).collect();
-    let (running, absent): (Vec<_>, Vec<_>) =
-        names.into_iter().partition(|name| launch::status(&config.dir, name).is_some());
-    if args.accept_lost && !running.is_empty() {
-        bail!("--accept-lost: {} runs; take the cluster down first with `plexus down`", running.join(", "));
+    let seen = launch::look_at_all(&config.dir, &names);
+    if let Some(why) = seen.iter().find_map(|(_, seen)| silence(seen)).filter(|_| args.accept_lost) {
+        bail!("nothing is accepted: {why}");
     }
-    let accepted = if args.accept_lost { settle::accept_lost(&config)? } else { Blocks::EMPTY };
+    let running: Vec<_> =
+        seen.iter().filter(|(_, seen)| seen.alive().is_some()).map(|(name, _)| name.as_str()).collect();
+    let absent: Vec<_> = names.iter().copied().filter(|name| !running.contains(name)).collect();
+    let before = if args.accept_lost { settle::accept_lost(&config)? } else { Blocks::EMPTY };
     let lost = settle::settle(&config)?.lost;
     let started = start(&config, &absent)?;
-    report(&args, &config, &running, &started, &accepted, &lost)
+    let mut outcome = Outcome { running, started, accepted: 0, lost: lost.len(), named: lost };
+    if args.accept_lost {
+        // What was there before a run is known to those who run already, who may have accepted it.
+        let here = if outcome.running.is_empty() { before.len() } else { 0 };
+        outcome.accepted = accept(&config, &names)?.max(here);
+    }
+    if !outcome.running.is_empty() {
+        let seen = launch::look_at_all(&config.dir, &names);
+        let lost = seen.iter().filter_map(|(_, seen)| Some(seen.alive()?.blocks_lost));
+        (outcome.lost, outcome.named) = (lost.max().unwrap_or(0), Blocks::EMPTY);
+    }
+    report(&args, &config, &outcome)
+}
+
+/// What was done, and how it stands then.
+struct Outcome<'a> {
+    running: Vec<&'a str>,
+    started: Vec<(String, u32)>,
+    accepted: u64,
+    lost: u64,
+    /// Which these are, where nobody ran before.
+    named: Blocks,
+}
+
+/// Why a node that runs says nothing.
+fn silence(seen: &Seen<Status>) -> Option<&str> {
+    match seen {
+        Seen::Silent(why) => Some(why),
+        Seen::Alive(_) | Seen::Down => None,
+    }
+}
+
+/// Has what is lost accepted as it is on disk, until each of these nodes has that on record; how many blocks it was.
+fn accept(config: &Config, names: &[&str]) -> anyhow::Result<u64> {
+    let mut most = 0;
+    for name in names {
+        let mut control = Control::connect(&config.dir, name)?;
+        control.set_patience(ACCEPT_WITHIN)?;
+        let answer = control.call("accept_lost", serde_json::Value::Null, |_| {})?;
+        most = most.max(answer["accepted"].as_u64().unwrap_or_default());
+    }
+    Ok(most)
 }
 
 /// Starts the nodes called `names` and waits for them; all or none.
@@ -97,29 +145,24 @@ fn stop(nodes: &mut [Launched]) {
     }
 }
 
-fn report(
-    args: &Args,
-    config: &Config,
-    running: &[&str],
-    started: &[(String, u32)],
-    accepted: &Blocks,
-    lost: &Blocks,
-) -> anyhow::Result<()> {
+fn report(args: &Args, config: &Config, outcome: &Outcome<'_>) -> anyhow::Result<()> {
+    let Outcome { running, started, accepted, lost, named } = outcome;
     if args.json {
         let started: Vec<_> =
             started.iter().map(|(name, pid)| serde_json::json!({ "name": name, "pid": pid })).collect();
         return output::json(&serde_json::json!({
-            "started": started, "running_before": running, "lost": lost, "blocks_lost": lost.len(),
-            "blocks_accepted": accepted.len(),
+            "started": started, "running_before": running, "lost": named, "blocks_lost": lost,
+            "blocks_accepted": accepted,
         }));
     }
-    if !accepted.is_empty() {
-        output::line(&format!("accepted as they are on disk: {accepted}"))?;
+    if *accepted > 0 {
+        output::line(&format!("accepted as they are on disk: {} blocks", thousands(*accepted)))?;
     }
-    if !lost.is_empty() {
+    if *lost > 0 {
+        let what = if named.is_empty() { format!("{} blocks", thousands(*lost)) } else { named.to_string() };
+        let dir = config.dir.root().display();
         output::line(&format!(
-            "lost, and refused until `plexus down` and `plexus up --accept-lost`: {lost} (an earlier run ended before their \
-             last changes reached the disk)"
+            "lost, and refused until `plexus up {dir} --accept-lost`: {what} (a node died before their last changes reached the disk)"
         ))?;
     }
     let names: Vec<_> = started.iter().map(|(name, pid)| format!("{name} (pid {pid})")).collect();

@@ -1,0 +1,82 @@
+//! What is lost of the cluster's blocks, as this node has it on record, and how an operator accepts it while nodes run.
+//!
+//! Which blocks these are the masters decide, among all members; here it is only counted, and asked for until it is done.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use plexus_base::BlockId;
+use plexus_cache::{CacheTask, protocol::Lost};
+
+use super::Body;
+
+/// How long the members may take to put on record that nothing is lost any more.
+const ACCEPT_WITHIN: Duration = Duration::from_secs(30);
+
+/// How often it is asked for: what a change of members breaks off must be begun again.
+const AGAIN_EVERY: Duration = Duration::from_millis(20);
+
+/// How many blocks are lost; counted anew only when they are others, for that is a look at every block.
+#[derive(Default)]
+pub(super) struct Counted(Mutex<(Lost, u64)>);
+
+impl Counted {
+    fn count(&self, lost: Lost, blocks: u64) -> u64 {
+        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if counted.0 != lost {
+            let number = (0..blocks).filter(|block| lost.contains(BlockId(*block))).count();
+            *counted = (lost, number as u64);
+        }
+        counted.1
+    }
+}
+
+impl Body {
+    /// Blocks that are refused because their latest version went down with a node.
+    #[must_use]
+    pub fn blocks_lost(&self) -> u64 {
+        self.lost.count(self.recorder.known_lost(), self.config.blocks)
+    }
+
+    /// Has all masters take what is lost as it is on the disks, and waits until that is on record here; how many blocks it was.
+    ///
+    /// # Errors
+    /// One line for the user: a member did not answer, or members changed all the time.
+    pub fn accept_lost(&self) -> Result<u64, String> {
+        let lost = self.blocks_lost();
+        let end = Instant::now() + ACCEPT_WITHIN;
+        while !self.recorder.known_lost().is_empty() {
+            if Instant::now() >= end {
+                return Err(format!(
+                    "{} blocks are lost still: a member does not answer, or members change; see `plexus status`, then try again",
+                    self.blocks_lost()
+                ));
+            }
+            self.shards().tell(|| CacheTask::AcceptLost);
+            thread::sleep(AGAIN_EVERY);
+        }
+        Ok(lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changes_is_counted_anew() {
+        let counted = Counted::default();
+        let mut lost = Lost::default();
+        assert_eq!(counted.count(lost.clone(), 100), 0);
+        lost.insert_block(BlockId(7));
+        lost.insert_block(BlockId(70));
+        assert_eq!(counted.count(lost.clone(), 100), 2);
+        lost.insert_block(BlockId(170));
+        assert_eq!(counted.count(lost.clone(), 100), 2, "the group ends before it");
+        lost.remove(BlockId(7));
+        assert_eq!(counted.count(lost, 100), 1);
+    }
+}
