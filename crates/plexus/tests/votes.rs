@@ -60,6 +60,7 @@ fn a_file_is_added_and_removed_whatever_its_name_and_who_may_read_the_configurat
 #[test]
 fn a_file_that_may_vote_yet_is_left_alone() {
     let cluster = Cluster::new(1);
+    cluster.put_nobody_out();
     cluster.run("up").said().ok();
     let add = |number: usize| {
         let path = cluster.parent().join(format!("votes{number}"));

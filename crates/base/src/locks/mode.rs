@@ -104,8 +104,7 @@ mod tests {
     fn a_value_is_written_from_pw_and_ex_to_no_more() {
         for from in Mode::ALL {
             for to in Mode::ALL {
-                let less = (from == Mode::EX, from == Mode::PW && !matches!(to, Mode::CW | Mode::EX));
-                let writes = less.0 || less.1;
+                let writes = from == Mode::EX || from == Mode::PW && to != Mode::EX;
                 assert_eq!(from.writes_to(to), writes, "{from:?} to {to:?}");
             }
         }
