@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::{
     body::{Body, BodyStatus},
     config::Config,
-    control::{Command, Commands},
+    control::{Command, Commands, Places},
     life::{Ending, Life, Stage},
     settle::Settled,
 };
@@ -51,6 +51,29 @@ where
     }
     fn run(&self, args: Value, progress: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
         (self.1)(args, progress)
+    }
+}
+
+/// What commands about the cluster have of their node.
+pub(crate) struct On {
+    pub(crate) config: Arc<Config>,
+    pub(crate) body: Arc<Body>,
+    pub(crate) places: Arc<Places>,
+}
+
+/// How a command tells something on the way; whether anybody is still there.
+pub(crate) type Progress<'a> = &'a mut dyn FnMut(Value) -> bool;
+
+/// A command about the cluster.
+pub(crate) type Run = fn(&On, Value, Progress<'_>) -> Result<Value, String>;
+
+/// Has these be asked for, by their names.
+pub(crate) fn register(commands: &Commands, on: &Arc<On>, all: &[(&'static str, Run)]) {
+    for (name, run) in all.iter().copied() {
+        let on = Arc::clone(on);
+        commands.register(Arc::new(Does(name, move |args: Value, progress: Progress<'_>| {
+            run(&on, args, progress)
+        })));
     }
 }
 

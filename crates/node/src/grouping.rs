@@ -9,10 +9,7 @@
 //! Who waits at a barrier is a member of a group of the barrier's own, so whoever watches or speaks in a group of that name is not waited for. A
 //! connection that ends there is a death: the others that wait are told.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use plexus_membership::groups::{
     Group,
@@ -22,9 +19,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
-    body::Body,
-    config::Config,
-    control::{Command, Places},
+    commands::{On, Progress, Run},
     registry::Bytes,
 };
 
@@ -58,51 +53,19 @@ pub enum GroupEvent {
 }
 
 /// See the module.
-pub(crate) fn commands(
-    config: &Arc<Config>,
-    body: &Arc<Body>,
-    places: &Arc<Places>,
-) -> Vec<Arc<dyn Command>> {
-    let does = |name, run| {
-        let (config, body, places) = (Arc::clone(config), Arc::clone(body), Arc::clone(places));
-        Arc::new(Does { name, run, config, body, places }) as Arc<dyn Command>
-    };
-    vec![does("group.watch", watch), does("group.send", send), does("group.barrier", barrier)]
+pub(crate) const COMMANDS: &[(&str, Run)] =
+    &[("group.watch", watch), ("group.send", send), ("group.barrier", barrier)];
+
+fn join(on: &On, name: &Name) -> Result<Group, String> {
+    on.body.groups().join(name.clone()).map_err(|error| error.to_string())
 }
 
-type Progress<'a> = &'a mut dyn FnMut(Value) -> bool;
-
-struct Does {
-    name: &'static str,
-    run: fn(&Self, Value, Progress<'_>) -> Result<Value, String>,
-    config: Arc<Config>,
-    body: Arc<Body>,
-    places: Arc<Places>,
+fn name_of(on: &On, who: Who) -> String {
+    format!("{}/{}", on.config.nodes[who.node.index()].name, who.client)
 }
 
-impl Command for Does {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn run(&self, args: Value, progress: Progress<'_>) -> Result<Value, String> {
-        let _place = self.places.take()?;
-        (self.run)(self, args, progress)
-    }
-}
-
-impl Does {
-    fn join(&self, name: &Name) -> Result<Group, String> {
-        self.body.groups().join(name.clone()).map_err(|error| error.to_string())
-    }
-
-    fn name_of(&self, who: Who) -> String {
-        format!("{}/{}", self.config.nodes[who.node.index()].name, who.client)
-    }
-
-    fn view(&self, number: u64, members: &[Who]) -> GroupEvent {
-        GroupEvent::View { number, members: members.iter().map(|who| self.name_of(*who)).collect() }
-    }
+fn view(on: &On, number: u64, members: &[Who]) -> GroupEvent {
+    GroupEvent::View { number, members: members.iter().map(|who| name_of(on, *who)).collect() }
 }
 
 #[derive(Deserialize)]
@@ -145,15 +108,16 @@ fn next(group: &mut Group) -> Result<Option<Happened>, String> {
     group.next_within(LOOK_EVERY).map_err(|error| error.to_string())
 }
 
-fn watch(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn watch(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let _place = on.places.take()?;
     let WatchArgs { group } = args(asked)?;
-    let mut group = does.join(&name(&group)?)?;
+    let mut group = join(on, &name(&group)?)?;
     let mut is_there = true;
     while is_there {
         let event = match next(&mut group)? {
-            Some(Happened::View { number, members }) => does.view(number, &members),
+            Some(Happened::View { number, members }) => view(on, number, &members),
             Some(Happened::Message { from, bytes }) => {
-                GroupEvent::Message { from: does.name_of(from), value: Bytes::of(&bytes) }
+                GroupEvent::Message { from: name_of(on, from), value: Bytes::of(&bytes) }
             }
             Some(_) => continue,
             None => {
@@ -167,11 +131,12 @@ fn watch(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, Str
     Ok(json!({}))
 }
 
-fn send(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn send(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let _place = on.places.take()?;
     let SendArgs { group, value } = args(asked)?;
-    let mut group = does.join(&name(&group)?)?;
+    let mut group = join(on, &name(&group)?)?;
     group.send(&value.bytes()?).map_err(|error| error.to_string())?;
-    let me = (does.body.me(), group.client());
+    let me = (on.body.me(), group.client());
     loop {
         match next(&mut group)? {
             // What it is told itself has its place in what all are told.
@@ -186,7 +151,8 @@ fn send(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, Stri
     Ok(json!({}))
 }
 
-fn barrier(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn barrier(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let _place = on.places.take()?;
     let BarrierArgs { barrier, members: wanted, wait_ms } = args(asked)?;
     let until = wait_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
     let longest = MAX_NAME - BARRIER.len();
@@ -197,13 +163,13 @@ fn barrier(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, S
         ));
     }
     let here = name(&format!("{BARRIER}{barrier}"))?;
-    let mut group = does.join(&here)?;
+    let mut group = join(on, &here)?;
     let (mut come, mut has_arrived) = (0, false);
     loop {
         match next(&mut group)? {
             Some(Happened::View { number, members }) => {
                 come = members.len();
-                if !progress(json_of(&does.view(number, &members))?) {
+                if !progress(json_of(&view(on, number, &members))?) {
                     return Err("nobody waits at the barrier any more".into());
                 }
                 if come >= wanted && !has_arrived {
@@ -213,7 +179,7 @@ fn barrier(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, S
             }
             Some(Happened::Passed(passed)) if passed == here => break,
             Some(Happened::Failed(_, who)) => {
-                return Err(format!("{} ended before all had passed the barrier", does.name_of(who)));
+                return Err(format!("{} ended before all had passed the barrier", name_of(on, who)));
             }
             Some(Happened::Refused(why)) => return Err(why.to_string()),
             Some(_) => {}

@@ -16,7 +16,7 @@ use signal_hook::{
 
 use crate::{
     body::{Body, Parts},
-    commands,
+    commands::{self, On},
     config::{Config, ConfigError, NodeConfig},
     control::{Command, Commands, Server},
     grouping,
@@ -112,8 +112,10 @@ impl Node {
         locking::commands(&config, name, &body, &places)
             .into_iter()
             .for_each(|command| known.register(command));
-        registry::commands(&config, &body, &places).into_iter().for_each(|command| known.register(command));
-        grouping::commands(&config, &body, &places).into_iter().for_each(|command| known.register(command));
+        let on = Arc::new(On { config: Arc::clone(&config), body: Arc::clone(&body), places });
+        for all in [registry::COMMANDS, grouping::COMMANDS] {
+            commands::register(&known, &on, all);
+        }
         known.register(wishes::command(&config, me, &body));
         voting_places::serve(&config, me, &body)
             .map_err(|source| NodeError::Io { what: "a thread for voting files", source })?;

@@ -29,9 +29,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
-    body::Body,
+    commands::{On, Progress, Run},
     config::Config,
-    control::{Command, Places},
 };
 
 /// How often it is looked whether the connection stands.
@@ -138,75 +137,33 @@ pub(crate) fn wire(
 }
 
 /// See the module.
-pub(crate) fn commands(
-    config: &Arc<Config>,
-    body: &Arc<Body>,
-    places: &Arc<Places>,
-) -> Vec<Arc<dyn Command>> {
-    let does = |name, run| {
-        let does = Does {
-            name,
-            run,
-            config: Arc::clone(config),
-            body: Arc::clone(body),
-            places: Arc::clone(places),
-        };
-        Arc::new(does) as Arc<dyn Command>
-    };
-    vec![
-        does("registry.get", get),
-        does("registry.list", list),
-        does("registry.set", set),
-        does("registry.delete", delete),
-        does("registry.watch", watch),
-        does("registry.backup", backup),
-        does("registry.restore", restore),
-        does("registry.status", status),
-    ]
-}
+pub(crate) const COMMANDS: &[(&str, Run)] = &[
+    ("registry.get", get),
+    ("registry.list", list),
+    ("registry.set", set),
+    ("registry.delete", delete),
+    ("registry.watch", watch),
+    ("registry.backup", backup),
+    ("registry.restore", restore),
+    ("registry.status", status),
+];
 
-type Progress<'a> = &'a mut dyn FnMut(Value) -> bool;
-
-struct Does {
-    name: &'static str,
-    run: fn(&Self, Value, Progress<'_>) -> Result<Value, String>,
-    config: Arc<Config>,
-    body: Arc<Body>,
-    places: Arc<Places>,
-}
-
-impl Command for Does {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn run(&self, args: Value, progress: Progress<'_>) -> Result<Value, String> {
-        (self.run)(self, args, progress)
-    }
-}
-
-impl Does {
-    fn registry(&self) -> &Registry {
-        self.body.registry()
-    }
-
-    /// Waits for as long as somebody does.
-    fn done(&self, ask: Ask, progress: Progress<'_>) -> Result<u64, String> {
-        let waiting = self.registry().ask(ask);
-        loop {
-            match waiting.wait(LOOK_EVERY) {
-                Some(answer) => return answer.map_err(|error| error.to_string()),
-                None if progress(Value::Null) => {}
-                None => return Err("nobody waits for the answer any more".into()),
-            }
+/// Waits for as long as somebody does.
+fn done(on: &On, ask: Ask, progress: Progress<'_>) -> Result<u64, String> {
+    let waiting = on.body.registry().ask(ask);
+    loop {
+        match waiting.wait(LOOK_EVERY) {
+            Some(answer) => return answer.map_err(|error| error.to_string()),
+            None if progress(Value::Null) => {}
+            None => return Err("nobody waits for the answer any more".into()),
         }
     }
+}
 
-    /// What is there, as new as all that was answered before.
-    fn look(&self, progress: Progress<'_>) -> Result<Arc<Contents>, String> {
-        self.done(Ask::Look, progress)?;
-        self.registry().contents().ok_or_else(|| "nothing is shown".into())
-    }
+/// What is there, as new as all that was answered before.
+fn look(on: &On, progress: Progress<'_>) -> Result<Arc<Contents>, String> {
+    done(on, Ask::Look, progress)?;
+    on.body.registry().contents().ok_or_else(|| "nothing is shown".into())
 }
 
 #[derive(Deserialize)]
@@ -262,17 +219,17 @@ fn json_of(value: &impl Serialize) -> Result<Value, String> {
     serde_json::to_value(value).map_err(|error| error.to_string())
 }
 
-fn get(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn get(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let KeyArgs { key: text } = args(asked)?;
     let key = key(&text)?;
-    let contents = does.look(progress)?;
+    let contents = look(on, progress)?;
     let entry = contents.entry(&text).ok_or_else(|| format!("{key}: is not there"))?;
     json_of(&shown(&key, entry))
 }
 
-fn list(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn list(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let ListArgs { prefix } = args(asked)?;
-    let contents = does.look(progress)?;
+    let contents = look(on, progress)?;
     let (mut entries, mut bytes) = (Vec::new(), 0);
     for (key, entry) in contents.under(&prefix) {
         bytes += key.as_str().len() + entry.value.len();
@@ -286,35 +243,35 @@ fn list(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, Stri
     Ok(json!({ "generation": contents.generation() }))
 }
 
-fn set(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn set(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let EditArgs { key: text, value, if_version } = args(asked)?;
     let value = value.ok_or("a key is set to a value")?.bytes()?;
     let edit = Edit { key: key(&text)?, expect: if_version, what: What::Set(value.into()) };
-    let version = does.done(Ask::Change(protocol::Change(vec![edit])), progress)?;
+    let version = done(on, Ask::Change(protocol::Change(vec![edit])), progress)?;
     Ok(json!({ "version": version }))
 }
 
-fn delete(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn delete(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let EditArgs { key: text, if_version, .. } = args(asked)?;
     let key = key(&text)?;
-    let contents = does.look(progress)?;
+    let contents = look(on, progress)?;
     // Deleted by another meanwhile, it is gone as it should be.
     if contents.entry(&text).is_none() {
         return Err(format!("{key}: is not there"));
     }
     let edit = Edit { key, expect: if_version, what: What::Delete };
-    let version = does.done(Ask::Change(protocol::Change(vec![edit])), progress)?;
+    let version = done(on, Ask::Change(protocol::Change(vec![edit])), progress)?;
     Ok(json!({ "version": version }))
 }
 
-fn watch(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
-    let _place = does.places.take()?;
+fn watch(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let _place = on.places.take()?;
     let WatchArgs { prefix, from } = args(asked)?;
     let from = match from {
         Some(from) => from,
-        None => does.look(progress)?.generation(),
+        None => look(on, progress)?.generation(),
     };
-    let watch = does.registry().watch(&prefix, from).map_err(|error| error.to_string())?;
+    let watch = on.body.registry().watch(&prefix, from).map_err(|error| error.to_string())?;
     let mut is_there = progress(json!({ "watching": from }));
     while is_there {
         let told = match watch.next(LOOK_EVERY).map_err(|ended| ended.to_string())? {
@@ -338,23 +295,23 @@ fn watch(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, Str
     Ok(json!({}))
 }
 
-fn backup(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn backup(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let PathArgs { path } = args(asked)?;
-    does.look(progress)?;
-    let generation = does.registry().backup(&path).map_err(|error| error.to_string())?;
+    look(on, progress)?;
+    let generation = on.body.registry().backup(&path).map_err(|error| error.to_string())?;
     Ok(json!({ "generation": generation }))
 }
 
-fn restore(does: &Does, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+fn restore(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let PathArgs { path } = args(asked)?;
-    let backup = does.registry().read_backup(&path).map_err(|error| error.to_string())?;
-    let generation = does.done(backup, progress)?;
+    let backup = on.body.registry().read_backup(&path).map_err(|error| error.to_string())?;
+    let generation = done(on, backup, progress)?;
     Ok(json!({ "generation": generation }))
 }
 
-fn status(does: &Does, _: Value, _: Progress<'_>) -> Result<Value, String> {
-    let status = does.registry().status();
-    let name = |node: NodeId| does.config.nodes[node.index()].name.clone();
+fn status(on: &On, _: Value, _: Progress<'_>) -> Result<Value, String> {
+    let status = on.body.registry().status();
+    let name = |node: NodeId| on.config.nodes[node.index()].name.clone();
     json_of(&Status {
         epoch: status.epoch.0,
         generation: status.generation,
