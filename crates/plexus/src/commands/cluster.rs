@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use plexus_node::{
     config::{Config, NodeConfig, this_host},
+    control::Control,
     layout::ClusterDir,
 };
 
@@ -33,6 +34,40 @@ impl Cluster {
         };
         load(&dir)
     }
+}
+
+/// The cluster of commands whose arguments are about something else, and how they answer.
+#[derive(clap::Args)]
+pub(crate) struct Asked {
+    /// The cluster's directory [default: $PLEXUS_DIR, or the current one if it is a cluster].
+    #[arg(long, value_name = "DIR", global = true)]
+    cluster: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+impl Asked {
+    /// The cluster's configuration.
+    pub(crate) fn load(&self) -> anyhow::Result<Config> {
+        Cluster::at(self.cluster.clone()).load()
+    }
+}
+
+/// The control socket of the node of this name, or of the first of this machine that runs.
+pub(crate) fn connect(config: &Config, node: Option<&str>) -> anyhow::Result<Control> {
+    if let Some(name) = node {
+        config.node(name)?;
+        return Ok(Control::connect(&config.dir, name)?);
+    }
+    let mut why = None;
+    for node in local_nodes(config)? {
+        match Control::connect(&config.dir, &node.name) {
+            Ok(control) => return Ok(control),
+            Err(error) => why = why.or(Some(error)),
+        }
+    }
+    Err(why.map_or_else(|| anyhow!("no node belongs on this machine"), anyhow::Error::from))
 }
 
 /// The configuration in `dir`.

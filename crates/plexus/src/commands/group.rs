@@ -1,16 +1,11 @@
 //! `plexus group`: scripts as members of groups.
 
-use std::path::PathBuf;
-
 use anyhow::{Result, bail};
 use clap::Subcommand;
 use plexus_node::{control::Control, grouping::GroupEvent, registry::Bytes};
 use serde_json::{Value, json};
 
-use super::{
-    cluster::{Cluster, local_nodes},
-    lock::first,
-};
+use super::cluster::{Asked, connect};
 use crate::output;
 
 /// What is done, and with which cluster.
@@ -18,15 +13,11 @@ use crate::output;
 pub(crate) struct Args {
     #[command(subcommand)]
     does: Does,
-    /// The cluster's directory [default: $PLEXUS_DIR, or the current one if it is a cluster].
-    #[arg(long, value_name = "DIR", global = true)]
-    cluster: Option<PathBuf>,
+    #[command(flatten)]
+    asked: Asked,
     /// The node to ask [default: the first of this machine that runs].
     #[arg(long, global = true)]
     node: Option<String>,
-    /// Print JSON.
-    #[arg(long, global = true)]
-    json: bool,
 }
 
 #[derive(Subcommand)]
@@ -58,22 +49,15 @@ enum Does {
 
 /// Does it.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let config = Cluster::at(args.cluster).load()?;
-    let mut control = match &args.node {
-        Some(name) => {
-            config.node(name)?;
-            Control::connect(&config.dir, name)?
-        }
-        None => first(local_nodes(&config)?.iter().map(|node| Control::connect(&config.dir, &node.name)))?,
-    };
+    let config = args.asked.load()?;
+    let mut control = connect(&config, args.node.as_deref())?;
+    let as_json = args.asked.json;
     match args.does {
-        Does::Watch { group } => {
-            told(&mut control, "group.watch", json!({ "group": group }), args.json, said)
-        }
+        Does::Watch { group } => told(&mut control, "group.watch", json!({ "group": group }), as_json, said),
         Does::Send { group, text } => {
             let asked = json!({ "group": group, "value": Bytes::Text(text) });
             control.call("group.send", asked, |_| ())?;
-            if args.json { output::json(&json!({})) } else { Ok(()) }
+            if as_json { output::json(&json!({})) } else { Ok(()) }
         }
         Does::Barrier { name, members, wait } => {
             let wait_ms = match wait {
@@ -89,7 +73,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
                 }
                 Ok(())
             };
-            told(&mut control, "group.barrier", asked, args.json, come)
+            told(&mut control, "group.barrier", asked, as_json, come)
         }
     }
 }

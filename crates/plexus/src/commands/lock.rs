@@ -21,7 +21,7 @@ use rustix::process::Signal;
 use self::child::Running;
 use super::{
     Ended, Failed,
-    cluster::{Cluster, local_nodes},
+    cluster::{Cluster, connect},
 };
 use crate::output;
 
@@ -89,13 +89,7 @@ fn under_lock(args: Args) -> Result<u8> {
         Some(seconds) => Some((seconds * 1e3) as u64),
         None => None,
     };
-    let control = match &args.node {
-        Some(name) => {
-            config.node(name)?;
-            Control::connect(&config.dir, name)?
-        }
-        None => first(local_nodes(&config)?.iter().map(|node| Control::connect(&config.dir, &node.name)))?,
-    };
+    let control = connect(&config, args.node.as_deref())?;
     control.hand_down()?;
     let node = control.name().to_owned();
     let (tell, news) = mpsc::channel();
@@ -112,18 +106,6 @@ fn under_lock(args: Args) -> Result<u8> {
         News::Lost(why) => Err(why),
         News::Signal(_) | News::Ended(_) => bail!("ended before it began"),
     }
-}
-
-/// The first that runs.
-pub(super) fn first(nodes: impl Iterator<Item = Result<Control, ControlError>>) -> Result<Control> {
-    let mut why = None;
-    for node in nodes {
-        match node {
-            Ok(control) => return Ok(control),
-            Err(error) => why = why.or(Some(error)),
-        }
-    }
-    Err(why.map_or_else(|| anyhow!("no node belongs on this machine"), anyhow::Error::from))
 }
 
 /// Asks for the lock; a thread says what comes of it, as long as somebody listens.

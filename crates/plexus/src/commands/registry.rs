@@ -15,10 +15,7 @@ use plexus_node::{
 use plexus_observe::show;
 use serde_json::{Value, json};
 
-use super::{
-    cluster::{Cluster, local_nodes},
-    lock::first,
-};
+use super::cluster::{Asked, connect, local_nodes};
 use crate::output;
 
 /// Bytes that a table shows of a value.
@@ -32,15 +29,11 @@ const READ: u64 = 1 << 20;
 pub(crate) struct Args {
     #[command(subcommand)]
     does: Does,
-    /// The cluster's directory [default: $PLEXUS_DIR, or the current one if it is a cluster].
-    #[arg(long, value_name = "DIR", global = true)]
-    cluster: Option<PathBuf>,
+    #[command(flatten)]
+    asked: Asked,
     /// The node to ask [default: the first of this machine that runs].
     #[arg(long, global = true)]
     node: Option<String>,
-    /// Print JSON.
-    #[arg(long, global = true)]
-    json: bool,
 }
 
 #[derive(Subcommand)]
@@ -109,19 +102,16 @@ enum AtOne {
 
 /// Does it.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let config = Cluster::at(args.cluster).load()?;
-    let nodes: Vec<_> = match &args.node {
-        Some(name) => vec![config.node(name)?.1.name.as_str()],
-        None => local_nodes(&config)?.into_iter().map(|node| node.name.as_str()).collect(),
-    };
+    let config = args.asked.load()?;
     match args.does {
         Does::Status => {
-            status(Seen::of_all(&config.dir, &nodes, "registry.status", ANSWER_WITHIN), args.json)
+            let nodes: Vec<_> = match &args.node {
+                Some(name) => vec![config.node(name)?.1.name.as_str()],
+                None => local_nodes(&config)?.into_iter().map(|node| node.name.as_str()).collect(),
+            };
+            status(Seen::of_all(&config.dir, &nodes, "registry.status", ANSWER_WITHIN), args.asked.json)
         }
-        Does::AtOne(does) => {
-            let mut control = first(nodes.iter().map(|node| Control::connect(&config.dir, node)))?;
-            at_one(&mut control, does, args.json)
-        }
+        Does::AtOne(does) => at_one(&mut connect(&config, args.node.as_deref())?, does, args.asked.json),
     }
 }
 

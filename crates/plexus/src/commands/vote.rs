@@ -14,7 +14,7 @@ use plexus_node::{
     wishes::{FileArgs, WishArgs},
 };
 
-use super::cluster::{Cluster, local_nodes};
+use super::cluster::{Asked, local_nodes};
 use crate::output;
 
 /// How long a view with another voting file may take: longer than any profile lets it.
@@ -25,12 +25,8 @@ const DECIDED_WITHIN: Duration = Duration::from_secs(60);
 pub(crate) struct Args {
     #[command(subcommand)]
     does: Does,
-    /// The cluster's directory [default: $PLEXUS_DIR, or the current one if it is a cluster].
-    #[arg(long, value_name = "DIR", global = true)]
-    cluster: Option<PathBuf>,
-    /// Print the voting file as JSON.
-    #[arg(long, global = true)]
-    json: bool,
+    #[command(flatten)]
+    asked: Asked,
 }
 
 #[derive(Subcommand)]
@@ -52,12 +48,12 @@ enum Does {
 
 /// Does it.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let config = Cluster::at(args.cluster).load()?;
+    let config = args.asked.load()?;
     let (Voting { id, path, .. }, what) = match args.does {
         Does::Add { path, node } => (add(&config, &path, node)?, "votes"),
         Does::Remove { file } => (remove(&config, &file)?, "votes no more"),
     };
-    match args.json {
+    match args.asked.json {
         true => output::json(&serde_json::json!({ "id": id.to_string(), "path": path })),
         false => output::line(&format!(
             "{id} ({}) {what}; cluster.toml says so: copy it to every machine",
