@@ -219,11 +219,9 @@ pub unsafe extern "C" fn plexus_lock(
     blocking: Routine,
 ) -> c_int {
     // SAFETY: the header asks for what plexus_lockspace_open gave, for a status block and for that many bytes.
-    let (place, name) = unsafe { (place.as_ref(), bytes(name, name_len)) };
-    let (Some(place), Some(name)) = (place, name) else { return pointer() };
-    // SAFETY: as before.
-    let ask = match unsafe { Ask::of(mode, lksb, flags, limit_us) } {
-        Ok(ask) => ask,
+    let given = unsafe { given(place, mode, lksb, flags, (name, name_len), limit_us) };
+    let (place, name, ask) = match given {
+        Ok(given) => given,
         Err(wrong) => return wrong,
     };
     let Ask { mode, limit, .. } = ask;
@@ -247,11 +245,9 @@ pub unsafe extern "C" fn plexus_lock_wait(
     blocking: Routine,
 ) -> c_int {
     // SAFETY: the header asks for what plexus_lockspace_open gave, for a status block and for that many bytes.
-    let (place, name) = unsafe { (place.as_ref(), bytes(name, name_len)) };
-    let (Some(place), Some(name)) = (place, name) else { return pointer() };
-    // SAFETY: as before.
-    let ask = match unsafe { Ask::of(mode, lksb, flags, limit_us) } {
-        Ok(ask) => ask,
+    let given = unsafe { given(place, mode, lksb, flags, (name, name_len), limit_us) };
+    let (place, name, ask) = match given {
+        Ok(given) => given,
         Err(wrong) => return wrong,
     };
     let Ask { mode, limit, .. } = ask;
@@ -271,6 +267,25 @@ pub unsafe extern "C" fn plexus_lock_wait(
     // SAFETY: looked at above, and the program leaves it to the library for the call.
     unsafe { conclude(lksb, ask.value.is_some(), &answer) };
     answer.map_or_else(|error| fail(&error), |_| OK)
+}
+
+/// What a request is given, or what is wrong with it.
+///
+/// # Safety
+/// The lockspace, the status block and the name are null or as the header asks.
+unsafe fn given<'a>(
+    place: *const Lockspace,
+    mode: u32,
+    lksb: *mut PlexusLksb,
+    flags: u32,
+    (name, name_len): (*const u8, usize),
+    limit_us: i64,
+) -> Result<(&'a Lockspace, &'a [u8], Ask), c_int> {
+    // SAFETY: as the caller says.
+    let (place, name) = unsafe { (place.as_ref(), bytes(name, name_len)) };
+    let (Some(place), Some(name)) = (place, name) else { return Err(pointer()) };
+    // SAFETY: as the caller says.
+    Ok((place, name, unsafe { Ask::of(mode, lksb, flags, limit_us) }?))
 }
 
 /// Begins a request, by `lock` or by `convert`: the number of its lock, and what they say.
