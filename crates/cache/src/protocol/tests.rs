@@ -459,9 +459,8 @@ fn sessions_go_on_through_a_change_of_view() {
     assert!(shard.is_open() && faults(&did).is_empty());
 }
 
-/// What a leaver began would be known to nobody: half of it might be all that is left of a block.
-#[test]
-fn who_leaves_ends_what_it_began_and_begins_nothing_more() {
+/// A shard that is open in its first view, with node 1.
+fn open_with_another() -> (World, Shard) {
     let (mut world, mut shard) = (World::default(), shard_of_views());
     world.view(&mut shard, 1, &[(0, 1), (1, 1)]);
     for body in [
@@ -472,6 +471,14 @@ fn who_leaves_ends_what_it_began_and_begins_nothing_more() {
     ] {
         assert_eq!(faults(&world.say(&mut shard, 1, 1, body)), []);
     }
+    assert!(shard.is_open());
+    (world, shard)
+}
+
+/// What a leaver began would be known to nobody: half of it might be all that is left of a block.
+#[test]
+fn who_leaves_ends_what_it_began_and_begins_nothing_more() {
+    let (mut world, mut shard) = open_with_another();
     let mut blocks = (0..BLOCKS).map(BlockId).filter(|block| shard.master(*block) == NodeId(0));
     let (one, other) = (blocks.next().unwrap(), blocks.next().unwrap());
     let request = Body::Request { ask: Ask::X, have: Mode::N, target: ELSEWHERE };
@@ -490,17 +497,7 @@ fn who_leaves_ends_what_it_began_and_begins_nothing_more() {
 /// All may die now: then what is lost must be found on the disk, and not only have been known.
 #[test]
 fn a_record_under_way_is_waited_for_in_the_next_view_too() {
-    let (mut world, mut shard) = (World::default(), shard_of_views());
-    world.view(&mut shard, 1, &[(0, 1), (1, 1)]);
-    for body in [
-        Body::Mark { blocks: true },
-        Body::Mark { blocks: false },
-        Body::Reported { stays: false },
-        Body::Opened,
-    ] {
-        assert_eq!(faults(&world.say(&mut shard, 1, 1, body)), []);
-    }
-    assert!(shard.is_open());
+    let (mut world, mut shard) = open_with_another();
     let did = world.view(&mut shard, 2, &[(0, 1)]);
     assert_eq!(did, [Did::Other(Action::RecordLost { seq: 1 })]);
     // It names the same, so there is nothing more to record.
