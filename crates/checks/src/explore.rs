@@ -1,7 +1,7 @@
 //! Small scope, all of it: every world that any order of steps leads to.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet, VecDeque},
     fmt::Debug,
     hash::{DefaultHasher, Hash, Hasher},
 };
@@ -28,6 +28,64 @@ pub trait World: Clone + Hash {
     /// # Errors
     /// What does not hold.
     fn rest(&self) -> Result<(), String>;
+}
+
+/// What is under way between nodes: in order from each to each.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Lanes<M>(BTreeMap<(usize, usize), VecDeque<M>>);
+
+impl<M> Default for Lanes<M> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<M> Lanes<M> {
+    /// A message leaves.
+    pub fn push(&mut self, from: usize, to: usize, message: M) {
+        self.0.entry((from, to)).or_default().push_back(message);
+    }
+
+    /// From whom to whom something is under way.
+    pub fn busy(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.0.keys().copied()
+    }
+
+    /// How much is.
+    #[must_use]
+    pub fn len(&self, from: usize, to: usize) -> usize {
+        self.0.get(&(from, to)).map_or(0, VecDeque::len)
+    }
+
+    /// The next message arrives.
+    ///
+    /// # Panics
+    /// Nothing is under way.
+    pub fn pop(&mut self, from: usize, to: usize) -> M {
+        let lane = self.0.get_mut(&(from, to)).expect("a lane with messages");
+        let message = lane.pop_front().expect("a message");
+        self.tidy();
+        message
+    }
+
+    /// A node has ended: nothing arrives there, and of what it said last to each node only so much has left it.
+    pub fn end(&mut self, node: usize, left: impl Fn(usize) -> usize) {
+        self.0.retain(|(_, to), _| *to != node);
+        for ((_, to), lane) in self.0.iter_mut().filter(|((from, _), _)| *from == node) {
+            lane.truncate(left(*to));
+        }
+        self.tidy();
+    }
+
+    /// Worlds that differ in nothing are the same.
+    fn tidy(&mut self) {
+        self.0.retain(|_, lane| !lane.is_empty());
+    }
+
+    /// Nothing that a life of a node has said is heard any more: its next one begins.
+    pub fn silence(&mut self, node: usize) {
+        self.0.retain(|(from, _), _| *from != node);
+    }
 }
 
 /// How many worlds there were.

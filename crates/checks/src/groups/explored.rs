@@ -5,7 +5,7 @@
 //! other has left it), a node starts. Seen at every step: who is told something at a place of the order is told the same as every other who lives,
 //! and nothing twice. Where nothing follows any more: all members were told the same since they joined, each heard what it said, and nobody waits at the barrier.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use plexus_base::{Epoch, Incarnation, NodeId};
 use plexus_membership::{
@@ -14,7 +14,7 @@ use plexus_membership::{
 };
 
 use super::name;
-use crate::explore::{World, Worlds, explore};
+use crate::explore::{Lanes, World, Worlds, explore};
 
 /// What is broken on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -49,8 +49,7 @@ struct Node {
 #[derive(Clone, Hash)]
 struct Cluster {
     nodes: Vec<Node>,
-    /// From, to.
-    lanes: BTreeMap<(usize, usize), VecDeque<Message>>,
+    lanes: Lanes<Message>,
     epoch: u32,
     ends: u8,
     starts: u8,
@@ -82,7 +81,7 @@ impl Cluster {
             told: Vec::new(),
         };
         let nodes = (0..nodes).map(node).collect();
-        let mut cluster = Self { nodes, lanes: BTreeMap::new(), epoch: 0, ends, starts, lie };
+        let mut cluster = Self { nodes, lanes: Lanes::default(), epoch: 0, ends, starts, lie };
         (0..cluster.nodes.len()).for_each(|node| cluster.start(node));
         cluster.decide();
         cluster
@@ -116,7 +115,7 @@ impl Cluster {
                 Action::Send { to, message } => {
                     let is_lost = self.lie == Lie::NotKept && matches!(message.body, Body::Kept(_));
                     if self.nodes[to.index()].groups.is_some() && !is_lost {
-                        self.lanes.entry((at, to.index())).or_default().push_back(message);
+                        self.lanes.push(at, to.index(), message);
                     }
                 }
                 Action::Tell { seq, what, .. } => self.tell(at, seq, what)?,
@@ -151,7 +150,7 @@ impl World for Cluster {
     type Step = Step;
 
     fn steps(&self) -> Vec<Step> {
-        let mut steps: Vec<Step> = self.lanes.keys().map(|&(from, to)| Step::Deliver(from, to)).collect();
+        let mut steps: Vec<Step> = self.lanes.busy().map(|(from, to)| Step::Deliver(from, to)).collect();
         let living = self.nodes.iter().filter(|node| node.groups.is_some()).count();
         for (at, node) in self.nodes.iter().enumerate() {
             if node.groups.is_none() {
@@ -170,7 +169,7 @@ impl World for Cluster {
                 steps.push(Step::Miss(at));
             }
             if self.ends > 0 && living > 1 {
-                let said = |to: usize| self.lanes.get(&(at, to)).map_or(0, VecDeque::len);
+                let said = |to: usize| self.lanes.len(at, to);
                 for (a, b, c) in (0..=said(0))
                     .flat_map(|a| (0..=said(1)).flat_map(move |b| (0..=said(2)).map(move |c| (a, b, c))))
                 {
@@ -188,11 +187,7 @@ impl World for Cluster {
     fn take(&mut self, step: Step) -> Result<(), String> {
         match step {
             Step::Deliver(from, to) => {
-                let lane = self.lanes.get_mut(&(from, to)).expect("a lane with messages");
-                let message = lane.pop_front().expect("a message");
-                if lane.is_empty() {
-                    self.lanes.remove(&(from, to));
-                }
+                let message = self.lanes.pop(from, to);
                 let life = Incarnation(self.nodes[from].life);
                 self.with(to, |groups, out| groups.message(NodeId(from as u8), life, message, out))
             }
@@ -215,18 +210,13 @@ impl World for Cluster {
                 let node = &mut self.nodes[at];
                 node.groups = None;
                 (node.told, node.todo, node.views) = (Vec::new(), VecDeque::new(), VecDeque::new());
-                self.lanes.retain(|(_, to), _| *to != at);
-                for ((_, to), lane) in self.lanes.iter_mut().filter(|((from, _), _)| *from == at) {
-                    lane.truncate(left[*to]);
-                }
-                self.lanes.retain(|_, lane| !lane.is_empty());
+                self.lanes.end(at, |to| left[to]);
                 self.decide();
                 Ok(())
             }
             Step::Start(at) => {
                 self.starts -= 1;
-                // Its last life is not heard any more once its next one is there.
-                self.lanes.retain(|(from, _), _| *from != at);
+                self.lanes.silence(at);
                 self.start(at);
                 self.decide();
                 Ok(())

@@ -17,7 +17,7 @@ use plexus_registry::protocol::{
     Ticket, View, What,
 };
 
-use crate::explore::{World, Worlds, explore};
+use crate::explore::{Lanes, World, Worlds, explore};
 
 const NODES: usize = 2;
 const CLUSTER: ClusterName = ClusterName(7);
@@ -50,7 +50,7 @@ struct Node {
 #[derive(Clone, Hash)]
 struct Cluster {
     nodes: Vec<Node>,
-    lanes: BTreeMap<(usize, usize), VecDeque<Message>>,
+    lanes: Lanes<Message>,
     epoch: Epoch,
     /// What the voting state is to remember: who asked, in which life and view, and what.
     votes: Vec<VecDeque<(u64, Epoch, u64)>>,
@@ -103,7 +103,7 @@ impl Cluster {
         };
         let mut world = Self {
             nodes: (0..NODES).map(node).collect(),
-            lanes: BTreeMap::new(),
+            lanes: Lanes::default(),
             epoch: Epoch(0),
             votes: vec![VecDeque::new(); NODES],
             remembered: 0,
@@ -151,7 +151,7 @@ impl Cluster {
                 Act::Send(nodes, message) => {
                     for to in nodes.iter().map(NodeId::index) {
                         if self.nodes[to].replica.is_some() {
-                            self.lanes.entry((at, to)).or_default().push_back(message.clone());
+                            self.lanes.push(at, to, message.clone());
                         }
                     }
                 }
@@ -238,7 +238,7 @@ impl World for Cluster {
     type Step = Step;
 
     fn steps(&self) -> Vec<Step> {
-        let mut steps: Vec<Step> = self.lanes.keys().map(|&(from, to)| Step::Deliver(from, to)).collect();
+        let mut steps: Vec<Step> = self.lanes.busy().map(|(from, to)| Step::Deliver(from, to)).collect();
         for (at, node) in self.nodes.iter().enumerate() {
             if let Some((life, ..)) = self.votes[at].front() {
                 steps.push(Step::Vote(at, true));
@@ -263,7 +263,7 @@ impl World for Cluster {
                 steps.push(Step::Miss(at));
             }
             if self.deaths > 0 {
-                let said = self.lanes.get(&(at, 1 - at)).map_or(0, VecDeque::len);
+                let said = self.lanes.len(at, 1 - at);
                 for lost in 0..=said {
                     steps.push(Step::End(at, false, lost));
                     if node.writing.is_some() {
@@ -282,11 +282,7 @@ impl World for Cluster {
     fn take(&mut self, step: Step) -> Result<(), String> {
         match step {
             Step::Deliver(from, to) => {
-                let lane = self.lanes.get_mut(&(from, to)).expect("a lane with messages");
-                let message = lane.pop_front().expect("a message");
-                if lane.is_empty() {
-                    self.lanes.remove(&(from, to));
-                }
+                let message = self.lanes.pop(from, to);
                 self.handle(to, Happened::Message(NodeId(from as u8), message))
             }
             Step::Written(at) => {
@@ -334,19 +330,15 @@ impl World for Cluster {
                 if let Some(writing) = node.writing.take().filter(|_| landed) {
                     node.holds = writing;
                 }
-                self.lanes.remove(&(1 - at, at));
-                if let Some(lane) = self.lanes.get_mut(&(at, 1 - at)) {
-                    lane.truncate(lane.len() - lost);
-                    self.lanes.retain(|_, lane| !lane.is_empty());
-                }
+                let left = self.lanes.len(at, 1 - at) - lost;
+                self.lanes.end(at, |_| left);
                 if self.nodes.iter().any(|node| node.replica.is_some()) {
                     self.decide();
                 }
                 Ok(())
             }
             Step::Start(at) => {
-                // What its last life has said is not heard any more once its next one is there.
-                self.lanes.remove(&(at, 1 - at));
+                self.lanes.silence(at);
                 self.start(at);
                 self.decide();
                 Ok(())
