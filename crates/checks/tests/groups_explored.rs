@@ -4,7 +4,7 @@ use plexus_checks::groups::explored::{Lie, explored};
 
 #[test]
 fn members_are_told_the_same_whatever_the_order() {
-    for (nodes, ends, starts, least) in [(2, 1, 1, 30_000), (3, 0, 0, 10_000)] {
+    for (nodes, ends, starts, least) in [(2, 1, 1, 50_000), (3, 0, 0, 200_000)] {
         let worlds = explored(nodes, ends, starts, Lie::Nothing).unwrap_or_else(|what| panic!("{what}"));
         println!("{nodes} nodes, {ends} ends, {starts} starts: {worlds:?}");
         assert!(worlds.all > least && worlds.at_rest > 10, "{worlds:?}");
@@ -15,4 +15,10 @@ fn members_are_told_the_same_whatever_the_order() {
 fn what_is_not_told_at_a_change_of_view_is_missed() {
     let what = explored(3, 1, 0, Lie::NotKept).expect_err("somebody is not told something");
     println!("{what}");
+}
+
+#[test]
+fn a_barrier_that_is_passed_too_early_is_seen() {
+    let what = explored(2, 0, 0, Lie::Early).expect_err("somebody passes without the others");
+    assert!(what.contains("has not come"), "{what}");
 }

@@ -3,7 +3,8 @@
 //!
 //! Steps are: a message arrives, a client does its next deed, a node is told a view or misses it, a node ends (any first part of what it said to each
 //! other has left it), a node starts. Seen at every step: who is told something at a place of the order is told the same as every other who lives,
-//! and nothing twice. Where nothing follows any more: all members were told the same since they joined, each heard what it said, and nobody waits at the barrier.
+//! and nothing twice; who passes a barrier knows that every member of its view has come to it. Where nothing follows any more: all members were told the same
+//! since they joined, each heard what it said, and nobody waits at a barrier to which all members have come.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -23,15 +24,20 @@ pub enum Lie {
     Nothing,
     /// What a node keeps is not told at a change of view.
     NotKept,
+    /// Nodes say of their clients that they come to the barrier as soon as they join.
+    Early,
+}
+
+fn arrive() -> Deed {
+    Deed::Arrive { barrier: name("here"), strict: false }
 }
 
 /// What the client of each node does in each of its lives, one after the other.
 fn script(node: usize) -> Vec<Deed> {
-    let arrive = || Deed::Arrive { barrier: name("here"), strict: false };
     match node {
         0 => vec![Deed::Join, Deed::Send([0].into()), arrive()],
         1 => vec![Deed::Join, arrive()],
-        _ => vec![Deed::Join, Deed::Send([2].into())],
+        _ => vec![Deed::Join, Deed::Send([2].into()), arrive()],
     }
 }
 
@@ -44,6 +50,27 @@ struct Node {
     views: VecDeque<Members>,
     /// What its client was told, by place.
     told: Vec<(u64, Happened)>,
+    /// Lives in which its client has come to the barrier: of one that has ended others may still hear it.
+    came: BTreeSet<Incarnation>,
+}
+
+impl Node {
+    fn life(&self) -> Incarnation {
+        Incarnation(self.life)
+    }
+
+    /// The members of the last view that its client was told.
+    fn members(&self) -> &[Who] {
+        let view = self.told.iter().rev().find_map(|(_, what)| match what {
+            Happened::View { members, .. } => Some(&members[..]),
+            _ => None,
+        });
+        view.unwrap_or_default()
+    }
+
+    fn passed(&self) -> usize {
+        self.told.iter().filter(|(_, what)| matches!(what, Happened::Passed(_))).count()
+    }
 }
 
 #[derive(Clone, Hash)]
@@ -79,6 +106,7 @@ impl Cluster {
             todo: VecDeque::new(),
             views: VecDeque::new(),
             told: Vec::new(),
+            came: BTreeSet::new(),
         };
         let nodes = (0..nodes).map(node).collect();
         let mut cluster = Self { nodes, lanes: Lanes::default(), epoch: 0, ends, starts, lie };
@@ -90,7 +118,7 @@ impl Cluster {
     fn start(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         node.life += 1;
-        node.groups = Some(Groups::new(NodeId(at as u8), Incarnation(node.life)));
+        node.groups = Some(Groups::new(NodeId(at as u8), node.life()));
         (node.todo, node.told) = (script(at).into(), Vec::new());
     }
 
@@ -98,7 +126,7 @@ impl Cluster {
     fn decide(&mut self) {
         self.epoch += 1;
         let living = self.nodes.iter().enumerate().filter(|(_, node)| node.groups.is_some());
-        let members = living.map(|(at, node)| (NodeId(at as u8), Incarnation(node.life))).collect();
+        let members = living.map(|(at, node)| (NodeId(at as u8), node.life())).collect();
         let view = Members { epoch: Epoch(self.epoch), members };
         for (node, _) in &view.members {
             self.nodes[node.index()].views.push_back(view.clone());
@@ -133,6 +161,12 @@ impl Cluster {
         let told = &self.nodes[at].told;
         if told.contains(&(seq, what.clone())) || told.last().is_some_and(|(last, _)| *last > seq) {
             return Err(format!("{at} is told {what:?} of place {seq} again, or late"));
+        }
+        if let Happened::Passed(_) = what {
+            let has_come = |who: &&Who| self.nodes[who.node.index()].came.contains(&who.life);
+            if let Some(late) = self.nodes[at].members().iter().find(|who| !has_come(who)) {
+                return Err(format!("{at} passes the barrier, and {late:?} has not come"));
+            }
         }
         for (other, node) in self.nodes.iter().enumerate() {
             let there: Vec<&Happened> =
@@ -188,13 +222,24 @@ impl World for Cluster {
         match step {
             Step::Deliver(from, to) => {
                 let message = self.lanes.pop(from, to);
-                let life = Incarnation(self.nodes[from].life);
+                let life = self.nodes[from].life();
                 self.with(to, |groups, out| groups.message(NodeId(from as u8), life, message, out))
             }
             Step::Do(at) => {
-                let deed = self.nodes[at].todo.pop_front().expect("a deed");
+                let node = &mut self.nodes[at];
+                let deed = node.todo.pop_front().expect("a deed");
+                if matches!(deed, Deed::Arrive { .. }) {
+                    node.came.insert(node.life());
+                }
+                let said = match (self.lie, &deed) {
+                    (Lie::Early, Deed::Join) => vec![deed, arrive()],
+                    (Lie::Early, Deed::Arrive { .. }) => vec![],
+                    _ => vec![deed],
+                };
                 self.with(at, |groups, out| {
-                    groups.submit(1, group(), deed, out).expect("there is room");
+                    for deed in said {
+                        groups.submit(1, group(), deed, out).expect("there is room");
+                    }
                 })
             }
             Step::Learn(at) => {
@@ -227,18 +272,19 @@ impl World for Cluster {
     fn rest(&self) -> Result<(), String> {
         let living: Vec<(usize, &Node)> =
             self.nodes.iter().enumerate().filter(|(_, node)| node.groups.is_some()).collect();
-        let passed =
-            |node: &Node| node.told.iter().filter(|(_, what)| matches!(what, Happened::Passed(_))).count();
         // Who has passed, or comes to no barrier, holds those up who come after.
-        let comes = |at: usize| script(at).iter().any(|deed| matches!(deed, Deed::Arrive { .. }));
-        if living.iter().all(|(at, node)| comes(*at) && passed(node) == 0) {
-            return Err("all are at the barrier".into());
-        }
+        let waits = |who: &Who| {
+            let node = &self.nodes[who.node.index()];
+            node.life() == who.life && node.came.contains(&who.life) && node.passed() == 0
+        };
         for (at, node) in &living {
             let Some((joined, Happened::View { .. })) = node.told.first() else {
                 return Err(format!("{at} is not told that it has joined"));
             };
-            let me = Who { node: NodeId(*at as u8), life: Incarnation(node.life), client: 1 };
+            if node.members().iter().all(waits) {
+                return Err(format!("all of {:?} are at the barrier", node.members()));
+            }
+            let me = Who { node: NodeId(*at as u8), life: node.life(), client: 1 };
             let own = node
                 .told
                 .iter()
@@ -248,8 +294,8 @@ impl World for Cluster {
             if own != says {
                 return Err(format!("{at} hears {own} of the {says} that it said"));
             }
-            if passed(node) > 1 {
-                return Err(format!("{at} has passed the barrier {} times", passed(node)));
+            if node.passed() > 1 {
+                return Err(format!("{at} has passed the barrier {} times", node.passed()));
             }
             for (other, theirs) in &living {
                 let since = *joined.max(&theirs.told.first().map_or(0, |(seq, _)| *seq));
