@@ -57,7 +57,7 @@ enum Command {
 
 #[derive(Subcommand)]
 enum Torture {
-    /// Instead: nodes on hosts of their own under faults of every sort at random, while clients take locks whose history is judged.
+    /// Instead: nodes on hosts of their own under faults of every sort at random, while clients take locks and change the registry; what they saw is judged.
     Executive {
         /// For so long; 0.5 is half a minute.
         #[arg(long, default_value_t = 2.0, value_parser = minutes)]

@@ -29,6 +29,10 @@ const VIEW_NS: u64 = 3_000_000;
 /// Clients of a node.
 const MOST_CLIENTS: usize = 5;
 
+/// Views of the cluster that a node may keep beside commands. It keeps one until all are known to have it, which takes rounds of messages; views are handed in
+/// while those are under way, and some nodes miss some.
+const MOST_VIEWS: usize = 16;
+
 /// Deeds of a run.
 const DEEDS: u64 = 600;
 
@@ -249,7 +253,8 @@ impl Groups {
         let mut actions = std::mem::take(&mut self.actions);
         act(groups, &mut actions);
         let kept = groups.kept();
-        let most = if self.sabotage == Some(Sabotage::NoRoom) { 0 } else { WINDOW * self.nodes.len() + 16 };
+        let most =
+            if self.sabotage == Some(Sabotage::NoRoom) { 0 } else { WINDOW * self.nodes.len() + MOST_VIEWS };
         if kept > most {
             return Err(Broken::general("bounded", format!("node {node} keeps {kept} entries")));
         }
