@@ -56,7 +56,7 @@ pub struct Options {
 /// Measures, prints the table, and with `--write` puts it into docs/performance.md.
 ///
 /// # Errors
-/// Something of ours cannot be built; a goal is missed, or cannot be judged because somebody was not measured.
+/// Something of ours cannot be built; a goal is missed, or somebody was not measured.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     // Before anything of ours runs; and all of them, as clusters use all.
     let mut others = Others::on(0..std::thread::available_parallelism()?.get());
@@ -86,7 +86,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     }
     match report.failed.len() {
         0 => Ok(()),
-        failed => bail!("{failed} goals:\n{}", report.failed.join("\n")),
+        failed => bail!("{failed} rows:\n{}", report.failed.join("\n")),
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) type Failures = BTreeMap<String, String>;
 pub(super) struct Report {
     /// For the document.
     pub text: String,
-    /// The goals that were missed or could not be judged.
+    /// The goals that were missed, and the rows of which somebody was not measured.
     pub failed: Vec<String>,
 }
 
@@ -24,12 +24,12 @@ impl Report {
     pub(super) fn of(rows: Vec<Row>, values: &Values, failures: &Failures, rounds: u32) -> Self {
         let outcomes: Vec<_> = rows.into_iter().map(|row| Outcome::of(row, values)).collect();
         let judged = |verdict| outcomes.iter().filter(|outcome| outcome.verdict == verdict).count();
-        let (met, missed, open) = (judged(Verdict::Met), judged(Verdict::Missed), judged(Verdict::Open));
+        let (met, open) = (judged(Verdict::Met), judged(Verdict::Open));
+        let goals = outcomes.iter().filter(|outcome| !matches!(outcome.row.goal, Goal::Beside(_))).count();
         let mut text = format!(
-            "{}; {rounds} rounds, medians, {}. {met} of {} goals met, {open} not judged.\n\n",
+            "{}; {rounds} rounds, medians, {}. {met} of {goals} goals met, {open} rows not measured.\n\n",
             machine(),
             date(),
-            met + missed + open
         );
         let heads = ["work", "ours", "beside", "who", "times as fast", "goal", "met"];
         let mut cells = vec![heads.map(str::to_owned)];
@@ -41,9 +41,14 @@ impl Report {
             text += "\nNot measured:\n\n";
             failures.iter().for_each(|(what, why)| text += &format!("- {what}: {why}\n"));
         }
+        let beside = |outcome: &Outcome| {
+            let other =
+                outcome.other.map_or_else(String::new, |(other, _)| format!(", beside {}", other.who));
+            outcome.row.what.to_owned() + &other
+        };
         let failed = outcomes.iter().filter_map(|outcome| match outcome.verdict {
-            Verdict::Missed => Some(format!("missed: {}", outcome.row.what)),
-            Verdict::Open => Some(format!("not judged: {}", outcome.row.what)),
+            Verdict::Missed => Some(format!("missed: {}", beside(outcome))),
+            Verdict::Open => Some(format!("not measured: {}", beside(outcome))),
             Verdict::Met | Verdict::Information => None,
         });
         Self { failed: failed.collect(), text }
@@ -123,8 +128,11 @@ mod tests {
         let etcd = row(TCP, ETCD_LOCK);
         assert!(etcd.contains("20.00 us") && etcd.contains("25.00") && etcd.contains("| NO "), "{etcd}");
         assert!(report.text.contains("- Redis: not installed"));
-        assert!(report.failed.contains(&format!("missed: {TCP}")));
-        assert!(report.failed.contains(&format!("not judged: {RECOVERY}")));
+        assert!(report.failed.contains(&format!("missed: {TCP}, beside {ETCD_LOCK}")));
+        assert!(report.failed.contains(&format!("not measured: {RECOVERY}")));
+        // No goal, and missing all the same.
+        assert!(report.failed.contains(&format!("not measured: {TCP}, beside {REDIS}")));
+        assert!(report.text.contains("1 of 12 goals met, 19 rows not measured."), "{}", report.text);
     }
 
     #[test]

@@ -120,7 +120,7 @@ pub(super) enum Verdict {
     Missed,
     /// Somebody was not measured.
     Open,
-    /// There is no goal.
+    /// There is no goal, and both were measured.
     Information,
 }
 
@@ -151,19 +151,14 @@ impl Outcome {
             }),
             _ => None,
         };
-        let met = match row.goal {
-            Goal::Beside(_) => None,
-            Goal::AtMost(most) => Some(ours.map(|ours| ours <= most)),
-            Goal::Times(times, _) => Some(ratio.map(|ratio| ratio * times >= 1.0)),
-            Goal::Faster(times, _) => Some(ratio.map(|ratio| ratio >= times)),
+        let met = |is_met| if is_met { Verdict::Met } else { Verdict::Missed };
+        let verdict = match row.goal {
+            Goal::AtMost(most) => ours.map(|ours| met(ours <= most)),
+            Goal::Times(times, _) => ratio.map(|ratio| met(ratio * times >= 1.0)),
+            Goal::Faster(times, _) => ratio.map(|ratio| met(ratio >= times)),
+            Goal::Beside(_) => ratio.map(|_| Verdict::Information),
         };
-        let verdict = match met {
-            None => Verdict::Information,
-            Some(None) => Verdict::Open,
-            Some(Some(true)) => Verdict::Met,
-            Some(Some(false)) => Verdict::Missed,
-        };
-        Self { row, ours, other, ratio, verdict }
+        Self { row, ours, other, ratio, verdict: verdict.unwrap_or(Verdict::Open) }
     }
 }
 
@@ -195,7 +190,9 @@ mod tests {
         let rates = Row { what: CLIENTS_8, goal: Goal::Faster(50.0, rate) };
         assert_eq!(outcome(rates, &[ours(CLIENTS_8, 5000.0), (rate, 100.0)]), (Some(50.0), Verdict::Met));
         let beside = Row { what: TCP, goal: Goal::Beside(bare) };
-        assert_eq!(outcome(beside, &[]), (None, Verdict::Information));
+        assert_eq!(outcome(beside, &[ours(TCP, 10.0), (bare, 8.0)]), (Some(0.8), Verdict::Information));
+        assert_eq!(outcome(beside, &[ours(TCP, 10.0)]), (None, Verdict::Open));
+        assert_eq!(outcome(beside, &[(bare, 8.0)]), (None, Verdict::Open));
     }
 
     #[test]
