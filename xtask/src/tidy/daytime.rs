@@ -1,6 +1,7 @@
-//! The time of day decides nothing: whoever sets it by hours changes no lease, no timeout and no order of anything but what is listed here.
+//! The time of day decides nothing but what is listed here: whoever sets it by hours changes no lease and no timeout.
 //!
-//! The time of day stands only in the modules that show it, record it, or break a tie by it. All else goes by the clock that nobody can set.
+//! It is read only in the modules that show it, record it, break a tie by it, number by it (the lives of a node), or begin a benchmark by it. All else goes by
+//! the clock that nobody can set.
 
 use super::{Finding, Tree, source::Source};
 
