@@ -42,6 +42,11 @@ fn a_barrier_that_is_passed_too_early_is_found() {
 }
 
 #[test]
+fn a_barrier_that_is_passed_by_too_few_is_found() {
+    assert!(found(Sabotage::Few).contains_key("barriers"));
+}
+
+#[test]
 fn a_view_that_one_client_is_not_told_of_is_found() {
     assert!(found(Sabotage::Unseen).contains_key("views"));
 }

@@ -29,7 +29,7 @@ pub enum Lie {
 }
 
 fn arrive() -> Deed {
-    Deed::Arrive { barrier: name("here"), strict: false }
+    Deed::Arrive { barrier: name("here"), least: 1, strict: false }
 }
 
 /// What the client of each node does in each of its lives, one after the other.

@@ -4,6 +4,7 @@
 //! The code is what nodes run. Messages are late, in order for each pair of lives; what a dead node said last arrives in part. What must hold is in
 //! `told.rs`, by property; that it is noticed when it does not is shown with [`Sabotage`].
 
+pub mod again;
 pub mod explored;
 mod nodes;
 mod told;
@@ -55,6 +56,8 @@ pub enum Sabotage {
     NoRoom,
     /// A client believes that it has passed a barrier when it hears of a new view of the group.
     Passed,
+    /// Nodes are not told how many a client waits for at a barrier.
+    Few,
 }
 
 /// What happens.
@@ -210,6 +213,11 @@ impl Groups {
             1 => Deed::Leave { died: true },
             2..=6 => Deed::Arrive {
                 barrier: name(if self.engine.random.percent(80) { "here" } else { "there" }),
+                least: if self.engine.random.percent(30) {
+                    self.engine.random.between(2, 4) as u16
+                } else {
+                    1
+                },
                 strict: self.engine.random.percent(20),
             },
             _ => Deed::Send(self.deeds.to_le_bytes().as_slice().into()),
@@ -227,13 +235,16 @@ impl Groups {
         self.does(who, Deed::Join)
     }
 
-    fn does(&mut self, who: Who, deed: Deed) -> Result<(), Broken> {
+    fn does(&mut self, who: Who, mut deed: Deed) -> Result<(), Broken> {
         self.deeds += 1;
         let Some(client) = self.clients.get_mut(&who) else { return Ok(()) };
         client.does(&deed);
         let group = client.group.clone();
-        if let Deed::Arrive { barrier, strict } = &deed {
-            self.barriers.arrives(who, &group, barrier, *strict);
+        if let Deed::Arrive { barrier, least, strict } = &mut deed {
+            self.barriers.arrives(who, &group, barrier, *least, *strict);
+            if self.sabotage == Some(Sabotage::Few) {
+                *least = 1;
+            }
         }
         if self.sabotage == Some(Sabotage::Unsaid)
             && matches!(deed, Deed::Send(_))

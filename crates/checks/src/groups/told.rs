@@ -5,7 +5,7 @@
 //! | `order` | members of a group are told the same views, messages and passed barriers, in the same order |
 //! | `once` | what a member sends it is told once, in the order sent |
 //! | `views` | a member's views are numbered one after the other and have it in them; who speaks is in the last one |
-//! | `barriers` | one is passed when every member of the view has come, and fails only if somebody wanted that |
+//! | `barriers` | one is passed when every member of the view has come and they are enough for each, and fails only if somebody wanted that |
 //! | `synchrony` | nodes that begin a view of the cluster know the same |
 //! | `bounded` | no node keeps more than the windows allow |
 //! | `fault` | nobody is said to have sent what no member sends |
@@ -73,24 +73,24 @@ impl Client {
 /// Who has come where, of all who ever did.
 #[derive(Default)]
 pub(super) struct Barriers {
-    /// How often each has come, and where in the order its waits ended.
-    came: BTreeMap<(Who, Name), (usize, Vec<u64>)>,
+    /// How many each waited for whenever it came, and where in the order its waits ended.
+    came: BTreeMap<(Who, Name), (Vec<u16>, Vec<u64>)>,
     strict: BTreeSet<(Name, Name)>,
 }
 
 impl Barriers {
-    pub(super) fn arrives(&mut self, who: Who, group: &Name, barrier: &Name, strict: bool) {
-        self.came.entry((who, barrier.clone())).or_default().0 += 1;
+    pub(super) fn arrives(&mut self, who: Who, group: &Name, barrier: &Name, least: u16, strict: bool) {
+        self.came.entry((who, barrier.clone())).or_default().0.push(least);
         if strict {
             self.strict.insert((group.clone(), barrier.clone()));
         }
     }
 
-    /// Whether somebody has come more often than it has gone on before this place in the order.
-    fn stands(&self, who: Who, barrier: &Name, seq: u64) -> bool {
-        self.came
-            .get(&(who, barrier.clone()))
-            .is_some_and(|(came, ended)| *came > ended.iter().filter(|at| **at < seq).count())
+    /// Whether somebody has come more often than it has gone on before this place in the order, and so many are enough for it.
+    fn stands(&self, who: Who, barrier: &Name, seq: u64, members: usize) -> bool {
+        let Some((came, ended)) = self.came.get(&(who, barrier.clone())) else { return false };
+        let gone_on = ended.iter().filter(|at| **at < seq).count();
+        came.get(gone_on).is_some_and(|least| usize::from(*least) <= members)
     }
 
     fn ends(&mut self, who: Who, barrier: &Name, seq: u64) {
@@ -147,13 +147,14 @@ impl Groups {
             }
             Happened::Passed(barrier) => {
                 client.waits = false;
-                let members = client.view.iter().flat_map(|(_, members)| members);
-                if let Some(late) =
-                    members.copied().find(|member| !self.barriers.stands(*member, &barrier, seq))
-                {
+                let members = client.view.as_ref().map(|(_, members)| members.clone()).unwrap_or_default();
+                let goes = |member: &&Who| self.barriers.stands(**member, &barrier, seq, members.len());
+                if let Some(stays) = members.iter().find(|member| !goes(member)) {
                     return Err(Broken::general(
                         "barriers",
-                        format!("{who:?} passes {barrier:?} without {late:?}"),
+                        format!(
+                            "{who:?} passes {barrier:?} with {members:?}, without or too few for {stays:?}"
+                        ),
                     ));
                 }
                 self.barriers.ends(who, &barrier, seq);
@@ -213,7 +214,8 @@ impl Groups {
         for client in self.clients.values().filter(|client| client.waits && client.left.is_none()) {
             let Some((_, members)) = &client.view else { continue };
             let stands = |barrier: &str| {
-                members.iter().all(|member| self.barriers.stands(*member, &super::name(barrier), u64::MAX))
+                let barrier = super::name(barrier);
+                members.iter().all(|member| self.barriers.stands(*member, &barrier, u64::MAX, members.len()))
             };
             if stands("here") || stands("there") {
                 return Err(Broken::general("ends", format!("all of {members:?} wait for each other")));

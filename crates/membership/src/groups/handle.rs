@@ -129,12 +129,13 @@ impl Group {
         }
     }
 
-    /// Has come to a barrier, without waiting: it is told when all members have ([`Happened::Passed`]), or when one has died before.
+    /// Has come to a barrier, without waiting: it is told when all members have and are `least` or more ([`Happened::Passed`]), or, where one who
+    /// waits is `strict`, when a member has died before.
     ///
     /// # Errors
     /// It was not taken.
-    pub fn arrive(&self, barrier: Name, strict: bool) -> Result<(), GroupError> {
-        self.does(Deed::Arrive { barrier, strict })
+    pub fn arrive(&self, barrier: Name, least: u16, strict: bool) -> Result<(), GroupError> {
+        self.does(Deed::Arrive { barrier, least, strict })
     }
 
     /// Waits until all members have come here. `strict`: it fails if one of them dies first. What comes in between can be read afterwards.
@@ -142,7 +143,7 @@ impl Group {
     /// # Errors
     /// It failed, or was not possible.
     pub fn barrier(&mut self, barrier: Name, strict: bool) -> Result<(), GroupError> {
-        self.arrive(barrier.clone(), strict)?;
+        self.arrive(barrier.clone(), 1, strict)?;
         loop {
             match self.told.recv().map_err(|_| GroupError::Over)? {
                 Happened::Passed(passed) if passed == barrier => return Ok(()),

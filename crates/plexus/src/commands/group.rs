@@ -34,7 +34,7 @@ enum Does {
         /// What: text of 16,384 bytes at most.
         text: String,
     },
-    /// Wait until so many have come to a barrier, and go on together; fails if one of them ends before.
+    /// Wait until so many have come to a barrier, and go on together; one that ends before has not come.
     Barrier {
         /// Any name of 1 to 56 bytes.
         name: String,

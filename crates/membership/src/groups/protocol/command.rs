@@ -73,6 +73,8 @@ pub enum Deed {
     Arrive {
         /// Where.
         barrier: Name,
+        /// It goes on only together with so many, itself among them: who has passed and not left yet does not count, nor who has died.
+        least: u16,
         /// If a member dies before all have come, the barrier fails instead of going on with the others. One who wants that is enough.
         strict: bool,
     },

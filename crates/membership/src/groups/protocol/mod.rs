@@ -14,7 +14,8 @@
 //!   do keeps its order.
 //! - **Synchrony** (virtual synchrony; Birman and Joseph, SOSP 1987). Nodes that go together from one view of the cluster to the next know the same
 //!   when they begin the next one.
-//! - **Barriers.** One is passed when all members of the group's view have come; nobody waits for one who is no member any more.
+//! - **Barriers.** One is passed when all members of the group's view have come, and are as many as each of them wants; nobody waits for one who is
+//!   no member any more.
 //!
 //! # A change of view (`change.rs`)
 //!

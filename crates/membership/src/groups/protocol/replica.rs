@@ -31,7 +31,8 @@ pub(super) struct Group {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Barrier {
     pub(super) strict: bool,
-    pub(super) arrived: BTreeSet<Who>,
+    /// Each with how many there must be for it to go on.
+    pub(super) arrived: BTreeMap<Who, u16>,
 }
 
 /// All groups.
@@ -97,13 +98,13 @@ impl Replica {
                 let message = Happened::Message { from: who, bytes: Arc::clone(bytes) };
                 group.members.iter().for_each(|member| tell(*member, message.clone()));
             }
-            Deed::Arrive { barrier, strict } => {
-                if group.barriers.values().any(|barrier| barrier.arrived.contains(&who)) {
+            Deed::Arrive { barrier, least, strict } => {
+                if group.barriers.values().any(|barrier| barrier.arrived.contains_key(&who)) {
                     return tell(who, Happened::Refused(Why::Waits));
                 }
                 let at = group.barriers.entry(barrier.clone()).or_default();
                 at.strict |= strict;
-                at.arrived.insert(who);
+                at.arrived.insert(who, *least);
                 group.pass(tell);
             }
         }
@@ -136,10 +137,10 @@ impl Replica {
         }
         group.next_view(tell);
         group.barriers.retain(|name, barrier| {
-            barrier.arrived.retain(|who| !gone.contains(who));
+            barrier.arrived.retain(|who, _| !gone.contains(who));
             let fails = died && barrier.strict;
             if fails {
-                barrier.arrived.iter().for_each(|who| tell(*who, Happened::Failed(name.clone(), first)));
+                barrier.arrived.keys().for_each(|who| tell(*who, Happened::Failed(name.clone(), first)));
             }
             !fails && !barrier.arrived.is_empty()
         });
@@ -156,11 +157,12 @@ impl Group {
         }
     }
 
-    /// Opens barriers to which all have come.
+    /// Opens barriers to which all have come, where they are enough for each of them.
     fn pass(&mut self, tell: &mut impl FnMut(Who, Happened)) {
         let members = &self.members;
         self.barriers.retain(|name, barrier| {
-            let waits = barrier.arrived.len() < members.len();
+            let few = |least: &u16| usize::from(*least) > members.len();
+            let waits = barrier.arrived.len() < members.len() || barrier.arrived.values().any(few);
             if !waits {
                 members.iter().for_each(|who| tell(*who, Happened::Passed(name.clone())));
             }

@@ -34,7 +34,7 @@ fn messages() -> Vec<Message> {
     let mut groups = alone();
     told(&mut groups, 1, "a", Deed::Join);
     told(&mut groups, 2, "a", Deed::Join);
-    told(&mut groups, 2, "a", Deed::Arrive { barrier: name("here"), strict: true });
+    told(&mut groups, 2, "a", Deed::Arrive { barrier: name("here"), least: 2, strict: true });
     let state = groups.replica.clone().expect("it knows something");
     let command = |deed| Command { number: 7, client: 9, group: name("a group"), deed };
     let speaks = What::Command(NODE, LIFE, command(Deed::Send([1, 2, 3].as_slice().into())));
@@ -43,7 +43,7 @@ fn messages() -> Vec<Message> {
     let bodies = [
         Body::Command(command(Deed::Join)),
         Body::Command(command(Deed::Leave { died: true })),
-        Body::Command(command(Deed::Arrive { barrier: name("here"), strict: true })),
+        Body::Command(command(Deed::Arrive { barrier: name("here"), least: 2, strict: true })),
         Body::Ordered(3, Entry { seq: 8, what: speaks }),
         Body::Ack(5),
         Body::Stable(6),
@@ -90,7 +90,7 @@ fn what_is_too_much_is_refused_with_the_reason() {
         assert!(matches!(told(&mut groups, client, "a", Deed::Join)[..], [Happened::View { .. }]));
     }
     assert_eq!(told(&mut groups, 0, "b", Deed::Join), [Happened::Refused(Why::Node)]);
-    let arrive = || Deed::Arrive { barrier: name("here"), strict: false };
+    let arrive = || Deed::Arrive { barrier: name("here"), least: 1, strict: false };
     assert_eq!(told(&mut groups, 1, "a", arrive()), []);
     assert_eq!(told(&mut groups, 1, "a", arrive()), [Happened::Refused(Why::Waits)]);
     // Without a view nothing is done, and only so much waits; leaving is always taken.
@@ -109,7 +109,7 @@ fn a_strict_barrier_fails_when_a_member_dies_and_another_goes_on() {
         told(&mut groups, 1, "a", Deed::Join);
         told(&mut groups, 2, "a", Deed::Join);
         let mut out = Vec::new();
-        let arrive = Deed::Arrive { barrier: name("here"), strict };
+        let arrive = Deed::Arrive { barrier: name("here"), least: 1, strict };
         groups.submit(1, name("a"), arrive, &mut out).expect("there is room");
         groups.submit(2, name("a"), Deed::Leave { died: true }, &mut out).expect("there is room");
         let died = Who { node: NODE, life: LIFE, client: 2 };
@@ -119,4 +119,47 @@ fn a_strict_barrier_fails_when_a_member_dies_and_another_goes_on() {
             |action: &Action| matches!(action, Action::Tell { client: 1, what, .. } if *what == comes);
         assert!(out.iter().any(is_told), "{out:?}");
     }
+}
+
+/// Who is told that the barrier is passed, when a client does this.
+fn passed(groups: &mut Groups, client: u64, deed: Deed) -> Vec<u64> {
+    let mut out = Vec::new();
+    groups.submit(client, name("a"), deed, &mut out).expect("there is room");
+    let passed = out.into_iter().filter_map(|action| match action {
+        Action::Tell { client, what: Happened::Passed(_), .. } => Some(client),
+        _ => None,
+    });
+    passed.collect()
+}
+
+#[test]
+fn nobody_passes_alone_who_comes_again_before_others_have_left() {
+    let mut groups = alone();
+    let arrive = || Deed::Arrive { barrier: name("here"), least: 2, strict: false };
+    let leave = Deed::Leave { died: false };
+    told(&mut groups, 1, "a", Deed::Join);
+    told(&mut groups, 2, "a", Deed::Join);
+    assert_eq!(passed(&mut groups, 1, arrive()), []);
+    assert_eq!(passed(&mut groups, 2, arrive()), [1, 2]);
+    told(&mut groups, 1, "a", leave.clone());
+    told(&mut groups, 3, "a", Deed::Join);
+    assert_eq!(passed(&mut groups, 3, arrive()), []);
+    assert_eq!(passed(&mut groups, 2, leave), [], "the other has not come again");
+    told(&mut groups, 4, "a", Deed::Join);
+    assert_eq!(passed(&mut groups, 4, arrive()), [3, 4]);
+}
+
+#[test]
+fn nobody_passes_alone_where_another_died_on_the_way() {
+    let mut groups = alone();
+    let arrive = |least| Deed::Arrive { barrier: name("here"), least, strict: false };
+    told(&mut groups, 1, "a", Deed::Join);
+    told(&mut groups, 2, "a", Deed::Join);
+    told(&mut groups, 3, "a", Deed::Join);
+    assert_eq!(passed(&mut groups, 1, arrive(2)), []);
+    assert_eq!(passed(&mut groups, 2, arrive(3)), []);
+    assert_eq!(passed(&mut groups, 3, Deed::Leave { died: true }), [], "one of them wants three");
+    assert_eq!(passed(&mut groups, 2, Deed::Leave { died: true }), [], "the other wants two");
+    told(&mut groups, 4, "a", Deed::Join);
+    assert_eq!(passed(&mut groups, 4, arrive(1)), [1, 4]);
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! at  size  field
-//!  0     1  version, 1
+//!  0     1  version, 2
 //!  1     1  tag
 //!  2     2  zero
 //!  4     4  epoch
@@ -15,21 +15,18 @@
 //!     6 Flushed   1 if it knows anything, else 0: 8; applied 8, digest 8
 //!     7 State     a snapshot
 //!
-//! command, 24: number 8, client 8, bytes sent 4, length of the group's name 1, of the barrier's 1, zero 1,
+//! command, 24: number 8, client 8, bytes sent or, arriving, how many there must be 4, length of the group's name 1, of the barrier's 1, zero 1,
 //!     deed 1 (1 join, 2 leave, 3 leave: died, 4 send, 5 arrive, 6 arrive: strict); then group, barrier, bytes
 //! entry, 24: place 8, life 8, epoch 4, members 2, node 1, kind 1 (1 command, 2 view); then a command, or members of 16
 //! member of the cluster, 16: life 8, node 1, zero 7
 //! snapshot, 24: applied 8, digest 8, lives 4, groups 4; then these
 //! life of a node, 24: life 8, number of its last command 8, node 1, zero 7
 //! group, 16: views 8, members 4, barriers 2, length of its name 1, zero 1; then name, members, barriers
-//! member of a group, 24: life 8, client 8, node 1, zero 7
+//! member of a group, 24: life 8, client 8, node 1, zero 5, 2: at a barrier how many there must be for it to go on, else zero
 //! barrier, 8: arrived 4, length of its name 1, 1 if strict 1, zero 2; then name, members of the group
 //! ```
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId};
 use zerocopy::{
@@ -44,7 +41,7 @@ use super::{
 };
 use crate::protocol::partitions::Members;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// A counter above this could not be counted on from.
 const MOST: u64 = u64::MAX / 2;
@@ -74,14 +71,14 @@ macro_rules! layouts {
 
 layouts! {
     Head 8 { version: u8, tag: u8, zero: U16, epoch: U32 }
-    CommandWire 24 { number: U64, client: U64, bytes: U32, group: u8, barrier: u8, zero: u8, deed: u8 }
+    CommandWire 24 { number: U64, client: U64, count: U32, group: u8, barrier: u8, zero: u8, deed: u8 }
     EntryWire 24 { seq: U64, life: U64, epoch: U32, members: U16, node: u8, kind: u8 }
     MemberWire 16 { life: U64, node: u8, zero: [u8; 7] }
     FlushedWire 24 { knows: U64, applied: U64, digest: U64 }
     SnapshotWire 24 { applied: U64, digest: U64, lives: U32, groups: U32 }
     LifeWire 24 { life: U64, done: U64, node: u8, zero: [u8; 7] }
     GroupWire 16 { views: U64, members: U32, barriers: U16, name: u8, zero: u8 }
-    WhoWire 24 { life: U64, client: U64, node: u8, zero: [u8; 7] }
+    WhoWire 24 { life: U64, client: U64, node: u8, zero: [u8; 5], least: U16 }
     BarrierWire 8 { arrived: U32, name: u8, strict: u8, zero: U16 }
 }
 
@@ -161,18 +158,20 @@ fn put<T: IntoBytes + Immutable>(out: &mut Vec<u8>, what: &T) {
 }
 
 fn put_command(out: &mut Vec<u8>, Command { number, client, group, deed }: &Command) {
-    let none = (&[] as &[u8], &[] as &[u8]);
-    let (deed, (barrier, bytes)) = match deed {
-        Deed::Join => (1, none),
-        Deed::Leave { died: false } => (2, none),
-        Deed::Leave { died: true } => (3, none),
-        Deed::Send(bytes) => (4, (none.0, &**bytes)),
-        Deed::Arrive { barrier, strict } => (5 + u8::from(*strict), (barrier.bytes(), none.1)),
+    let none = &[] as &[u8];
+    let (deed, barrier, bytes, count) = match deed {
+        Deed::Join => (1, none, none, 0),
+        Deed::Leave { died: false } => (2, none, none, 0),
+        Deed::Leave { died: true } => (3, none, none, 0),
+        Deed::Send(bytes) => (4, none, &**bytes, bytes.len() as u32),
+        Deed::Arrive { barrier, least, strict } => {
+            (5 + u8::from(*strict), barrier.bytes(), none, u32::from(*least))
+        }
     };
     let wire = CommandWire {
         number: U64::new(*number),
         client: U64::new(*client),
-        bytes: U32::new(bytes.len() as u32),
+        count: U32::new(count),
         group: group.bytes().len() as u8,
         barrier: barrier.len() as u8,
         zero: 0,
@@ -218,21 +217,20 @@ fn put_replica(out: &mut Vec<u8>, Replica { applied, digest, done, groups }: &Re
         };
         put(out, &wire);
         out.extend_from_slice(name.bytes());
-        put_members(out, members);
+        members.iter().for_each(|who| put_who(out, *who, 0));
         for (name, Barrier { strict, arrived }) in barriers {
             let (arrives, strict) = (U32::new(arrived.len() as u32), u8::from(*strict));
             let len = name.bytes().len() as u8;
             put(out, &BarrierWire { arrived: arrives, name: len, strict, zero: U16::ZERO });
             out.extend_from_slice(name.bytes());
-            put_members(out, arrived);
+            arrived.iter().for_each(|(who, least)| put_who(out, *who, *least));
         }
     }
 }
 
-fn put_members(out: &mut Vec<u8>, members: &BTreeSet<Who>) {
-    for Who { node, life, client } in members {
-        put(out, &WhoWire { life: U64::new(life.0), client: U64::new(*client), node: node.0, zero: [0; 7] });
-    }
+fn put_who(out: &mut Vec<u8>, Who { node, life, client }: Who, least: u16) {
+    let (life, client, least) = (U64::new(life.0), U64::new(client), U16::new(least));
+    put(out, &WhoWire { life, client, node: node.0, zero: [0; 5], least });
 }
 
 fn take<T: FromBytes + KnownLayout + Immutable>(rest: &mut &[u8]) -> Result<T, DecodeError> {
@@ -268,14 +266,18 @@ fn node(number: u8) -> Result<NodeId, DecodeError> {
 }
 
 fn take_command(rest: &mut &[u8]) -> Result<Command, DecodeError> {
-    let CommandWire { number, client, bytes, group, barrier, deed, .. } = take(rest)?;
+    let CommandWire { number, client, count, group, barrier, deed, .. } = take(rest)?;
     let group = take_name(rest, group)?;
-    let len = bytes.get() as usize;
+    let len = count.get() as usize;
     let deed = match deed {
         1 => Deed::Join,
         2 | 3 => Deed::Leave { died: deed == 3 },
         4 if len <= MAX_MESSAGE => Deed::Send(take_bytes(rest, len)?.into()),
-        5 | 6 => Deed::Arrive { barrier: take_name(rest, barrier)?, strict: deed == 6 },
+        5 | 6 => Deed::Arrive {
+            barrier: take_name(rest, barrier)?,
+            least: u16::try_from(count.get()).map_err(|_| DecodeError::Field("count"))?,
+            strict: deed == 6,
+        },
         _ => return Err(DecodeError::Field("deed")),
     };
     Ok(Command { number: counter(number)?, client: client.get(), group, deed })
@@ -312,26 +314,32 @@ fn take_replica(rest: &mut &[u8]) -> Result<Replica, DecodeError> {
         let GroupWire { views, members, barriers, name, .. } = take(rest)?;
         let name = take_name(rest, name)?;
         let number = counter(views)?;
-        let members = take_members(rest, members)?;
+        let members = take_members(rest, members, |who, _| who)?;
         let mut group = Group { number, members, barriers: BTreeMap::new() };
         for _ in 0..barriers.get() {
             let BarrierWire { arrived, name, strict, .. } = take(rest)?;
             let name = take_name(rest, name)?;
             let strict = flag(u64::from(strict))?;
-            group.barriers.insert(name, Barrier { strict, arrived: take_members(rest, arrived)? });
+            let arrived = take_members(rest, arrived, |who, least| (who, least))?;
+            group.barriers.insert(name, Barrier { strict, arrived });
         }
         replica.groups.insert(name, group);
     }
     Ok(replica)
 }
 
-fn take_members(rest: &mut &[u8], count: U32) -> Result<BTreeSet<Who>, DecodeError> {
+fn take_members<T, C: FromIterator<T>>(
+    rest: &mut &[u8],
+    count: U32,
+    one: impl Fn(Who, u16) -> T,
+) -> Result<C, DecodeError> {
     if count.get() as usize > MAX_MEMBERS {
         return Err(DecodeError::Field("count"));
     }
     let members = (0..count.get()).map(|_| {
-        let WhoWire { life, client, node: of, .. } = take(rest)?;
-        Ok(Who { node: node(of)?, life: Incarnation(life.get()), client: client.get() })
+        let WhoWire { life, client, node: of, least, .. } = take(rest)?;
+        let who = Who { node: node(of)?, life: Incarnation(life.get()), client: client.get() };
+        Ok(one(who, least.get()))
     });
     members.collect()
 }
