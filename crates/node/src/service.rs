@@ -23,7 +23,7 @@ pub(crate) enum News {
     /// The link to a peer was lost, as one worker saw it.
     Lost { peer: NodeId, life: Incarnation, why: Lost },
     /// A peer sent what no member sends.
-    Fault { peer: NodeId },
+    Fault { peer: NodeId, life: Incarnation },
     /// Nothing more: the node ends.
     End,
 }
@@ -91,18 +91,20 @@ impl NodeService {
             registry.view(net, members);
         }
         self.rebuilding = Some(members.epoch);
-        self.check();
+        self.check(net);
     }
 
     /// Whether a peer has sent what no member sends, or the view is rebuilt.
     #[inline]
-    fn check(&mut self) {
+    fn check(&mut self, net: &Net) {
         let of_groups = self.groups.as_mut().and_then(GroupService::take_fault);
         let of_registry = self.registry.as_mut().and_then(RegistryService::take_fault);
         let of_cache = self.cache.take_fault();
-        if let Some(peer) = of_groups.or(of_registry).or(of_cache).or_else(|| self.locks.take_fault()) {
+        let fault = of_groups.or(of_registry).or(of_cache).or_else(|| self.locks.take_fault());
+        // Of the life that the link led to over which it came: the view that the node acts in may not have it yet, or have the one before.
+        if let Some((peer, life)) = fault.and_then(|peer| Some((peer, net.life(peer)?))) {
             // Nobody listens any more: the node is ending.
-            let _ = self.news.send(News::Fault { peer });
+            let _ = self.news.send(News::Fault { peer, life });
         }
         if let Some(epoch) = self.rebuilding
             && self.cache.is_open()
@@ -154,22 +156,22 @@ impl Service for NodeService {
         match message.channel {
             Channel::CacheRequests | Channel::CacheBlocks => {
                 self.cache.message(net, message);
-                self.check();
+                self.check(net);
             }
             Channel::Locks => {
                 self.locks.message(net, &message);
-                self.check();
+                self.check(net);
             }
             Channel::Membership => {
                 if let Some(groups) = &mut self.groups {
                     groups.message(net, &message);
-                    self.check();
+                    self.check(net);
                 }
             }
             Channel::Registry => {
                 if let Some(registry) = &mut self.registry {
                     registry.message(net, &message);
-                    self.check();
+                    self.check(net);
                 }
             }
             channel if Programs::uses(channel) => self.programs.message(net, message),
@@ -199,7 +201,7 @@ impl Service for NodeService {
                 }
             }
         }
-        self.check();
+        self.check(net);
     }
 
     fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {
@@ -216,7 +218,7 @@ impl Service for NodeService {
         if let Some(registry) = &mut self.registry {
             registry.peer_up(net, peer);
         }
-        self.check();
+        self.check(net);
     }
 
     fn peer_gone(&mut self, net: &mut Net, peer: NodeId, why: &Lost) {
@@ -306,7 +308,7 @@ impl LockPort for Workers {
     fn visit(&self, worker: WorkerId, act: &mut dyn FnMut(&mut LockService, &mut Net)) -> bool {
         let visited = self.all()[worker.index()].visit(|service, net| {
             act(&mut service.locks, net);
-            service.check();
+            service.check(net);
         });
         visited.is_some()
     }

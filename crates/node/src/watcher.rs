@@ -27,12 +27,8 @@ impl Watcher {
                     tracing::warn!("the link to {} is lost: {why}", self.member.name(peer));
                     self.lost(peer, life);
                 }
-                News::Fault { peer } => {
-                    // It is treated as one whose links are lost: one of the two does not go on.
-                    if let Some(life) = self.member.opened().and_then(|view| view.life(peer)) {
-                        self.lost(peer, life);
-                    }
-                }
+                // It is treated as one whose links are lost: one of the two does not go on.
+                News::Fault { peer, life } => self.lost(peer, life),
             }
         }
     }
