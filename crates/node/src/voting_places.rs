@@ -30,7 +30,7 @@ use plexus_membership::{
         protocol::{Happened, Name},
     },
     protocol::FileId,
-    runtime::Membership,
+    runtime::{Membership, Status},
     voting::{
         self,
         format::{ClusterId, FileName},
@@ -177,17 +177,21 @@ pub(crate) fn keep(config: &Config, membership: &Membership, place: &Place) -> R
     Ok(())
 }
 
+/// Who must open a file.
+fn openers(place: &Place, status: impl FnOnce() -> Option<Status>) -> Result<BTreeSet<NodeId>, String> {
+    if let Some(host) = place.host {
+        return Ok(BTreeSet::from([host]));
+    }
+    let status = status().ok_or("this node's membership does not answer; try again")?;
+    Ok(status.members.iter().map(|member| NodeId(member.node)).collect())
+}
+
 /// Has every member that must open a file do so.
 ///
 /// # Errors
 /// One line that names those that have not.
 pub(crate) fn tell(config: &Config, body: &Body, place: &Place) -> Result<(), String> {
-    let members = body.membership().status().map(|status| status.members).unwrap_or_default();
-    let members: BTreeSet<NodeId> = members.iter().map(|member| NodeId(member.node)).collect();
-    let mut awaited = match place.host {
-        Some(host) => BTreeSet::from([host]),
-        None => members,
-    };
+    let mut awaited = openers(place, || body.membership().status())?;
     let mut group = join(body.groups()).map_err(|error| error.to_string())?;
     // On another machine the cluster may lie elsewhere.
     let path = place.path.strip_prefix(config.dir.root()).unwrap_or(&place.path);
@@ -231,6 +235,13 @@ mod tests {
             Said::IsOpen(FileId(u64::MAX)),
             Said::IsNot(FileId(9), "no such file".into()),
         ]
+    }
+
+    #[test]
+    fn a_file_for_everybody_is_not_opened_by_nobody_where_members_are_not_known() {
+        let place = |host| Place { file: FileId(7), host, path: "votes".into() };
+        assert!(openers(&place(None), || None).unwrap_err().contains("does not answer"));
+        assert_eq!(openers(&place(Some(NodeId(2))), || None), Ok(BTreeSet::from([NodeId(2)])));
     }
 
     #[test]
