@@ -20,7 +20,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Weak},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use plexus_base::{MAX_NODES, NodeId};
@@ -125,18 +125,34 @@ pub fn places_any(bytes: &[u8]) -> bool {
     said.inspect(|said| assert_eq!(said.encode(), bytes)).is_some()
 }
 
-/// Has a node open the files that others tell it of, until its groups end.
+/// How long after it was put out of the group, or not let in, a node tries again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Has a node open the files that others tell it of, until it stops.
 ///
 /// # Errors
 /// The system gives no thread.
 pub(crate) fn serve(config: &Arc<Config>, me: NodeId, body: &Body) -> io::Result<()> {
     let member = Opener { config: config.clone(), me, membership: Arc::downgrade(body.membership()) };
     let groups = body.groups().clone();
-    let run = move || match member.run(&groups) {
-        Ok(()) | Err(GroupError::Over) => {}
-        Err(error) => tracing::warn!(%error, "this node is not told of voting files that are added"),
-    };
+    let run = move || keep_on(AGAIN_AFTER, || member.run(&groups));
     thread::Builder::new().name("voting places".into()).spawn(run).map(drop)
+}
+
+/// Has `run` begin again whenever it fails, until the node has stopped.
+fn keep_on(pause: Duration, mut run: impl FnMut() -> Result<(), GroupError>) {
+    let mut said = None;
+    loop {
+        match run() {
+            Ok(()) | Err(GroupError::Stopped) => return,
+            Err(error) if said != Some(error) => {
+                tracing::warn!(%error, "this node is not told of voting files that are added, until it can be");
+                said = Some(error);
+            }
+            Err(_) => {}
+        }
+        thread::sleep(pause);
+    }
 }
 
 struct Opener {
@@ -225,6 +241,8 @@ pub(crate) fn tell(config: &Config, body: &Body, place: &Place) -> Result<(), St
 
 #[cfg(test)]
 mod tests {
+    use plexus_membership::groups::protocol::Why;
+
     use super::*;
 
     fn said() -> Vec<Said> {
@@ -242,6 +260,14 @@ mod tests {
         let place = |host| Place { file: FileId(7), host, path: "votes".into() };
         assert!(openers(&place(None), || None).unwrap_err().contains("does not answer"));
         assert_eq!(openers(&place(Some(NodeId(2))), || None), Ok(BTreeSet::from([NodeId(2)])));
+    }
+
+    #[test]
+    fn who_is_put_out_or_not_let_in_begins_again_until_the_node_has_stopped() {
+        let (full, late) = (GroupError::Impossible(Why::Groups), GroupError::PutOut);
+        let mut ends = [full, full, late, full, GroupError::Stopped].into_iter();
+        keep_on(Duration::ZERO, || Err(ends.next().expect("not begun again once it has stopped")));
+        assert_eq!(ends.len(), 0, "begun again each time");
     }
 
     #[test]

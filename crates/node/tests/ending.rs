@@ -34,7 +34,7 @@ fn what_a_node_held_is_worth_nothing_as_soon_as_it_has_left() {
     assert!(body.leave(), "the other goes on without it");
     assert!(held.iter().all(plexus_locks::Lock::is_lost));
     assert_eq!(leaves.session().lock(ask("late")).err(), Some(LockError::Stopped));
-    assert_eq!(group.next_event(), Err(GroupError::Over));
+    assert_eq!(group.next_event(), Err(GroupError::Stopped));
     let asked = registry.ask(Command::Look).wait(Duration::from_secs(60));
     assert!(matches!(asked, Some(Err(RegistryError::Stopped))));
     for (name, held) in names.iter().zip(&held) {

@@ -4,7 +4,11 @@
 
 use std::{
     collections::BTreeMap,
-    sync::mpsc::{Sender, SyncSender},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Release},
+        mpsc::{Sender, SyncSender},
+    },
 };
 
 use plexus_base::{Incarnation, NodeId};
@@ -25,6 +29,8 @@ pub enum GroupTask {
         group: Name,
         /// How it is told what happens.
         tell: SyncSender<Happened>,
+        /// Set before it is told nothing more because it did not read.
+        put_out: Arc<AtomicBool>,
         /// Who is told whether that was taken.
         taken: Sender<Result<(), Refused>>,
     },
@@ -50,10 +56,17 @@ pub enum GroupTask {
     },
 }
 
+/// A client of this node.
+struct Client {
+    group: Name,
+    tell: SyncSender<Happened>,
+    put_out: Arc<AtomicBool>,
+}
+
 /// See the module.
 pub(super) struct Desk {
     groups: Protocol,
-    clients: BTreeMap<u64, (Name, SyncSender<Happened>)>,
+    clients: BTreeMap<u64, Client>,
     /// To be sent, in this order.
     pub(super) sends: Vec<(NodeId, Message)>,
     /// Who sent what no member sends.
@@ -86,10 +99,10 @@ impl Desk {
         }
         let mut actions = Vec::new();
         match task {
-            GroupTask::Join { client, group, tell, taken } => {
+            GroupTask::Join { client, group, tell, put_out, taken } => {
                 let answer = self.groups.submit(client, group.clone(), Deed::Join, &mut actions);
                 if answer.is_ok() {
-                    self.clients.insert(client, (group, tell));
+                    self.clients.insert(client, Client { group, tell, put_out });
                 }
                 // Who does not wait any more leaves as well.
                 let _ = taken.send(answer);
@@ -139,12 +152,13 @@ impl Desk {
     }
 
     fn tell(&mut self, client: u64, what: Happened, actions: &mut Vec<Action>) {
-        let Some((group, tell)) = self.clients.get(&client) else { return };
+        let Some(Client { group, tell, put_out }) = self.clients.get(&client) else { return };
         let is_last =
             matches!(what, Happened::Left | Happened::Refused(Why::Members | Why::Groups | Why::Node));
         let is_read = tell.try_send(what).is_ok();
         if is_last || !is_read {
             let group = group.clone();
+            put_out.store(!is_last, Release);
             self.clients.remove(&client);
             if !is_last {
                 self.leave(client, group, true, actions);

@@ -4,7 +4,10 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Relaxed},
+        },
         mpsc,
     },
     time::{Duration, Instant},
@@ -33,11 +36,12 @@ pub enum GroupError {
     /// A member died before all had come to the barrier.
     #[error("a client of {} died before all had come to the barrier", .0.node)]
     Failed(Who),
-    /// The node has stopped, or this member was put out because it did not read what it was told.
-    #[error(
-        "it is no member any more: the node has stopped, or {MOST_UNREAD} things that it was told were not read"
-    )]
-    Over,
+    /// The node has stopped, and all its groups with it.
+    #[error("it is no member any more: the node has stopped")]
+    Stopped,
+    /// This member did not read what it was told; it can join again.
+    #[error("it is no member any more: {MOST_UNREAD} things that it was told were not read")]
+    PutOut,
 }
 
 /// The groups of a node. Cheap to clone.
@@ -64,10 +68,18 @@ impl Groups {
     pub fn join(&self, name: Name) -> Result<Group, GroupError> {
         let client = self.0.next.fetch_add(1, Relaxed);
         let (tell, told) = mpsc::sync_channel(MOST_UNREAD);
-        let mut group =
-            Group { groups: self.clone(), client, name, told, unread: VecDeque::new(), is_member: true };
-        group.asks(|group, taken| GroupTask::Join { client, group, tell, taken })?;
-        let first = group.told.recv().map_err(|_| GroupError::Over)?;
+        let put_out = Arc::new(AtomicBool::new(false));
+        let mut group = Group {
+            groups: self.clone(),
+            client,
+            name,
+            told,
+            put_out: Arc::clone(&put_out),
+            unread: VecDeque::new(),
+            is_member: true,
+        };
+        group.asks(|group, taken| GroupTask::Join { client, group, tell, put_out, taken })?;
+        let first = group.told.recv().map_err(|_| group.over())?;
         if let Happened::Refused(why) = first {
             group.is_member = false;
             return Err(why.into());
@@ -83,6 +95,8 @@ pub struct Group {
     client: u64,
     name: Name,
     told: mpsc::Receiver<Happened>,
+    /// Why nothing more comes: it did not read, or else the node has stopped.
+    put_out: Arc<AtomicBool>,
     /// What came while it waited for something else.
     unread: VecDeque<Happened>,
     is_member: bool,
@@ -110,7 +124,7 @@ impl Group {
     pub fn next_event(&mut self) -> Result<Happened, GroupError> {
         match self.unread.pop_front() {
             Some(what) => Ok(what),
-            None => self.told.recv().map_err(|_| GroupError::Over),
+            None => self.told.recv().map_err(|_| self.over()),
         }
     }
 
@@ -125,7 +139,7 @@ impl Group {
         match self.told.recv_timeout(limit) {
             Ok(what) => Ok(Some(what)),
             Err(mpsc::RecvTimeoutError::Timeout) => Ok(None),
-            Err(mpsc::RecvTimeoutError::Disconnected) => Err(GroupError::Over),
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(self.over()),
         }
     }
 
@@ -145,7 +159,7 @@ impl Group {
     pub fn barrier(&mut self, barrier: Name, strict: bool) -> Result<(), GroupError> {
         self.arrive(barrier.clone(), 1, strict)?;
         loop {
-            match self.told.recv().map_err(|_| GroupError::Over)? {
+            match self.told.recv().map_err(|_| self.over())? {
                 Happened::Passed(passed) if passed == barrier => return Ok(()),
                 Happened::Failed(failed, who) if failed == barrier => return Err(GroupError::Failed(who)),
                 Happened::Refused(why) => return Err(why.into()),
@@ -153,7 +167,7 @@ impl Group {
                 _ => {
                     // As one that is put out for what it has not read.
                     self.goes(true);
-                    return Err(GroupError::Over);
+                    return Err(GroupError::PutOut);
                 }
             }
         }
@@ -181,7 +195,15 @@ impl Group {
     ) -> Result<(), GroupError> {
         let (taken, answer) = mpsc::channel();
         self.groups.0.port.submit(task(self.name.clone(), taken));
-        Ok(answer.recv().map_err(|_| GroupError::Over)??)
+        Ok(answer.recv().map_err(|_| self.over())??)
+    }
+
+    /// Why it is told nothing more, and nothing that it does is taken.
+    fn over(&self) -> GroupError {
+        match self.put_out.load(Acquire) {
+            true => GroupError::PutOut,
+            false => GroupError::Stopped,
+        }
     }
 
     fn goes(&mut self, died: bool) {

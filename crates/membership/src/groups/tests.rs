@@ -143,7 +143,7 @@ fn who_does_not_read_is_put_out() {
         reads.send(b"again").expect("taken");
         reads.next_event().expect("something");
     }
-    assert_eq!(sleeps.send(b"late"), Err(GroupError::Over));
+    assert_eq!(sleeps.send(b"late"), Err(GroupError::PutOut));
     let told: Vec<_> = std::iter::from_fn(|| reads.next_within(Duration::ZERO).expect("a member")).collect();
     assert!(told.iter().any(|what| matches!(what, Happened::View { members, .. } if members.len() == 1)));
 }
@@ -167,7 +167,7 @@ fn who_has_too_much_unread_at_a_barrier_is_put_out() {
         waits.join().expect("it does not panic");
     });
     said(&mut reads, MOST_UNREAD / 2);
-    assert_eq!(sleeps.barrier(name("second"), false), Err(GroupError::Over));
+    assert_eq!(sleeps.barrier(name("second"), false), Err(GroupError::PutOut));
     let told: Vec<_> = std::iter::from_fn(|| reads.next_within(Duration::ZERO).expect("a member")).collect();
     assert!(matches!(told.last(), Some(Happened::View { members, .. }) if members.len() == 1), "{told:?}");
 }
@@ -178,6 +178,6 @@ fn a_node_that_stops_ends_its_members() {
     let mut member = zero.join(name("g")).expect("a member");
     pair.desks.lock().expect("nobody panics")[0].stop();
     assert!(matches!(member.next_event(), Ok(Happened::View { .. })));
-    assert_eq!(member.next_event(), Err(GroupError::Over));
-    assert!(matches!(zero.join(name("g")), Err(GroupError::Over)));
+    assert_eq!(member.next_event(), Err(GroupError::Stopped));
+    assert!(matches!(zero.join(name("g")), Err(GroupError::Stopped)));
 }
