@@ -44,11 +44,21 @@ impl Body {
     /// Has all masters take what is lost as it is on the disks, and waits until that is on record here; how many blocks it was.
     ///
     /// # Errors
-    /// One line for the user: a member did not answer, or members changed all the time.
+    /// One line for the user: more was lost meanwhile, a member did not answer, or members changed all the time.
     pub fn accept_lost(&self) -> Result<u64, String> {
-        let lost = self.blocks_lost();
+        let asked = self.recorder.known_lost();
+        let lost = self.lost.count(asked.clone(), self.config.blocks);
         let end = Instant::now() + ACCEPT_WITHIN;
-        while !self.recorder.known_lost().is_empty() {
+        let mut seen = asked.clone();
+        loop {
+            let now = self.recorder.known_lost();
+            if now.is_empty() {
+                return Ok(lost);
+            }
+            if now != seen && has_more(&now, &asked, self.config.blocks) {
+                return Err("more was lost meanwhile: look at `plexus status`, then accept again".into());
+            }
+            seen = now;
             if Instant::now() >= end {
                 return Err(format!(
                     "{} blocks are lost still: a member does not answer, or members change; see `plexus status`, then try again",
@@ -58,13 +68,29 @@ impl Body {
             self.shards().tell(|| CacheTask::AcceptLost);
             thread::sleep(AGAIN_EVERY);
         }
-        Ok(lost)
     }
+}
+
+/// Whether blocks are lost that nobody has seen to be.
+fn has_more(now: &Lost, seen: &Lost, blocks: u64) -> bool {
+    (0..blocks).map(BlockId).any(|block| now.contains(block) && !seen.contains(block))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_lost_later_is_more_and_what_is_accepted_is_not() {
+        let mut asked = Lost::default();
+        asked.insert_block(BlockId(7));
+        asked.insert_block(BlockId(70));
+        let mut now = asked.clone();
+        now.remove(BlockId(7));
+        assert!(!has_more(&now, &asked, 100));
+        now.insert_block(BlockId(8));
+        assert!(has_more(&now, &asked, 100));
+    }
 
     #[test]
     fn what_changes_is_counted_anew() {
