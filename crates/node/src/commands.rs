@@ -3,10 +3,10 @@
 //! To end a cluster without loss all nodes quiesce, then all hand back, then all exit with `{"clean":true}`; see
 //! [`crate::down`]. An `exit` without it makes the node leave alone.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use plexus_base::NodeId;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
@@ -44,14 +44,27 @@ struct Does<F>(&'static str, F);
 
 impl<F> Command for Does<F>
 where
-    F: Fn(Value, &mut dyn FnMut(Value) -> bool) -> Result<Value, String> + Send + Sync,
+    F: Fn(Value, Progress<'_>) -> Result<Value, String> + Send + Sync,
 {
     fn name(&self) -> &'static str {
         self.0
     }
-    fn run(&self, args: Value, progress: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
+    fn run(&self, args: Value, progress: Progress<'_>) -> Result<Value, String> {
         (self.1)(args, progress)
     }
+}
+
+/// How often a command that waits looks whether somebody still does.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What a command is asked for with.
+pub(crate) fn args<T: DeserializeOwned>(args: Value) -> Result<T, String> {
+    serde_json::from_value(args).map_err(|error| format!("not what the command takes: {error}"))
+}
+
+/// What it says.
+pub(crate) fn json_of(value: &impl Serialize) -> Result<Value, String> {
+    serde_json::to_value(value).map_err(|error| error.to_string())
 }
 
 /// What commands about the cluster have of their node.
@@ -87,9 +100,7 @@ pub(crate) fn register_status(
 ) {
     register_status_of(commands, config, me, settled, life, None);
     let life = Arc::clone(life);
-    commands.register(Arc::new(Does("exit", move |args: Value, _: &mut dyn FnMut(Value) -> bool| {
-        exit(&life, &args)
-    })));
+    commands.register(Arc::new(Does("exit", move |args: Value, _: Progress<'_>| exit(&life, &args))));
 }
 
 /// Everything.
@@ -103,12 +114,12 @@ pub(crate) fn register_rest(
 ) {
     register_status_of(commands, config, me, settled, life, Some(Arc::clone(body)));
     let (of_life, of_body) = (Arc::clone(life), Arc::clone(body));
-    commands.register(Arc::new(Does("accept_lost", move |_, _: &mut dyn FnMut(Value) -> bool| {
+    commands.register(Arc::new(Does("accept_lost", move |_: Value, _: Progress<'_>| {
         expect(&of_life, &[Stage::Running])?;
         Ok(json!({ "accepted": of_body.accept_lost()? }))
     })));
     let (of_life, of_body) = (Arc::clone(life), Arc::clone(body));
-    commands.register(Arc::new(Does("quiesce", move |_, _: &mut dyn FnMut(Value) -> bool| {
+    commands.register(Arc::new(Does("quiesce", move |_: Value, _: Progress<'_>| {
         expect(&of_life, &[Stage::Running, Stage::Quiesced, Stage::HandedBack])?;
         if of_life.stage().0 != Stage::HandedBack {
             of_body.quiesce();
@@ -117,7 +128,7 @@ pub(crate) fn register_rest(
         Ok(json!({}))
     })));
     let (of_life, of_body) = (Arc::clone(life), Arc::clone(body));
-    commands.register(Arc::new(Does("handback", move |_, progress: &mut dyn FnMut(Value) -> bool| {
+    commands.register(Arc::new(Does("handback", move |_: Value, progress: Progress<'_>| {
         expect(&of_life, &[Stage::Quiesced, Stage::HandedBack])?;
         let handed_back = of_body.hand_back(&mut |written| {
             // Handing back goes on without a client: half a hand-back is worth nothing.
@@ -138,7 +149,7 @@ fn register_status_of(
 ) {
     let name = config.nodes[me.index()].name.clone();
     let (run, lost_before, life) = (settled.run, settled.lost.len(), Arc::clone(life));
-    commands.register(Arc::new(Does("status", move |_, _: &mut dyn FnMut(Value) -> bool| {
+    commands.register(Arc::new(Does("status", move |_: Value, _: Progress<'_>| {
         let (state, why) = life.stage();
         let uptime = plexus_base::clock::now().since(life.since());
         let status = Status {
@@ -151,7 +162,7 @@ fn register_status_of(
             blocks_lost: body.as_ref().map_or(lost_before, |body| body.blocks_lost()),
             body: body.as_ref().map(|body| body.status()).unwrap_or_default(),
         };
-        serde_json::to_value(status).map_err(|error| error.to_string())
+        json_of(&status)
     })));
 }
 

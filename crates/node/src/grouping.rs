@@ -15,16 +15,13 @@ use plexus_membership::groups::{
     Group,
     protocol::{Happened, MAX_NAME, Name, Who},
 };
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    commands::{On, Progress, Run},
+    commands::{LOOK_EVERY, On, Progress, Run, args, json_of},
     registry::Bytes,
 };
-
-/// How often it is looked whether the connection stands.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// How long leaving may take.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
@@ -90,17 +87,8 @@ struct BarrierArgs {
     wait_ms: Option<u64>,
 }
 
-fn args<T: DeserializeOwned>(args: Value) -> Result<T, String> {
-    serde_json::from_value(args)
-        .map_err(|error| format!("a group is asked for what it does not know: {error}"))
-}
-
 fn name(text: &str) -> Result<Name, String> {
     Name::new(text.as_bytes()).map_err(|error| error.to_string())
-}
-
-fn json_of(event: &GroupEvent) -> Result<Value, String> {
-    serde_json::to_value(event).map_err(|error| error.to_string())
 }
 
 /// What a member is told next; none after a while.

@@ -4,7 +4,7 @@
 //! gives the lock up when the connection ends, in whatever way the program at its other end did. It fails when the lock protects nothing any more, and
 //! where as many as may wait and hold already. `locks` takes nothing and says [`NodeLocks`].
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{thread, time::Duration};
 
 use plexus_locks::{
     Ask, Lock,
@@ -13,18 +13,11 @@ use plexus_locks::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{
-    body::Body,
-    config::Config,
-    control::{Command, Places},
-};
+use crate::commands::{LOOK_EVERY, On, Progress, Run, args};
 
 mod show;
 
 pub use show::{LockHolder, LockWaiter, LockedResource, NodeLocks};
-
-/// How often it is looked whether who waits is still there. Others wait for nothing that it has.
-const WAITER_LOOKED_AT_EVERY: Duration = Duration::from_millis(50);
 
 /// How often it is looked whether who holds is still there: for so long others may wait in vain.
 const HOLDER_LOOKED_AT_EVERY: Duration = Duration::from_millis(10);
@@ -42,63 +35,41 @@ pub struct LockArgs {
     pub wait_ms: Option<u64>,
 }
 
-/// The commands `lock` and `locks`.
-pub(crate) fn commands(
-    config: &Arc<Config>,
-    me: &str,
-    body: &Arc<Body>,
-    places: &Arc<Places>,
-) -> [Arc<dyn Command>; 2] {
-    let shows = show::ShowLocks { config: config.clone(), me: me.to_owned(), body: body.clone() };
-    let takes = TakeLock { body: body.clone(), places: places.clone() };
-    [Arc::new(takes), Arc::new(shows)]
-}
+/// See the module.
+pub(crate) const COMMANDS: &[(&str, Run)] = &[("lock", lock), ("locks", show::locks)];
 
-struct TakeLock {
-    body: Arc<Body>,
-    places: Arc<Places>,
-}
-
-impl Command for TakeLock {
-    fn name(&self) -> &'static str {
-        "lock"
-    }
-
-    fn run(&self, args: Value, progress: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
-        let args: LockArgs = serde_json::from_value(args).map_err(|error| format!("lock: {error}"))?;
-        let name = Name::new(args.name.as_bytes()).map_err(|error| error.to_string())?;
-        let ask = Ask { name, mode: mode(&args.mode)?, patience: args.wait_ms.map(Duration::from_millis) };
-        let _place = self.places.take()?;
-        let Some(lock) = self.wait(ask, progress)? else { return Ok(json!({})) };
-        // A node that stood still finds answers for its clients when it goes on, and others may have the lock by then.
-        let lease = self.body.membership().lease();
-        let protects = || match lease.is_held() && !lock.is_lost() {
-            true => Ok(()),
-            false => Err("the cluster has stopped: the lock protects nothing any more"),
-        };
+fn lock(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let LockArgs { name, mode: wanted, wait_ms } = args(asked)?;
+    let name = Name::new(name.as_bytes()).map_err(|error| error.to_string())?;
+    let ask = Ask { name, mode: mode(&wanted)?, patience: wait_ms.map(Duration::from_millis) };
+    let _place = on.places.take()?;
+    let Some(lock) = wait(on, ask, progress)? else { return Ok(json!({})) };
+    // A node that stood still finds answers for its clients when it goes on, and others may have the lock by then.
+    let lease = on.body.membership().lease();
+    let protects = || match lease.is_held() && !lock.is_lost() {
+        true => Ok(()),
+        false => Err("the cluster has stopped: the lock protects nothing any more"),
+    };
+    protects()?;
+    let grant = lock.grant();
+    let granted = json!({ "granted": { "mode": format!("{:?}", grant.mode), "token": grant.token.0 } });
+    let mut is_there = progress(granted);
+    while is_there {
         protects()?;
-        let grant = lock.grant();
-        let granted = json!({ "granted": { "mode": format!("{:?}", grant.mode), "token": grant.token.0 } });
-        let mut is_there = progress(granted);
-        while is_there {
-            protects()?;
-            thread::sleep(HOLDER_LOOKED_AT_EVERY);
-            is_there = progress(Value::Null);
-        }
-        Ok(json!({}))
+        thread::sleep(HOLDER_LOOKED_AT_EVERY);
+        is_there = progress(Value::Null);
     }
+    Ok(json!({}))
 }
 
-impl TakeLock {
-    /// None: nobody is there any more to whom it could be granted.
-    fn wait(&self, ask: Ask, progress: &mut dyn FnMut(Value) -> bool) -> Result<Option<Lock>, String> {
-        let mut waiting = self.body.locks().session().ask(ask);
-        loop {
-            match waiting.wait(WAITER_LOOKED_AT_EVERY) {
-                Ok(answer) => return answer.map(Some).map_err(|error| error.to_string()),
-                Err(_) if !progress(Value::Null) => return Ok(None),
-                Err(again) => waiting = again,
-            }
+/// None: nobody is there any more to whom it could be granted.
+fn wait(on: &On, ask: Ask, progress: Progress<'_>) -> Result<Option<Lock>, String> {
+    let mut waiting = on.body.locks().session().ask(ask);
+    loop {
+        match waiting.wait(LOOK_EVERY) {
+            Ok(answer) => return answer.map(Some).map_err(|error| error.to_string()),
+            Err(_) if !progress(Value::Null) => return Ok(None),
+            Err(again) => waiting = again,
         }
     }
 }

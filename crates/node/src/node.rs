@@ -109,14 +109,10 @@ impl Node {
         let body = Arc::new(join(&config, me, node, &entry, &life, recorder, Arc::new(die))?);
         commands::register_rest(&known, &config, me, &entry.settled, &life, &body);
         let places = Arc::default();
-        locking::commands(&config, name, &body, &places)
-            .into_iter()
-            .for_each(|command| known.register(command));
         let on = Arc::new(On { config: Arc::clone(&config), body: Arc::clone(&body), places });
-        for all in [registry::COMMANDS, grouping::COMMANDS] {
+        for all in [locking::COMMANDS, registry::COMMANDS, grouping::COMMANDS, wishes::COMMANDS] {
             commands::register(&known, &on, all);
         }
-        known.register(wishes::command(&config, me, &body));
         voting_places::serve(&config, me, &body)
             .map_err(|source| NodeError::Io { what: "a thread for voting files", source })?;
         more(&body).into_iter().for_each(|command| known.register(command));

@@ -16,7 +16,6 @@
 use std::{
     path::PathBuf,
     sync::{Arc, OnceLock, Weak},
-    time::Duration,
 };
 
 use plexus_base::{Incarnation, NodeId, hex};
@@ -25,16 +24,13 @@ use plexus_registry::{
     Files, Port, Registry, RegistryService, Settings,
     protocol::{self, ClusterName, Command as Ask, Contents, Edit, Key, News, What},
 };
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    commands::{On, Progress, Run},
+    commands::{LOOK_EVERY, On, Progress, Run, args, json_of},
     config::Config,
 };
-
-/// How often it is looked whether the connection stands.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Bytes of values in one line of progress, about.
 const LINE: usize = 1 << 20;
@@ -202,21 +198,12 @@ struct PathArgs {
     path: PathBuf,
 }
 
-fn args<T: DeserializeOwned>(args: Value) -> Result<T, String> {
-    serde_json::from_value(args)
-        .map_err(|error| format!("the registry is asked for what it does not know: {error}"))
-}
-
 fn key(text: &str) -> Result<Key, String> {
     Key::new(text).map_err(|refused| refused.to_string())
 }
 
 fn shown(key: &Key, entry: &protocol::Entry) -> Entry {
     Entry { key: key.as_str().into(), version: entry.version, value: Bytes::of(&entry.value) }
-}
-
-fn json_of(value: &impl Serialize) -> Result<Value, String> {
-    serde_json::to_value(value).map_err(|error| error.to_string())
 }
 
 fn get(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {

@@ -4,7 +4,7 @@
 //! answered when a view with the change is decided. Before a file is added, `{"place_file": {..}}` says where this node finds it, and
 //! `{"tell_of_file": {..}}` has this node tell all members, and is answered when all that must open it have.
 
-use std::{path::PathBuf, sync::Arc};
+use std::path::PathBuf;
 
 use plexus_base::NodeId;
 use plexus_membership::protocol::{FileId, NoFileId, Wish};
@@ -12,9 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    body::Body,
-    config::Config,
-    control::Command,
+    commands::{On, Progress, Run, args},
     voting_places::{self, Place},
 };
 
@@ -49,65 +47,43 @@ pub struct FileArgs {
     pub node: Option<String>,
 }
 
-/// The command.
-pub(crate) fn command(config: &Arc<Config>, me: NodeId, body: &Arc<Body>) -> Arc<dyn Command> {
-    Arc::new(Wishes { config: config.clone(), me, body: body.clone() })
+/// See the module.
+pub(crate) const COMMANDS: &[(&str, Run)] = &[("wish", wish)];
+
+fn node(on: &On, name: &str) -> Result<NodeId, String> {
+    on.config.node(name).map(|(id, _)| id).map_err(|error| error.to_string())
 }
 
-struct Wishes {
-    config: Arc<Config>,
-    me: NodeId,
-    body: Arc<Body>,
-}
-
-impl Wishes {
-    fn node(&self, name: &str) -> Result<NodeId, String> {
-        self.config.node(name).map(|(id, _)| id).map_err(|error| error.to_string())
-    }
-
-    fn place(&self, FileArgs { id, path, node }: &FileArgs) -> Result<Place, String> {
-        let host = node.as_deref().map(|node| self.node(node)).transpose()?;
-        Ok(Place { file: voting_file(id)?, host, path: path.clone() })
-    }
-
-    fn wish(&self, args: &WishArgs) -> Result<Option<Wish>, String> {
-        Ok(Some(match args {
-            WishArgs::AddNode(name) => Wish::AddNode(self.node(name)?),
-            WishArgs::RemoveNode(name) => Wish::RemoveNode(self.node(name)?),
-            WishArgs::PlaceFile(file) => {
-                let place = self.place(file)?;
-                if place.host.is_none_or(|host| host == self.me) {
-                    voting_places::keep(&self.config, self.body.membership(), &place)?;
-                }
-                return Ok(None);
-            }
-            WishArgs::TellOfFile(file) => {
-                voting_places::tell(&self.config, &self.body, &self.place(file)?)?;
-                return Ok(None);
-            }
-            WishArgs::AddFile(file) => {
-                let place = self.place(file)?;
-                Wish::AddFile(place.file, place.host)
-            }
-            WishArgs::RemoveFile(id) => Wish::RemoveFile(voting_file(id)?),
-        }))
-    }
+fn place(on: &On, FileArgs { id, path, node: host }: FileArgs) -> Result<Place, String> {
+    let host = host.map(|host| node(on, &host)).transpose()?;
+    Ok(Place { file: voting_file(&id)?, host, path })
 }
 
 fn voting_file(id: &str) -> Result<FileId, String> {
     id.parse().map_err(|error: NoFileId| error.to_string())
 }
 
-impl Command for Wishes {
-    fn name(&self) -> &'static str {
-        "wish"
-    }
-
-    fn run(&self, args: Value, _: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
-        let args: WishArgs = serde_json::from_value(args).map_err(|error| format!("wish: {error}"))?;
-        if let Some(wish) = self.wish(&args)? {
-            self.body.membership().wish(wish).map_err(|error| error.to_string())?;
+fn wish(on: &On, asked: Value, _: Progress<'_>) -> Result<Value, String> {
+    let wish = match args(asked)? {
+        WishArgs::AddNode(name) => Wish::AddNode(node(on, &name)?),
+        WishArgs::RemoveNode(name) => Wish::RemoveNode(node(on, &name)?),
+        WishArgs::PlaceFile(file) => {
+            let place = place(on, file)?;
+            if place.host.is_none_or(|host| host == on.body.me()) {
+                voting_places::keep(&on.config, on.body.membership(), &place)?;
+            }
+            return Ok(json!({}));
         }
-        Ok(json!({}))
-    }
+        WishArgs::TellOfFile(file) => {
+            voting_places::tell(&on.config, &on.body, &place(on, file)?)?;
+            return Ok(json!({}));
+        }
+        WishArgs::AddFile(file) => {
+            let place = place(on, file)?;
+            Wish::AddFile(place.file, place.host)
+        }
+        WishArgs::RemoveFile(id) => Wish::RemoveFile(voting_file(&id)?),
+    };
+    on.body.membership().wish(wish).map_err(|error| error.to_string())?;
+    Ok(json!({}))
 }

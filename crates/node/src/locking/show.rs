@@ -1,7 +1,8 @@
 //! Who has which lock, who waits for it, and whether locks are granted at all: what a node says of what it masters.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
+use plexus_base::NodeId;
 use plexus_client::wire::lock::SESSIONS;
 use plexus_locks::{
     OF_PROGRAMS, Survey, Surveyed,
@@ -10,7 +11,7 @@ use plexus_locks::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{body::Body, config::Config, control::Command};
+use crate::commands::{On, Progress, json_of};
 
 /// How long the workers may take to say what they know: less than [`ANSWER_WITHIN`](crate::control::ANSWER_WITHIN).
 const SURVEY_WITHIN: Duration = Duration::from_secs(3);
@@ -78,64 +79,48 @@ pub struct LockWaiter {
     pub converts: bool,
 }
 
-pub(super) struct ShowLocks {
-    pub(super) config: Arc<Config>,
-    pub(super) me: String,
-    pub(super) body: Arc<Body>,
+pub(super) fn locks(on: &On, _: Value, _: Progress<'_>) -> Result<Value, String> {
+    let locks = on.body.locks();
+    let survey = locks.survey(SURVEY_WITHIN).map_err(|_| "a worker does not answer")?;
+    json_of(&said(on, locks.is_stopped(), &survey))
 }
 
-impl Command for ShowLocks {
-    fn name(&self) -> &'static str {
-        "locks"
-    }
-
-    fn run(&self, _: Value, _: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
-        let locks = self.body.locks();
-        let survey = locks.survey(SURVEY_WITHIN).map_err(|_| "a worker does not answer")?;
-        let said = self.say(locks.is_stopped(), &survey);
-        serde_json::to_value(said).map_err(|error| error.to_string())
-    }
+fn said(on: &On, stopped: bool, survey: &Survey) -> NodeLocks {
+    let resources = survey.resources.iter().map(|resource| shown(on, resource)).collect();
+    let owners = survey.waiting.iter().chain(&survey.holding);
+    let owners = owners.map(|(lock, owner)| (lock.0, words(*owner))).collect();
+    NodeLocks { stopped, resources, more: survey.more, owners }
 }
 
-impl ShowLocks {
-    fn say(&self, stopped: bool, survey: &Survey) -> NodeLocks {
-        let resources = survey.resources.iter().map(|resource| self.resource(resource)).collect();
-        let owners = survey.waiting.iter().chain(&survey.holding);
-        let owners = owners.map(|(lock, owner)| (lock.0, words(*owner))).collect();
-        NodeLocks { stopped, resources, more: survey.more, owners }
-    }
-
-    fn resource(&self, resource: &Surveyed) -> LockedResource {
-        let node = |id: plexus_base::NodeId| {
-            self.config.nodes.get(id.index()).map_or_else(|| id.to_string(), |node| node.name.clone())
-        };
-        let granted = resource.granted.iter().map(|held| LockHolder {
-            node: node(held.node),
-            lock: held.lock,
-            owner: None,
-            mode: format!("{:?}", held.mode),
-            token: held.token.0,
-        });
-        let waiting = resource.waiting.iter().map(|wanted| LockWaiter {
-            node: node(wanted.node),
-            lock: wanted.lock,
-            owner: None,
-            mode: format!("{:?}", wanted.mode),
-            waited_ms: wanted.waited.0 / 1_000_000,
-            converts: wanted.converts,
-        });
-        LockedResource {
-            name: readable(resource.name.bytes()),
-            master: self.me.clone(),
-            value: match resource.value {
-                Validity::Unwritten => "unwritten",
-                Validity::Valid => "valid",
-                Validity::Lost => "lost",
-            }
-            .into(),
-            granted: granted.collect(),
-            waiting: waiting.collect(),
+fn shown(on: &On, resource: &Surveyed) -> LockedResource {
+    let node =
+        |id: NodeId| on.config.nodes.get(id.index()).map_or_else(|| id.to_string(), |node| node.name.clone());
+    let granted = resource.granted.iter().map(|held| LockHolder {
+        node: node(held.node),
+        lock: held.lock,
+        owner: None,
+        mode: format!("{:?}", held.mode),
+        token: held.token.0,
+    });
+    let waiting = resource.waiting.iter().map(|wanted| LockWaiter {
+        node: node(wanted.node),
+        lock: wanted.lock,
+        owner: None,
+        mode: format!("{:?}", wanted.mode),
+        waited_ms: wanted.waited.0 / 1_000_000,
+        converts: wanted.converts,
+    });
+    LockedResource {
+        name: readable(resource.name.bytes()),
+        master: node(on.body.me()),
+        value: match resource.value {
+            Validity::Unwritten => "unwritten",
+            Validity::Valid => "valid",
+            Validity::Lost => "lost",
         }
+        .into(),
+        granted: granted.collect(),
+        waiting: waiting.collect(),
     }
 }
 
