@@ -80,11 +80,13 @@ pub(crate) type Progress<'a> = &'a mut dyn FnMut(Value) -> bool;
 /// A command about the cluster.
 pub(crate) type Run = fn(&On, Value, Progress<'_>) -> Result<Value, String>;
 
-/// Has these be asked for, by their names.
-pub(crate) fn register(commands: &Commands, on: &Arc<On>, all: &[(&'static str, Run)]) {
+/// Has these be asked for, by their names. What waits for others, or for whoever asked, may do so for as long as they hang, and has one of the places for
+/// that: so others can still ask how the node is, and put out who hangs.
+pub(crate) fn register(commands: &Commands, on: &Arc<On>, waits: bool, all: &[(&'static str, Run)]) {
     for (name, run) in all.iter().copied() {
         let on = Arc::clone(on);
         commands.register(Arc::new(Does(name, move |args: Value, progress: Progress<'_>| {
+            let _place = if waits { Some(on.places.take()?) } else { None };
             run(&on, args, progress)
         })));
     }

@@ -97,7 +97,6 @@ fn next(group: &mut Group) -> Result<Option<Happened>, String> {
 }
 
 fn watch(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
-    let _place = on.places.take()?;
     let WatchArgs { group } = args(asked)?;
     let mut group = join(on, &name(&group)?)?;
     let mut is_there = true;
@@ -120,7 +119,6 @@ fn watch(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String>
 }
 
 fn send(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
-    let _place = on.places.take()?;
     let SendArgs { group, value } = args(asked)?;
     let mut group = join(on, &name(&group)?)?;
     group.send(&value.bytes()?).map_err(|error| error.to_string())?;
@@ -140,7 +138,6 @@ fn send(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> 
 }
 
 fn barrier(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
-    let _place = on.places.take()?;
     let BarrierArgs { barrier, members: wanted, wait_ms } = args(asked)?;
     let until = wait_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
     let longest = MAX_NAME - BARRIER.len();

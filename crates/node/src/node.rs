@@ -110,8 +110,11 @@ impl Node {
         commands::register_rest(&known, &config, me, &entry.settled, &life, &body);
         let places = Arc::default();
         let on = Arc::new(On { config: Arc::clone(&config), body: Arc::clone(&body), places });
-        for all in [locking::COMMANDS, registry::COMMANDS, grouping::COMMANDS, wishes::COMMANDS] {
-            commands::register(&known, &on, all);
+        for all in [locking::COMMANDS, registry::COMMANDS, grouping::COMMANDS] {
+            commands::register(&known, &on, true, all);
+        }
+        for all in [locking::LOOKS, registry::LOOKS, wishes::COMMANDS] {
+            commands::register(&known, &on, false, all);
         }
         voting_places::serve(&config, me, &body)
             .map_err(|source| NodeError::Io { what: "a thread for voting files", source })?;

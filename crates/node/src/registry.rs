@@ -132,7 +132,7 @@ pub(crate) fn wire(
     plexus_registry::wire(settings, port).map_err(|error| error.to_string())
 }
 
-/// See the module.
+/// See the module: what waits for other nodes.
 pub(crate) const COMMANDS: &[(&str, Run)] = &[
     ("registry.get", get),
     ("registry.list", list),
@@ -141,8 +141,10 @@ pub(crate) const COMMANDS: &[(&str, Run)] = &[
     ("registry.watch", watch),
     ("registry.backup", backup),
     ("registry.restore", restore),
-    ("registry.status", status),
 ];
+
+/// What does not.
+pub(crate) const LOOKS: &[(&str, Run)] = &[("registry.status", status)];
 
 /// Waits for as long as somebody does.
 fn done(on: &On, ask: Ask, progress: Progress<'_>) -> Result<u64, String> {
@@ -252,7 +254,6 @@ fn delete(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String
 }
 
 fn watch(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
-    let _place = on.places.take()?;
     let WatchArgs { prefix, from } = args(asked)?;
     let from = match from {
         Some(from) => from,

@@ -2,10 +2,14 @@
 
 mod cluster;
 
-use std::{thread, time::Duration};
+use std::{sync::mpsc, thread, time::Duration};
 
 use cluster::Cluster;
 use plexus_fabric::RailKind;
+use plexus_node::{
+    control::{Control, ControlError},
+    layout::ClusterDir,
+};
 use plexus_registry::{
     Registry, RegistryError,
     protocol::{Change, Command, Edit, Key, News, Refused, VALUE_MAX, What},
@@ -120,4 +124,44 @@ fn the_registry_outlives_another_node_and_ends_with_its_own() {
         assert!(news.is_some(), "nothing is said for {PATIENCE:?}");
     }
     assert!(matches!(change(&registry, Change::set(key("a"), b"")), Err(RegistryError::Stopped)));
+}
+
+#[test]
+fn who_asks_the_registry_while_a_member_hangs_leaves_places_for_others_to_ask_the_node() {
+    let cluster = Cluster::start(2, 1, RailKind::Shm);
+    let dir = ClusterDir::new(cluster.directory());
+    let ask = |command: &str| {
+        let mut control = Control::connect(&dir, "n2")?;
+        control.call(command, serde_json::json!({ "key": "a" }), |_| {})
+    };
+    let why = |answer: Result<_, ControlError>| answer.expect_err("there is no such key").to_string();
+    thread::scope(|scope| {
+        let (goes_on, waits) = mpsc::channel::<()>();
+        let (begins, hangs) = mpsc::channel();
+        let worker = &cluster.body(0).workers()[0];
+        scope.spawn(move || {
+            worker.with(move |_, _| {
+                begins.send(()).unwrap();
+                waits.recv_timeout(PATIENCE).unwrap_err();
+            });
+        });
+        hangs.recv_timeout(PATIENCE).unwrap();
+        let (tell, answers) = mpsc::channel();
+        for _ in 0..64 {
+            let tell = tell.clone();
+            scope.spawn(move || tell.send(why(ask("registry.get"))).unwrap());
+        }
+        // The others would hear nothing before the member goes on.
+        for _ in 0..16 {
+            let why = answers.recv_timeout(PATIENCE).unwrap();
+            assert!(why.contains("48 commands wait"), "{why}");
+        }
+        ask("registry.status").unwrap();
+        ask("status").unwrap();
+        drop(goes_on);
+        for _ in 0..48 {
+            let why = answers.recv_timeout(PATIENCE).unwrap();
+            assert!(why.contains("a: is not there"), "{why}");
+        }
+    });
 }
