@@ -3,10 +3,10 @@
 //! | command | arguments | what it says |
 //! |---|---|---|
 //! | `group.watch` | `group` | [`GroupEvent`]s as progress, until the connection ends |
-//! | `group.send` | `group`, `value` | nothing, when every member is told it |
+//! | `group.send` | `group`, `value` | nothing, when it has its place in the order of what all members are told |
 //! | `group.barrier` | `barrier`, `members`, `wait_ms` | the [`GroupEvent::View`]s of those who wait as progress; nothing, when all have come |
 //!
-//! Who waits at a barrier is a member of a group of the barrier's own, so whoever watches or speaks in a group of that name is not waited for. All who
+//! Who waits at a barrier is a member of a group of the barrier's own, whose name no other group has, so nobody is waited for who only watches. All who
 //! are there go on at one place of the order, or none does: who ends before has not come, and who has gone on and calls again waits for as many anew.
 
 use std::time::{Duration, Instant};
@@ -28,6 +28,12 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// What a barrier's group is called: this and the barrier's name.
 const BARRIER: &str = "barrier:";
+
+/// How the groups are called in which nodes speak to each other.
+const OF_NODES: &str = "plexus ";
+
+/// The one in which they tell each other of voting files.
+pub(crate) const VOTING_PLACES: &str = "plexus voting places";
 
 /// What a member is told.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -91,6 +97,16 @@ fn name(text: &str) -> Result<Name, String> {
     Name::new(text.as_bytes()).map_err(|error| error.to_string())
 }
 
+/// The name of a group that is not one of a barrier, nor of the nodes: who was in such a one would be waited for, or believed.
+fn free_name(text: &str) -> Result<Name, String> {
+    match [BARRIER, OF_NODES].into_iter().find(|reserved| text.starts_with(reserved)) {
+        Some(reserved) => Err(format!(
+            "no group has a name that begins with {reserved:?}: the nodes use such names themselves"
+        )),
+        None => name(text),
+    }
+}
+
 /// What a member is told next; none after a while.
 fn next(group: &mut Group) -> Result<Option<Happened>, String> {
     group.next_within(LOOK_EVERY).map_err(|error| error.to_string())
@@ -98,7 +114,7 @@ fn next(group: &mut Group) -> Result<Option<Happened>, String> {
 
 fn watch(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let WatchArgs { group } = args(asked)?;
-    let mut group = join(on, &name(&group)?)?;
+    let mut group = join(on, &free_name(&group)?)?;
     let mut is_there = true;
     while is_there {
         let event = match next(&mut group)? {
@@ -120,7 +136,7 @@ fn watch(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String>
 
 fn send(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let SendArgs { group, value } = args(asked)?;
-    let mut group = join(on, &name(&group)?)?;
+    let mut group = join(on, &free_name(&group)?)?;
     group.send(&value.bytes()?).map_err(|error| error.to_string())?;
     let me = (on.body.me(), group.client());
     loop {
@@ -171,4 +187,19 @@ fn barrier(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, Strin
     }
     group.leave(LEAVE_WITHIN);
     Ok(json!({}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_joins_groups_of_barriers_and_nodes() {
+        for taken in ["barrier:ready", BARRIER, VOTING_PLACES, OF_NODES] {
+            assert!(free_name(taken).unwrap_err().contains("begins with"), "{taken}");
+        }
+        for free in ["barrier", "plexus", "a barrier:", "\u{1f}"] {
+            assert_eq!(free_name(free).unwrap().bytes(), free.as_bytes());
+        }
+    }
 }

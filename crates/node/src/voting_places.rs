@@ -38,10 +38,7 @@ use plexus_membership::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, little_endian::U64};
 
-use crate::{body::Body, config::Config, control::ANSWER_WITHIN};
-
-/// The group.
-const GROUP: &[u8] = b"plexus voting places";
+use crate::{body::Body, config::Config, control::ANSWER_WITHIN, grouping::VOTING_PLACES};
 
 const VERSION: u8 = 1;
 const OPEN: u8 = 1;
@@ -181,7 +178,7 @@ impl Opener {
 }
 
 fn join(groups: &Groups) -> Result<Group, GroupError> {
-    groups.join(Name::new(GROUP).expect("it is short"))
+    groups.join(Name::new(VOTING_PLACES.as_bytes()).expect("it is short"))
 }
 
 /// Looks whether a node can open a file, and keeps its path.

@@ -24,7 +24,7 @@ pub(crate) struct Args {
 enum Does {
     /// Print who is in a group and what is said there, in the order that all members are told, until it is interrupted.
     Watch {
-        /// Any name of 1 to 64 bytes; a group is there as long as it has members.
+        /// Any name of 1 to 64 bytes that begins neither with `plexus ` nor `barrier:`; a group is there as long as it has members.
         group: String,
     },
     /// Say something to all members of a group.
