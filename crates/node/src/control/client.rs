@@ -205,8 +205,13 @@ impl Control {
     pub fn hear(&mut self) -> Result<Said, ControlError> {
         let room = MAX_LINE.saturating_sub(self.line.len() as u64);
         let read = (&mut self.stream).take(room).read_until(b'\n', &mut self.line);
-        if read.map_err(|error| self.failed(error))? == 0 {
-            return Err(ControlError::Ended { name: self.name.clone(), command: self.asked.clone() });
+        read.map_err(|error| self.failed(error))?;
+        if self.line.last() != Some(&b'\n') {
+            let (name, command) = (self.name.clone(), self.asked.clone());
+            return Err(match (self.line.len() as u64) < MAX_LINE {
+                true => ControlError::Ended { name, command },
+                false => self.io(io::Error::other(format!("an answer of more than {MAX_LINE} bytes"))),
+            });
         }
         let line = std::mem::take(&mut self.line);
         match serde_json::from_slice(&line).map_err(|error| self.io(error.into()))? {

@@ -102,6 +102,32 @@ fn after_silence_a_node_is_heard_again_and_no_part_of_a_line_is_lost() {
 }
 
 #[test]
+fn a_node_that_ends_within_a_line_has_ended_and_one_that_does_not_end_its_line_is_not_believed() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = ClusterDir::new(directory.path());
+    fs::create_dir_all(dir.run()).unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(dir.socket("n1")).unwrap();
+    let heard = |said: &[u8]| {
+        let mut control = Control::connect(&dir, "n1").unwrap();
+        let mut node = listener.accept().unwrap().0;
+        control.ask("hold", Value::Null).unwrap();
+        // What is not read when a socket is closed is another error than its end.
+        BufReader::new(node.try_clone().unwrap()).read_line(&mut String::new()).unwrap();
+        std::thread::scope(|scope| {
+            // Who hears no more may have hung up.
+            scope.spawn(move || drop(node.write_all(said)));
+            control.hear().unwrap_err()
+        })
+    };
+    for said in [&b""[..], b"{", b"{\"progress\":7}"] {
+        let error = heard(said);
+        assert!(matches!(error, ControlError::Ended { .. }), "{error}");
+    }
+    let error = heard(&vec![b' '; MAX_LINE as usize + 1]).to_string();
+    assert!(error.ends_with("an answer of more than 16777216 bytes"), "{error}");
+}
+
+#[test]
 fn requests_are_answered_in_turn() {
     let directory = tempfile::tempdir().unwrap();
     let (dir, server) = served(directory.path(), mpsc::channel().0);
