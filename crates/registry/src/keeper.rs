@@ -2,12 +2,15 @@
 
 use std::{
     io,
-    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc},
     thread::{self, JoinHandle},
     time::Duration,
 };
 
-use plexus_base::Epoch;
+use plexus_base::{
+    Epoch,
+    desk::{Desk, Next},
+};
 use plexus_membership::runtime::Membership;
 
 use crate::{Copies, protocol::Contents, service::Port, service::RegistryTask, shared::Shared};
@@ -37,26 +40,9 @@ impl Memory for OnceLock<Weak<Membership>> {
     }
 }
 
-/// What is to be saved.
-#[derive(Default)]
-struct Desk {
-    next: Option<Arc<Contents>>,
-    is_over: bool,
-}
-
-struct Bell {
-    desk: Mutex<Desk>,
-    rung: Condvar,
-}
-
-impl Bell {
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 pub(crate) struct Keeper {
-    bell: Arc<Bell>,
+    /// What is to be saved.
+    desk: Arc<Desk<Arc<Contents>>>,
     /// Taken when nothing is asked any more.
     asks: Mutex<Option<mpsc::Sender<(Epoch, u64)>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -70,21 +56,20 @@ impl Keeper {
         shared: &Arc<Shared>,
         port: &Weak<dyn Port>,
     ) -> io::Result<Self> {
-        let bell = Arc::new(Bell { desk: Mutex::default(), rung: Condvar::new() });
-        let saver = Saver { bell: Arc::clone(&bell), copies, shared: Arc::clone(shared), port: port.clone() };
+        let desk = Arc::default();
+        let saver = Saver { desk: Arc::clone(&desk), copies, shared: Arc::clone(shared), port: port.clone() };
         saver.tell();
         let (asks, asked) = mpsc::channel();
         let port = port.clone();
         let remembers = thread::Builder::new().name("plexus-remember".into());
         let remembers = remembers.spawn(move || remember(&*memory, &asked, &port))?;
         let saves = thread::Builder::new().name("plexus-registry".into()).spawn(move || saver.run())?;
-        Ok(Self { bell, asks: Mutex::new(Some(asks)), threads: Mutex::new(vec![remembers, saves]) })
+        Ok(Self { desk, asks: Mutex::new(Some(asks)), threads: Mutex::new(vec![remembers, saves]) })
     }
 
     /// Has contents saved, or newer ones that come before their turn.
     pub(crate) fn save(&self, contents: Arc<Contents>) {
-        self.bell.desk().next = Some(contents);
-        self.bell.rung.notify_one();
+        self.desk.put(contents);
     }
 
     /// Has a generation remembered.
@@ -98,8 +83,7 @@ impl Keeper {
 
     /// Nothing is begun any more.
     pub(crate) fn stop(&self) {
-        self.bell.desk().is_over = true;
-        self.bell.rung.notify_one();
+        self.desk.end();
     }
 
     /// The same, and waits until nothing is written or asked any more, when the memory has ended. Not on a worker, which the threads may be waiting
@@ -132,7 +116,7 @@ fn remember(memory: &dyn Memory, asked: &mpsc::Receiver<(Epoch, u64)>, port: &We
 }
 
 struct Saver {
-    bell: Arc<Bell>,
+    desk: Arc<Desk<Arc<Contents>>>,
     copies: Copies,
     shared: Arc<Shared>,
     port: Weak<dyn Port>,
@@ -142,29 +126,12 @@ impl Saver {
     fn run(mut self) {
         let mut has_saved = false;
         loop {
-            let mut desk = self.bell.desk();
             // Before the first save there is nothing to repair with.
             let is_sick = has_saved && self.copies.trouble().next().is_some();
-            while desk.next.is_none() && !desk.is_over {
-                if !is_sick {
-                    desk = self.bell.rung.wait(desk).unwrap_or_else(PoisonError::into_inner);
-                    continue;
-                }
-                let (again, waited) =
-                    self.bell.rung.wait_timeout(desk, REPAIR_EVERY).unwrap_or_else(PoisonError::into_inner);
-                desk = again;
-                if waited.timed_out() {
-                    break;
-                }
-            }
-            if desk.is_over {
-                return;
-            }
-            let next = desk.next.take();
-            drop(desk);
-            let saved = match next {
-                Some(contents) => self.copies.save(contents),
-                None => self.copies.repair(),
+            let saved = match self.desk.next(is_sick.then_some(REPAIR_EVERY)) {
+                Next::Work(contents) => self.copies.save(contents),
+                Next::Nothing => self.copies.repair(),
+                Next::Over => return,
             };
             has_saved = true;
             self.tell();
