@@ -181,6 +181,8 @@ fn nodes_whose_leases_differ_say_so_and_do_not_come_together() {
     first.wait_status("the other's lease", |status| status.odd_leases == [(1, 2999.0)]);
     second.wait_status("the other's lease", |status| status.odd_leases == [(0, 3000.0)]);
     assert!(first.watcher.told().is_with(&[0]) && second.watcher.told().view().is_none());
+    drop(second);
+    first.wait_status("nobody else's lease", |status| status.odd_leases.is_empty());
 }
 
 #[test]

@@ -78,8 +78,8 @@ pub(super) struct Driver {
     pub(super) fates: FileFates,
     pub(super) history: History,
     pub(super) priority: Priority,
-    /// By node, a lease that is not the one of this node.
-    pub(super) odd_leases: BTreeMap<NodeId, Nanos>,
+    /// By node, a lease that is not the one of this node, of which was warned.
+    warned_of: BTreeMap<NodeId, Nanos>,
     /// By node, the last life that said it leaves.
     leavers: [Incarnation; MAX_NODES],
     wish: Option<Answer>,
@@ -118,7 +118,7 @@ impl Driver {
             fates: FileFates::default(),
             history: History::default(),
             priority: Priority::Ordinary,
-            odd_leases: BTreeMap::new(),
+            warned_of: BTreeMap::new(),
             leavers: [Incarnation(0); MAX_NODES],
             wish: None,
             leaving: Vec::new(),
@@ -275,8 +275,8 @@ impl Driver {
     fn note_lease(&mut self, report: &Report) {
         let (node, lease) = (report.node, report.lease);
         if lease == self.lease_time {
-            self.odd_leases.remove(&node);
-        } else if self.odd_leases.insert(node, lease) != Some(lease) {
+            self.warned_of.remove(&node);
+        } else if self.warned_of.insert(node, lease) != Some(lease) {
             let mine = self.lease_time;
             let what = "neither takes the other in until their settings are alike";
             self.tell_guest(News::Warning(format!(

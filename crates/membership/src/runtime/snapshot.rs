@@ -44,7 +44,7 @@ impl Driver {
             decided: decided.epoch.0,
             members: decided.members().iter().map(member).collect(),
             lease_ms: ms(self.wires.ending.lease().left()),
-            odd_leases: self.odd_leases.iter().map(|(node, lease)| (node.0, ms(*lease))).collect(),
+            odd_leases: self.member.odd_leases(now).map(|(node, lease)| (node.0, ms(lease))).collect(),
             quorum: Quorum {
                 files: decided.files.len(),
                 needed: decided.majority(),

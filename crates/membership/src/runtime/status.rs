@@ -15,7 +15,7 @@ pub struct Status {
     pub members: Vec<MemberStatus>,
     /// What the lease lasts if it is not renewed; 0 where there is none.
     pub lease_ms: f64,
-    /// Nodes that are configured with another lease than this one, with that in milliseconds: neither takes the other in.
+    /// Nodes heard of lately that are configured with another lease than this one, with that in milliseconds: neither takes the other in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub odd_leases: Vec<(u8, f64)>,
     /// Whether the voting files suffice.

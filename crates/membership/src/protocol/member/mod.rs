@@ -283,7 +283,14 @@ impl Member {
         &self.decided
     }
 
-    /// Whether what this life says counts: the links with it are not lost.
+    /// Nodes of the cluster that live and have another lease than this one, with that: neither takes the other in.
+    pub fn odd_leases(&self, now: Nanos) -> impl Iterator<Item = (NodeId, Nanos)> {
+        let others = self.decided.cluster().without(self.me).iter();
+        let fresh = others.filter_map(move |node| self.peers.fresh(node, now, &self.profile));
+        fresh.filter(|report| report.lease != self.profile.lease).map(|report| (report.node, report.lease))
+    }
+
+    /// Whether what this life says over the network counts: the links with it are not lost.
     #[must_use]
     pub fn listens(&self, node: NodeId, life: Incarnation) -> bool {
         self.peers.listens(node, life)
