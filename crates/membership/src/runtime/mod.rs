@@ -285,7 +285,8 @@ impl Membership {
         self.wish(Wish::Leave)
     }
 
-    /// The links with a life are lost: its reports count no more, so that only one of the two goes on.
+    /// The links with a life are lost: what it says over the network counts no more, so that only one of the two goes on. What it writes into voting
+    /// files does.
     pub fn lost(&self, node: NodeId, life: Incarnation) {
         self.inbox.post(Input::Lost(node, life));
     }

@@ -100,7 +100,8 @@ pub enum Event {
         /// What was read after what was to be written was written.
         result: Result<Box<Contents>, Failed>,
     },
-    /// The links with this life are lost: nothing that it says counts any more, so that only one of the two goes on.
+    /// The links with this life are lost: nothing that it says over the network counts any more, so that only one of the two goes on. What it writes
+    /// into voting files does: that says who lives, and what was decided.
     Lost(NodeId, Incarnation),
     /// The process of this life, and all that it had begun, is proved to be over.
     Dead(NodeId, Incarnation),
