@@ -83,6 +83,8 @@ pub struct Net {
     pub(crate) links: Links,
     /// Something was handed to a link that has not been pushed out.
     sent: bool,
+    /// The same, of what may wait for a turn.
+    unhurried: bool,
     calls: Calls,
     /// Accesses that this processor has executed: what was there, to be handed over in the next turn.
     done: Vec<(NodeId, u64, Vec<u8>)>,
@@ -99,6 +101,7 @@ impl Net {
             lives: vec![Incarnation(0); nodes],
             links: Links::new(nodes),
             sent: false,
+            unhurried: false,
             calls: Calls::default(),
             done: Vec::new(),
             spares: Spares::default(),
@@ -162,6 +165,26 @@ impl Net {
         debug_assert!(is_own(kind, tag), "a reply with the tag of a call");
         let epoch = self.epoch;
         self.link(to)?.send(epoch, channel, kind, tag, payload);
+        Ok(())
+    }
+
+    /// Like [`Net::send`], for what nobody waits for: where threads poll it leaves with what this worker sends next, or when somebody looks
+    /// after the worker, which is soon.
+    ///
+    /// # Errors
+    /// No link to the node.
+    #[inline]
+    pub fn send_unhurried(
+        &mut self,
+        to: NodeId,
+        channel: Channel,
+        kind: Kind,
+        tag: u32,
+        payload: &[u8],
+    ) -> Result<(), NoLink> {
+        debug_assert!(is_own(kind, tag), "a reply with the tag of a call");
+        self.links.get_mut(to).ok_or(NoLink(to))?.send(self.epoch, channel, kind, tag, payload);
+        self.unhurried = true;
         Ok(())
     }
 
@@ -337,10 +360,17 @@ impl Net {
         self.links.get_mut(to).ok_or(NoLink(to))
     }
 
-    /// Whether something was handed to links since this was asked last.
+    /// Whether something was handed to links since they were pushed out last, or only such as may wait.
     #[inline]
-    pub(crate) fn take_sent(&mut self) -> bool {
-        std::mem::take(&mut self.sent)
+    pub(crate) fn has_sent(&self, unhurried: bool) -> bool {
+        self.sent || unhurried && self.unhurried
+    }
+
+    /// All links are being pushed out.
+    #[inline]
+    pub(crate) fn pushed_out(&mut self) {
+        self.sent = false;
+        self.unhurried = false;
     }
 
     /// What a message is to the calls of this node.

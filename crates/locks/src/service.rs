@@ -405,6 +405,11 @@ impl LockService {
             protocol::Kind::Reply => plexus_interconnect::Kind::Reply,
         };
         // No link any more: the peer is gone, and the next view is without it.
-        let _ = net.send(to, Channel::Locks, kind, 0, &message.encode());
+        let unlocks = matches!(message.body, protocol::Body::Unlock(_));
+        let payload = message.encode();
+        let _ = match unlocks {
+            true => net.send_unhurried(to, Channel::Locks, kind, 0, &payload),
+            false => net.send(to, Channel::Locks, kind, 0, &payload),
+        };
     }
 }

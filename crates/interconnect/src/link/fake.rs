@@ -25,6 +25,8 @@ pub(crate) struct Script {
     pub(crate) arrivals: VecDeque<(Lane, Vec<u8>)>,
     /// Frames that were taken.
     pub(crate) sent: Vec<Vec<u8>>,
+    /// How many of them were pushed out.
+    pub(crate) pushed: usize,
 }
 
 /// One end of the script; the other is the rail's.
@@ -111,7 +113,9 @@ impl Rail for FakeRail {
     }
 
     fn flush(&mut self) -> Result<(), Lost> {
-        self.fake.script().dies.take().map_or(Ok(()), Err)
+        let mut script = self.fake.script();
+        script.pushed = script.sent.len();
+        script.dies.take().map_or(Ok(()), Err)
     }
 
     fn pending(&mut self) -> bool {

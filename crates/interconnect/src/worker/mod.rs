@@ -73,9 +73,9 @@ const TURNS_BETWEEN_CLOCKS: u32 = 64;
 /// Links are told the time no more often, however short their probe interval is: systems count in milliseconds.
 const SHORTEST_TICK: Nanos = Nanos::from_ms(2);
 
-/// How long a lent worker may be left unvisited: the longest that a message waits where threads poll and the one that
-/// drove last stays away.
-const LENT: Nanos = Nanos::from_ms(1);
+/// How long a lent worker may be left unvisited: the longest that a message waits, to come in or to leave unhurried, where threads poll and
+/// the one that drove last stays away, is twice that.
+const LENT: Nanos = Nanos(250_000);
 
 /// A worker, shared by its background thread and everyone who submits to it. Cheap to clone.
 pub struct Worker<S: Service> {

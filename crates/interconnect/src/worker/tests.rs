@@ -14,7 +14,7 @@ use plexus_base::{Incarnation, NodeId, Waiting};
 use plexus_fabric::{Bell, Lost, RailKind};
 
 use super::{Worker, WorkerParts};
-use crate::{Message, Net, Service, Signal, link::fake::Fake};
+use crate::{Channel, Kind, Message, Net, Service, Signal, link::fake::Fake};
 
 /// Longer than any test takes.
 const NEVER: Duration = Duration::from_secs(60);
@@ -111,6 +111,33 @@ fn a_visitor_sees_to_what_its_task_leaves_to_the_next_turn() {
             worker.tell(1);
             assert_eq!(done.load(Relaxed), visits, "{waiting}");
         }
+    }
+}
+
+#[test]
+fn what_nobody_waits_for_leaves_at_once_or_where_threads_poll_with_the_next() {
+    for waiting in Waiting::ALL {
+        let worker = worker(waiting, Counts::default());
+        let fake = Fake::default();
+        worker.add_rail(NodeId(1), Incarnation(1), 0, 1, fake.rail(RailKind::Tcp), String::new());
+        worker.attend();
+        let stays = || {
+            let script = fake.script();
+            script.sent.len() - script.pushed
+        };
+        let visit = |hurries: bool| {
+            let send = |_: &mut Counts, net: &mut Net| match hurries {
+                true => net.send(NodeId(1), Channel::Locks, Kind::Reply, 0, b"now"),
+                false => net.send_unhurried(NodeId(1), Channel::Locks, Kind::Reply, 0, b"some time"),
+            };
+            worker.visit(send).expect("nobody else drives").expect("there is a link");
+            stays()
+        };
+        let may_stay = usize::from(waiting == Waiting::Polling);
+        let stayed = [false, false, true, false].map(visit);
+        assert_eq!(stayed, [may_stay, 2 * may_stay, 0, may_stay], "{waiting}");
+        worker.with(|_, _| ());
+        assert_eq!(stays(), 0, "{waiting}");
     }
 }
 

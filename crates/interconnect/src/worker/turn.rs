@@ -79,7 +79,7 @@ impl<S: Service> Core<S> {
         if shared.tick_due.load(Relaxed) {
             self.tick(shared);
         }
-        self.net.take_sent();
+        self.net.pushed_out();
         for peer in self.net.links.present().iter() {
             let Some(link) = self.net.links.get_mut(peer) else { continue };
             link.flush();
@@ -91,13 +91,15 @@ impl<S: Service> Core<S> {
         done
     }
 
-    /// Pushes out what was sent since the last time; whether a turn would find more to do.
+    /// Pushes out what was sent since the last time, if any of it may not wait for the next turn (`all`: none of it may); whether a turn
+    /// would find more to do.
     #[inline]
-    pub(super) fn flush(&mut self) -> bool {
+    pub(super) fn flush(&mut self, all: bool) -> bool {
         let mut news = self.net.has_done() || self.service.pending();
-        if !self.net.take_sent() {
+        if !self.net.has_sent(all) {
             return news;
         }
+        self.net.pushed_out();
         for peer in self.net.links.present().iter() {
             let Some(link) = self.net.links.get_mut(peer) else { continue };
             link.flush();

@@ -27,7 +27,7 @@ impl<S: Service> Worker<S> {
         }
         let Core { service, net, .. } = &mut *core;
         let result = act(service, net);
-        let news = core.flush();
+        let news = core.flush(!lent);
         if lent {
             let visits = shared.visits.fetch_add(1, Relaxed);
             if news || visits.is_multiple_of(ATTEND_EVERY) {
