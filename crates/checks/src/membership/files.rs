@@ -4,15 +4,18 @@
 
 use std::sync::Arc;
 
-use plexus_base::{Incarnation, NodeId};
+use plexus_base::{Incarnation, MAX_NODES, NodeId};
 use plexus_membership::{
-    protocol::{Ballot, Block, Contents, Failed, FileId, Writes},
+    protocol::{Ballot, Block, Contents, Failed, FileId, Report, UNSETTLED, Writes},
     voting::format::{self, BLOCK, ClusterId, FileName},
 };
 use plexus_sim::Random;
 
 /// Of so many writes one goes through its bytes.
 const THROUGH_BYTES: u64 = 32;
+
+/// A disk makes what nobody waits for durable after so many turns, about.
+const SETTLED: u64 = 32;
 
 /// What is wrong with a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +40,8 @@ pub(super) struct File {
     pub(super) host: Option<NodeId>,
     pub(super) sick: Option<Sick>,
     contents: Contents,
+    /// The last heartbeat of each node that the disk had to make durable, or has made so by itself.
+    durable: [Block<Report>; MAX_NODES],
     /// As it was, oldest first.
     copies: Vec<Contents>,
     /// The last turn of each node that it has seen.
@@ -47,7 +52,8 @@ impl File {
     pub(super) fn new(number: usize, host: Option<NodeId>, nodes: usize) -> Self {
         let name = FileName { cluster: ClusterId(77), file: FileId(100 + number as u64) };
         let latest = vec![(0, 0); nodes];
-        Self { name, host, sick: None, contents: Contents::default(), copies: Vec::new(), latest }
+        let durable = std::array::from_fn(|_| Block::Empty);
+        Self { name, host, sick: None, contents: Contents::default(), durable, copies: Vec::new(), latest }
     }
 
     /// Somebody copies it, to put the copy back one day.
@@ -72,7 +78,15 @@ impl File {
                 }
             }
         }
+        self.durable = std::array::from_fn(|node| copy.places[node].heartbeat.clone());
         self.contents = copy;
+    }
+
+    /// The disk loses power, and with it what it did not have to make durable.
+    pub(super) fn lose_power(&mut self) {
+        for (place, durable) in self.contents.places.iter_mut().zip(&self.durable) {
+            place.heartbeat = durable.clone();
+        }
     }
 
     /// Whether a turn of a node is not later than one that was carried out.
@@ -99,6 +113,7 @@ impl File {
         let tears = torn || self.sick == Some(Sick::Torn) && random.below(3) == 0;
         let name = self.name;
         let place = &mut self.contents.places[node.index()];
+        let before = place.heartbeat.clone();
         if let Some(report) = &writes.heartbeat {
             let old = place.heartbeat.good().map(|old| format::heartbeat(name, old));
             let bytes = || format::heartbeat(name, report);
@@ -112,7 +127,28 @@ impl File {
             let decode = |bytes: &[u8]| format::ballot_decoded(name, node, bytes);
             *slot = written::<Ballot>(ballot, tears, old, bytes, decode, random);
         }
+        self.settle(node, &before, writes, random);
         if tears && random.percent(50) { Err(Failed) } else { Ok(()) }
+    }
+
+    /// What is durable now, where `before` stood and this was written: as the voting files' own code has it.
+    fn settle(&mut self, node: NodeId, before: &Block<Report>, writes: &Writes, random: &mut Random) {
+        let must = writes.ballot.is_some()
+            || writes.heartbeat.as_ref().is_some_and(|now| {
+                let is_behind = match &self.durable[node.index()] {
+                    Block::Good(durable) => now.counter.saturating_sub(durable.counter) >= UNSETTLED / 2,
+                    _ => true,
+                };
+                let is_newer = before
+                    .good()
+                    .is_none_or(|before| now.life != before.life || now.registry > before.registry);
+                is_behind || is_newer
+            });
+        if must || random.below(SETTLED) == 0 {
+            for (durable, place) in self.durable.iter_mut().zip(&self.contents.places) {
+                *durable = place.heartbeat.clone();
+            }
+        }
     }
 
     /// Reads everything.

@@ -225,6 +225,12 @@ impl World {
         if !lives {
             return;
         }
+        for file in self.files.iter_mut().filter(|file| file.host == Some(id)) {
+            // It was the host that ended.
+            if self.engine.random.percent(50) {
+                file.lose_power();
+            }
+        }
         let life = Incarnation(self.nodes[node].life);
         self.nodes[node].over = life.0;
         let dead = self.proofs.then_some(life);

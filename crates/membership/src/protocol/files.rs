@@ -15,6 +15,10 @@ use super::{
     view::VotingFile,
 };
 
+/// Heartbeats of one life of a node that a file may lose with its power: by their counter. Ballots, the first heartbeat of a life, and one
+/// with a newer generation of the registry it never loses.
+pub const UNSETTLED: u64 = 512;
+
 /// What to write to a file before it is read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Writes {
@@ -150,7 +154,7 @@ impl FileState {
                 Block::Good(report) => (report.life.0, report.counter),
             };
             let ballot = place.ballot().map_or(0, |ballot| ballot.counter);
-            older |= heartbeat < marks.heartbeat || ballot < marks.ballot;
+            older |= (heartbeat.0, heartbeat.1 + UNSETTLED) < marks.heartbeat || ballot < marks.ballot;
             *marks = Marks { heartbeat: heartbeat.max(marks.heartbeat), ballot: ballot.max(marks.ballot) };
         }
         older

@@ -1,7 +1,7 @@
 //! A thread for each voting file that this node opens: a disk that hangs holds up nobody but who needs that file.
 //!
 //! Turns are taken in the order in which they came. Those that came while the thread was at the disk, of several nodes where the file is
-//! served, are taken together: all that they write, made durable once, read once. That is each of them in its order, for what
+//! served, are taken together: all that they write, made durable once where it must be, read once. That is each of them in its order, for what
 //! each reads was read after what it wrote was written.
 
 use std::{

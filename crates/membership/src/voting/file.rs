@@ -1,8 +1,11 @@
 //! A voting file as this host reaches it: making one, and turns at it.
 //!
-//! **A turn** writes blocks, makes them durable, and then reads the whole file, from the disk and not from a cache: what it read was there after
-//! its writes were. I/O is direct where the file system takes it. Elsewhere writes are made durable and the cache is dropped before
-//! each read, as far as the system obeys; a file that several hosts share must stand where direct I/O works.
+//! **A turn** writes blocks and then reads the whole file, from the disk and not from a cache: what it read was there after its writes were. I/O is
+//! direct where the file system takes it. Elsewhere writes are made durable and the cache is dropped before each read, as far as the
+//! system obeys; a file that several hosts share must stand where direct I/O works.
+//!
+//! **What must last** ([`format::must_last`]) is durable before the turn reads. Other heartbeats are made so [later](super::settler): the turn would have
+//! to wait until the disk's cache is empty, which on a busy disk, whoever keeps it busy, takes longer than a lease lasts.
 //!
 //! The path counts: if another file stands there before a turn, that one is opened. So a node that runs and one that starts never use different files.
 
@@ -16,7 +19,10 @@ use std::{
 use plexus_base::{aligned::Buffer, durable};
 use rustix::fs::{Advice, OFlags};
 
-use super::format::{BLOCK, BlockError, FILE, FileName, Header};
+use super::{
+    format::{self, BLOCK, BlockError, FILE, FileName, Header},
+    settler::{Counters, Settler},
+};
 use crate::protocol::View;
 
 /// Why a voting file could not be made, written or read.
@@ -123,7 +129,12 @@ pub(super) struct Disk {
     identity: (u64, u64),
     is_direct: bool,
     block: Buffer,
+    /// As the last turn has read it.
     whole: Buffer,
+    is_known: bool,
+    /// The heartbeats that were written, and those of them that are durable.
+    written: Counters,
+    settler: Settler,
 }
 
 impl Disk {
@@ -143,7 +154,10 @@ impl Disk {
         };
         let meta = file.metadata().map_err(FileError::io("look at", path))?;
         let (block, whole) = (Buffer::zeroed(BLOCK), Buffer::zeroed(FILE));
-        Ok(Self { path: path.into(), file, identity: identity(&meta), is_direct, block, whole })
+        let (path, identity) = (path.to_path_buf(), identity(&meta));
+        let settler = file.try_clone().and_then(Settler::start).map_err(FileError::io("open", &path))?;
+        let (is_known, written) = (false, Counters::default());
+        Ok(Self { path, file, identity, is_direct, block, whole, is_known, written, settler })
     }
 
     /// Whether its path still leads to it.
@@ -156,21 +170,32 @@ impl Disk {
         &mut self,
         writes: impl IntoIterator<Item = &'a (usize, Vec<u8>)>,
     ) -> Result<&[u8], FileError> {
-        let mut wrote = false;
+        if let Some(source) = self.settler.failure() {
+            return Err(FileError::io("write", &self.path)(source));
+        }
+        let is_known = std::mem::take(&mut self.is_known) && self.is_direct;
+        let (mut wrote, mut must_last) = (false, false);
         for (number, bytes) in writes {
+            let at = number * BLOCK;
             self.block.copy_from_slice(bytes);
-            let written = self.file.write_all_at(&self.block, (number * BLOCK) as u64);
+            let written = self.file.write_all_at(&self.block, at as u64);
             written.map_err(FileError::io("write", &self.path))?;
+            if let Some((node, counter)) = format::beat(*number, bytes) {
+                self.written[node.index()] = counter;
+            }
+            must_last |= !is_known || format::must_last(*number, &self.whole[at..at + BLOCK], bytes);
             wrote = true;
         }
-        if wrote {
+        if wrote && (must_last || self.settler.wrote(&self.written)) {
             self.file.sync_data().map_err(FileError::io("write", &self.path))?;
+            self.settler.settled(&self.written);
         }
         if !self.is_direct {
             // Where it is not obeyed, the cache is all that there is.
             let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed);
         }
         self.file.read_exact_at(&mut self.whole, 0).map_err(FileError::io("read", &self.path))?;
+        self.is_known = true;
         Ok(&self.whole)
     }
 }

@@ -6,6 +6,7 @@ mod desk;
 mod file;
 pub mod format;
 pub(crate) mod packed;
+mod settler;
 
 pub use file::{FileError, create, discard, look};
 

@@ -171,6 +171,11 @@ pub(super) fn open(at: Place, bytes: &[u8]) -> Result<Option<(u64, &[u8])>, Bloc
     Ok(Some((counter, body)))
 }
 
+/// The counter that a block says it has.
+pub(super) fn counter(bytes: &[u8]) -> u64 {
+    Prefix::ref_from_prefix(bytes).expect("a whole block").0.counter.get()
+}
+
 /// Where a block says that it belongs.
 pub(super) fn claimed(bytes: &[u8]) -> (FileName, NodeId) {
     let (prefix, _) = Prefix::ref_from_prefix(bytes).expect("a whole block");

@@ -65,6 +65,26 @@ pub fn writes(name: FileName, node: NodeId, writes: &Writes) -> Vec<(usize, Vec<
     report.into_iter().chain(ballot).collect()
 }
 
+/// Whether what is written to block `number` must outlast a loss of power before its writer goes on: a ballot, the first report of a life, and
+/// one that asks for a newer generation of the registry to be remembered than what stood there `before`. All else that a report
+/// says is for those who read it now, and said again in the next.
+pub(super) fn must_last(number: usize, before: &[u8], bytes: &[u8]) -> bool {
+    let (name, node) = block::claimed(bytes);
+    let report = |block| heartbeat_decoded(name, node, block).ok().flatten();
+    match (report(before), report(bytes)) {
+        (Some(before), Some(now)) if number == heartbeat_at(node) => {
+            now.life != before.life || now.registry > before.registry
+        }
+        _ => true,
+    }
+}
+
+/// The node whose heartbeat block this is, and the counter of these bytes for it.
+pub(super) fn beat(number: usize, bytes: &[u8]) -> Option<(NodeId, u64)> {
+    let (_, node) = block::claimed(bytes);
+    (number == heartbeat_at(node)).then(|| (node, block::counter(bytes)))
+}
+
 /// What a heartbeat block says.
 ///
 /// # Errors

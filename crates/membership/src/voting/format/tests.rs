@@ -53,6 +53,28 @@ fn file() -> Vec<u8> {
 }
 
 #[test]
+fn ballots_new_lives_and_newer_generations_must_last_and_heartbeats_need_not() {
+    let report = |counter, life, registry| {
+        heartbeat(NAME, &Report { registry, life: Incarnation(life), ..a_report(counter) })
+    };
+    let (own, empty) = (heartbeat_at(NODE), vec![0; BLOCK]);
+    assert!(must_last(
+        ballot_at(NODE, 0),
+        &ballot(NAME, NODE, &a_ballot(1)),
+        &ballot(NAME, NODE, &a_ballot(3))
+    ));
+    assert!(must_last(ballot_at(NODE, 1), &empty, &ballot(NAME, NODE, &a_ballot(2))));
+    assert!(must_last(own, &report(1, 7, 3), &report(2, 7, 4)));
+    assert!(must_last(own, &report(1, 7, 4), &report(2, 8, 4)));
+    assert!(must_last(own, &empty, &report(1, 7, 0)));
+    assert!(!must_last(own, &report(1, 7, 4), &report(2, 7, 4)));
+    assert!(!must_last(own, &report(1, 7, 4), &report(2, 7, 0)));
+    let mut torn = report(1, 7, 4);
+    torn[1000] ^= 1;
+    assert!(must_last(own, &torn, &report(2, 7, 4)));
+}
+
+#[test]
 fn what_was_written_is_read() {
     let contents = contents(NAME, &file()).expect("a voting file");
     for (node, place) in contents.places.iter().enumerate() {
