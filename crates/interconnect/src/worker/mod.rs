@@ -292,7 +292,8 @@ impl<S: Service> Worker<S> {
         }
     }
 
-    /// Runs `act` on the worker itself, as soon as the token can be had.
+    /// Runs `act` on the worker itself, as soon as the token can be had. Gives way to whoever has it, and ordinary threads have it: not for
+    /// threads of real time, which they do not get past.
     pub fn with<R>(&self, act: impl FnOnce(&mut S, &mut Net) -> R) -> R {
         let shared = &*self.shared;
         let mut core = shared.take();

@@ -1,13 +1,17 @@
-//! Hands views to the guest, and lines to the log, on a thread of its own and in order: the loop never waits for either.
+//! Hands views to the guest, and lines to the log, on a thread of its own and in order: the loop waits for neither, but for the guest's
+//! last word. The thread is an ordinary one: the guest may wait here for whatever other threads hold.
 
 use std::{
     io,
-    sync::{Arc, mpsc},
+    sync::{
+        Arc,
+        mpsc::{self, SyncSender},
+    },
     thread::{self, JoinHandle},
 };
 
 use super::{
-    Guest, Transition,
+    End, Guest, Transition,
     inbox::{Inbox, Input},
 };
 use crate::protocol::View;
@@ -15,6 +19,8 @@ use crate::protocol::View;
 pub(super) enum News {
     Decided(Arc<View>),
     Opened(Arc<View>, Transition),
+    /// The node is no member any more; answered when nothing acts any more.
+    Left(SyncSender<()>),
     /// For the log.
     Note(String),
     Warning(String),
@@ -36,6 +42,11 @@ pub(super) fn start(
                     tracing::info!(epoch = view.epoch.0, members = ?view.members(), "a view is opened");
                     guest.opened(&view, &transition);
                     inbox.post(Input::Entered(view.epoch));
+                }
+                News::Left(stopped) => {
+                    guest.end(End::Left);
+                    // The loop waits for it.
+                    let _ = stopped.send(());
                 }
                 News::Note(line) => tracing::info!("{line}"),
                 News::Warning(line) => tracing::warn!("{line}"),

@@ -16,7 +16,7 @@ use plexus_interconnect::mesh::Key;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::{
-    End, Guest, Priority, Settings, WishError,
+    Guest, Priority, Settings, WishError,
     clock::{self, timespec},
     courier::News,
     fate::FileFates,
@@ -189,6 +189,9 @@ impl Driver {
             self.member.handle(clock::now(), event, &mut actions);
             for action in actions.drain(..) {
                 self.act(action, &before);
+                if matches!(self.phase, Phase::Over { .. }) {
+                    return;
+                }
             }
             if self.phase == Phase::Leaving {
                 self.phase = Phase::Over { left: true };
@@ -250,13 +253,28 @@ impl Driver {
             }
             Action::Die(reason) => {
                 self.phase = Phase::Over { left: false };
-                self.wires.ending.end(End::Died(reason));
+                self.wires.ending.die(reason);
             }
             Action::Left => {
-                self.phase = Phase::Leaving;
-                self.wires.ending.end(End::Left);
+                self.phase = match self.has_stopped() {
+                    true => Phase::Leaving,
+                    false => Phase::Over { left: false },
+                };
             }
         }
+    }
+
+    /// Has the guest stop, and waits for it; false: nobody can say that it has.
+    ///
+    /// Not on this thread: what the guest waits for may be held by an ordinary one, which does not get past one of real time that only
+    /// gives way.
+    fn has_stopped(&self) -> bool {
+        if !self.wires.ending.begin() {
+            return false;
+        }
+        let (tell, told) = mpsc::sync_channel(1);
+        self.tell_guest(News::Left(tell));
+        told.recv().is_ok()
     }
 
     /// Nobody takes it any more only when the guest has panicked, which was reported.

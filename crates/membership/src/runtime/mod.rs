@@ -4,10 +4,10 @@
 //! take turns at voting files at one time), with lives numbered upwards. Act only while [`Lease::is_held`], in the view that [`Guest::opened`] was
 //! handed last. End the process in [`Guest::end`].
 //!
-//! **Threads.** One loop owns the protocol, the sockets and the order of things; it never waits for a disk, a guest or a lock that is held
-//! long. Beside it: one for each voting file that this node opens, one that hands out views, one that asks for the cluster's keys, one for each
-//! fence, and one that ends the process when the lease is over though the loop is stuck. The loop, the lease and the files are as urgent as the
-//! system allows.
+//! **Threads.** One loop owns the protocol, the sockets and the order of things; it never waits for a disk, a lock that is held
+//! long or a guest, but for one that is to stop because the node has left. Beside it: one for each voting file that this node opens, one that
+//! hands out views, one that asks for the cluster's keys, one for each fence, and one that ends the process when the lease is over though the
+//! loop is stuck. The loop, the lease and the files are as urgent as the system allows; the others are ordinary.
 //!
 //! **What a node vouches for.** Before each report and each turn the guest is asked whether it is well. If not, neither goes out: the others stop
 //! hearing the node and its lease ends. A report names a view as opened only when the guest has returned from [`Guest::opened`].
@@ -143,7 +143,8 @@ pub enum End {
     Left,
 }
 
-/// Who uses the membership. [`Guest::is_well`] and [`Guest::end`] run on threads that the membership lives on: they must not ask it anything.
+/// Who uses the membership. [`Guest::is_well`], and [`Guest::end`] of who must die, run on threads that the membership lives on and that ordinary
+/// threads may not get past: they must wait for nobody.
 pub trait Guest: Send + Sync + 'static {
     /// A view is decided; the node does not act in it yet. Called in order with [`Guest::opened`], each view decided before it is opened,
     /// on a thread of their own. Views that are decided before one was opened are not opened.
@@ -159,8 +160,9 @@ pub trait Guest: Send + Sync + 'static {
     /// Whether what this node is a member for makes progress. Asked before each report and turn; must not wait.
     fn is_well(&self) -> bool;
 
-    /// [`End::Died`]: end the process at once, do not return. [`End::Left`]: return when nothing acts any more; the others go on without waiting
-    /// for the lease after that. Called at most once, on the loop's thread or the lease's.
+    /// [`End::Died`]: end the process at once, do not return; on the loop's thread or the lease's. [`End::Left`]: return when nothing acts any more;
+    /// the others go on without waiting for the lease after that; after all views, on the thread that hands them out, and the loop waits for it:
+    /// it must not ask the membership anything. Called at most once.
     fn end(&self, why: End);
 }
 

@@ -43,11 +43,20 @@ impl Ending {
         Self { guest, lease, was_held: AtomicBool::new(false), is_over: AtomicBool::new(false) }
     }
 
-    pub(super) fn end(&self, why: End) {
-        if !self.is_over.swap(true, Ordering::AcqRel) {
-            self.lease.end();
-            self.guest.end(why);
+    /// The node must stop at once.
+    pub(super) fn die(&self, why: Reason) {
+        if self.begin() {
+            self.guest.end(End::Died(why));
         }
+    }
+
+    /// From now on no lease is held. Whether the guest is still to be told: who asks first sees to that.
+    pub(super) fn begin(&self) -> bool {
+        let is_first = !self.is_over.swap(true, Ordering::AcqRel);
+        if is_first {
+            self.lease.end();
+        }
+        is_first
     }
 
     /// Nothing acts any more, and nobody is told.
@@ -170,7 +179,7 @@ impl Shared {
         let (now, until) = (clock::now(), seen.until);
         if until != Nanos(0) && now >= until {
             if self.ending.lease.end_if_still(until) {
-                self.ending.end(End::Died(Reason::LeaseOver));
+                self.ending.die(Reason::LeaseOver);
             }
             return now;
         }
@@ -279,7 +288,7 @@ mod tests {
         while guarded.fed().is_empty() {
             guarded.watchdog.look();
         }
-        guarded.ending.end(End::Left);
+        assert!(guarded.ending.begin());
         // Whatever wakes the thread before the others have been told.
         for _ in 0..1_000 {
             guarded.watchdog.look();

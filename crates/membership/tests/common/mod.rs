@@ -13,6 +13,7 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering},
     },
+    thread::ThreadId,
     time::{Duration, Instant},
 };
 
@@ -59,6 +60,8 @@ pub(crate) struct Told {
     pub(crate) transitions: Vec<Transition>,
     pub(crate) fenced: Vec<(NodeId, Incarnation)>,
     pub(crate) ended: Option<End>,
+    /// Who hands it views.
+    pub(crate) by: Option<ThreadId>,
 }
 
 impl Told {
@@ -100,7 +103,11 @@ impl Watcher {
 
 impl Guest for Watcher {
     fn decided(&self, view: &Arc<View>) {
-        self.tell(|told| told.decided.push(Arc::clone(view)));
+        self.tell(|told| {
+            let by = std::thread::current().id();
+            assert_eq!(*told.by.get_or_insert(by), by, "one thread hands out views");
+            told.decided.push(Arc::clone(view));
+        });
     }
 
     fn opened(&self, view: &Arc<View>, transition: &Transition) {
@@ -127,7 +134,12 @@ impl Guest for Watcher {
     }
 
     fn end(&self, why: End) {
-        self.tell(|told| assert!(told.ended.replace(why).is_none(), "it ends once"));
+        self.tell(|told| {
+            assert!(told.ended.replace(why).is_none(), "it ends once");
+            let by = Some(std::thread::current().id());
+            // A guest that stops waits for threads of its own, which those of the membership may keep from running.
+            assert!(why != End::Left || told.by == by, "who leaves is told so where views are handed out");
+        });
     }
 }
 
