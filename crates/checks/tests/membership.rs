@@ -58,10 +58,15 @@ fn the_wrong_side_is_found() {
     assert!(found(Sabotage::OtherSide, 60).contains_key("side"));
 }
 
+/// Nodes, and who serves each voting file.
+fn clusters() -> [(usize, Vec<Option<NodeId>>); 4] {
+    let own = |nodes: u8| (0..nodes).map(|node| Some(NodeId(node))).collect::<Vec<_>>();
+    [(2, vec![None]), (3, vec![None; 3]), (3, own(3)), (5, own(5))]
+}
+
 #[test]
 fn nobody_is_waited_for_where_nobody_has_to_be() {
-    let own = |nodes: u8| (0..nodes).map(|node| Some(NodeId(node))).collect::<Vec<_>>();
-    let clusters = [(2, vec![None]), (3, vec![None; 3]), (3, own(3)), (5, own(5))];
+    let clusters = clusters();
     for (name, profile) in Profile::ALL {
         let mut longest = Prompt::default();
         for (seed, (nodes, hosts)) in
@@ -78,5 +83,24 @@ fn nobody_is_waited_for_where_nobody_has_to_be() {
         let Prompt { first, death, join, leave, again } = longest;
         assert!(death < 50_000_000 && leave < 50_000_000, "{longest:?}");
         assert!([first, join, again].iter().all(|took| *took < limit), "{longest:?}");
+    }
+}
+
+#[test]
+fn who_left_before_all_start_again_is_waited_for_by_nobody() {
+    for (name, profile) in Profile::ALL {
+        for proofs in [true, false] {
+            let mut longest = 0;
+            for (seed, (nodes, hosts)) in
+                (0..100).flat_map(|seed| clusters().into_iter().map(move |cluster| (seed, cluster)))
+            {
+                let took = Membership::steady(seed, nodes, &hosts, profile).down_and_up(proofs);
+                longest = longest.max(
+                    took.unwrap_or_else(|broken| panic!("{name}, {nodes} nodes, seed {seed}: {broken:?}")),
+                );
+            }
+            println!("{name}: {longest} ns, proofs {proofs}");
+            assert!(longest < 100_000_000 + profile.heartbeat.0, "{name}: {longest} ns, proofs {proofs}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use plexus_base::{Incarnation, NodeId};
-use plexus_membership::runtime::Proof;
+use plexus_membership::{protocol::View, runtime::Proof};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::{
@@ -64,6 +64,16 @@ impl Fence {
             Some(other) if !other.fence.is_empty() => Fencing::Agent,
             _ => Fencing::LeaseOnly,
         }
+    }
+
+    /// The lives of which a view tells that were members, in it or before, and are proved to be over: earlier ones of this node, which is in
+    /// its life `own`, and those of nodes of this host that let go of their locks. One that has left may act for a moment after that
+    /// was decided, so who starts waits for it too if nobody proves its end.
+    pub(crate) fn over(&self, view: &View, own: Incarnation) -> impl Iterator<Item = (NodeId, Incarnation)> {
+        view.lives().filter(move |(node, life)| match *node == self.me {
+            true => *life < own,
+            false => self.is_over(*node, *life),
+        })
     }
 
     /// Whether the process of this life of a node of the same host is proved to be over: it has let go of its lock, which no process does
@@ -151,5 +161,56 @@ impl Fence {
         let _ = child.wait();
         tracing::error!("{name}: its fence command {why}");
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plexus_base::NodeSet;
+    use plexus_membership::protocol::{FileId, Seat};
+
+    use super::*;
+    use crate::layout::ClusterDir;
+
+    /// Four nodes, the last of another host.
+    fn config(dir: &ClusterDir) -> Config {
+        let mut text = r#"
+            format = 1
+            name = "c1"
+            id = "000102030405060708090a0b0c0d0e0f"
+            workers = 1
+            waiting = "adaptive"
+            block_size_kib = 8
+            cache_mib = 16
+            checkpoint_seconds = 5
+            group = { size_mib = 64, disks = ["disks/0"] }
+            voting = [{ id = "000000000000000a", path = "voting/1" }]
+        "#
+        .to_owned();
+        for (number, host) in (1..).zip(["a", "a", "a", "b"]) {
+            let node = format!(
+                "[[node]]\nname = \"n{number}\"\nhost = \"{host}\"\naddress = \"127.0.0.1:740{number}\"\nrails = [\"tcp\"]\n"
+            );
+            text.push_str(&node);
+        }
+        Config::parse(dir, &text).unwrap()
+    }
+
+    #[test]
+    fn who_had_left_before_a_view_is_proved_to_be_over_like_its_members() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = ClusterDir::new(place.path());
+        let config = Arc::new(config(&dir));
+        std::fs::create_dir_all(dir.lock("n1").parent().unwrap()).unwrap();
+        let hold = |name| Lock::try_take(&dir.lock(name), 7).unwrap().unwrap();
+        ["n2", "n3", "n4"].into_iter().for_each(|name| drop(hold(name)));
+        let mut view = View::first(NodeSet::first(4), [(FileId(1), None)]);
+        let life = Incarnation(7);
+        view.seats[..4].copy_from_slice(&[Seat::Out(life), Seat::In(life), Seat::Out(life), Seat::Out(life)]);
+        let fence = Fence::new(config, NodeId(0));
+        let over = |own| fence.over(&view, Incarnation(own)).map(|(node, _)| node.0).collect::<Vec<_>>();
+        assert_eq!(over(8), [0, 1, 2], "of another host nothing is known");
+        let _lives = hold("n3");
+        assert_eq!(over(7), [1], "who looks lives, and so does who holds its lock");
     }
 }

@@ -118,20 +118,10 @@ impl Member {
         }
     }
 
-    /// Says which members of a view are proved to be over: earlier lives of this node, and nodes of this host that let go of their
-    /// locks. So nobody waits for leases when a whole host comes back.
+    /// Says which lives that were members are proved to be over. So nobody waits for leases when a whole host comes back.
     fn prove(&self, view: &View) {
         let Some(membership) = self.membership.get().and_then(Weak::upgrade) else { return };
-        for node in view.members().iter() {
-            let Some(life) = view.life(node) else { continue };
-            let is_over = match node == self.me {
-                true => life != self.incarnation,
-                false => self.fence.is_over(node, life),
-            };
-            if is_over {
-                membership.dead(node, life);
-            }
-        }
+        self.fence.over(view, self.incarnation).for_each(|(node, life)| membership.dead(node, life));
     }
 
     /// A worker has its cache and locks whole again in a view.

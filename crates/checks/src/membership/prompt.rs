@@ -93,6 +93,29 @@ impl Membership {
         self.until(NodeSet::first(self.nodes() as u8))
     }
 
+    /// How long it takes until all act again when all were told to leave at about the same time, and then start at about the same time. Where
+    /// nodes serve the voting files themselves, the last may find no majority to leave with: then they just end.
+    ///
+    /// # Errors
+    /// A property does not hold, or something does not come about.
+    pub fn down_and_up(&mut self, proofs: bool) -> Result<u64, Broken> {
+        self.world.proofs = proofs;
+        self.all_start()?;
+        self.rest_a_while()?;
+        let gaps = *self.random.pick(&[1, TOGETHER / 20, TOGETHER]);
+        for node in 0..self.nodes() {
+            self.world.wish(node, Wish::Leave)?;
+            let gap = self.random.below(gaps);
+            self.run(gap)?;
+        }
+        self.rest_a_while()?;
+        for node in 0..self.nodes() {
+            self.world.crash(node);
+            self.world.nodes[node].down = false;
+        }
+        self.all_start()
+    }
+
     fn comes_back(&mut self, node: usize) -> Result<u64, Broken> {
         self.world.nodes[node].down = false;
         self.world.start(node)?;

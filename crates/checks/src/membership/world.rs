@@ -119,7 +119,7 @@ pub(super) struct World {
     /// From, to.
     pub(super) cut: Vec<Vec<bool>>,
     pub(super) loss_permille: u64,
-    /// Peers of a process that ends are told that it is proved dead, and so is who starts.
+    /// Peers of a process that ends are told that it is proved dead, and so is who learns of it later.
     pub(super) proofs: bool,
     /// Messages take 0.2 ms, and a turn 2 ms.
     pub(super) steady: bool,
@@ -208,12 +208,22 @@ impl World {
         let life = Incarnation(one.life);
         let first = Arc::clone(&self.first);
         one.member = Some(Member::new(NodeId(node as u8), life, self.profile, first, one.clock.at(now)));
-        for from in 0..if self.proofs { self.nodes.len() } else { 0 } {
-            let (dead, from) = (Some(Incarnation(self.nodes[from].over)), NodeId(from as u8));
-            let after = self.engine.random.between(100_000, 5_000_000);
-            self.engine.schedule(after, Some(node), Ev::Notice { to: node, from, lost: None, dead });
-        }
         self.handle(node, Event::Tick)
+    }
+
+    /// Who learns of a view is told which lives that were members are over: its own earlier ones, and others where that is proved.
+    fn prove(&mut self, node: usize, view: &View) {
+        for (from, life) in view.lives().filter(|(from, _)| from.index() < self.nodes.len()) {
+            let is_over = match from.index() == node {
+                true => life.0 < self.nodes[node].life,
+                false => self.proofs && life.0 <= self.nodes[from.index()].over,
+            };
+            if is_over {
+                let after = self.engine.random.between(100_000, 5_000_000);
+                let (lost, dead) = (None, Some(life));
+                self.engine.schedule(after, Some(node), Ev::Notice { to: node, from, lost, dead });
+            }
+        }
     }
 
     /// A node's process ends, wherever it is.
@@ -370,6 +380,7 @@ impl World {
             Action::Decided(view) => {
                 self.engine.digest.add(u64::from(view.epoch.0) << 8 | node as u64);
                 self.witness.decided(id, life, &view)?;
+                self.prove(node, &view);
             }
             Action::Opened(view) => {
                 self.opened += 1;

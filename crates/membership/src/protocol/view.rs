@@ -135,6 +135,12 @@ impl View {
         }
     }
 
+    /// Of each node that was a member, now or in any view before, the last life that was one.
+    pub fn lives(&self) -> impl Iterator<Item = (NodeId, Incarnation)> {
+        let last = |node: NodeId| (node, self.seats[node.index()].last());
+        (0..MAX_NODES as u8).map(NodeId).map(last).filter(|(_, life)| life.0 > 0)
+    }
+
     /// The file of this name.
     #[must_use]
     pub fn file(&self, id: FileId) -> Option<&VotingFile> {
@@ -173,6 +179,8 @@ mod tests {
         assert!(view.is_past(node, Incarnation(4)) && !view.is_past(node, Incarnation(5)));
         assert!(!view.cluster().contains(node));
         assert_eq!(before.gone(&view).collect::<Vec<_>>(), [(node, Incarnation(4))]);
+        view.seats[2] = Seat::In(Incarnation(5));
+        assert_eq!(view.lives().collect::<Vec<_>>(), [(node, Incarnation(4)), (NodeId(2), Incarnation(5))]);
     }
 
     #[test]
