@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn what_a_server_answers_is_fine_and_what_it_never_said_is_not() {
-        let mut changed = 0;
+        let mut read_strange = 0;
         for seed in 0..1000 {
             let mut random = Random::new(seed);
             let good = reference(&mut random);
@@ -326,6 +326,7 @@ mod tests {
             if let Some(read) = read {
                 read.op = Op::Read(Some(1_000_000));
                 assert!(impossible(&strange), "seed {seed}");
+                read_strange += 1;
             }
             // After all others were answered and one more was written, a read of what was before that.
             let end = good.iter().filter_map(|one| one.end).max().unwrap_or(0);
@@ -337,9 +338,8 @@ mod tests {
             assert!(impossible(&stale), "seed {seed}");
             fresh.push(operation(Op::Read(Some(3_000_000)), end + 50, end + 60));
             check(&fresh).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
-            changed += 1;
         }
-        assert_eq!(changed, 1000);
+        assert!(read_strange > 990, "{read_strange}");
     }
 
     #[test]

@@ -190,6 +190,7 @@ mod tests {
 
     #[test]
     fn what_a_server_grants_is_fine_and_every_change_for_the_worse_is_not() {
+        let (mut overlaps, mut against_time) = (0, 0);
         for seed in 0..2000 {
             let mut random = Random::new(seed);
             let good = reference(&mut random);
@@ -205,12 +206,15 @@ mod tests {
             let mut same = good.clone();
             same[other].token = good[pick].token;
             assert!(check(&same).is_err(), "seed {seed}: two with one token");
+            overlaps += 1;
             if good[pick].granted < good[other].asked {
                 let mut swapped = good.clone();
                 swapped[pick].token = good[other].token;
                 swapped[other].token = good[pick].token;
                 assert!(check(&swapped).is_err(), "seed {seed}: tokens against time");
+                against_time += 1;
             }
         }
+        assert!(overlaps > 1000 && against_time > 100, "{overlaps}, {against_time}");
     }
 }
