@@ -42,8 +42,8 @@ const CHANGERS: u64 = 6;
 /// What goes wrong with disks is drawn apart, so that the faults are the same where no disks can fail.
 const DISKS: u64 = 0x6469_736b;
 
-/// Codes that a node ends with by itself: told to, or because it could not start while a disk failed; because it was put out.
-const LAWFUL: [i32; 3] = [0, 1, 3];
+/// The code that a node ends with that was put out.
+const PUT_OUT: i32 = 3;
 
 /// The longest that a fault of the network lasts: some are over before anybody has noticed, some are noticed and decided on.
 const LASTS_MS: u64 = 5000;
@@ -61,7 +61,7 @@ pub struct Report {
     pub healed: BTreeMap<Fault, Vec<u64>>,
     /// Views that were seen.
     pub views: usize,
-    /// Nodes that ended by themselves, by how they ended.
+    /// Nodes that were not killed, by how they ended.
     pub ended: BTreeMap<String, u64>,
     /// Locks that were granted and judged.
     pub granted: usize,
@@ -72,12 +72,15 @@ pub struct Report {
 }
 
 impl Report {
-    /// Notes how a node ended.
-    fn note(&mut self, status: ExitStatus) -> Result<(), String> {
-        // Put out, it may have to kill itself.
-        let lawful = status
-            .code()
-            .map_or(status.signal() == Some(Signal::KILL.as_raw()), |code| LAWFUL.contains(&code));
+    /// Notes how a node ended: in order where it was `told` to, or because it was put out. Nothing else is lawful: whatever was wrong with disks and networks
+    /// is mended before a node is started, and what is wrong with one disk of three keeps none from leaving.
+    fn note(&mut self, status: ExitStatus, told: bool) -> Result<(), String> {
+        let lawful = match status.code() {
+            Some(0) => told,
+            Some(code) => code == PUT_OUT,
+            // Put out, it may have to kill itself.
+            None => status.signal() == Some(Signal::KILL.as_raw()),
+        };
         *self.ended.entry(status.to_string()).or_default() += 1;
         if lawful { Ok(()) } else { Err(format!("a node ended with {status}")) }
     }
@@ -91,7 +94,7 @@ impl fmt::Display for Report {
             f,
             "{granted} locks, {held} seen held; {reads} keys read, {changes} changed, {refused} refused, {unanswered} never answered"
         )?;
-        writeln!(f, "{views} views; ends of nodes by themselves: {ended:?}")?;
+        writeln!(f, "{views} views; ends of nodes that were not killed: {ended:?}")?;
         for (fault, ns) in healed {
             writeln!(
                 f,
@@ -205,7 +208,7 @@ fn strikes(
         }
         let failed = |why: String| format!("after `{}`: {why}", fault.name());
         let ended = fault.strike(nodes, &mut random).map_err(failed)?;
-        ended.map_or(Ok(()), |status| report.note(status)).map_err(failed)?;
+        ended.map_or(Ok(()), |status| report.note(status, true)).map_err(failed)?;
         thread::sleep(Duration::from_millis(random.below(LASTS_MS)));
         nodes.heal()?;
         if let Some(disks) = nodes.disks() {
@@ -241,7 +244,7 @@ fn whole(
                     Nodes::name(*node),
                     said.lines().next_back().unwrap_or("said nothing")
                 ));
-                report.note(status).map_err(|why| format!("{why}\n{said}"))?;
+                report.note(status, false).map_err(|why| format!("{why}\n{said}"))?;
             }
             nodes.up(*node)?;
         }
@@ -303,6 +306,22 @@ impl Views {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_ends_as_it_was_told_or_put_out_and_in_no_other_way() {
+        let lawful = |wait_status, told| {
+            let mut report = Report::default();
+            let lawful = report.note(ExitStatus::from_raw(wait_status), told).is_ok();
+            assert_eq!(report.ended.values().sum::<u64>(), 1);
+            lawful
+        };
+        let code = |code: i32| code << 8;
+        assert!(lawful(code(0), true) && !lawful(code(0), false));
+        assert!(lawful(code(PUT_OUT), true) && lawful(code(PUT_OUT), false));
+        assert!(lawful(Signal::KILL.as_raw(), false) && !lawful(Signal::ABORT.as_raw(), false));
+        // What `plexus node` ends with where it could not do something, told to end or not.
+        assert!(!lawful(code(1), true) && !lawful(code(1), false));
+    }
 
     #[test]
     fn two_minds_of_one_epoch_are_noticed() {
