@@ -15,10 +15,8 @@ pub const HELD: u64 = 1_000;
 pub struct Said {
     /// Messages between nodes.
     pub messages: u64,
-    /// Bytes of them.
-    pub bytes: u64,
     /// Of messages of which one is the answer to the other, the longest row.
-    pub trips: u64,
+    pub row: u64,
 }
 
 /// What the locks of a cluster cost it.
@@ -138,7 +136,7 @@ impl Cluster {
     /// Delivers all that is under way, row by row.
     fn settle(&mut self) {
         while let Some((row, from, to, message)) = self.under_way.pop_front() {
-            self.said.trips = self.said.trips.max(row);
+            self.said.row = self.said.row.max(row);
             let from_life = self.lives[from];
             self.handle(row, to, Event::Message { from: NodeId(from as u8), life: from_life, message });
         }
@@ -157,7 +155,6 @@ impl Cluster {
             match action {
                 Action::Send { to, message } => {
                     self.said.messages += 1;
-                    self.said.bytes += message.encode().len() as u64;
                     self.under_way.push_back((row + 1, node, to.index(), message));
                 }
                 Action::Granted { .. } => self.granted += 1,

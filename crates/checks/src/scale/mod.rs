@@ -6,7 +6,11 @@ pub mod locks;
 use std::fmt::Write;
 
 use plexus_base::{MAX_NODES, NodeId};
-use plexus_membership::{protocol::Profile, voting::format::BLOCK};
+use plexus_membership::{
+    protocol::Profile,
+    runtime::SEAL,
+    voting::format::{BLOCK, MESSAGE},
+};
 
 use self::locks::HELD;
 use crate::membership::{self, Membership};
@@ -58,12 +62,16 @@ pub struct Row {
     pub reports_of_death: f64,
     /// Turns that a death costs.
     pub turns_of_death: f64,
+    /// Milliseconds from a death that is proved to the last of the others in a view without it, where that is counted.
+    pub death_ms: Option<f64>,
     /// Messages to take a lock and give it up.
     pub lock: f64,
     /// Messages of locks that a death costs.
     pub locks_of_death: f64,
     /// Messages of locks that a newcomer costs.
     pub locks_of_join: f64,
+    /// The longest row of messages of locks, one the answer to the other, in a death or for a newcomer.
+    pub row_of_change: f64,
 }
 
 impl Row {
@@ -80,9 +88,11 @@ impl Row {
             turns: views.turns,
             reports_of_death: views.reports_of_death,
             turns_of_death: views.turns_of_death,
+            death_ms: Some(views.death_ns as f64 / 1e6),
             lock: locks.locks.messages as f64 / (nodes as u64 * HELD) as f64,
             locks_of_death: locks.death.messages as f64,
             locks_of_join: locks.join.messages as f64,
+            row_of_change: locks.death.row.max(locks.join.row) as f64,
         }
     }
 
@@ -100,15 +110,17 @@ impl Row {
             turns: n * files,
             reports_of_death: 2.0 * left * left,
             turns_of_death: (left + 2.0) * files,
+            death_ms: None,
             lock: 3.0 * left / n,
             locks_of_death: left * (left - 1.0) * (3.0 - (1.0 - 1.0 / left).powf(moved)),
             locks_of_join: 2.0 * n * left + 2.0 * left,
+            row_of_change: 2.0,
         }
     }
 
     /// All numbers with their names, to compare rows.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, f64); 7] {
+    pub fn named(&self) -> [(&'static str, f64); 8] {
         [
             ("reports", self.reports),
             ("turns", self.turns),
@@ -117,6 +129,7 @@ impl Row {
             ("messages of a lock", self.lock),
             ("messages of locks, death", self.locks_of_death),
             ("messages of locks, join", self.locks_of_join),
+            ("messages of locks in a row", self.row_of_change),
         ]
     }
 
@@ -127,18 +140,28 @@ impl Row {
         self.turns / FILES as f64 * beats * (blocks * BLOCK) as f64 / 1e6
     }
 
+    /// Kilobytes in a second of reports that come to each node. A report has a place for each node that may be.
+    fn reports_kb(&self) -> f64 {
+        let beats = 1e9 / Profile::LAN.heartbeat.0 as f64;
+        let times_as_long = self.nodes.max(MAX_NODES) as f64 / MAX_NODES as f64;
+        self.reports / self.nodes as f64 * beats * (MESSAGE + SEAL) as f64 * times_as_long / 1e3
+    }
+
     fn line(&self, how: &str) -> String {
         let beats = 1e9 / Profile::LAN.heartbeat.0 as f64;
         let [reports, turns] = [self.reports, self.turns].map(|count| count * beats);
         format!(
-            "| {} | {how} | {reports:.0} | {turns:.0} | {:.0} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} |",
+            "| {} | {how} | {reports:.0} | {:.0} | {turns:.0} | {:.0} | {} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} | {:.0} |",
             self.nodes,
+            self.reports_kb(),
             self.read_mb(),
+            self.death_ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}")),
             self.reports_of_death,
             self.turns_of_death,
             self.lock,
             self.locks_of_death,
-            self.locks_of_join
+            self.locks_of_join,
+            self.row_of_change
         )
     }
 }
@@ -150,8 +173,8 @@ impl Row {
 #[must_use]
 pub fn table() -> String {
     let mut text = String::from(
-        "| nodes | how | reports/s | turns/s | MB/s read of each voting file | death: reports | turns | messages of a lock | locks, death: messages | locks, join: messages |\n\
-         |---|---|---|---|---|---|---|---|---|---|\n",
+        "| nodes | how | reports/s | KB/s of them into each node | turns/s | MB/s read of each voting file | death: ms | reports | turns | messages of a lock | locks, death: messages | locks, join: messages | locks, either: messages in a row |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for nodes in COUNTED {
         let _ = writeln!(text, "{}", Row::counted(nodes).line("counted"));

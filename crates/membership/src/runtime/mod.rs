@@ -46,6 +46,7 @@ use plexus_interconnect::mesh::{Key, KeySource};
 use serde::{Deserialize, Serialize};
 
 pub use lease::Lease;
+pub use post::datagram::SEAL;
 pub use priority::Priority;
 pub use status::{Fencing, FencingState, FileStatus, MemberStatus, Phases, Quorum, Status, Transition};
 

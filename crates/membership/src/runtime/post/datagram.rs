@@ -25,8 +25,11 @@ pub(in crate::runtime) const LIMIT: usize = 1400;
 pub(super) const HEAD: usize = 64;
 pub(super) const TAG: usize = 16;
 
+/// Bytes of a datagram beside its body.
+pub const SEAL: usize = HEAD + TAG;
+
 /// Most bytes of a body.
-pub(in crate::runtime) const MOST: usize = LIMIT - HEAD - TAG;
+pub(in crate::runtime) const MOST: usize = LIMIT - SEAL;
 
 const MAGIC: [u8; 4] = *b"PLXM";
 const FORMAT: u8 = 1;
