@@ -146,7 +146,6 @@ fn node(me: u8, life: u64, name: [u8; 16], addresses: [SocketAddr; 2], rail: Rai
         incarnation: Incarnation(life),
         cluster: name,
         admission: Admission::AsTold,
-        fingerprint: 5,
         keys: Arc::new(vec![Key::new([9; 32])]),
         listen: vec![addresses[usize::from(me)]],
         peers: vec![Peer {
@@ -154,6 +153,7 @@ fn node(me: u8, life: u64, name: [u8; 16], addresses: [SocketAddr; 2], rail: Rai
             addresses: vec![addresses[usize::from(1 - me)]],
             rails: vec![rail],
             encrypt: false,
+            fingerprint: 5,
         }],
         windows: vec![window.clone()],
         waiting: Waiting::Adaptive,

@@ -139,6 +139,7 @@ fn cluster_of(
                     addresses: vec![addresses[usize::from(peer)]],
                     rails: rails.to_vec(),
                     encrypt,
+                    fingerprint: 5,
                 })
                 .collect();
             let config = Config {
@@ -146,7 +147,6 @@ fn cluster_of(
                 incarnation: Incarnation(u64::from(me) + 1),
                 cluster: name,
                 admission: Admission::First,
-                fingerprint: 5,
                 keys: Arc::new(vec![Key::new([9; 32])]),
                 listen: vec![addresses[usize::from(me)]],
                 peers,
@@ -339,7 +339,6 @@ fn an_address_in_use_is_one_clear_line() {
         incarnation: Incarnation(1),
         cluster: [3; 16],
         admission: Admission::First,
-        fingerprint: 0,
         keys: Arc::new(vec![Key::new([9; 32])]),
         listen: vec![taken.local_addr().unwrap()],
         peers: Vec::new(),

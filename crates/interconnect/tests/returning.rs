@@ -61,9 +61,14 @@ fn config(me: u8, name: [u8; 16], here: &[SocketAddr], there: &[SocketAddr]) -> 
         cluster: name,
         keys: Arc::new(vec![Key::new([1; 32])]),
         admission: Admission::First,
-        fingerprint: 5,
         listen: here.to_vec(),
-        peers: vec![Peer { id: other, addresses: there.to_vec(), rails: vec![RailKind::Tcp], encrypt: true }],
+        peers: vec![Peer {
+            id: other,
+            addresses: there.to_vec(),
+            rails: vec![RailKind::Tcp],
+            encrypt: true,
+            fingerprint: 5,
+        }],
         windows: Vec::new(),
         waiting: Waiting::Adaptive,
         // Longer than any machine under load needs to connect again.

@@ -86,6 +86,7 @@ impl Cluster {
             addresses: vec![self.addresses[peer]],
             rails: vec![RailKind::Tcp],
             encrypt: true,
+            fingerprint: 5,
         };
         let config = Config {
             me: NodeId(me as u8),
@@ -93,7 +94,6 @@ impl Cluster {
             cluster: self.name,
             keys: Arc::new(keys.clone()),
             admission: Admission::First,
-            fingerprint: 5,
             listen: vec![self.addresses[me]],
             peers: (0..self.addresses.len()).filter(|other| *other != me).map(peer).collect(),
             windows: Vec::new(),

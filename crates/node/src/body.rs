@@ -99,7 +99,10 @@ impl Body {
         let workers = self.workers.clone();
         let offer = Offer {
             me: self.me,
-            nodes: self.config.node_count(),
+            nodes: Box::new({
+                let config = Arc::clone(&self.config);
+                move || config.node_count()
+            }),
             arena: self.arena.clone(),
             bells: self.workers.all().iter().map(|worker| worker.bell().clone()).collect(),
             listen: Box::new({
@@ -200,6 +203,26 @@ impl Body {
                 false
             }
         }
+    }
+
+    /// Takes in the nodes that `cluster.toml` has by now behind those that this node knows: they may connect, and be members once they belong
+    /// to the cluster.
+    ///
+    /// # Errors
+    /// One line: the file cannot be used, or has another node in the place of one that is known.
+    pub(crate) fn learn(&self) -> Result<(), String> {
+        let now = Config::load(&self.config.dir).map_err(|error| error.to_string())?;
+        let known = self.config.node_count();
+        self.config.nodes.learn(&now.nodes).map_err(|name| {
+            let path = self.config.dir.config();
+            format!("{}: {name} is missing or not as it was; add nodes at the end only", path.display())
+        })?;
+        for id in (known..self.config.node_count()).map(NodeId) {
+            let peer = join::peer(&self.config, self.me, id);
+            self.membership.place_peer(id, peer.addresses.clone());
+            self.mesh.meet(peer);
+        }
+        Ok(())
     }
 
     /// The registry.

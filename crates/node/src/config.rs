@@ -6,6 +6,7 @@
 mod check;
 mod interconnect;
 mod membership;
+mod nodes;
 mod template;
 
 use std::{
@@ -23,6 +24,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 pub use self::{
     interconnect::{Encrypt, Interconnect},
     membership::{Membership, Voting},
+    nodes::Nodes,
 };
 use crate::{body::BENCHMARK_WINDOW_BYTES, layout::ClusterDir};
 
@@ -84,7 +86,7 @@ pub struct Config {
     /// The disks, in their order, as absolute or cluster-relative paths resolved against the directory.
     pub disks: Vec<PathBuf>,
     /// The nodes; a node's id is its place here.
-    pub nodes: Vec<NodeConfig>,
+    pub nodes: Nodes,
 }
 
 /// One node.

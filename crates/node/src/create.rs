@@ -228,7 +228,7 @@ mod tests {
             voting: voting_files(&dir, &nodes).unwrap(),
             blocks: 600,
             disks: vec![dir.disks().join("0"), dir.disks().join("1")],
-            nodes,
+            nodes: nodes.into_iter().collect(),
             dir,
         }
     }

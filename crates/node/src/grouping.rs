@@ -33,7 +33,7 @@ const BARRIER: &str = "barrier:";
 const OF_NODES: &str = "plexus ";
 
 /// The one in which they tell each other of voting files.
-pub(crate) const VOTING_PLACES: &str = "plexus voting places";
+pub(crate) const NEWCOMERS: &str = "plexus newcomers";
 
 /// What a member is told.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn nobody_joins_groups_of_barriers_and_nodes() {
-        for taken in ["barrier:ready", BARRIER, VOTING_PLACES, OF_NODES] {
+        for taken in ["barrier:ready", BARRIER, NEWCOMERS, OF_NODES] {
             assert!(free_name(taken).unwrap_err().contains("begins with"), "{taken}");
         }
         for free in ["barrier", "plexus", "a barrier:", "\u{1f}"] {

@@ -25,6 +25,7 @@ pub mod lifeline;
 pub mod locking;
 pub mod machine;
 pub mod member;
+mod newcomers;
 pub mod node;
 pub mod port;
 pub mod registry;
@@ -35,13 +36,12 @@ mod socket;
 pub mod state;
 pub mod temporary;
 mod vitals;
-mod voting_places;
 mod watcher;
 pub mod wishes;
 
 #[doc(hidden)]
 pub use durable::files_any;
+#[doc(hidden)]
+pub use newcomers::newcomers_any;
 pub use node::{Node, NodeError};
 pub use temporary::{Parameters, TemporaryCluster};
-#[doc(hidden)]
-pub use voting_places::places_any;

@@ -24,10 +24,10 @@ use crate::{
     locking,
     machine::{self, MachineError},
     member::Die,
-    registry,
+    newcomers, registry,
     settle::{self, Entry, Settled},
     state::{Recorder, StateError},
-    voting_places, wishes,
+    wishes,
 };
 
 /// A node that serves.
@@ -116,8 +116,7 @@ impl Node {
         for all in [locking::LOOKS, registry::LOOKS, wishes::COMMANDS] {
             commands::register(&known, &on, false, all);
         }
-        voting_places::serve(&config, me, &body)
-            .map_err(|source| NodeError::Io { what: "a thread for voting files", source })?;
+        newcomers::serve(&body).map_err(|source| NodeError::Io { what: "a thread for newcomers", source })?;
         more(&body).into_iter().for_each(|command| known.register(command));
         body.open_door().map_err(NodeError::Body)?;
         life.reach(Stage::Running);

@@ -36,13 +36,14 @@ pub struct Settled {
 }
 
 impl Settled {
-    /// Changes with what nodes of one cluster must agree on before they serve each other: the settings that are the
-    /// same for all.
+    /// Changes with what two nodes of one cluster must agree on before they serve each other: the settings that are the
+    /// same for all, and the nodes up to the later of the two. Behind them more may be added.
     #[must_use]
-    pub fn fingerprint(config: &Config) -> u64 {
+    pub fn fingerprint(config: &Config, one: NodeId, other: NodeId) -> u64 {
         let addresses = |node: &NodeConfig| node.all_addresses().collect::<Vec<_>>();
+        let nodes = config.nodes.iter().take(one.max(other).index() + 1);
         let nodes: Vec<_> =
-            config.nodes.iter().map(|node| (&node.name, &node.host, addresses(node), &node.rails)).collect();
+            nodes.map(|node| (&node.name, &node.host, addresses(node), &node.rails)).collect();
         let settings = format!(
             "{} {} {:?} {} {:?} {nodes:?}",
             config.id, config.workers, config.block_size, config.blocks, config.interconnect

@@ -170,7 +170,7 @@ impl TemporaryCluster {
             voting: create::voting_files(&dir, &nodes).map_err(io_error("naming voting files"))?,
             blocks: parameters.blocks,
             disks: vec![dir.disks().join("0")],
-            nodes,
+            nodes: nodes.into_iter().collect(),
             dir,
         };
         create::create(&config)?;

@@ -1,7 +1,7 @@
 //! Changing who belongs to a cluster and where it votes, while it runs: the command `wish`.
 //!
 //! It takes one of `{"add_node": NAME}`, `{"remove_node": NAME}`, `{"add_file": {"id", "path", "node"}}`, `{"remove_file": ID}`, and is
-//! answered when a view with the change is decided; another one is refused until then. Before a file is added, `{"place_file": {..}}` says where this node finds it, and
+//! answered when a view with the change is decided; another one is refused until then. Before a node is added all members read `cluster.toml` again. Before a file is added, `{"place_file": {..}}` says where this node finds it, and
 //! `{"tell_of_file": {..}}` has this node tell all members, and is answered when all that must open it have.
 
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     commands::{On, Progress, Run, args},
-    voting_places::{self, Place},
+    newcomers::{self, Place},
 };
 
 /// What is wanted.
@@ -65,17 +65,17 @@ fn voting_file(id: &str) -> Result<FileId, String> {
 
 fn wish(on: &On, asked: Value, _: Progress<'_>) -> Result<Value, String> {
     let wish = match args(asked)? {
-        WishArgs::AddNode(name) => Wish::AddNode(node(on, &name)?),
+        WishArgs::AddNode(name) => Wish::AddNode(newcomers::tell_of_node(&on.body, &name)?),
         WishArgs::RemoveNode(name) => Wish::RemoveNode(node(on, &name)?),
         WishArgs::PlaceFile(file) => {
             let place = place(on, file)?;
             if place.host.is_none_or(|host| host == on.body.me()) {
-                voting_places::keep(&on.config, on.body.membership(), &place)?;
+                newcomers::keep(&on.config, on.body.membership(), &place)?;
             }
             return Ok(json!({}));
         }
         WishArgs::TellOfFile(file) => {
-            voting_places::tell(&on.config, &on.body, &place(on, file)?)?;
+            newcomers::tell(&on.config, &on.body, &place(on, file)?)?;
             return Ok(json!({}));
         }
         WishArgs::AddFile(file) => {

@@ -47,7 +47,7 @@ fn config(root: &std::path::Path) -> Config {
         voting: create::voting_files(&dir, std::slice::from_ref(&node)).unwrap(),
         blocks: 64,
         disks: vec![dir.disks().join("0")],
-        nodes: vec![node],
+        nodes: [node].into_iter().collect(),
         dir,
     }
 }

@@ -69,7 +69,7 @@ fn start(dir: &std::path::Path, shape: &Shape) -> Vec<Node> {
         voting: create::voting_files(&dir, &nodes).unwrap(),
         blocks: 4096,
         disks: vec![dir.disks().join("0"), dir.disks().join("1")],
-        nodes,
+        nodes: nodes.into_iter().collect(),
         dir,
     };
     create::create(&config).unwrap();

@@ -130,7 +130,7 @@ fn what_cannot_be_is_refused_with_the_reason() {
     for (args, why) in [
         (vec!["send", &long, "text"], "has 1 to 64 bytes; this one has 10000"),
         (vec!["send", "", "text"], "has 1 to 64 bytes; this one has 0"),
-        (vec!["send", "plexus voting places", "text"], "no group has a name that begins with \"plexus \""),
+        (vec!["send", "plexus newcomers", "text"], "no group has a name that begins with \"plexus \""),
         (vec!["watch", "barrier:b"], "no group has a name that begins with \"barrier:\""),
         (vec!["barrier", &long, "--members", "2"], "has 1 to 56 bytes; this one has 10000"),
     ] {

@@ -130,13 +130,13 @@ impl Member {
             addresses: self.peer.clone(),
             rails: vec![self.rail],
             encrypt: self.encrypt,
+            fingerprint: 5,
         };
         Config {
             me: NodeId(self.me),
             incarnation: Incarnation(self.life),
             cluster,
             admission: Admission::First,
-            fingerprint: 1,
             keys: Arc::new(vec![Key::new([7; 32])]),
             listen: self.listen.clone(),
             peers: vec![peer],

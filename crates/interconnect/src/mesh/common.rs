@@ -3,13 +3,13 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Condvar, Mutex,
+        Arc, Condvar, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
 };
 
-use plexus_base::{Incarnation, NodeId, NodeSet, WorkerId};
+use plexus_base::{Incarnation, MAX_NODES, NodeId, NodeSet, WorkerId};
 use plexus_fabric::{Event, Lane, Lost, Rail, RailKind, Windows};
 
 use super::{
@@ -54,6 +54,8 @@ pub(super) struct Common {
     pub(super) config: Config,
     pub(super) workers: u8,
     pub(super) windows: Arc<Windows>,
+    /// By node, once it is known.
+    peers: [OnceLock<Peer>; MAX_NODES],
     pairs: Mutex<BTreeMap<NodeId, Pair>>,
     pub(super) changed: Condvar,
     strangers: AtomicU64,
@@ -67,23 +69,15 @@ pub(super) struct Common {
 
 impl Common {
     pub(super) fn new(
-        config: Config,
+        mut config: Config,
         workers: u8,
         windows: Arc<Windows>,
         give: Give,
     ) -> Result<Self, MeshError> {
-        let pair = |peer: &Peer| {
-            let rails: Vec<_> = peer.rails.iter().copied().filter(|rail| may_carry(*rail, peer)).collect();
-            let mut pair =
-                Pair::new(paths(&rails, &config.listen, &peer.addresses), workers, config.admission);
-            if rails != peer.rails && !rails.contains(&RailKind::Shm) {
-                tracing::info!("{}: {OFI_LEFT_OUT}", peer.id);
-                pair.left_out = Some(OFI_LEFT_OUT);
-            }
-            (peer.id, pair)
-        };
-        Ok(Self {
-            pairs: Mutex::new(config.peers.iter().map(pair).collect()),
+        let peers = std::mem::take(&mut config.peers);
+        let common = Self {
+            peers: Default::default(),
+            pairs: Mutex::default(),
             windows,
             config,
             workers,
@@ -93,7 +87,35 @@ impl Common {
             stopping: AtomicBool::new(false),
             stirred: event()?,
             give,
-        })
+        };
+        for peer in peers {
+            common.meet(peer);
+        }
+        Ok(common)
+    }
+
+    /// One more peer; whether it was not known.
+    pub(super) fn meet(&self, peer: Peer) -> bool {
+        let rails: Vec<_> = peer.rails.iter().copied().filter(|rail| may_carry(*rail, &peer)).collect();
+        let paths = paths(&rails, &self.config.listen, &peer.addresses);
+        let mut pair = Pair::new(paths, self.workers, self.config.admission);
+        if rails != peer.rails && !rails.contains(&RailKind::Shm) {
+            tracing::info!("{}: {OFI_LEFT_OUT}", peer.id);
+            pair.left_out = Some(OFI_LEFT_OUT);
+        }
+        let id = peer.id;
+        let place = self.peers.get(id.index()).filter(|_| id != self.config.me);
+        let is_new = place.is_some_and(|place| place.set(peer).is_ok());
+        if is_new {
+            self.pairs().insert(id, pair);
+            self.stirred.signal();
+        }
+        is_new
+    }
+
+    /// Every peer that is known.
+    pub(super) fn peers(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.iter().filter_map(OnceLock::get)
     }
 
     pub(super) fn pairs(&self) -> std::sync::MutexGuard<'_, BTreeMap<NodeId, Pair>> {
@@ -102,11 +124,11 @@ impl Common {
 
     /// Peers that this node connects to, rather than they to it.
     pub(super) fn called(&self) -> impl Iterator<Item = &Peer> {
-        self.config.peers.iter().filter(|peer| peer.id < self.config.me)
+        self.peers().filter(|peer| peer.id < self.config.me)
     }
 
     pub(super) fn peer(&self, id: NodeId) -> Option<&Peer> {
-        self.config.peers.iter().find(|peer| peer.id == id)
+        self.peers.get(id.index())?.get()
     }
 
     pub(super) fn path(&self, peer: NodeId, slot: u8) -> Option<Path> {
@@ -162,7 +184,7 @@ impl Common {
             to: place.peer,
             cluster: self.config.cluster,
             incarnation: self.config.incarnation,
-            fingerprint: self.config.fingerprint,
+            fingerprint: self.peer(place.peer).map_or(0, |peer| peer.fingerprint),
             slot: place.slot,
             generation,
             clamp,
@@ -181,7 +203,7 @@ impl Common {
         let mut answer = self.hello(place, hello.rail, hello.lane, hello.generation, clamp);
         answer.refusal = if hello.to != self.config.me || hello.cluster != self.config.cluster {
             Some(Refusal::NotMe)
-        } else if hello.fingerprint != self.config.fingerprint
+        } else if self.peer(hello.from).is_none_or(|peer| peer.fingerprint != hello.fingerprint)
             || hello.workers != self.workers
             || (hello.rail == RailKind::Shm) != (rail == RailKind::Shm)
         {
@@ -319,13 +341,13 @@ pub(super) mod tests {
             cluster: [7; 16],
             keys: Arc::new(vec![Key::new([1; KEY])]),
             admission: Admission::First,
-            fingerprint: 0,
             listen: vec![([127, 0, 0, 1], 1).into()],
             peers: vec![Peer {
                 id: NodeId(peer),
                 addresses: vec![([127, 0, 0, 1], 2).into()],
                 rails: vec![rail],
                 encrypt: false,
+                fingerprint: 0,
             }],
             windows: Vec::new(),
             waiting: Waiting::Event,

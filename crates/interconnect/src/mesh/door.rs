@@ -120,7 +120,7 @@ impl Door {
             return self.common.stranger();
         }
         let from = from.ip();
-        let mut peers = self.common.config.peers.iter().flat_map(|peer| &peer.addresses);
+        let mut peers = self.common.peers().flat_map(|peer| &peer.addresses);
         let known = peers.any(|address| address.ip() == from);
         let until = Instant::now() + HANDSHAKE;
         self.guests.insert(number, Guest { line, from, known, stage: Stage::Outside, until });

@@ -12,7 +12,7 @@
 //! | 15 | 1 | node that it means to talk to |
 //! | 16 | 16 | cluster |
 //! | 32 | 8 | sender's incarnation |
-//! | 40 | 8 | fingerprint of the settings that must be alike |
+//! | 40 | 8 | fingerprint of the settings that must be alike on the two |
 //! | 48 | 4 | generation of the slot's rail: 1, 2, ... |
 //! | 52 | 1 | slot |
 //! | 53 | 1 | refusal: 0, or why the receiver closes (see [`Refusal`]) |

@@ -82,6 +82,8 @@ pub struct Peer {
     pub rails: Vec<RailKind>,
     /// Whether what goes over a network to it is encrypted.
     pub encrypt: bool,
+    /// A hash over all settings that must be alike on the two nodes.
+    pub fingerprint: u64,
 }
 
 /// What a node must know to join its peers.
@@ -97,11 +99,9 @@ pub struct Config {
     pub keys: Arc<dyn KeySource>,
     /// Which lives of its peers it lets in.
     pub admission: Admission,
-    /// A hash over all settings that must be alike on every node.
-    pub fingerprint: u64,
     /// Where to listen for peers over TCP.
     pub listen: Vec<SocketAddr>,
-    /// Everyone else.
+    /// Everyone else, as far as it is known; others follow by [`Mesh::meet`].
     pub peers: Vec<Peer>,
     /// Windows that peers may write into.
     pub windows: Vec<Arc<Window>>,
@@ -272,6 +272,11 @@ impl<S: Service> Mesh<S> {
         let Some(slot) = slot.filter(|_| peer < self.common.config.me) else { return Ok(()) };
         let local = self.local.clone();
         self.spawn(format!("connect-{}", peer.0), move || local.connect(peer, life, slot as u8))
+    }
+
+    /// One more peer, which the configuration did not have; whether it was not known.
+    pub fn meet(&self, peer: Peer) -> bool {
+        self.common.meet(peer)
     }
 
     /// Lets `life` of `peer` in from now on, and no other. Links to an earlier one end.

@@ -44,8 +44,8 @@ const HANDSHAKE: Duration = Duration::from_secs(2);
 pub(crate) struct Offer {
     /// This node.
     pub(crate) me: NodeId,
-    /// The cluster's nodes.
-    pub(crate) nodes: u8,
+    /// How many nodes the cluster has by now.
+    pub(crate) nodes: Box<dyn Fn() -> u8 + Send + Sync>,
     /// The memory that windows are parts of.
     pub(crate) arena: Arc<Window>,
     /// The bell of each worker.
@@ -250,7 +250,7 @@ impl Room {
         let event = Event::create()?;
         let welcome = Welcome {
             node: self.offer.me,
-            nodes: self.offer.nodes,
+            nodes: (self.offer.nodes)(),
             workers: workers as u8,
             client,
             arena: self.offer.arena.len() as u64,

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use plexus_base::{Epoch, Incarnation, NodeId};
+use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId};
 use plexus_cache::{Port, Settings, Wiring};
 use plexus_disks::Group;
 use plexus_fabric::Window;
@@ -67,7 +67,8 @@ impl Body {
         let settings = Settings {
             me,
             incarnation,
-            nodes: config.node_count(),
+            // As many as there may ever be: some are added while it runs.
+            nodes: MAX_NODES as u8,
             workers: config.workers,
             epoch: Epoch(0),
             cache_bytes: u64::from(config.cache_mib) << 20,
@@ -129,8 +130,7 @@ impl Body {
             })
             .collect();
         let keys = Arc::new(KeyFiles::new(config.dir.clone()));
-        let fingerprint = Settled::fingerprint(&config);
-        let mesh_config = mesh_config(&config, me, incarnation, fingerprint, windows, keys.clone());
+        let mesh_config = mesh_config(&config, me, incarnation, windows, keys.clone());
         let cache = wiring.cache(port);
 
         life.begin().map_err(|error| error.to_string())?;
@@ -303,30 +303,33 @@ fn membership_settings(
     })
 }
 
-fn mesh_config(
-    config: &Config,
-    me: NodeId,
-    incarnation: Incarnation,
-    fingerprint: u64,
-    windows: Vec<Arc<Window>>,
-    keys: Arc<KeyFiles>,
-) -> mesh::Config {
-    let ids = (0..config.node_count()).map(NodeId).filter(|id| *id != me);
-    let peers = ids.map(|id| mesh::Peer {
+/// What the connections must know of a peer.
+pub(super) fn peer(config: &Config, me: NodeId, id: NodeId) -> mesh::Peer {
+    mesh::Peer {
         id,
         addresses: config.nodes[id.index()].all_addresses().collect(),
         rails: config.rails(me, id),
         encrypt: config.encrypts(me, id),
-    });
+        fingerprint: Settled::fingerprint(config, me, id),
+    }
+}
+
+fn mesh_config(
+    config: &Config,
+    me: NodeId,
+    incarnation: Incarnation,
+    windows: Vec<Arc<Window>>,
+    keys: Arc<KeyFiles>,
+) -> mesh::Config {
+    let ids = (0..config.node_count()).map(NodeId).filter(|id| *id != me);
     mesh::Config {
         me,
         incarnation,
         cluster: config.id.0.to_le_bytes(),
         keys,
         admission: mesh::Admission::AsTold,
-        fingerprint,
         listen: config.nodes[me.index()].all_addresses().collect(),
-        peers: peers.collect(),
+        peers: ids.map(|id| peer(config, me, id)).collect(),
         windows,
         waiting: config.waiting,
         patience: config.interconnect.patience(),

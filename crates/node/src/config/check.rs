@@ -72,7 +72,7 @@ pub(super) fn check(dir: &ClusterDir, text: Text) -> Result<Config, String> {
             .collect(),
         blocks,
         disks: text.group.disks.iter().map(|disk| dir.root().join(disk)).collect(),
-        nodes: text.node,
+        nodes: text.node.into_iter().collect(),
     })
 }
 

@@ -64,7 +64,7 @@ disks = [{disks}]
         disks = disks.join(", ")
     );
     membership(&mut text, config);
-    for node in &config.nodes {
+    for node in config.nodes.iter() {
         let rails: Vec<_> = node.rails.iter().map(|rail| format!("\"{rail}\"")).collect();
         let _ = write!(
             text,

@@ -97,14 +97,15 @@ fn members_of_other_machines_settle_for_themselves() {
 #[test]
 fn a_fingerprint_tells_what_differs() {
     let cluster = cluster();
-    let base = Settled::fingerprint(&cluster.config);
-    assert_eq!(base, Settled::fingerprint(&cluster.config.clone()));
+    let (one, two) = (NodeId(0), NodeId(1));
+    let base = Settled::fingerprint(&cluster.config, one, two);
+    assert_eq!(base, Settled::fingerprint(&cluster.config.clone(), two, one));
     let mut other = cluster.config.clone();
     other.nodes[0].address.set_port(9);
-    assert_ne!(base, Settled::fingerprint(&other));
+    assert_ne!(base, Settled::fingerprint(&other, one, two));
     let mut other = cluster.config.clone();
     other.interconnect.ofi_provider = Some("tcp".into());
-    assert_ne!(base, Settled::fingerprint(&other));
+    assert_ne!(base, Settled::fingerprint(&other, one, two));
 }
 
 struct Cluster {

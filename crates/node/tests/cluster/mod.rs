@@ -77,7 +77,7 @@ impl Cluster {
             checkpoint_seconds: 60,
             blocks: 64,
             disks: vec![dir.disks().join("0")],
-            nodes,
+            nodes: nodes.into_iter().collect(),
             dir: dir.clone(),
         };
         create::create(&config).unwrap();

@@ -103,7 +103,7 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
         voting: create::voting_files(&dir, &nodes).context("naming voting files")?,
         blocks: args.size_mib.saturating_mul(1024) / u64::from(args.block_size),
         disks: vec![dir.disks().join("0")],
-        nodes,
+        nodes: nodes.into_iter().collect(),
         dir,
     })
 }

@@ -41,7 +41,7 @@ pub(crate) struct Args {
 /// What is done with a node of a cluster that runs.
 #[derive(clap::Subcommand)]
 enum Does {
-    /// Let a node of cluster.toml that was removed belong to the cluster again.
+    /// Let a node belong to the cluster: one that was removed, or a new one at the end of cluster.toml.
     Add(Belongs),
     /// Put a node out, and let it in no more.
     Remove(Belongs),

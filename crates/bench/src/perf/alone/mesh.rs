@@ -99,13 +99,14 @@ impl End {
             keys: Arc::new(vec![pair.key()]),
             admission: mesh::Admission::First,
             // Both or none encrypt.
-            fingerprint: u64::from(VERSION) << 1 | u64::from(pair.encrypt),
             listen: vec![listen],
             peers: vec![mesh::Peer {
                 id: peer,
                 addresses: vec![address],
                 rails: vec![pair.rail],
                 encrypt: pair.encrypt,
+                // Both or none encrypt.
+                fingerprint: u64::from(VERSION) << 1 | u64::from(pair.encrypt),
             }],
             windows: vec![window.clone()],
             waiting: pair.waiting,

@@ -1,16 +1,17 @@
-//! Where a voting file is that the cluster takes in while it runs: every member is told before any is asked to vote there.
+//! What every member must know before the cluster takes in a voting file or a node while it runs.
 //!
 //! All nodes are in one group. Who has a file added says there where it is; each node that must open it looks whether it can, keeps the path, and
-//! says so. A node that starts later has the path from `cluster.toml`. What is said, little endian:
+//! says so. A node that starts later has the path from `cluster.toml`. Who has a node added says which; each reads its own `cluster.toml` again, and says
+//! whether it has the same there. What is said, little endian:
 //!
 //! | byte | size | field |
 //! |---|---|---|
 //! | 0 | 1 | version, 1 |
-//! | 1 | 1 | what: 1 open it, 2 it is open, 3 it is not |
-//! | 2 | 1 | (1) the node that serves it; 255: every node opens it; else 0 |
+//! | 1 | 1 | what: 1 open a file, 2 it is done, 3 it is not, 4 learn of a node |
+//! | 2 | 1 | (1) the node that serves the file, 255: every node opens it; (4) the node; else 0 |
 //! | 3 | 5 | zero |
-//! | 8 | 8 | the file's name |
-//! | 16 | | (1) its path, absolute or from the cluster's directory; (3) why not: text |
+//! | 8 | 8 | what it is about: (1) the file's name, (4) the fingerprint of the first node and that one, (2, 3) as it was asked |
+//! | 16 | | (1) the file's path, absolute or from the cluster's directory; (3) why not: text |
 
 use std::{
     collections::BTreeSet,
@@ -38,12 +39,13 @@ use plexus_membership::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, little_endian::U64};
 
-use crate::{body::Body, config::Config, control::ANSWER_WITHIN, grouping::VOTING_PLACES};
+use crate::{body::Body, config::Config, control::ANSWER_WITHIN, grouping::NEWCOMERS, settle::Settled};
 
 const VERSION: u8 = 1;
 const OPEN: u8 = 1;
-const IS_OPEN: u8 = 2;
-const IS_NOT: u8 = 3;
+const DONE: u8 = 2;
+const NOT_DONE: u8 = 3;
+const LEARN: u8 = 4;
 const ALL: u8 = 255;
 
 /// Bytes of a path or reason, at most: what the system takes for a path.
@@ -56,7 +58,7 @@ struct Head {
     what: u8,
     host: u8,
     zero: [u8; 5],
-    file: U64,
+    about: U64,
 }
 
 /// A voting file that is to be opened.
@@ -72,20 +74,23 @@ pub(crate) struct Place {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Said {
     Open(Place),
-    IsOpen(FileId),
-    IsNot(FileId, String),
+    /// A node, and the [fingerprint](Settled::fingerprint) of the first node and that one.
+    Learn(NodeId, u64),
+    Done(u64),
+    NotDone(u64, String),
 }
 
 impl Said {
     fn encode(&self) -> Vec<u8> {
-        let (what, host, file, text) = match self {
+        let (what, host, about, text) = match self {
             Self::Open(Place { file, host, path }) => {
-                (OPEN, host.map_or(ALL, |host| host.0), file, path.as_os_str().as_bytes())
+                (OPEN, host.map_or(ALL, |host| host.0), file.0, path.as_os_str().as_bytes())
             }
-            Self::IsOpen(file) => (IS_OPEN, 0, file, &[][..]),
-            Self::IsNot(file, why) => (IS_NOT, 0, file, begin(why).as_bytes()),
+            Self::Learn(node, fingerprint) => (LEARN, node.0, *fingerprint, &[][..]),
+            Self::Done(about) => (DONE, 0, *about, &[][..]),
+            Self::NotDone(about, why) => (NOT_DONE, 0, *about, begin(why).as_bytes()),
         };
-        let head = Head { version: VERSION, what, host, zero: [0; 5], file: file.0.into() };
+        let head = Head { version: VERSION, what, host, zero: [0; 5], about: about.into() };
         [head.as_bytes(), text].concat()
     }
 
@@ -95,14 +100,18 @@ impl Said {
         if head.version != VERSION || head.zero != [0; 5] || text.len() > TEXT_MAX {
             return None;
         }
-        let file = FileId(head.file.get());
+        let about = head.about.get();
         match (head.what, head.host) {
             (OPEN, host) if host == ALL || usize::from(host) < MAX_NODES => {
                 let host = (host != ALL).then_some(NodeId(host));
-                Some(Self::Open(Place { file, host, path: Path::new(OsStr::from_bytes(text)).into() }))
+                let path = Path::new(OsStr::from_bytes(text)).into();
+                Some(Self::Open(Place { file: FileId(about), host, path }))
             }
-            (IS_OPEN, 0) if text.is_empty() => Some(Self::IsOpen(file)),
-            (IS_NOT, 0) => Some(Self::IsNot(file, std::str::from_utf8(text).ok()?.into())),
+            (LEARN, node) if usize::from(node) < MAX_NODES && text.is_empty() => {
+                Some(Self::Learn(NodeId(node), about))
+            }
+            (DONE, 0) if text.is_empty() => Some(Self::Done(about)),
+            (NOT_DONE, 0) => Some(Self::NotDone(about, std::str::from_utf8(text).ok()?.into())),
             _ => None,
         }
     }
@@ -117,7 +126,7 @@ fn begin(text: &str) -> &str {
 /// Reads any bytes as what a node says, as a fuzz target would; whether they are it. What is taken has only this encoding.
 #[doc(hidden)]
 #[must_use]
-pub fn places_any(bytes: &[u8]) -> bool {
+pub fn newcomers_any(bytes: &[u8]) -> bool {
     let said = Said::decode(bytes);
     said.inspect(|said| assert_eq!(said.encode(), bytes)).is_some()
 }
@@ -125,15 +134,14 @@ pub fn places_any(bytes: &[u8]) -> bool {
 /// How long after it was put out of the group, or not let in, a node tries again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Has a node open the files that others tell it of, until it stops.
+/// Has a node open the files and learn of the nodes that others tell it of, until it stops.
 ///
 /// # Errors
 /// The system gives no thread.
-pub(crate) fn serve(config: &Arc<Config>, me: NodeId, body: &Body) -> io::Result<()> {
-    let member = Opener { config: config.clone(), me, membership: Arc::downgrade(body.membership()) };
-    let groups = body.groups().clone();
-    let run = move || keep_on(AGAIN_AFTER, || member.run(&groups));
-    thread::Builder::new().name("voting places".into()).spawn(run).map(drop)
+pub(crate) fn serve(body: &Arc<Body>) -> io::Result<()> {
+    let (body, groups) = (Arc::downgrade(body), body.groups().clone());
+    let run = move || keep_on(AGAIN_AFTER, || obey(&body, &groups));
+    thread::Builder::new().name("newcomers".into()).spawn(run).map(drop)
 }
 
 /// Has `run` begin again whenever it fails, until the node has stopped.
@@ -143,7 +151,7 @@ fn keep_on(pause: Duration, mut run: impl FnMut() -> Result<(), GroupError>) {
         match run() {
             Ok(()) | Err(GroupError::Stopped) => return,
             Err(error) if said != Some(error) => {
-                tracing::warn!(%error, "this node is not told of voting files that are added, until it can be");
+                tracing::warn!(%error, "this node is not told of voting files and nodes that are added, until it can be");
                 said = Some(error);
             }
             Err(_) => {}
@@ -152,33 +160,29 @@ fn keep_on(pause: Duration, mut run: impl FnMut() -> Result<(), GroupError>) {
     }
 }
 
-struct Opener {
-    config: Arc<Config>,
-    me: NodeId,
-    membership: Weak<Membership>,
-}
-
-impl Opener {
-    fn run(&self, groups: &Groups) -> Result<(), GroupError> {
-        let mut group = join(groups)?;
-        loop {
-            let Happened::Message { bytes, .. } = group.next_event()? else { continue };
-            let Some(Said::Open(place)) = Said::decode(&bytes) else { continue };
-            if place.host.is_some_and(|host| host != self.me) {
-                continue;
+fn obey(body: &Weak<Body>, groups: &Groups) -> Result<(), GroupError> {
+    let mut group = join(groups)?;
+    loop {
+        let Happened::Message { bytes, .. } = group.next_event()? else { continue };
+        let Some(body) = body.upgrade() else { return Ok(()) };
+        let (about, done) = match Said::decode(&bytes) {
+            Some(Said::Open(place)) if place.host.is_none_or(|host| host == body.me()) => {
+                (place.file.0, keep(body.config(), body.membership(), &place))
             }
-            let Some(membership) = self.membership.upgrade() else { return Ok(()) };
-            let said = match keep(&self.config, &membership, &place) {
-                Ok(()) => Said::IsOpen(place.file),
-                Err(why) => Said::IsNot(place.file, why),
-            };
-            group.send(&said.encode())?;
-        }
+            Some(Said::Learn(node, fingerprint)) => (fingerprint, learn(&body, node, fingerprint)),
+            _ => continue,
+        };
+        drop(body);
+        let said = match done {
+            Ok(()) => Said::Done(about),
+            Err(why) => Said::NotDone(about, why),
+        };
+        group.send(&said.encode())?;
     }
 }
 
 fn join(groups: &Groups) -> Result<Group, GroupError> {
-    groups.join(Name::new(VOTING_PLACES.as_bytes()).expect("it is short"))
+    groups.join(Name::new(NEWCOMERS.as_bytes()).expect("it is short"))
 }
 
 /// Looks whether a node can open a file, and keeps its path.
@@ -199,26 +203,66 @@ fn openers(place: &Place, status: impl FnOnce() -> Option<Status>) -> Result<BTr
     Ok(status.members.iter().map(|member| NodeId(member.node)).collect())
 }
 
+/// Reads `cluster.toml` again, and whether `node` is there as elsewhere.
+fn learn(body: &Body, node: NodeId, fingerprint: u64) -> Result<(), String> {
+    body.learn()?;
+    let config = body.config();
+    let path = config.dir.config();
+    if config.nodes.get(node.index()).is_none() {
+        return Err(format!("{}: there is no node {} yet; copy the file here", path.display(), node.0));
+    }
+    match Settled::fingerprint(config, NodeId(0), node) == fingerprint {
+        true => Ok(()),
+        false => Err(format!("{}: not as elsewhere; copy the file here", path.display())),
+    }
+}
+
 /// Has every member that must open a file do so.
 ///
 /// # Errors
 /// One line that names those that have not.
 pub(crate) fn tell(config: &Config, body: &Body, place: &Place) -> Result<(), String> {
-    let mut awaited = openers(place, || body.membership().status())?;
-    let mut group = join(body.groups()).map_err(|error| error.to_string())?;
+    let awaited = openers(place, || body.membership().status())?;
     // On another machine the cluster may lie elsewhere.
     let path = place.path.strip_prefix(config.dir.root()).unwrap_or(&place.path);
     let open = Said::Open(Place { path: path.into(), ..place.clone() });
-    group.send(&open.encode()).map_err(|error| error.to_string())?;
+    ask(body, &open, place.file.0, awaited, "does not say that it can open it")
+}
+
+/// Has every member learn of the node called `name`; which one that is.
+///
+/// # Errors
+/// One line that names those that have not, or says why this one has not.
+pub(crate) fn tell_of_node(body: &Body, name: &str) -> Result<NodeId, String> {
+    body.learn()?;
+    let config = body.config();
+    let (node, _) = config.node(name).map_err(|error| error.to_string())?;
+    let status = body.membership().status().ok_or("this node's membership does not answer; try again")?;
+    let awaited = status.members.iter().map(|member| NodeId(member.node)).collect();
+    let fingerprint = Settled::fingerprint(config, NodeId(0), node);
+    ask(body, &Said::Learn(node, fingerprint), fingerprint, awaited, "does not say that it knows it")?;
+    Ok(node)
+}
+
+/// Asks all members for something, and waits for those that must do it.
+fn ask(
+    body: &Body,
+    what: &Said,
+    about: u64,
+    mut awaited: BTreeSet<NodeId>,
+    silent: &str,
+) -> Result<(), String> {
+    let mut group = join(body.groups()).map_err(|error| error.to_string())?;
+    group.send(&what.encode()).map_err(|error| error.to_string())?;
     let until = Instant::now() + ANSWER_WITHIN;
     let mut refused = Vec::new();
-    let name = |node: NodeId| config.nodes[node.index()].name.as_str();
+    let name = |node: NodeId| body.config().nodes[node.index()].name.as_str();
     while !awaited.is_empty() {
         let left = until.saturating_duration_since(Instant::now());
         match group.next_within(left).map_err(|error| error.to_string())? {
             Some(Happened::Message { from, bytes }) => match Said::decode(&bytes) {
-                Some(Said::IsOpen(file)) if file == place.file => drop(awaited.remove(&from.node)),
-                Some(Said::IsNot(file, why)) if file == place.file && awaited.remove(&from.node) => {
+                Some(Said::Done(done)) if done == about => drop(awaited.remove(&from.node)),
+                Some(Said::NotDone(done, why)) if done == about && awaited.remove(&from.node) => {
                     refused.push(format!("{}: {why}", name(from.node)));
                 }
                 _ => {}
@@ -227,8 +271,7 @@ pub(crate) fn tell(config: &Config, body: &Body, place: &Place) -> Result<(), St
             None => break,
         }
     }
-    refused
-        .extend(awaited.into_iter().map(|node| format!("{} does not say that it can open it", name(node))));
+    refused.extend(awaited.into_iter().map(|node| format!("{} {silent}", name(node))));
     group.leave(ANSWER_WITHIN);
     match refused.is_empty() {
         true => Ok(()),
@@ -247,8 +290,9 @@ mod tests {
         vec![
             Said::Open(place(None)),
             Said::Open(place(Some(NodeId(3)))),
-            Said::IsOpen(FileId(u64::MAX)),
-            Said::IsNot(FileId(9), "no such file".into()),
+            Said::Learn(NodeId(15), 7),
+            Said::Done(u64::MAX),
+            Said::NotDone(9, "no such file".into()),
         ]
     }
 
@@ -272,16 +316,16 @@ mod tests {
         for one in said() {
             assert_eq!(Said::decode(&one.encode()), Some(one));
         }
-        let long = Said::IsNot(FileId(9), "\u{e9}".repeat(TEXT_MAX)).encode();
-        assert!(long.len() <= size_of::<Head>() + TEXT_MAX && places_any(&long));
+        let long = Said::NotDone(9, "\u{e9}".repeat(TEXT_MAX)).encode();
+        assert!(long.len() <= size_of::<Head>() + TEXT_MAX && newcomers_any(&long));
     }
 
     #[test]
     fn hostile_bytes_do_no_harm() {
         let good: Vec<_> = said().iter().map(Said::encode).collect();
-        assert!(good.iter().all(|bytes| places_any(bytes)));
+        assert!(good.iter().all(|bytes| newcomers_any(bytes)));
         let mut taken = 0;
-        plexus_sim::hostile(&good, |bytes| taken += u32::from(places_any(bytes)));
+        plexus_sim::hostile(&good, |bytes| taken += u32::from(newcomers_any(bytes)));
         assert!(taken > 10, "{taken}");
     }
 }
