@@ -326,8 +326,10 @@ impl Home {
     pub(super) fn client_gone(&mut self, locks: &[LockId], core: &mut Core) {
         for lock in locks.iter().copied() {
             let Some(held) = self.remove(lock) else { continue };
+            // Only what it was told that it has: what the master grants meanwhile, to another of these too, nobody has used.
+            let died = held.hold.is_some_and(|hold| hold.mode.writes());
             let Held { name, place, .. } = *held;
-            core.ask_master(place, Body::Unlock(Unlock { lock, name, died: true, value: None }));
+            core.ask_master(place, Body::Unlock(Unlock { lock, name, died, value: None }));
         }
     }
 

@@ -103,7 +103,8 @@ pub enum Event {
         /// The lock.
         lock: LockId,
     },
-    /// A client is dead: its locks are given up, all before any other is granted, and what it could have written into value blocks counts as lost.
+    /// A client is dead: its locks are given up, and the value blocks that it could have written count as lost. What it only waited for it could not
+    /// have written, whatever becomes of that before the master knows of its death.
     ClientGone {
         /// All that it has or waits for.
         locks: Vec<LockId>,

@@ -109,7 +109,7 @@ pub struct Unlock {
     pub lock: LockId,
     /// Of what.
     pub name: Name,
-    /// Its client is dead.
+    /// Its client is dead, and what it could have written is lost.
     pub died: bool,
     /// To be written.
     pub value: Option<[u8; VALUE_LEN]>,

@@ -264,6 +264,22 @@ fn values_are_written_on_the_way_down_and_lost_with_their_writer() {
 }
 
 #[test]
+fn what_the_dead_only_waited_for_was_not_written_by_them() {
+    let mut few = Few::new(&[0, 1]);
+    let name = few.name_at(1);
+    few.lock(1, 1, FIRST, &name, Mode::PW, Patience::Forever);
+    few.convert(1, 1, Mode::NL, Some([5; VALUE_LEN]));
+    few.lock(0, 2, FIRST, &name, Mode::CR, Patience::Forever);
+    few.lock(0, 3, FIRST, &name, Mode::PR, Patience::Forever);
+    few.lock(0, 4, FIRST, &name, Mode::EX, Patience::Forever);
+    few.convert(0, 2, Mode::EX, None);
+    // Each makes room for the next, for which its client waited.
+    few.event(0, Event::ClientGone { locks: [3, 2, 4].map(LockId).into() });
+    few.lock(1, 5, FIRST, &name, Mode::PW, Patience::Forever);
+    assert_eq!(few.value_of(5), (5, Validity::Valid));
+}
+
+#[test]
 fn of_a_circle_the_youngest_is_refused() {
     let mut few = Few::new(&[0, 1]);
     let (here, there) = (few.name_at(0), few.name_at(1));
