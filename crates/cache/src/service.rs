@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak, mpsc};
 use plexus_base::{BlockId, NodeId, NodeSet, WorkerId, clock};
 use plexus_disks::{Completion, DiskError, Job, Op, Page, Pool};
 use plexus_fabric::{Put, WindowId};
-use plexus_interconnect::{Channel, Kind, Message, Net, Signal};
+use plexus_interconnect::{Channel, Kind, Message, Net, Outbox, Signal};
 
 use crate::{
     LostRecord, Port,
@@ -143,10 +143,8 @@ pub struct CacheService {
 pub(crate) struct Views {
     pub(crate) record: Arc<dyn LostRecord>,
     pub(crate) port: Weak<dyn Port>,
-    /// Peers to which a link leads.
-    pub(crate) up: NodeSet,
     /// To be said to members whose link is not up yet, and on which channel.
-    pub(crate) early: Vec<(NodeId, Channel, protocol::Message)>,
+    pub(crate) outbox: Outbox<(Channel, protocol::Message)>,
 }
 
 impl CacheService {
@@ -210,8 +208,7 @@ impl CacheService {
     /// When the cache was made for one view: see [`crate::Wiring::with_views`].
     pub fn view(&mut self, net: &mut Net, members: &Members) {
         let views = self.views.as_mut().expect("a cache whose members change");
-        // What was to be said in earlier views is not said any more.
-        views.early.clear();
+        views.outbox.view();
         // What reads under way find is not used: it may have been written since.
         self.expected.fill(0);
         let mut actions = std::mem::take(&mut self.actions);
@@ -230,12 +227,8 @@ impl CacheService {
     /// A peer is there: it is told what it was to be told.
     pub fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
         let Some(views) = &mut self.views else { return };
-        views.up.insert(peer);
-        let (now, later) = std::mem::take(&mut views.early).into_iter().partition(|(to, ..)| *to == peer);
-        views.early = later;
-        let now: Vec<_> = now;
-        for (to, channel, message) in now {
-            self.send(net, to, channel, message);
+        for (channel, message) in views.outbox.up(peer) {
+            self.send(net, peer, channel, message);
         }
     }
 
@@ -299,9 +292,7 @@ impl CacheService {
     /// A peer is dead: nothing more is granted or given here, unless members change: then a view says who goes on.
     pub fn peer_gone(&mut self, net: &mut Net, peer: NodeId) {
         match &mut self.views {
-            Some(views) => {
-                views.up.remove(peer);
-            }
+            Some(views) => views.outbox.gone(peer),
             None => self.stop(net, peer),
         }
         self.awaited.remove(peer);
@@ -420,10 +411,13 @@ impl CacheService {
     }
 
     fn send(&mut self, net: &mut Net, to: NodeId, channel: Channel, message: protocol::Message) {
-        match &mut self.views {
-            Some(views) if !views.up.contains(to) => views.early.push((to, channel, message)),
+        let said = match &mut self.views {
+            Some(views) => views.outbox.pass(to, (channel, message)),
+            None => Some((channel, message)),
+        };
+        if let Some((channel, message)) = said {
             // No link any more: the peer is gone, and the shard is told so by whoever sees it go.
-            _ => drop(net.send(to, channel, kind(&message), 0, &message.encode())),
+            let _ = net.send(to, channel, kind(&message), 0, &message.encode());
         }
     }
 

@@ -3,9 +3,10 @@
 
 use std::sync::{Arc, Weak};
 
-use plexus_base::{Epoch, Incarnation, NodeId, NodeSet, WorkerId};
+use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
 use plexus_disks::{Completion, Group, Pool, Writer};
 use plexus_fabric::{SetupError, Window};
+use plexus_interconnect::Outbox;
 
 use crate::{
     Cache, CacheService, CacheTask, LostRecord, Port,
@@ -107,9 +108,10 @@ impl Wiring {
             .iter()
             .map(|table| {
                 let (config, port) = (*table.config(), port.clone());
-                let views = self.record.clone().map(|record| {
-                    let (up, early) = (NodeSet::EMPTY, Vec::new());
-                    Views { record, port: port.clone(), up, early }
+                let views = self.record.clone().map(|record| Views {
+                    record,
+                    port: port.clone(),
+                    outbox: Outbox::default(),
                 });
                 let complete = move |completion: Completion| {
                     // Nobody there: the node is ending, and has waited for what it must wait for.

@@ -1,38 +1,52 @@
 //! What a service says to peers before a link leads to them.
 //!
-//! A view names who is spoken to, and what was not said in one is void in the next; so what waits is bounded by what is said in a view, and
-//! nothing that was meant for one life of a node waits for its next one. Must not know what is said.
+//! A view names who is spoken to. Of what was said before it nothing is left that is meant for a node that is not in it, so what waits for one life of a
+//! node is not said to its next one, and what waits is bounded by what is said to members. Must not know what is said.
+
+use std::collections::BTreeMap;
 
 use plexus_base::{NodeId, NodeSet};
 
-/// What waits for links, in the order in which it is to be said.
+/// What waits for links, for each peer in the order in which it is to be said.
 #[derive(Debug)]
 pub struct Outbox<M> {
     up: NodeSet,
-    early: Vec<(NodeId, M)>,
+    early: BTreeMap<NodeId, Vec<M>>,
 }
 
 impl<M> Default for Outbox<M> {
     fn default() -> Self {
-        Self { up: NodeSet::EMPTY, early: Vec::new() }
+        Self { up: NodeSet::EMPTY, early: BTreeMap::new() }
     }
 }
 
 impl<M> Outbox<M> {
-    /// The next view.
+    /// The next view, in which nothing is good that was said before.
     pub fn view(&mut self) {
         self.early.clear();
     }
 
+    /// The next view, in which what was said before to those who are `members` of it is still good.
+    pub fn keep(&mut self, members: impl Fn(NodeId) -> bool) {
+        self.early.retain(|to, _| members(*to));
+    }
+
     /// A link leads to this peer: what is to be sent over it first.
-    pub fn up(&mut self, peer: NodeId) -> impl Iterator<Item = M> {
+    pub fn up(&mut self, peer: NodeId) -> impl Iterator<Item = M> + use<M> {
         self.up.insert(peer);
-        self.early.extract_if(.., move |(to, _)| *to == peer).map(|(_, message)| message)
+        self.early.remove(&peer).into_iter().flatten()
     }
 
     /// The link is gone. What is said from now on waits for the next one, or for the view without the peer.
     pub fn gone(&mut self, peer: NodeId) {
         self.up.remove(peer);
+    }
+
+    /// How much waits for a link to this peer; none: one leads there.
+    #[must_use]
+    pub fn waiting(&self, peer: NodeId) -> Option<usize> {
+        let early = || self.early.get(&peer).map_or(0, Vec::len);
+        (!self.up.contains(peer)).then(early)
     }
 
     /// Gives back what can be sent now; what cannot waits.
@@ -41,7 +55,7 @@ impl<M> Outbox<M> {
         if self.up.contains(to) {
             return Some(message);
         }
-        self.early.push((to, message));
+        self.early.entry(to).or_default().push(message);
         None
     }
 }
@@ -72,5 +86,16 @@ mod tests {
         outbox.view();
         assert_eq!(outbox.pass(A, 2), None);
         assert_eq!(outbox.up(A).collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn what_waits_is_counted_for_each_peer_and_kept_for_those_who_stay() {
+        let mut outbox = Outbox::default();
+        assert_eq!((outbox.pass(A, 1), outbox.pass(B, 2), outbox.pass(A, 3)), (None, None, None));
+        assert_eq!((outbox.waiting(A), outbox.waiting(B)), (Some(2), Some(1)));
+        outbox.keep(|member| member == A);
+        assert_eq!((outbox.waiting(A), outbox.waiting(B)), (Some(2), Some(0)));
+        assert_eq!(outbox.up(A).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(outbox.waiting(A), None);
     }
 }

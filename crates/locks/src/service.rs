@@ -12,8 +12,8 @@ use std::{
     sync::{Arc, Weak, mpsc},
 };
 
-use plexus_base::{Incarnation, Nanos, NodeId, NodeSet, WorkerId, clock};
-use plexus_interconnect::{Channel, Message, Net};
+use plexus_base::{Incarnation, Nanos, NodeId, WorkerId, clock};
+use plexus_interconnect::{Channel, Message, Net, Outbox};
 
 use crate::{
     clock::Clock,
@@ -84,8 +84,7 @@ pub struct LockService {
     news: Vec<ProgramNews>,
     actions: Vec<Action>,
     /// To be said to members whose link is not up yet.
-    early: Vec<(NodeId, protocol::Message)>,
-    up: NodeSet,
+    outbox: Outbox<protocol::Message>,
     clock: Arc<Clock>,
     /// The time when an event was handled last that asks for it.
     now: Nanos,
@@ -124,8 +123,7 @@ pub fn wire(settings: Settings, port: &Weak<dyn Port>, state: &Arc<State>) -> io
             watched: BTreeMap::new(),
             news: Vec::new(),
             actions: Vec::new(),
-            early: Vec::new(),
-            up: NodeSet::EMPTY,
+            outbox: Outbox::default(),
             clock: clock.clone(),
             now: Nanos(0),
             armed: None,
@@ -147,7 +145,7 @@ impl Drop for LockService {
 impl LockService {
     /// The next view, or the first: whoever is not in it has stopped, and no link leads to it any more.
     pub fn view(&mut self, net: &mut Net, view: Members) {
-        self.early.retain(|(to, _)| view.life(*to).is_some());
+        self.outbox.keep(|node| view.life(node).is_some());
         if self.shard.is_some() {
             return self.handle(net, Event::View(view));
         }
@@ -161,16 +159,14 @@ impl LockService {
 
     /// A peer is there: it is told what it was to be told.
     pub fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
-        self.up.insert(peer);
-        let early = std::mem::take(&mut self.early);
-        for (to, message) in early {
-            self.send(net, to, message);
+        for message in self.outbox.up(peer) {
+            self.send(net, peer, message);
         }
     }
 
     /// The link to a peer is gone. What is to be said to it waits for its next one, or for the view without it.
     pub fn peer_gone(&mut self, peer: NodeId) {
-        self.up.remove(peer);
+        self.outbox.gone(peer);
     }
 
     /// Handles a message of [`Channel::Locks`].
@@ -281,8 +277,7 @@ impl LockService {
         let Some(master) = self.shard.as_ref().and_then(|shard| shard.master(&want.name)) else {
             return false;
         };
-        let waiting = if self.up.contains(master) { net.backlog(master) } else { self.early.len() };
-        waiting >= BEHIND_MAX
+        self.outbox.waiting(master).unwrap_or_else(|| net.backlog(master)) >= BEHIND_MAX
     }
 
     /// What programs are to be told.
@@ -397,9 +392,7 @@ impl LockService {
     }
 
     fn send(&mut self, net: &mut Net, to: NodeId, message: protocol::Message) {
-        if !self.up.contains(to) {
-            return self.early.push((to, message));
-        }
+        let Some(message) = self.outbox.pass(to, message) else { return };
         let kind = match message.kind() {
             protocol::Kind::Request => plexus_interconnect::Kind::Request,
             protocol::Kind::Reply => plexus_interconnect::Kind::Reply,

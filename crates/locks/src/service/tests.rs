@@ -11,6 +11,7 @@ use crate::protocol::{Mode, Name, Owner, Patience};
 
 const ME: NodeId = NodeId(0);
 const OTHER: NodeId = NodeId(1);
+const THIRD: NodeId = NodeId(2);
 
 struct Just(LockService);
 
@@ -49,7 +50,7 @@ impl Port for Nowhere {
 
 fn view() -> Members {
     let life = Incarnation(1);
-    Members { epoch: Epoch(1), members: vec![(ME, life), (OTHER, life)] }
+    Members { epoch: Epoch(1), members: vec![(ME, life), (OTHER, life), (THIRD, life)] }
 }
 
 fn want(lock: u64, master: NodeId) -> Want {
@@ -85,9 +86,10 @@ fn of_a_member_that_is_not_there_only_so_much_is_asked() {
         let told: Vec<_> = service.take_news().collect();
         assert_eq!(told, [ProgramNews::Answer(LockId(crate::OF_PROGRAMS), refused)]);
         assert_eq!(ask(service, net, ME), None, "waits for the view to open, not for the other");
+        assert_eq!(ask(service, net, THIRD), None, "what the other is to be told does not wait for this one");
         // What was asked can be given up, and the other is asked again once it has been told.
         service.unlock(net, LockId(1), None);
-        assert!(service.early.len() > asked);
+        assert!(service.outbox.waiting(OTHER) > Some(asked));
         service.peer_up(net, OTHER);
         assert_eq!(ask(service, net, OTHER), None);
     });
