@@ -39,7 +39,7 @@ struct Locks {
     nodes: Vec<NodeState>,
     /// In the order of their names.
     resources: Vec<LockedResource>,
-    /// How many holders and waiters there are beside those.
+    /// How many holders and waiters there are beside those, at least.
     more: usize,
 }
 
@@ -140,7 +140,7 @@ fn text(locks: &Locks) -> String {
         (false, _) => vec![table(&locks.resources).to_string().trim_end().to_owned()],
     };
     if locks.more > 0 {
-        lines.push(format!("and {} more", locks.more));
+        lines.push(format!("and at least {} more", locks.more));
     }
     for NodeState { name, state, why } in &locks.nodes {
         match (*state, why) {
@@ -220,7 +220,7 @@ mod tests {
         let stopped = "n2 has stopped: it grants no lock, and what is held there protects nothing any more";
         let missing =
             ["what n3 masters is not shown: n3 does not answer", "what n4 masters is not shown: it is down"];
-        assert_eq!(after, ["and 1200 more", stopped, missing[0], missing[1]], "{text}");
+        assert_eq!(after, ["and at least 1200 more", stopped, missing[0], missing[1]], "{text}");
         let states = serde_json::to_value(&locks.nodes).unwrap();
         let expected = serde_json::json!([
             { "name": "n1", "state": "granting" },
