@@ -2,6 +2,11 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use plexus_node::registry::Bytes;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    time::Timespec,
+};
 use serde::Serialize;
 
 /// Says why a command failed, in one line.
@@ -44,6 +49,30 @@ pub(crate) fn line(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// Whether anybody may still read what is printed: what goes on and on ends when nobody does (`| head`).
+pub(crate) fn is_read() -> bool {
+    let stdout = io::stdout();
+    let mut event = [PollFd::new(&stdout, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    !matches!(poll(&mut event, Some(&now)), Ok(1))
+}
+
+/// A value without what a terminal would obey.
+pub(crate) fn shown(value: &Bytes) -> String {
+    let text = match value {
+        Bytes::Hex(digits) => return format!("0x{digits}"),
+        Bytes::Text(text) => text,
+    };
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter.is_control() {
+            true => shown.extend(letter.escape_default()),
+            false => shown.push(letter),
+        }
+    }
+    shown
+}
+
 /// Prints bytes as they are.
 pub(crate) fn bytes(bytes: &[u8]) -> anyhow::Result<()> {
     match io::stdout().write_all(bytes) {
@@ -69,6 +98,14 @@ mod tests {
     use plexus_node::control::ControlError;
 
     use super::*;
+
+    #[test]
+    fn a_value_that_is_shown_steers_no_terminal() {
+        let text = |text: &str| shown(&Bytes::Text(text.into()));
+        assert_eq!(text("größe \"1\""), "größe \"1\"");
+        assert_eq!(text("a\x1b[2J\n\u{9b}"), "a\\u{1b}[2J\\n\\u{9b}");
+        assert_eq!(shown(&Bytes::Hex("ff00".into())), "0xff00");
+    }
 
     #[test]
     fn a_reason_is_said_once() {

@@ -102,6 +102,18 @@ fn members_on_all_nodes_are_told_the_same_in_one_order() {
 }
 
 #[test]
+fn a_member_that_nobody_reads_any_more_leaves_also_where_nothing_is_said() {
+    let cluster = up(2);
+    let mut member = group(&cluster, "n1", ["watch", "g"]).0.stdout(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(member.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.contains("n1/"), "{first}");
+    wait_for_end(member.id() as i32);
+    assert!(member.wait().unwrap().success());
+    assert!(Member::new(&cluster, "n2", ["watch", "g"]).until(1)[0].as_str().unwrap().starts_with("n2/"));
+}
+
+#[test]
 fn a_barrier_is_passed_when_all_have_come() {
     let cluster = up(2);
     let waits = |node| Member::new(&cluster, node, ["barrier", "b", "--members", "3"]);

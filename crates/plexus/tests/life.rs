@@ -181,6 +181,32 @@ fn a_node_that_does_not_answer_is_not_taken_for_one_that_is_down() {
 }
 
 #[test]
+fn a_node_that_stands_still_is_waited_for_by_nobody_and_the_next_is_asked() {
+    let cluster = Cluster::new(2);
+    cluster.put_nobody_out();
+    cluster.run("up").said().ok();
+    let (pid, dir) = (cluster.pids()[0], cluster.dir());
+    let said = |args: &[&str]| run(args.iter().copied()).env("PLEXUS_DIR", dir.to_str().unwrap()).said();
+    signal(pid, Signal::STOP);
+    let answers = std::thread::scope(|scope| {
+        let asked = [
+            &["registry", "--node", "n1", "get", "a"] as &[_],
+            &["group", "--node", "n1", "send", "g", "text"],
+            &["lock", "--node", "n1", "a", "--", "true"],
+            &["node", "remove", "n2"],
+            &["group", "send", "", "text"],
+        ];
+        let asked = asked.map(|args| scope.spawn(move || said(args)));
+        asked.map(|answer| answer.join().unwrap())
+    });
+    signal(pid, Signal::CONT);
+    for (number, answer) in answers.iter().enumerate() {
+        let why = if number < 4 { "n1 does not answer to `status`" } else { "n2: " };
+        assert!(answer.err.contains(why), "{number}: {}{}", answer.out, answer.err);
+    }
+}
+
+#[test]
 fn random_bytes_on_a_port_end_that_connection_and_are_counted() {
     let cluster = Cluster::new(2);
     cluster.run("up").said().ok();

@@ -292,7 +292,6 @@ fn what_cannot_be_locked_or_run_is_said() {
         (vec!["--mode", "XX", "a", "--", "true"], 125, "is no mode"),
         (vec![long.as_str(), "--", "true"], 125, "1 to 255 bytes"),
         (vec!["", "--", "true"], 125, "1 to 255 bytes"),
-        (vec!["--wait", "0", "a", "--", "true"], 125, "--try"),
         (vec!["--node", "n9", "a", "--", "true"], 125, "n9"),
         (vec!["a", "--", "/"], 126, "permission denied"),
         (vec!["a", "--", "/there/is/no/such/program"], 127, "no such"),
@@ -300,8 +299,12 @@ fn what_cannot_be_locked_or_run_is_said() {
         let refusal = refusal(lock(&cluster, args), code).to_lowercase();
         assert!(refusal.contains(says), "{refusal}");
     }
-    let usage = lock(&cluster, ["a"]).said();
-    assert_eq!(usage.code, Some(125), "{}", usage.err);
+    for (args, says) in
+        [(vec!["a"], "COMMAND"), (vec!["--wait", "0", "a", "--", "true"], "not to wait is --try")]
+    {
+        let usage = lock(&cluster, args).said();
+        assert!(usage.code == Some(125) && usage.err.contains(says), "{:?}: {}", usage.code, usage.err);
+    }
     let help = lock(&cluster, ["--help"]).said().ok();
     assert!(["125", "126", "127"].iter().all(|code| help.contains(code)), "{help}");
     wait_until(&cluster, "all is given up", none);

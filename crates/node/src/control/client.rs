@@ -146,12 +146,12 @@ impl Control {
         &self.name
     }
 
-    /// Gives up on a node that sends nothing for this long; without it, waits as long as the node lives.
+    /// Gives up on a node that sends nothing for this long; without any, as at first, waits as long as the node lives.
     ///
     /// # Errors
     /// The system's.
-    pub fn set_patience(&mut self, patience: Duration) -> Result<(), ControlError> {
-        self.stream.get_ref().set_read_timeout(Some(patience)).map_err(|source| self.io(source))
+    pub fn set_patience(&mut self, patience: impl Into<Option<Duration>>) -> Result<(), ControlError> {
+        self.stream.get_ref().set_read_timeout(patience.into()).map_err(|source| self.io(source))
     }
 
     /// Has programs that are started from now on keep the connection as well: it ends with the last of them.

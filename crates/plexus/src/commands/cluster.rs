@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use plexus_node::{
     config::{Config, NodeConfig, this_host},
-    control::Control,
     layout::ClusterDir,
 };
 
@@ -52,22 +51,6 @@ impl Asked {
     pub(crate) fn load(&self) -> anyhow::Result<Config> {
         Cluster::at(self.cluster.clone()).load()
     }
-}
-
-/// The control socket of the node of this name, or of the first of this machine that runs.
-pub(crate) fn connect(config: &Config, node: Option<&str>) -> anyhow::Result<Control> {
-    if let Some(name) = node {
-        config.node(name)?;
-        return Ok(Control::connect(&config.dir, name)?);
-    }
-    let mut why = None;
-    for node in local_nodes(config)? {
-        match Control::connect(&config.dir, &node.name) {
-            Ok(control) => return Ok(control),
-            Err(error) => why = why.or(Some(error)),
-        }
-    }
-    Err(why.map_or_else(|| anyhow!("no node belongs on this machine"), anyhow::Error::from))
 }
 
 /// The configuration in `dir`.

@@ -1,11 +1,14 @@
 //! `plexus group`: scripts as members of groups.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Subcommand;
-use plexus_node::{control::Control, grouping::GroupEvent, registry::Bytes};
+use plexus_node::{grouping::GroupEvent, registry::Bytes};
 use serde_json::{Value, json};
 
-use super::cluster::{Asked, connect};
+use super::{
+    ask::{connect, follow, wait_ms},
+    cluster::Asked,
+};
 use crate::output;
 
 /// What is done, and with which cluster.
@@ -15,7 +18,7 @@ pub(crate) struct Args {
     does: Does,
     #[command(flatten)]
     asked: Asked,
-    /// The node to ask [default: the first of this machine that runs].
+    /// The node to ask [default: the first of this machine that answers].
     #[arg(long, global = true)]
     node: Option<String>,
 }
@@ -42,8 +45,8 @@ enum Does {
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
         members: u64,
         /// Wait no longer than so many seconds.
-        #[arg(long, value_name = "SECONDS")]
-        wait: Option<f64>,
+        #[arg(long = "wait", value_name = "SECONDS", value_parser = wait_ms)]
+        wait_ms: Option<u64>,
     },
 }
 
@@ -53,19 +56,15 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let mut control = connect(&config, args.node.as_deref())?;
     let as_json = args.asked.json;
     match args.does {
-        Does::Watch { group } => told(&mut control, "group.watch", json!({ "group": group }), as_json, said),
+        Does::Watch { group } => {
+            follow(control, "group.watch", json!({ "group": group }), |event| told(event, as_json, said))
+        }
         Does::Send { group, text } => {
             let asked = json!({ "group": group, "value": Bytes::Text(text) });
             control.call("group.send", asked, |_| ())?;
             if as_json { output::json(&json!({})) } else { Ok(()) }
         }
-        Does::Barrier { name, members, wait } => {
-            let wait_ms = match wait {
-                Some(seconds) if !(0.001..=1e9).contains(&seconds) => {
-                    bail!("--wait {seconds}: use 0.001 or more")
-                }
-                wait => wait.map(|seconds| (seconds * 1e3) as u64),
-            };
+        Does::Barrier { name, members, wait_ms } => {
             let asked = json!({ "barrier": name, "members": members, "wait_ms": wait_ms });
             let come = |event: GroupEvent| {
                 if let GroupEvent::View { members: come, .. } = event {
@@ -73,29 +72,22 @@ pub(crate) fn run(args: Args) -> Result<()> {
                 }
                 Ok(())
             };
-            told(&mut control, "group.barrier", asked, as_json, come)
+            // Whether anybody reads who has come or not: the others wait for this one.
+            let mut said = Ok(());
+            control.set_patience(None)?;
+            control.call("group.barrier", asked, |event| {
+                if said.is_ok() {
+                    said = told(event, as_json, come);
+                }
+            })?;
+            said
         }
     }
 }
 
-/// Hands on what a member is told, until nobody listens any more or it is over.
-fn told(
-    control: &mut Control,
-    command: &str,
-    asked: Value,
-    json: bool,
-    say: impl Fn(GroupEvent) -> Result<()>,
-) -> Result<()> {
-    let mut said = Ok(());
-    control.call(command, asked, |event| {
-        if said.is_ok() {
-            said = match json {
-                true => output::json_line(&event),
-                false => serde_json::from_value(event).map_err(Into::into).and_then(&say),
-            };
-        }
-    })?;
-    said
+/// Hands on what a member is told.
+fn told(event: Value, json: bool, say: impl Fn(GroupEvent) -> Result<()>) -> Result<()> {
+    if json { output::json_line(&event) } else { say(serde_json::from_value(event)?) }
 }
 
 fn said(event: GroupEvent) -> Result<()> {
@@ -103,23 +95,6 @@ fn said(event: GroupEvent) -> Result<()> {
         GroupEvent::View { number, members } => {
             output::line(&format!("members ({number}): {}", members.join(" ")))
         }
-        GroupEvent::Message { from, value: Bytes::Text(text) } => {
-            output::line(&format!("{from}: {}", plain(&text)))
-        }
-        GroupEvent::Message { from, value: Bytes::Hex(digits) } => {
-            output::line(&format!("{from}: 0x{digits}"))
-        }
+        GroupEvent::Message { from, value } => output::line(&format!("{from}: {}", output::shown(&value))),
     }
-}
-
-/// Without what a terminal would obey.
-fn plain(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter.is_control() {
-            true => plain.extend(letter.escape_default()),
-            false => plain.push(letter),
-        }
-    }
-    plain
 }

@@ -21,7 +21,8 @@ use rustix::process::Signal;
 use self::child::Running;
 use super::{
     Ended, Failed,
-    cluster::{Cluster, connect},
+    ask::{connect, wait_ms},
+    cluster::Cluster,
 };
 use crate::output;
 
@@ -38,17 +39,17 @@ pub(crate) struct Args {
     /// The cluster's directory [default: $PLEXUS_DIR, or the current one if it is a cluster].
     #[arg(long, value_name = "DIR")]
     cluster: Option<PathBuf>,
-    /// The node to ask [default: the first of this machine that runs].
+    /// The node to ask [default: the first of this machine that answers].
     #[arg(long)]
     node: Option<String>,
     /// NL, CR, CW, PR, PW or EX: shared is PR, exclusive EX.
     #[arg(long, default_value = "EX")]
     mode: String,
     /// Wait no longer than so many seconds.
-    #[arg(long, value_name = "SECONDS")]
-    wait: Option<f64>,
+    #[arg(long = "wait", value_name = "SECONDS", value_parser = some_wait_ms)]
+    wait_ms: Option<u64>,
     /// Do not wait at all.
-    #[arg(long = "try", conflicts_with = "wait")]
+    #[arg(long = "try", conflicts_with = "wait_ms")]
     attempt: bool,
     /// What to lock: any name of 1 to 255 bytes.
     name: String,
@@ -56,6 +57,10 @@ pub(crate) struct Args {
     /// that keeps its descriptors.
     #[arg(last = true, required = true)]
     command: Vec<String>,
+}
+
+fn some_wait_ms(seconds: &str) -> Result<u64, String> {
+    wait_ms(seconds).map_err(|why| format!("{why}; not to wait is --try"))
 }
 
 /// Does it.
@@ -81,15 +86,9 @@ enum News {
 fn under_lock(args: Args) -> Result<u8> {
     let config = Cluster::at(args.cluster.clone()).load()?;
     locking::mode(&args.mode).map_err(anyhow::Error::msg)?;
-    let wait_ms = match args.wait {
-        _ if args.attempt => Some(0),
-        Some(seconds) if !(0.001..=1e9).contains(&seconds) => {
-            bail!("--wait {seconds}: use 0.001 or more; not to wait is --try")
-        }
-        Some(seconds) => Some((seconds * 1e3) as u64),
-        None => None,
-    };
-    let control = connect(&config, args.node.as_deref())?;
+    let wait_ms = if args.attempt { Some(0) } else { args.wait_ms };
+    let mut control = connect(&config, args.node.as_deref())?;
+    control.set_patience(None)?;
     control.hand_down()?;
     let node = control.name().to_owned();
     let (tell, news) = mpsc::channel();

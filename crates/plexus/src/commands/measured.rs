@@ -9,7 +9,7 @@ use plexus_disks::BlockSize;
 use plexus_node::{
     Parameters, TemporaryCluster,
     config::{self, Config},
-    control::{Control, ControlError},
+    control::{ANSWER_WITHIN, Control, ControlError},
 };
 use rustix::fs::Access;
 use serde_json::Value;
@@ -112,7 +112,9 @@ pub(crate) fn explained(error: impl Into<anyhow::Error>) -> anyhow::Error {
 /// What joins the nodes of a running cluster, as its first node sees it.
 pub(crate) fn rails_in_use(config: &Config) -> anyhow::Result<String> {
     let first = config.nodes.first().context("the cluster has no nodes")?;
-    let status = Control::connect(&config.dir, &first.name)?.call("status", Value::Null, |_| {})?;
+    let mut control = Control::connect(&config.dir, &first.name)?;
+    control.set_patience(ANSWER_WITHIN)?;
+    let status = control.call("status", Value::Null, |_| {})?;
     let peers = status["peers"].as_array().cloned().unwrap_or_default();
     let mut rails: Vec<&str> = peers.iter().filter_map(|peer| peer["rail"].as_str()).collect();
     rails.sort_unstable();

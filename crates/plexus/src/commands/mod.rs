@@ -1,5 +1,6 @@
 //! The commands, a file each: `Args` are what it takes, `run` does it.
 
+mod ask;
 pub(crate) mod bench;
 mod cluster;
 mod demo;

@@ -31,7 +31,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     show(&args, &before)?;
     let Some(interval) = args.interval else { return Ok(()) };
     let mut pace = Pace::new(interval, args.count.map(|count| count - 1))?;
-    while pace.next() {
+    while output::is_read() && pace.next() {
         let now = Reading::take(&config, None)?;
         show(&args, &now.since(&before))?;
         before = now;

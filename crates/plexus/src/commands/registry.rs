@@ -15,7 +15,10 @@ use plexus_node::{
 use plexus_observe::show;
 use serde_json::{Value, json};
 
-use super::cluster::{Asked, connect, local_nodes};
+use super::{
+    ask::{connect, follow},
+    cluster::{Asked, local_nodes},
+};
 use crate::output;
 
 /// Bytes that a table shows of a value.
@@ -31,7 +34,7 @@ pub(crate) struct Args {
     does: Does,
     #[command(flatten)]
     asked: Asked,
-    /// The node to ask [default: the first of this machine that runs].
+    /// The node to ask [default: the first of this machine that answers].
     #[arg(long, global = true)]
     node: Option<String>,
 }
@@ -111,11 +114,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
             };
             status(Seen::of_all(&config.dir, &nodes, "registry.status", ANSWER_WITHIN), args.asked.json)
         }
-        Does::AtOne(does) => at_one(&mut connect(&config, args.node.as_deref())?, does, args.asked.json),
+        Does::AtOne(does) => at_one(connect(&config, args.node.as_deref())?, does, args.asked.json),
     }
 }
 
-fn at_one(control: &mut Control, does: AtOne, as_json: bool) -> Result<()> {
+fn at_one(mut control: Control, does: AtOne, as_json: bool) -> Result<()> {
     match does {
         AtOne::Get { key } => {
             let entry = control.call("registry.get", json!({ "key": key }), |_| ())?;
@@ -127,7 +130,7 @@ fn at_one(control: &mut Control, does: AtOne, as_json: bool) -> Result<()> {
                 value => output::bytes(&value.bytes().map_err(anyhow::Error::msg)?),
             }
         }
-        AtOne::List { prefix } => list(control, &prefix, as_json),
+        AtOne::List { prefix } => list(&mut control, &prefix, as_json),
         AtOne::Set { key, value, file, if_version } => {
             let value = match (value, file) {
                 (Some(text), _) => Bytes::Text(text),
@@ -143,7 +146,10 @@ fn at_one(control: &mut Control, does: AtOne, as_json: bool) -> Result<()> {
                 control.call("registry.delete", json!({ "key": key, "if_version": if_version }), |_| ())?;
             done(&answer, as_json, &format!("{key}: deleted"))
         }
-        AtOne::Watch { prefix, from } => watch(control, &prefix, from, as_json),
+        AtOne::Watch { prefix, from } => {
+            let say = |news| if as_json { output::json_line(&news) } else { told(news) };
+            follow(control, "registry.watch", json!({ "prefix": prefix, "from": from }), say)
+        }
         AtOne::Backup { file } => {
             let asked = json!({ "path": std::path::absolute(&file)? });
             let answer = control.call("registry.backup", asked, |_| ())?;
@@ -200,24 +206,11 @@ fn list(control: &mut Control, prefix: &str, json: bool) -> Result<()> {
 }
 
 fn short(value: &Bytes) -> String {
-    let text = match value {
-        Bytes::Text(text) => text.clone(),
-        Bytes::Hex(digits) => format!("0x{digits}"),
-    };
-    let shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
-    if text.chars().nth(SHOWN).is_some() { format!("{shown}...") } else { shown }
-}
-
-fn watch(control: &mut Control, prefix: &str, from: Option<u64>, json: bool) -> Result<()> {
-    let mut said = Ok(());
-    let say = |news: Value| {
-        if said.is_err() {
-            return;
-        }
-        said = if json { output::json_line(&news) } else { told(news) };
-    };
-    control.call("registry.watch", json!({ "prefix": prefix, "from": from }), say)?;
-    said
+    let mut shown = output::shown(value);
+    if let Some((end, _)) = shown.char_indices().nth(SHOWN) {
+        shown.replace_range(end.., "...");
+    }
+    shown
 }
 
 fn told(news: Value) -> Result<()> {

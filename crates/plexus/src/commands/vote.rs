@@ -1,9 +1,6 @@
 //! `plexus vote`: adds and removes voting files of a cluster that runs.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Subcommand;
@@ -14,11 +11,11 @@ use plexus_node::{
     wishes::{FileArgs, WishArgs},
 };
 
-use super::cluster::{Asked, local_nodes};
+use super::{
+    ask::{DONE_WITHIN, answering, connect, connect_all, first_of},
+    cluster::{Asked, local_nodes},
+};
 use crate::output;
-
-/// How long a view with another voting file may take: longer than any profile lets it.
-const DECIDED_WITHIN: Duration = Duration::from_secs(60);
 
 /// What is done.
 #[derive(clap::Args)]
@@ -70,7 +67,7 @@ fn add(config: &Config, path: &Path, node: Option<String>) -> Result<Voting> {
     if path.to_str().is_none() {
         bail!("{}: is not UTF-8, as cluster.toml is; choose another path", path.display());
     }
-    let mut nodes = connect(config)?;
+    let mut nodes = connect_all(config)?;
     let id = create::voting_file(config, &path)?;
     let file = FileArgs { id: id.to_string(), path: path.clone(), node: node.clone() };
     if let Err(why) = tell(&mut nodes, &file) {
@@ -78,8 +75,8 @@ fn add(config: &Config, path: &Path, node: Option<String>) -> Result<Voting> {
         create::discard_voting_file(&path)?;
         return Err(why);
     }
-    nodes[0].set_patience(DECIDED_WITHIN)?;
-    ask(&mut nodes[0], &WishArgs::AddFile(file)).with_context(|| {
+    nodes[0].set_patience(DONE_WITHIN)?;
+    wish(&mut nodes[0], &WishArgs::AddFile(file)).with_context(|| {
         let path = path.display();
         format!(
             "{path}: is made, and may vote yet: remove it if `plexus status` does not list it in a minute"
@@ -94,11 +91,11 @@ fn add(config: &Config, path: &Path, node: Option<String>) -> Result<Voting> {
 fn tell(nodes: &mut [Control], file: &FileArgs) -> Result<()> {
     for node in nodes.iter_mut() {
         node.set_patience(ANSWER_WITHIN)?;
-        ask(node, &WishArgs::PlaceFile(file.clone()))?;
+        wish(node, &WishArgs::PlaceFile(file.clone()))?;
     }
     // It waits as long itself.
     nodes[0].set_patience(3 * ANSWER_WITHIN)?;
-    ask(&mut nodes[0], &WishArgs::TellOfFile(file.clone()))
+    wish(&mut nodes[0], &WishArgs::TellOfFile(file.clone()))
 }
 
 /// Whether a node belongs on this machine: its files are made here.
@@ -118,7 +115,7 @@ fn remove(config: &Config, file: &str) -> Result<Voting> {
     });
     let known = known
         .ok_or_else(|| anyhow!("{file} is no voting file of {}; `plexus status` lists them", config.name))?;
-    ask(&mut connect(config)?[0], &WishArgs::RemoveFile(known.id.to_string()))?;
+    wish(&mut connect(config, None)?, &WishArgs::RemoveFile(known.id.to_string()))?;
     edit(config, |text| without(text, &known.id.to_string()))?;
     Ok(known.clone())
 }
@@ -146,24 +143,7 @@ fn edit(config: &Config, change: impl FnOnce(&str) -> String) -> Result<()> {
     create::replace_config(&config.dir, &text).with_context(name)
 }
 
-/// Every node of this machine that runs.
-fn connect(config: &Config) -> Result<Vec<Control>> {
-    let mut nodes = Vec::new();
-    for node in local_nodes(config)? {
-        match Control::connect(&config.dir, &node.name) {
-            Ok(control) => nodes.push(control),
-            // It reads cluster.toml when it starts.
-            Err(ControlError::NotRunning { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    if nodes.is_empty() {
-        bail!("no node of this machine runs; a cluster votes only while it runs: `plexus up`");
-    }
-    Ok(nodes)
-}
-
-fn ask(control: &mut Control, wish: &WishArgs) -> Result<()> {
+fn wish(control: &mut Control, wish: &WishArgs) -> Result<()> {
     control.call("wish", serde_json::to_value(wish)?, |_| ())?;
     Ok(())
 }
@@ -171,16 +151,16 @@ fn ask(control: &mut Control, wish: &WishArgs) -> Result<()> {
 /// Has a node belong to the cluster, or not any more; asks every other node of this machine until one can.
 pub(crate) fn wish_of_node(config: &Config, name: &str, wish: &WishArgs) -> Result<()> {
     config.node(name)?;
-    let others = local_nodes(config)?;
-    let mut why = anyhow!("no other node of this machine runs; ask where one does");
-    for other in others.iter().filter(|other| other.name != name) {
-        let Ok(mut control) = Control::connect(&config.dir, &other.name) else { continue };
-        match ask(&mut control, wish) {
-            Ok(()) => return Ok(()),
-            Err(error) => why = error,
+    let wish = serde_json::to_value(wish)?;
+    let others =
+        local_nodes(config)?.into_iter().map(|node| node.name.as_str()).filter(|other| *other != name);
+    let done = first_of(others, |other| answering(config, other)?.call("wish", wish.clone(), |_| ()));
+    done.map(drop).map_err(|why| match why {
+        None | Some(ControlError::NotRunning { .. }) => {
+            anyhow!("no other node of this machine runs; ask where one does")
         }
-    }
-    Err(why)
+        Some(why) => why.into(),
+    })
 }
 
 #[cfg(test)]

@@ -140,7 +140,7 @@ fn block(args: &Args, reading: &Reading, by: &[By]) -> anyhow::Result<()> {
 fn log(args: &Args, config: &Config, first: Reading, interval: f64) -> anyhow::Result<()> {
     let mut pace = Pace::new(interval, args.count)?;
     let (mut before, mut lines, mut said) = (first, 0, Vec::new());
-    while pace.next() {
+    while output::is_read() && pace.next() {
         let now = Reading::take(config, args.node.as_deref())?;
         let interval = now.since(&before);
         let missing: Vec<String> = interval.missing().collect();
