@@ -2,13 +2,9 @@
 //!
 //! `bench.locks` runs the clients. `bench.hold` takes so many locks, says `{"held", "ms"}`, and holds them for as long as the connection stands.
 
-use std::{
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, thread, time::Instant};
 
-use plexus_locks::{Ask, Lock, LockError, Waiting, protocol::Mode};
+use plexus_locks::{Ask, Lock, protocol::Mode};
 use plexus_node::control::Command;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -16,14 +12,12 @@ use serde_json::{Value, json};
 use super::{
     Workload, names,
     node::{self, Host},
+    patience::{LOOK_EVERY, granted},
 };
 use crate::workload::{Run, Running, answer, arguments};
 
 /// Locks asked for at once, between two looks whether anybody still wants them.
 const LOCKS_AT_ONCE: usize = 1024;
-
-/// How often it is looked whether the connection stands.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The arguments of `bench.hold`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -103,20 +97,12 @@ impl Command for HoldLocks {
     }
 }
 
-/// Waits for a lock for as long as `wanted` says so.
-fn granted(mut waiting: Waiting, wanted: &mut dyn FnMut() -> bool) -> Option<Result<Lock, LockError>> {
-    loop {
-        match waiting.wait(LOOK_EVERY) {
-            Ok(answer) => return Some(answer),
-            Err(still) if wanted() => waiting = still,
-            Err(_) => return None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::{Mutex, mpsc};
+    use std::{
+        sync::{Mutex, mpsc},
+        time::Duration,
+    };
 
     use plexus_base::{NodeId, WorkerId};
     use plexus_interconnect::{Net, Signal};
@@ -167,13 +153,29 @@ mod tests {
         }
     }
 
-    #[test]
-    fn who_waits_for_locks_to_hold_can_be_interrupted() {
+    /// What a command says on a node that grants nothing, when nobody waits for it any more.
+    fn interrupted(
+        command: impl FnOnce(Arc<dyn Host>) -> Arc<dyn Command>,
+        args: Value,
+    ) -> Result<Value, String> {
         let locks = Locks::new(Arc::new(Deaf::default()), 1, Arc::new(State::default()));
-        let hold = HoldLocks(Arc::new(Alone(locks)));
+        let command = command(Arc::new(Alone(locks)));
         let (tell, told) = mpsc::channel();
         // Not joined: where it cannot be interrupted, it waits for ever.
-        thread::spawn(move || tell.send(hold.run(json!({ "locks": 2 }), &mut |_| false)));
-        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(Ok(json!({}))));
+        thread::spawn(move || tell.send(command.run(args, &mut |_| false)));
+        told.recv_timeout(Duration::from_secs(60)).expect("it ends")
+    }
+
+    #[test]
+    fn who_waits_for_locks_to_hold_can_be_interrupted() {
+        assert_eq!(interrupted(|host| Arc::new(HoldLocks(host)), json!({ "locks": 2 })), Ok(json!({})));
+    }
+
+    #[test]
+    fn who_looks_for_names_can_be_interrupted() {
+        let command = |host| Arc::new(RunLocks { host, running: Running::default() }) as Arc<dyn Command>;
+        let run = Run { workload: Workload::default(), start_unix_ms: 0 };
+        let said = interrupted(command, serde_json::to_value(run).unwrap());
+        assert_eq!(said, Err(names::UNWANTED.into()));
     }
 }

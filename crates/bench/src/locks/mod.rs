@@ -10,6 +10,7 @@ mod hold;
 mod names;
 mod node;
 mod parameters;
+mod patience;
 mod report;
 mod run;
 

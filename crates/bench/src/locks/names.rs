@@ -11,7 +11,7 @@ use plexus_locks::{
     protocol::{Mode, Name},
 };
 
-use super::Names;
+use super::{Names, patience::granted};
 
 /// How long the workers may take to say what they master.
 const SURVEY_WITHIN: Duration = Duration::from_secs(10);
@@ -19,10 +19,13 @@ const SURVEY_WITHIN: Duration = Duration::from_secs(10);
 /// Candidates at a time. Those of all nodes are known to each master at once, so this is well below what a survey tells.
 const BATCH: usize = 1_000;
 
+/// Why it ends where nobody waits for what comes of it.
+pub(super) const UNWANTED: &str = "nobody waits for the result any more";
+
 /// The name that all clients of all nodes want.
 const SHARED: &str = "bench/shared";
 
-/// `count` names of this kind for the clients of node `me`, of `nodes`; no other node's clients use them.
+/// `count` names of this kind for the clients of node `me`, of `nodes`; no other node's clients use them. `wanted` says whether to go on.
 ///
 /// # Errors
 /// One line for the user.
@@ -31,6 +34,7 @@ pub(super) fn find(
     (me, nodes): (NodeId, usize),
     names: Names,
     count: usize,
+    wanted: &mut dyn FnMut() -> bool,
 ) -> Result<Vec<Name>, String> {
     if names == Names::Shared {
         return Ok(vec![name(SHARED)?; count]);
@@ -44,17 +48,23 @@ pub(super) fn find(
         }
         let candidates = candidates(me, number, batch)?;
         let session = locks.session();
-        let known = |name: &Name| session.lock(Ask { name: name.clone(), mode: Mode::NL, patience: None });
-        let held: Vec<_> =
-            candidates.iter().map(known).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+        let ask = |name: &Name| session.ask(Ask { name: name.clone(), mode: Mode::NL, patience: None });
+        let asked: Vec<_> = candidates.iter().map(ask).collect();
+        let mut held = Vec::with_capacity(asked.len());
+        for waiting in asked {
+            held.push(granted(waiting, wanted).ok_or(UNWANTED)?.map_err(|error| error.to_string())?);
+        }
         let survey = locks.survey(SURVEY_WITHIN).map_err(|_| "a worker does not answer")?;
         if survey.more > 0 {
             return Err("so many locks are held and waited for that the node does not name them all".into());
         }
         drop(held);
         let here: BTreeSet<Name> = survey.resources.into_iter().map(|resource| resource.name).collect();
-        let wanted = |name: &Name| here.contains(name) == (names == Names::Local);
-        found.extend(candidates.into_iter().filter(wanted));
+        let fits = |name: &Name| here.contains(name) == (names == Names::Local);
+        found.extend(candidates.into_iter().filter(fits));
+        if !wanted() {
+            return Err(UNWANTED.into());
+        }
     }
     found.truncate(count);
     Ok(found)

@@ -49,7 +49,8 @@ pub(super) fn run(
 ) -> Result<NodeResult, String> {
     let locks = host.locks();
     let clients = if host.me().index() < workload.active { workload.clients as usize } else { 0 };
-    let names = names::find(&locks, (host.me(), host.nodes()), workload.names, clients * NAMES_PER_CLIENT)?;
+    let (me, count) = (host.me(), clients * NAMES_PER_CLIENT);
+    let names = names::find(&locks, (me, host.nodes()), workload.names, count, wanted)?;
     let work = |names| {
         let (locks, kind) = (&locks, workload.names);
         move |stage: &Stage| client::work(locks, kind, names, stage)
