@@ -63,6 +63,20 @@ fn as_many_clients_as_there_may_be_find_names_for_their_locks() {
 }
 
 #[test]
+fn hand_overs_are_those_between_nodes() {
+    let args = ["bench", "locks", "--nodes", "2", "--rail", "shm", "--seconds", "0.2", "--json"];
+    let run = |more: [&str; 4]| common::run(args).args(more).said().json()["locks"].take();
+    let both = run(["--names", "shared,local", "--clients", "2"]);
+    let rate = |run: &Value, what: &str| run[what].as_f64().unwrap();
+    let (locks, hand_overs) = (rate(&both[0], "locks_per_s"), rate(&both[0], "hand_overs_per_s"));
+    assert!(0.0 < hand_overs && hand_overs <= locks, "{both}");
+    assert_eq!(rate(&both[1], "hand_overs_per_s"), 0.0);
+    // All clients on one node: none of them hands the lock to another.
+    let one = run(["--names", "shared", "--active", "1"]);
+    assert!(rate(&one[0], "locks_per_s") > 0.0 && rate(&one[0], "hand_overs_per_s") == 0.0, "{one}");
+}
+
+#[test]
 fn consistent_reads_leave_blocks_where_they_are() {
     let args = [
         "bench",

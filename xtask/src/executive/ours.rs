@@ -81,9 +81,9 @@ impl Ours {
         Ok(vec![
             (Figure { who: PLEXUS, what: TCP }, ns(&remote, 0)?),
             (Figure { who: ROUND_TRIP, what: TCP }, self.round_trip("tcp")?),
-            (Figure { who: PLEXUS, what: CLIENTS_8 }, per_second(&many, 0)?),
-            (Figure { who: PLEXUS, what: CLIENTS_64 }, per_second(&many, 1)?),
-            (Figure { who: PLEXUS, what: HAND_OVER }, 1e9 / per_second(&hand_over, 0)?),
+            (Figure { who: PLEXUS, what: CLIENTS_8 }, per_second(&many, 0, "locks_per_s")?),
+            (Figure { who: PLEXUS, what: CLIENTS_64 }, per_second(&many, 1, "locks_per_s")?),
+            (Figure { who: PLEXUS, what: HAND_OVER }, 1e9 / per_second(&hand_over, 0, "hand_overs_per_s")?),
         ])
     }
 
@@ -124,7 +124,7 @@ fn ns(reports: &[Value], at: usize) -> Result<f64> {
     Ok(us.context("plexus bench locks printed no response_us.p50")? * 1000.0)
 }
 
-fn per_second(reports: &[Value], at: usize) -> Result<f64> {
-    let rate = reports.get(at).and_then(|report| report["locks_per_s"].as_f64());
-    rate.context("plexus bench locks printed no locks_per_s")
+fn per_second(reports: &[Value], at: usize, what: &str) -> Result<f64> {
+    let rate = reports.get(at).and_then(|report| report[what].as_f64()).filter(|rate| *rate > 0.0);
+    rate.with_context(|| format!("plexus bench locks printed no {what}"))
 }

@@ -27,6 +27,8 @@ pub struct NodeResult {
     pub measured_ns: u64,
     /// Locks granted and given up in that time.
     pub granted: u64,
+    /// Of those, the ones that a client of another node had before; counted of the name that all want.
+    pub handed_over: u64,
     /// How long each took, from asking for it to having given it up.
     pub responses: Responses,
     /// CPU time and context switches of the whole node in that time.
@@ -53,7 +55,7 @@ pub(super) fn run(
     let names = names::find(&locks, (me, host.nodes()), workload.names, count, wanted)?;
     let work = |names| {
         let (locks, kind) = (&locks, workload.names);
-        move |stage: &Stage| client::work(locks, kind, names, stage)
+        move |stage: &Stage| client::work((locks, me), kind, names, stage)
     };
     let Workload { warm_ms, measured_ms, .. } = *workload;
     let times = Times { start, warm_ms, measured_ms };
@@ -66,6 +68,7 @@ pub(super) fn run(
     Ok(NodeResult {
         measured_ns: (after.1 - before.1).as_nanos() as u64,
         granted: done.iter().map(|done| done.granted).sum(),
+        handed_over: done.iter().map(|done| done.handed_over).sum(),
         responses,
         usage: after.0.since(&before.0),
         all: done.iter().map(|done| done.all).sum(),

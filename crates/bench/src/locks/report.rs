@@ -25,6 +25,8 @@ pub struct Report {
     pub workload: Workload,
     /// Locks a second, each granted and given up, over all nodes.
     pub locks_per_s: f64,
+    /// Of those, the ones that a client of another node had before; counted of shared names.
+    pub hand_overs_per_s: f64,
     /// From asking for a lock to having given it up.
     pub response_us: ResponseUs,
     /// CPU time of all nodes for each lock.
@@ -43,9 +45,12 @@ pub(super) struct Setting {
 
 impl Report {
     pub(super) fn of(setting: Setting, workload: &Workload, results: &[NodeResult]) -> Self {
-        let (mut responses, mut usage, mut locks_per_s) = (Responses::new(), Usage::default(), 0.0);
+        let (mut responses, mut usage) = (Responses::new(), Usage::default());
+        let (mut locks_per_s, mut hand_overs_per_s) = (0.0, 0.0);
         for result in results {
-            locks_per_s += result.granted as f64 / (result.measured_ns.max(1) as f64 / 1e9);
+            let seconds = result.measured_ns.max(1) as f64 / 1e9;
+            locks_per_s += result.granted as f64 / seconds;
+            hand_overs_per_s += result.handed_over as f64 / seconds;
             responses.merge(&result.responses);
             usage.add(&result.usage);
         }
@@ -57,6 +62,7 @@ impl Report {
             workers: setting.workers,
             workload: workload.clone(),
             locks_per_s: thousandths(locks_per_s),
+            hand_overs_per_s: thousandths(hand_overs_per_s),
             response_us: responses.summary(),
             cpu_us_per_lock: thousandths(usage.cpu_ns as f64 / 1000.0 / measured.max(1) as f64),
             granted: results.iter().map(|result| result.all).sum(),
@@ -71,6 +77,7 @@ impl Report {
             "names",
             "clients",
             "locks/s",
+            "hand-overs/s",
             "p50 us",
             "p99 us",
             "p99.9 us",
@@ -82,6 +89,7 @@ impl Report {
                 report.workload.names.to_string(),
                 format!("{} x {}", report.workload.active, report.workload.clients),
                 rate(report.locks_per_s),
+                rate(report.hand_overs_per_s),
                 us(report.response_us.p50),
                 us(report.response_us.p99),
                 us(report.response_us.p999),

@@ -56,7 +56,7 @@ mod tests {
 
     fn result(all: u64, counted: Option<(u64, u64)>) -> NodeResult {
         let (responses, usage) = (Responses::new(), Usage::default());
-        NodeResult { measured_ns: 1, granted: all, responses, usage, all, counted }
+        NodeResult { measured_ns: 1, granted: all, handed_over: 0, responses, usage, all, counted }
     }
 
     #[test]
