@@ -12,8 +12,8 @@ use crate::{
     faults::Faults,
     frames::{FrameTable, Hand},
     protocol::{
-        self, Action, Counts, Event, Granted, Members, Outlet, ReadFault, Report, Shard, Ticket, WaitError,
-        Why,
+        self, Action, Counts, Event, Granted, Lost, Members, Outlet, ReadFault, Report, Shard, Ticket,
+        WaitError, Why,
     },
 };
 
@@ -50,8 +50,8 @@ pub enum CacheTask {
     Stop(NodeId),
     /// What is lost is on record, up to the one of this number: see [`LostRecord`].
     LostRecorded(u64),
-    /// Take what is lost as it is on the disk, at all members; forgotten while members change.
-    AcceptLost,
+    /// Take what is lost as it is on the disk, at all members; forgotten while members change, and where more is lost than this.
+    AcceptLost(Arc<Lost>),
     /// This node has handed everything back and is about to leave; answered when it may.
     Leave(mpsc::Sender<()>),
     /// The report of a stopped shard, once all that can be written has been.
@@ -263,7 +263,11 @@ impl CacheService {
             }
             CacheTask::Counts(reply) => drop(reply.send(*self.shard.counts())),
             CacheTask::LostRecorded(seq) => self.handle(net, Event::LostRecorded { seq }),
-            CacheTask::AcceptLost => self.handle(net, Event::AcceptLost),
+            // In a view that is open, this shard knows all that its masters call lost.
+            CacheTask::AcceptLost(seen) if self.shard.lost().is_within(&seen) => {
+                self.handle(net, Event::AcceptLost);
+            }
+            CacheTask::AcceptLost(_) => {}
             CacheTask::Leave(reply) => {
                 self.leaves.push(reply);
                 self.handle(net, Event::Leave);

@@ -89,6 +89,15 @@ impl Lost {
         other.runs().for_each(|run| self.insert(run));
     }
 
+    /// Whether each run is a part of one of `other`: nothing was put in since it was the same set.
+    #[must_use]
+    pub fn is_within(&self, other: &Self) -> bool {
+        self.runs.iter().all(|(first, last)| {
+            let before = other.runs.range(..=first).next_back();
+            before.is_some_and(|(key, end)| key.0 == first.0 && end >= last)
+        })
+    }
+
     /// Takes the partitions out that `which` picks.
     pub fn remove_partitions(&mut self, which: impl Fn(Partition) -> bool) {
         self.runs.retain(|(partition, _), _| !which(Partition(*partition)));
@@ -150,5 +159,31 @@ mod tests {
         let mut joined = Lost::default();
         joined.join(&lost);
         assert_eq!(joined, lost);
+    }
+
+    #[test]
+    fn what_is_taken_out_leaves_a_part_and_what_is_put_in_does_not() {
+        let partition = Partition(3);
+        let run = |first, last| Run { partition, first: BlockId(first), last: BlockId(last) };
+        let mut before = Lost::default();
+        before.insert(run(10, 20));
+        before.insert(run(40, 50));
+        let mut now = before.clone();
+        assert!(now.is_within(&before) && Lost::default().is_within(&before));
+        now.runs.remove(&(3, 10));
+        now.runs.insert((3, 45), 45);
+        assert!(now.is_within(&before) && !before.is_within(&now));
+        for more in [
+            run(0, 0),
+            run(9, 10),
+            run(20, 21),
+            run(20, 40),
+            run(60, 60),
+            Run { partition: Partition(4), ..run(10, 20) },
+        ] {
+            let mut now = before.clone();
+            now.insert(more);
+            assert!(!now.is_within(&before), "{more:?}");
+        }
     }
 }

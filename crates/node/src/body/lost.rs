@@ -3,7 +3,7 @@
 //! Which blocks these are the masters decide, among all members; here it is only counted, and asked for until it is done.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -46,51 +46,32 @@ impl Body {
     /// # Errors
     /// One line for the user: more was lost meanwhile, a member did not answer, or members changed all the time.
     pub fn accept_lost(&self) -> Result<u64, String> {
-        let asked = self.recorder.known_lost();
-        let lost = self.lost.count(asked.clone(), self.config.blocks);
+        let asked = Arc::new(self.recorder.known_lost());
+        let lost = self.lost.count(Lost::clone(&asked), self.config.blocks);
         let end = Instant::now() + ACCEPT_WITHIN;
-        let mut seen = asked.clone();
         loop {
             let now = self.recorder.known_lost();
             if now.is_empty() {
                 return Ok(lost);
             }
-            if now != seen && has_more(&now, &asked, self.config.blocks) {
+            if !now.is_within(&asked) {
                 return Err("more was lost meanwhile: look at `plexus status`, then accept again".into());
             }
-            seen = now;
             if Instant::now() >= end {
                 return Err(format!(
                     "{} blocks are lost still: a member does not answer, or members change; see `plexus status`, then try again",
                     self.blocks_lost()
                 ));
             }
-            self.shards().tell(|| CacheTask::AcceptLost);
+            self.shards().tell(|| CacheTask::AcceptLost(Arc::clone(&asked)));
             thread::sleep(AGAIN_EVERY);
         }
     }
 }
 
-/// Whether blocks are lost that nobody has seen to be.
-fn has_more(now: &Lost, seen: &Lost, blocks: u64) -> bool {
-    (0..blocks).map(BlockId).any(|block| now.contains(block) && !seen.contains(block))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_lost_later_is_more_and_what_is_accepted_is_not() {
-        let mut asked = Lost::default();
-        asked.insert_block(BlockId(7));
-        asked.insert_block(BlockId(70));
-        let mut now = asked.clone();
-        now.remove(BlockId(7));
-        assert!(!has_more(&now, &asked, 100));
-        now.insert_block(BlockId(8));
-        assert!(has_more(&now, &asked, 100));
-    }
 
     #[test]
     fn what_changes_is_counted_anew() {
