@@ -5,7 +5,7 @@ mod cluster;
 
 use std::{
     fs::File,
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader},
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
         unix::{fs::FileExt, net::UnixStream},
@@ -19,9 +19,13 @@ use cluster::Cluster;
 use plexus_client::wire::{ShortPath, hello, receive_packet, send_packet};
 use plexus_fabric::RailKind;
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
+
+/// Programs and operators that come, at most.
+const COME: usize = 8;
 
 /// How the system sees the thread called `name`, as it calls itself when it first runs.
 fn acceptor(name: &str) -> File {
@@ -48,35 +52,56 @@ fn sleeps(status: &File) -> u64 {
     line.trim().parse().unwrap()
 }
 
+/// Comes to a socket of the node until it has no descriptor to let one in; which of them came last, and waits. A number that is free below the
+/// limit, because somebody in the node had a file open when the limit was set, is taken by those who come first.
+fn comes_in_vain(sockets: &[OwnedFd], thread: &File, mut come: impl FnMut(&OwnedFd)) -> usize {
+    let start = Instant::now();
+    let mut comes = |socket: &OwnedFd| {
+        let slept = sleeps(thread);
+        come(socket);
+        while sleeps(thread) < slept + 5 {
+            let mut answered = [PollFd::new(socket, PollFlags::IN)];
+            if poll(&mut answered, Some(&Timespec::default())).unwrap() > 0 {
+                return false;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "it neither lets one in nor sleeps");
+            thread::yield_now();
+        }
+        true
+    };
+    sockets.iter().position(&mut comes).expect("not all of them are let in")
+}
+
 #[test]
 fn a_node_without_descriptors_waits_for_some_and_serves_then() {
     let cluster = Cluster::start(1, 1, RailKind::Shm);
     let paths = [cluster.socket(0), cluster.control(0)].map(|path| ShortPath::of(&path).unwrap());
-    let threads = ["plexus-attach", "plexus-control"].map(acceptor);
-    let [program, operator] = [SocketType::SEQPACKET, SocketType::STREAM]
-        .map(|kind| rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap());
+    let [attach, control] = ["plexus-attach", "plexus-control"].map(acceptor);
+    let sockets = |kind| -> Vec<OwnedFd> {
+        let one = || rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        (0..COME).map(|_| one()).collect()
+    };
+    let (programs, operators) = (sockets(SocketType::SEQPACKET), sockets(SocketType::STREAM));
     let before = getrlimit(Resource::Nofile);
     let first_free = File::open("/dev/null").unwrap().as_raw_fd() as u64;
     setrlimit(Resource::Nofile, Rlimit { current: Some(first_free), ..before }).unwrap();
-    let (slept, start) = (threads.each_ref().map(sleeps), Instant::now());
     let connect = |socket: &OwnedFd, path: &ShortPath| {
         rustix::net::connect(socket, &SocketAddrUnix::new(path.path()).unwrap()).unwrap();
     };
-    connect(&program, &paths[0]);
-    send_packet(program.as_fd(), &hello::hello(), &[]).unwrap();
-    connect(&operator, &paths[1]);
-    let mut operator = BufReader::new(UnixStream::from(operator));
-    operator.get_mut().write_all(b"{\"command\":\"status\"}\n").unwrap();
-    for (thread, slept) in threads.iter().zip(slept) {
-        while sleeps(thread) < slept + 5 {
-            assert!(start.elapsed() < Duration::from_secs(60), "it never sleeps");
-            thread::yield_now();
-        }
-    }
+    // Operators first: one that is let in keeps its descriptor.
+    let operator = comes_in_vain(&operators, &control, |operator| {
+        connect(operator, &paths[1]);
+        rustix::io::write(operator, b"{\"command\":\"status\"}\n").unwrap();
+    });
+    let program = comes_in_vain(&programs, &attach, |program| {
+        connect(program, &paths[0]);
+        send_packet(program.as_fd(), &hello::hello(), &[]).unwrap();
+    });
     setrlimit(Resource::Nofile, before).unwrap();
-    let (packet, _) = receive_packet(program.as_fd()).unwrap();
+    let (packet, _) = receive_packet(programs[program].as_fd()).unwrap();
     assert!(hello::Welcome::decode(&packet).is_ok());
     let mut answer = String::new();
-    operator.read_line(&mut answer).unwrap();
+    let operator = UnixStream::from(operators[operator].try_clone().unwrap());
+    BufReader::new(operator).read_line(&mut answer).unwrap();
     assert!(answer.starts_with("{\"ok\":"), "{answer}");
 }

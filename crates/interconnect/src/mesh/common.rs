@@ -108,7 +108,6 @@ impl Common {
         let is_new = place.is_some_and(|place| place.set(peer).is_ok());
         if is_new {
             self.pairs().insert(id, pair);
-            self.stirred.signal();
         }
         is_new
     }

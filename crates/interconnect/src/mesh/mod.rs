@@ -276,7 +276,10 @@ impl<S: Service> Mesh<S> {
 
     /// One more peer, which the configuration did not have; whether it was not known.
     pub fn meet(&self, peer: Peer) -> bool {
-        self.common.meet(peer)
+        let is_new = self.common.meet(peer);
+        // Perhaps it is this node that is to call.
+        self.common.stirred.signal();
+        is_new
     }
 
     /// Lets `life` of `peer` in from now on, and no other. Links to an earlier one end.
