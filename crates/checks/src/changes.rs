@@ -2,7 +2,8 @@
 //!
 //! A view is decided of those who live, told to each worker in its own time, and now and then missed. Before a worker has it, what those who
 //! are not in it sent last arrives in part, and their last disk writes reach the disk or do not; after it nothing. At least
-//! one who took part in the last view always lives on: without, the cluster would have begun anew.
+//! one who took part in the last view always lives on: without, the cluster would have begun anew. Every run begins with a first view, told to each
+//! in its own time too.
 
 use plexus_base::{BlockId, Epoch, Incarnation, Nanos, NodeId};
 use plexus_cache::protocol::{Event, Members, Mode, Slot};
@@ -17,6 +18,9 @@ use crate::{
 
 /// How long a node that leaves waits before it looks again whether it may.
 const LOOK_NS: u64 = 20_000;
+
+/// How long a node that is to die waits before it looks again whether others go on without it.
+const DIE_NS: u64 = 20_000;
 
 /// What happens to the members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -150,8 +154,10 @@ impl Cluster {
     /// Membership begins.
     pub(crate) fn first_view(&mut self) {
         self.decide();
-        let after = self.engine.random.between(1_000, self.params.change_ns);
-        self.engine.schedule(after, None, Ev::Change(Change::Next));
+        if self.params.changes > 0 {
+            let after = self.engine.random.between(1_000, self.params.change_ns);
+            self.engine.schedule(after, None, Ev::Change(Change::Next));
+        }
     }
 
     /// The members change, or learn of it.
@@ -171,18 +177,16 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether every member has the last view, nobody died since, and the block's master and all others are open.
+    /// Whether every member has the last view, nobody died since, and the block's master and all others are open. Before there is a second
+    /// view nothing is in doubt.
     #[must_use]
     pub fn is_settled(&self, block: BlockId) -> bool {
-        if self.params.changes == 0 {
-            return true;
-        }
         let epoch = self.epoch();
         let open = |node: u8| {
             let shard = &self.local(node, block).shard;
             shard.epoch() == epoch && shard.is_open()
         };
-        self.changes.is_current() && self.living().all(open)
+        self.changes.is_current() && (self.changes.views.len() == 1 || self.living().all(open))
     }
 
     /// Those who were in the last view that was settled, and stay.
@@ -268,6 +272,19 @@ impl Cluster {
         Ok(())
     }
 
+    /// The one node that dies in a run does so, unless the run is over.
+    pub(crate) fn die(&mut self, node: usize) {
+        if self.phase > Phase::Running {
+            return;
+        }
+        if !self.others_stay(node) {
+            self.engine.schedule(DIE_NS, None, Ev::Die(node));
+            return;
+        }
+        self.transport.node_died(&mut self.engine, NodeId(node as u8));
+        self.kill(node);
+    }
+
     fn kill(&mut self, node: usize) {
         let dead = NodeId(node as u8);
         for block in (0..self.params.blocks).map(BlockId) {
@@ -321,7 +338,7 @@ impl Cluster {
                 self.sever(node, other);
             }
         }
-        if self.phase == Phase::Running && self.engine.random.percent(75) {
+        if self.params.changes > 0 && self.phase == Phase::Running && self.engine.random.percent(75) {
             let after = self.engine.random.between(1, self.params.change_ns);
             self.engine.schedule(after, None, Ev::Change(Change::Join(node)));
         }
@@ -481,8 +498,7 @@ impl Cluster {
 
     /// Once all are open in a view, nobody was master before it.
     pub(crate) fn forget_masters(&mut self) {
-        if self.params.changes > 0
-            && self.changes.open_since + 1 < self.changes.views.len()
+        if self.changes.open_since + 1 < self.changes.views.len()
             && (0..self.params.blocks).map(BlockId).all(|block| self.is_settled(block))
         {
             self.changes.open_since = self.changes.views.len() - 1;

@@ -6,7 +6,7 @@ use std::{collections::VecDeque, ops::Range};
 
 use plexus_base::{BlockId, Epoch, NodeId, WorkerId};
 use plexus_cache::protocol::{
-    Ask, Body, Config, Counts, Event, Granted, Mode, ReadFault, Report, Shard, Slot, WaitError,
+    Ask, Body, Config, Counts, Event, Granted, Mode, ReadFault, Shard, Slot, WaitError,
 };
 use plexus_sim::Engine;
 
@@ -25,9 +25,6 @@ use crate::{
 
 /// Lines of history that are kept for a block.
 const HISTORY: usize = 80;
-
-/// The view of a whole run, where there is only one.
-const EPOCH: Epoch = Epoch(7);
 
 /// What happens in a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,7 +49,7 @@ pub enum Ev {
     Checkpoint(usize),
     /// A node hands back.
     HandBack(usize),
-    /// A node dies.
+    /// A node dies, as soon as others can go on without it.
     Die(usize),
     /// The members change.
     Change(Change),
@@ -79,8 +76,6 @@ pub struct Local {
     pub checkpoints: u32,
     /// Whether hand-back is over, and how many blocks were kept.
     pub handed_back: Option<u32>,
-    /// What it reported when it last halted after a death; nothing while a block is still to be written.
-    pub report: Option<Report>,
     /// It has opened what it masters, in some view.
     pub opened: bool,
     /// It may leave.
@@ -94,7 +89,6 @@ impl Local {
             frames: SimFrames::new(config),
             checkpoints: 0,
             handed_back: None,
-            report: None,
             opened: false,
             may_leave: false,
         }
@@ -128,8 +122,6 @@ pub struct Cluster {
     pub disk: Disk,
     /// What the run is doing.
     pub phase: Phase,
-    /// The node that died.
-    pub dead: Option<NodeId>,
     /// What was sent and what arrived.
     pub delivery: Delivery,
     /// Begun by sessions so far.
@@ -139,7 +131,6 @@ pub struct Cluster {
     pub(crate) acknowledged: Vec<u64>,
     pub(crate) transport: Box<dyn Transport>,
     pub(crate) debts_under_way: Vec<i64>,
-    dead_had: Vec<bool>,
     pub(crate) last_given: Vec<Option<(NodeId, NodeId)>>,
     /// Who is a member, and what that does to blocks.
     pub(crate) changes: Changes,
@@ -175,7 +166,6 @@ impl Cluster {
             truth: Truth::new(params.blocks),
             disk: Disk::new(params.blocks),
             phase: Phase::Running,
-            dead: None,
             operations: 0,
             locals,
             sessions,
@@ -183,7 +173,6 @@ impl Cluster {
             transport,
             turns: Turns::default(),
             debts_under_way: vec![0; params.blocks as usize],
-            dead_had: Vec::new(),
             last_given: vec![None; params.blocks as usize],
             changes: Changes::new(&params),
             ended: Vec::new(),
@@ -219,9 +208,7 @@ impl Cluster {
             let (moment, node) = self.moment();
             self.engine.schedule(moment, Some(node), Ev::HandBack(node));
         }
-        if self.params.changes > 0 {
-            self.first_view();
-        }
+        self.first_view();
     }
 
     /// The engine's name for the life that a node is in.
@@ -233,7 +220,7 @@ impl Cluster {
     /// The view decided last.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
-        if self.params.changes > 0 { self.changes.view().epoch } else { EPOCH }
+        self.changes.view().epoch
     }
 
     fn moment(&mut self) -> (u64, usize) {
@@ -261,7 +248,7 @@ impl Cluster {
     /// Whether a node lives.
     #[must_use]
     pub fn lives(&self, node: NodeId) -> bool {
-        self.dead != Some(node) && self.changes.is_up(node.index())
+        self.changes.is_up(node.index())
     }
 
     pub(crate) fn indices(&self, node: u8) -> Range<usize> {
@@ -302,14 +289,6 @@ impl Cluster {
     #[must_use]
     pub fn acknowledged(&self, block: BlockId) -> u64 {
         self.acknowledged[block.0 as usize]
-    }
-
-    /// Whether the dead node held the block when it died, or was the last to give it away in X or to be given it.
-    #[must_use]
-    pub fn dead_had(&self, block: BlockId) -> bool {
-        let at = block.0 as usize;
-        let last = self.last_given[at].is_some_and(|(from, to)| [from, to].map(Some).contains(&self.dead));
-        last || self.dead_had.get(at).is_some_and(|had| *had)
     }
 
     /// Sessions that wait, and for which block.
@@ -418,7 +397,7 @@ impl Cluster {
             }
             Ev::Pause(node, begin) => self.pause(node, begin),
             Ev::Checkpoint(local) => {
-                if self.phase == Phase::Running && self.dead.is_none() {
+                if self.phase == Phase::Running {
                     self.locals[local].checkpoints += 1;
                     self.shard(local, Event::Checkpoint)?;
                     self.plan_checkpoint(local);
@@ -441,7 +420,7 @@ impl Cluster {
             touched.clear();
             touched.extend((0..self.params.blocks).map(BlockId));
         }
-        for block in touched.drain(..).filter(|_| self.dead.is_none()) {
+        for block in touched.drain(..) {
             exclusive::check(self, block)?;
             if self.is_settled(block) {
                 debt::check(self, block)?;
@@ -465,7 +444,7 @@ impl Cluster {
             _ => false,
         };
         let Local { shard, .. } = &self.locals[at];
-        if takes && message.epoch == shard.epoch() && !shard.is_leaving(block) && self.dead.is_none() {
+        if takes && message.epoch == shard.epoch() && !shard.is_leaving(block) {
             let node = self.port(at).node;
             let here = self.sessions.iter().enumerate().filter(|(_, session)| session.node == node);
             let waiting = here.filter_map(|(n, session)| session.waits_for(block).map(|mode| (n, mode)));
@@ -499,26 +478,6 @@ impl Cluster {
         Ok(())
     }
 
-    fn die(&mut self, node: usize) {
-        if self.phase > Phase::Running {
-            return;
-        }
-        let dead = NodeId(node as u8);
-        self.dead = Some(dead);
-        self.dead_had = (0..self.params.blocks)
-            .map(BlockId)
-            .map(|block| (block, &self.local(node as u8, block).shard))
-            .map(|(block, shard)| shard.holds(block).0 != Mode::N || shard.is_leaving(block))
-            .collect();
-        self.engine.kill(node);
-        self.transport.node_died(&mut self.engine, dead);
-        for local in (0..self.locals.len()).filter(|local| local / usize::from(self.params.workers) != node) {
-            let after = self.engine.random.below(100_000);
-            let owner = local / usize::from(self.params.workers);
-            self.engine.schedule(after, Some(owner), Ev::Shard(local, Event::PeerGone(dead)));
-        }
-    }
-
     /// Ends of rails that were destroyed so far.
     #[must_use]
     pub fn rails_lost(&self) -> u64 {
@@ -549,7 +508,7 @@ pub(crate) fn config(params: &Params, node: u8, worker: u8) -> Config {
         nodes: params.nodes,
         worker: WorkerId(worker),
         workers: params.workers,
-        epoch: if params.changes > 0 { Epoch(0) } else { EPOCH },
+        epoch: Epoch(0),
         blocks: params.blocks,
         sets: params.sets,
         ways: params.ways,

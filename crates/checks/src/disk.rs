@@ -44,10 +44,9 @@ impl Disk {
     ///
     /// # Errors
     /// A read or another write of the block is in flight.
-    pub fn write_begins(&mut self, block: BlockId, stopped: bool) -> Result<(), Broken> {
+    pub fn write_begins(&mut self, block: BlockId) -> Result<(), Broken> {
         self.writing[block.0 as usize] += 1;
-        // Survivors of a stop may each write their copy: equal bytes.
-        if stopped || self.writing[block.0 as usize] == 1 { self.alone(block) } else { Err(meets(block)) }
+        if self.writing[block.0 as usize] == 1 { self.alone(block) } else { Err(meets(block)) }
     }
 
     fn alone(&self, block: BlockId) -> Result<(), Broken> {

@@ -30,10 +30,6 @@ impl Cluster {
 
     /// Does what a shard has asked for.
     pub(crate) fn carry_out(&mut self, at: usize, mut done: Vec<Done>) -> Result<(), Broken> {
-        if !self.locals[at].shard.is_at_rest() {
-            // A block came late: what was reported does not hold any more.
-            self.locals[at].report = None;
-        }
         for done in done.drain(..) {
             match done {
                 Done::Action(action) => self.act(at, action)?,
@@ -105,10 +101,7 @@ impl Cluster {
             }
             Action::CheckpointDone { .. } => self.locals[at].checkpoints -= 1,
             Action::HandedBack { kept } => self.locals[at].handed_back = Some(kept),
-            Action::Halted => {
-                let Local { shard, report, .. } = &mut self.locals[at];
-                *report = shard.is_at_rest().then(|| shard.report());
-            }
+            Action::Halted => unreachable!("said when a peer is said to be gone"),
             Action::Fault { from, what } => {
                 return Err(Broken::general("fault", format!("node {node} says of {from}: {what}")));
             }
@@ -124,7 +117,7 @@ impl Cluster {
         if frame.pinned() || frame.page.torn || frame.page.block != block {
             return Err(Broken::new("debt", block, format!("writes {:?} while in use", frame.page)));
         }
-        self.disk.write_begins(block, self.dead.is_some())?;
+        self.disk.write_begins(block)?;
         self.changes.begins(owner, at, (slot, block), true);
         let random = &mut self.engine.random;
         let fails = self.phase == Phase::Running && random.permille(self.params.write_failures);
@@ -178,7 +171,7 @@ impl Cluster {
                 Arrival::Land(to, put) => {
                     let local = self.index_of(to);
                     let landed = self.locals[local].frames.land(put.slot, put.generation, put.page);
-                    if !landed && self.dead.is_none() && self.lives(to.node) {
+                    if !landed && self.lives(to.node) {
                         let what = format!("{} did not expect {put:?}", to.node);
                         return Err(Broken::new("latest", put.page.block, what));
                     }

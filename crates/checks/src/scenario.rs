@@ -64,7 +64,7 @@ pub struct Params {
     pub one_leaves: bool,
     /// A node dies in the middle.
     pub one_dies: bool,
-    /// Deaths, farewells and arrivals of nodes, at most; 0: one view for ever.
+    /// Deaths, farewells and arrivals of nodes, at most, besides the one that dies or leaves.
     pub changes: u64,
     /// Between two of them, at most.
     pub change_ns: u64,
@@ -140,7 +140,12 @@ pub const ALL: [Scenario; 18] = [
         bigger: 1,
         vary: views,
     },
-    Scenario { name: "death", about: "a node dies; the lost are named", bigger: 1, vary: death },
+    Scenario {
+        name: "death",
+        about: "a node dies for good, and the others go on; what is lost is named",
+        bigger: 1,
+        vary: death,
+    },
     Scenario {
         name: "rails",
         about: "the real link core; rails are lost and come back",

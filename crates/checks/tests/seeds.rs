@@ -77,15 +77,6 @@ fn every_path_of_the_protocol_is_taken() {
 }
 
 #[test]
-fn a_copy_on_its_way_out_when_a_node_dies_is_named_not_passed_off() {
-    // Death 202523: the last other copy had just been invalidated; 101825: the dead itself was giving its copy up.
-    let death = scenario::named("death").expect("a scenario of this name");
-    for seed in [202_523, 101_825] {
-        run(seed, death).unwrap_or_else(|failure| panic!("{failure}"));
-    }
-}
-
-#[test]
 fn a_block_given_away_by_one_who_leaves_arrives_before_it_goes() {
     // It had said farewell on the other lane, and was gone with its link before the block was through.
     let views = scenario::named("views").expect("a scenario of this name");

@@ -13,17 +13,14 @@ pub const EVENTS_PER_OPERATION: u64 = 20_000;
 /// # Errors
 /// Who waits, for what.
 pub fn check(cluster: &Cluster) -> Result<(), Broken> {
-    if cluster.dead.is_none() {
-        cluster.transport_rest().map_err(|what| Broken::general("ends", what))?;
-        cluster.delivery.complete()?;
-    }
+    cluster.transport_rest().map_err(|what| Broken::general("ends", what))?;
+    cluster.delivery.complete()?;
     if let Some((session, block)) = cluster.waiting_sessions().next() {
         let what =
             format!("session {session} waits for ever ({} in all)", cluster.waiting_sessions().count());
         return Err(Broken { property: "ends", block, what });
     }
-    // After a death nothing is under way that anybody waits for.
-    for node in cluster.living().filter(|_| cluster.dead.is_none()) {
+    for node in cluster.living() {
         if !cluster.locals_of(node).iter().all(|local| local.shard.is_quiet()) {
             return Err(Broken::general("ends", format!("a shard of node {node} is not at rest")));
         }

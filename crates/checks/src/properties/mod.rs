@@ -8,7 +8,6 @@ pub mod delivery;
 pub mod ends;
 pub mod exclusive;
 pub mod latest;
-pub mod lost;
 pub mod named;
 pub mod sums;
 pub mod turns;

@@ -10,8 +10,7 @@ use crate::{cluster::Cluster, failure::Broken};
 /// # Errors
 /// Both.
 pub fn check(cluster: &Cluster, block: BlockId) -> Result<(), Broken> {
-    let Some(node) = cluster.living().next() else { return Ok(()) };
-    let master = cluster.local(node, block).shard.master(block);
+    let master = cluster.changes.view().master(block.partition());
     let Some((known, exclusive)) = cluster.local(master.0, block).shard.holders(block) else { return Ok(()) };
     let (mut holders, mut modes) = (NodeSet::EMPTY, Vec::new());
     for node in cluster.living() {

@@ -146,6 +146,6 @@ pub trait Transport {
     /// What is under way from one node to another is gone, and the way is free.
     fn purge(&mut self, from: NodeId, to: NodeId);
 
-    /// A node is dead: part of what it sent is gone.
+    /// A node is dead for good: part of what it sent is gone.
     fn node_died(&mut self, engine: &mut Engine<Ev>, node: NodeId);
 }

@@ -388,8 +388,17 @@ impl Transport for Linked {
         self.lost
     }
 
-    fn purge(&mut self, _from: NodeId, _to: NodeId) {
-        unreachable!("members change where paths lose nothing");
+    fn purge(&mut self, from: NodeId, to: NodeId) {
+        assert!(
+            self.dead.is_some_and(|dead| [from, to].contains(&dead)),
+            "the core of a link knows one life"
+        );
+        for path in 0..self.ends.len() {
+            let (start, end) = self.paths.ends(path);
+            if (start.node, end.node) == (from, to) {
+                (0..self.rails.count()).for_each(|rail| self.rails.lose(path, rail));
+            }
+        }
     }
 
     fn node_died(&mut self, engine: &mut Engine<Ev>, node: NodeId) {
@@ -406,7 +415,7 @@ impl Transport for Linked {
     }
 
     fn rest(&self) -> Result<(), String> {
-        for (path, end) in self.ends.iter().enumerate() {
+        for (path, end) in self.ends.iter().enumerate().filter(|(path, _)| !self.is_dead(*path)) {
             let (from, to) = self.paths.ends(path);
             let (unsettled, ahead) = (end.core.unsettled(), end.order.waiting());
             if self.retains && unsettled + ahead > 0 || end.core.queued() > 0 {
