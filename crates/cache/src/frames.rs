@@ -271,7 +271,7 @@ impl Frames for Hand<'_> {
 
 #[cfg(test)]
 mod tests {
-    use plexus_base::{Epoch, NodeId, WorkerId};
+    use plexus_base::{NodeId, WorkerId};
     use plexus_fabric::WindowId;
 
     use super::*;
@@ -282,7 +282,6 @@ mod tests {
             nodes: 2,
             worker: WorkerId(0),
             workers: 1,
-            epoch: Epoch(1),
             blocks: 1000,
             sets: 1,
             ways: 8,

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak, mpsc};
 
-use plexus_base::{BlockId, NodeId, NodeSet, WorkerId, clock};
+use plexus_base::{BlockId, NodeId, WorkerId, clock};
 use plexus_disks::{Completion, DiskError, Job, Op, Page, Pool};
 use plexus_fabric::{Put, WindowId};
 use plexus_interconnect::{Channel, Kind, Message, Net, Outbox, Signal};
@@ -12,14 +12,9 @@ use crate::{
     faults::Faults,
     frames::{FrameTable, Hand},
     protocol::{
-        self, Action, Counts, Event, Granted, Lost, Members, Outlet, ReadFault, Report, Shard, Ticket,
-        WaitError, Why,
+        self, Action, Counts, Event, Granted, Lost, Members, Outlet, ReadFault, Shard, Ticket, WaitError, Why,
     },
 };
-
-/// Tag of the last message on the block channel, sent when a node stops giving blocks away; one byte says because of
-/// which node.
-const LAST: u32 = 1;
 
 /// What sessions, I/O threads and the node hand to a worker.
 pub enum CacheTask {
@@ -46,16 +41,12 @@ pub enum CacheTask {
     HandBack(mpsc::Sender<u32>),
     /// What was counted so far.
     Counts(mpsc::Sender<Counts>),
-    /// Stop as if a peer had died, because of this node: nothing is given away any more.
-    Stop(NodeId),
     /// What is lost is on record, up to the one of this number: see [`LostRecord`].
     LostRecorded(u64),
     /// Take what is lost as it is on the disk, at all members; forgotten while members change, and where more is lost than this.
     AcceptLost(Arc<Lost>),
     /// This node has handed everything back and is about to leave; answered when it may.
     Leave(mpsc::Sender<()>),
-    /// The report of a stopped shard, once all that can be written has been.
-    Report(mpsc::Sender<Report>),
 }
 
 /// What a waiting session is told, in the number that a [`Signal`] carries.
@@ -70,8 +61,7 @@ pub(crate) enum Answer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub(crate) enum Failure {
-    Stopped = 0,
-    HandingBack,
+    HandingBack = 0,
     Io,
     Corrupt,
     Stale,
@@ -81,8 +71,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    const ALL: [Self; 8] = [
-        Self::Stopped,
+    const ALL: [Self; 7] = [
         Self::HandingBack,
         Self::Io,
         Self::Corrupt,
@@ -107,7 +96,7 @@ impl Answer {
         match answer >> 32 {
             0 => Self::Pinned(protocol::Slot(low)),
             1 => Self::Private(protocol::Slot(low)),
-            _ => Self::Failed(*Failure::ALL.get(low as usize).unwrap_or(&Failure::Stopped)),
+            _ => Self::Failed(Failure::ALL[low as usize]),
         }
     }
 }
@@ -126,25 +115,13 @@ pub struct CacheService {
     actions: Vec<Action>,
     checkpoints: Vec<mpsc::Sender<u32>>,
     hand_backs: Vec<mpsc::Sender<u32>>,
-    reports: Vec<mpsc::Sender<Report>>,
     leaves: Vec<mpsc::Sender<()>>,
-    /// Members change.
-    views: Option<Views>,
+    record: Arc<dyn LostRecord>,
+    port: Weak<dyn Port>,
+    /// To be said to members whose link is not up yet, and on which channel.
+    outbox: Outbox<(Channel, protocol::Message)>,
     /// Who sent what no member sends.
     fault: Option<NodeId>,
-    /// Nothing more is given away, because of this node.
-    stopped_by: Option<NodeId>,
-    peers: NodeSet,
-    /// Peers that may still have sent blocks when this node stopped.
-    awaited: NodeSet,
-}
-
-/// What a service has where members change.
-pub(crate) struct Views {
-    pub(crate) record: Arc<dyn LostRecord>,
-    pub(crate) port: Weak<dyn Port>,
-    /// To be said to members whose link is not up yet, and on which channel.
-    pub(crate) outbox: Outbox<(Channel, protocol::Message)>,
 }
 
 impl CacheService {
@@ -153,15 +130,10 @@ impl CacheService {
         frames: Arc<FrameTable>,
         pool: Pool,
         faults: Arc<Faults>,
-        views: Option<Views>,
+        (record, port): (Arc<dyn LostRecord>, Weak<dyn Port>),
     ) -> Self {
         let mut shard = Shard::new(config);
-        if let Some(views) = &views {
-            shard.know_lost(views.record.known(config.worker));
-        }
-        // Where members change, who ends does not end the others.
-        let peers =
-            if views.is_some() { NodeSet::EMPTY } else { NodeSet::first(config.nodes).without(config.me) };
+        shard.know_lost(record.known(config.worker));
         Self {
             shard,
             window: window_of(config.worker),
@@ -173,26 +145,16 @@ impl CacheService {
             actions: Vec::with_capacity(64),
             checkpoints: Vec::new(),
             hand_backs: Vec::new(),
-            reports: Vec::new(),
             leaves: Vec::new(),
-            views,
+            record,
+            port,
+            outbox: Outbox::default(),
             fault: None,
-            stopped_by: None,
-            peers,
-            awaited: peers,
         }
     }
 
     /// Handles a message of [`Channel::CacheRequests`] or [`Channel::CacheBlocks`].
     pub fn message(&mut self, net: &mut Net, message: Message<'_>) {
-        if message.tag == LAST && message.channel == Channel::CacheBlocks && self.views.is_none() {
-            // Who stops stops all: a cluster half of which goes on would wait for the other half.
-            let named = message.payload.first().map(|node| NodeId(*node));
-            let cause = named.filter(|node| node.index() < self.peers.len() + 1).unwrap_or(message.from);
-            self.stop(net, cause);
-            self.awaited.remove(message.from);
-            return self.report();
-        }
         match protocol::Message::decode(message.payload) {
             Ok(decoded) => self.handle(net, Event::Message { from: message.from, message: decoded }),
             Err(error) => {
@@ -203,12 +165,8 @@ impl CacheService {
     }
 
     /// The next view, or the first: whoever is not in it has stopped, and no link leads to it any more.
-    ///
-    /// # Panics
-    /// When the cache was made for one view: see [`crate::Wiring::with_views`].
     pub fn view(&mut self, net: &mut Net, members: &Members) {
-        let views = self.views.as_mut().expect("a cache whose members change");
-        views.outbox.view();
+        self.outbox.view();
         // What reads under way find is not used: it may have been written since.
         self.expected.fill(0);
         let mut actions = std::mem::take(&mut self.actions);
@@ -218,7 +176,7 @@ impl CacheService {
         self.carry_out(net, actions);
     }
 
-    /// Whether everything is granted: always where there is one view, otherwise when all masters of the last have opened.
+    /// Whether everything is granted: all masters of the last view have opened.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.shard.is_open()
@@ -226,8 +184,7 @@ impl CacheService {
 
     /// A peer is there: it is told what it was to be told.
     pub fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
-        let Some(views) = &mut self.views else { return };
-        for (channel, message) in views.outbox.up(peer) {
+        for (channel, message) in self.outbox.up(peer) {
             self.send(net, peer, channel, message);
         }
     }
@@ -249,8 +206,6 @@ impl CacheService {
             }
             CacheTask::Freed(slot) => self.handle(net, Event::Freed { slot }),
             CacheTask::Disk(done) => self.disk(net, &done),
-            CacheTask::Checkpoint(_) | CacheTask::HandBack(_) | CacheTask::Leave(_)
-                if self.stopped_by.is_some() => {}
             CacheTask::Checkpoint(reply) => {
                 self.checkpoints.push(reply);
                 if self.checkpoints.len() == 1 {
@@ -272,11 +227,6 @@ impl CacheService {
                 self.leaves.push(reply);
                 self.handle(net, Event::Leave);
             }
-            CacheTask::Stop(cause) => self.stop(net, cause),
-            CacheTask::Report(reply) => {
-                self.reports.push(reply);
-                self.report();
-            }
         }
     }
 
@@ -293,33 +243,9 @@ impl CacheService {
         self.pool.take()
     }
 
-    /// A peer is dead: nothing more is granted or given here, unless members change: then a view says who goes on.
-    pub fn peer_gone(&mut self, net: &mut Net, peer: NodeId) {
-        match &mut self.views {
-            Some(views) => views.outbox.gone(peer),
-            None => self.stop(net, peer),
-        }
-        self.awaited.remove(peer);
-        self.report();
-    }
-
-    /// Nothing more is granted or given here, because of `node` (this one, if it leaves).
-    fn stop(&mut self, net: &mut Net, node: NodeId) {
-        self.handle(net, Event::PeerGone(node));
-        if self.stopped_by.is_some() {
-            return;
-        }
-        self.stopped_by = Some(node);
-        // A stopped shard answers neither; whoever waits for one learns that by the end of the channel.
-        self.checkpoints.clear();
-        self.hand_backs.clear();
-        self.leaves.clear();
-        // Behind every block that was ever sent: who has this from a peer gets no block from it any more.
-        for peer in self.peers.iter() {
-            if net.send(peer, Channel::CacheBlocks, Kind::Reply, LAST, &[node.0]).is_err() {
-                self.awaited.remove(peer);
-            }
-        }
+    /// No link leads to a peer any more. Who goes on without it, a view says.
+    pub fn peer_gone(&mut self, peer: NodeId) {
+        self.outbox.gone(peer);
     }
 
     fn disk(&mut self, net: &mut Net, done: &Completion) {
@@ -366,9 +292,6 @@ impl CacheService {
             self.act(net, action);
         }
         self.actions = actions;
-        if self.stopped_by.is_some() {
-            self.report();
-        }
     }
 
     fn act(&mut self, net: &mut Net, action: Action) {
@@ -404,9 +327,6 @@ impl CacheService {
             Action::HandedBack { kept } => {
                 answer_all(&mut self.hand_backs, kept);
             }
-            Action::Halted => {
-                self.report();
-            }
             Action::Fault { from, what } => {
                 tracing::error!(%from, "{what}: the nodes no longer agree on who holds what");
                 self.fault = Some(from);
@@ -415,27 +335,23 @@ impl CacheService {
     }
 
     fn send(&mut self, net: &mut Net, to: NodeId, channel: Channel, message: protocol::Message) {
-        let said = match &mut self.views {
-            Some(views) => views.outbox.pass(to, (channel, message)),
-            None => Some((channel, message)),
-        };
+        let said = self.outbox.pass(to, (channel, message));
         if let Some((channel, message)) = said {
-            // No link any more: the peer is gone, and the shard is told so by whoever sees it go.
+            // No link any more: the peer is gone, and the next view says so.
             let _ = net.send(to, channel, kind(&message), 0, &message.encode());
         }
     }
 
     /// What is lost has changed.
     fn record(&self, seq: u64) {
-        let Some(views) = &self.views else { return };
-        let (worker, port) = (self.shard.config().worker, views.port.clone());
+        let (worker, port) = (self.shard.config().worker, self.port.clone());
         let done = move || {
             // Nobody there: the node is ending.
             if let Some(port) = port.upgrade() {
                 port.submit(worker, CacheTask::LostRecorded(seq));
             }
         };
-        views.record.record(worker, self.shard.lost().clone(), Box::new(done));
+        self.record.record(worker, self.shard.lost().clone(), Box::new(done));
     }
 
     #[allow(unsafe_code, reason = "the frame table lends memory by contract")]
@@ -451,14 +367,6 @@ impl CacheService {
         // None: the node ends, and nobody waits for this any more.
         if let Some(pool) = &self.pool {
             pool.submit(Job { token: u64::from(slot.0), op, block, memory });
-        }
-    }
-
-    /// Answers who asked for the report, when it is final.
-    fn report(&mut self) {
-        if !self.reports.is_empty() && self.awaited.is_empty() && self.shard.is_at_rest() {
-            let report = self.shard.report();
-            answer_all(&mut self.reports, report);
         }
     }
 }
@@ -516,7 +424,6 @@ fn kind(message: &protocol::Message) -> Kind {
 impl From<WaitError> for Failure {
     fn from(error: WaitError) -> Self {
         match error {
-            WaitError::Stopped => Self::Stopped,
             WaitError::HandingBack => Self::HandingBack,
             WaitError::Read(ReadFault::Io) => Self::Io,
             WaitError::Read(ReadFault::Corrupt) => Self::Corrupt,

@@ -24,9 +24,6 @@ const ATTEND_EVERY: u64 = 8;
 /// Why a session did not get a block.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CacheError {
-    /// A node died, and the cluster does not change any more.
-    #[error("the cluster has stopped: {0}")]
-    Stopped(String),
     /// The node is being shut down.
     #[error("the node is shutting down")]
     ShuttingDown,
@@ -97,7 +94,6 @@ struct Inner {
     faults: Arc<Faults>,
     /// No session gets anything any more.
     closed: AtomicBool,
-    stopped: Mutex<Option<String>>,
     sessions: Mutex<Sessions>,
 }
 
@@ -116,8 +112,8 @@ impl Cache {
         writer: Writer,
         faults: Arc<Faults>,
     ) -> Self {
-        let (closed, stopped, sessions) = (AtomicBool::new(false), Mutex::default(), Mutex::default());
-        Self { inner: Arc::new(Inner { port, tables, blocks, writer, faults, closed, stopped, sessions }) }
+        let (closed, sessions) = (AtomicBool::new(false), Mutex::default());
+        Self { inner: Arc::new(Inner { port, tables, blocks, writer, faults, closed, sessions }) }
     }
 
     /// A session for the calling thread.
@@ -145,12 +141,6 @@ impl Cache {
         self.inner.blocks
     }
 
-    /// Says why everything that waits from now on, and all that comes, ends with [`CacheError::Stopped`].
-    pub fn stopped(&self, why: String) {
-        lock(&self.inner.stopped).get_or_insert(why);
-        self.close();
-    }
-
     /// From now on every session that asks for a block is turned away. Blocks in use stay so.
     pub fn close(&self) {
         self.inner.closed.store(true, Relaxed);
@@ -160,12 +150,6 @@ impl Cache {
     #[must_use]
     pub fn occupied(&self) -> usize {
         self.inner.tables.iter().map(|table| table.occupied()).sum()
-    }
-
-    /// Why the cluster has stopped, if it has.
-    #[must_use]
-    pub fn why_stopped(&self) -> Option<String> {
-        lock(&self.inner.stopped).clone()
     }
 
     /// Reads and changes that needed no worker, and those that did, of all sessions so far.
@@ -181,10 +165,6 @@ impl Cache {
     fn error(&self, block: BlockId, failure: Failure) -> CacheError {
         let fault = || self.inner.faults.of(block).unwrap_or_else(|| format!("{block} cannot be read"));
         match failure {
-            Failure::Stopped => CacheError::Stopped(
-                self.why_stopped()
-                    .unwrap_or_else(|| "a node died; run `plexus down`, then `plexus up`".into()),
-            ),
             Failure::HandingBack => CacheError::ShuttingDown,
             Failure::Io | Failure::Corrupt | Failure::Stale => CacheError::Damaged(fault()),
             Failure::WriteFailed => CacheError::WriteFailed(fault()),
@@ -262,10 +242,7 @@ impl Session {
             return Err(CacheError::OutOfRange { block, blocks: inner.blocks });
         }
         if inner.closed.load(Relaxed) {
-            return Err(match self.cache.why_stopped() {
-                Some(why) => CacheError::Stopped(why),
-                None => CacheError::ShuttingDown,
-            });
+            return Err(CacheError::ShuttingDown);
         }
         let table = self.table(block);
         let worker = table.config().worker;

@@ -3,17 +3,13 @@
 
 use std::sync::{Arc, Weak};
 
-use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
+use plexus_base::{Incarnation, NodeId, WorkerId};
 use plexus_disks::{Completion, Group, Pool, Writer};
 use plexus_fabric::{SetupError, Window};
-use plexus_interconnect::Outbox;
 
 use crate::{
-    Cache, CacheService, CacheTask, LostRecord, Port,
-    faults::Faults,
-    frames::FrameTable,
-    protocol::Config,
-    service::{Views, window_of},
+    Cache, CacheService, CacheTask, LostRecord, Port, faults::Faults, frames::FrameTable, protocol::Config,
+    service::window_of,
 };
 
 /// Frames in a set. Enough that blocks which are busy at the same time find room in their set, and few enough
@@ -31,8 +27,6 @@ pub struct Settings {
     pub nodes: u8,
     /// Workers of every node.
     pub workers: u8,
-    /// The view it starts in, of all nodes; 0 if members change: then views are handed in, and [`Wiring::with_views`] is called.
-    pub epoch: Epoch,
     /// Memory for blocks, over all workers, in bytes; at least 16 blocks for each worker.
     pub cache_bytes: u64,
     /// Threads that wait for the disks.
@@ -46,15 +40,15 @@ pub struct Wiring {
     tables: Vec<Arc<FrameTable>>,
     windows: Vec<Arc<Window>>,
     faults: Arc<Faults>,
-    record: Option<Arc<dyn LostRecord>>,
+    record: Arc<dyn LostRecord>,
 }
 
 impl Wiring {
-    /// Takes the memory.
+    /// Takes the memory. What is lost with those who are gone is kept on `record`.
     ///
     /// # Errors
     /// There is too little of it.
-    pub fn new(settings: Settings, group: &Group) -> Result<Self, SetupError> {
+    pub fn new(settings: Settings, group: &Group, record: Arc<dyn LostRecord>) -> Result<Self, SetupError> {
         let block_size = group.shape().block_size.bytes();
         let frames = settings.cache_bytes / u64::from(settings.workers) / block_size as u64;
         let sets = ((frames / u64::from(WAYS)) as u32).max(1);
@@ -66,7 +60,6 @@ impl Wiring {
                 nodes: settings.nodes,
                 worker,
                 workers: settings.workers,
-                epoch: settings.epoch,
                 blocks: group.shape().blocks,
                 sets,
                 ways: WAYS,
@@ -76,21 +69,7 @@ impl Wiring {
             windows.push(window.clone());
             tables.push(Arc::new(FrameTable::new(config, window)));
         }
-        Ok(Self {
-            settings,
-            blocks: group.shape().blocks,
-            tables,
-            windows,
-            faults: Arc::default(),
-            record: None,
-        })
-    }
-
-    /// Members change: [`CacheService::view`] says how, and what is lost with those who are gone is kept on `record`.
-    #[must_use]
-    pub fn with_views(self, record: Arc<dyn LostRecord>) -> Self {
-        assert_eq!(self.settings.epoch, Epoch(0), "no view before the first");
-        Self { record: Some(record), ..self }
+        Ok(Self { settings, blocks: group.shape().blocks, tables, windows, faults: Arc::default(), record })
     }
 
     /// The windows that peers must be told of.
@@ -108,11 +87,7 @@ impl Wiring {
             .iter()
             .map(|table| {
                 let (config, port) = (*table.config(), port.clone());
-                let views = self.record.clone().map(|record| Views {
-                    record,
-                    port: port.clone(),
-                    outbox: Outbox::default(),
-                });
+                let record = (self.record.clone(), port.clone());
                 let complete = move |completion: Completion| {
                     // Nobody there: the node is ending, and has waited for what it must wait for.
                     if let Some(port) = port.upgrade() {
@@ -120,7 +95,7 @@ impl Wiring {
                     }
                 };
                 let pool = Pool::new(group, self.settings.io_threads, complete)?;
-                Ok(CacheService::new(config, table.clone(), pool, self.faults.clone(), views))
+                Ok(CacheService::new(config, table.clone(), pool, self.faults.clone(), record))
             })
             .collect()
     }

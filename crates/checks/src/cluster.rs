@@ -508,7 +508,6 @@ pub(crate) fn config(params: &Params, node: u8, worker: u8) -> Config {
         nodes: params.nodes,
         worker: WorkerId(worker),
         workers: params.workers,
-        epoch: Epoch(0),
         blocks: params.blocks,
         sets: params.sets,
         ways: params.ways,

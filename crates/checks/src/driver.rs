@@ -101,7 +101,6 @@ impl Cluster {
             }
             Action::CheckpointDone { .. } => self.locals[at].checkpoints -= 1,
             Action::HandedBack { kept } => self.locals[at].handed_back = Some(kept),
-            Action::Halted => unreachable!("said when a peer is said to be gone"),
             Action::Fault { from, what } => {
                 return Err(Broken::general("fault", format!("node {node} says of {from}: {what}")));
             }

@@ -153,7 +153,7 @@ impl Cluster {
     ) -> Result<(), Broken> {
         match result {
             Ok(granted) => return self.begin_holding(session, granted),
-            Err(WaitError::Stopped | WaitError::HandingBack) => {
+            Err(WaitError::HandingBack) => {
                 self.sessions[session].state = State::Finished;
             }
             Err(WaitError::Read(fault)) if fault != ReadFault::Io || self.params.read_failures == 0 => {

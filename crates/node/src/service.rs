@@ -222,7 +222,7 @@ impl Service for NodeService {
     }
 
     fn peer_gone(&mut self, net: &mut Net, peer: NodeId, why: &Lost) {
-        self.cache.peer_gone(net, peer);
+        self.cache.peer_gone(peer);
         self.locks.peer_gone(peer);
         if let Some(groups) = &mut self.groups {
             groups.peer_gone(peer);

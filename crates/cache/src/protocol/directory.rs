@@ -303,26 +303,6 @@ impl Directory {
         }
     }
 
-    /// Blocks whose latest version may be with one of the `dead`, or under way between two nodes: sorted, to be read
-    /// together with what the survivors hold (see [`super::Report`]).
-    pub(super) fn in_doubt(&self, dead: NodeSet) -> Vec<BlockId> {
-        let mut blocks: Vec<BlockId> = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| {
-                let with_the_dead = entry.holders.iter().any(|node| dead.contains(node)) && !entry.clean;
-                // From the disk to a survivor: nothing newer exists unless the survivor holds it.
-                let under_way = entry
-                    .conversion
-                    .is_some_and(|c| c.ask == Ask::X && (dead.contains(c.requester) || c.from != From::Disk));
-                with_the_dead || under_way
-            })
-            .map(|(block, _)| *block)
-            .collect();
-        blocks.sort_unstable();
-        blocks
-    }
-
     /// Whether a debt is here, between the copy that is gone and the node that will get X.
     pub(super) fn has_collected(&self, block: BlockId) -> bool {
         let conversion = self.entries.get(&block).and_then(|entry| entry.conversion);

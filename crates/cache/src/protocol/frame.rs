@@ -125,8 +125,6 @@ pub(super) struct Frame {
     pub(super) waiters: List,
     /// When it was last granted.
     pub(super) granted: u64,
-    /// After a stop: closed, and written as far as it can be.
-    pub(super) resting: bool,
 }
 
 impl Frame {
@@ -147,7 +145,6 @@ impl Frame {
         turn: None,
         waiters: List::EMPTY,
         granted: 0,
-        resting: false,
     };
 
     /// Whether the copy here is known to be the latest version of the block. Not after the master was told that it leaves:

@@ -70,9 +70,6 @@ impl Shard {
 
     /// Does whatever can be done with a held frame now.
     pub(super) fn settle<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
-        if self.stopped.is_some() {
-            return self.rest(slot, io);
-        }
         loop {
             let frame = self.frames[slot];
             if frame.usage != Usage::Cached || frame.mode == Mode::N {
@@ -275,7 +272,7 @@ impl Shard {
             _ if frame.asked.is_some() => debug_assert_eq!(frame.leave, Leave::No),
             // Those who wait for any frame of the set came first.
             Leave::No if !frame.waiters.is_empty() && self.queue_of(slot).is_empty() => self.ask(slot, io),
-            _ => self.release(slot, io),
+            _ => self.release(slot),
         }
     }
 
@@ -333,7 +330,7 @@ impl Shard {
             self.frames[slot].mode = Mode::N;
             io.frames.forget(Slot(slot as u32));
         }
-        self.release(slot, io);
+        self.release(slot);
         Ok(())
     }
 }

@@ -69,8 +69,6 @@ pub struct Config {
     pub worker: WorkerId,
     /// Workers of every node.
     pub workers: u8,
-    /// The one view for ever, of all nodes; or 0: views are handed in by [`super::Shard::view`], and until the first everybody waits.
-    pub epoch: Epoch,
     /// Blocks of the disk group: nobody can speak of one beyond.
     pub blocks: u64,
     /// Sets of frames; a block may live in one of them only.
@@ -144,8 +142,6 @@ pub enum Event {
     /// Write everything owed and give everything up; answered by [`Action::HandedBack`]. Sessions that come later are
     /// turned away, those that wait are served first. The shard stays the master of its blocks.
     HandBack,
-    /// The node is dead, and the shard stops: see [`super::stop`].
-    PeerGone(NodeId),
     /// [`Action::RecordLost`] is done, durably.
     LostRecorded {
         /// Of the action.
@@ -224,9 +220,6 @@ pub enum Action {
         /// Blocks still held and owed.
         kept: u32,
     },
-    /// After [`Event::PeerGone`]: everything that is held here and might be newer than the disk is written (or failed
-    /// to be). Comes again if a block arrives after that. See [`super::Shard::report`].
-    Halted,
     /// What is lost has changed. Put [`super::Shard::lost`], as it is now, on record; answered by [`Event::LostRecorded`].
     RecordLost {
         /// To be named in the answer. An answer is good for all that came before.
@@ -261,8 +254,6 @@ pub enum Granted {
 /// Why a wait ended with nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitError {
-    /// A node is dead and the cluster has stopped changing.
-    Stopped,
     /// This node is handing everything back.
     HandingBack,
     /// The block could not be read from the disk.

@@ -53,7 +53,6 @@ mod message;
 mod past;
 mod rebuild;
 mod requester;
-pub mod stop;
 mod streams;
 mod sweep;
 #[cfg(test)]
@@ -72,7 +71,6 @@ pub use interface::{
 };
 pub use lost::{Lost, Run};
 pub use message::{Body, DecodeError, Kind, Message, Source, Target};
-pub use stop::Report;
 
 use directory::{Directory, Fault, Mail};
 use frame::{Frame, Order, Usage, Waiter};
@@ -108,7 +106,6 @@ pub struct Shard {
     grants: u64,
     ids: u32,
     sweeps: Sweeps,
-    stopped: Option<stop::Stopped>,
     counts: Counts,
 }
 
@@ -146,7 +143,6 @@ impl Shard {
             grants: 0,
             ids: 0,
             sweeps: Sweeps::default(),
-            stopped: None,
             counts: Counts::default(),
         }
     }
@@ -264,10 +260,9 @@ impl Shard {
             Event::Idle { slot, contents } => self.idle(slot.index(), contents, io),
             Event::Read { slot, result } => self.read(slot.index(), result, io),
             Event::Wrote { slot, ok } => self.wrote(slot.index(), ok, io),
-            Event::Freed { slot } => self.freed(slot.index(), io),
+            Event::Freed { slot } => self.freed(slot.index()),
             Event::Checkpoint => self.begin_checkpoint(),
             Event::HandBack => self.begin_hand_back(),
-            Event::PeerGone(_) => self.peer_gone(io),
             Event::LostRecorded { seq } => self.lost_recorded(seq, io),
             Event::AcceptLost => self.accept_lost(io),
             Event::Leave if self.views.leaving == Farewell::Stays => self.views.leaving = Farewell::Wanted,
@@ -280,13 +275,11 @@ impl Shard {
     /// end and nothing comes from it any more; between members that stay nothing is lost or doubled.
     ///
     /// # Panics
-    /// When the driver broke its contract: a view that is not newer, or has no place for this node; a shard made for one view.
+    /// When the driver broke its contract: a view that is not newer, or has no place for this node.
     pub fn view(&mut self, now: Nanos, view: &Members, frames: &mut impl Frames, out: &mut impl Outlet) {
         self.now = now;
         let io = &mut Io { frames, out };
-        if self.stopped.is_none() {
-            self.change(view, io);
-        }
+        self.change(view, io);
         self.finish(io);
     }
 
@@ -301,7 +294,6 @@ impl Shard {
                 break;
             }
         }
-        self.announce(io);
         self.take_leave(io);
     }
 
@@ -328,9 +320,6 @@ impl Shard {
         body: Body,
         io: &mut Io<'_, F, O>,
     ) {
-        if self.stopped.is_some() {
-            return self.message_when_stopped(block, body, io);
-        }
         if let Err(what) = self.dispatch(from, block, body, io) {
             self.fault(from, what, io);
         }

@@ -23,7 +23,7 @@ use super::{
     directory::Fault,
     hasher::Fixed,
     lost::Run,
-    views::{Farewell, Views},
+    views::{Farewell, Views, place_of},
 };
 
 /// What members said about one block.
@@ -133,7 +133,7 @@ impl Shard {
             _ => {}
         }
         let own = self.master(block) == self.config.me;
-        let workers = u16::from(self.config.workers);
+        let place = |partition| place_of(partition, self.config.workers);
         let rebuild = self.views.rebuild.as_mut().filter(|rebuild| rebuild.awaited.contains(from));
         let rebuild = rebuild.ok_or(UNASKED)?;
         match item {
@@ -147,7 +147,7 @@ impl Shard {
                 if partition.worker(self.config.workers) != self.config.worker {
                     return Err("a message for another worker");
                 }
-                let known = &mut rebuild.places[usize::from(partition.0 / workers)];
+                let known = &mut rebuild.places[place(partition)];
                 *known = (known.0.max(opened), known.1.max(orphaned));
                 Ok(())
             }
@@ -360,8 +360,7 @@ impl Shard {
     /// Takes leave as soon as nothing is under way that others would have to know of. Blocks that it gave away last must have arrived
     /// before it goes: they are nowhere else.
     pub(super) fn take_leave<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
-        let ready =
-            self.views.leaving == Farewell::Wanted && self.sweeps.hands_back() && self.stopped.is_none();
+        let ready = self.views.leaving == Farewell::Wanted && self.sweeps.hands_back();
         if !ready || !self.views.all_open() || !self.views.past.is_empty() {
             return;
         }

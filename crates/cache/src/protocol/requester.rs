@@ -26,13 +26,8 @@ impl Shard {
             self.config.worker,
             "{block} is another worker's"
         );
-        let refused = match () {
-            () if self.stopped.is_some() => Some(WaitError::Stopped),
-            () if self.sweeps.hands_back() => Some(WaitError::HandingBack),
-            () => None,
-        };
-        if let Some(error) = refused {
-            io.out.push(Action::Wake { ticket, result: Err(error) });
+        if self.sweeps.hands_back() {
+            io.out.push(Action::Wake { ticket, result: Err(WaitError::HandingBack) });
             return;
         }
         self.arrivals += 1;
@@ -217,7 +212,7 @@ impl Shard {
     ) {
         if self.frames[slot].disk == Disk::Discarding {
             self.frames[slot].disk = Disk::Quiet;
-            if self.stopped.is_none() && self.may_ask(self.frames[slot].block) {
+            if self.may_ask(self.frames[slot].block) {
                 self.resume(slot, io);
             }
             return;
@@ -228,9 +223,6 @@ impl Shard {
         let frame = &mut self.frames[slot];
         frame.disk = Disk::Quiet;
         self.counts.disk_reads += 1;
-        if self.stopped.is_some() {
-            return;
-        }
         let block = frame.block;
         let result = result
             .and_then(|found| if expect == 0 || found == expect { Ok(found) } else { Err(ReadFault::Stale) });
@@ -246,7 +238,7 @@ impl Shard {
             Err(fault) => {
                 self.counts.read_failures += 1;
                 self.fail_waiters(slot, WaitError::Read(fault), io);
-                self.release(slot, io);
+                self.release(slot);
             }
         }
     }
@@ -263,7 +255,7 @@ impl Shard {
         self.answered(slot, io);
         self.fail_waiters(slot, WaitError::Refused(why), io);
         if self.frames[slot].mode == Mode::N {
-            self.release(slot, io);
+            self.release(slot);
         } else {
             self.settle(slot, io);
         }
@@ -287,19 +279,19 @@ impl Shard {
             .waiters
             .pop_front(&mut self.frames[private].waiters)
             .expect("a private frame has its session");
-        self.release(private, io);
+        self.release(private);
         self.waiters.push_back(&mut self.frames[slot].waiters, waiter);
     }
 
     /// The session has read its private frame.
-    pub(super) fn freed<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+    pub(super) fn freed(&mut self, slot: usize) {
         let frame = &self.frames[slot];
         assert!(frame.usage == Usage::Private && frame.asked.is_none(), "not a private frame in use");
-        self.release(slot, io);
+        self.release(slot);
     }
 
     /// The frame is free. Sessions that still wait at it queue up for any frame of the set.
-    pub(super) fn release<F: Frames, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
+    pub(super) fn release(&mut self, slot: usize) {
         let set = slot / self.config.ways as usize;
         self.unchoose(slot);
         let frame = &mut self.frames[slot];
@@ -308,11 +300,7 @@ impl Shard {
         *frame = Frame { generation: frame.generation, ..Frame::FREE };
         self.tags[slot] = FREE;
         while let Some(waiter) = self.waiters.pop_front(&mut waiters) {
-            if self.stopped.is_some() {
-                io.out.push(Action::Wake { ticket: waiter.ticket, result: Err(WaitError::Stopped) });
-            } else {
-                self.waiters.push_back(&mut self.queues[set], waiter);
-            }
+            self.waiters.push_back(&mut self.queues[set], waiter);
         }
         if !self.queues[set].is_empty() {
             self.ripe.push(set as u32);

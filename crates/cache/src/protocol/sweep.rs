@@ -41,9 +41,6 @@ impl Sweeps {
 
 impl Shard {
     pub(super) fn begin_checkpoint(&mut self) {
-        if self.stopped.is_some() {
-            return;
-        }
         if self.sweeps.checkpoint.is_some() {
             self.sweeps.checkpoints_waiting += 1;
         } else {
@@ -52,9 +49,6 @@ impl Shard {
     }
 
     pub(super) fn begin_hand_back(&mut self) {
-        if self.stopped.is_some() {
-            return;
-        }
         self.sweeps.hand_back = Some(HandBack { cursor: 0, answered: false });
         self.frames.iter_mut().for_each(|frame| frame.stuck = false);
     }
@@ -90,7 +84,7 @@ impl Shard {
 
     /// Takes up the next frames; whether anything was done.
     pub(super) fn sweep<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) -> bool {
-        self.stopped.is_none() && (self.sweep_checkpoint(io) || self.sweep_hand_back(io))
+        self.sweep_checkpoint(io) || self.sweep_hand_back(io)
     }
 
     fn sweep_checkpoint<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) -> bool {

@@ -124,18 +124,45 @@ fn shard(ways: u32) -> Shard {
 }
 
 fn shard_of(nodes: u8, ways: u32) -> Shard {
+    let (mut world, mut shard) = (World::default(), without_view(nodes, ways));
+    let members: Vec<(u8, u64)> = (0..nodes).map(|node| (node, 1)).collect();
+    world.view(&mut shard, EPOCH.0, &members);
+    for body in FIRST_VIEW {
+        for node in 1..nodes {
+            assert_eq!(faults(&world.say(&mut shard, node, EPOCH.0, body)), []);
+        }
+    }
+    assert!(shard.is_open());
+    shard
+}
+
+/// What every other member says in its first view, when all are new.
+const FIRST_VIEW: [Body; 4] = [
+    Body::Mark { blocks: true },
+    Body::Mark { blocks: false },
+    Body::Reported { stays: false },
+    Body::Opened,
+];
+
+fn without_view(nodes: u8, ways: u32) -> Shard {
     let (me, worker) = (NodeId(0), WorkerId(0));
-    Shard::new(Config { me, nodes, worker, workers: 1, epoch: EPOCH, blocks: BLOCKS, sets: 1, ways })
+    Shard::new(Config { me, nodes, worker, workers: 1, blocks: BLOCKS, sets: 1, ways })
+}
+
+/// Who masters a block while all of `nodes` are members.
+fn master(block: BlockId, nodes: u8) -> NodeId {
+    let members = (0..nodes).map(|node| (NodeId(node), Incarnation(1))).collect();
+    Members { epoch: EPOCH, members }.master(block.partition())
 }
 
 /// Blocks that the other node masters.
 fn theirs() -> impl Iterator<Item = BlockId> {
-    (0..).map(BlockId).filter(|block| block.partition().master(2) == NodeId(1))
+    (0..BLOCKS).map(BlockId).filter(|block| master(*block, 2) == NodeId(1))
 }
 
 /// A block that this node masters, of `nodes`.
 fn ours(nodes: u8) -> BlockId {
-    (0..).map(BlockId).find(|block| block.partition().master(nodes) == NodeId(0)).unwrap()
+    (0..).map(BlockId).find(|block| master(*block, nodes) == NodeId(0)).unwrap()
 }
 
 fn faults(did: &[Did]) -> Vec<(u8, &'static str)> {
@@ -243,21 +270,6 @@ fn other_views_are_refused_or_kept_and_nonsense_is_named() {
     assert!(shard.is_quiet());
 }
 
-#[test]
-fn a_node_that_stops_wakes_everybody_and_keeps_what_it_has() {
-    let (mut world, mut shard) = (World::default(), shard(4));
-    let blocks: Vec<BlockId> = theirs().take(2).collect();
-    let slot = world.get(&mut shard, 1, blocks[0], Ask::X);
-    world.want(&mut shard, 2, blocks[1], Ask::S);
-    let did = world.tell(&mut shard, Event::PeerGone(NodeId(1)));
-    let stopped = Action::Wake { ticket: Ticket(2), result: Err(WaitError::Stopped) };
-    assert!(did.contains(&Did::Other(stopped)) && !did.contains(&Did::Other(Action::Halted)), "{did:?}");
-    assert!(world.idle(&mut shard, slot).contains(&Did::Other(Action::Halted)));
-    assert_eq!(shard.report().held, [(blocks[0], Mode::X)]);
-    let did = world.want(&mut shard, 3, blocks[0], Ask::S);
-    assert_eq!(did, [Did::Other(Action::Wake { ticket: Ticket(3), result: Err(WaitError::Stopped) })]);
-}
-
 const GIVE: Body =
     Body::Forward { ask: Ask::X, requester: NodeId(1), target: ELSEWHERE, seq: 2, owed: false };
 const COPY: Body =
@@ -334,7 +346,7 @@ fn an_order_for_a_copy_names_a_frame_that_waits_for_one() {
 #[test]
 fn only_the_master_refuses() {
     let (mut world, mut shard) = (World::default(), shard_of(3, 4));
-    let block = (0..).map(BlockId).find(|block| block.partition().master(3) == NodeId(1)).unwrap();
+    let block = (0..).map(BlockId).find(|block| master(*block, 3) == NodeId(1)).unwrap();
     let target = requested(&world.want(&mut shard, 1, block, Ask::X)).unwrap();
     let refused = Body::Refused { target, why: Why::NotMaster };
     let did = world.hear(&mut shard, 2, block, refused);
@@ -414,16 +426,9 @@ fn a_wrong_request_is_its_senders_fault_and_those_behind_it_are_served() {
     assert!(shard.is_quiet());
 }
 
-/// A shard whose members change, of two nodes.
-fn shard_of_views() -> Shard {
-    let (me, worker) = (NodeId(0), WorkerId(0));
-    let epoch = Epoch(0);
-    Shard::new(Config { me, nodes: 2, worker, workers: 1, epoch, blocks: BLOCKS, sets: 1, ways: 4 })
-}
-
 #[test]
 fn who_has_no_view_yet_waits_for_it() {
-    let (mut world, mut shard) = (World::default(), shard_of_views());
+    let (mut world, mut shard) = (World::default(), without_view(2, 4));
     assert_eq!(world.want(&mut shard, 1, BlockId(7), Ask::X), []);
     let did = world.view(&mut shard, 1, &[(0, 1)]);
     let reads = |did: &Did| matches!(did, Did::Other(Action::ReadDisk { block: BlockId(7), .. }));
@@ -433,7 +438,7 @@ fn who_has_no_view_yet_waits_for_it() {
 /// A session that is in stays in, one that waits gets what it waits for, and a message of a view to come waits for that.
 #[test]
 fn sessions_go_on_through_a_change_of_view() {
-    let (mut world, mut shard) = (World::default(), shard_of_views());
+    let (mut world, mut shard) = (World::default(), without_view(2, 4));
     world.view(&mut shard, 1, &[(0, 1)]);
     world.want(&mut shard, 1, BlockId(7), Ask::X);
     let slot = Slot(shard.find(BlockId(7)).expect("a frame") as u32);
@@ -461,14 +466,9 @@ fn sessions_go_on_through_a_change_of_view() {
 
 /// A shard that is open in its first view, with node 1.
 fn open_with_another() -> (World, Shard) {
-    let (mut world, mut shard) = (World::default(), shard_of_views());
+    let (mut world, mut shard) = (World::default(), without_view(2, 4));
     world.view(&mut shard, 1, &[(0, 1), (1, 1)]);
-    for body in [
-        Body::Mark { blocks: true },
-        Body::Mark { blocks: false },
-        Body::Reported { stays: false },
-        Body::Opened,
-    ] {
+    for body in FIRST_VIEW {
         assert_eq!(faults(&world.say(&mut shard, 1, 1, body)), []);
     }
     assert!(shard.is_open());

@@ -94,23 +94,27 @@ pub(super) enum Farewell {
     Done,
 }
 
+/// The partitions of a worker, each at its place.
+fn partitions_of(config: &Config) -> impl Iterator<Item = Partition> + use<> {
+    let (worker, workers) = (config.worker, config.workers);
+    (0..Partition::COUNT).map(Partition).filter(move |partition| partition.worker(workers) == worker)
+}
+
+/// The place of a partition among those of its worker.
+pub(super) fn place_of(partition: Partition, workers: u8) -> usize {
+    usize::from(partition.0 / u16::from(workers))
+}
+
 impl Views {
     pub(super) fn new(config: &Config) -> Self {
-        let workers = u16::from(config.workers);
-        let own = |partition: &Partition| partition.worker(config.workers) == config.worker;
-        let places = usize::from(Partition::COUNT.div_ceil(workers));
-        let fixed = config.epoch > Epoch(0);
-        let masters = (0..Partition::COUNT).map(Partition).filter(own);
-        let members = if fixed { NodeSet::first(config.nodes) } else { NodeSet::EMPTY };
+        let places = partitions_of(config).count();
         Self {
-            epoch: config.epoch,
-            members,
+            epoch: Epoch(0),
+            members: NodeSet::EMPTY,
             lives: Vec::new(),
-            masters: masters
-                .map(|partition| if fixed { partition.master(config.nodes) } else { config.me })
-                .collect(),
+            masters: vec![config.me; places],
             workers: config.workers,
-            open: members,
+            open: NodeSet::EMPTY,
             marks: None,
             settled: Vec::new(),
             gone: NodeSet::EMPTY,
@@ -132,7 +136,7 @@ impl Views {
     }
 
     pub(super) fn place(&self, partition: Partition) -> usize {
-        usize::from(partition.0 / u16::from(self.workers))
+        place_of(partition, self.workers)
     }
 
     pub(super) fn master(&self, partition: Partition) -> NodeId {
@@ -153,9 +157,13 @@ impl Views {
                 *opened = self.epoch;
             }
         }
+        self.forget_past(me);
+    }
+
+    /// What was known of the blocks that `master` masters, it knows itself.
+    fn forget_past(&mut self, master: NodeId) {
         let Self { past, masters, workers, .. } = self;
-        let place = |block: BlockId| usize::from(block.partition().0 / u16::from(*workers));
-        past.retain(|block| masters[place(block)] != me);
+        past.retain(|block| masters[place_of(block.partition(), *workers)] != master);
     }
 
     /// A member has taken leave of this one.
@@ -178,8 +186,7 @@ impl Shard {
 
     /// The partitions of this worker.
     pub(super) fn partitions(&self) -> impl Iterator<Item = Partition> + use<> {
-        let (worker, workers) = (self.config.worker, self.config.workers);
-        (0..Partition::COUNT).map(Partition).filter(move |partition| partition.worker(workers) == worker)
+        partitions_of(&self.config)
     }
 
     /// Whether the master of `block` may be asked.
@@ -190,7 +197,6 @@ impl Shard {
     /// Takes up the next view.
     pub(super) fn change<F: Frames, O: Outlet>(&mut self, view: &Members, io: &mut Io<'_, F, O>) {
         let me = self.config.me;
-        assert!(self.config.epoch == Epoch(0), "a view for a shard that was made with its only one");
         assert!(view.epoch > self.views.epoch, "{:?} after {:?}", view.epoch, self.views.epoch);
         assert!(view.life(me).is_some(), "a view without this node");
         let views = &mut self.views;
@@ -218,9 +224,7 @@ impl Shard {
             views.members.iter().all(|node| node.0 < self.config.nodes),
             "nodes that the cluster can have"
         );
-        let own = (0..Partition::COUNT).map(Partition);
-        let own = own.filter(|partition| partition.worker(self.config.workers) == self.config.worker);
-        views.masters = own.map(|partition| view.master(partition)).collect();
+        views.masters = partitions_of(&self.config).map(|partition| view.master(partition)).collect();
         views.open = NodeSet::EMPTY;
         let others = views.members.without(me);
         views.marks = Some(Marks { forwards: others, blocks: others });
@@ -391,7 +395,7 @@ impl Shard {
             self.frames[slot].behind = false;
             io.frames.forget(Slot(slot as u32));
         }
-        self.release(slot, io);
+        self.release(slot);
     }
 
     /// To each master what concerns it.
@@ -462,9 +466,8 @@ impl Shard {
         let views = &mut self.views;
         views.open.insert(master);
         if master != self.config.me {
-            let Views { past, opened, masters, workers, .. } = views;
-            let place = |block: BlockId| usize::from(block.partition().0 / u16::from(*workers));
-            past.retain(|block| masters[place(block)] != master);
+            views.forget_past(master);
+            let Views { opened, masters, .. } = views;
             let theirs = opened.iter_mut().zip(masters).filter(|(_, of)| **of == master);
             theirs.for_each(|(opened, _)| *opened = Epoch(0));
         }
@@ -493,7 +496,7 @@ impl Shard {
         }
         match (frame.usage, frame.waiters.is_empty()) {
             (_, false) => self.ask(slot, io),
-            (Usage::Cached, true) => self.release(slot, io),
+            (Usage::Cached, true) => self.release(slot),
             // Its session reads it.
             (_, true) => {}
         }

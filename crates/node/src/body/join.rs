@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId};
+use plexus_base::{Incarnation, MAX_NODES, NodeId};
 use plexus_cache::{Port, Settings, Wiring};
 use plexus_disks::Group;
 use plexus_fabric::Window;
@@ -70,13 +70,11 @@ impl Body {
             // As many as there may ever be: some are added while it runs.
             nodes: MAX_NODES as u8,
             workers: config.workers,
-            epoch: Epoch(0),
             cache_bytes: u64::from(config.cache_mib) << 20,
             io_threads: IO_THREADS,
         };
         let ledger = Ledger::start(recorder.clone(), config.workers).map_err(|error| error.to_string())?;
-        let wiring = Wiring::new(settings, &group).map_err(|error| error.to_string())?;
-        let wiring = wiring.with_views(Arc::new(ledger));
+        let wiring = Wiring::new(settings, &group, Arc::new(ledger)).map_err(|error| error.to_string())?;
         let benchmark = Window::create(BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, 0);
         let benchmark = Arc::new(benchmark.map_err(|error| error.to_string())?);
         let mut windows = wiring.windows();
