@@ -85,15 +85,6 @@ impl Partition {
     pub fn worker(self, workers: u8) -> WorkerId {
         WorkerId((self.0 % u16::from(workers)) as u8)
     }
-
-    /// The node that masters this partition when all `nodes` (at least 1) configured nodes are members.
-    ///
-    /// Uses the bits above those that choose the worker, so every worker masters something on every node.
-    #[must_use]
-    pub fn master(self, nodes: u8) -> NodeId {
-        let mixed = mix(u64::from(self.0)) >> 32;
-        NodeId((mixed % u64::from(nodes)) as u8)
-    }
 }
 
 /// A set of nodes, a bit each.
@@ -183,24 +174,6 @@ impl fmt::Debug for NodeSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_node_and_worker_masters_its_share() {
-        for nodes in 1..=MAX_NODES as u8 {
-            for workers in [1, 2, 3, 4, 8] {
-                let mut share = vec![0u32; usize::from(nodes) * usize::from(workers)];
-                for partition in (0..Partition::COUNT).map(Partition) {
-                    let node = partition.master(nodes).index();
-                    share[node * usize::from(workers) + partition.worker(workers).index()] += 1;
-                }
-                let fair = u32::from(Partition::COUNT) / share.len() as u32;
-                assert!(
-                    share.iter().all(|s| *s > fair / 2 && *s < fair * 2),
-                    "{nodes} x {workers}: {share:?}"
-                );
-            }
-        }
-    }
 
     #[test]
     fn a_set_holds_what_was_put_in() {
