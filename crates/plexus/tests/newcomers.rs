@@ -52,7 +52,6 @@ fn a_node_that_the_others_were_started_without_joins_while_they_run() {
     until_members_are(&cluster, &["n1", "n2", "n3"]);
     assert_eq!(cluster.pids()[..2], before, "the others go on");
     // Blocks and locks are its as well as theirs.
-    cluster.run("bench").args(["--seconds", "0.3"]);
     let bench =
         run(["bench", "blocks", "--json", "--seconds", "0.3"]).args([cluster.dir().to_str().unwrap()]);
     assert_eq!(bench.said().json()["blocks"][0]["nodes"], 3);

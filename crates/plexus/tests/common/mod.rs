@@ -140,6 +140,7 @@ impl Drop for Cluster {
 }
 
 /// A command that is being put together.
+#[must_use]
 pub(crate) struct Run(pub(crate) Command);
 
 /// `plexus ARGS`.
