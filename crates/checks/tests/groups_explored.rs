@@ -7,7 +7,7 @@ use plexus_checks::groups::{
 
 #[test]
 fn members_are_told_the_same_whatever_the_order() {
-    for (nodes, ends, starts, least) in [(2, 1, 1, 50_000), (3, 0, 0, 200_000)] {
+    for (nodes, ends, starts, least) in [(2, 1, 1, 58_000), (3, 0, 0, 215_000)] {
         let worlds = explored(nodes, ends, starts, Lie::Nothing).unwrap_or_else(|what| panic!("{what}"));
         println!("{nodes} nodes, {ends} ends, {starts} starts: {worlds:?}");
         assert!(worlds.all > least && worlds.at_rest > 10, "{worlds:?}");
@@ -28,11 +28,11 @@ fn a_barrier_that_is_passed_too_early_is_seen() {
 
 #[test]
 fn nobody_goes_on_alone_at_a_barrier_whose_name_is_used_again() {
-    for (callers, ends) in [(3, 0), (2, 2)] {
+    for (callers, ends, least) in [(3, 0, 130_000), (2, 2, 130_000)] {
         let worlds =
             again::explored(callers, ends, again::Lie::Nothing).unwrap_or_else(|what| panic!("{what}"));
         println!("{callers} callers, {ends} end: {worlds:?}");
-        assert!(worlds.all > 1000 && worlds.at_rest > 0, "{worlds:?}");
+        assert!(worlds.all > least && worlds.at_rest > 10, "{worlds:?}");
     }
 }
 
