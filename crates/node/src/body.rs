@@ -25,7 +25,7 @@ pub use self::join::Parts;
 pub use self::status::{BodyStatus, PeerStatus, ProgramsStatus};
 use crate::{
     attach::{Door, Offer, Usage},
-    config::Config,
+    config::{Config, Nodes},
     keys::KeyFiles,
     life::Life,
     member::Member,
@@ -205,18 +205,25 @@ impl Body {
         }
     }
 
-    /// Takes in the nodes that `cluster.toml` has by now behind those that this node knows: they may connect, and be members once they belong
-    /// to the cluster.
+    /// What this node's configuration would be with the nodes that `cluster.toml` has by now behind those that it knows.
     ///
     /// # Errors
     /// One line: the file cannot be used, or has another node in the place of one that is known.
-    pub(crate) fn learn(&self) -> Result<(), String> {
-        let now = Config::load(&self.config.dir).map_err(|error| error.to_string())?;
+    pub(crate) fn as_listed(&self) -> Result<Config, String> {
+        let listed = Config::load(&self.config.dir).map_err(|error| error.to_string())?;
+        let config = Config::clone(&self.config);
+        config.learn(&listed.nodes)?;
+        Ok(config)
+    }
+
+    /// Takes in the nodes of a list that are behind those that this node knows: they may connect, and be members once they belong to the
+    /// cluster.
+    ///
+    /// # Errors
+    /// One line: it has another node in the place of one that is known.
+    pub(crate) fn learn(&self, nodes: &Nodes) -> Result<(), String> {
         let known = self.config.node_count();
-        self.config.nodes.learn(&now.nodes).map_err(|name| {
-            let path = self.config.dir.config();
-            format!("{}: {name} is missing or not as it was; add nodes at the end only", path.display())
-        })?;
+        self.config.learn(nodes)?;
         for id in (known..self.config.node_count()).map(NodeId) {
             let peer = join::peer(&self.config, self.me, id);
             self.membership.place_peer(id, peer.addresses.clone());

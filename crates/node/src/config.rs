@@ -288,6 +288,17 @@ impl Config {
         })
     }
 
+    /// Takes in the nodes of a list that are behind those that are here.
+    ///
+    /// # Errors
+    /// One line that names the first that is here, and missing there or another.
+    pub fn learn(&self, nodes: &Nodes) -> Result<(), String> {
+        self.nodes.learn(nodes).map_err(|name| {
+            let path = self.dir.config();
+            format!("{}: {name} is missing or not as it was; add nodes at the end only", path.display())
+        })
+    }
+
     /// Whether what two different nodes say to each other over a network is encrypted.
     #[must_use]
     pub fn encrypts(&self, one: NodeId, other: NodeId) -> bool {

@@ -32,7 +32,7 @@ const BARRIER: &str = "barrier:";
 /// How the groups are called in which nodes speak to each other.
 const OF_NODES: &str = "plexus ";
 
-/// The one in which they tell each other of voting files.
+/// The one in which they tell each other of voting files and nodes.
 pub(crate) const NEWCOMERS: &str = "plexus newcomers";
 
 /// What a member is told.

@@ -1,135 +1,44 @@
 //! What every member must know before the cluster takes in a voting file or a node while it runs.
 //!
 //! All nodes are in one group. Who has a file added says there where it is; each node that must open it looks whether it can, keeps the path, and
-//! says so. A node that starts later has the path from `cluster.toml`. Who has a node added says which; each reads its own `cluster.toml` again, and says
-//! whether it has the same there. What is said, little endian:
-//!
-//! | byte | size | field |
-//! |---|---|---|
-//! | 0 | 1 | version, 1 |
-//! | 1 | 1 | what: 1 open a file, 2 it is done, 3 it is not, 4 learn of a node |
-//! | 2 | 1 | (1) the node that serves the file, 255: every node opens it; (4) the node; else 0 |
-//! | 3 | 5 | zero |
-//! | 8 | 8 | what it is about: (1) the file's name, (4) the fingerprint of the first node and that one, (2, 3) as it was asked |
-//! | 16 | | (1) the file's path, absolute or from the cluster's directory; (3) why not: text |
+//! says so. A node that starts later has the path from `cluster.toml`. Who has a node added asks which; each reads its own `cluster.toml` again, and says
+//! whether it has the same there. Only when all have said so they are told to take note of it ([`promise`]): where one has not, nobody has, and what was
+//! wrong can be mended in the files. Where who asks dies on the way, or one of the others, doing the same again does the rest.
+
+mod promise;
+mod said;
 
 use std::{
     collections::BTreeSet,
-    ffi::OsStr,
     io,
-    os::unix::ffi::OsStrExt,
-    path::{Path, PathBuf},
     sync::{Arc, Weak},
     thread,
     time::{Duration, Instant},
 };
 
-use plexus_base::{MAX_NODES, NodeId};
+use plexus_base::NodeId;
 use plexus_membership::{
     groups::{
         Group, GroupError, Groups,
         protocol::{Happened, Name},
     },
-    protocol::FileId,
     runtime::{Membership, Status},
     voting::{
         self,
         format::{ClusterId, FileName},
     },
 };
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, little_endian::U64};
 
-use crate::{body::Body, config::Config, control::ANSWER_WITHIN, grouping::NEWCOMERS, settle::Settled};
-
-const VERSION: u8 = 1;
-const OPEN: u8 = 1;
-const DONE: u8 = 2;
-const NOT_DONE: u8 = 3;
-const LEARN: u8 = 4;
-const ALL: u8 = 255;
-
-/// Bytes of a path or reason, at most: what the system takes for a path.
-const TEXT_MAX: usize = 4096;
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Head {
-    version: u8,
-    what: u8,
-    host: u8,
-    zero: [u8; 5],
-    about: U64,
-}
-
-/// A voting file that is to be opened.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
-    pub(crate) file: FileId,
-    /// The node that serves it; none: every node opens it.
-    pub(crate) host: Option<NodeId>,
-    /// From the cluster's directory, or absolute.
-    pub(crate) path: PathBuf,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Said {
-    Open(Place),
-    /// A node, and the [fingerprint](Settled::fingerprint) of the first node and that one.
-    Learn(NodeId, u64),
-    Done(u64),
-    NotDone(u64, String),
-}
-
-impl Said {
-    fn encode(&self) -> Vec<u8> {
-        let (what, host, about, text) = match self {
-            Self::Open(Place { file, host, path }) => {
-                (OPEN, host.map_or(ALL, |host| host.0), file.0, path.as_os_str().as_bytes())
-            }
-            Self::Learn(node, fingerprint) => (LEARN, node.0, *fingerprint, &[][..]),
-            Self::Done(about) => (DONE, 0, *about, &[][..]),
-            Self::NotDone(about, why) => (NOT_DONE, 0, *about, begin(why).as_bytes()),
-        };
-        let head = Head { version: VERSION, what, host, zero: [0; 5], about: about.into() };
-        [head.as_bytes(), text].concat()
-    }
-
-    /// `None`: of another version, or nothing that a node says.
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let (head, text) = Head::ref_from_prefix(bytes).ok()?;
-        if head.version != VERSION || head.zero != [0; 5] || text.len() > TEXT_MAX {
-            return None;
-        }
-        let about = head.about.get();
-        match (head.what, head.host) {
-            (OPEN, host) if host == ALL || usize::from(host) < MAX_NODES => {
-                let host = (host != ALL).then_some(NodeId(host));
-                let path = Path::new(OsStr::from_bytes(text)).into();
-                Some(Self::Open(Place { file: FileId(about), host, path }))
-            }
-            (LEARN, node) if usize::from(node) < MAX_NODES && text.is_empty() => {
-                Some(Self::Learn(NodeId(node), about))
-            }
-            (DONE, 0) if text.is_empty() => Some(Self::Done(about)),
-            (NOT_DONE, 0) => Some(Self::NotDone(about, std::str::from_utf8(text).ok()?.into())),
-            _ => None,
-        }
-    }
-}
-
-/// As much of a text as is said.
-fn begin(text: &str) -> &str {
-    let len = (0..=text.len().min(TEXT_MAX)).rev().find(|len| text.is_char_boundary(*len));
-    &text[..len.unwrap_or(0)]
-}
-
-/// Reads any bytes as what a node says, as a fuzz target would; whether they are it. What is taken has only this encoding.
-#[doc(hidden)]
-#[must_use]
-pub fn newcomers_any(bytes: &[u8]) -> bool {
-    let said = Said::decode(bytes);
-    said.inspect(|said| assert_eq!(said.encode(), bytes)).is_some()
-}
+pub(crate) use self::said::Place;
+pub use self::said::newcomers_any;
+use self::{promise::Promise, said::Said};
+use crate::{
+    body::Body,
+    config::{Config, Nodes},
+    control::ANSWER_WITHIN,
+    grouping::NEWCOMERS,
+    settle::Settled,
+};
 
 /// How long after it was put out of the group, or not let in, a node tries again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -162,22 +71,25 @@ fn keep_on(pause: Duration, mut run: impl FnMut() -> Result<(), GroupError>) {
 
 fn obey(body: &Weak<Body>, groups: &Groups) -> Result<(), GroupError> {
     let mut group = join(groups)?;
+    let mut promise = Promise::default();
     loop {
         let Happened::Message { bytes, .. } = group.next_event()? else { continue };
+        let Some(said) = Said::decode(&bytes) else { continue };
+        let Some(asked) = said.asks() else { continue };
         let Some(body) = body.upgrade() else { return Ok(()) };
-        let (about, done) = match Said::decode(&bytes) {
-            Some(Said::Open(place)) if place.host.is_none_or(|host| host == body.me()) => {
-                (place.file.0, keep(body.config(), body.membership(), &place))
-            }
-            Some(Said::Learn(node, fingerprint)) => (fingerprint, learn(&body, node, fingerprint)),
-            _ => continue,
+        let done = match said {
+            Said::Open(place) if place.host.is_some_and(|host| host != body.me()) => continue,
+            Said::Open(place) => keep(body.config(), body.membership(), &place),
+            Said::Look(node, fingerprint) => promise.look(fingerprint, || listed(&body, node, fingerprint)),
+            Said::Keep(fingerprint) => promise.nodes(fingerprint).and_then(|nodes| body.learn(nodes)),
+            Said::Done(_) | Said::NotDone(..) => continue,
         };
         drop(body);
-        let said = match done {
-            Ok(()) => Said::Done(about),
-            Err(why) => Said::NotDone(about, why),
+        let answer = match done {
+            Ok(()) => Said::Done(asked),
+            Err(why) => Said::NotDone(asked, why),
         };
-        group.send(&said.encode())?;
+        group.send(&answer.encode())?;
     }
 }
 
@@ -194,25 +106,31 @@ pub(crate) fn keep(config: &Config, membership: &Membership, place: &Place) -> R
     Ok(())
 }
 
-/// Who must open a file.
-fn openers(place: &Place, status: impl FnOnce() -> Option<Status>) -> Result<BTreeSet<NodeId>, String> {
-    if let Some(host) = place.host {
-        return Ok(BTreeSet::from([host]));
-    }
-    let status = status().ok_or("this node's membership does not answer; try again")?;
-    Ok(status.members.iter().map(|member| NodeId(member.node)).collect())
+/// The members of the view with this number.
+fn members(status: Option<Status>) -> Result<(u32, BTreeSet<NodeId>), String> {
+    let status = status.ok_or("this node's membership does not answer; try again")?;
+    Ok((status.decided, status.members.iter().map(|member| NodeId(member.node)).collect()))
 }
 
-/// Reads `cluster.toml` again, and whether `node` is there as elsewhere.
-fn learn(body: &Body, node: NodeId, fingerprint: u64) -> Result<(), String> {
-    body.learn()?;
-    let config = body.config();
+/// Who must open a file.
+fn openers(place: &Place, status: impl FnOnce() -> Option<Status>) -> Result<BTreeSet<NodeId>, String> {
+    match place.host {
+        Some(host) => Ok(BTreeSet::from([host])),
+        None => Ok(members(status())?.1),
+    }
+}
+
+/// The nodes up to `node` and those that are known, if `cluster.toml` has them as elsewhere.
+fn listed(body: &Body, node: NodeId, fingerprint: u64) -> Result<Nodes, String> {
+    let known = body.config().nodes.len();
+    let config = body.as_listed()?;
     let path = config.dir.config();
     if config.nodes.get(node.index()).is_none() {
         return Err(format!("{}: there is no node {} yet; copy the file here", path.display(), node.0));
     }
-    match Settled::fingerprint(config, NodeId(0), node) == fingerprint {
-        true => Ok(()),
+    match Settled::fingerprint(&config, NodeId(0), node) == fingerprint {
+        // Of those behind it nobody has said anything.
+        true => Ok(config.nodes.iter().take(known.max(node.index() + 1)).cloned().collect()),
         false => Err(format!("{}: not as elsewhere; copy the file here", path.display())),
     }
 }
@@ -226,7 +144,7 @@ pub(crate) fn tell(config: &Config, body: &Body, place: &Place) -> Result<(), St
     // On another machine the cluster may lie elsewhere.
     let path = place.path.strip_prefix(config.dir.root()).unwrap_or(&place.path);
     let open = Said::Open(Place { path: path.into(), ..place.clone() });
-    ask(body, &open, place.file.0, awaited, "does not say that it can open it")
+    ask(body, &open, &awaited, "does not say that it can open it")
 }
 
 /// Has every member learn of the node called `name`; which one that is.
@@ -234,24 +152,29 @@ pub(crate) fn tell(config: &Config, body: &Body, place: &Place) -> Result<(), St
 /// # Errors
 /// One line that names those that have not, or says why this one has not.
 pub(crate) fn tell_of_node(body: &Body, name: &str) -> Result<NodeId, String> {
-    body.learn()?;
-    let config = body.config();
+    let config = body.as_listed()?;
     let (node, _) = config.node(name).map_err(|error| error.to_string())?;
-    let status = body.membership().status().ok_or("this node's membership does not answer; try again")?;
-    let awaited = status.members.iter().map(|member| NodeId(member.node)).collect();
-    let fingerprint = Settled::fingerprint(config, NodeId(0), node);
-    ask(body, &Said::Learn(node, fingerprint), fingerprint, awaited, "does not say that it knows it")?;
+    let fingerprint = Settled::fingerprint(&config, NodeId(0), node);
+    let look = Said::Look(node, fingerprint);
+    let mut view = members(body.membership().status())?;
+    // Whoever came while the others looked is asked as well.
+    loop {
+        ask(body, &look, &view.1, "does not say that it is listed there")?;
+        let now = members(body.membership().status())?;
+        if now == view {
+            break;
+        }
+        view = now;
+    }
+    ask(body, &Said::Keep(fingerprint), &view.1, "does not say that it knows it")
+        .map_err(|why| format!("{why}; some may know it by now, so add it again as it is"))?;
     Ok(node)
 }
 
 /// Asks all members for something, and waits for those that must do it.
-fn ask(
-    body: &Body,
-    what: &Said,
-    about: u64,
-    mut awaited: BTreeSet<NodeId>,
-    silent: &str,
-) -> Result<(), String> {
+fn ask(body: &Body, what: &Said, of: &BTreeSet<NodeId>, silent: &str) -> Result<(), String> {
+    let asked = what.asks().expect("no answer");
+    let mut awaited = of.clone();
     let mut group = join(body.groups()).map_err(|error| error.to_string())?;
     group.send(&what.encode()).map_err(|error| error.to_string())?;
     let until = Instant::now() + ANSWER_WITHIN;
@@ -261,8 +184,8 @@ fn ask(
         let left = until.saturating_duration_since(Instant::now());
         match group.next_within(left).map_err(|error| error.to_string())? {
             Some(Happened::Message { from, bytes }) => match Said::decode(&bytes) {
-                Some(Said::Done(done)) if done == about => drop(awaited.remove(&from.node)),
-                Some(Said::NotDone(done, why)) if done == about && awaited.remove(&from.node) => {
+                Some(Said::Done(done)) if done == asked => drop(awaited.remove(&from.node)),
+                Some(Said::NotDone(done, why)) if done == asked && awaited.remove(&from.node) => {
                     refused.push(format!("{}: {why}", name(from.node)));
                 }
                 _ => {}
@@ -281,20 +204,9 @@ fn ask(
 
 #[cfg(test)]
 mod tests {
-    use plexus_membership::groups::protocol::Why;
+    use plexus_membership::{groups::protocol::Why, protocol::FileId};
 
     use super::*;
-
-    fn said() -> Vec<Said> {
-        let place = |host| Place { file: FileId(7), host, path: "/shared/votes".into() };
-        vec![
-            Said::Open(place(None)),
-            Said::Open(place(Some(NodeId(3)))),
-            Said::Learn(NodeId(15), 7),
-            Said::Done(u64::MAX),
-            Said::NotDone(9, "no such file".into()),
-        ]
-    }
 
     #[test]
     fn a_file_for_everybody_is_not_opened_by_nobody_where_members_are_not_known() {
@@ -309,23 +221,5 @@ mod tests {
         let mut ends = [full, full, late, full, GroupError::Stopped].into_iter();
         keep_on(Duration::ZERO, || Err(ends.next().expect("not begun again once it has stopped")));
         assert_eq!(ends.len(), 0, "begun again each time");
-    }
-
-    #[test]
-    fn what_is_said_comes_through() {
-        for one in said() {
-            assert_eq!(Said::decode(&one.encode()), Some(one));
-        }
-        let long = Said::NotDone(9, "\u{e9}".repeat(TEXT_MAX)).encode();
-        assert!(long.len() <= size_of::<Head>() + TEXT_MAX && newcomers_any(&long));
-    }
-
-    #[test]
-    fn hostile_bytes_do_no_harm() {
-        let good: Vec<_> = said().iter().map(Said::encode).collect();
-        assert!(good.iter().all(|bytes| newcomers_any(bytes)));
-        let mut taken = 0;
-        plexus_sim::hostile(&good, |bytes| taken += u32::from(newcomers_any(bytes)));
-        assert!(taken > 10, "{taken}");
     }
 }

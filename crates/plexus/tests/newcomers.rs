@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::fs;
+use std::{fs, os::unix::fs::symlink, path::PathBuf, process::Stdio};
 
 use common::{Cluster, Run, run};
 use plexus_node::{config::Config, layout::ClusterDir};
@@ -76,4 +76,58 @@ fn what_is_known_of_nodes_does_not_change_while_they_run() {
     assert!(refusal.contains("n2 is missing or not as it was; add nodes at the end only"), "{refusal}");
     fs::write(cluster.dir().join("cluster.toml"), text).unwrap();
     node(&cluster, ["add", "n3"]).said().ok();
+}
+
+/// Another directory of the same cluster, whose `cluster.toml` is a copy: as on another machine.
+fn elsewhere(cluster: &Cluster) -> PathBuf {
+    let there = cluster.parent().join("there");
+    fs::create_dir(&there).unwrap();
+    for entry in fs::read_dir(cluster.dir()).unwrap() {
+        let path = entry.unwrap().path();
+        let place = there.join(path.file_name().unwrap());
+        match path.is_dir() {
+            true => symlink(path, place).unwrap(),
+            false => drop(fs::copy(path, place).unwrap()),
+        }
+    }
+    there
+}
+
+#[test]
+fn what_was_wrong_where_a_node_was_refused_is_mended_while_the_others_run() {
+    let cluster = Cluster::new(2);
+    let (here, there) = (cluster.dir(), elsewhere(&cluster));
+    let mut n2 = run(["node", there.to_str().unwrap(), "n2"]).0;
+    let mut n2 = n2.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    cluster.wait_until("n2 runs", |status| status["nodes"][1]["state"] == "running");
+    cluster.run("up").said().ok();
+    let before = cluster.pids();
+    assert_eq!(before[1], n2.id() as i32, "it is the one that reads the copy");
+
+    list(&cluster, "n3");
+    let refusal = node(&cluster, ["add", "n3"]).said().refusal();
+    let complaint = format!("{}/cluster.toml: there is no node", there.display());
+    assert!(refusal.contains(&complaint), "{refusal}");
+
+    let right = fs::read_to_string(here.join("cluster.toml")).unwrap();
+    let wrong = right.replace("name = \"n3\"\nhost = \"", "name = \"n3\"\nhost = \"not-");
+    assert_ne!(right, wrong);
+    for (listed, other) in [(&wrong, &right), (&right, &wrong)] {
+        fs::write(here.join("cluster.toml"), listed).unwrap();
+        fs::write(there.join("cluster.toml"), other).unwrap();
+        let refusal = node(&cluster, ["add", "n3"]).said().refusal();
+        assert!(refusal.contains("not as elsewhere"), "{refusal}");
+    }
+    fs::write(there.join("cluster.toml"), &right).unwrap();
+    node(&cluster, ["add", "n3"]).said().ok();
+    // Who does it again, as after one that did not come through, is told by all that they know it.
+    let refusal = node(&cluster, ["add", "n3"]).said().refusal();
+    assert!(refusal.contains("it is so already"), "{refusal}");
+    cluster.run("up").said().ok();
+    until_members_are(&cluster, &["n1", "n2", "n3"]);
+    assert_eq!(cluster.pids()[..2], before, "the others go on");
+    let bench = run(["bench", "blocks", "--json", "--seconds", "0.3"]).args([here.to_str().unwrap()]);
+    assert_eq!(bench.said().json()["blocks"][0]["nodes"], 3);
+    cluster.run("down").said().ok();
+    n2.wait().unwrap();
 }
