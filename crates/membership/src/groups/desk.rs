@@ -156,13 +156,13 @@ impl Desk {
         let is_last =
             matches!(what, Happened::Left | Happened::Refused(Why::Members | Why::Groups | Why::Node));
         let is_read = tell.try_send(what).is_ok();
-        if is_last || !is_read {
-            let group = group.clone();
-            put_out.store(!is_last, Release);
+        if is_last {
             self.clients.remove(&client);
-            if !is_last {
-                self.leave(client, group, true, actions);
-            }
+        } else if !is_read {
+            put_out.store(true, Release);
+            let group = group.clone();
+            self.clients.remove(&client);
+            self.leave(client, group, true, actions);
         }
     }
 }

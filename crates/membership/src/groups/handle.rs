@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{
             AtomicBool, AtomicU64,
-            Ordering::{Acquire, Relaxed},
+            Ordering::{Acquire, Relaxed, Release},
         },
         mpsc,
     },
@@ -166,8 +166,9 @@ impl Group {
                 other if self.unread.len() < MOST_UNREAD => self.unread.push_back(other),
                 _ => {
                     // As one that is put out for what it has not read.
+                    self.put_out.store(true, Release);
                     self.goes(true);
-                    return Err(GroupError::PutOut);
+                    return Err(self.over());
                 }
             }
         }
@@ -185,6 +186,9 @@ impl Group {
     }
 
     fn does(&self, deed: Deed) -> Result<(), GroupError> {
+        if !self.is_member {
+            return Err(self.over());
+        }
         let client = self.client;
         self.asks(|group, taken| GroupTask::Do { client, group, deed, taken })
     }

@@ -168,8 +168,11 @@ fn who_has_too_much_unread_at_a_barrier_is_put_out() {
     });
     said(&mut reads, MOST_UNREAD / 2);
     assert_eq!(sleeps.barrier(name("second"), false), Err(GroupError::PutOut));
+    assert_eq!(sleeps.send(b"late"), Err(GroupError::PutOut), "its node has not stopped");
     let told: Vec<_> = std::iter::from_fn(|| reads.next_within(Duration::ZERO).expect("a member")).collect();
     assert!(matches!(told.last(), Some(Happened::View { members, .. }) if members.len() == 1), "{told:?}");
+    let end = std::iter::repeat_with(|| sleeps.next_event()).find_map(Result::err);
+    assert_eq!(end, Some(GroupError::PutOut), "behind all that it had not read");
 }
 
 #[test]
