@@ -138,7 +138,17 @@ impl Node {
     }
 }
 
+/// The other node, as `me` knows it.
+fn peer(me: u8, addresses: [SocketAddr; 2], rail: RailKind) -> Peer {
+    let addresses = vec![addresses[usize::from(1 - me)]];
+    Peer { id: NodeId(1 - me), addresses, rails: vec![rail], encrypt: false, fingerprint: 5 }
+}
+
 fn node(me: u8, life: u64, name: [u8; 16], addresses: [SocketAddr; 2], rail: RailKind) -> Node {
+    node_with(me, life, name, addresses[usize::from(me)], vec![peer(me, addresses, rail)])
+}
+
+fn node_with(me: u8, life: u64, name: [u8; 16], address: SocketAddr, peers: Vec<Peer>) -> Node {
     let told = Arc::<Mutex<Vec<Told>>>::default();
     let window = Arc::new(Window::create(WINDOW, PAGES as usize * PAGE, 0).unwrap());
     let config = Config {
@@ -147,14 +157,8 @@ fn node(me: u8, life: u64, name: [u8; 16], addresses: [SocketAddr; 2], rail: Rai
         cluster: name,
         admission: Admission::AsTold,
         keys: Arc::new(vec![Key::new([9; 32])]),
-        listen: vec![addresses[usize::from(me)]],
-        peers: vec![Peer {
-            id: NodeId(1 - me),
-            addresses: vec![addresses[usize::from(1 - me)]],
-            rails: vec![rail],
-            encrypt: false,
-            fingerprint: 5,
-        }],
+        listen: vec![address],
+        peers,
         windows: vec![window.clone()],
         waiting: Waiting::Adaptive,
         patience: Duration::from_secs(1),
@@ -165,13 +169,43 @@ fn node(me: u8, life: u64, name: [u8; 16], addresses: [SocketAddr; 2], rail: Rai
     Node { mesh, told, window }
 }
 
-/// `stays` lives on while the other ends and comes again.
-fn comes_again(stays: u8, rail: RailKind) {
+/// The name of a cluster that no other test has, and the addresses of its nodes.
+fn cluster() -> ([u8; 16], [SocketAddr; 2]) {
     let addresses = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let addresses = addresses.map(|listener| listener.local_addr().unwrap());
-    let mut name = [stays; 16];
+    let mut name = [0; 16];
     name[..4].copy_from_slice(&std::process::id().to_le_bytes());
     name[4..6].copy_from_slice(&addresses[0].port().to_le_bytes());
+    (name, addresses)
+}
+
+/// `first` begins when nobody knows of the other.
+fn is_met(first: u8, rail: RailKind) {
+    let (name, addresses) = cluster();
+    let one = node_with(first, 7, name, addresses[usize::from(first)], vec![]);
+    let other = node(1 - first, 1, name, addresses, rail);
+    other.admit(first, 7);
+    one.mesh.meet(peer(first, addresses, rail));
+    assert!(one.mesh.connected().is_empty() && other.mesh.connected().is_empty(), "known is not let in");
+    one.admit(1 - first, 1);
+    other.mesh.wait_connected(LIMIT).unwrap();
+    other.says(first, 1);
+    let mut expected = vec![Told::Up(Incarnation(1))];
+    expected.extend(said(1, 1));
+    one.hears(&expected);
+    // Met once more, it stays what it is.
+    one.mesh.meet(peer(first, addresses, rail));
+    assert_eq!(one.mesh.connected().len(), 1);
+    other.says(first, 2);
+    expected.extend(said(1, 2));
+    one.hears(&expected);
+    one.mesh.stop();
+    other.mesh.stop();
+}
+
+/// `stays` lives on while the other ends and comes again.
+fn comes_again(stays: u8, rail: RailKind) {
+    let (name, addresses) = cluster();
     let goes = 1 - stays;
     let one = node(stays, 7, name, addresses, rail);
     let other = node(goes, 1, name, addresses, rail);
@@ -239,6 +273,13 @@ fn comes_again(stays: u8, rail: RailKind) {
     }
     one.mesh.stop();
     third.mesh.stop();
+}
+
+#[test]
+fn a_peer_that_nobody_knew_of_is_met_and_let_in() {
+    for rail in [RailKind::Shm, RailKind::Tcp] {
+        [0, 1].into_iter().for_each(|first| is_met(first, rail));
+    }
 }
 
 #[test]

@@ -94,8 +94,8 @@ impl Common {
         Ok(common)
     }
 
-    /// One more peer; whether it was not known.
-    pub(super) fn meet(&self, peer: Peer) -> bool {
+    /// One more peer, unless it is known.
+    pub(super) fn meet(&self, peer: Peer) {
         let rails: Vec<_> = peer.rails.iter().copied().filter(|rail| may_carry(*rail, &peer)).collect();
         let paths = paths(&rails, &self.config.listen, &peer.addresses);
         let mut pair = Pair::new(paths, self.workers, self.config.admission);
@@ -105,11 +105,9 @@ impl Common {
         }
         let id = peer.id;
         let place = self.peers.get(id.index()).filter(|_| id != self.config.me);
-        let is_new = place.is_some_and(|place| place.set(peer).is_ok());
-        if is_new {
+        if place.is_some_and(|place| place.set(peer).is_ok()) {
             self.pairs().insert(id, pair);
         }
-        is_new
     }
 
     /// Every peer that is known.

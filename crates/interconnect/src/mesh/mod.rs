@@ -274,12 +274,11 @@ impl<S: Service> Mesh<S> {
         self.spawn(format!("connect-{}", peer.0), move || local.connect(peer, life, slot as u8))
     }
 
-    /// One more peer, which the configuration did not have; whether it was not known.
-    pub fn meet(&self, peer: Peer) -> bool {
-        let is_new = self.common.meet(peer);
+    /// One more peer, which the configuration did not have. Of one that is known nothing changes.
+    pub fn meet(&self, peer: Peer) {
+        self.common.meet(peer);
         // Perhaps it is this node that is to call.
         self.common.stirred.signal();
-        is_new
     }
 
     /// Lets `life` of `peer` in from now on, and no other. Links to an earlier one end.

@@ -106,6 +106,13 @@ fn a_fingerprint_tells_what_differs() {
     let mut other = cluster.config.clone();
     other.interconnect.ofi_provider = Some("tcp".into());
     assert_ne!(base, Settled::fingerprint(&other, one, two));
+    // A node behind the later of two is none of their concern.
+    let third = NodeId(2);
+    let with_third = Settled::fingerprint(&cluster.config, one, third);
+    let mut other = cluster.config.clone();
+    other.nodes[2].address.set_port(9);
+    assert_eq!(base, Settled::fingerprint(&other, one, two));
+    assert_ne!(with_third, Settled::fingerprint(&other, one, third));
 }
 
 struct Cluster {
