@@ -71,6 +71,7 @@ fn changes(cluster: &Cluster) -> usize {
 #[test]
 fn whatever_the_time_of_day_does_locks_keys_and_members_stay() {
     let cluster = Cluster::new(2);
+    cluster.bear_busy_disks();
     let clock = Clock::new(cluster.parent());
     clock.set(0);
     clock.up(&cluster);

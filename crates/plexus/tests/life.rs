@@ -141,8 +141,7 @@ fn a_node_that_is_told_to_leave_alone_loses_nothing() {
 #[test]
 fn a_node_of_three_that_is_told_to_leave_loses_nothing_and_the_others_go_on() {
     let cluster = Cluster::new(3);
-    // However busy the disk is that the voting files are on.
-    cluster.edit("profile = \"lan\"\n", "profile = \"lan\"\nlease_ms = 10000\nevict_ms = 11000\n");
+    cluster.bear_busy_disks();
     cluster.run("up").said().ok();
     let dir = cluster.dir();
     let bench = || run(["bench", "blocks", dir.to_str().unwrap(), "--seconds", "0.2", "--clients", "2"]);

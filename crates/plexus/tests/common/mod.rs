@@ -87,8 +87,17 @@ impl Cluster {
 
     /// Has nodes that stand still keep their place for as long as a test may take.
     pub(crate) fn put_nobody_out(&self) {
-        let times = "profile = \"lan\"\nlease_ms = 100000\nevict_ms = 100000\n";
-        self.edit("profile = \"lan\"\n", times);
+        self.set_leases(100_000, 100_000);
+    }
+
+    /// Has nodes keep their place however busy the disk is that the voting files are on.
+    pub(crate) fn bear_busy_disks(&self) {
+        self.set_leases(10_000, 11_000);
+    }
+
+    fn set_leases(&self, lease_ms: u32, evict_ms: u32) {
+        let times = format!("profile = \"lan\"\nlease_ms = {lease_ms}\nevict_ms = {evict_ms}\n");
+        self.edit("profile = \"lan\"\n", &times);
     }
 
     /// Its directory.
