@@ -402,6 +402,21 @@ impl Waiting {
             Err(mpsc::RecvTimeoutError::Disconnected) => Ok(self.answered(Err(LockError::Stopped))),
         }
     }
+
+    /// Waits for the answer for as long as it is `wanted`, which is asked after each `every`; none: it is not, and the request is given up.
+    pub fn wait_while(
+        mut self,
+        every: Duration,
+        mut wanted: impl FnMut() -> bool,
+    ) -> Option<Result<Lock, LockError>> {
+        loop {
+            match self.wait(every) {
+                Ok(answer) => return Some(answer),
+                Err(still) if wanted() => self = still,
+                Err(_) => return None,
+            }
+        }
+    }
 }
 
 impl Waiting {

@@ -66,14 +66,9 @@ fn lock(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> 
 
 /// None: nobody is there any more to whom it could be granted.
 fn wait(on: &On, ask: Ask, progress: Progress<'_>) -> Result<Option<Lock>, String> {
-    let mut waiting = on.body.locks().session().ask(ask);
-    loop {
-        match waiting.wait(LOOK_EVERY) {
-            Ok(answer) => return answer.map(Some).map_err(|error| error.to_string()),
-            Err(_) if !progress(Value::Null) => return Ok(None),
-            Err(again) => waiting = again,
-        }
-    }
+    let waiting = on.body.locks().session().ask(ask);
+    let answer = waiting.wait_while(LOOK_EVERY, || progress(Value::Null));
+    answer.transpose().map_err(|error| error.to_string())
 }
 
 /// The mode of this name.

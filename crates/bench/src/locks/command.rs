@@ -2,7 +2,11 @@
 //!
 //! `bench.locks` runs the clients. `bench.hold` takes so many locks, says `{"held", "ms"}`, and holds them for as long as the connection stands.
 
-use std::{sync::Arc, thread, time::Instant};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use plexus_locks::{Ask, Lock, protocol::Mode};
 use plexus_node::control::Command;
@@ -12,9 +16,11 @@ use serde_json::{Value, json};
 use super::{
     Workload, names,
     node::{self, Host},
-    patience::{LOOK_EVERY, granted},
 };
 use crate::workload::{Run, Running, answer, arguments};
+
+/// How often it is looked whether anybody still wants what is done.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Locks asked for at once, between two looks whether anybody still wants them.
 const LOCKS_AT_ONCE: usize = 1024;
@@ -78,7 +84,7 @@ impl Command for HoldLocks {
                 break;
             }
             for waiting in asked {
-                match granted(waiting, &mut || progress(Value::Null)) {
+                match waiting.wait_while(LOOK_EVERY, || progress(Value::Null)) {
                     Some(lock) => held.push(lock.map_err(|error| error.to_string())?),
                     None => return Ok(json!({})),
                 }

@@ -10,7 +10,6 @@ mod hold;
 mod names;
 mod node;
 mod parameters;
-mod patience;
 mod report;
 mod run;
 

@@ -11,7 +11,7 @@ use plexus_locks::{
     protocol::{Mode, Name},
 };
 
-use super::{Names, patience::granted};
+use super::{Names, command::LOOK_EVERY};
 
 /// How long the workers may take to say what they master.
 const SURVEY_WITHIN: Duration = Duration::from_secs(10);
@@ -52,7 +52,8 @@ pub(super) fn find(
         let asked: Vec<_> = candidates.iter().map(ask).collect();
         let mut held = Vec::with_capacity(asked.len());
         for waiting in asked {
-            held.push(granted(waiting, wanted).ok_or(UNWANTED)?.map_err(|error| error.to_string())?);
+            let answer = waiting.wait_while(LOOK_EVERY, &mut *wanted).ok_or(UNWANTED)?;
+            held.push(answer.map_err(|error| error.to_string())?);
         }
         let survey = locks.survey(SURVEY_WITHIN).map_err(|_| "a worker does not answer")?;
         if survey.more > 0 {
