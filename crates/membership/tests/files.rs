@@ -121,6 +121,31 @@ fn files_are_added_and_removed_as_wished() {
     assert_eq!(wish(Wish::RemoveFile(shared)), refused(Refused::LastFile));
 }
 
+/// How many threads of this process have a name that begins so.
+fn threads(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
+    names.filter(|found| found.starts_with(name)).count()
+}
+
+#[test]
+fn a_file_that_votes_no_more_has_no_thread_until_it_is_added_again() {
+    let cluster = Cluster::new(1, &[None]);
+    let nodes = cluster.start_all();
+    // The system keeps 15 letters of the name of a thread, so three digits of that of a file: no other test has this one.
+    let (file, thread) = (FileId(0xabc0), "plexus-vote-abc");
+    cluster.make_file(file);
+    nodes[0].membership.place_file(file, cluster.path(file));
+    for _ in 0..2 {
+        nodes[0].membership.wish(Wish::AddFile(file, None)).unwrap();
+        nodes[0].wait_status("the file to answer", |status| status.quorum.answering == 2);
+        assert_eq!(threads(thread), 1);
+        nodes[0].membership.wish(Wish::RemoveFile(file)).unwrap();
+        nodes[0]
+            .wait_status("its thread to end", |status| status.quorum.answering == 1 && threads(thread) == 0);
+    }
+}
+
 #[test]
 fn a_node_is_added_and_put_out_as_wished() {
     let cluster = Cluster::new(2, &[None]);

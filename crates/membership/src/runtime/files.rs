@@ -1,7 +1,8 @@
 //! The voting files that this node opens: its own turns at them, and those that it takes for others.
 //!
 //! Of each node one turn at a file is under way at most, and at most one more waits for its end: the newest. A turn that does not end in time
-//! counts as failed at once; the next one still waits for it, as long as it takes.
+//! counts as failed at once; the next one still waits for it, as long as it takes. Files that vote have turns all the time: one that has had none for
+//! as long as a turn may take is out, or set aside, and its thread ends. The next turn opens it again.
 
 use std::{
     collections::BTreeMap,
@@ -78,6 +79,14 @@ impl Lane {
 struct Open {
     desk: Desk,
     lanes: BTreeMap<NodeId, Lane>,
+    /// When the last turn began.
+    used: Nanos,
+}
+
+impl Open {
+    fn is_idle(&self) -> bool {
+        self.lanes.values().all(|lane| lane.running.is_none())
+    }
 }
 
 /// See the module.
@@ -130,9 +139,10 @@ impl Files {
                 let done = move |done| inbox.post(Input::Turned(file, done));
                 let desk = Desk::start(path.clone(), name, urgent, done);
                 let desk = desk.map_err(|error| format!("the system refuses a thread: {error}"))?;
-                entry.insert(Open { desk, lanes: BTreeMap::new() })
+                entry.insert(Open { desk, lanes: BTreeMap::new(), used: now })
             }
         };
+        open.used = now;
         self.last += 1;
         let job = Job { number: self.last, writes, is_served };
         let lane = open.lanes.entry(owner.node).or_default();
@@ -153,8 +163,9 @@ impl Files {
         owner
     }
 
-    /// Turns that have taken too long.
+    /// Turns that have taken too long. Files that had none for as long are closed.
     pub(super) fn give_up(&mut self, now: Nanos) -> Vec<(FileId, Owner)> {
+        self.open.retain(|_, open| !open.is_idle() || now <= open.used + self.limit);
         let lanes = self
             .open
             .iter_mut()
@@ -188,6 +199,8 @@ mod tests {
     use super::*;
 
     const LATE: Nanos = Nanos(50);
+
+    const LIMIT: Nanos = Nanos(30);
 
     fn owner(turn: u64) -> Owner {
         Owner { node: NodeId(1), life: Incarnation(3), turn }
@@ -231,5 +244,34 @@ mod tests {
         begin(&mut lane, 3);
         let (whose, next) = lane.ended();
         assert_eq!((whose, next.map(|job| job.number)), (None, Some(3)));
+    }
+
+    /// The end of the next turn, as the loop takes it.
+    fn end(files: &mut Files, inbox: &Inbox) -> Option<Owner> {
+        loop {
+            let input = inbox.take().pop_front();
+            let Some(Input::Turned(file, done)) = input else {
+                std::thread::yield_now();
+                continue;
+            };
+            return files.ended(file, done.number);
+        }
+    }
+
+    #[test]
+    fn a_file_that_has_no_turns_any_more_is_closed_unless_one_is_at_the_disk() {
+        let inbox = Arc::new(Inbox::create().unwrap());
+        let file = FileId(7);
+        let paths = BTreeMap::from([(file, PathBuf::from("/nowhere/at/all"))]);
+        let mut files = Files::new(ClusterId(1), LIMIT, Arc::clone(&inbox), paths);
+        for (turn, began) in [(1, Nanos(0)), (2, Nanos(100))] {
+            files.begin(file, owner(turn), false, Vec::new(), began).unwrap();
+            assert_eq!(files.give_up(began + LIMIT + Nanos(1)), [(file, owner(turn))]);
+            assert_eq!(files.open.len(), 1, "nobody knows whether the turn has ended");
+            assert_eq!(end(&mut files, &inbox), None);
+            assert!(files.give_up(began + LIMIT).is_empty() && files.open.len() == 1, "another may come");
+            assert!(files.give_up(began + LIMIT + Nanos(1)).is_empty() && files.open.is_empty());
+        }
+        assert!(files.close().is_empty());
     }
 }
