@@ -15,9 +15,12 @@ use super::{
     view::VotingFile,
 };
 
-/// Heartbeats of one life of a node that a file may lose with its power: by their counter. Ballots, the first heartbeat of a life, and one
-/// with a newer generation of the registry it never loses.
+/// By so much of its reports' counter a node's heartbeat may go back in a file that has lost its power. A node counts each report that it makes, one for every
+/// file and one for its peers in a heartbeat: with three files it is 128 heartbeats. What [must last](Writes::must_last) never goes back.
 pub const UNSETTLED: u64 = 512;
+
+/// Once what is durable lags so far behind, by the same counter, a turn waits until it does not.
+pub const AWAITED: u64 = UNSETTLED / 2;
 
 /// What to write to a file before it is read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -26,6 +29,22 @@ pub struct Writes {
     pub heartbeat: Option<Arc<Report>>,
     /// Which of its ballot blocks, and what.
     pub ballot: Option<(u8, Arc<Ballot>)>,
+}
+
+impl Writes {
+    /// Whether this must be durable before the file is read, given the node's heartbeat that stood there `before`: a ballot, the first report of a life, and
+    /// one that asks for a newer generation of the registry to be remembered. All else that a report says is for those who read it now, and said
+    /// again in the next.
+    ///
+    /// It counts that what stood there before is durable as far as it had to be. Whoever has just opened the file, or failed at it, does not know: its first
+    /// turn makes everything durable before it reads, also one that writes nothing. For what is found is taken to last, and nobody writes it again.
+    #[must_use]
+    pub fn must_last(&self, before: &Block<Report>) -> bool {
+        let is_new = |now: &Arc<Report>| {
+            before.good().is_none_or(|before| now.life != before.life || now.registry > before.registry)
+        };
+        self.ballot.is_some() || self.heartbeat.as_ref().is_some_and(is_new)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]

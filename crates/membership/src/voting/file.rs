@@ -4,8 +4,9 @@
 //! direct where the file system takes it. Elsewhere writes are made durable and the cache is dropped before each read, as far as the
 //! system obeys; a file that several hosts share must stand where direct I/O works.
 //!
-//! **What must last** ([`format::must_last`]) is durable before the turn reads. Other heartbeats are made so [later](super::settler): the turn would have
-//! to wait until the disk's cache is empty, which on a busy disk, whoever keeps it busy, takes longer than a lease lasts.
+//! **What must last** ([`Writes::must_last`](crate::protocol::Writes::must_last)) is durable before the turn reads. Other heartbeats are made so
+//! [later](super::settler): the turn would have to wait until the disk's cache is empty, which on a busy disk, whoever keeps it busy, takes longer than
+//! a lease lasts.
 //!
 //! The path counts: if another file stands there before a turn, that one is opened. So a node that runs and one that starts never use different files.
 
@@ -174,7 +175,8 @@ impl Disk {
             return Err(FileError::io("write", &self.path)(source));
         }
         let is_known = std::mem::take(&mut self.is_known) && self.is_direct;
-        let (mut wrote, mut must_last) = (false, false);
+        // What a turn that failed has left, or somebody before, may not be durable, and is found now.
+        let (mut wrote, mut must_last) = (false, !is_known);
         for (number, bytes) in writes {
             let at = number * BLOCK;
             self.block.copy_from_slice(bytes);
@@ -183,10 +185,10 @@ impl Disk {
             if let Some((node, counter)) = format::beat(*number, bytes) {
                 self.written[node.index()] = counter;
             }
-            must_last |= !is_known || format::must_last(*number, &self.whole[at..at + BLOCK], bytes);
+            must_last = must_last || format::must_last(*number, &self.whole[at..at + BLOCK], bytes);
             wrote = true;
         }
-        if wrote && (must_last || self.settler.wrote(&self.written)) {
+        if must_last || wrote && self.settler.wrote(&self.written) {
             self.file.sync_data().map_err(FileError::io("write", &self.path))?;
             self.settler.settled(&self.written);
         }

@@ -15,7 +15,7 @@ use std::{
 
 use plexus_base::MAX_NODES;
 
-use crate::protocol::UNSETTLED;
+use crate::protocol::{AWAITED, UNSETTLED};
 
 /// By node: the counter of a heartbeat, 0 where there is none.
 pub(super) type Counters = [u64; MAX_NODES];
@@ -65,7 +65,7 @@ impl Settler {
             // Where the thread is at it still, the next turn asks again.
             let _ = self.ask.try_send(*written);
         }
-        behind >= UNSETTLED / 2
+        behind >= AWAITED
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
     fn few_are_left_alone_and_more_are_made_durable_by_the_thread() {
         let settler = a_settler(tempfile::tempfile().unwrap());
         assert!(!settler.wrote(&only(UNSETTLED / 8)));
-        let much = only(UNSETTLED / 2);
+        let much = only(AWAITED);
         while settler.wrote(&much) {
             thread::yield_now();
         }
@@ -108,7 +108,7 @@ mod tests {
         let (_read, write) = io::pipe().unwrap();
         let settler = a_settler(File::from(std::os::fd::OwnedFd::from(write)));
         let error = loop {
-            assert!(settler.wrote(&only(UNSETTLED / 2)));
+            assert!(settler.wrote(&only(AWAITED)));
             match settler.failure() {
                 Some(error) => break error,
                 None => thread::yield_now(),

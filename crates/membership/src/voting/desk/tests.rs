@@ -143,3 +143,10 @@ fn a_desk_that_is_closed_ends_after_its_turns() {
     thread.join().unwrap();
     assert_eq!(done.try_iter().count(), 1);
 }
+
+#[test]
+fn what_was_left_in_a_file_is_not_found_before_it_is_durable() {
+    // It can be read and written, and not be made durable.
+    let looked = voting::look(std::path::Path::new("/dev/zero"), NAME);
+    assert!(matches!(looked, Err(FileError::Io { doing: "write", .. })), "{looked:?}");
+}

@@ -65,16 +65,15 @@ pub fn writes(name: FileName, node: NodeId, writes: &Writes) -> Vec<(usize, Vec<
     report.into_iter().chain(ballot).collect()
 }
 
-/// Whether what is written to block `number` must outlast a loss of power before its writer goes on: a ballot, the first report of a life, and
-/// one that asks for a newer generation of the registry to be remembered than what stood there `before`. All else that a report
-/// says is for those who read it now, and said again in the next.
+/// [`Writes::must_last`] of what is written to block `number`, in which stood `before`.
 pub(super) fn must_last(number: usize, before: &[u8], bytes: &[u8]) -> bool {
     let (name, node) = block::claimed(bytes);
-    let report = |block| heartbeat_decoded(name, node, block).ok().flatten();
-    match (report(before), report(bytes)) {
-        (Some(before), Some(now)) if number == heartbeat_at(node) => {
-            now.life != before.life || now.registry > before.registry
+    let report = |block| found(heartbeat_decoded(name, node, block));
+    match report(bytes) {
+        Block::Good(now) if number == heartbeat_at(node) => {
+            Writes { heartbeat: Some(now), ballot: None }.must_last(&report(before))
         }
+        // A ballot, or what another version of this program says.
         _ => true,
     }
 }
@@ -116,18 +115,19 @@ pub fn ballot_decoded(name: FileName, node: NodeId, bytes: &[u8]) -> Result<Opti
 pub fn contents(name: FileName, bytes: &[u8]) -> Result<Contents, BlockError> {
     let block = |number: usize| bytes.get(number * BLOCK..(number + 1) * BLOCK).unwrap_or_default();
     Header::decode(name, block(0))?;
-    fn found<T>(decoded: Result<Option<T>, BlockError>) -> Block<T> {
-        match decoded {
-            Ok(None) => Block::Empty,
-            Ok(Some(content)) => Block::Good(Arc::new(content)),
-            Err(_) => Block::Bad,
-        }
-    }
     let place = |node: NodeId| Place {
         heartbeat: found(heartbeat_decoded(name, node, block(heartbeat_at(node)))),
         ballots: [0, 1].map(|slot| found(ballot_decoded(name, node, block(ballot_at(node, slot))))),
     };
     Ok(Contents { places: std::array::from_fn(|node| place(NodeId(node as u8))) })
+}
+
+fn found<T>(decoded: Result<Option<T>, BlockError>) -> Block<T> {
+    match decoded {
+        Ok(None) => Block::Empty,
+        Ok(Some(content)) => Block::Good(Arc::new(content)),
+        Err(_) => Block::Bad,
+    }
 }
 
 /// Reads a voting file's blocks and a message from any bytes, as a fuzz target would: as they are, and with the checksum made
