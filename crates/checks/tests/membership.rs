@@ -39,6 +39,13 @@ fn files_that_forget_are_found() {
 }
 
 #[test]
+fn ballots_that_are_lost_with_the_power_are_found() {
+    let found = found(Sabotage::UnsettledBallots, 80);
+    // Files that are taken for older ones, and a view that is forgotten where everything has lost power.
+    assert!(found.contains_key("side") && found.contains_key("one view"), "{found:?}");
+}
+
+#[test]
 fn files_that_hide_what_others_wrote_lead_to_two_views() {
     assert!(found(Sabotage::Blind, 60).contains_key("one view"));
 }

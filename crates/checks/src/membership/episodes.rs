@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use plexus_base::{NodeId, NodeSet};
-use plexus_membership::protocol::{Profile, Refused, View, Wish};
+use plexus_membership::protocol::{Profile, Refused, UNSETTLED, View, Wish};
 use plexus_sim::Random;
 
 use super::{
     Membership, Sabotage,
-    files::Sick,
+    files::{File, Sick},
     witness::broken,
     world::{Ev, World},
 };
@@ -39,6 +39,8 @@ pub(super) enum Episode {
     FewFiles,
     /// More than half do not: all stop.
     MostFiles,
+    /// Files lose power while nodes write to them: nothing comes of it.
+    Power,
     /// An older copy of a file is put back: a view without it is decided, and one with it again.
     OldCopy,
     /// A node leaves.
@@ -50,7 +52,7 @@ pub(super) enum Episode {
 }
 
 impl Episode {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Storm,
         Self::Storm,
         Self::Storm,
@@ -62,6 +64,7 @@ impl Episode {
         Self::LongPause,
         Self::FewFiles,
         Self::MostFiles,
+        Self::Power,
         Self::Leave,
         Self::Files,
         Self::Nodes,
@@ -99,7 +102,7 @@ impl Membership {
 
     pub(super) fn play(&mut self, episode: Episode) -> Result<(), Broken> {
         let evict = self.world.profile.evict.0;
-        self.world.files.iter_mut().for_each(super::files::File::copy);
+        self.world.files.iter_mut().for_each(File::copy);
         let later = self.random.below(evict);
         self.run(later)?;
         match episode {
@@ -111,6 +114,7 @@ impl Membership {
             Episode::LongPause => self.long_pause()?,
             Episode::FewFiles => self.few_files()?,
             Episode::MostFiles => self.most_files()?,
+            Episode::Power => self.power()?,
             Episode::OldCopy => self.old_copy()?,
             Episode::Leave => self.leave()?,
             Episode::Files => self.other_files()?,
@@ -216,7 +220,7 @@ impl Membership {
             let node = self.random.below(self.nodes() as u64) as usize;
             let other = self.random.below(self.nodes() as u64) as usize;
             let file = self.random.below(self.world.files.len() as u64) as usize;
-            match self.random.below(9) {
+            match self.random.below(11) {
                 0 | 1 => {
                     self.world.crash(node);
                     let after = self.random.between(profile.kill_margin.0, 2 * profile.evict.0);
@@ -231,6 +235,8 @@ impl Membership {
                 5 => self.world.cut.iter_mut().flatten().for_each(|cut| *cut = false),
                 6 => self.world.files[file].sick = Some(self.sickness()),
                 7 => self.world.files.iter_mut().for_each(|file| file.sick = None),
+                8 => self.world.files[file].lose_power(),
+                9 if self.random.percent(30) => self.outage(),
                 _ => self.world.loss_permille = *self.random.pick(&[0, 50, 300]),
             }
             let after = *self.random.pick(&[profile.heartbeat.0 / 10, profile.heartbeat.0, profile.evict.0]);
@@ -238,6 +244,17 @@ impl Membership {
             self.run(after)?;
         }
         Ok(())
+    }
+
+    /// Everything loses power at one time, and starts again.
+    fn outage(&mut self) {
+        let profile = self.world.profile;
+        for node in 0..self.nodes() {
+            self.world.crash(node);
+            let after = self.random.between(profile.kill_margin.0, profile.evict.0);
+            self.world.engine.schedule(after, None, Ev::Start(node));
+        }
+        self.world.files.iter_mut().for_each(File::lose_power);
     }
 
     fn sickness(&mut self) -> Sick {
@@ -249,6 +266,7 @@ impl Membership {
             Sick::Unreadable,
             Sick::Wrong,
             Sick::Hung,
+            Sick::Unsettled,
         ];
         *self.random.pick(&kinds)
     }
@@ -409,6 +427,34 @@ impl Membership {
         for number in first..first + many {
             let count = self.world.files.len();
             self.world.files[number % count].sick = Some(sick);
+        }
+    }
+
+    fn power(&mut self) -> Result<(), Broken> {
+        let Profile { heartbeat, evict, .. } = self.world.profile;
+        let what_comes = |all: &Self| (all.world.witness.last_epoch(), all.deaths(), all.world.set_aside);
+        let before = what_comes(self);
+        if self.random.percent(20) {
+            // Of so many heartbeats none need have been durable.
+            self.run(UNSETTLED * heartbeat.0 / self.world.files.len() as u64)?;
+        }
+        for _ in 0..self.random.between(1, 5) {
+            let one = self.random.below(self.world.files.len() as u64) as usize;
+            // They may stand on one disk.
+            let is_all = self.random.percent(30);
+            let files = self.world.files.iter_mut().enumerate();
+            files.filter(|(file, _)| is_all || *file == one).for_each(|(_, file)| file.lose_power());
+            // A turn that loses what it wrote fails, and the one after it only looks.
+            let after = self.random.between(3 * heartbeat.0, evict.0);
+            self.run(after)?;
+        }
+        self.run(2 * evict.0)?;
+        match what_comes(self) == before {
+            true => Ok(()),
+            false => broken(
+                "side",
+                format!("of power that files lost came {:?} after {before:?}", what_comes(self)),
+            ),
         }
     }
 

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use plexus_base::{Incarnation, MAX_NODES, NodeId};
+use plexus_base::{Incarnation, NodeId};
 use plexus_membership::{
-    protocol::{Ballot, Block, Contents, Failed, FileId, Report, UNSETTLED, Writes},
+    protocol::{AWAITED, Ballot, Block, Contents, Failed, FileId, Report, Writes},
     voting::format::{self, BLOCK, ClusterId, FileName},
 };
 use plexus_sim::Random;
@@ -14,8 +14,8 @@ use plexus_sim::Random;
 /// Of so many writes one goes through its bytes.
 const THROUGH_BYTES: u64 = 32;
 
-/// A disk makes what nobody waits for durable after so many turns, about.
-const SETTLED: u64 = 32;
+/// A disk makes what nobody waits for durable after so many turns, about: so late that some wait for it.
+const SETTLED: u64 = 1024;
 
 /// What is wrong with a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +32,8 @@ pub(super) enum Sick {
     Wrong,
     /// Answers nobody.
     Hung,
+    /// Nothing can be made durable.
+    Unsettled,
 }
 
 /// A voting file.
@@ -39,9 +41,13 @@ pub(super) struct File {
     pub(super) name: FileName,
     pub(super) host: Option<NodeId>,
     pub(super) sick: Option<Sick>,
+    /// Ballots are never made durable.
+    pub(super) forgets_ballots: bool,
     contents: Contents,
-    /// The last heartbeat of each node that the disk had to make durable, or has made so by itself.
-    durable: [Block<Report>; MAX_NODES],
+    /// What the disk had to make durable, or has made so by itself.
+    durable: Contents,
+    /// By node that opens it: whether all was made durable since it did, and since a turn failed there.
+    known: Vec<bool>,
     /// As it was, oldest first.
     copies: Vec<Contents>,
     /// The last turn of each node that it has seen.
@@ -52,8 +58,17 @@ impl File {
     pub(super) fn new(number: usize, host: Option<NodeId>, nodes: usize) -> Self {
         let name = FileName { cluster: ClusterId(77), file: FileId(100 + number as u64) };
         let latest = vec![(0, 0); nodes];
-        let durable = std::array::from_fn(|_| Block::Empty);
-        Self { name, host, sick: None, contents: Contents::default(), durable, copies: Vec::new(), latest }
+        Self {
+            name,
+            host,
+            sick: None,
+            forgets_ballots: false,
+            contents: Contents::default(),
+            durable: Contents::default(),
+            known: vec![false; nodes],
+            copies: Vec::new(),
+            latest,
+        }
     }
 
     /// Somebody copies it, to put the copy back one day.
@@ -78,15 +93,23 @@ impl File {
                 }
             }
         }
-        self.durable = std::array::from_fn(|node| copy.places[node].heartbeat.clone());
+        self.durable = copy.clone();
         self.contents = copy;
     }
 
-    /// The disk loses power, and with it what it did not have to make durable.
+    /// The disk loses power, and with it what is not durable.
     pub(super) fn lose_power(&mut self) {
-        for (place, durable) in self.contents.places.iter_mut().zip(&self.durable) {
-            place.heartbeat = durable.clone();
-        }
+        self.contents = self.durable.clone();
+    }
+
+    /// A process of this node opens it when it needs it.
+    pub(super) fn closed(&mut self, node: NodeId) {
+        self.known[node.index()] = false;
+    }
+
+    /// Who opens it for the turns of a node.
+    fn opener(&self, node: NodeId) -> usize {
+        self.host.unwrap_or(node).index()
     }
 
     /// Whether a turn of a node is not later than one that was carried out.
@@ -97,8 +120,33 @@ impl File {
         is_late
     }
 
-    /// Writes a node's blocks; `torn`: its process ended in the middle.
+    /// Writes a node's blocks; `torn`: its process ended in the middle. Whether they must be durable before the file is read.
     pub(super) fn write(
+        &mut self,
+        node: NodeId,
+        writes: &Writes,
+        torn: bool,
+        random: &mut Random,
+    ) -> Result<bool, Failed> {
+        let opener = self.opener(node);
+        let must_last = !self.known[opener] || self.must_last(node, writes);
+        let written = self.written(node, writes, torn, random);
+        self.known[opener] &= written.is_ok();
+        written.map(|()| must_last)
+    }
+
+    fn must_last(&self, node: NodeId, writes: &Writes) -> bool {
+        let is_awaited = |now: &Arc<Report>| {
+            let durable = self.durable.places[node.index()].heartbeat.good();
+            now.counter.saturating_sub(durable.map_or(0, |durable| durable.counter)) >= AWAITED
+        };
+        let before = &self.contents.places[node.index()].heartbeat;
+        let ballot = writes.ballot.clone().filter(|_| !self.forgets_ballots);
+        let heartbeat = writes.heartbeat.clone();
+        Writes { heartbeat, ballot }.must_last(before) || writes.heartbeat.as_ref().is_some_and(is_awaited)
+    }
+
+    fn written(
         &mut self,
         node: NodeId,
         writes: &Writes,
@@ -113,7 +161,6 @@ impl File {
         let tears = torn || self.sick == Some(Sick::Torn) && random.below(3) == 0;
         let name = self.name;
         let place = &mut self.contents.places[node.index()];
-        let before = place.heartbeat.clone();
         if let Some(report) = &writes.heartbeat {
             let old = place.heartbeat.good().map(|old| format::heartbeat(name, old));
             let bytes = || format::heartbeat(name, report);
@@ -127,36 +174,36 @@ impl File {
             let decode = |bytes: &[u8]| format::ballot_decoded(name, node, bytes);
             *slot = written::<Ballot>(ballot, tears, old, bytes, decode, random);
         }
-        self.settle(node, &before, writes, random);
         if tears && random.percent(50) { Err(Failed) } else { Ok(()) }
     }
 
-    /// What is durable now, where `before` stood and this was written: as the voting files' own code has it.
-    fn settle(&mut self, node: NodeId, before: &Block<Report>, writes: &Writes, random: &mut Random) {
-        let must = writes.ballot.is_some()
-            || writes.heartbeat.as_ref().is_some_and(|now| {
-                let is_behind = match &self.durable[node.index()] {
-                    Block::Good(durable) => now.counter.saturating_sub(durable.counter) >= UNSETTLED / 2,
-                    _ => true,
-                };
-                let is_newer = before
-                    .good()
-                    .is_none_or(|before| now.life != before.life || now.registry > before.registry);
-                is_behind || is_newer
-            });
-        if must || random.below(SETTLED) == 0 {
-            for (durable, place) in self.durable.iter_mut().zip(&self.contents.places) {
-                *durable = place.heartbeat.clone();
+    /// Reads everything, for a turn of this node; before that all that was written is made durable, if it must be.
+    pub(super) fn read(
+        &mut self,
+        node: NodeId,
+        must_last: bool,
+        random: &mut Random,
+    ) -> Result<Contents, Failed> {
+        let opener = self.opener(node);
+        if must_last || random.below(SETTLED) == 0 {
+            self.known[opener] = self.sick != Some(Sick::Unsettled);
+            if !self.known[opener] {
+                return Err(Failed);
             }
+            self.settle();
         }
+        if matches!(self.sick, Some(Sick::Wrong | Sick::Unreadable)) {
+            self.known[opener] = false;
+            return Err(Failed);
+        }
+        Ok(self.contents.clone())
     }
 
-    /// Reads everything.
-    pub(super) fn read(&self) -> Result<Contents, Failed> {
-        match self.sick {
-            Some(Sick::Wrong) => Err(Failed),
-            Some(Sick::Unreadable) => Err(Failed),
-            _ => Ok(self.contents.clone()),
+    fn settle(&mut self) {
+        let before = std::mem::replace(&mut self.durable, self.contents.clone());
+        if self.forgets_ballots {
+            let places = self.durable.places.iter_mut().zip(before.places);
+            places.for_each(|(durable, before)| durable.ballots = before.ballots);
         }
     }
 }

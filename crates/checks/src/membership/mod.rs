@@ -28,6 +28,8 @@ pub enum Sabotage {
     SameLife,
     /// Files forget a third of what was written to them.
     LyingDisks,
+    /// Files that lose power lose all ballots.
+    UnsettledBallots,
     /// Nothing that was cut is healed.
     NeverHealed,
     /// Who reads a file does not see what others have written there.
@@ -78,6 +80,7 @@ impl Membership {
         let (_, profile) = *random.pick(&Profile::ALL);
         let mut world = World::new(seed, nodes, &hosts, profile, sabotage);
         world.proofs = random.percent(30);
+        world.rests = random.percent(30);
         Self { world, random, slowest_percent: 0 }
     }
 

@@ -50,7 +50,8 @@ pub(super) enum Ev {
     },
     /// A turn is at its file: to write, to read, and back.
     Write(Turn, Writes),
-    Read(Turn),
+    /// Whether what was written must be durable before.
+    Read(Turn, bool),
     Replied(Turn, Result<Box<Contents>, Failed>),
     /// A node, and which of its pauses ends.
     Resume(usize, u64),
@@ -121,6 +122,8 @@ pub(super) struct World {
     pub(super) loss_permille: u64,
     /// Peers of a process that ends are told that it is proved dead, and so is who learns of it later.
     pub(super) proofs: bool,
+    /// The registry has nothing to be remembered.
+    pub(super) rests: bool,
     /// Messages take 0.2 ms, and a turn 2 ms.
     pub(super) steady: bool,
     pub(super) sabotage: Option<Sabotage>,
@@ -129,6 +132,8 @@ pub(super) struct World {
     /// Reports sent, one for each receiver, and turns begun.
     pub(super) sent: u64,
     pub(super) turns: u64,
+    /// How often somebody has set a file aside.
+    pub(super) set_aside: u64,
     actions: Vec<Action>,
 }
 
@@ -141,8 +146,10 @@ impl World {
         sabotage: Option<Sabotage>,
     ) -> Self {
         let mut engine = Engine::new(seed, nodes);
-        let files: Vec<File> =
+        let mut files: Vec<File> =
             hosts.iter().enumerate().map(|(number, host)| File::new(number, *host, nodes)).collect();
+        let forgets_ballots = sabotage == Some(Sabotage::UnsettledBallots);
+        files.iter_mut().for_each(|file| file.forgets_ballots = forgets_ballots);
         let everybody = (0..nodes as u8).map(NodeId).collect();
         let first = View::first(everybody, files.iter().map(|file| (file.name.file, file.host)));
         // Two clocks together differ by no more than the profile says.
@@ -179,11 +186,13 @@ impl World {
             cut: vec![vec![false; nodes]; nodes],
             loss_permille: 0,
             proofs: false,
+            rests: false,
             steady: false,
             sabotage,
             opened: 0,
             sent: 0,
             turns: 0,
+            set_aside: 0,
             actions: Vec::new(),
         }
     }
@@ -206,6 +215,7 @@ impl World {
         (one.turn, one.turns, one.lease) = (one.turn + 1, BTreeMap::new(), 0);
         (one.version, one.has_left) = (one.version + 1, false);
         let life = Incarnation(one.life);
+        self.files.iter_mut().for_each(|file| file.closed(NodeId(node as u8)));
         let first = Arc::clone(&self.first);
         one.member = Some(Member::new(NodeId(node as u8), life, self.profile, first, one.clock.at(now)));
         self.handle(node, Event::Tick)
@@ -324,7 +334,7 @@ impl World {
                 }
             }
             Ev::Write(turn, writes) => self.write(turn, &writes),
-            Ev::Read(turn) => self.read(turn),
+            Ev::Read(turn, must_last) => self.read(turn, must_last),
             Ev::Replied(turn, result) => {
                 let node = &mut self.nodes[turn.node];
                 let awaited = node.turns.get(&turn.file) == Some(&turn.number);
@@ -388,7 +398,9 @@ impl World {
                 self.witness.opened(id, life, &view, until, now)?;
                 let (epoch, after) = (view.epoch, self.entering());
                 self.engine.schedule(after, Some(node), Ev::Enter { node, life: life.0, epoch });
-                self.engine.schedule(1, Some(node), Ev::Remember { node, life: life.0 });
+                if !self.rests {
+                    self.engine.schedule(1, Some(node), Ev::Remember { node, life: life.0 });
+                }
             }
             Action::Lease(until) => {
                 let margin = self.profile.kill_margin.0 * MARGIN_PERCENT / 100;
@@ -397,7 +409,8 @@ impl World {
                 self.witness.renewed(id, until, now)?;
             }
             Action::Remembered(generation) => self.witness.remembered(id, generation)?,
-            Action::Fence(..) | Action::Stopped { .. } | Action::SetAside(..) => {}
+            Action::SetAside(..) => self.set_aside += 1,
+            Action::Fence(..) | Action::Stopped { .. } => {}
             Action::Answer(wish, answer) => self.nodes[node].answers.push((wish, answer)),
             Action::Die(_) => {
                 // Until it is started again it is not seen to have stopped before its lease and the margin are over.
@@ -491,26 +504,34 @@ impl World {
         }
         let ended = self.nodes[turn.node].life != turn.life || self.nodes[turn.node].member.is_none();
         let fate = if ended { self.engine.random.below(3) } else { 0 };
+        if fate == 2 {
+            return;
+        }
+        // What a node was asked for it does as a whole.
+        let is_own = self.files[turn.file].host.is_none();
         let is_lost = self.sabotage == Some(Sabotage::LyingDisks) && self.engine.random.percent(30);
-        let result = match fate {
-            2 => return,
-            _ if is_lost => Ok(()),
-            torn => self.files[turn.file].write(id, writes, torn == 1, &mut self.engine.random),
+        let result = match is_lost {
+            true => Ok(false),
+            false => self.files[turn.file].write(id, writes, fate == 1 && is_own, &mut self.engine.random),
         };
+        if ended && is_own {
+            return;
+        }
         let after = self.disk_delay(turn.file);
         match result {
-            Ok(()) => self.engine.schedule(after, self.served(turn), Ev::Read(turn)),
+            Ok(must_last) => self.engine.schedule(after, self.served(turn), Ev::Read(turn, must_last)),
             Err(failed) => {
                 self.engine.schedule(after, Some(turn.node), Ev::Replied(turn, Err(failed)));
             }
         }
     }
 
-    fn read(&mut self, turn: Turn) {
+    fn read(&mut self, turn: Turn, must_last: bool) {
         if self.files[turn.file].sick == Some(Sick::Hung) || !self.is_served(turn) {
             return;
         }
-        let mut result = self.files[turn.file].read();
+        let id = NodeId(turn.node as u8);
+        let mut result = self.files[turn.file].read(id, must_last, &mut self.engine.random);
         if self.sabotage == Some(Sabotage::Blind)
             && let Ok(contents) = &mut result
         {
