@@ -1,6 +1,6 @@
 //! What a service says to peers before a link leads to them.
 //!
-//! A view names who is spoken to. Of what was said before it nothing is left that is meant for a node that is not in it, so what waits for one life of a
+//! A view names who is spoken to. Of what was said before it nothing is left that is meant for a life that is not in it, so what waits for one life of a
 //! node is not said to its next one, and what waits is bounded by what is said to members. Must not know what is said.
 
 use std::collections::BTreeMap;
@@ -26,9 +26,9 @@ impl<M> Outbox<M> {
         self.early.clear();
     }
 
-    /// The next view, in which what was said before to those who are `members` of it is still good.
-    pub fn keep(&mut self, members: impl Fn(NodeId) -> bool) {
-        self.early.retain(|to, _| members(*to));
+    /// The next view, in which what was said before is still good for whoever `stays`: members of both, in one life.
+    pub fn keep(&mut self, stays: impl Fn(NodeId) -> bool) {
+        self.early.retain(|to, _| stays(*to));
     }
 
     /// A link leads to this peer: what is to be sent over it first.
@@ -93,7 +93,7 @@ mod tests {
         let mut outbox = Outbox::default();
         assert_eq!((outbox.pass(A, 1), outbox.pass(B, 2), outbox.pass(A, 3)), (None, None, None));
         assert_eq!((outbox.waiting(A), outbox.waiting(B)), (Some(2), Some(1)));
-        outbox.keep(|member| member == A);
+        outbox.keep(|node| node == A);
         assert_eq!((outbox.waiting(A), outbox.waiting(B)), (Some(2), Some(0)));
         assert_eq!(outbox.up(A).collect::<Vec<_>>(), [1, 3]);
         assert_eq!(outbox.waiting(A), None);

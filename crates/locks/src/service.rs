@@ -145,8 +145,9 @@ impl Drop for LockService {
 impl LockService {
     /// The next view, or the first: whoever is not in it has stopped, and no link leads to it any more.
     pub fn view(&mut self, net: &mut Net, view: Members) {
-        self.outbox.keep(|node| view.life(node).is_some());
-        if self.shard.is_some() {
+        if let Some(shard) = &self.shard {
+            let before = shard.view();
+            self.outbox.keep(|node| view.life(node).is_some_and(|life| before.life(node) == Some(life)));
             return self.handle(net, Event::View(view));
         }
         let mut actions = std::mem::take(&mut self.actions);

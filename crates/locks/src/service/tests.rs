@@ -61,15 +61,38 @@ fn want(lock: u64, master: NodeId) -> Want {
     Want { lock: LockId(lock), owner: Owner(1), born: 1, name, mode, patience, notify: false }
 }
 
-#[test]
-fn of_a_member_that_is_not_there_only_so_much_is_asked() {
+/// A worker that nobody has a link to.
+fn worker() -> Worker<Just> {
     let bell = Arc::new(Bell::create().unwrap());
     let port: Weak<dyn Port> = Weak::<Nowhere>::new();
     let settings = Settings { me: ME, life: Incarnation(1), workers: 1 };
     let mut services = wire(settings, &port, &Arc::default()).unwrap();
     let service = Just(services.remove(0));
-    let worker = Worker::new(WorkerParts::alone(ME, bell, Waiting::Adaptive), service).unwrap();
-    worker.with(|Just(service), net| {
+    Worker::new(WorkerParts::alone(ME, bell, Waiting::Adaptive), service).unwrap()
+}
+
+#[test]
+fn of_what_waits_for_a_member_its_next_life_is_told_nothing() {
+    worker().with(|Just(service), net| {
+        service.view(net, view());
+        let said_in = |service: &mut LockService, node| {
+            service.outbox.up(node).map(|message| message.epoch.0).collect::<Vec<_>>()
+        };
+        for (lock, node) in [(1, OTHER), (2, THIRD)] {
+            assert_eq!(service.ask(net, Asked::Lock(want(lock, node), None)), None);
+        }
+        // The view in which the one was out was never seen here.
+        let lives = [(ME, Incarnation(1)), (OTHER, Incarnation(2)), (THIRD, Incarnation(1))];
+        service.view(net, Members { epoch: Epoch(3), members: lives.into() });
+        let (to_other, to_third) = (said_in(service, OTHER), said_in(service, THIRD));
+        assert!(!to_other.is_empty() && to_other.iter().all(|epoch| *epoch == 3), "{to_other:?}");
+        assert!(to_third.contains(&1) && to_third.contains(&3), "{to_third:?}");
+    });
+}
+
+#[test]
+fn of_a_member_that_is_not_there_only_so_much_is_asked() {
+    worker().with(|Just(service), net| {
         service.view(net, view());
         let mut next = 0;
         let mut ask = |service: &mut LockService, net: &mut Net, master| {
