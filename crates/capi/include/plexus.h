@@ -105,7 +105,8 @@ int plexus_attach(const char *path, plexus_client **client);
 /* Ends the attachment, as soon as everything made from it is ended too. */
 void plexus_detach(plexus_client *client);
 
-/* The node that the program is attached to; how many nodes the cluster has. */
+/* The node that the program is attached to; how many nodes the cluster had when the program attached: any that were added
+ * since are reached as well. */
 int plexus_node(const plexus_client *client);
 int plexus_nodes(const plexus_client *client);
 

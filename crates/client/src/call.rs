@@ -40,7 +40,7 @@ impl Client {
     /// [`Error::Busy`]. After the first three the request may have been carried out or not.
     pub fn call(&self, to: Address, request: &[u8], limit: Option<Duration>) -> Result<Vec<u8>, Error> {
         verify(request)?;
-        self.verify_node(to.node)?;
+        Self::verify_node(to.node)?;
         let mut id = None;
         let answer = self.shared.wait(self.waiting(), limit, |core| match id {
             Some(id) => core.take_finished(id).map(Ok),

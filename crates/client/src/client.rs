@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use plexus_base::{NodeId, Waiting};
+use plexus_base::{MAX_NODES, NodeId, Waiting};
 
 use crate::{Error, attach, shared::Shared};
 
@@ -39,7 +39,8 @@ impl Client {
         self.shared.welcome.node
     }
 
-    /// The nodes that the cluster's configuration lists, whether they live or not: from 0 to one less than this.
+    /// The nodes that the cluster's configuration listed when this program attached, whether they live or not: from 0 to one less than this. Those that
+    /// were added since are reached as well.
     #[must_use]
     pub fn nodes(&self) -> u8 {
         self.shared.welcome.nodes
@@ -89,9 +90,9 @@ impl Client {
         self.shared.arm()
     }
 
-    /// Whether the cluster has such a node.
-    pub(crate) fn verify_node(&self, node: NodeId) -> Result<(), Error> {
-        if node.0 < self.nodes() { Ok(()) } else { Err(Error::NodeGone(node)) }
+    /// Whether a cluster can have such a node. Which ones this cluster has by now, this program's node knows.
+    pub(crate) fn verify_node(node: NodeId) -> Result<(), Error> {
+        if node.index() < MAX_NODES { Ok(()) } else { Err(Error::NodeGone(node)) }
     }
 
     /// Waits for the result of an operation, which is under way under `id`.

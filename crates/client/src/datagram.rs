@@ -69,11 +69,11 @@ impl DatagramPort {
     /// (`None`: without end) while as much as may be is under way to that port.
     ///
     /// # Errors
-    /// [`Error::NodeGone`]: there is no such node. [`Error::TimedOut`]. [`Error::Undelivered`]: of what was sent to that port before, so much was not taken. This
+    /// [`Error::NodeGone`]: no cluster has such a node. [`Error::TimedOut`]. [`Error::Undelivered`]: of what was sent to that port before, so much was not taken. This
     /// message was not sent then; the next one will be, to whoever has the port by that time.
     pub fn send(&self, to: Address, bytes: &[u8], limit: Option<Duration>) -> Result<(), Error> {
         verify(bytes)?;
-        self.client.verify_node(to.node)?;
+        Client::verify_node(to.node)?;
         let own = self.port;
         self.client.shared.say(self.client.waiting(), limit, |core| {
             if core.is_full() {

@@ -106,7 +106,7 @@ impl Endpoint {
     /// [`Error::TooLong`], [`Error::Busy`]: too many wait for room already, or too many completions are not taken.
     pub fn post_send_to(&self, cookie: u64, to: Address, bytes: &[u8]) -> Result<(), Error> {
         verify(bytes)?;
-        self.client.verify_node(to.node)?;
+        Client::verify_node(to.node)?;
         let (port, queue) = (self.port, self.queue);
         self.client.shared.act(|core| {
             let waits = core.endpoints.get(&port).map_or(0, |endpoint| endpoint.sends.len());

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_base::NodeId;
+use plexus_base::{MAX_NODES, NodeId};
 
 use crate::{
     Client, Error, MAX_MESSAGE,
@@ -52,7 +52,7 @@ impl Client {
     /// # Errors
     /// [`Error::NoWindow`], [`Error::NodeGone`].
     pub fn open_window(&self, node: NodeId, name: &str) -> Result<Window, Error> {
-        self.verify_node(node)?;
+        Self::verify_node(node)?;
         let (number, done) = self.window_number(name, |core, worker, head| {
             core.ask_limited(Limited::Access, worker, Head { node, ..head(Verb::Open) }, name.as_bytes())
         })?;
@@ -64,7 +64,7 @@ impl Client {
     /// # Errors
     /// [`Error::NoWindow`]: no node that can be reached has one.
     pub fn find_window(&self, name: &str) -> Result<Window, Error> {
-        let others = (0..self.nodes()).map(NodeId).filter(|node| *node != self.node());
+        let others = (0..MAX_NODES as u8).map(NodeId).filter(|node| *node != self.node());
         for node in std::iter::once(self.node()).chain(others) {
             match self.open_window(node, name) {
                 Err(Error::NoWindow | Error::NodeGone(_)) => {}

@@ -122,8 +122,13 @@ fn what_is_not_taken_is_said_to_its_sender_and_a_new_conversation_starts_clean()
         assert_eq!(second.receive(LONG).unwrap().bytes, b"new");
         assert!(matches!(two.bind(9), Err(Error::Taken(_))));
 
-        let nowhere = port.send(Address::new(NodeId(7), 9), b"?", LONG);
-        assert!(matches!(nowhere, Err(Error::NodeGone(NodeId(7)))), "{nowhere:?}");
+        // A node that nobody knows of is as one that is gone, and one that no cluster has is none.
+        port.settle(LONG).unwrap();
+        port.send(Address::new(NodeId(7), 9), b"?", LONG).unwrap();
+        let lost = port.settle(LONG).unwrap_err();
+        assert!(matches!(&lost, Error::Undelivered { lost: 1, .. }), "{lost}");
+        let nowhere = port.send(Address::new(NodeId(16), 9), b"?", LONG);
+        assert!(matches!(nowhere, Err(Error::NodeGone(NodeId(16)))), "{nowhere:?}");
     }
 }
 

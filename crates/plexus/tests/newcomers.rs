@@ -2,9 +2,10 @@
 
 mod common;
 
-use std::{fs, os::unix::fs::symlink, path::PathBuf, process::Stdio};
+use std::{fs, os::unix::fs::symlink, path::PathBuf, process::Stdio, thread};
 
-use common::{Cluster, Run, run};
+use common::{Cluster, PATIENCE, Run, run};
+use plexus_client::Client;
 use plexus_node::{config::Config, layout::ClusterDir};
 use serde_json::Value;
 
@@ -63,6 +64,30 @@ fn a_node_that_the_others_were_started_without_joins_while_they_run() {
     cluster.run("down").said().ok();
     cluster.run("up").said().ok();
     until_members_are(&cluster, &["n1", "n2", "n3", "n4"]);
+}
+
+#[test]
+fn programs_that_were_attached_before_reach_a_node_that_came_later() {
+    let cluster = Cluster::new(1);
+    cluster.run("up").said().ok();
+    let before = Client::attach(cluster.dir()).unwrap();
+    list(&cluster, "n2");
+    node(&cluster, ["add", "n2"]).said().ok();
+    cluster.run("up").said().ok();
+    let later = Client::attach(ClusterDir::new(cluster.dir()).attach("n2")).unwrap();
+    assert_eq!((before.nodes(), later.nodes()), (1, 2));
+    let (port, server) = (later.bind(7).unwrap(), later.serve(8).unwrap());
+    let window = later.create_window("later", 64).unwrap();
+    before.bind(0).unwrap().send(port.address(), b"welcome", Some(PATIENCE)).unwrap();
+    assert_eq!(port.receive(Some(PATIENCE)).unwrap().bytes, b"welcome");
+    let to = server.address();
+    let answers = thread::spawn(move || server.next(Some(PATIENCE)).unwrap().reply(b"here").unwrap());
+    assert_eq!(before.call(to, b"?", Some(PATIENCE)).unwrap(), b"here");
+    answers.join().unwrap();
+    before.find_window("later").unwrap().put(0, b"found").unwrap();
+    let mut read = [0; 5];
+    window.get(0, &mut read).unwrap();
+    assert_eq!(&read, b"found");
 }
 
 #[test]
