@@ -169,11 +169,7 @@ impl CacheService {
         self.outbox.view();
         // What reads under way find is not used: it may have been written since.
         self.expected.fill(0);
-        let mut actions = std::mem::take(&mut self.actions);
-        let frames = &*self.frames;
-        let mut out = Out { net, frames, window: self.window, actions: &mut actions };
-        self.shard.view(clock::now(), members, &mut Hand(frames), &mut out);
-        self.carry_out(net, actions);
+        self.drive(net, |shard, frames, out| shard.view(clock::now(), members, frames, out));
     }
 
     /// Whether everything is granted: all masters of the last view have opened.
@@ -218,11 +214,9 @@ impl CacheService {
             }
             CacheTask::Counts(reply) => drop(reply.send(*self.shard.counts())),
             CacheTask::LostRecorded(seq) => self.handle(net, Event::LostRecorded { seq }),
-            // In a view that is open, this shard knows all that its masters call lost.
-            CacheTask::AcceptLost(seen) if self.shard.lost().is_within(&seen) => {
-                self.handle(net, Event::AcceptLost);
+            CacheTask::AcceptLost(seen) => {
+                self.drive(net, |shard, frames, out| shard.accept_lost(clock::now(), &seen, frames, out));
             }
-            CacheTask::AcceptLost(_) => {}
             CacheTask::Leave(reply) => {
                 self.leaves.push(reply);
                 self.handle(net, Event::Leave);
@@ -280,10 +274,15 @@ impl CacheService {
     }
 
     fn handle(&mut self, net: &mut Net, event: Event) {
+        self.drive(net, |shard, frames, out| shard.handle(clock::now(), event, frames, out));
+    }
+
+    /// Has the shard do something, and carries out what it says.
+    fn drive(&mut self, net: &mut Net, does: impl FnOnce(&mut Shard, &mut Hand<'_>, &mut Out<'_>)) {
         let mut actions = std::mem::take(&mut self.actions);
         let frames = &*self.frames;
         let mut out = Out { net, frames, window: self.window, actions: &mut actions };
-        self.shard.handle(clock::now(), event, &mut Hand(frames), &mut out);
+        does(&mut self.shard, &mut Hand(frames), &mut out);
         self.carry_out(net, actions);
     }
 

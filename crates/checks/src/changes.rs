@@ -5,13 +5,12 @@
 //! one who took part in the last view always lives on: without, the cluster would have begun anew. Every run begins with a first view, told to each
 //! in its own time too.
 
-use plexus_base::{BlockId, Epoch, Incarnation, Nanos, NodeId};
-use plexus_cache::protocol::{Event, Members, Mode, Slot};
+use plexus_base::{BlockId, Epoch, Incarnation, NodeId};
+use plexus_cache::protocol::{Event, Lost, Members, Mode, Slot};
 
 use crate::{
     cluster::{Cluster, Ev, Local, Phase, config},
     failure::Broken,
-    frames::{Hand, Out},
     properties::named,
     scenario::{Carrier, Params},
 };
@@ -71,6 +70,8 @@ pub struct Changes {
     pub(crate) lost: Vec<bool>,
     /// Somebody asked to accept it since.
     pub(crate) accepted: Vec<bool>,
+    /// By worker: what was lost when somebody last thought of accepting it.
+    seen: Vec<Lost>,
     /// Somebody died who may have had the latest version.
     pub(crate) suspect: Vec<bool>,
 }
@@ -92,6 +93,7 @@ impl Changes {
             made: 0,
             lost: vec![false; blocks],
             accepted: vec![false; blocks],
+            seen: vec![Lost::default(); nodes * usize::from(params.workers)],
             suspect: vec![false; blocks],
         }
     }
@@ -166,7 +168,7 @@ impl Cluster {
             Change::Next => return self.next_change(),
             Change::Accept => {
                 let node = usize::from(self.living().next().expect("somebody lives"));
-                return self.accept_lost(node);
+                return self.accept_what_was_seen(node);
             }
             Change::Join(node) if self.phase == Phase::Running => self.join(node),
             Change::Join(_) => {}
@@ -229,18 +231,34 @@ impl Cluster {
     /// A property does not hold.
     pub fn accept_lost(&mut self, node: usize) -> Result<(), Broken> {
         for local in self.indices(node as u8) {
-            if self.locals[local].shard.is_open() {
-                let worker = self.locals[local].shard.config().worker;
-                for block in (0..self.params.blocks).map(BlockId) {
-                    if block.partition().worker(self.params.workers) == worker && self.changes.is_lost(block)
-                    {
-                        self.changes.accepted[block.0 as usize] = true;
-                    }
-                }
-            }
-            self.shard(local, Event::AcceptLost)?;
+            let seen = self.locals[local].shard.lost().clone();
+            self.accept(local, &seen)?;
         }
         Ok(())
+    }
+
+    /// The same, perhaps by one who has looked a while ago: then nothing is taken if more is lost by now.
+    fn accept_what_was_seen(&mut self, node: usize) -> Result<(), Broken> {
+        for local in self.indices(node as u8) {
+            let now = self.locals[local].shard.lost().clone();
+            let before = std::mem::replace(&mut self.changes.seen[local], now.clone());
+            let seen = if self.engine.random.below(2) == 0 { before } else { now };
+            self.accept(local, &seen)?;
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, local: usize, seen: &Lost) -> Result<(), Broken> {
+        if self.locals[local].shard.is_open() {
+            let worker = self.locals[local].shard.config().worker;
+            for block in (0..self.params.blocks).map(BlockId) {
+                let is_its = block.partition().worker(self.params.workers) == worker;
+                if is_its && self.changes.is_lost(block) && seen.contains(block) {
+                    self.changes.accepted[block.0 as usize] = true;
+                }
+            }
+        }
+        self.drive(local, |shard, now, frames, out| shard.accept_lost(now, seen, frames, out))
     }
 
     fn look_later(&mut self, node: usize) {
@@ -436,12 +454,7 @@ impl Cluster {
             let worker = self.port(at).worker;
             self.note(block, || format!("{me} worker {worker} <- {next:?}"));
         }
-        let mut done = std::mem::take(&mut self.done);
-        let Local { shard, frames, .. } = &mut self.locals[at];
-        let frames = std::cell::RefCell::new(frames);
-        let mut out = Out { frames: &frames, done: &mut done };
-        shard.view(Nanos(self.engine.now()), &next, &mut Hand(&frames), &mut out);
-        self.carry_out(at, done)
+        self.drive(at, |shard, now, frames, out| shard.view(now, &next, frames, out))
     }
 
     /// A master has opened.
@@ -469,7 +482,7 @@ impl Cluster {
     }
 
     /// What is lost has changed at a worker: what its master does not name any more was accepted.
-    pub(crate) fn records(&mut self, at: usize) {
+    pub(crate) fn records(&mut self, at: usize) -> Result<(), Broken> {
         let me = self.port(at).node;
         for block in (0..self.params.blocks)
             .map(BlockId)
@@ -478,9 +491,14 @@ impl Cluster {
         {
             let shard = &self.locals[at].shard;
             if shard.masters() && shard.master(block) == me && !shard.lost().contains(block) {
+                let index = block.0 as usize;
+                if self.changes.lost[index] && !self.changes.accepted[index] {
+                    return Err(Broken::new("named", block, "lost, and accepted by nobody".into()));
+                }
                 self.accepts(block);
             }
         }
+        Ok(())
     }
 
     /// A lost block is what the disk has from now on.

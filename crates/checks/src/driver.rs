@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use plexus_base::{BlockId, Epoch, Nanos, NodeId};
-use plexus_cache::protocol::{Action, Ask, Body, Event, Message, Slot, Source};
+use plexus_cache::protocol::{Action, Ask, Body, Event, Message, Shard, Slot, Source};
 
 use crate::{
     cluster::{Cluster, Ev, Local, Phase},
@@ -20,11 +20,20 @@ impl Cluster {
             let node = at / usize::from(self.params.workers);
             self.note(block, || format!("node {node} <- {event:?}"));
         }
+        self.drive(at, |shard, now, frames, out| shard.handle(now, event, frames, out))
+    }
+
+    /// Has a shard do something at the time that it is, and carries out what it says.
+    pub(crate) fn drive(
+        &mut self,
+        at: usize,
+        does: impl FnOnce(&mut Shard, Nanos, &mut Hand<'_, '_>, &mut Out<'_, '_>),
+    ) -> Result<(), Broken> {
         let mut done = std::mem::take(&mut self.done);
         let Local { shard, frames, .. } = &mut self.locals[at];
         let frames = RefCell::new(frames);
         let mut out = Out { frames: &frames, done: &mut done };
-        shard.handle(Nanos(self.engine.now()), event, &mut Hand(&frames), &mut out);
+        does(shard, Nanos(self.engine.now()), &mut Hand(&frames), &mut out);
         self.carry_out(at, done)
     }
 
@@ -78,7 +87,7 @@ impl Cluster {
             }
             Action::SendBehind { to, message } => self.post_on(at, to, message, None, true),
             Action::RecordLost { seq } => {
-                self.records(at);
+                self.records(at)?;
                 let after = self.params.disk.draw(&mut self.engine.random);
                 self.engine.schedule(after, Some(owner), Ev::Shard(at, Event::LostRecorded { seq }));
             }

@@ -126,6 +126,8 @@ struct World {
     /// What a member might say next.
     next: Vec<(NodeId, BlockId, Body)>,
     faults: u64,
+    /// How many masters were asked to accept what is lost.
+    accepts: u64,
     quick: Random,
     /// The view that it is in.
     view: Option<Members>,
@@ -265,6 +267,7 @@ impl World {
             Body::Held { .. } => self.next.push((to, block, Body::Owe)),
             Body::Published => self.next.push((to, block, Body::Kept)),
             Body::Leaving => self.next.push((to, block, Body::Noted)),
+            Body::Accept => self.accepts += 1,
             _ => {}
         }
     }
@@ -363,7 +366,7 @@ impl World {
                 Some(done)
             }
             36..39 => self.private.pop().map(|slot| Event::Freed { slot }),
-            _ if random.views && random.percent(20) => Some(random.of(&[Event::AcceptLost, Event::Leave])),
+            _ if random.views && random.percent(20) => Some(Event::Leave),
             _ if random.percent(50) => Some(Event::Checkpoint),
             _ if random.percent(10) => Some(Event::HandBack),
             _ => None,
@@ -417,8 +420,18 @@ fn open(shard: &mut Shard, world: &RefCell<World>) {
     world.borrow_mut().next.clear();
 }
 
-/// Takes one seed; whether it opened in some view.
-fn run(seed: u64, views: bool, all: &mut Counts) -> bool {
+/// Somebody accepts what is lost who has `seen` so much; whether that was refused for what was not seen.
+fn accept(shard: &mut Shard, world: &RefCell<World>, seen: &Lost) -> bool {
+    let (before, asked) = (shard.lost().clone(), world.borrow().accepts);
+    shard.accept_lost(Nanos(0), seen, &mut Hand(world), &mut Hand(world));
+    let is_unseen = |block: &BlockId| before.contains(*block) && !seen.contains(*block);
+    let refused = shard.is_open() && (0..BLOCKS).map(BlockId).any(|block| is_unseen(&block));
+    assert!(!refused || (shard.lost(), world.borrow().accepts) == (&before, asked), "accepted unseen");
+    refused
+}
+
+/// Takes one seed; whether it opened in some view, and how often more was lost than somebody had seen who wanted to accept it.
+fn run(seed: u64, views: bool, all: &mut Counts) -> (bool, u64) {
     let mut random = Random { state: seed << 32, views };
     let config = Config {
         me: ME,
@@ -440,10 +453,15 @@ fn run(seed: u64, views: bool, all: &mut Counts) -> bool {
     }
     // How much the members say, against how much happens here.
     let share = 20 + random.below(60);
+    let (mut seen, mut refused) = (Lost::default(), 0);
     for step in 0..STEPS {
         if views && (step == 0 || random.below(50) == 0) {
             let view = world.borrow_mut().next_view(&mut random);
             shard.view(Nanos(u64::from(step)), &view, &mut Hand(&world), &mut Hand(&world));
+        }
+        if views && random.percent(5) {
+            refused += u64::from(accept(&mut shard, &world, &seen));
+            seen = shard.lost().clone();
         }
         let event = if random.percent(share) {
             Some(world.borrow_mut().remote(&mut random))
@@ -473,33 +491,39 @@ fn run(seed: u64, views: bool, all: &mut Counts) -> bool {
     assert!(shard.is_open() && shard.is_quiet(), "not at rest");
     assert_eq!(shard.counts().faults, world.borrow().faults);
     all.add(shard.counts());
-    world.into_inner().opened.is_some()
+    (world.into_inner().opened.is_some(), refused)
 }
 
-fn run_all(views: bool) -> (Vec<&'static str>, u64) {
-    let (mut all, mut opened) = (Counts::default(), 0);
+/// Counts that stayed zero, in how many seeds a shard opened, and how often it refused to accept what is lost.
+fn run_all(views: bool) -> (Vec<&'static str>, u64, u64) {
+    let (mut all, mut opened, mut refused) = (Counts::default(), 0, 0);
     for seed in 0..if views { SEEDS_OF_VIEWS } else { SEEDS } {
         match catch_unwind(AssertUnwindSafe(|| run(seed, views, &mut all))) {
-            Ok(open) => opened += u64::from(open),
+            Ok((open, times)) => (opened, refused) = (opened + u64::from(open), refused + times),
             Err(panic) => {
                 eprintln!("seed {seed}");
                 resume_unwind(panic);
             }
         }
     }
-    (all.named().into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect(), opened)
+    (
+        all.named().into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect(),
+        opened,
+        refused,
+    )
 }
 
 #[test]
 fn members_that_send_anything_cause_faults_and_no_panic() {
     // It was about something: every path was taken.
-    let (zero, _) = run_all(false);
+    let (zero, ..) = run_all(false);
     assert_eq!(zero, ["late", "old_epoch", "new_epoch"]);
 }
 
 #[test]
 fn members_that_change_and_send_anything_cause_faults_and_no_panic() {
-    let (zero, opened) = run_all(true);
+    let (zero, opened, refused) = run_all(true);
     assert!(zero.is_empty(), "never: {zero:?}");
     assert!(opened > SEEDS_OF_VIEWS / 10, "opened in {opened} of {SEEDS_OF_VIEWS} seeds only");
+    assert!(refused > 10, "more was lost than was seen {refused} times only");
 }

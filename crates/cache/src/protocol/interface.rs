@@ -147,8 +147,6 @@ pub enum Event {
         /// Of the action.
         seq: u64,
     },
-    /// Lost blocks are taken as they are on the disk from now on, whoever of the members masters them.
-    AcceptLost,
     /// This node, which has handed everything back, is about to leave: answered by [`Action::MayLeave`]. Nothing is
     /// granted here any more.
     Leave,

@@ -264,7 +264,6 @@ impl Shard {
             Event::Checkpoint => self.begin_checkpoint(),
             Event::HandBack => self.begin_hand_back(),
             Event::LostRecorded { seq } => self.lost_recorded(seq, io),
-            Event::AcceptLost => self.accept_lost(io),
             Event::Leave if self.views.leaving == Farewell::Stays => self.views.leaving = Farewell::Wanted,
             Event::Leave => {}
         }
@@ -280,6 +279,15 @@ impl Shard {
         self.now = now;
         let io = &mut Io { frames, out };
         self.change(view, io);
+        self.finish(io);
+    }
+
+    /// Lost blocks are taken as they are on the disk from now on, whoever of the members masters them; nothing comes of it while members change, nor
+    /// where more is lost than was `seen` by who wants that.
+    pub fn accept_lost(&mut self, now: Nanos, seen: &Lost, frames: &mut impl Frames, out: &mut impl Outlet) {
+        self.now = now;
+        let io = &mut Io { frames, out };
+        self.ask_to_accept(seen, io);
         self.finish(io);
     }
 

@@ -330,9 +330,9 @@ impl Shard {
         Ok(())
     }
 
-    /// What is lost is taken as it is: here, and at all other masters.
-    pub(super) fn accept_lost<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
-        if !self.views.all_open() {
+    /// What is lost is taken as it is: here, and at all other masters. Where all are open, this member knows all that they call lost.
+    pub(super) fn ask_to_accept<F: Frames, O: Outlet>(&mut self, seen: &Lost, io: &mut Io<'_, F, O>) {
+        if !self.views.all_open() || !self.views.lost.is_within(seen) {
             return;
         }
         for node in self.views.members.iter() {
