@@ -2,13 +2,15 @@
 //!
 //! Looking costs nobody anything while cores are free. With more threads than cores it takes the core from those who have
 //! something to do, perhaps from the very one that is waited for. Whether that is so shows in how long it takes to
-//! give way: a yield that comes back at once had nobody to give way to; one that comes back late let another thread run. Who
-//! finds nothing after a late yield sleeps, and the worker's next waits give way at once instead of looking busily first,
-//! until a yield comes back at once again.
+//! give way: a yield that comes back at once had nobody to give way to; one that comes back late let another thread run. Then
+//! the worker's waits give way after every look instead of looking busily first, until a yield comes back at once again. The time that
+//! others had does not count as time spent waiting: threads that take turns of microseconds on one core need not sleep and be woken, which
+//! costs more than the turns do. Who comes back so late that somebody computes sleeps, and so do all for a while: being woken is faster than
+//! waiting until that one's time is up.
 
 use std::{
     hint,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     thread,
 };
 
@@ -21,10 +23,18 @@ const BUSY: Nanos = Nanos::from_us(3);
 /// be woken (20 to 50 microseconds in a virtual machine), so that waiting costs at most twice the least.
 const GIVING_WAY: Nanos = Nanos::from_us(50);
 
-/// A yield that takes longer let another thread run: one that finds nobody takes well below a microsecond.
+/// A yield that takes longer let another thread run: one that finds nobody takes well below a microsecond. It counts as so long, for the
+/// switches to another thread and back.
 const LATE: Nanos = Nanos::from_us(2);
 
-/// Looks of adaptive waiting between two at the clock.
+/// A yield that takes longer waited for a thread that computes, whose time is up after milliseconds: those who wait for messages
+/// themselves run for microseconds, and some hundred of them take turns in this time.
+const TOO_LATE: Nanos = Nanos::from_ms(1);
+
+/// How long nobody gives way then. One who finds that it still is so loses some milliseconds.
+const COMPUTES_FOR: Nanos = Nanos::from_ms(100);
+
+/// Looks of adaptive waiting between two at the clock, while nobody else wants the core.
 const LOOKS_BETWEEN_CLOCKS: u32 = 8;
 
 /// ... and of a thread that never sleeps, which is in no hurry to give way.
@@ -33,20 +43,53 @@ const COURTEOUS_LOOKS: u32 = 32;
 /// A thread that polls always lets others run now and then: they may be what it waits for.
 const LOOKS_BETWEEN_YIELDS: u32 = 64;
 
+/// What the threads of a worker have found of others who want their cores.
+#[derive(Default)]
+pub(crate) struct Crowd {
+    /// Whether the last yield of anybody was late.
+    is_there: AtomicBool,
+    /// Until when, in nanoseconds, nobody gives way, since somebody computes; 0: nobody does.
+    computes_until: AtomicU64,
+}
+
+impl Crowd {
+    /// Whether to sleep rather than give way. Where it has been so for a while, one is told to try.
+    fn computes(&self, now: Nanos) -> bool {
+        let until = self.computes_until.load(Relaxed);
+        let next = (now + COMPUTES_FOR).0;
+        until != 0
+            && (now.0 < until || self.computes_until.compare_exchange(until, next, Relaxed, Relaxed).is_err())
+    }
+
+    /// A yield began, and others ran for so long.
+    fn yielded(&self, start: Nanos, others: Nanos) {
+        let (late, too_late) = (others > LATE, others > TOO_LATE);
+        if late != self.is_there.load(Relaxed) {
+            self.is_there.store(late, Relaxed);
+        }
+        let until = if too_late { (start + others + COMPUTES_FOR).0 } else { 0 };
+        if until != self.computes_until.load(Relaxed) {
+            self.computes_until.store(until, Relaxed);
+        }
+    }
+}
+
 /// Counts idle looks and says when it is time to sleep.
 pub(crate) struct Spinner<'a> {
     waiting: Waiting,
-    /// Whether the last yield of anybody on this worker was late.
-    crowded: &'a AtomicBool,
+    crowd: &'a Crowd,
     looks: u32,
+    /// When the time that counts was added up last.
     since: Option<Nanos>,
-    /// The last yield was late: after one more round of looks it is time to sleep.
-    late: bool,
+    /// Time spent since something was done, without that of others.
+    spent: Nanos,
+    /// The last yield came back too late: after one more look it is time to sleep.
+    last: bool,
 }
 
 impl<'a> Spinner<'a> {
-    pub(crate) fn new(waiting: Waiting, crowded: &'a AtomicBool) -> Self {
-        Self { waiting, crowded, looks: 0, since: None, late: false }
+    pub(crate) fn new(waiting: Waiting, crowd: &'a Crowd) -> Self {
+        Self { waiting, crowd, looks: 0, since: None, spent: Nanos(0), last: false }
     }
 
     /// Something was done: start over.
@@ -54,7 +97,8 @@ impl<'a> Spinner<'a> {
     pub(crate) fn reset(&mut self) {
         self.looks = 0;
         self.since = None;
-        self.late = false;
+        self.spent = Nanos(0);
+        self.last = false;
     }
 
     /// Another look found nothing. Pauses a little; false when it is time to sleep.
@@ -73,28 +117,35 @@ impl<'a> Spinner<'a> {
             }
             Waiting::Adaptive => {
                 hint::spin_loop();
-                !self.looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS) || self.patient()
+                let crowded = self.crowd.is_there.load(Relaxed);
+                let soon = !crowded && !self.looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS);
+                soon || self.patient(crowded, clock::now, thread::yield_now)
             }
         }
     }
 
-    /// Gives way if it is time to, between two rounds of looks; false when it is time to sleep.
-    fn patient(&mut self) -> bool {
-        if self.late {
+    /// Gives way if it is time to, between two looks; false when it is time to sleep.
+    fn patient(&mut self, crowded: bool, now: impl Fn() -> Nanos, give_way: impl FnOnce()) -> bool {
+        if self.last {
             return false;
         }
-        let now = clock::now();
-        let spent = now.since(*self.since.get_or_insert(now));
-        let crowded = self.crowded.load(Relaxed);
-        if spent > BUSY || crowded {
-            thread::yield_now();
-            self.late = clock::now().since(now) > LATE;
-            if self.late != crowded {
-                self.crowded.store(self.late, Relaxed);
-            }
+        let start = now();
+        if crowded && self.crowd.computes(start) {
+            return false;
         }
-        // After a late yield what is waited for may just have been done: look once more.
-        self.late || spent < GIVING_WAY
+        let mut end = start;
+        self.spent = self.spent + start.since(self.since.unwrap_or(start));
+        if self.spent > BUSY || crowded {
+            give_way();
+            end = now();
+            let others = end.since(start);
+            self.crowd.yielded(start, others);
+            self.spent = self.spent + others.min(LATE);
+            // What is waited for may just have been done: look once more.
+            self.last = others > TOO_LATE;
+        }
+        self.since = Some(end);
+        self.last || self.spent < GIVING_WAY
     }
 }
 
@@ -134,6 +185,8 @@ impl Courtesy {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -148,27 +201,73 @@ mod tests {
         assert!((0..).any(|_| courtesy.again()));
     }
 
-    fn rounds(spinner: &mut Spinner<'_>) -> u32 {
+    fn looks(spinner: &mut Spinner<'_>) -> u32 {
         (0..).take_while(|_| spinner.again()).count() as u32
     }
 
     #[test]
     fn event_mode_never_looks_twice_and_adaptive_waiting_ends() {
-        let crowded = AtomicBool::new(false);
-        assert_eq!(rounds(&mut Spinner::new(Waiting::Event, &crowded)), 0);
-        assert!(rounds(&mut Spinner::new(Waiting::Adaptive, &crowded)) >= LOOKS_BETWEEN_CLOCKS);
+        let crowd = Crowd::default();
+        assert_eq!(looks(&mut Spinner::new(Waiting::Event, &crowd)), 0);
+        assert!(looks(&mut Spinner::new(Waiting::Adaptive, &crowd)) >= LOOKS_BETWEEN_CLOCKS);
+    }
+
+    /// Time that passes by what is done in it.
+    struct Time(Cell<Nanos>);
+
+    impl Time {
+        fn pass(&self, span: Nanos) {
+            self.0.set(self.0.get() + span);
+        }
+
+        /// How often one who waits gives way before it sleeps where each look takes a microsecond, and each time others run for `others`.
+        fn yields(&self, crowd: &Crowd, others: Nanos) -> u32 {
+            let given = Cell::new(0);
+            let mut spinner = Spinner::new(Waiting::Adaptive, crowd);
+            let give_way = || {
+                given.set(given.get() + 1);
+                self.pass(others);
+            };
+            while spinner.patient(crowd.is_there.load(Relaxed), || self.0.get(), give_way) {
+                self.pass(Nanos::from_us(1));
+            }
+            given.get()
+        }
     }
 
     #[test]
-    fn after_a_late_yield_there_is_one_more_round_of_looks() {
-        let crowded = AtomicBool::new(true);
-        let mut spinner = Spinner::new(Waiting::Adaptive, &crowded);
-        spinner.late = true;
-        assert_eq!(rounds(&mut spinner), LOOKS_BETWEEN_CLOCKS - 1);
+    fn the_time_of_others_does_not_count() {
+        let (crowd, time) = (Crowd::default(), Time(Cell::new(Nanos::from_ms(1))));
+        let alone = time.yields(&crowd, Nanos(500));
+        assert!((20..=40).contains(&alone) && !crowd.is_there.load(Relaxed), "{alone}");
+        let taking_turns = time.yields(&crowd, Nanos::from_us(200));
+        assert!((10..=20).contains(&taking_turns) && crowd.is_there.load(Relaxed), "{taking_turns}");
+    }
+
+    #[test]
+    fn where_somebody_computes_all_sleep_and_now_and_then_one_tries() {
+        let (crowd, time) = (Crowd::default(), Time(Cell::new(Nanos::from_ms(1))));
+        let computes = Nanos::from_ms(3);
+        assert_eq!(time.yields(&crowd, computes), 1);
+        assert_eq!(time.yields(&crowd, computes), 0);
+        time.pass(COMPUTES_FOR);
+        assert!(!crowd.computes(time.0.get()), "the first is to try");
+        assert_eq!(time.yields(&crowd, computes), 0, "the others do not");
+        time.pass(COMPUTES_FOR);
+        assert_eq!(time.yields(&crowd, computes), 1);
+        time.pass(COMPUTES_FOR);
+        assert!(time.yields(&crowd, Nanos(500)) > 1, "it is over");
+        assert!(time.yields(&crowd, Nanos(500)) > 1);
+    }
+
+    #[test]
+    fn what_is_done_starts_it_over() {
+        let crowd = Crowd::default();
+        crowd.is_there.store(true, Relaxed);
+        let mut spinner = Spinner::new(Waiting::Adaptive, &crowd);
+        spinner.last = true;
+        assert_eq!(looks(&mut spinner), 0);
         spinner.reset();
-        assert!(
-            !spinner.late && rounds(&mut spinner) >= LOOKS_BETWEEN_CLOCKS,
-            "something was done: it starts over"
-        );
+        assert!(spinner.again());
     }
 }

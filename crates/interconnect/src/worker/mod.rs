@@ -54,7 +54,7 @@ use self::{
 use crate::{
     LinkInfo, Net, Service,
     link::{self, NewRail},
-    spin::{Courtesy, Spinner},
+    spin::{Courtesy, Crowd, Spinner},
     sync::lock,
 };
 
@@ -186,8 +186,7 @@ struct Shared<S: Service> {
     tick_every: AtomicU64,
     /// It is time to tell it.
     tick_due: AtomicBool,
-    /// Threads that give way find others who want the core.
-    crowded: AtomicBool,
+    crowd: Crowd,
     waiting: Waiting,
 }
 
@@ -241,7 +240,7 @@ impl<S: Service> Worker<S> {
                 visits: AtomicU32::new(0),
                 tick_every: AtomicU64::new(u64::MAX),
                 tick_due: AtomicBool::new(false),
-                crowded: AtomicBool::new(false),
+                crowd: Crowd::default(),
                 waiting,
             }),
         })
@@ -467,7 +466,7 @@ impl<S: Service> Shared<S> {
 
     /// The background thread drives for as long as there is something to do, and a little longer.
     fn spin(&self, core: &mut Core<S>, ticked: &mut Nanos) {
-        let mut spinner = Spinner::new(self.waiting, &self.crowded);
+        let mut spinner = Spinner::new(self.waiting, &self.crowd);
         let mut turns = 0u32;
         if core.turn(self) == 0 && self.waiting != Waiting::Polling {
             // Woken by the clock, or by what somebody else has handled.

@@ -19,7 +19,7 @@ impl<S: Service> Worker<S> {
             return answer;
         }
         let shared = &*self.shared;
-        let mut spinner = Spinner::new(shared.waiting, &shared.crowded);
+        let mut spinner = Spinner::new(shared.waiting, &shared.crowd);
         let mut seat: Option<Seat<'_>> = None;
         let mut answer = None;
         // Every round has a try at the token in it, also when the answer is there: what woke this thread from the seat may
