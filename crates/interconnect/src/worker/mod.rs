@@ -13,8 +13,8 @@
 //!
 //! **Lending.** Where threads poll, a local thread that has its answer does not arm the bell: it will be back at once,
 //! and a ring would only wake the background thread on its own core. It *lends* the worker to whoever comes next
-//! ([`Shared::lend_or_leave`]); every use of the worker, and now and then one that needs none ([`Worker::attend`]), counts as a visit.
-//! The background thread looks every [`LENT`]; when nobody has visited since, it takes over.
+//! ([`Shared::lend_or_leave`]): every use of the worker, and now and then one that needs none ([`Worker::attend`]), looks after it.
+//! The background thread looks every [`LENT`]; when nobody has looked after it since, it takes over.
 //!
 //! **Who gives way.** A background thread that polls gives the token up when a local thread wants it (`wanted`): it
 //! would only be another hand between the answer and who waits for it. A local thread that polls goes on while others only
@@ -73,7 +73,7 @@ const TURNS_BETWEEN_CLOCKS: u32 = 64;
 /// Links are told the time no more often, however short their probe interval is: systems count in milliseconds.
 const SHORTEST_TICK: Nanos = Nanos::from_ms(2);
 
-/// How long a lent worker may be left unvisited: the longest that a message waits, to come in or to leave unhurried, where threads poll and
+/// How long a lent worker may be left alone: the longest that a message waits, to come in or to leave unhurried, where threads poll and
 /// the one that drove last stays away, is twice that.
 const LENT: Nanos = Nanos(250_000);
 
@@ -180,8 +180,8 @@ struct Shared<S: Service> {
     stopping: AtomicBool,
     /// Nobody drives, and the bell is not armed: a local thread will be back.
     lent: AtomicBool,
-    /// Changes with every visit of a local thread.
-    visits: AtomicU32,
+    /// Changes each time that a local thread has looked after it while it was lent.
+    attended: AtomicU32,
     /// How often, in nanoseconds, some link wants to know the time; the largest value where none does.
     tick_every: AtomicU64,
     /// It is time to tell it.
@@ -237,7 +237,7 @@ impl<S: Service> Worker<S> {
                 claimed: AtomicBool::new(false),
                 stopping: AtomicBool::new(false),
                 lent: AtomicBool::new(false),
-                visits: AtomicU32::new(0),
+                attended: AtomicU32::new(0),
                 tick_every: AtomicU64::new(u64::MAX),
                 tick_due: AtomicBool::new(false),
                 crowd: Crowd::default(),
@@ -406,7 +406,7 @@ impl<S: Service> Worker<S> {
         let shared = &*self.shared;
         // The first turn needs no event: links may have been added before.
         let mut left = Left::Busy;
-        let mut visits = 0;
+        let mut attended = 0;
         let mut taken = false;
         let mut ticked = clock::now();
         while !shared.stopping.load(Ordering::Acquire) {
@@ -417,8 +417,8 @@ impl<S: Service> Worker<S> {
             left = Left::Quiet;
             shared.look_at_clock(&mut ticked);
             if shared.lent.load(Ordering::SeqCst) {
-                let visited = shared.visits.load(Ordering::Relaxed);
-                if std::mem::replace(&mut visits, visited) != visited {
+                let now = shared.attended.load(Ordering::Relaxed);
+                if std::mem::replace(&mut attended, now) != now {
                     continue;
                 }
             }
@@ -516,7 +516,7 @@ impl<S: Service> Shared<S> {
         if self.waiting != Waiting::Polling {
             return self.leave(core, seat);
         }
-        self.visits.fetch_add(1, Ordering::Relaxed);
+        self.attended.fetch_add(1, Ordering::Relaxed);
         let first = !self.lent.load(Ordering::Relaxed) && !self.lent.swap(true, Ordering::SeqCst);
         drop(core);
         if first {

@@ -13,7 +13,7 @@ use std::{
 use plexus_base::{Incarnation, NodeId, Waiting};
 use plexus_fabric::{Bell, Lost, RailKind};
 
-use super::{Worker, WorkerParts};
+use super::{Worker, WorkerParts, visit::ATTEND_EVERY};
 use crate::{Channel, Kind, Message, Net, Service, Signal, link::fake::Fake};
 
 /// Longer than any test takes.
@@ -111,6 +111,18 @@ fn a_visitor_sees_to_what_its_task_leaves_to_the_next_turn() {
             worker.tell(1);
             assert_eq!(done.load(Relaxed), visits, "{waiting}");
         }
+    }
+}
+
+#[test]
+fn only_a_visit_that_looks_after_a_lent_worker_counts_as_such() {
+    let worker = worker(Waiting::Polling, Counts::default());
+    worker.attend();
+    let attended = || worker.shared.attended.load(Relaxed);
+    let before = attended();
+    for visits in 1..=3 * ATTEND_EVERY {
+        worker.visit(|_, _| ()).expect("nobody else drives");
+        assert_eq!(attended() - before, visits / ATTEND_EVERY);
     }
 }
 

@@ -29,11 +29,13 @@ pub(super) struct Core<S> {
     gone: BTreeMap<NodeId, Incarnation>,
     /// Some rail has descriptors, which announce what comes even to those who poll.
     pub(super) sockets: bool,
+    /// By threads with errands of their own.
+    pub(super) visits: u32,
 }
 
 impl<S: Service> Core<S> {
     pub(super) fn new(service: S, net: Net) -> Self {
-        Self { service, net, inbox: Inbox::default(), gone: BTreeMap::new(), sockets: false }
+        Self { service, net, inbox: Inbox::default(), gone: BTreeMap::new(), sockets: false, visits: 0 }
     }
 
     /// One look at everything; how many messages and tasks were handled.

@@ -2,7 +2,7 @@
 //!
 //! Where the bell is armed, whatever else comes rings and wakes somebody: so a thread whose errand the service can do at once takes
 //! the token, does it, and goes, without a look at the links and without arming the bell again. It clears no [`missed`](super::token): who was turned
-//! away before or meanwhile is seen to by whoever lets go last. Where the worker is lent, a visit counts as one, and every few it does look.
+//! away before or meanwhile is seen to by whoever lets go last. Where the worker is lent, every few visits it does look.
 
 use std::sync::{MutexGuard, atomic::Ordering::Relaxed};
 
@@ -12,7 +12,7 @@ use super::{Shared, Worker, turn::Core};
 use crate::{Net, Service};
 
 /// Where threads poll, one visit of so many looks after the worker, so that peers do not wait for who needs no peer.
-const ATTEND_EVERY: u32 = 8;
+pub(super) const ATTEND_EVERY: u32 = 8;
 
 impl<S: Service> Worker<S> {
     /// Has `act` done with the worker's service now, by the calling thread. None: somebody else drives, and nothing was done; [`Worker::push`] and
@@ -29,9 +29,10 @@ impl<S: Service> Worker<S> {
         let result = act(service, net);
         let news = core.flush(!lent);
         if lent {
-            let visits = shared.visits.fetch_add(1, Relaxed);
-            if news || visits.is_multiple_of(ATTEND_EVERY) {
+            core.visits = core.visits.wrapping_add(1);
+            if news || core.visits.is_multiple_of(ATTEND_EVERY) {
                 core.turn(shared);
+                shared.attended.fetch_add(1, Relaxed);
             }
         } else if news {
             shared.look_after_more(core);
