@@ -124,6 +124,11 @@ pub enum Reason {
     /// A view without this life was decided.
     #[error("the others have decided to go on without this node")]
     Evicted,
+    /// It acts in no view, and most of the files are older copies of themselves: what this life remembers of them keeps it out for ever.
+    #[error(
+        "most of the voting files hold less than this node has read there: start it again, and it takes them as they are"
+    )]
+    FilesOlder,
     /// Another process is this node.
     #[error("a later life of this node is in the voting files")]
     Replaced,
@@ -323,6 +328,9 @@ impl Member {
         if self.is_over {
             return;
         }
+        if self.opened.is_none() && self.is_kept_out() {
+            return self.end(Action::Die(Reason::FilesOlder), out);
+        }
         self.open(now, out);
         self.notice(now);
         self.think(now, out);
@@ -334,6 +342,13 @@ impl Member {
     fn end(&mut self, last: Action, out: &mut Vec<Action>) {
         self.is_over = true;
         out.push(last);
+    }
+
+    /// Whether without the files that are set aside there is no majority. Who acts then ends with its lease.
+    fn is_kept_out(&self) -> bool {
+        let aside = |file: &&VotingFile| self.files.get(&file.id).is_some_and(|state| state.is_aside);
+        let sound = self.decided.files.len() - self.decided.files.iter().filter(aside).count();
+        sound < self.decided.majority()
     }
 
     fn is_member(&self) -> bool {

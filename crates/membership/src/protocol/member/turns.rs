@@ -163,3 +163,32 @@ impl Member {
         self.next_plan = now;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use plexus_base::{Incarnation, NodeId, NodeSet};
+
+    use super::*;
+    use crate::protocol::{Ballot, Block, Event, Profile, View};
+
+    #[test]
+    fn who_waits_to_join_ends_when_the_files_have_forgotten_what_it_read_there() {
+        let (file, me) = (FileId(7), NodeId(1));
+        let first = Arc::new(View::first(NodeSet::first(2), [(file, None)]));
+        let mut contents = Contents::default();
+        let ballot = Ballot { counter: 5, mbal: 2, bal: 0, proposed: None, decided: Arc::clone(&first) };
+        contents.places[0].ballots[0] = Block::Good(Arc::new(ballot));
+        let (_, profile) = Profile::ALL[0];
+        let mut member = Member::new(me, Incarnation(1), profile, first, Nanos(1));
+        member.handle(Nanos(1), Event::Tick, &mut Vec::new());
+        let mut found = |contents: Contents| {
+            let (mut out, result) = (Vec::new(), Ok(Box::new(contents)));
+            member.handle(Nanos(2), Event::Finished { file, result }, &mut out);
+            out
+        };
+        let goes_on = found(contents);
+        assert!(matches!(goes_on[..], [.., Action::Wake(_)]), "{goes_on:?}");
+        let ends = found(Contents::default());
+        assert_eq!(ends, [Action::SetAside(file), Action::Die(Reason::FilesOlder)]);
+    }
+}
