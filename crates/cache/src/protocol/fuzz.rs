@@ -404,19 +404,7 @@ impl World {
 /// The first view, in which all say what correct members say.
 fn open(shard: &mut Shard, world: &RefCell<World>) {
     let view = world.borrow_mut().first_view();
-    shard.view(Nanos(0), &view, &mut Hand(world), &mut Hand(world));
-    for body in [
-        Body::Mark { blocks: true },
-        Body::Mark { blocks: false },
-        Body::Reported { stays: false },
-        Body::Opened,
-    ] {
-        for from in (1..NODES).map(NodeId) {
-            let message = Message { epoch: EPOCH, block: BlockId(0), body };
-            shard.handle(Nanos(0), Event::Message { from, message }, &mut Hand(world), &mut Hand(world));
-        }
-    }
-    assert!(shard.is_open());
+    tests::open(shard, &view, &mut Hand(world), &mut Hand(world));
     world.borrow_mut().next.clear();
 }
 

@@ -124,25 +124,35 @@ fn shard(ways: u32) -> Shard {
 }
 
 fn shard_of(nodes: u8, ways: u32) -> Shard {
-    let (mut world, mut shard) = (World::default(), without_view(nodes, ways));
-    let members: Vec<(u8, u64)> = (0..nodes).map(|node| (node, 1)).collect();
-    world.view(&mut shard, EPOCH.0, &members);
-    for body in FIRST_VIEW {
-        for node in 1..nodes {
-            assert_eq!(faults(&world.say(&mut shard, node, EPOCH.0, body)), []);
-        }
-    }
-    assert!(shard.is_open());
-    shard
+    opened(EPOCH, nodes, ways).1
 }
 
-/// What every other member says in its first view, when all are new.
-const FIRST_VIEW: [Body; 4] = [
-    Body::Mark { blocks: true },
-    Body::Mark { blocks: false },
-    Body::Reported { stays: false },
-    Body::Opened,
-];
+fn opened(epoch: Epoch, nodes: u8, ways: u32) -> (World, Shard) {
+    let (mut world, mut shard) = (World::default(), without_view(nodes, ways));
+    let members = (0..nodes).map(|node| (NodeId(node), Incarnation(1))).collect();
+    let World { log, pinned } = &mut world;
+    open(&mut shard, &Members { epoch, members }, &mut Hand(log, pinned), &mut Out(log));
+    log.take();
+    (world, shard)
+}
+
+/// A shard opens in its first view, where all others are new as well and say what correct members say.
+pub(super) fn open(shard: &mut Shard, view: &Members, frames: &mut impl Frames, out: &mut impl Outlet) {
+    shard.view(Nanos(0), view, frames, out);
+    let me = shard.config().me;
+    for body in [
+        Body::Mark { blocks: true },
+        Body::Mark { blocks: false },
+        Body::Reported { stays: false },
+        Body::Opened,
+    ] {
+        for from in view.members.iter().map(|(node, _)| *node).filter(|node| *node != me) {
+            let message = Message { epoch: view.epoch, block: BlockId(0), body };
+            shard.handle(Nanos(0), Event::Message { from, message }, frames, out);
+        }
+    }
+    assert!(shard.is_open() && shard.counts().faults == 0);
+}
 
 fn without_view(nodes: u8, ways: u32) -> Shard {
     let (me, worker) = (NodeId(0), WorkerId(0));
@@ -464,21 +474,10 @@ fn sessions_go_on_through_a_change_of_view() {
     assert!(shard.is_open() && faults(&did).is_empty());
 }
 
-/// A shard that is open in its first view, with node 1.
-fn open_with_another() -> (World, Shard) {
-    let (mut world, mut shard) = (World::default(), without_view(2, 4));
-    world.view(&mut shard, 1, &[(0, 1), (1, 1)]);
-    for body in FIRST_VIEW {
-        assert_eq!(faults(&world.say(&mut shard, 1, 1, body)), []);
-    }
-    assert!(shard.is_open());
-    (world, shard)
-}
-
 /// What a leaver began would be known to nobody: half of it might be all that is left of a block.
 #[test]
 fn who_leaves_ends_what_it_began_and_begins_nothing_more() {
-    let (mut world, mut shard) = open_with_another();
+    let (mut world, mut shard) = opened(Epoch(1), 2, 4);
     let mut blocks = (0..BLOCKS).map(BlockId).filter(|block| shard.master(*block) == NodeId(0));
     let (one, other) = (blocks.next().unwrap(), blocks.next().unwrap());
     let request = Body::Request { ask: Ask::X, have: Mode::N, target: ELSEWHERE };
@@ -497,7 +496,7 @@ fn who_leaves_ends_what_it_began_and_begins_nothing_more() {
 /// All may die now: then what is lost must be found on the disk, and not only have been known.
 #[test]
 fn a_record_under_way_is_waited_for_in_the_next_view_too() {
-    let (mut world, mut shard) = open_with_another();
+    let (mut world, mut shard) = opened(Epoch(1), 2, 4);
     let did = world.view(&mut shard, 2, &[(0, 1)]);
     assert_eq!(did, [Did::Other(Action::RecordLost { seq: 1 })]);
     // It names the same, so there is nothing more to record.
