@@ -14,7 +14,7 @@ use plexus_fabric::{
 };
 use plexus_interconnect::{
     Channel, Kind, Message, Net, Service,
-    mesh::{Admission, Config, Key, Mesh, Peer},
+    mesh::{Admission, Config, Key, Mesh, MeshError, Peer},
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -185,6 +185,7 @@ fn is_met(first: u8, rail: RailKind) {
     let one = node_with(first, 7, name, addresses[usize::from(first)], vec![]);
     let other = node(1 - first, 1, name, addresses, rail);
     other.admit(first, 7);
+    assert!(matches!(one.mesh.admit(NodeId(1 - first), Incarnation(1)), Err(MeshError::Unknown)));
     one.mesh.meet(peer(first, addresses, rail));
     assert!(one.mesh.connected().is_empty() && other.mesh.connected().is_empty(), "known is not let in");
     one.admit(1 - first, 1);

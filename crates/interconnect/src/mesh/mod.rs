@@ -131,6 +131,9 @@ pub enum MeshError {
     /// No key of the cluster is to be had.
     #[error("{0}")]
     Keys(String),
+    /// Nobody has said where this peer is.
+    #[error("it is not known where it is")]
+    Unknown,
     /// Memory or descriptors.
     #[error(transparent)]
     Setup(#[from] SetupError),
@@ -284,8 +287,11 @@ impl<S: Service> Mesh<S> {
     /// Lets `life` of `peer` in from now on, and no other. Links to an earlier one end.
     ///
     /// # Errors
-    /// The system refuses a thread; the peer is not called over memory.
+    /// The system refuses a thread; the peer is not called over memory. Or nobody has [met](Mesh::meet) it.
     pub fn admit(&self, peer: NodeId, life: Incarnation) -> Result<(), MeshError> {
+        if self.common.peer(peer).is_none() {
+            return Err(MeshError::Unknown);
+        }
         if !self.common.admit(peer, life) {
             return Ok(());
         }
