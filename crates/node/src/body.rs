@@ -95,7 +95,7 @@ impl Body {
     /// # Errors
     /// One line for the user.
     pub fn open_door(&self) -> Result<(), String> {
-        let path = self.config.dir.attach(self.name(self.me));
+        let path = self.config.dir.attach(&self.config.name_of(self.me));
         let workers = self.workers.clone();
         let offer = Offer {
             me: self.me,
@@ -121,10 +121,6 @@ impl Body {
 
     fn shards(&self) -> Shards {
         Shards { workers: self.workers.clone(), group: self.group.clone() }
-    }
-
-    fn name(&self, node: NodeId) -> &str {
-        &self.config.nodes[node.index()].name
     }
 
     /// The cluster.

@@ -275,6 +275,12 @@ impl Config {
         self.nodes.len() as u8
     }
 
+    /// What a node is called; of one that is not listed its number.
+    #[must_use]
+    pub fn name_of(&self, node: NodeId) -> String {
+        self.nodes.get(node.index()).map_or_else(|| node.to_string(), |node| node.name.clone())
+    }
+
     /// The node called `name`.
     ///
     /// # Errors

@@ -64,7 +64,7 @@ fn join(on: &On, name: &Name) -> Result<Group, String> {
 }
 
 fn name_of(on: &On, who: Who) -> String {
-    format!("{}/{}", on.config.nodes[who.node.index()].name, who.client)
+    format!("{}/{}", on.config.name_of(who.node), who.client)
 }
 
 fn view(on: &On, number: u64, members: &[Who]) -> GroupEvent {

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_base::{Epoch, Incarnation, NodeId, WorkerId, clock};
+use plexus_base::{Epoch, Incarnation, NodeId, NodeSet, WorkerId, clock};
 use plexus_interconnect::mesh::Mesh;
 use plexus_membership::{
     partitions::Members,
@@ -148,6 +148,15 @@ impl Member {
             .is_some_and(|view| view.epoch.0 > 0 && !view.cluster().contains(self.me))
     }
 
+    /// Whether every node that belongs to the cluster is listed here, as far as is known. The others do not take in who has no way to a member of theirs.
+    pub(crate) fn knows_all(&self) -> bool {
+        let listed = NodeSet::first(self.config.node_count());
+        self.views()
+            .decided
+            .as_ref()
+            .is_none_or(|view| view.cluster().iter().all(|node| listed.contains(node)))
+    }
+
     /// The view that the node acts in, if any.
     pub(crate) fn opened(&self) -> Option<Arc<View>> {
         self.views().opened.clone()
@@ -181,7 +190,7 @@ impl Member {
     }
 
     pub(crate) fn name(&self, node: NodeId) -> String {
-        self.config.nodes.get(node.index()).map_or_else(|| node.to_string(), |node| node.name.clone())
+        self.config.name_of(node)
     }
 
     /// What this node can prove of others.

@@ -179,7 +179,7 @@ fn ask(body: &Body, what: &Said, of: &BTreeSet<NodeId>, silent: &str) -> Result<
     group.send(&what.encode()).map_err(|error| error.to_string())?;
     let until = Instant::now() + ANSWER_WITHIN;
     let mut refused = Vec::new();
-    let name = |node: NodeId| body.config().nodes[node.index()].name.as_str();
+    let name = |node: NodeId| body.config().name_of(node);
     while !awaited.is_empty() {
         let left = until.saturating_duration_since(Instant::now());
         match group.next_within(left).map_err(|error| error.to_string())? {

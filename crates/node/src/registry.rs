@@ -299,12 +299,11 @@ fn restore(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, Strin
 
 fn status(on: &On, _: Value, _: Progress<'_>) -> Result<Value, String> {
     let status = on.body.registry().status();
-    let name = |node: NodeId| on.config.nodes[node.index()].name.clone();
     json_of(&Status {
         epoch: status.epoch.0,
         generation: status.generation,
         keys: status.keys,
-        awaited: status.awaited.iter().map(name).collect(),
+        awaited: status.awaited.iter().map(|node| on.config.name_of(node)).collect(),
         trouble: status.trouble,
     })
 }

@@ -159,7 +159,7 @@ impl Snapshot {
     /// Takes one.
     #[must_use]
     pub fn of(body: &Body) -> Self {
-        let name = |node: NodeId| body.config().nodes[node.index()].name.clone();
+        let name = |node: NodeId| body.config().name_of(node);
         let mut links: BTreeMap<(NodeId, u8), Vec<_>> = BTreeMap::new();
         for link in body.links() {
             links.entry((link.peer, link.worker.0)).or_default().push(link);

@@ -4,10 +4,11 @@ mod common;
 
 use std::{fs, os::unix::fs::symlink, path::PathBuf, process::Stdio, thread};
 
-use common::{Cluster, PATIENCE, Run, run};
+use common::{Cluster, PATIENCE, Run, run, signal, wait_for_end};
 use plexus_client::Client;
 use plexus_node::{config::Config, layout::ClusterDir};
-use serde_json::Value;
+use rustix::process::Signal;
+use serde_json::{Value, json};
 
 /// `plexus node ARGS` at this cluster.
 fn node<'a>(cluster: &Cluster, args: impl IntoIterator<Item = &'a str>) -> Run {
@@ -116,6 +117,29 @@ fn elsewhere(cluster: &Cluster) -> PathBuf {
         }
     }
     there
+}
+
+#[test]
+fn who_starts_with_a_list_that_lacks_a_node_is_told_so_and_not_let_in() {
+    let cluster = Cluster::new(2);
+    cluster.run("up").said().ok();
+    let (there, pids) = (elsewhere(&cluster), cluster.pids());
+    signal(pids[1], Signal::TERM);
+    wait_for_end(pids[1]);
+    cluster.wait_until("n1 is alone", |status| status["nodes"][0]["members"] == json!(["n1"]));
+    list(&cluster, "n3");
+    node(&cluster, ["add", "n3"]).said().ok();
+
+    let mut n2 = run(["node", there.to_str().unwrap(), "n2"]).0;
+    let n2 = n2.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_end(n2.id() as i32);
+    let said = n2.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&said.stderr);
+    let complaint = format!("{}/cluster.toml: more nodes belong to the cluster", there.display());
+    assert!(said.status.code() == Some(1) && text.contains(&complaint), "{:?} {text}", said.status);
+    cluster.run("up").said().ok();
+    until_members_are(&cluster, &["n1", "n2", "n3"]);
+    assert_eq!(cluster.pids()[0], pids[0], "it goes on");
 }
 
 #[test]

@@ -194,9 +194,15 @@ impl Body {
                 return Err("told to end before it was a member".into());
             }
             if self.member.is_removed() {
-                let name = self.name(self.me);
+                let name = self.config.name_of(self.me);
                 return Err(format!(
                     "{name} does not belong to the cluster any more; let it in again with `plexus node add {name}`"
+                ));
+            }
+            if !self.member.knows_all() {
+                return Err(format!(
+                    "{}: more nodes belong to the cluster than are listed; copy the file here from another machine",
+                    self.config.dir.config().display()
                 ));
             }
             if opened.is_some() {
@@ -215,7 +221,7 @@ impl Body {
         let Some(status) = self.membership.status() else { return "its membership".into() };
         if status.quorum.answering >= status.quorum.needed {
             let odd = status.odd_leases.iter().map(|(node, lease_ms)| {
-                let name = self.member.name(NodeId(*node));
+                let name = self.config.name_of(NodeId(*node));
                 format!("; {name} has a lease of {lease_ms} ms, this node another: make [membership] in cluster.toml alike")
             });
             return format!("the others to take it in{}", odd.collect::<String>());
@@ -243,8 +249,10 @@ impl Body {
                     return Err("told to end before all peers were there".into());
                 }
                 Err(missing) => {
-                    let missing: Vec<String> =
-                        missing.iter().map(|(peer, why)| format!("{}: {why}", self.name(*peer))).collect();
+                    let missing: Vec<String> = missing
+                        .iter()
+                        .map(|(peer, why)| format!("{}: {why}", self.config.name_of(*peer)))
+                        .collect();
                     let missing = missing.join("; ");
                     if said.as_ref() != Some(&missing) {
                         tracing::info!("waiting for {missing}");

@@ -99,7 +99,7 @@ impl Body {
         let members = opened.as_ref().map(|view| view.members()).unwrap_or_default();
         BodyStatus {
             epoch: opened.map_or(0, |view| view.epoch.0),
-            members: members.iter().map(|node| self.name(node).into()).collect(),
+            members: members.iter().map(|node| self.config.name_of(node)).collect(),
             membership: self.membership.status(),
             peers: peers.collect(),
             blocks_held: self.cache.occupied() as u64,

@@ -93,8 +93,7 @@ fn said(on: &On, stopped: bool, survey: &Survey) -> NodeLocks {
 }
 
 fn shown(on: &On, resource: &Surveyed) -> LockedResource {
-    let node =
-        |id: NodeId| on.config.nodes.get(id.index()).map_or_else(|| id.to_string(), |node| node.name.clone());
+    let node = |id: NodeId| on.config.name_of(id);
     let granted = resource.granted.iter().map(|held| LockHolder {
         node: node(held.node),
         lock: held.lock,
