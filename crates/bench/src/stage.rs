@@ -10,6 +10,8 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use crate::clock;
+
 /// Where all clients of a node stand, set by the thread that started them.
 #[derive(Default)]
 pub(crate) struct Stage {
@@ -51,6 +53,7 @@ where
     D: Send,
 {
     let stage = &Stage::default();
+    clock::calibrate();
     let (done, moments) = thread::scope(|scope| {
         let mut threads = Vec::new();
         let begin = || {
@@ -61,6 +64,7 @@ where
                 threads.push(thread.spawn_scoped(scope, move || client(stage))?);
             }
             rest(Duration::from_millis(times.warm_ms), stage, wanted);
+            clock::calibrate();
             let before = moment()?;
             stage.reach(MEASURING);
             rest(Duration::from_millis(times.measured_ms), stage, wanted);

@@ -1,13 +1,11 @@
 //! One client: a thread that reads and changes blocks as fast as it gets them.
 
-use std::time::Instant;
-
 use plexus_base::BlockId;
 use plexus_cache::{Cache, CacheError};
 
 use super::{Order, Workload, counted};
 use crate::{
-    Responses,
+    Responses, clock,
     stage::{MEASURING, OVER, Stage},
 };
 
@@ -81,7 +79,7 @@ impl<'a> Client<'a> {
 
     fn work(&mut self, cache: &Cache, stage: &Stage, done: &mut Done) -> Result<(), String> {
         let mut session = cache.session();
-        let mut last = Instant::now();
+        let mut last = clock::now();
         let mut waits = session.waits();
         loop {
             let now = stage.now();
@@ -104,7 +102,7 @@ impl<'a> Client<'a> {
                     return Err(strange(block));
                 }
             }
-            let end = Instant::now();
+            let end = clock::now();
             let waited = session.waits();
             // What began before and ended after the mark counts for neither.
             if now == MEASURING {
@@ -113,7 +111,7 @@ impl<'a> Client<'a> {
                 if waited == waits {
                     done.hits += 1;
                 } else {
-                    done.waits.record((end - last).as_nanos() as u64);
+                    done.waits.record(end.since(last).0);
                 }
             }
             waits = waited;

@@ -1,7 +1,5 @@
 //! One client: a thread that takes locks and gives them up.
 
-use std::time::Instant;
-
 use plexus_base::NodeId;
 use plexus_locks::{
     Ask, LockError, Locks, Session,
@@ -10,7 +8,7 @@ use plexus_locks::{
 
 use super::Names;
 use crate::{
-    Responses,
+    Responses, clock,
     stage::{MEASURING, OVER, Stage},
 };
 
@@ -88,7 +86,7 @@ fn until_over(
     done: &mut Done,
     mut once: impl FnMut(u64) -> Result<bool, String>,
 ) -> Result<(), String> {
-    let mut last = Instant::now();
+    let mut last = clock::now();
     loop {
         let now = stage.now();
         if now == OVER {
@@ -96,11 +94,11 @@ fn until_over(
         }
         let is_handed_over = once(done.all)?;
         done.all += 1;
-        let end = Instant::now();
+        let end = clock::now();
         if now == MEASURING {
             done.granted += 1;
             done.handed_over += u64::from(is_handed_over);
-            done.responses.record((end - last).as_nanos() as u64);
+            done.responses.record(end.since(last).0);
         }
         last = end;
     }
