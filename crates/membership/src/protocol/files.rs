@@ -19,7 +19,11 @@ use super::{
 /// file and one for its peers in a heartbeat: with three files it is 128 heartbeats. What [must last](Writes::must_last) never goes back.
 pub const UNSETTLED: u64 = 512;
 
-/// Once what is durable lags so far behind, by the same counter, a turn waits until it does not.
+/// Once what is durable lags so far behind, by the same counter, it is made durable while nobody waits: often enough that nobody need ever wait on a disk
+/// that does it within a second, and rarely enough to cost little.
+pub const SETTLED: u64 = UNSETTLED / 8;
+
+/// Once it lags so far behind, a turn waits until it does not. Half of what may be lost: what a turn writes may count a little further before it waits.
 pub const AWAITED: u64 = UNSETTLED / 2;
 
 /// What to write to a file before it is read.

@@ -12,7 +12,7 @@ mod record;
 mod split;
 mod view;
 
-pub use files::{AWAITED, UNSETTLED, Writes};
+pub use files::{AWAITED, SETTLED, UNSETTLED, Writes};
 pub use member::{Action, Event, Failed, Member, Reason, Refused, Wish};
 pub use paxos::{Paxos, Progress};
 pub use profile::{LAST_WORDS, Profile, ProfileError};

@@ -2,7 +2,7 @@
 //!
 //! A node whose heartbeats wait for a processor is put out although nothing is wrong with it. So these threads take turns above all ordinary
 //! ones where the system allows it (root, `CAP_SYS_NICE`, `RLIMIT_RTPRIO`), else with the best ordinary priority, else as they are.
-//! None of them computes for long. Threads that they start are ordinary.
+//! None of them computes for long. Threads that those of real time start are ordinary.
 //!
 //! # Unsafe
 //!

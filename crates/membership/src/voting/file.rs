@@ -128,14 +128,14 @@ pub(super) struct Disk {
     path: PathBuf,
     file: File,
     identity: (u64, u64),
-    is_direct: bool,
     block: Buffer,
     /// As the last turn has read it.
     whole: Buffer,
     is_known: bool,
     /// The heartbeats that were written, and those of them that are durable.
     written: Counters,
-    settler: Settler,
+    /// Nobody where the file is not read and written past the system's cache: each of its turns waits until it is durable.
+    settler: Option<Settler>,
 }
 
 impl Disk {
@@ -156,9 +156,10 @@ impl Disk {
         let meta = file.metadata().map_err(FileError::io("look at", path))?;
         let (block, whole) = (Buffer::zeroed(BLOCK), Buffer::zeroed(FILE));
         let (path, identity) = (path.to_path_buf(), identity(&meta));
-        let settler = file.try_clone().and_then(Settler::start).map_err(FileError::io("open", &path))?;
+        let start = || file.try_clone().and_then(Settler::start).map_err(FileError::io("open", &path));
+        let settler = is_direct.then(start).transpose()?;
         let (is_known, written) = (false, Counters::default());
-        Ok(Self { path, file, identity, is_direct, block, whole, is_known, written, settler })
+        Ok(Self { path, file, identity, block, whole, is_known, written, settler })
     }
 
     /// Whether its path still leads to it.
@@ -171,12 +172,12 @@ impl Disk {
         &mut self,
         writes: impl IntoIterator<Item = &'a (usize, Vec<u8>)>,
     ) -> Result<&[u8], FileError> {
-        if let Some(source) = self.settler.failure() {
+        if let Some(source) = self.settler.as_ref().and_then(Settler::failure) {
             return Err(FileError::io("write", &self.path)(source));
         }
-        let is_known = std::mem::take(&mut self.is_known) && self.is_direct;
         // What a turn that failed has left, or somebody before, may not be durable, and is found now.
-        let (mut wrote, mut must_last) = (false, !is_known);
+        let is_known = std::mem::take(&mut self.is_known);
+        let (mut wrote, mut must_last) = (false, !is_known || self.settler.is_none());
         for (number, bytes) in writes {
             let at = number * BLOCK;
             self.block.copy_from_slice(bytes);
@@ -188,11 +189,12 @@ impl Disk {
             must_last = must_last || format::must_last(*number, &self.whole[at..at + BLOCK], bytes);
             wrote = true;
         }
-        if must_last || wrote && self.settler.wrote(&self.written) {
+        let lags = |settler: &Settler| wrote && settler.wrote(&self.written);
+        if must_last || self.settler.as_ref().is_some_and(lags) {
             self.file.sync_data().map_err(FileError::io("write", &self.path))?;
-            self.settler.settled(&self.written);
+            self.settler.iter().for_each(|settler| settler.settled(&self.written));
         }
-        if !self.is_direct {
+        if self.settler.is_none() {
             // Where it is not obeyed, the cache is all that there is.
             let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed);
         }

@@ -8,80 +8,89 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
-        mpsc,
     },
     thread,
 };
 
-use plexus_base::MAX_NODES;
+use plexus_base::{
+    MAX_NODES,
+    desk::{Desk, Next},
+};
 
-use crate::protocol::{AWAITED, UNSETTLED};
+use crate::protocol::{AWAITED, SETTLED};
 
 /// By node: the counter of a heartbeat, 0 where there is none.
 pub(super) type Counters = [u64; MAX_NODES];
 
 /// What is durable of the heartbeats of one open file.
-pub(super) struct Settler {
-    ask: mpsc::SyncSender<Counters>,
-    settled: Arc<[AtomicU64; MAX_NODES]>,
-    failed: Arc<Mutex<Option<io::Error>>>,
+pub(super) struct Settler(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    desk: Desk<Counters>,
+    settled: [AtomicU64; MAX_NODES],
+    failed: Mutex<Option<io::Error>>,
+}
+
+impl Drop for Settler {
+    fn drop(&mut self) {
+        self.0.desk.end();
+    }
 }
 
 impl Settler {
-    /// Ends, with the thread, when it is dropped and what was asked last is done.
+    /// The thread ends when this is dropped and what it has begun is done.
     pub(super) fn start(file: File) -> io::Result<Self> {
-        let (ask, asked) = mpsc::sync_channel::<Counters>(0);
-        let settled: Arc<[AtomicU64; MAX_NODES]> = Arc::default();
-        let failed = Arc::<Mutex<Option<io::Error>>>::default();
-        let (of_thread, why) = (Arc::clone(&settled), Arc::clone(&failed));
+        let shared = Arc::<Shared>::default();
+        let of_thread = Arc::clone(&shared);
         let thread = thread::Builder::new().name("plexus-settler".into());
         thread.spawn(move || {
-            for counters in asked {
+            while let Next::Work(counters) = of_thread.desk.next(None) {
                 match file.sync_data() {
-                    Ok(()) => note(&of_thread, &counters),
-                    Err(error) => *why.lock().expect("nobody panics with it") = Some(error),
+                    Ok(()) => of_thread.note(&counters),
+                    Err(error) => *of_thread.failed.lock().expect("nobody panics with it") = Some(error),
                 }
             }
         })?;
-        Ok(Self { ask, settled, failed })
+        Ok(Self(shared))
     }
 
     /// Why what was written before may be lost, if it may.
     pub(super) fn failure(&self) -> Option<io::Error> {
-        self.failed.lock().expect("nobody panics with it").take()
+        self.0.failed.lock().expect("nobody panics with it").take()
     }
 
     /// All that was written so far was made durable.
     pub(super) fn settled(&self, written: &Counters) {
-        note(&self.settled, written);
+        self.0.note(written);
     }
 
     /// These were written. Whether so many are not durable that they must be before the next are.
     pub(super) fn wrote(&self, written: &Counters) -> bool {
-        let settled = self.settled.iter().map(|settled| settled.load(Ordering::Acquire));
+        let settled = self.0.settled.iter().map(|settled| settled.load(Ordering::Acquire));
         let behind = settled.zip(written).map(|(settled, written)| written.saturating_sub(settled)).max();
         let behind = behind.unwrap_or(0);
-        if behind > UNSETTLED / 8 {
-            // Where the thread is at it still, the next turn asks again.
-            let _ = self.ask.try_send(*written);
+        if behind > SETTLED {
+            self.0.desk.put(*written);
         }
         behind >= AWAITED
     }
 }
 
-fn note(settled: &[AtomicU64; MAX_NODES], written: &Counters) {
-    for (settled, written) in settled.iter().zip(written) {
-        settled.fetch_max(*written, Ordering::Release);
+impl Shared {
+    fn note(&self, counters: &Counters) {
+        for (settled, written) in self.settled.iter().zip(counters) {
+            settled.fetch_max(*written, Ordering::Release);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
 
-    fn a_settler(file: File) -> Settler {
-        Settler::start(file).unwrap()
-    }
+    use super::*;
+    use crate::protocol::UNSETTLED;
 
     fn only(counter: u64) -> Counters {
         let mut counters = Counters::default();
@@ -90,9 +99,17 @@ mod tests {
     }
 
     #[test]
-    fn few_are_left_alone_and_more_are_made_durable_by_the_thread() {
-        let settler = a_settler(tempfile::tempfile().unwrap());
-        assert!(!settler.wrote(&only(UNSETTLED / 8)));
+    fn few_are_left_alone() {
+        let settler = Settler(Arc::default());
+        assert!(!settler.wrote(&only(SETTLED)));
+        assert_eq!(settler.0.desk.next(Some(Duration::ZERO)), Next::Nothing);
+        assert!(!settler.wrote(&only(SETTLED + 1)));
+        assert_eq!(settler.0.desk.next(Some(Duration::ZERO)), Next::Work(only(SETTLED + 1)));
+    }
+
+    #[test]
+    fn more_are_made_durable_by_the_thread() {
+        let settler = Settler::start(tempfile::tempfile().unwrap()).unwrap();
         let much = only(AWAITED);
         while settler.wrote(&much) {
             thread::yield_now();
@@ -106,7 +123,7 @@ mod tests {
     fn a_disk_that_cannot_is_not_trusted() {
         // A pipe cannot be made durable.
         let (_read, write) = io::pipe().unwrap();
-        let settler = a_settler(File::from(std::os::fd::OwnedFd::from(write)));
+        let settler = Settler::start(File::from(std::os::fd::OwnedFd::from(write))).unwrap();
         let error = loop {
             assert!(settler.wrote(&only(AWAITED)));
             match settler.failure() {
