@@ -162,10 +162,8 @@ impl Net {
         tag: u32,
         payload: &[u8],
     ) -> Result<(), NoLink> {
-        debug_assert!(is_own(kind, tag), "a reply with the tag of a call");
-        let epoch = self.epoch;
-        self.link(to)?.send(epoch, channel, kind, tag, payload);
-        Ok(())
+        self.sent = true;
+        self.pass(to, (channel, kind, tag), payload)
     }
 
     /// Like [`Net::send`], for what nobody waits for: where threads poll it leaves with what this worker sends next, or when somebody looks
@@ -182,9 +180,19 @@ impl Net {
         tag: u32,
         payload: &[u8],
     ) -> Result<(), NoLink> {
+        self.unhurried = true;
+        self.pass(to, (channel, kind, tag), payload)
+    }
+
+    #[inline]
+    fn pass(
+        &mut self,
+        to: NodeId,
+        (channel, kind, tag): (Channel, Kind, u32),
+        payload: &[u8],
+    ) -> Result<(), NoLink> {
         debug_assert!(is_own(kind, tag), "a reply with the tag of a call");
         self.links.get_mut(to).ok_or(NoLink(to))?.send(self.epoch, channel, kind, tag, payload);
-        self.unhurried = true;
         Ok(())
     }
 
