@@ -104,7 +104,8 @@ impl<'a> Spinner<'a> {
     /// Another look found nothing. Pauses a little; false when it is time to sleep.
     #[inline]
     pub(crate) fn again(&mut self) -> bool {
-        self.looks += 1;
+        // A thread that polls may look for days.
+        self.looks = self.looks.wrapping_add(1);
         match self.waiting {
             Waiting::Event => false,
             Waiting::Polling => {
@@ -258,6 +259,14 @@ mod tests {
         time.pass(COMPUTES_FOR);
         assert!(time.yields(&crowd, Nanos(500)) > 1, "it is over");
         assert!(time.yields(&crowd, Nanos(500)) > 1);
+    }
+
+    #[test]
+    fn polling_goes_on_for_more_looks_than_can_be_counted() {
+        let crowd = Crowd::default();
+        let mut spinner = Spinner::new(Waiting::Polling, &crowd);
+        spinner.looks = u32::MAX - 1;
+        assert_eq!((0..4).filter(|_| spinner.again()).count(), 4);
     }
 
     #[test]
