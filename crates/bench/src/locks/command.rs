@@ -2,11 +2,7 @@
 //!
 //! `bench.locks` runs the clients. `bench.hold` takes so many locks, says `{"held", "ms"}`, and holds them for as long as the connection stands.
 
-use std::{
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, thread, time::Instant};
 
 use plexus_locks::{Ask, Lock, protocol::Mode};
 use plexus_node::control::Command;
@@ -14,13 +10,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    Workload, names,
+    LOOK_EVERY, Workload, names,
     node::{self, Host},
 };
 use crate::workload::{Run, Running, answer, arguments};
-
-/// How often it is looked whether anybody still wants what is done.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Locks asked for at once, between two looks whether anybody still wants them.
 const LOCKS_AT_ONCE: usize = 1024;

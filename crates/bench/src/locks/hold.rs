@@ -6,16 +6,15 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
 };
 
 use plexus_node::{config::Config, control::Control};
 
-use super::command::{Hold, Holds};
+use super::{
+    LOOK_EVERY,
+    command::{Hold, Holds},
+};
 use crate::everywhere::{RunError, to_json};
-
-/// How often a wait looks whether it is to end.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Has the nodes take `locks` locks, about as many each; says by `held` when all have theirs (how many, and in how many milliseconds), and by
 /// `ended` when a node's are gone. Comes back when `interrupted` is set, or when no node is left.

@@ -11,7 +11,7 @@ use plexus_locks::{
     protocol::{Mode, Name},
 };
 
-use super::{Names, command::LOOK_EVERY};
+use super::{LOOK_EVERY, Names};
 
 /// How long the workers may take to say what they master.
 const SURVEY_WITHIN: Duration = Duration::from_secs(10);
