@@ -11,7 +11,7 @@ use plexus_cache::protocol::{Event, Lost, Members, Mode, Slot};
 use crate::{
     cluster::{Cluster, Ev, Local, Phase, config},
     failure::Broken,
-    properties::named,
+    properties::{named, recorded},
     scenario::{Carrier, Params},
 };
 
@@ -191,6 +191,16 @@ impl Cluster {
         self.changes.is_current() && (self.changes.views.len() == 1 || self.living().all(open))
     }
 
+    /// Members of a view that are in the life that it has of them.
+    pub(crate) fn members_alive(&self, epoch: Epoch) -> impl Iterator<Item = u8> {
+        let view =
+            self.changes.views.iter().find(|view| view.epoch == epoch).expect("a view that was decided");
+        let alive = |(node, life): &(NodeId, Incarnation)| {
+            self.changes.up[node.index()] && *life == Incarnation(self.changes.lives[node.index()])
+        };
+        view.members.iter().copied().filter(move |member| alive(member)).map(|(node, _)| node.0)
+    }
+
     /// Those who were in the last view that was settled, and stay.
     fn others_stay(&self, node: usize) -> bool {
         let stays = |other: usize| {
@@ -342,6 +352,7 @@ impl Cluster {
         }
         for at in self.indices(node as u8) {
             self.turns.void(at);
+            self.tear_record(at);
             self.ended.push(*self.locals[at].shard.counts());
         }
         for session in 0..self.sessions.len() {
@@ -380,6 +391,7 @@ impl Cluster {
         changes.owners[node] = node + changes.nodes * (changes.lives[node] as usize - 1);
         for (worker, at) in self.indices(node as u8).enumerate() {
             self.locals[at] = Local::new(config(&self.params, node as u8, worker as u8));
+            self.locals[at].shard.know_lost(self.records[at].durable().clone());
             if self.params.checkpoint_ns > 0 {
                 self.plan_checkpoint(at);
             }
@@ -469,6 +481,7 @@ impl Cluster {
         for block in (0..self.params.blocks).map(BlockId) {
             let shard = &self.locals[at].shard;
             if block.partition().worker(self.params.workers) == worker && shard.master(block) == me {
+                recorded::check(self, at, block)?;
                 if named::check(self, at, block, current)? && self.engine.random.percent(80) {
                     let after = self.engine.random.between(1, 200_000);
                     self.engine.schedule(after, None, Ev::Change(Change::Accept));
@@ -482,7 +495,7 @@ impl Cluster {
     }
 
     /// What is lost has changed at a worker: what its master does not name any more was accepted.
-    pub(crate) fn records(&mut self, at: usize) -> Result<(), Broken> {
+    pub(crate) fn take_back(&mut self, at: usize) -> Result<(), Broken> {
         let me = self.port(at).node;
         for block in (0..self.params.blocks)
             .map(BlockId)

@@ -18,6 +18,7 @@ use crate::{
     frames::{Done, SimFrames},
     page::Page,
     properties::{debt, delivery::Delivery, exclusive, latest::Truth, turns::Turns, union},
+    records::Record,
     scenario::{Carrier, Params},
     sessions::Session,
     transport::{Arrival, Direct, Linked, NetEvent, Port, Step, Transport},
@@ -49,6 +50,8 @@ pub enum Ev {
     Checkpoint(usize),
     /// A node hands back.
     HandBack(usize),
+    /// A record of what is lost is written, or could not be.
+    Record(usize),
     /// A node dies, as soon as others can go on without it.
     Die(usize),
     /// The members change.
@@ -134,6 +137,8 @@ pub struct Cluster {
     pub(crate) last_given: Vec<Option<(NodeId, NodeId)>>,
     /// Who is a member, and what that does to blocks.
     pub(crate) changes: Changes,
+    /// By place, of all lives of its node.
+    pub(crate) records: Vec<Record>,
     /// What shards counted that are no more.
     pub(crate) ended: Vec<Counts>,
     pub(crate) turns: Turns,
@@ -152,7 +157,7 @@ impl Cluster {
     pub fn new(seed: u64, params: Params, traced: Option<BlockId>) -> Self {
         let nodes = usize::from(params.nodes);
         let places = (0..params.nodes).flat_map(|node| (0..params.workers).map(move |worker| (node, worker)));
-        let locals = places.map(|(node, worker)| Local::new(config(&params, node, worker))).collect();
+        let locals: Vec<_> = places.map(|(node, worker)| Local::new(config(&params, node, worker))).collect();
         let sessions =
             (0..nodes * params.sessions as usize).map(|n| Session::new(NodeId((n % nodes) as u8))).collect();
         let mut engine = Engine::new(seed, nodes * (1 + params.changes as usize));
@@ -162,6 +167,7 @@ impl Cluster {
         };
         let mut cluster = Self {
             engine,
+            records: vec![Record::default(); locals.len()],
             delivery: Delivery::new(nodes, usize::from(params.workers)),
             truth: Truth::new(params.blocks),
             disk: Disk::new(params.blocks),
@@ -404,6 +410,7 @@ impl Cluster {
                 }
             }
             Ev::HandBack(node) => self.hand_back(node)?,
+            Ev::Record(local) => self.end_record(local)?,
             Ev::Die(node) => self.die(node),
             Ev::Change(change) => self.change(change)?,
         }

@@ -87,9 +87,8 @@ impl Cluster {
             }
             Action::SendBehind { to, message } => self.post_on(at, to, message, None, true),
             Action::RecordLost { seq } => {
-                self.records(at)?;
-                let after = self.params.disk.draw(&mut self.engine.random);
-                self.engine.schedule(after, Some(owner), Ev::Shard(at, Event::LostRecorded { seq }));
+                self.take_back(at)?;
+                self.begin_record(at, seq);
             }
             Action::Open { epoch } => self.opens(at, epoch)?,
             Action::MayLeave => self.locals[at].may_leave = true,

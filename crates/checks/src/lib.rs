@@ -20,6 +20,7 @@ pub mod membership;
 pub mod page;
 pub mod paths;
 pub mod properties;
+mod records;
 pub mod registry;
 pub mod relay;
 pub mod scale;

@@ -62,6 +62,8 @@ pub(super) struct Views {
     gone: NodeSet,
     /// Somebody who had not taken leave is gone since all masters were last open.
     died: bool,
+    /// All masters were open once: what is known to be lost is what they have said, and not what was found on record.
+    initiated: bool,
     /// Who has taken leave.
     leavers: NodeSet,
     /// By place: the view in which this node opened it, if nobody else is known to have done so later.
@@ -119,6 +121,7 @@ impl Views {
             settled: Vec::new(),
             gone: NodeSet::EMPTY,
             died: false,
+            initiated: false,
             leavers: NodeSet::EMPTY,
             opened: vec![Epoch(0); places],
             past: Past::default(),
@@ -425,7 +428,7 @@ impl Shard {
         for Run { partition, first, last } in runs {
             self.say(self.views.master(partition), first, Body::Lost { partition, last }, io);
         }
-        let stays = !self.views.settled.is_empty();
+        let stays = self.views.initiated;
         for node in self.views.members.iter() {
             self.say(node, BlockId(0), Body::Reported { stays }, io);
         }
@@ -475,6 +478,7 @@ impl Shard {
             let epoch = views.epoch;
             views.settled.retain(|view| view.epoch == epoch);
             views.died = false;
+            views.initiated = true;
         }
         for slot in 0..self.frames.len() {
             let frame = &self.frames[slot];

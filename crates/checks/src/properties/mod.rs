@@ -9,6 +9,7 @@ pub mod ends;
 pub mod exclusive;
 pub mod latest;
 pub mod named;
+pub mod recorded;
 pub mod sums;
 pub mod turns;
 pub mod union;
