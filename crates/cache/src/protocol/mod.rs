@@ -418,7 +418,7 @@ impl Shard {
             Body::Mark { blocks } => self.mark(from, blocks, io),
             Body::Kept => self.kept(from, io),
             Body::Opened => self.opened(from, io),
-            Body::Noted => self.noted(from, io),
+            Body::Noted => self.noted(from),
             Body::Accept => {
                 self.accept(io);
                 Ok(())

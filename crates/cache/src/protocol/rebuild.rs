@@ -360,40 +360,54 @@ impl Shard {
     /// Takes leave as soon as nothing is under way that others would have to know of. Blocks that it gave away last must have arrived
     /// before it goes: they are nowhere else.
     pub(super) fn take_leave<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
-        let ready = self.views.leaving == Farewell::Wanted && self.sweeps.hands_back();
-        if !ready || !self.views.all_open() || !self.views.past.is_empty() {
+        let Views { leaving, past, .. } = &self.views;
+        if matches!(leaving, Farewell::Stays | Farewell::Done) || !self.views.all_open() || !past.is_empty() {
             return;
         }
-        if self.frames.iter().any(|frame| frame.usage != super::Usage::Free) {
-            return;
+        if *leaving == Farewell::Wanted {
+            self.end_conversions(io);
         }
-        self.directory.closing = true;
-        if self.directory.converts() {
-            return;
-        }
-        let others = self.views.members.without(self.config.me);
-        self.views.leaving = Farewell::Said(others);
-        for node in others.iter() {
-            self.send_behind(node, Body::Leaving, io);
-        }
-        self.left(io);
-    }
-
-    /// A member knows that this node leaves.
-    pub(super) fn noted<F, O: Outlet>(&mut self, from: NodeId, io: &mut Io<'_, F, O>) -> Result<(), Fault> {
-        if let Farewell::Said(awaited) = &mut self.views.leaving
-            && awaited.remove(from)
-        {
-            self.left(io);
-            return Ok(());
-        }
-        Err("an answer to a farewell that was not said")
-    }
-
-    fn left<F, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
         if self.views.leaving == Farewell::Said(NodeSet::EMPTY) {
             self.views.leaving = Farewell::Done;
             io.out.push(Action::MayLeave);
         }
+    }
+
+    /// Begins nothing more, and takes leave once nothing is held here and no conversion is in flight.
+    fn end_conversions<F, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
+        let is_free = |frame: &super::Frame| frame.usage == super::Usage::Free;
+        if !self.sweeps.hands_back() || !self.frames.iter().all(is_free) {
+            return;
+        }
+        self.directory.closing = true;
+        if !self.directory.converts() {
+            self.say_farewell(self.views.members.without(self.config.me), io);
+        }
+    }
+
+    /// Who has taken leave has done so in every view that follows: others count on it that nothing was begun here since. Who is new hears it
+    /// ahead of the mark, so nobody settles with this node who does not know.
+    pub(super) fn repeat_farewell<F, O: Outlet>(&mut self, others: NodeSet, io: &mut Io<'_, F, O>) {
+        if matches!(self.views.leaving, Farewell::Said(_) | Farewell::Done) {
+            self.directory.closing = true;
+            self.say_farewell(others, io);
+        }
+    }
+
+    fn say_farewell<F, O: Outlet>(&mut self, others: NodeSet, io: &mut Io<'_, F, O>) {
+        self.views.leaving = Farewell::Said(others);
+        for node in others.iter() {
+            self.send_behind(node, Body::Leaving, io);
+        }
+    }
+
+    /// A member knows that this node leaves.
+    pub(super) fn noted(&mut self, from: NodeId) -> Result<(), Fault> {
+        if let Farewell::Said(awaited) = &mut self.views.leaving
+            && awaited.remove(from)
+        {
+            return Ok(());
+        }
+        Err("an answer to a farewell that was not said")
     }
 }

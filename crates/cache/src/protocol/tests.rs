@@ -128,8 +128,13 @@ fn shard_of(nodes: u8, ways: u32) -> Shard {
 }
 
 fn opened(epoch: Epoch, nodes: u8, ways: u32) -> (World, Shard) {
+    opened_without(0, epoch, nodes, ways)
+}
+
+/// The last nodes, so many, are no members.
+fn opened_without(last: u8, epoch: Epoch, nodes: u8, ways: u32) -> (World, Shard) {
     let (mut world, mut shard) = (World::default(), without_view(nodes, ways));
-    let members = (0..nodes).map(|node| (NodeId(node), Incarnation(1))).collect();
+    let members = (0..nodes - last).map(|node| (NodeId(node), Incarnation(1))).collect();
     let World { log, pinned } = &mut world;
     open(&mut shard, &Members { epoch, members }, &mut Hand(log, pinned), &mut Out(log));
     log.take();
@@ -491,6 +496,70 @@ fn who_leaves_ends_what_it_began_and_begins_nothing_more() {
     assert_eq!(world.say_of(&mut shard, 1, 1, (other, request)), []);
     let did = world.say(&mut shard, 1, 1, Body::Noted);
     assert_eq!(did, [Did::Other(Action::MayLeave)]);
+}
+
+/// Others count on it that a leaver began nothing since: whoever settles with it later has to know, and it has to stay true.
+#[test]
+fn who_has_taken_leave_has_done_so_in_every_view_that_follows() {
+    let leaving = |to, epoch| {
+        let message = Message { epoch: Epoch(epoch), block: BlockId(0), body: Body::Leaving };
+        Did::Other(Action::SendBehind { to: NodeId(to), message })
+    };
+    for noted in [false, true] {
+        let (mut world, mut shard) = opened_without(1, Epoch(1), 3, 4);
+        world.tell(&mut shard, Event::HandBack);
+        assert_eq!(world.tell(&mut shard, Event::Leave), [leaving(1, 1)]);
+        if noted {
+            assert_eq!(world.say(&mut shard, 1, 1, Body::Noted), [Did::Other(Action::MayLeave)]);
+        }
+        let did = world.view(&mut shard, 2, &[(0, 1), (1, 1), (2, 1)]);
+        for to in [1, 2] {
+            let said = did.iter().position(|did| *did == leaving(to, 2)).expect("a farewell");
+            let is_mark = |did: &Did| {
+                let body = Body::Mark { blocks: true };
+                let message = Message { epoch: Epoch(2), block: BlockId(0), body };
+                *did == Did::Other(Action::SendBehind { to: NodeId(to), message })
+            };
+            assert!(said < did.iter().position(is_mark).expect("a mark"), "{did:?}");
+        }
+        let mut did = Vec::new();
+        for (stays, from) in [(true, 1), (false, 2)] {
+            for body in [Body::Noted, Body::Mark { blocks: true }, Body::Mark { blocks: false }] {
+                did.extend(world.say(&mut shard, from, 2, body));
+            }
+            did.extend(world.say(&mut shard, from, 2, Body::Reported { stays }));
+        }
+        assert!(shard.masters() && !did.contains(&Did::Other(Action::MayLeave)), "before all are open");
+        let block = (0..BLOCKS).map(BlockId).find(|block| shard.master(*block) == NodeId(0)).unwrap();
+        let request = Body::Request { ask: Ask::X, have: Mode::N, target: ELSEWHERE };
+        assert_eq!(world.say_of(&mut shard, 2, 2, (block, request)), [], "nothing is begun");
+        world.say(&mut shard, 1, 2, Body::Opened);
+        assert_eq!(world.say(&mut shard, 2, 2, Body::Opened), [Did::Other(Action::MayLeave)]);
+    }
+}
+
+/// Nothing is lost with who left, for a newcomer either that did not hear it the first time.
+#[test]
+fn a_newcomer_that_settled_with_a_leaver_names_nothing_as_lost() {
+    for leaves in [false, true] {
+        let (mut world, mut shard) = (World::default(), without_view(3, 4));
+        world.view(&mut shard, 9, &[(0, 1), (1, 1), (2, 1)]);
+        if leaves {
+            let did = world.say(&mut shard, 1, 9, Body::Leaving);
+            assert_eq!(sent(&did, 1), [Body::Noted]);
+        }
+        for from in [1, 2] {
+            world.say(&mut shard, from, 9, Body::Mark { blocks: true });
+            world.say(&mut shard, from, 9, Body::Mark { blocks: false });
+        }
+        world.view(&mut shard, 10, &[(0, 1), (2, 1)]);
+        for body in
+            [Body::Mark { blocks: true }, Body::Mark { blocks: false }, Body::Reported { stays: true }]
+        {
+            world.say(&mut shard, 2, 10, body);
+        }
+        assert_eq!((shard.masters(), shard.lost().is_empty()), (leaves, leaves));
+    }
 }
 
 /// All may die now: then what is lost must be found on the disk, and not only have been known.

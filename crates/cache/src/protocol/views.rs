@@ -1,7 +1,8 @@
 //! A change of view, as every member sees it: what is under way lands, all say what they hold, and ask again.
 //!
 //! 1. The view comes ([`Shard::view`]). Nothing is asked or ordered any more; orders that were not obeyed are forgotten, reads that were granted are
-//!    worth nothing. Sessions go on with what is held here. Each member sends each other a [`Body::Mark`] on both lanes.
+//!    worth nothing. Sessions go on with what is held here. Each member sends each other a [`Body::Mark`] on both lanes, behind its farewell if it has
+//!    taken leave: it stays one that begins nothing, and nobody settles with it who takes it for dead later.
 //! 2. A block that a survivor gave away arrives ahead of its mark and is taken: it may be the only copy. So is `Evicted`, ahead of the mark among the
 //!    forwards: whose answer has not come by then still holds the block, if its master lives. With all marks in
 //!    (*settled*) nothing can come into any frame, and what is held here stays as it is until it is ordered.
@@ -236,12 +237,10 @@ impl Shard {
         views.streams.clear();
         views.arriving.fill(Lost::default());
         views.records.clear();
-        if views.leaving != Farewell::Stays {
-            views.leaving = Farewell::Wanted;
-        }
         self.counts.views += 1;
 
         (0..self.frames.len()).for_each(|slot| self.suspend(slot, io));
+        self.repeat_farewell(others, io);
         for node in others.iter() {
             self.send(node, BlockId(0), Body::Mark { blocks: false }, io);
             self.send_behind(node, Body::Mark { blocks: true }, io);
