@@ -32,6 +32,8 @@ pub enum Change {
     Join(usize),
     /// A node that leaves looks whether it may, in this life.
     Look(usize, u64),
+    /// It goes.
+    Go(usize, u64),
     /// Membership decides.
     Decide,
     /// A worker is told of a view.
@@ -173,6 +175,8 @@ impl Cluster {
             Change::Join(node) if self.phase == Phase::Running => self.join(node),
             Change::Join(_) => {}
             Change::Look(node, life) => return self.look(node, life),
+            Change::Go(node, life) if self.changes.lives[node] == life => self.end(node),
+            Change::Go(..) => {}
             Change::Decide => self.decide(),
             Change::Give(at, view) => return self.give(at, view),
         }
@@ -276,14 +280,16 @@ impl Cluster {
         self.engine.schedule(LOOK_NS, Some(owner), Ev::Change(Change::Look(node, life)));
     }
 
-    /// A node that leaves goes as soon as it may.
+    /// A node that leaves goes when it may: as soon as membership has let it go, and until then others come and go.
     fn look(&mut self, node: usize, life: u64) -> Result<(), Broken> {
         if self.changes.lives[node] != life {
             return Ok(());
         }
         let locals = self.indices(node as u8);
         if self.locals[locals.clone()].iter().all(|local| local.may_leave) {
-            self.end(node);
+            let most = *self.engine.random.pick(&[1, self.params.change_ns]);
+            let (after, owner) = (self.engine.random.between(1, most), self.owner(node));
+            self.engine.schedule(after, Some(owner), Ev::Change(Change::Go(node, life)));
             return Ok(());
         }
         for at in locals {

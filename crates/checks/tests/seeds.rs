@@ -84,6 +84,15 @@ fn a_block_given_away_by_one_who_leaves_arrives_before_it_goes() {
 }
 
 #[test]
+fn who_has_taken_leave_is_not_dead_to_a_newcomer() {
+    // The newcomer came after the farewell and before the leaver was out: all that this mastered was named as lost.
+    let views = scenario::named("views").expect("a scenario of this name");
+    for seed in [909, 4733] {
+        run(seed, views).unwrap_or_else(|failure| panic!("{failure}"));
+    }
+}
+
+#[test]
 fn what_a_dead_coordinator_asked_the_voting_state_to_remember_is_not_taken_from_the_disks() {
     // 3442: its order landed after it was gone, and the only copy of that generation had been spoiled in between; 245575: its order had not
     // landed, and a copy came back older than that of the epoch before.
