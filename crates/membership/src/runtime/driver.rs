@@ -322,7 +322,7 @@ impl Driver {
     fn take(&mut self, input: Input) {
         let event = match input {
             Input::Turned(file, Done { number, result }) => {
-                if let Some(owner) = self.files.ended(file, number) {
+                if let Some(owner) = self.files.ended(file, number, clock::now()) {
                     self.turned(file, owner, result.map_err(|error| error.to_string()));
                 }
                 return self.handle(Event::Tick);
@@ -401,7 +401,7 @@ impl Driver {
             self.sleep(until, &[]);
             for input in self.wires.inbox.take() {
                 if let Input::Turned(file, done) = input {
-                    self.files.ended(file, done.number);
+                    self.files.ended(file, done.number, clock::now());
                 }
             }
             self.files.give_up(clock::now());

@@ -1,7 +1,7 @@
 //! The voting files that this node opens: its own turns at them, and those that it takes for others.
 //!
 //! Of each node one turn at a file is under way at most, and at most one more waits for its end: the newest. A turn that does not end in time
-//! counts as failed at once; the next one still waits for it, as long as it takes. Files that vote have turns all the time: one that has had none for
+//! counts as failed at once; the next one still waits for it, as long as it takes. Files that vote have turns all the time: one of which none has begun or ended for
 //! as long as a turn may take is out, or set aside, and its thread ends. The next turn opens it again.
 
 use std::{
@@ -79,7 +79,7 @@ impl Lane {
 struct Open {
     desk: Desk,
     lanes: BTreeMap<NodeId, Lane>,
-    /// When the last turn began.
+    /// When the last turn was asked for, or ended.
     used: Nanos,
 }
 
@@ -153,8 +153,9 @@ impl Files {
     }
 
     /// A turn at the disk has ended; whose it was, unless that was given up.
-    pub(super) fn ended(&mut self, file: FileId, number: u64) -> Option<Owner> {
+    pub(super) fn ended(&mut self, file: FileId, number: u64, now: Nanos) -> Option<Owner> {
         let open = self.open.get_mut(&file)?;
+        open.used = now;
         let lane = open.lanes.values_mut().find(|lane| lane.running == Some(number))?;
         let (owner, next) = lane.ended();
         if let Some(next) = next {
@@ -247,14 +248,14 @@ mod tests {
     }
 
     /// The end of the next turn, as the loop takes it.
-    fn end(files: &mut Files, inbox: &Inbox) -> Option<Owner> {
+    fn end(files: &mut Files, inbox: &Inbox, now: Nanos) -> Option<Owner> {
         loop {
             let input = inbox.take().pop_front();
             let Some(Input::Turned(file, done)) = input else {
                 std::thread::yield_now();
                 continue;
             };
-            return files.ended(file, done.number);
+            return files.ended(file, done.number, now);
         }
     }
 
@@ -268,9 +269,10 @@ mod tests {
             files.begin(file, owner(turn), false, Vec::new(), began).unwrap();
             assert_eq!(files.give_up(began + LIMIT + Nanos(1)), [(file, owner(turn))]);
             assert_eq!(files.open.len(), 1, "nobody knows whether the turn has ended");
-            assert_eq!(end(&mut files, &inbox), None);
-            assert!(files.give_up(began + LIMIT).is_empty() && files.open.len() == 1, "another may come");
-            assert!(files.give_up(began + LIMIT + Nanos(1)).is_empty() && files.open.is_empty());
+            let ended = began + LIMIT + Nanos(5);
+            assert_eq!(end(&mut files, &inbox, ended), None);
+            assert!(files.give_up(ended + LIMIT).is_empty() && files.open.len() == 1, "another may come");
+            assert!(files.give_up(ended + LIMIT + Nanos(1)).is_empty() && files.open.is_empty());
         }
         assert!(files.close().is_empty());
     }

@@ -5,9 +5,9 @@
 //! handed last. End the process in [`Guest::end`].
 //!
 //! **Threads.** One loop owns the protocol, the sockets and the order of things; it never waits for a disk, a lock that is held
-//! long or a guest, but for one that is to stop because the node has left. Beside it: two for each voting file that this node opens, one for its turns and one that makes durable what no turn waits for; one that
+//! long or a guest, but for one that is to stop because the node has left. Beside it: one for each voting file that this node opens, and where I/O is direct one more, which makes durable what no turn waits for; one that
 //! hands out views, one that asks for the cluster's keys, one for each fence, and one that ends the process when the lease is over though the
-//! loop is stuck. The loop, the lease and the files are as urgent as the system allows; the others are ordinary.
+//! loop is stuck. The loop, the lease and the files are as urgent as the system allows; the others are ordinary, but for what a thread starts that is only nice.
 //!
 //! **What a node vouches for.** Before each report and each turn the guest is asked whether it is well. If not, neither goes out: the others stop
 //! hearing the node and its lease ends. A report names a view as opened only when the guest has returned from [`Guest::opened`].

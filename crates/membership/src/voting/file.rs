@@ -123,7 +123,7 @@ fn fill(file: &File, name: FileName, first: &View) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A voting file, open.
+/// A voting file, open. Where a turn fails it is opened anew: what that one wrote may not be durable.
 pub(super) struct Disk {
     path: PathBuf,
     file: File,
@@ -131,6 +131,7 @@ pub(super) struct Disk {
     block: Buffer,
     /// As the last turn has read it.
     whole: Buffer,
+    /// After the first turn.
     is_known: bool,
     /// The heartbeats that were written, and those of them that are durable.
     written: Counters,
@@ -175,9 +176,8 @@ impl Disk {
         if let Some(source) = self.settler.as_ref().and_then(Settler::failure) {
             return Err(FileError::io("write", &self.path)(source));
         }
-        // What a turn that failed has left, or somebody before, may not be durable, and is found now.
-        let is_known = std::mem::take(&mut self.is_known);
-        let (mut wrote, mut must_last) = (false, !is_known || self.settler.is_none());
+        // What somebody has left before the first turn may not be durable, and is found now.
+        let (mut wrote, mut must_last) = (false, !self.is_known || self.settler.is_none());
         for (number, bytes) in writes {
             let at = number * BLOCK;
             self.block.copy_from_slice(bytes);
