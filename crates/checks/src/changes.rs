@@ -263,8 +263,10 @@ impl Cluster {
     }
 
     fn accept(&mut self, local: usize, seen: &Lost) -> Result<(), Broken> {
-        if self.locals[local].shard.is_open() {
-            let worker = self.locals[local].shard.config().worker;
+        let shard = &self.locals[local].shard;
+        // All of it or nothing.
+        if shard.is_open() && shard.lost().is_within(seen) {
+            let worker = shard.config().worker;
             for block in (0..self.params.blocks).map(BlockId) {
                 let is_its = block.partition().worker(self.params.workers) == worker;
                 if is_its && self.changes.is_lost(block) && seen.contains(block) {
