@@ -28,7 +28,9 @@ impl Promise {
     /// What is to be kept.
     pub(super) fn nodes(&self, fingerprint: u64) -> Result<&Nodes, String> {
         let promised = self.0.as_ref().filter(|(promised, _)| *promised == fingerprint);
-        promised.map(|(_, nodes)| nodes).ok_or_else(|| "was asked for another list of nodes since".into())
+        promised
+            .map(|(_, nodes)| nodes)
+            .ok_or_else(|| "has not said yes to this list of nodes, or was asked for another since".into())
     }
 }
 
