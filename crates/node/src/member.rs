@@ -189,10 +189,6 @@ impl Member {
         self.life.failed(why);
     }
 
-    pub(crate) fn name(&self, node: NodeId) -> String {
-        self.config.name_of(node)
-    }
-
     /// What this node can prove of others.
     pub(crate) fn fence(&self) -> &Fence {
         &self.fence
@@ -217,7 +213,7 @@ impl Guest for Member {
         for node in view.members().without(self.me).iter() {
             let Some(life) = view.life(node) else { continue };
             if let Err(error) = mesh.admit(node, life) {
-                tracing::error!("{}: {error}", self.name(node));
+                tracing::error!("{}: {error}", self.config.name_of(node));
             }
         }
     }
@@ -234,7 +230,7 @@ impl Guest for Member {
                 service.view(net, &members);
             });
         }
-        let names: Vec<_> = view.members().iter().map(|node| self.name(node)).collect();
+        let names: Vec<_> = view.members().iter().map(|node| self.config.name_of(node)).collect();
         let phases = transition.phases;
         tracing::info!(
             epoch = view.epoch.0,
@@ -253,12 +249,16 @@ impl Guest for Member {
         let proof = self.fence.end(node, life);
         match proof {
             Some(proof) => {
-                tracing::info!(life = life.0, "{} is proved to be over ({proof:?})", self.name(node))
+                tracing::info!(
+                    life = life.0,
+                    "{} is proved to be over ({proof:?})",
+                    self.config.name_of(node)
+                )
             }
             None => tracing::warn!(
                 life = life.0,
                 "{}: nothing proves that it is over, so its lease is waited for",
-                self.name(node)
+                self.config.name_of(node)
             ),
         }
         proof

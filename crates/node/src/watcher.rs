@@ -7,12 +7,14 @@ use plexus_interconnect::mesh::Mesh;
 use plexus_membership::runtime::Membership;
 
 use crate::{
+    config::Config,
     member::Member,
     service::{News, NodeService},
 };
 
 /// Waits for such news.
 pub(crate) struct Watcher {
+    pub(crate) config: Arc<Config>,
     pub(crate) mesh: Weak<Mesh<NodeService>>,
     pub(crate) member: Arc<Member>,
     pub(crate) membership: Arc<Membership>,
@@ -24,7 +26,7 @@ impl Watcher {
             match news {
                 News::End => return,
                 News::Lost { peer, life, why } => {
-                    tracing::warn!("the link to {} is lost: {why}", self.member.name(peer));
+                    tracing::warn!("the link to {} is lost: {why}", self.config.name_of(peer));
                     self.lost(peer, life);
                 }
                 // It is treated as one whose links are lost: one of the two does not go on.

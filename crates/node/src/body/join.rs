@@ -271,6 +271,7 @@ impl Body {
         let checkpoints = self.shards();
         let every = Duration::from_secs(u64::from(self.config.checkpoint_seconds));
         let watcher = Watcher {
+            config: self.config.clone(),
             mesh: Arc::downgrade(&self.mesh),
             member: self.member.clone(),
             membership: self.membership.clone(),
