@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::{
     Address, Client, Error,
+    client::verify_node,
     core::{Arrived, Limited},
     datagram::verify,
     wire::{Head, Status, Use, Verb},
@@ -40,7 +41,7 @@ impl Client {
     /// [`Error::Busy`]. After the first three the request may have been carried out or not.
     pub fn call(&self, to: Address, request: &[u8], limit: Option<Duration>) -> Result<Vec<u8>, Error> {
         verify(request)?;
-        Self::verify_node(to.node)?;
+        verify_node(to.node)?;
         let mut id = None;
         let answer = self.shared.wait(self.waiting(), limit, |core| match id {
             Some(id) => core.take_finished(id).map(Ok),

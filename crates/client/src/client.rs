@@ -90,11 +90,6 @@ impl Client {
         self.shared.arm()
     }
 
-    /// Whether a cluster can have such a node. Which ones this cluster has by now, this program's node knows.
-    pub(crate) fn verify_node(node: NodeId) -> Result<(), Error> {
-        if node.index() < MAX_NODES { Ok(()) } else { Err(Error::NodeGone(node)) }
-    }
-
     /// Waits for the result of an operation, which is under way under `id`.
     pub(crate) fn result(&self, id: u64, limit: Option<Duration>) -> Result<crate::core::Finished, Error> {
         let result = self.shared.wait(self.waiting(), limit, |core| core.take_finished(id));
@@ -103,6 +98,11 @@ impl Client {
         }
         result
     }
+}
+
+/// Whether a cluster can have such a node. Which ones this cluster has by now, this program's node knows.
+pub(crate) fn verify_node(node: NodeId) -> Result<(), Error> {
+    if node.index() < MAX_NODES { Ok(()) } else { Err(Error::NodeGone(node)) }
 }
 
 fn code(waiting: Waiting) -> u8 {

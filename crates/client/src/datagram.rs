@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::{
     Address, Client, Error, MAX_MESSAGE,
+    client::verify_node,
     wire::{Head, Status, Use, Verb},
 };
 
@@ -73,7 +74,7 @@ impl DatagramPort {
     /// message was not sent then; the next one will be, to whoever has the port by that time.
     pub fn send(&self, to: Address, bytes: &[u8], limit: Option<Duration>) -> Result<(), Error> {
         verify(bytes)?;
-        Client::verify_node(to.node)?;
+        verify_node(to.node)?;
         let own = self.port;
         self.client.shared.say(self.client.waiting(), limit, |core| {
             if core.is_full() {

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use crate::{
     Address, Client, Error, MAX_MESSAGE, Window,
+    client::verify_node,
     completions::{Completion, CompletionQueue, Operation},
     core::{Arrived, Core, Sender},
     datagram::verify,
@@ -106,7 +107,7 @@ impl Endpoint {
     /// [`Error::TooLong`], [`Error::Busy`]: too many wait for room already, or too many completions are not taken.
     pub fn post_send_to(&self, cookie: u64, to: Address, bytes: &[u8]) -> Result<(), Error> {
         verify(bytes)?;
-        Client::verify_node(to.node)?;
+        verify_node(to.node)?;
         let (port, queue) = (self.port, self.queue);
         self.client.shared.act(|core| {
             let waits = core.endpoints.get(&port).map_or(0, |endpoint| endpoint.sends.len());

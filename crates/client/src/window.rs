@@ -14,6 +14,7 @@ use plexus_base::{MAX_NODES, NodeId};
 
 use crate::{
     Client, Error, MAX_MESSAGE,
+    client::verify_node,
     core::{Finished, Limited, WindowState, window_result},
     wire::{Head, Status, Use, Verb, hash, limits},
 };
@@ -52,7 +53,7 @@ impl Client {
     /// # Errors
     /// [`Error::NoWindow`], [`Error::NodeGone`].
     pub fn open_window(&self, node: NodeId, name: &str) -> Result<Window, Error> {
-        Self::verify_node(node)?;
+        verify_node(node)?;
         let (number, done) = self.window_number(name, |core, worker, head| {
             core.ask_limited(Limited::Access, worker, Head { node, ..head(Verb::Open) }, name.as_bytes())
         })?;
