@@ -1,8 +1,8 @@
 //! What every member must know before the cluster takes in a voting file or a node while it runs.
 //!
 //! All nodes are in one group. Who has a file added says there where it is; each node that must open it looks whether it can, keeps the path, and
-//! says so. A node that starts later has the path from `cluster.toml`. Who has a node added asks which; each reads its own `cluster.toml` again, and says
-//! whether it has the same there. Only when all have said so they are told to take note of it ([`promise`]): where one has not, nobody has, and what was
+//! says so. A node that starts later has the path from `cluster.toml`. Who has a node added says which; each reads its own `cluster.toml` again, and
+//! answers whether it has the same there. Only when all have said so they are told to take note of it ([`promise`]): where one has not, nobody has, and what was
 //! wrong can be mended in the files. Where who asks dies on the way, or one of the others, doing the same again does the rest.
 
 mod promise;
