@@ -144,7 +144,7 @@ pub(crate) fn tell(config: &Config, body: &Body, place: &Place) -> Result<(), St
     // On another machine the cluster may lie elsewhere.
     let path = place.path.strip_prefix(config.dir.root()).unwrap_or(&place.path);
     let open = Said::Open(Place { path: path.into(), ..place.clone() });
-    ask(body, &open, &awaited, "does not say that it can open it")
+    in_group(body, |group| ask(body, group, &open, &awaited, "does not say that it can open it"))
 }
 
 /// Has every member learn of the node called `name`; which one that is.
@@ -157,25 +157,40 @@ pub(crate) fn tell_of_node(body: &Body, name: &str) -> Result<NodeId, String> {
     let fingerprint = Settled::fingerprint(&config, NodeId(0), node);
     let look = Said::Look(node, fingerprint);
     let mut view = members(body.membership().status())?;
-    // Whoever came while the others looked is asked as well.
-    loop {
-        ask(body, &look, &view.1, "does not say that it is listed there")?;
-        let now = members(body.membership().status())?;
-        if now == view {
-            break;
+    in_group(body, |group| {
+        // Whoever came while the others looked is asked as well.
+        loop {
+            ask(body, group, &look, &view.1, "does not say that it is listed there")?;
+            let now = members(body.membership().status())?;
+            if now == view {
+                break;
+            }
+            view = now;
         }
-        view = now;
-    }
-    ask(body, &Said::Keep(fingerprint), &view.1, "does not say that it knows it")
-        .map_err(|why| format!("{why}; some may know it by now, so add it again as it is"))?;
+        ask(body, group, &Said::Keep(fingerprint), &view.1, "does not say that it knows it")
+            .map_err(|why| format!("{why}; some may know it by now, so add it again as it is"))
+    })?;
     Ok(node)
 }
 
+/// Does something as one of the group, and leaves it.
+fn in_group<T>(body: &Body, act: impl FnOnce(&mut Group) -> Result<T, String>) -> Result<T, String> {
+    let mut group = join(body.groups()).map_err(|error| error.to_string())?;
+    let done = act(&mut group);
+    group.leave(ANSWER_WITHIN);
+    done
+}
+
 /// Asks all members for something, and waits for those that must do it.
-fn ask(body: &Body, what: &Said, of: &BTreeSet<NodeId>, silent: &str) -> Result<(), String> {
+fn ask(
+    body: &Body,
+    group: &mut Group,
+    what: &Said,
+    of: &BTreeSet<NodeId>,
+    silent: &str,
+) -> Result<(), String> {
     let asked = what.asks().expect("no answer");
     let mut awaited = of.clone();
-    let mut group = join(body.groups()).map_err(|error| error.to_string())?;
     group.send(&what.encode()).map_err(|error| error.to_string())?;
     let until = Instant::now() + ANSWER_WITHIN;
     let mut refused = Vec::new();
@@ -195,7 +210,6 @@ fn ask(body: &Body, what: &Said, of: &BTreeSet<NodeId>, silent: &str) -> Result<
         }
     }
     refused.extend(awaited.into_iter().map(|node| format!("{} {silent}", name(node))));
-    group.leave(ANSWER_WITHIN);
     match refused.is_empty() {
         true => Ok(()),
         false => Err(refused.join("; ")),
