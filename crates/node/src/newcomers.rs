@@ -144,7 +144,7 @@ pub(crate) fn tell(config: &Config, body: &Body, place: &Place) -> Result<(), St
     // On another machine the cluster may lie elsewhere.
     let path = place.path.strip_prefix(config.dir.root()).unwrap_or(&place.path);
     let open = Said::Open(Place { path: path.into(), ..place.clone() });
-    in_group(body, |group| ask(body, group, &open, &awaited, "does not say that it can open it"))
+    in_group(body, |group| ask(body, group, &open, &awaited))
 }
 
 /// Has every member learn of the node called `name`; which one that is.
@@ -155,22 +155,40 @@ pub(crate) fn tell_of_node(body: &Body, name: &str) -> Result<NodeId, String> {
     let config = body.as_listed()?;
     let (node, _) = config.node(name).map_err(|error| error.to_string())?;
     let fingerprint = Settled::fingerprint(&config, NodeId(0), node);
-    let look = Said::Look(node, fingerprint);
-    let mut view = members(body.membership().status())?;
+    let view = || members(body.membership().status());
+    let mut told = false;
     in_group(body, |group| {
-        // Whoever came while the others looked is asked as well.
-        loop {
-            ask(body, group, &look, &view.1, "does not say that it is listed there")?;
-            let now = members(body.membership().status())?;
-            if now == view {
-                break;
-            }
-            view = now;
-        }
-        ask(body, group, &Said::Keep(fingerprint), &view.1, "does not say that it knows it")
-            .map_err(|why| format!("{why}; some may know it by now, so add it again as it is"))
+        agree(node, fingerprint, view, |what, of| {
+            told |= matches!(what, Said::Keep(_));
+            ask(body, group, what, of)
+        })
+    })
+    .map_err(|why| match told {
+        true => format!("{why}; some may know it by now, so add it again as it is"),
+        false => why,
     })?;
     Ok(node)
+}
+
+/// Has members look whether they list a node as this fingerprint says, and then keep it, until those that do are all that there are.
+fn agree(
+    node: NodeId,
+    fingerprint: u64,
+    view: impl Fn() -> Result<(u32, BTreeSet<NodeId>), String>,
+    mut ask: impl FnMut(&Said, &BTreeSet<NodeId>) -> Result<(), String>,
+) -> Result<(), String> {
+    loop {
+        let asked = view()?;
+        ask(&Said::Look(node, fingerprint), &asked.1)?;
+        // Who came meanwhile may list another, so nobody keeps it yet.
+        if view()? != asked {
+            continue;
+        }
+        ask(&Said::Keep(fingerprint), &asked.1)?;
+        if view()? == asked {
+            return Ok(());
+        }
+    }
 }
 
 /// Does something as one of the group, and leaves it.
@@ -182,14 +200,13 @@ fn in_group<T>(body: &Body, act: impl FnOnce(&mut Group) -> Result<T, String>) -
 }
 
 /// Asks all members for something, and waits for those that must do it.
-fn ask(
-    body: &Body,
-    group: &mut Group,
-    what: &Said,
-    of: &BTreeSet<NodeId>,
-    silent: &str,
-) -> Result<(), String> {
+fn ask(body: &Body, group: &mut Group, what: &Said, of: &BTreeSet<NodeId>) -> Result<(), String> {
     let asked = what.asks().expect("no answer");
+    let silent = match what {
+        Said::Look(..) => "does not say that it is listed there",
+        Said::Keep(_) => "does not say that it knows it",
+        _ => "does not say that it can open it",
+    };
     let mut awaited = of.clone();
     group.send(&what.encode()).map_err(|error| error.to_string())?;
     let until = Instant::now() + ANSWER_WITHIN;
@@ -218,6 +235,8 @@ fn ask(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use plexus_membership::{groups::protocol::Why, protocol::FileId};
 
     use super::*;
@@ -227,6 +246,57 @@ mod tests {
         let place = |host| Place { file: FileId(7), host, path: "votes".into() };
         assert!(openers(&place(None), || None).unwrap_err().contains("does not answer"));
         assert_eq!(openers(&place(Some(NodeId(2))), || None), Ok(BTreeSet::from([NodeId(2)])));
+    }
+
+    /// Members of which one comes when so many questions were put; it lists what is asked for, or does not.
+    struct Comes {
+        after: usize,
+        lists: bool,
+    }
+
+    /// Two members and the one that comes are told of a node: what came of it, how many questions were put, and which members keep it.
+    fn told(comes: &Comes) -> (Result<(), String>, usize, Vec<bool>) {
+        let there = RefCell::new(vec![(Promise::default(), true, false), (Promise::default(), true, false)]);
+        let view = || {
+            let members = there.borrow().len() as u8;
+            Ok((u32::from(members), (0..members).map(NodeId).collect()))
+        };
+        let mut questions = 0;
+        let done = agree(NodeId(3), 7, view, |what, of| {
+            questions += 1;
+            let mut there = there.borrow_mut();
+            let mut refused = Ok(());
+            for node in of {
+                let (promise, lists, keeps) = &mut there[node.index()];
+                let answer = match what {
+                    Said::Look(_, list) => {
+                        promise.look(*list, || lists.then(Nodes::default).ok_or("not as elsewhere".into()))
+                    }
+                    Said::Keep(list) => promise.nodes(*list).map(|_| *keeps = true),
+                    _ => unreachable!("no question of a node"),
+                };
+                refused = refused.and(answer);
+            }
+            if questions == comes.after {
+                there.push((Promise::default(), comes.lists, false));
+            }
+            refused
+        });
+        (done, questions, there.into_inner().into_iter().map(|(_, _, keeps)| keeps).collect())
+    }
+
+    #[test]
+    fn who_comes_while_others_are_told_of_a_node_is_told_before_it_is_let_in() {
+        let told = |after| told(&Comes { after, lists: true });
+        assert_eq!(told(0), (Ok(()), 2, vec![true; 2]), "nobody comes");
+        assert_eq!(told(1), (Ok(()), 3, vec![true; 3]), "while the others look");
+        assert_eq!(told(2), (Ok(()), 4, vec![true; 3]), "while the others keep it");
+    }
+
+    #[test]
+    fn nobody_keeps_what_one_that_comes_while_the_others_look_lists_otherwise() {
+        let (done, _, keep) = told(&Comes { after: 1, lists: false });
+        assert_eq!((done, keep), (Err("not as elsewhere".into()), vec![false; 3]));
     }
 
     #[test]
