@@ -13,8 +13,9 @@
 //!
 //! **Lending.** Where threads poll, a local thread that has its answer does not arm the bell: it will be back at once,
 //! and a ring would only wake the background thread on its own core. It *lends* the worker to whoever comes next
-//! ([`Shared::lend_or_leave`]): every use of the worker, and now and then one that needs none ([`Worker::attend`]), looks after it.
-//! The background thread looks every [`LENT`]; when nobody has looked after it since, it takes over.
+//! ([`Shared::lend_or_leave`]): every thread that waits, every eighth [visit] and each that finds news, and now and then a thread that
+//! needs no worker ([`Worker::attend`]), looks after it. The background thread looks every [`LENT`]; when nobody has looked after it
+//! since, it takes over.
 //!
 //! **Who gives way.** A background thread that polls gives the token up when a local thread wants it (`wanted`): it
 //! would only be another hand between the answer and who waits for it. A local thread that polls goes on while others only
@@ -180,7 +181,7 @@ struct Shared<S: Service> {
     stopping: AtomicBool,
     /// Nobody drives, and the bell is not armed: a local thread will be back.
     lent: AtomicBool,
-    /// Changes each time that a local thread has looked after it while it was lent.
+    /// Changes each time that a local thread that polls has looked after it.
     attended: AtomicU32,
     /// How often, in nanoseconds, some link wants to know the time; the largest value where none does.
     tick_every: AtomicU64,

@@ -29,7 +29,7 @@ pub(super) struct Core<S> {
     gone: BTreeMap<NodeId, Incarnation>,
     /// Some rail has descriptors, which announce what comes even to those who poll.
     pub(super) sockets: bool,
-    /// By threads with errands of their own.
+    /// Visits while it was lent: every few look after the worker.
     pub(super) visits: u32,
 }
 
