@@ -293,12 +293,12 @@ impl Common {
         again
     }
 
-    /// Lets a life of a peer in, and no other; whether that is news.
-    pub(super) fn admit(&self, peer: NodeId, life: Incarnation) -> bool {
-        let news = self.pairs().get_mut(&peer).is_some_and(|pair| pair.admit(life));
+    /// Lets a life of a peer in, and no other; whether that is news. None: nobody has met the peer.
+    pub(super) fn admit(&self, peer: NodeId, life: Incarnation) -> Option<bool> {
+        let news = self.pairs().get_mut(&peer)?.admit(life);
         self.changed.notify_all();
         self.stirred.signal();
-        news
+        Some(news)
     }
 
     /// Notes that this life of a peer is gone and not to be let in again.

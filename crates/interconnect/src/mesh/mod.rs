@@ -289,10 +289,8 @@ impl<S: Service> Mesh<S> {
     /// # Errors
     /// The system refuses a thread; the peer is not called over memory. Or nobody has [met](Mesh::meet) it.
     pub fn admit(&self, peer: NodeId, life: Incarnation) -> Result<(), MeshError> {
-        if self.common.peer(peer).is_none() {
-            return Err(MeshError::Unknown);
-        }
-        if !self.common.admit(peer, life) {
+        let news = self.common.admit(peer, life).ok_or(MeshError::Unknown)?;
+        if !news {
             return Ok(());
         }
         let earlier = self.workers.iter().flat_map(Worker::links).filter(|link| link.peer == peer);
