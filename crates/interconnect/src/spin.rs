@@ -125,6 +125,14 @@ impl<'a> Spinner<'a> {
         }
     }
 
+    /// Gives way to somebody who wants what this thread has, whether or not it is time to.
+    pub(crate) fn give_way(&mut self) {
+        match self.waiting {
+            Waiting::Adaptive => self.let_others(clock::now, thread::yield_now),
+            Waiting::Polling | Waiting::Event => thread::yield_now(),
+        }
+    }
+
     /// Gives way if it is time to, between two looks; false when it is time to sleep.
     fn patient(&mut self, crowded: bool, now: impl Fn() -> Nanos, give_way: impl FnOnce()) -> bool {
         if self.last {
@@ -134,19 +142,30 @@ impl<'a> Spinner<'a> {
         if crowded && self.crowd.computes(start) {
             return false;
         }
-        let mut end = start;
-        self.spent = self.spent + start.since(self.since.unwrap_or(start));
+        self.add_up(start);
         if self.spent > BUSY || crowded {
-            give_way();
-            end = now();
-            let others = end.since(start);
-            self.crowd.yielded(start, others);
-            self.spent = self.spent + others.min(LATE);
-            // What is waited for may just have been done: look once more.
-            self.last = others > TOO_LATE;
+            self.let_others(now, give_way);
         }
-        self.since = Some(end);
         self.last || self.spent < GIVING_WAY
+    }
+
+    /// Time has passed until `now`.
+    fn add_up(&mut self, now: Nanos) {
+        self.spent = self.spent + now.since(self.since.replace(now).unwrap_or(now));
+    }
+
+    /// Others run, and what they take is left out.
+    fn let_others(&mut self, now: impl Fn() -> Nanos, give_way: impl FnOnce()) {
+        let start = now();
+        self.add_up(start);
+        give_way();
+        let end = now();
+        let others = end.since(start);
+        self.crowd.yielded(start, others);
+        self.spent = self.spent + others.min(LATE);
+        self.since = Some(end);
+        // What is waited for may just have been done: look once more.
+        self.last = others > TOO_LATE;
     }
 }
 
@@ -243,6 +262,20 @@ mod tests {
         assert!((20..=40).contains(&alone) && !crowd.is_there.load(Relaxed), "{alone}");
         let taking_turns = time.yields(&crowd, Nanos::from_us(200));
         assert!((10..=20).contains(&taking_turns) && crowd.is_there.load(Relaxed), "{taking_turns}");
+    }
+
+    #[test]
+    fn the_time_of_one_who_claims_the_worker_does_not_count_either() {
+        let (crowd, time) = (Crowd::default(), Time(Cell::new(Nanos::from_ms(1))));
+        let now = || time.0.get();
+        let mut spinner = Spinner::new(Waiting::Adaptive, &crowd);
+        assert!(spinner.patient(false, now, || ()));
+        for _ in 0..20 {
+            time.pass(Nanos(100));
+            spinner.let_others(now, || time.pass(Nanos::from_us(200)));
+        }
+        assert_eq!(spinner.spent, Nanos(20 * (100 + LATE.0)));
+        assert!(spinner.patient(true, now, || ()));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! It polls the links itself for as long as it spins. Then it sleeps: in the worker's [seat](super::watch) if that is free, so
 //! that what it waits for wakes it and nobody before it; else parked on its signal, which whoever drives sets.
 
-use std::{sync::atomic::Ordering::Relaxed, thread};
+use std::sync::atomic::Ordering::Relaxed;
 
 use plexus_base::Waiting;
 
@@ -50,7 +50,7 @@ impl<S: Service> Worker<S> {
                 if spin {
                     shared.lend_or_leave(core, seat.as_ref());
                     if answer.is_none() {
-                        thread::yield_now();
+                        spinner.give_way();
                     }
                     true
                 } else {
