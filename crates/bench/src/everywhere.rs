@@ -17,6 +17,8 @@ use plexus_node::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
+use crate::stage::LOOK_EVERY;
+
 /// The nodes begin so long after they were asked, so that all have been asked.
 const AHEAD: Duration = Duration::from_millis(100);
 
@@ -25,9 +27,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// When a node fails, the others may say for so long why: the cause is often another's.
 const LAST_WORDS: Duration = Duration::from_millis(1500);
-
-/// How often a wait looks whether it is to end.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Why a run has no result.
 #[derive(Debug, thiserror::Error)]

@@ -23,6 +23,9 @@ pub(crate) struct Stage {
 pub(crate) const MEASURING: u8 = 1;
 pub(crate) const OVER: u8 = 2;
 
+/// How often who waits looks whether it is to end, or whether anybody still wants what it waits for.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
+
 /// When the clients of all nodes begin, and for how long they work.
 #[derive(Clone, Copy)]
 pub(crate) struct Times {
@@ -106,9 +109,6 @@ impl Stage {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
-
-/// How often the thread that waits looks whether anybody still wants the result.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Sleeps for `time`, less if a client fails or nobody waits for the result any more.
 fn rest(time: Duration, stage: &Stage, wanted: &mut dyn FnMut() -> bool) {

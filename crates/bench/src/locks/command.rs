@@ -10,10 +10,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    LOOK_EVERY, Workload, names,
+    Workload, names,
     node::{self, Host},
 };
-use crate::workload::{Run, Running, answer, arguments};
+use crate::{
+    stage::LOOK_EVERY,
+    workload::{Run, Running, answer, arguments},
+};
 
 /// Locks asked for at once, between two looks whether anybody still wants them.
 const LOCKS_AT_ONCE: usize = 1024;

@@ -10,11 +10,11 @@ use std::{
 
 use plexus_node::{config::Config, control::Control};
 
-use super::{
-    LOOK_EVERY,
-    command::{Hold, Holds},
+use super::command::{Hold, Holds};
+use crate::{
+    everywhere::{RunError, to_json},
+    stage::LOOK_EVERY,
 };
-use crate::everywhere::{RunError, to_json};
 
 /// Has the nodes take `locks` locks, about as many each; says by `held` when all have theirs (how many, and in how many milliseconds), and by
 /// `ended` when a node's are gone. Comes back when `interrupted` is set, or when no node is left.

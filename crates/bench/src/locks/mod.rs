@@ -18,6 +18,3 @@ pub use node::{Host, NodeResult};
 pub use parameters::{Names, Workload};
 pub use report::Report;
 pub use run::run;
-
-/// How often it is looked whether anybody still wants what is waited for.
-const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);

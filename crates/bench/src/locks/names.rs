@@ -11,7 +11,8 @@ use plexus_locks::{
     protocol::{Mode, Name},
 };
 
-use super::{LOOK_EVERY, Names};
+use super::Names;
+use crate::stage::LOOK_EVERY;
 
 /// How long the workers may take to say what they master.
 const SURVEY_WITHIN: Duration = Duration::from_secs(10);

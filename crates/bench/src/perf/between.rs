@@ -16,12 +16,10 @@ use plexus_node::{
 use serde_json::Value;
 
 use super::{Live, Measured, Plan, Serve};
+use crate::stage::LOOK_EVERY;
 
 /// What a node may take longer than the trials need.
 const PATIENCE: Duration = Duration::from_secs(15);
-
-/// How often a wait looks whether it is to end.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// When one node fails, the other may say for so long why.
 const LAST_WORDS: Duration = Duration::from_millis(1500);
