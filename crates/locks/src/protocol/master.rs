@@ -2,7 +2,10 @@
 //!
 //! While the view changes, requests only join their queues; what can be granted is granted when all is known again.
 
-use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
+use std::collections::{
+    BTreeMap, BTreeSet,
+    btree_map::{Entry, OccupiedEntry},
+};
 
 use plexus_base::{Nanos, NodeId};
 
@@ -24,7 +27,13 @@ pub(super) type Fault = &'static str;
 pub(super) struct Master {
     /// In boxes: the map moves what it holds as resources come and go.
     pub(super) resources: BTreeMap<Name, Box<Resource>>,
-    /// The last that was given.
+    grants: Grants,
+}
+
+/// Whether locks are granted, and how.
+#[derive(Clone, Debug)]
+struct Grants {
+    /// The last token that was given.
     token: Token,
     /// Resources that changed while nothing is granted; none: it is.
     changed: Option<BTreeSet<Name>>,
@@ -33,10 +42,10 @@ pub(super) struct Master {
 impl Master {
     /// Grants nothing yet.
     pub(super) fn new(token: Token) -> Self {
-        Self { resources: BTreeMap::new(), token, changed: Some(BTreeSet::new()) }
+        Self { resources: BTreeMap::new(), grants: Grants { token, changed: Some(BTreeSet::new()) } }
     }
 
-    /// Grants a new lock that need not wait, leaving the queue alone: nothing else can follow from it. None: it must wait, or is known.
+    /// Grants a new lock that nobody knows yet, if it need not wait.
     pub(super) fn at_once(
         &mut self,
         name: &Name,
@@ -45,41 +54,31 @@ impl Master {
         mode: Mode,
         notify: bool,
     ) -> Option<(Holder, Value)> {
-        let holder = Holder { who, mode, token: self.token.next(), seq, notify, told: false };
-        let is_open = self.changed.is_none();
-        let resource = match self.resources.entry(name.clone()) {
-            Entry::Occupied(found) => {
-                let resource = found.into_mut();
-                let admits = is_open && resource.admits(mode) || mode == Mode::NL;
-                if !admits || resource.holder(who).is_some() || resource.waiter(who).is_some() {
-                    return None;
-                }
-                resource
-            }
-            Entry::Vacant(new) if is_open || mode == Mode::NL => new.insert(Box::default()),
-            Entry::Vacant(_) => return None,
-        };
-        self.token = holder.token;
-        resource.hold(holder);
+        if !self.grants.are_given() {
+            return None;
+        }
+        let resource = self.resources.entry(name.clone()).or_default();
+        let holder = self.grants.at_once(resource, who, seq, mode, notify)?;
         Some((holder, resource.value))
     }
 
     pub(super) fn request(&mut self, from: NodeId, request: Request, core: &mut Core) {
         let Request { lock, seq, name, mode, attempt, notify, waited_ns, .. } = request;
         let who = Who { node: from, lock };
-        if let Some((holder, value)) = self.at_once(&name, who, seq, mode, notify) {
-            return granted(&holder, value, core);
-        }
         let resource = self.resources.entry(name.clone()).or_default();
         if resource.holder(who).is_some() || resource.waiter(who).is_some() {
             return;
         }
-        if self.changed.is_none() && resource.queued() >= core.config.waiting_max {
+        if let Some(holder) = self.grants.at_once(resource, who, seq, mode, notify) {
+            return granted(&holder, resource.value, core);
+        }
+        if self.grants.are_given() && resource.queued() >= core.config.waiting_max {
             return refused(who, seq, Why::TooManyWaiting, core);
         }
         let since = since(core.now, waited_ns);
         resource.wait(true, Waiter { who, seq, mode, since, attempt, notify });
-        self.settle(&name, core);
+        // It stays: who must wait waits for somebody.
+        self.grants.settle(name, resource, core);
     }
 
     pub(super) fn convert(&mut self, from: NodeId, convert: Convert, core: &mut Core) -> Result<(), Fault> {
@@ -91,7 +90,7 @@ impl Master {
             Some((resource, holder))
         }) else {
             // Given up again before its holder said what it has: then that is to come.
-            let known = self.changed.is_none();
+            let known = self.grants.are_given();
             return if known { Err("a conversion of a lock that is not held") } else { Ok(()) };
         };
         // Asked twice, because the master changed in between.
@@ -100,19 +99,18 @@ impl Master {
         }
         if mode.is_within(holder.mode) {
             resource.write(holder.mode, value);
-            self.token = self.token.next();
-            let changed = resource.change(who, seq, mode, self.token);
+            let changed = resource.change(who, seq, mode, self.grants.next_token());
             let value = resource.value;
             if let Some(holder) = changed {
                 granted(&holder, value, core);
             }
-        } else if self.changed.is_none() && resource.queued() >= core.config.waiting_max {
+        } else if self.grants.are_given() && resource.queued() >= core.config.waiting_max {
             refused(who, seq, Why::TooManyWaiting, core);
         } else {
             let (since, notify) = (since(core.now, waited_ns), holder.notify);
             resource.wait(false, Waiter { who, seq, mode, since, attempt, notify });
         }
-        self.settle(&name, core);
+        self.grants.settle(name, resource, core);
         Ok(())
     }
 
@@ -120,31 +118,26 @@ impl Master {
         let Unlock { lock, name, died, value } = unlock;
         let Entry::Occupied(mut found) = self.resources.entry(name) else { return };
         let resource = found.get_mut();
-        let alone = self.changed.is_none() && !resource.is_waited_for();
         if let Some(holder) = resource.remove(Who { node: from, lock }) {
             resource.write(holder.mode, value);
             if died {
                 lose(resource, holder.mode, core);
             }
         }
-        if !alone {
-            let name = found.key().clone();
-            self.settle(&name, core);
-        } else if resource.is_empty() {
-            found.remove();
-        }
+        self.grants.settle_left(found, core);
     }
 
     pub(super) fn cancel(&mut self, from: NodeId, cancel: Cancel, core: &mut Core) {
         let Cancel { lock, seq, name, why } = cancel;
         let who = Who { node: from, lock };
-        let Some(resource) = self.resources.get_mut(&name) else { return };
+        let Entry::Occupied(mut found) = self.resources.entry(name) else { return };
+        let resource = found.get_mut();
         if resource.waiter(who).is_none_or(|waiter| waiter.seq != seq) {
             return;
         }
         resource.cancel(who);
         refused(who, seq, why, core);
-        self.settle(&name, core);
+        self.grants.settle_left(found, core);
     }
 
     /// Tells the homes of those that the waiter at the end of the path waits for; when a circle is confirmed, the home of the next one in it.
@@ -172,29 +165,6 @@ impl Master {
         }
     }
 
-    /// Grants what can be granted now, or later if the view is changing; forgets a resource that nobody has or wants.
-    fn settle(&mut self, name: &Name, core: &mut Core) {
-        if let Some(changed) = &mut self.changed {
-            changed.insert(name.clone());
-            return;
-        }
-        let Some(resource) = self.resources.get_mut(name) else { return };
-        let mut outcomes = Vec::new();
-        resource.settle(&mut self.token, &mut outcomes);
-        for outcome in outcomes {
-            match outcome {
-                Outcome::Granted(holder) => granted(&holder, resource.value, core),
-                Outcome::NotGranted(Waiter { who, seq, .. }) => refused(who, seq, Why::NotGranted, core),
-                Outcome::Blocking(Holder { who, seq, .. }, wanted) => {
-                    core.send(who.node, Body::Blocking(Blocking { lock: who.lock, seq, wanted }));
-                }
-            }
-        }
-        if resource.is_empty() {
-            self.resources.remove(name);
-        }
-    }
-
     /// The view changes: nothing is granted from now on. Locks whose node `is_gone` are released; resources in `forgotten` places have another
     /// master or are not known any more: what is known of their value blocks.
     pub(super) fn suspend(
@@ -204,8 +174,8 @@ impl Master {
         forgotten: impl Fn(&Name) -> bool,
         core: &mut Core,
     ) -> BTreeMap<Name, Handover> {
-        self.token = token;
-        let changed = self.changed.get_or_insert_default();
+        self.grants.token = token;
+        let changed = self.grants.changed.get_or_insert_default();
         for (name, resource) in &mut self.resources {
             let holders = resource.granted().iter().map(|holder| holder.who);
             let all = holders.chain(resource.waiting().map(|waiter| waiter.who));
@@ -242,7 +212,7 @@ impl Master {
         }
         resource.hold(Holder { who, mode, token, seq, notify, told: false });
         core.counts.rebuilt += 1;
-        if let Some(changed) = &mut self.changed {
+        if let Some(changed) = &mut self.grants.changed {
             changed.insert(name.clone());
         }
         Ok(())
@@ -259,14 +229,77 @@ impl Master {
 
     /// All is known and asked again: grants from now on, beginning with what has waited longest at `rebuilt` places.
     pub(super) fn resume(&mut self, rebuilt: &Places, core: &mut Core) {
-        for name in self.changed.take().unwrap_or_default() {
-            if let Some(resource) = self.resources.get_mut(&name)
-                && rebuilt.contains(core.masters.place(name.partition()))
-            {
+        for name in self.grants.changed.take().unwrap_or_default() {
+            let is_rebuilt = rebuilt.contains(core.masters.place(name.partition()));
+            let Entry::Occupied(mut found) = self.resources.entry(name) else { continue };
+            if is_rebuilt {
+                let resource = found.get_mut();
                 resource.sort();
                 core.counts.waiting_rebuilt += resource.queued() as u64;
             }
-            self.settle(&name, core);
+            self.grants.settle_left(found, core);
+        }
+    }
+}
+
+impl Grants {
+    fn are_given(&self) -> bool {
+        self.changed.is_none()
+    }
+
+    fn next_token(&mut self) -> Token {
+        self.token = self.token.next();
+        self.token
+    }
+
+    /// Grants a new lock that need not wait, leaving the queue alone: nothing else can follow from it.
+    fn at_once(
+        &mut self,
+        resource: &mut Resource,
+        who: Who,
+        seq: u32,
+        mode: Mode,
+        notify: bool,
+    ) -> Option<Holder> {
+        if mode != Mode::NL && !(self.are_given() && resource.admits(mode)) {
+            return None;
+        }
+        let holder = Holder { who, mode, token: self.next_token(), seq, notify, told: false };
+        resource.hold(holder);
+        Some(holder)
+    }
+
+    /// Grants what can be granted now, or later if the view is changing.
+    fn settle(&mut self, name: Name, resource: &mut Resource, core: &mut Core) {
+        match &mut self.changed {
+            Some(changed) => drop(changed.insert(name)),
+            None => self.grant(resource, core),
+        }
+    }
+
+    /// The same for one that somebody has left; forgets it if nobody has or wants it.
+    fn settle_left(&mut self, mut found: OccupiedEntry<'_, Name, Box<Resource>>, core: &mut Core) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(found.key().clone());
+            return;
+        }
+        self.grant(found.get_mut(), core);
+        if found.get().is_empty() {
+            found.remove();
+        }
+    }
+
+    fn grant(&mut self, resource: &mut Resource, core: &mut Core) {
+        let mut outcomes = Vec::new();
+        resource.settle(&mut self.token, &mut outcomes);
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Granted(holder) => granted(&holder, resource.value, core),
+                Outcome::NotGranted(Waiter { who, seq, .. }) => refused(who, seq, Why::NotGranted, core),
+                Outcome::Blocking(Holder { who, seq, .. }, wanted) => {
+                    core.send(who.node, Body::Blocking(Blocking { lock: who.lock, seq, wanted }));
+                }
+            }
         }
     }
 }

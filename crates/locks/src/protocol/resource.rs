@@ -179,11 +179,6 @@ impl Resource {
         self.queue.is_empty() && self.goes(mode, None)
     }
 
-    /// Whether anybody waits.
-    pub(super) fn is_waited_for(&self) -> bool {
-        !self.queue.is_empty()
-    }
-
     /// Whether `mode` goes with what all hold, one holder of `except` left out.
     fn goes(&self, mode: Mode, except: Option<Mode>) -> bool {
         Mode::ALL.into_iter().all(|other| {
