@@ -213,14 +213,14 @@ mod tests {
     fn so_much_is_told_and_the_rest_is_counted() {
         let shard = master(&["a", "c", "e"]);
         let of = |rows| Survey::first((rows, 3), shard.resources(), Nanos(30));
-        assert_eq!(told(&of(9)), "a:1+2 e:1+2 c:1+2 and 0");
-        assert_eq!(told(&of(5)), "a:1+2 e:1+1 and 4");
-        assert_eq!(told(&of(4)), "a:1+2 e:1+0 and 5");
-        assert_eq!(told(&of(3)), "a:1+2 and 6");
+        assert_eq!(told(&of(9)), "c:1+2 a:1+2 e:1+2 and 0");
+        assert_eq!(told(&of(5)), "c:1+2 a:1+1 and 4");
+        assert_eq!(told(&of(4)), "c:1+2 a:1+0 and 5");
+        assert_eq!(told(&of(3)), "c:1+2 and 6");
         assert_eq!(told(&of(0)), "and 9");
         assert_eq!(of(9).resources[0].waiting[1].waited, Nanos(20));
         let counted = |most| told(&Survey::first((4, most), shard.resources(), Nanos(30)));
-        assert_eq!([counted(2), counted(0)], ["a:1+2 e:1+0 and 3", "and 3"], "the others count as one each");
+        assert_eq!([counted(2), counted(0)], ["c:1+2 a:1+0 and 3", "and 3"], "the others count as one each");
     }
 
     #[test]
@@ -241,9 +241,9 @@ mod tests {
         let (one, other) = (master(&["a", "c"]), master(&["b", "d"]));
         let of = |shard: &Shard| Survey::first((5, 9), shard.resources(), Nanos(30));
         let joined = |rows| Survey::first_of(rows, [of(&other), of(&one)]);
-        assert_eq!(told(&joined(100)), "a:1+2 b:1+1 c:1+1 d:1+2 and 2");
-        assert_eq!(told(&joined(5)), "a:1+2 b:1+1 and 7");
-        assert_eq!(told(&joined(3)), "a:1+2 and 9");
+        assert_eq!(told(&joined(100)), "a:1+1 b:1+2 c:1+2 d:1+1 and 2");
+        assert_eq!(told(&joined(5)), "a:1+1 b:1+2 and 7");
+        assert_eq!(told(&joined(3)), "a:1+1 b:1+0 and 9");
         assert!(Survey::first_of(5, []).is_empty());
     }
 }

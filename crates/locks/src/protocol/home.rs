@@ -416,14 +416,22 @@ impl Home {
         }
     }
 
-    /// Tells a master that does not know them of all locks in these places: what is held in batches, then what is waited for.
+    /// Tells a master that does not know them of all locks in these places: what is held in batches, then what is waited for. What is held comes in
+    /// the order in which the master will keep it: there each finds its place beside the last, where it would miss every cache otherwise.
     pub(super) fn report(&self, to: NodeId, need: &Places, core: &mut Core) {
-        let asked = || self.locks.iter().filter(|(_, held)| need.contains(held.place));
+        let (mut holds, mut requests) = (Vec::new(), Vec::new());
+        for (lock, held) in self.locks.iter().filter(|(_, held)| need.contains(held.place)) {
+            if held.hold.is_some() {
+                holds.push((held.name.rank(), *lock, held));
+            }
+            requests.extend([held.request(*lock, core), held.cancellation(*lock)].into_iter().flatten());
+        }
+        holds.sort_unstable_by_key(|(rank, lock, ..)| (*rank, *lock));
         let (mut batch, mut bytes) = (Vec::new(), 0);
-        for (lock, held) in asked() {
+        for (_, lock, held) in holds {
             let Some(Hold { mode, token, seq, value }) = held.hold else { continue };
             let (name, notify) = (held.name.clone(), held.notify);
-            let record = Record { lock: *lock, seq, name, mode, notify, token, value };
+            let record = Record { lock, seq, name, mode, notify, token, value };
             bytes += record.size();
             batch.push(record);
             if bytes >= RECORDS_BYTES {
@@ -434,9 +442,6 @@ impl Home {
         if !batch.is_empty() {
             core.send(to, Body::Records(batch));
         }
-        for (lock, held) in asked() {
-            let messages = [held.request(*lock, core), held.cancellation(*lock)];
-            messages.into_iter().flatten().for_each(|message| core.send(to, message));
-        }
+        requests.into_iter().for_each(|message| core.send(to, message));
     }
 }

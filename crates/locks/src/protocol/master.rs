@@ -7,7 +7,7 @@ use std::collections::{
     btree_map::{Entry, OccupiedEntry},
 };
 
-use plexus_base::{Nanos, NodeId};
+use plexus_base::{Nanos, NodeId, NodeSet};
 
 use super::{
     Mode, Name, Places, Token, Validity, Value, Why,
@@ -35,7 +35,7 @@ pub(super) struct Master {
 struct Grants {
     /// The last token that was given.
     token: Token,
-    /// Resources that changed while nothing is granted; none: it is.
+    /// Resources that changed and that somebody waits for, or that nobody has or wants any more, while nothing is granted; none: it is.
     changed: Option<BTreeSet<Name>>,
 }
 
@@ -165,39 +165,39 @@ impl Master {
         }
     }
 
-    /// The view changes: nothing is granted from now on. Locks whose node `is_gone` are released; resources in `forgotten` places have another
-    /// master or are not known any more: what is known of their value blocks.
+    /// The view changes: nothing is granted from now on. Locks of nodes that are `gone` are released; resources that are not in `kept` places have
+    /// another master or are not known any more: what is known of their value blocks.
     pub(super) fn suspend(
         &mut self,
         token: Token,
-        is_gone: impl Fn(NodeId) -> bool,
-        forgotten: impl Fn(&Name) -> bool,
+        gone: NodeSet,
+        kept: &Places,
         core: &mut Core,
     ) -> BTreeMap<Name, Handover> {
         self.grants.token = token;
         let changed = self.grants.changed.get_or_insert_default();
-        for (name, resource) in &mut self.resources {
-            let holders = resource.granted().iter().map(|holder| holder.who);
-            let all = holders.chain(resource.waiting().map(|waiter| waiter.who));
-            let dead: Vec<Who> = all.filter(|who| is_gone(who.node)).collect();
-            for who in &dead {
+        let (mut values, mut dead) = (BTreeMap::new(), Vec::new());
+        self.resources.retain(|name, resource| {
+            let all = resource.granted().iter().map(|holder| holder.who);
+            dead.extend(
+                all.chain(resource.waiting().map(|waiter| waiter.who)).filter(|who| gone.contains(who.node)),
+            );
+            let purged = !dead.is_empty();
+            for who in dead.drain(..) {
                 core.counts.purged += 1;
-                if let Some(holder) = resource.remove(*who) {
+                if let Some(holder) = resource.remove(who) {
                     lose(resource, holder.mode, core);
                 }
             }
-            if !dead.is_empty() {
-                changed.insert(name.clone());
-            }
-        }
-        let mut values = BTreeMap::new();
-        self.resources.retain(|name, resource| {
-            let forget = forgotten(name);
-            if forget {
+            if !kept.contains(core.masters.place(name.partition())) {
                 let writer = resource.granted().iter().any(|holder| holder.mode.writes());
                 values.insert(name.clone(), Handover { name: name.clone(), value: resource.value, writer });
+                return false;
             }
-            !forget
+            if purged && resource.queued() > 0 {
+                changed.insert(name.clone());
+            }
+            !resource.is_empty()
         });
         values
     }
@@ -212,9 +212,6 @@ impl Master {
         }
         resource.hold(Holder { who, mode, token, seq, notify, told: false });
         core.counts.rebuilt += 1;
-        if let Some(changed) = &mut self.grants.changed {
-            changed.insert(name.clone());
-        }
         Ok(())
     }
 

@@ -15,12 +15,19 @@ pub enum NameError {
     Long(usize),
 }
 
-/// The name of a resource: 1 to 255 bytes, any. Cheap to clone; ordered by hash first, so that most comparisons end at once.
+/// The name of a resource: 1 to 255 bytes, any. Cheap to clone; ordered by hash first, so that most comparisons end at once, and by partition before
+/// that, so that what is mastered together is together.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Name {
-    hash: u64,
+    /// The hash, its part that says the partition in front.
+    rank: u64,
     bytes: Bytes,
 }
+
+/// Bits of a hash that say the partition: the low ones.
+const PARTITION_BITS: u32 = Partition::COUNT.trailing_zeros();
+
+const _: () = assert!(Partition::COUNT.is_power_of_two());
 
 /// Bytes of a name that are kept in place: those of most names.
 const SHORT: usize = 30;
@@ -54,7 +61,9 @@ impl Name {
     pub fn new(bytes: &[u8]) -> Result<Self, NameError> {
         match bytes.len() {
             0 => Err(NameError::Empty),
-            1..=MAX_NAME => Ok(Self { hash: hash(bytes), bytes: Bytes::new(bytes) }),
+            1..=MAX_NAME => {
+                Ok(Self { rank: hash(bytes).rotate_right(PARTITION_BITS), bytes: Bytes::new(bytes) })
+            }
             len => Err(NameError::Long(len)),
         }
     }
@@ -71,13 +80,18 @@ impl Name {
     /// The hash partition that the resource belongs to.
     #[must_use]
     pub fn partition(&self) -> Partition {
-        Partition::of(self.hash)
+        Partition::of(self.rank.rotate_left(PARTITION_BITS))
+    }
+
+    /// What decides the order of names, but for those few that have the same.
+    pub(super) fn rank(&self) -> u64 {
+        self.rank
     }
 }
 
 impl Ord for Name {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.hash.cmp(&other.hash).then_with(|| self.bytes().cmp(other.bytes()))
+        self.rank.cmp(&other.rank).then_with(|| self.bytes().cmp(other.bytes()))
     }
 }
 
@@ -114,9 +128,18 @@ mod tests {
             assert_eq!((name(one).bytes(), name(one)), (&one[..], name(one).clone()));
             assert_ne!(name(one), name(other));
             // What is told apart by its bytes alone.
-            let alike = |bytes| Name { hash: 0, ..name(bytes) };
+            let alike = |bytes| Name { rank: 0, ..name(bytes) };
             assert!(alike(one) < alike(other));
         }
+    }
+
+    #[test]
+    fn names_of_a_partition_are_together_in_the_order() {
+        let names = (0..20_000u32).map(|number| Name::new(&number.to_le_bytes()).expect("a name"));
+        let mut names: Vec<Name> = names.collect();
+        names.sort();
+        assert!(names.is_sorted_by_key(|name| name.partition()), "by partition first");
+        assert!(names.is_sorted_by_key(Name::rank));
     }
 
     #[test]

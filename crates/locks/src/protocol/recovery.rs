@@ -105,22 +105,21 @@ impl Shard {
         let need: Places =
             own.iter().filter(|place| !next || unknown(*place) || changed.contains(*place)).collect();
         need.iter().for_each(|place| core.masters.begin_again(place, core.view.epoch));
-        let masters = core.masters.clone();
-        let place_of = |name: &Name| masters.place(name.partition());
-        let lives = core.view.clone();
-        let is_gone = |node: NodeId| lives.life(node).is_none() || lives.life(node) != before.life(node);
-        let forgotten = |name: &Name| need.contains(place_of(name)) || !own.contains(place_of(name));
+        // Who was a member and is not any more, at least not in that life.
+        let ended = before.members.iter().filter(|(node, life)| core.view.life(*node) != Some(*life));
+        let gone: NodeSet = ended.map(|(node, _)| *node).collect();
+        let kept = own.iter().filter(|place| !need.contains(*place)).collect();
         let token = Token::before(core.view.epoch);
-        let mut values = self.master.suspend(token, is_gone, forgotten, core);
+        let mut values = self.master.suspend(token, gone, &kept, core);
         // Only of what was known here, and only if no view in between knew better.
-        values.retain(|name, _| next && !unknown(place_of(name)));
+        values.retain(|name, _| next && !unknown(core.masters.place(name.partition())));
         self.values = values;
 
         let mut recovery = Recovery::new(need, &core.view);
         let held_back = interrupted.map(|interrupted| interrupted.held_back).unwrap_or_default();
         for held in held_back {
             let (from, mastery) = (held.from, core.masters.of(held.place));
-            if !is_gone(from) && mastery.master == me && mastery.since <= held.epoch {
+            if !gone.contains(from) && mastery.master == me && mastery.since <= held.epoch {
                 recovery.hold_back(held).unwrap_or_else(|what| core.fault(from, what));
             }
         }
