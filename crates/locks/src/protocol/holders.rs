@@ -1,8 +1,12 @@
-//! Who holds a resource: one mostly, thousands sometimes. One alone needs no memory of its own; several are a list, and beyond a few an index.
+//! Who holds a resource, and in which modes: one mostly, thousands sometimes. One alone needs no memory of its own; several are a list, and beyond a
+//! few an index.
 
 use std::collections::BTreeMap;
 
-use super::resource::{Holder, Who};
+use super::{
+    MODES, Mode, Token,
+    resource::{Holder, Who},
+};
 
 /// So many are found by looking at all of them.
 const FEW: usize = 16;
@@ -32,6 +36,7 @@ impl Holders {
         }
     }
 
+    /// To mark as told: the mode is changed by [`Holders::change`].
     pub(super) fn find_mut(&mut self, who: Who) -> Option<&mut Holder> {
         match self {
             Self::Many(many) => many.place(who).map(|at| &mut many.list[at]),
@@ -39,6 +44,7 @@ impl Holders {
         }
     }
 
+    /// The same of all.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Holder> {
         let list = match self {
             Self::None => &mut [],
@@ -48,13 +54,40 @@ impl Holders {
         list.iter_mut()
     }
 
+    /// Whether `mode` goes with what all hold, one holder of `except` left out.
+    pub(super) fn go_with(&self, mode: Mode, except: Option<Mode>) -> bool {
+        match self {
+            Self::None => true,
+            Self::One(holder) => except == Some(holder.mode) || mode.goes_with(holder.mode),
+            Self::Many(many) => Mode::ALL.into_iter().all(|other| {
+                let own = u32::from(except == Some(other));
+                many.held[other.index()] == own || mode.goes_with(other)
+            }),
+        }
+    }
+
+    /// Gives a lock another mode; how it is held then.
+    pub(super) fn change(&mut self, who: Who, seq: u32, mode: Mode, token: Token) -> Option<Holder> {
+        let holder = self.find_mut(who)?;
+        let before = holder.mode;
+        *holder = Holder { seq, mode, token, told: false, ..*holder };
+        let changed = *holder;
+        if let Self::Many(many) = self {
+            many.held[before.index()] -= 1;
+            many.held[mode.index()] += 1;
+        }
+        Some(changed)
+    }
+
     /// Adds one who is not there.
     pub(super) fn add(&mut self, holder: Holder) {
         match self {
             Self::None => *self = Self::One(holder),
             Self::One(first) => {
-                let list = vec![*first, holder];
-                *self = Self::Many(Box::new(Many { list, index: BTreeMap::new() }));
+                let (list, index) = (vec![*first, holder], BTreeMap::new());
+                let mut held = [0; MODES];
+                list.iter().for_each(|holder| held[holder.mode.index()] += 1);
+                *self = Self::Many(Box::new(Many { list, index, held }));
             }
             Self::Many(many) => many.add(holder),
         }
@@ -78,6 +111,8 @@ pub(super) struct Many {
     list: Vec<Holder>,
     /// Where each is in the list; empty as long as they are few.
     index: BTreeMap<Who, usize>,
+    /// How many are in each mode.
+    held: [u32; MODES],
 }
 
 impl Many {
@@ -90,6 +125,7 @@ impl Many {
     }
 
     fn add(&mut self, holder: Holder) {
+        self.held[holder.mode.index()] += 1;
         self.list.push(holder);
         if !self.index.is_empty() {
             self.index.insert(holder.who, self.list.len() - 1);
@@ -101,6 +137,7 @@ impl Many {
     fn remove(&mut self, who: Who) -> Option<Holder> {
         let at = self.place(who)?;
         let holder = self.list.swap_remove(at);
+        self.held[holder.mode.index()] -= 1;
         self.index.remove(&who);
         if self.list.len() <= FEW / 2 {
             self.index.clear();
@@ -138,15 +175,26 @@ mod tests {
             let grows = random.percent(if round / 500 % 2 == 0 { 60 } else { 40 });
             let one = who(random.below(40));
             if grows && model.insert(one) {
-                let (mode, token, seq) = (Mode::PR, Token(1), 1);
+                let (mode, token, seq) = (*random.pick(&Mode::ALL), Token(1), 1);
                 holders.add(Holder { who: one, mode, token, seq, notify: false, told: false });
-            } else if !grows {
+            } else if grows {
+                let (mode, seq) = (*random.pick(&Mode::ALL), round);
+                let changed = holders.change(one, seq, mode, Token(2)).expect("it is there");
+                assert_eq!((changed.who, changed.mode, changed.seq), (one, mode, seq));
+            } else {
                 assert_eq!(holders.remove(one).map(|holder| holder.who), model.take(&one));
             }
             assert!((0..40).map(who).all(|who| holders.find(who).is_some() == model.contains(&who)));
             let list: BTreeSet<Who> = holders.as_slice().iter().map(|holder| holder.who).collect();
             assert_eq!((list, holders.as_slice().len()), (model.clone(), model.len()));
             assert!(holders.as_slice().iter().all(|holder| holders.find(holder.who) == Some(holder)));
+            // Beside all of them, and for the first beside all others.
+            let (all, first) = (holders.as_slice(), holders.as_slice().first());
+            for mode in Mode::ALL {
+                let goes = |with: &[Holder]| with.iter().all(|holder| mode.goes_with(holder.mode));
+                assert_eq!(holders.go_with(mode, None), goes(all));
+                assert!(first.is_none_or(|first| holders.go_with(mode, Some(first.mode)) == goes(&all[1..])));
+            }
         }
     }
 }

@@ -25,8 +25,7 @@ pub(super) type Fault = &'static str;
 /// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Master {
-    /// In boxes: the map moves what it holds as resources come and go.
-    pub(super) resources: BTreeMap<Name, Box<Resource>>,
+    pub(super) resources: BTreeMap<Name, Resource>,
     grants: Grants,
 }
 
@@ -275,7 +274,7 @@ impl Grants {
     }
 
     /// The same for one that somebody has left; forgets it if nobody has or wants it.
-    fn settle_left(&mut self, mut found: OccupiedEntry<'_, Name, Box<Resource>>, core: &mut Core) {
+    fn settle_left(&mut self, mut found: OccupiedEntry<'_, Name, Resource>, core: &mut Core) {
         if let Some(changed) = &mut self.changed {
             changed.insert(found.key().clone());
             return;

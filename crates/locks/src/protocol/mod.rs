@@ -192,13 +192,13 @@ impl Shard {
 
     /// The resources that it masters and somebody has or wants.
     pub fn resources(&self) -> impl ExactSizeIterator<Item = (&Name, &Resource)> {
-        self.master.resources.iter().map(|(name, resource)| (name, &**resource))
+        self.master.resources.iter()
     }
 
     /// A resource that it masters.
     #[must_use]
     pub fn resource(&self, name: &Name) -> Option<&Resource> {
-        self.master.resources.get(name).map(|resource| &**resource)
+        self.master.resources.get(name)
     }
 
     /// The other node that masters a resource, if it is not this one.

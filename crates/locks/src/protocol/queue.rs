@@ -1,10 +1,14 @@
-//! Who waits for a resource, in the order in which they are served: conversions, then new locks, each first come, first served.
+//! Who waits for a resource, in the order in which they are served: conversions, then new locks, each first come, first served; and who of its holders
+//! need not be told of that any more.
 //!
 //! Anybody can be found and can leave at the price of a search, however many wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::resource::{Waiter, Who};
+use super::{
+    Mode,
+    resource::{Waiter, Who},
+};
 
 /// Which of the two queues, conversions first; and the number in it.
 type Place = (bool, u64);
@@ -20,6 +24,16 @@ struct Lines {
     /// Those that must not wait.
     attempts: BTreeSet<Place>,
     last: u64,
+    told: Told,
+}
+
+/// Which holders were told that others wait.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Told {
+    /// The first of the queue, and the mode that it wants: all that held then and stand in its way were told.
+    pub(super) of: Option<(Who, Mode)>,
+    /// Who was granted since.
+    pub(super) fresh: Vec<Who>,
 }
 
 impl Queue {
@@ -56,6 +70,11 @@ impl Queue {
     pub(super) fn first(&self) -> Option<(&Waiter, bool)> {
         let ((new, _), waiter) = self.lines()?.line.first_key_value()?;
         Some((waiter, *new))
+    }
+
+    /// Which holders were told of them; nothing where nobody has waited yet.
+    pub(super) fn told(&mut self) -> Option<&mut Told> {
+        self.0.as_mut().map(|lines| &mut lines.told)
     }
 
     pub(super) fn find(&self, who: Who) -> Option<&Waiter> {

@@ -9,7 +9,11 @@
 
 use plexus_base::NodeId;
 
-use super::{LockId, MODES, Mode, Token, VALUE_LEN, Value, holders::Holders, queue::Queue};
+use super::{
+    LockId, Mode, Token, VALUE_LEN, Value,
+    holders::Holders,
+    queue::{Queue, Told},
+};
 
 /// A lock, cluster-wide.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -71,19 +75,15 @@ pub(super) struct Blocker {
     pub(super) queued: bool,
 }
 
-/// See the module.
+/// See the module. There are millions, mostly with one holder and nobody who waits: what that needs is all that is here.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Resource {
     granted: Holders,
     queue: Queue,
-    /// How many of the granted are in each mode.
-    held: [u32; MODES],
-    /// The first of the queue, and the mode that it wants: all that held then and stand in its way were told.
-    told_of: Option<(Who, Mode)>,
-    /// Who was granted since.
-    fresh: Vec<Who>,
     pub(super) value: Value,
 }
+
+const _: () = assert!(size_of::<Resource>() <= 80, "the map of resources moves them as others come and go");
 
 impl Resource {
     /// Who holds it, in no order.
@@ -132,34 +132,27 @@ impl Resource {
 
     /// Adds a lock that is held: granted here, or elsewhere before.
     pub(super) fn hold(&mut self, holder: Holder) {
-        self.held[holder.mode.index()] += 1;
         self.granted.add(holder);
         self.granted_since(holder.who);
     }
 
     /// Gives a lock another mode, at once.
     pub(super) fn change(&mut self, who: Who, seq: u32, mode: Mode, token: Token) -> Option<Holder> {
-        let holder = self.granted.find_mut(who)?;
-        self.held[holder.mode.index()] -= 1;
-        self.held[mode.index()] += 1;
-        (holder.mode, holder.seq, holder.token, holder.told) = (mode, seq, token, false);
-        let changed = *holder;
+        let changed = self.granted.change(who, seq, mode, token)?;
         self.granted_since(who);
         Some(changed)
     }
 
     fn granted_since(&mut self, who: Who) {
-        if self.told_of.is_some() {
-            self.fresh.push(who);
+        if let Some(Told { of: Some(_), fresh }) = self.queue.told() {
+            fresh.push(who);
         }
     }
 
     /// Takes a lock out, wherever it is; how it was held.
     pub(super) fn remove(&mut self, who: Who) -> Option<Holder> {
         self.cancel(who);
-        let holder = self.granted.remove(who)?;
-        self.held[holder.mode.index()] -= 1;
-        Some(holder)
+        self.granted.remove(who)
     }
 
     /// Takes a request out that waits; the lock that it was to convert stays.
@@ -176,15 +169,7 @@ impl Resource {
 
     /// Whether a new lock need not wait: nobody waits before it, and it goes with what all hold.
     pub(super) fn admits(&self, mode: Mode) -> bool {
-        self.queue.is_empty() && self.goes(mode, None)
-    }
-
-    /// Whether `mode` goes with what all hold, one holder of `except` left out.
-    fn goes(&self, mode: Mode, except: Option<Mode>) -> bool {
-        Mode::ALL.into_iter().all(|other| {
-            let own = u32::from(except == Some(other));
-            self.held[other.index()] == own || mode.goes_with(other)
-        })
+        self.queue.is_empty() && self.granted.go_with(mode, None)
     }
 
     /// Brings the queues into the order of their waiting, which a rebuilt resource does not have yet.
@@ -209,7 +194,7 @@ impl Resource {
         let Some((first, new)) = self.queue.first() else { return false };
         let Waiter { who, seq, mode, notify, .. } = *first;
         let from = if new { None } else { self.holder(who).map(|holder| holder.mode) };
-        if !self.goes(mode, from) {
+        if !self.granted.go_with(mode, from) {
             return false;
         }
         *token = token.next();
@@ -228,31 +213,25 @@ impl Resource {
     /// Tells those that stand in the way of the first of the queue, each once since it was granted. Only those are looked at who may not have been
     /// told yet.
     fn tell_holders(&mut self, out: &mut Vec<Outcome>) {
-        let Some((first, _)) = self.queue.first() else {
-            self.told_of = None;
-            self.fresh.clear();
-            return;
-        };
-        let (who, mode) = (first.who, first.mode);
+        let first = self.queue.first().map(|(first, _)| (first.who, first.mode));
+        let Some(told) = self.queue.told() else { return };
+        let before = std::mem::replace(&mut told.of, first);
+        let fresh = std::mem::take(&mut told.fresh);
+        let Some((who, mode)) = first else { return };
         let mut tell = |holder: &mut Holder| {
             if holder.who != who && holder.notify && !holder.told && !mode.goes_with(holder.mode) {
                 holder.told = true;
                 out.push(Outcome::Blocking(*holder, mode));
             }
         };
-        match self.told_of.replace((who, mode)) {
+        match before {
             Some((before, same)) if same == mode => {
                 // Who was first itself then was not told.
-                for who in
-                    std::mem::take(&mut self.fresh).into_iter().chain((before != who).then_some(before))
-                {
+                for who in fresh.into_iter().chain((before != who).then_some(before)) {
                     self.granted.find_mut(who).into_iter().for_each(&mut tell);
                 }
             }
-            _ => {
-                self.fresh.clear();
-                self.granted.iter_mut().for_each(tell);
-            }
+            _ => self.granted.iter_mut().for_each(tell),
         }
     }
 
