@@ -23,8 +23,8 @@ const SEEN_MAX: usize = 1024;
 /// How often the time between two searches of a request doubles: what is no deadlock at first will hardly be one later.
 const DOUBLINGS: u32 = 6;
 
-/// Bytes of records in one message, about.
-const RECORDS_BYTES: usize = 32 << 10;
+/// Records in one message: 32 KiB with names of middling length.
+const RECORDS: usize = 384;
 
 /// A lock that a client of this node has or waits for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -427,16 +427,13 @@ impl Home {
             requests.extend([held.request(*lock, core), held.cancellation(*lock)].into_iter().flatten());
         }
         holds.sort_unstable_by_key(|(rank, lock, ..)| (*rank, *lock));
-        let (mut batch, mut bytes) = (Vec::new(), 0);
+        let mut batch = Vec::with_capacity(RECORDS.min(holds.len()));
         for (_, lock, held) in holds {
             let Some(Hold { mode, token, seq, value }) = held.hold else { continue };
             let (name, notify) = (held.name.clone(), held.notify);
-            let record = Record { lock, seq, name, mode, notify, token, value };
-            bytes += record.size();
-            batch.push(record);
-            if bytes >= RECORDS_BYTES {
-                core.send(to, Body::Records(std::mem::take(&mut batch)));
-                bytes = 0;
+            batch.push(Record { lock, seq, name, mode, notify, token, value });
+            if batch.len() == RECORDS {
+                core.send(to, Body::Records(std::mem::replace(&mut batch, Vec::with_capacity(RECORDS))));
             }
         }
         if !batch.is_empty() {

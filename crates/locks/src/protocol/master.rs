@@ -201,26 +201,67 @@ impl Master {
         values
     }
 
-    /// A lock that a member holds, taken over.
-    pub(super) fn rebuild(&mut self, from: NodeId, record: &Record, core: &mut Core) -> Result<(), Fault> {
-        let Record { lock, seq, ref name, mode, notify, token, .. } = *record;
+    /// A lock that a member holds, taken over, and the value block as far as its holder knows it. `newest` says of resources that several hold by which
+    /// grant that is.
+    pub(super) fn rebuild(
+        &mut self,
+        from: NodeId,
+        record: Record,
+        newest: &mut BTreeMap<Name, Token>,
+        core: &mut Core,
+    ) -> Result<(), Fault> {
+        let Record { lock, seq, name, mode, notify, token, value } = record;
         let who = Who { node: from, lock };
-        let resource = self.resources.entry(name.clone()).or_default();
-        if resource.holder(who).is_some() {
-            return Err("a lock reported twice");
-        }
+        let resource = match self.resources.entry(name) {
+            Entry::Vacant(new) => {
+                let resource = new.insert(Resource::default());
+                resource.value = value;
+                resource
+            }
+            Entry::Occupied(mut found) => {
+                if found.get().holder(who).is_some() {
+                    return Err("a lock reported twice");
+                }
+                if mode.keeps_value() {
+                    let before = || found.get().value_known_by().unwrap_or_default();
+                    let newest = newest.entry(found.key().clone()).or_insert_with(before);
+                    if *newest < token {
+                        *newest = token;
+                        found.get_mut().value = value;
+                    }
+                }
+                found.into_mut()
+            }
+        };
         resource.hold(Holder { who, mode, token, seq, notify, told: false });
         core.counts.rebuilt += 1;
         Ok(())
     }
 
-    /// What a rebuilt resource's value block is. There need be no such resource yet: one that is only waited for.
-    pub(super) fn set_value(&mut self, name: &Name, value: Value, core: &mut Core) {
-        match value.validity {
-            Validity::Lost => core.counts.values_lost += 1,
-            _ => core.counts.values_kept += 1,
+    /// A resource that is only waited for, perhaps, and was known to its master before.
+    pub(super) fn rebuild_waited_for(&mut self, name: &Name) {
+        self.resources.entry(name.clone()).or_default();
+    }
+
+    /// All that is held at `rebuilt` places is known: value blocks that no holder knows are what the master before said, or lost.
+    pub(super) fn rebuild_values(
+        &mut self,
+        rebuilt: &Places,
+        handed: &BTreeMap<Name, Handover>,
+        core: &mut Core,
+    ) {
+        let all = self.resources.iter_mut();
+        for (name, resource) in all.filter(|(name, _)| rebuilt.contains(core.masters.place(name.partition())))
+        {
+            if resource.value_known_by().is_none() {
+                let handed = handed.get(name).filter(|handed| !handed.writer);
+                resource.value = handed.map_or(Value::default().lost(), |handed| handed.value);
+            }
+            match resource.value.validity {
+                Validity::Lost => core.counts.values_lost += 1,
+                _ => core.counts.values_kept += 1,
+            }
         }
-        self.resources.entry(name.clone()).or_default().value = value;
     }
 
     /// All is known and asked again: grants from now on, beginning with what has waited longest at `rebuilt` places.

@@ -349,7 +349,7 @@ impl Shard {
 
     fn dispatch(&mut self, from: NodeId, body: Body) -> Result<(), Fault> {
         match body {
-            Body::Records(records) => self.records(from, &records),
+            Body::Records(records) => self.records(from, records),
             Body::Values(values) => self.handed(from, values),
             Body::Done => self.done(from),
             Body::Ask(need) => {

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use plexus_base::{Epoch, NodeId, NodeSet};
 
 use super::{
-    Action, Members, Name, Place, Places, Shard, Token, Value,
+    Action, Members, Name, Place, Places, Shard, Token,
     by_node::ByNode,
     core::Core,
     master::{Fault, Master},
@@ -46,8 +46,8 @@ pub(super) struct Recovery {
     held_back: Vec<HeldBack>,
     /// How much of that is from each node.
     held_back_of: ByNode<usize>,
-    /// The value that the holders of a rebuilt resource know, with the token by which they do; none know it at first.
-    known: BTreeMap<Name, Option<(Token, Value)>>,
+    /// Of rebuilt resources that several hold: by which grant the value block is known.
+    newest: BTreeMap<Name, Token>,
     /// What the master before said.
     handed: BTreeMap<Name, Handover>,
 }
@@ -65,7 +65,7 @@ impl Recovery {
     pub(super) fn new(need: Places, view: &Members) -> Self {
         let awaited = view.members.iter().map(|(node, _)| *node).collect();
         let (held_back, held_back_of) = (Vec::new(), ByNode::default());
-        Self { awaited, need, held_back, held_back_of, known: BTreeMap::new(), handed: BTreeMap::new() }
+        Self { awaited, need, held_back, held_back_of, newest: BTreeMap::new(), handed: BTreeMap::new() }
     }
 
     /// Keeps a message until the master is open.
@@ -83,8 +83,8 @@ impl Recovery {
 impl Recovery {
     /// What tells it from others, as far as one place goes.
     pub(super) fn print(&self, place: Place) -> String {
-        let Self { awaited, need, held_back, known, handed, .. } = self;
-        format!("{awaited:?} {} {held_back:?} {known:?} {handed:?}", need.contains(place))
+        let Self { awaited, need, held_back, newest, handed, .. } = self;
+        format!("{awaited:?} {} {held_back:?} {newest:?} {handed:?}", need.contains(place))
     }
 }
 
@@ -160,7 +160,7 @@ impl Shard {
     }
 
     /// What a member holds.
-    pub(super) fn records(&mut self, from: NodeId, records: &[Record]) -> Result<(), Fault> {
+    pub(super) fn records(&mut self, from: NodeId, records: Vec<Record>) -> Result<(), Fault> {
         for record in records {
             let place = self.place_of(&record.name)?;
             let recovery = self.recovering.as_mut().ok_or("records that were not asked for")?;
@@ -170,11 +170,7 @@ impl Shard {
             if record.token >= Token::before(self.core.view.epoch) {
                 return Err("a record of a grant that was not made yet");
             }
-            let known = recovery.known.entry(record.name.clone()).or_default();
-            if record.mode.keeps_value() && known.is_none_or(|(token, _)| token < record.token) {
-                *known = Some((record.token, record.value));
-            }
-            self.master.rebuild(from, record, &mut self.core)?;
+            self.master.rebuild(from, record, &mut recovery.newest, &mut self.core)?;
         }
         Ok(())
     }
@@ -204,22 +200,17 @@ impl Shard {
         }
     }
 
-    fn open(&mut self, mut recovery: Recovery) -> Result<(), Fault> {
+    fn open(&mut self, recovery: Recovery) -> Result<(), Fault> {
         let Shard { core, master, .. } = self;
         // Who waited for it knew it, even if nobody holds it any more.
         for HeldBack { place, body, .. } in &recovery.held_back {
             if let Body::Request(Request { name, again: true, .. }) = body
                 && recovery.need.contains(*place)
             {
-                recovery.known.entry(name.clone()).or_default();
+                master.rebuild_waited_for(name);
             }
         }
-        for (name, known) in recovery.known {
-            let handed =
-                recovery.handed.get(&name).filter(|handed| !handed.writer).map(|handed| handed.value);
-            let value = known.map(|(_, value)| value).or(handed);
-            master.set_value(&name, value.unwrap_or(Value::default().lost()), core);
-        }
+        master.rebuild_values(&recovery.need, &recovery.handed, core);
         for HeldBack { from, body, .. } in recovery.held_back {
             if let Err(what) = do_as_master(master, from, body, core) {
                 core.fault(from, what);

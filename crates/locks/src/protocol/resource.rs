@@ -167,6 +167,12 @@ impl Resource {
         }
     }
 
+    /// The newest of the grants whose holders know the value block: nobody can have written beside them.
+    pub(super) fn value_known_by(&self) -> Option<Token> {
+        let know = self.granted().iter().filter(|holder| holder.mode.keeps_value());
+        know.map(|holder| holder.token).max()
+    }
+
     /// Whether a new lock need not wait: nobody waits before it, and it goes with what all hold.
     pub(super) fn admits(&self, mode: Mode) -> bool {
         self.queue.is_empty() && self.granted.go_with(mode, None)

@@ -160,13 +160,6 @@ fn flag(on: bool, bit: u8) -> u8 {
     if on { bit } else { 0 }
 }
 
-impl Record {
-    /// Its bytes in a message.
-    pub(super) fn size(&self) -> usize {
-        size_of::<RecordWire>() + self.name.bytes().len()
-    }
-}
-
 impl Message {
     /// The bytes.
     #[must_use]
