@@ -61,6 +61,16 @@ impl Crowd {
             && (now.0 < until || self.computes_until.compare_exchange(until, next, Relaxed, Relaxed).is_err())
     }
 
+    /// Whether others want the cores, and take turns of microseconds.
+    pub(crate) fn takes_turns(&self) -> bool {
+        self.is_there.load(Relaxed) && !self.is_kept_waiting()
+    }
+
+    /// Whether somebody computes, so that who is awake need not have a core.
+    pub(crate) fn is_kept_waiting(&self) -> bool {
+        self.computes_until.load(Relaxed) != 0
+    }
+
     /// A yield began, and others ran for so long.
     fn yielded(&self, start: Nanos, others: Nanos) {
         let (late, too_late) = (others > LATE, others > TOO_LATE);

@@ -17,6 +17,10 @@
 //! needs no worker ([`Worker::attend`]), looks after it. The background thread looks every [`LENT`]; when nobody has looked after it
 //! since, it takes over.
 //!
+//! **Leaving it to others.** Where other threads wait for answers as well and are awake, the one that has its answer leaves the worker
+//! to them ([`Shared::leave_to_others`]): nothing is armed or looked at, and what visitors send meanwhile goes with what these send. Those who wait have
+//! said that they are there, and the last one does not go before it has taken what was left ([`Token::go`]).
+//!
 //! **Who gives way.** A background thread that polls gives the token up when a local thread wants it (`wanted`): it
 //! would only be another hand between the answer and who waits for it. A local thread that polls goes on while others only
 //! wait for answers, which it brings them as well; it gives way to one that must have the token itself (`claimed`).
@@ -24,6 +28,7 @@
 //! **The clock.** The background thread wakes, or looks while it drives, as often as the link wants that wants it most often
 //! (`tick_every`) and leaves word (`tick_due`); whoever drives tells the links the time in its next turn.
 
+mod leave;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -36,7 +41,7 @@ use std::{
     collections::BTreeMap,
     io,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     thread,
@@ -48,9 +53,10 @@ use plexus_fabric::{Bell, Event, Lost, Rail, Windows};
 
 pub use self::watch::Listening;
 use self::{
-    token::{Steps, Token},
+    leave::Left,
+    token::{Held, Token},
     turn::Core,
-    watch::{Seat, Watch},
+    watch::Watch,
 };
 use crate::{
     LinkInfo, Net, Service,
@@ -61,9 +67,6 @@ use crate::{
 
 /// Tasks that may wait for a worker; who finds the queue full waits. One for each local thread is enough.
 const TASKS: usize = 4096;
-
-/// How often a leaver serves what came meanwhile before it leaves that to the background thread.
-const TURNS_WHEN_LEAVING: usize = 4;
 
 /// Turns of a local thread that polls between two looks at whether another claims the token.
 const TURNS_BETWEEN_CLAIMS: u32 = 64;
@@ -191,15 +194,6 @@ struct Shared<S: Service> {
     waiting: Waiting,
 }
 
-/// How a worker was left.
-#[derive(PartialEq, Eq)]
-enum Left {
-    /// Nothing to do, and the bell announces whatever comes.
-    Quiet,
-    /// More kept coming than a leaver should serve: look again at once.
-    Busy,
-}
-
 /// What the rest of the node asks of a worker and nobody has seen to.
 #[derive(Default)]
 struct Controls {
@@ -253,7 +247,7 @@ impl<S: Service> Worker<S> {
         match self.shared.token.try_take() {
             Some(mut core) => {
                 core.turn(&self.shared);
-                self.shared.leave(core, None);
+                self.shared.leave(core, &mut None);
             }
             None => {
                 self.shared.bell.ring();
@@ -283,12 +277,12 @@ impl<S: Service> Worker<S> {
     #[inline]
     pub fn attend(&self) {
         let shared = &*self.shared;
-        if shared.waiting != Waiting::Polling && shared.bell.is_armed() {
+        if shared.waiting != Waiting::Polling && (shared.bell.is_armed() || shared.token.is_attended()) {
             return;
         }
         if let Some(mut core) = shared.token.try_take() {
             core.turn(shared);
-            shared.lend_or_leave(core, None);
+            shared.lend_or_leave(core, &mut None);
         }
     }
 
@@ -300,7 +294,7 @@ impl<S: Service> Worker<S> {
         let core_ref = &mut *core;
         let result = act(&mut core_ref.service, &mut core_ref.net);
         core.turn(shared);
-        shared.leave(core, None);
+        shared.leave(core, &mut None);
         result
     }
 
@@ -312,7 +306,7 @@ impl<S: Service> Worker<S> {
         let shared = &*self.shared;
         let mut core = shared.take();
         shared.bell.disarm();
-        let seat = shared.watch.sit();
+        let mut seat = shared.watch.sit();
         let mut courtesy = Courtesy::default();
         let result = loop {
             let core_ref = &mut *core;
@@ -327,7 +321,7 @@ impl<S: Service> Worker<S> {
                 courtesy.again();
             }
         };
-        shared.leave(core, seat.as_ref());
+        shared.leave(core, &mut seat);
         result
     }
 
@@ -423,8 +417,7 @@ impl<S: Service> Worker<S> {
                     continue;
                 }
             }
-            shared.token.woken();
-            let Some(mut core) = shared.token.try_take() else {
+            let Some(mut core) = shared.token.try_woken() else {
                 taken = true;
                 continue;
             };
@@ -433,7 +426,10 @@ impl<S: Service> Worker<S> {
             shared.lent.store(false, Ordering::SeqCst);
             shared.wanted.store(false, Ordering::Relaxed);
             shared.spin(&mut core, &mut ticked);
-            left = shared.let_go(core, None);
+            left = match shared.leave_to_others(core, &mut None) {
+                Ok(()) => Left::Quiet,
+                Err(core) => shared.let_go(core, None),
+            };
         }
         // Peers see the end of a node that stops within a process as they see the end of the process.
         self.with(|_, net| {
@@ -452,7 +448,7 @@ impl<S: Service> Worker<S> {
 
 impl<S: Service> Shared<S> {
     /// The token, for who cannot do without.
-    fn take(&self) -> MutexGuard<'_, Core<S>> {
+    fn take(&self) -> Held<'_, Core<S>> {
         loop {
             if let Some(core) = self.token.try_take() {
                 // Others who claim it say so again.
@@ -510,55 +506,5 @@ impl<S: Service> Shared<S> {
             return self.watch.sleep_until_nudged(Some(LENT.min(tick.unwrap_or(LENT))));
         }
         self.watch.sleep(tick)
-    }
-
-    /// A local thread that will be back lets go of the token.
-    fn lend_or_leave(&self, core: MutexGuard<'_, Core<S>>, seat: Option<&Seat<'_>>) {
-        if self.waiting != Waiting::Polling {
-            return self.leave(core, seat);
-        }
-        self.attended.fetch_add(1, Ordering::Relaxed);
-        let first = !self.lent.load(Ordering::Relaxed) && !self.lent.swap(true, Ordering::SeqCst);
-        drop(core);
-        if first {
-            // The background thread sleeps without a limit.
-            self.watch.nudge();
-        }
-    }
-
-    /// A local thread lets go of the token, and leaves what it cannot leave to bells to the thread that watches.
-    fn leave(&self, core: MutexGuard<'_, Core<S>>, seat: Option<&Seat<'_>>) {
-        if self.let_go(core, seat) == Left::Busy {
-            self.bell.wake();
-        }
-    }
-
-    /// Lets go of the token; see `token.rs` for why nothing is missed.
-    fn let_go(&self, core: MutexGuard<'_, Core<S>>, seat: Option<&Seat<'_>>) -> Left {
-        let quiet = self.token.let_go(core, TURNS_WHEN_LEAVING, &Leaver { shared: self, seat });
-        if quiet { Left::Quiet } else { Left::Busy }
-    }
-}
-
-/// Who lets go of the token.
-struct Leaver<'a, S: Service> {
-    shared: &'a Shared<S>,
-    seat: Option<&'a Seat<'a>>,
-}
-
-impl<S: Service> Steps<Core<S>> for Leaver<'_, S> {
-    fn arm(&self) {
-        self.shared.bell.arm();
-    }
-
-    fn look(&self, core: &mut Core<S>) -> bool {
-        // Events of sockets that were polled meanwhile: left there, they would wake somebody for nothing. What took
-        // them off looks at everything, since a rail need not know of an event in `pending`.
-        core.sockets && self.seat.is_some_and(Seat::harvest) || core.pending(self.shared)
-    }
-
-    fn turn(&self, core: &mut Core<S>) {
-        self.shared.bell.disarm();
-        core.turn(self.shared);
     }
 }

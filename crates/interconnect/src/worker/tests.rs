@@ -153,6 +153,114 @@ fn what_nobody_waits_for_leaves_at_once_or_where_threads_poll_with_the_next() {
     }
 }
 
+#[test]
+fn while_somebody_stands_by_the_worker_is_left_to_it_and_what_visitors_send_waits_for_it() {
+    for waiting in [Waiting::Adaptive, Waiting::Event] {
+        let worker = worker(waiting, Counts::default());
+        let shared = &*worker.shared;
+        let fake = Fake::default();
+        worker.add_rail(NodeId(1), Incarnation(1), 0, 1, fake.rail(RailKind::Tcp), String::new());
+        worker.attend();
+        assert!(shared.bell.is_armed(), "nobody stands by");
+        let stays = || {
+            let script = fake.script();
+            script.sent.len() - script.pushed
+        };
+        let visit = || {
+            let send =
+                |_: &mut Counts, net: &mut Net| net.send(NodeId(1), Channel::Locks, Kind::Reply, 0, b"soon");
+            worker.visit(send).expect("nobody else drives").expect("there is a link");
+            stays()
+        };
+        // Who drives leaves its seat as well.
+        let drive = || {
+            let core = shared.token.try_take().expect("nobody else drives");
+            shared.bell.disarm();
+            let mut seat = shared.watch.sit();
+            shared.leave(core, &mut seat);
+            seat.is_some()
+        };
+        let mut stands = false;
+        shared.token.stand_by(&mut stands);
+        assert!(!drive() && !shared.bell.is_armed());
+        assert_eq!([visit(), visit()], [1, 2], "{waiting}");
+        let mut core = shared.token.go(&mut stands).expect("it was left to this thread alone");
+        core.turn(shared);
+        assert_eq!(stays(), 0, "{waiting}");
+        let mut seat = shared.take_seat_left(&mut core);
+        assert!(seat.is_some() && shared.watch.sit().is_none(), "the same seat");
+        shared.leave(core, &mut seat);
+        assert!(shared.bell.is_armed());
+        drop(seat);
+        assert_eq!(visit(), 0, "{waiting}");
+
+        // One that has gone while a visitor was there leaves it to the visitor.
+        shared.token.stand_by(&mut stands);
+        drive();
+        worker
+            .visit(|_, net| {
+                assert!(shared.token.go(&mut stands).is_none(), "a visitor has it");
+                net.send(NodeId(1), Channel::Locks, Kind::Reply, 0, b"now")
+            })
+            .expect("nobody else drives")
+            .expect("there is a link");
+        assert_eq!(stays(), 0, "{waiting}");
+        assert!(shared.bell.is_armed() && shared.watch.sit().is_some(), "{waiting}");
+    }
+}
+
+#[test]
+fn what_was_handed_in_comes_before_the_errand_of_a_visitor_though_others_stand_by() {
+    let worker = worker(Waiting::Adaptive, Leaves::default());
+    let shared = &*worker.shared;
+    let mut stands = false;
+    shared.token.stand_by(&mut stands);
+    worker.with(|_, _| ());
+    assert!(!shared.bell.is_armed(), "left");
+    worker.push(1);
+    assert_eq!(worker.visit(|leaves, _| leaves.left), Some(1));
+}
+
+/// Threads that wait for each other's answers, some more than have a core: each is answered, whoever drives.
+#[test]
+fn a_crowd_that_waits_is_answered() {
+    for waiting in Waiting::ALL {
+        let worker = worker(waiting, Answers);
+        thread::scope(|scope| {
+            let runs = scope.spawn(|| worker.run());
+            let crowd: Vec<_> = (0..8)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let signal = Arc::new(Signal::new());
+                        for round in 0..2_000 {
+                            worker.push((round, signal.clone()));
+                            assert_eq!(worker.wait(&signal), round);
+                        }
+                    })
+                })
+                .collect();
+            crowd.into_iter().for_each(|one| one.join().unwrap());
+            worker.stop();
+            runs.join().unwrap().unwrap();
+        });
+    }
+}
+
+/// Answers whoever asks.
+struct Answers;
+
+impl Service for Answers {
+    type Task = (u64, Arc<Signal>);
+
+    fn message(&mut self, _: &mut Net, _: Message<'_>) {}
+
+    fn task(&mut self, _: &mut Net, (answer, signal): Self::Task) {
+        signal.set(answer);
+    }
+
+    fn peer_gone(&mut self, _: &mut Net, _: NodeId, _: &Lost) {}
+}
+
 /// The background thread drives without end, and no local thread comes by.
 #[test]
 fn rails_are_probed_while_the_background_thread_polls() {

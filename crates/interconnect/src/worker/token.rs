@@ -1,89 +1,218 @@
 //! The token of a worker: who drives it, and how it is let go without losing a wake-up.
 //!
-//! A mutex that is only ever *tried*. Around it stand the steps that make trying sound:
+//! A lock that is only ever *tried*, in one word: whether it is *taken*, whether somebody was woken and turned away since (*missed*), whether it was
+//! *left* to those who stand by, and how many these are. Each step is one exchange of the word, and exchanges of one word have one order: nothing comes
+//! between a look at it and what follows from that.
 //!
 //! | who lets go | who was woken |
 //! |---|---|
-//! | arm the bell (store, fence) | `missed` = true, fence |
-//! | look at everything that could have come | try the token |
-//! | nothing: unlock, fence | taken: somebody else sees to it, sleep again |
-//! | `missed`? then take the token again and look at everything | |
+//! | arm the bell (store, fence) | free: takes it |
+//! | look at everything that could have come | taken: sets *missed*, somebody else sees to it, sleeps again |
+//! | nothing, and not *missed*: gives it back | |
+//! | *missed*: keeps it, and looks at everything | |
 //!
 //! Peers and local threads publish first, fence, and look at the bell then: so either the look sees what they published
 //! or they ring. But what rings wakes a thread that may find the token still taken, by the very one who has looked
-//! already. The two fences have one order: either the woken thread's try comes after the unlock, or the one who lets go sees
-//! `missed`.
+//! already: that one sees *missed* as it gives the token back.
 //!
-//! The same text, letting go and all, is compiled for the real primitives and for those of `loom`, which tries every order
+//! A thread that waits, is awake and found the token taken *stands by*: it tries again soon. To such threads the token can be *left*, without arming and without a
+//! look, for one of them will take it and do both:
+//!
+//! | who leaves it to others | who stood by and goes (with its answer, or to sleep) |
+//! |---|---|
+//! | somebody stands by: gives it back, *left* | the last, it is *left* and free: takes it |
+//! | nobody: arms, looks, and so on | not so: goes |
+//!
+//! # Why it is sound
+//!
+//! The core is used by nobody but who has a [`Held`]. One is made by an exchange that finds the token free and takes it, and gives it
+//! back in its last step, so there is one at a time. The exchange that gives back releases, the one that takes acquires: what one driver did comes before what
+//! the next does. After a panic the token stays taken for good, and whoever tries it panics too.
+//!
+//! The same text, letting go and all, is compiled for the real atomics and for those of `loom`, which tries every order
 //! that the memory model allows. Broken on purpose, it finds a message that nobody will handle, in each of these cases: the look comes before the
-//! arming; either of the two fences is missing; `missed` is not looked at, or looked at before the unlock; a woken thread
-//! does not say that it tries; it goes because its own answer is there (the ring that woke it may have been for
-//! somebody else as well); a visitor clears `missed`, or does not look at it.
+//! arming; *missed* is not looked at, or in another step than the one that gives back; a woken thread
+//! does not say that it was turned away, or says so in another step than the one that tries; it goes because its own answer is there (the ring that woke it may have been for
+//! somebody else as well); a visitor does not look at *missed*; who stood by just goes; who leaves the token to others does not look whether there are any; a visitor gives it back
+//! though they have gone meanwhile. And it finds that two race where giving back does not release.
+#![allow(unsafe_code, reason = "lends what one thread at a time may use")]
 
 macro_rules! token {
-    ($($sync:ident)::+) => {
-        use $($sync)::+::{
-            Mutex, MutexGuard,
-            atomic::{AtomicBool, Ordering, fence},
+    ($($atomic:ident)::+) => {
+        use std::{
+            cell::UnsafeCell,
+            marker::PhantomData,
+            mem,
+            ops::{Deref, DerefMut},
         };
+
+        use $($atomic)::+::{
+            AtomicU32,
+            Ordering::{AcqRel, Acquire, Relaxed, Release},
+        };
+
+        /// Somebody has it.
+        const TAKEN: u32 = 1;
+        /// Somebody was woken and did not get it.
+        const MISSED: u32 = 1 << 1;
+        /// Nobody has looked at everything before it was given back: those who stand by will.
+        const LEFT: u32 = 1 << 2;
+        /// Who had it panicked.
+        const POISONED: u32 = 1 << 3;
+        /// One who stands by; they are counted above the rest.
+        const ONE: u32 = 1 << 4;
+
+        /// What the next one need not know: it looks at everything.
+        const SEEN_TO: u32 = MISSED | LEFT;
 
         /// What a worker's driver holds.
         pub(super) struct Token<T> {
-            pub(super) core: Mutex<T>,
-            /// Somebody was woken and did not get the token.
-            pub(super) missed: AtomicBool,
+            word: AtomicU32,
+            core: UnsafeCell<T>,
+        }
+
+        // SAFETY: the core is used by one thread at a time, see the module; so it need only be fit to be handed from one to another.
+        unsafe impl<T: Send> Sync for Token<T> {}
+
+        /// The token, taken. Dropped, it is given back as it is: for who has lent the worker.
+        pub(super) struct Held<'a, T> {
+            token: &'a Token<T>,
+            /// It lends the core: to share or send it takes what that takes for an exclusive reference.
+            lends: PhantomData<&'a mut T>,
+        }
+
+        impl<T> Deref for Held<'_, T> {
+            type Target = T;
+
+            #[inline]
+            fn deref(&self) -> &T {
+                // SAFETY: there is one `Held` at a time, see the module.
+                unsafe { &*self.token.core.get() }
+            }
+        }
+
+        impl<T> DerefMut for Held<'_, T> {
+            #[inline]
+            fn deref_mut(&mut self) -> &mut T {
+                // SAFETY: there is one `Held` at a time, see the module, and it is borrowed exclusively.
+                unsafe { &mut *self.token.core.get() }
+            }
+        }
+
+        impl<T> Drop for Held<'_, T> {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    self.token.word.fetch_or(POISONED, Relaxed);
+                } else {
+                    self.token.word.fetch_and(!TAKEN, Release);
+                }
+            }
         }
 
         impl<T> Token<T> {
             pub(super) fn new(core: T) -> Self {
-                Self { core: Mutex::new(core), missed: AtomicBool::new(false) }
+                Self { word: AtomicU32::new(0), core: UnsafeCell::new(core) }
             }
 
-            /// The token, if nobody has it. Whoever takes it looks at everything before it lets go.
+            /// The token, if nobody has it. Whoever takes it looks at everything before it lets go, or leaves it to others.
             #[inline]
-            pub(super) fn try_take(&self) -> Option<MutexGuard<'_, T>> {
-                let core = self.try_visit()?;
-                self.stay();
-                Some(core)
+            pub(super) fn try_take(&self) -> Option<Held<'_, T>> {
+                self.had(self.exchange(|word| free(word).then_some((word | TAKEN) & !SEEN_TO)))
             }
 
-            /// The token for an errand that looks after nothing, if nobody has it: who was turned away stays noted, so
-            /// [`Token::unlock`] sees to it. Only while the bell is armed; who finds that it is not [stays](Token::stay).
+            /// The token for an errand that looks after nothing, if nobody has it: what others are to see to stays noted. Only while the bell
+            /// is armed or the token was left to others; who finds that it is not [stays](Token::stay).
             #[inline]
-            pub(super) fn try_visit(&self) -> Option<MutexGuard<'_, T>> {
-                match self.core.try_lock() {
-                    Ok(core) => Some(core),
-                    Err(std::sync::TryLockError::WouldBlock) => None,
-                    // A panic while driving is a defect of ours: the worker's state cannot be trusted any more.
-                    Err(std::sync::TryLockError::Poisoned(_)) => {
-                        panic!("a worker was poisoned by an earlier panic")
-                    }
-                }
+            pub(super) fn try_visit(&self) -> Option<Held<'_, T>> {
+                self.had(self.exchange(|word| free(word).then_some(word | TAKEN)))
             }
 
             /// A visitor, still with the token, looks at everything before it lets go, like who took it for that.
             pub(super) fn stay(&self) {
-                self.missed.store(false, Ordering::Relaxed);
+                self.word.fetch_and(!SEEN_TO, Acquire);
             }
 
-            /// Who was woken says so before it tries the token.
-            pub(super) fn woken(&self) {
-                self.missed.store(true, Ordering::SeqCst);
-                fence(Ordering::SeqCst);
+            /// The token, if nobody has it, for who was woken: it says so where it is turned away.
+            pub(super) fn try_woken(&self) -> Option<Held<'_, T>> {
+                let word = self.exchange(|word| {
+                    Some(if free(word) { (word | TAKEN) & !SEEN_TO } else { word | MISSED })
+                });
+                self.had(word)
             }
 
-            /// Unlocks, after arming and looking; the token again if a woken thread was turned away meanwhile.
-            pub(super) fn unlock<'a>(&'a self, core: MutexGuard<'a, T>) -> Option<MutexGuard<'a, T>> {
-                drop(core);
-                fence(Ordering::SeqCst);
-                if self.missed.load(Ordering::SeqCst) { self.try_take() } else { None }
+            /// The token, if nobody has it, for who waits; else it `stands` by from now on.
+            pub(super) fn try_drive(&self, stands: &mut bool) -> Option<Held<'_, T>> {
+                let stood = if *stands { ONE } else { 0 };
+                let held = self.had(self.exchange(|word| match free(word) {
+                    true => Some((word - stood | TAKEN) & !SEEN_TO),
+                    false if stood > 0 => None,
+                    false => Some(word + ONE),
+                }));
+                *stands = held.is_none();
+                held
+            }
+
+            /// Stands by without having tried.
+            pub(super) fn stand_by(&self, stands: &mut bool) {
+                if !mem::replace(stands, true) {
+                    self.word.fetch_add(ONE, Relaxed);
+                }
+            }
+
+            /// Stands by no longer; the token, if it was left to this thread alone.
+            pub(super) fn go(&self, stands: &mut bool) -> Option<Held<'_, T>> {
+                if !mem::take(stands) {
+                    return None;
+                }
+                let falls_to = |word: u32| word - ONE < ONE && word & (TAKEN | LEFT) == LEFT;
+                let before = self.exchange(|word| {
+                    let rest = word - ONE;
+                    Some(if falls_to(word) { (rest | TAKEN) & !SEEN_TO } else { rest })
+                });
+                before.is_ok_and(falls_to).then(|| self.held())
+            }
+
+            /// Whether somebody stands by; a hint.
+            #[inline]
+            pub(super) fn is_attended(&self) -> bool {
+                self.word.load(Relaxed) >= ONE
+            }
+
+            /// Whether it was left to those who stand by; certain for who has it.
+            #[inline]
+            pub(super) fn is_left(&self) -> bool {
+                self.word.load(Relaxed) & LEFT != 0
+            }
+
+            /// Leaves it to those who stand by; the token again if nobody does.
+            pub(super) fn leave_to_others<'a>(&'a self, held: Held<'a, T>) -> Result<(), Held<'a, T>> {
+                match self.exchange(|word| (word >= ONE).then_some(word & !TAKEN | LEFT)) {
+                    Ok(_) => {
+                        mem::forget(held);
+                        Ok(())
+                    }
+                    Err(_) => Err(held),
+                }
+            }
+
+            /// Gives it back, after arming and looking, or after a visit; the token again, to look at everything, if a woken thread was turned
+            /// away meanwhile, or those that it was left to have gone.
+            #[inline]
+            pub(super) fn unlock<'a>(&'a self, held: Held<'a, T>) -> Option<Held<'a, T>> {
+                let stays = |word: u32| word & SEEN_TO != 0 && (word & LEFT == 0 || word < ONE);
+                let before = self.exchange(|word| Some(word & !if stays(word) { SEEN_TO } else { TAKEN }));
+                if before.is_ok_and(stays) {
+                    return Some(held);
+                }
+                mem::forget(held);
+                None
             }
 
             /// Lets go, and serves what comes meanwhile; false: more kept coming for so many `turns`.
             #[inline]
             pub(super) fn let_go<'a>(
                 &'a self,
-                mut core: MutexGuard<'a, T>,
+                mut core: Held<'a, T>,
                 turns: usize,
                 steps: &impl Steps<T>,
             ) -> bool {
@@ -100,6 +229,36 @@ macro_rules! token {
                 }
                 false
             }
+
+            /// Exchanges the word for what `to` makes of it, if anything. The word before, as an error where it stayed as it was.
+            #[inline]
+            fn exchange(&self, to: impl FnMut(u32) -> Option<u32>) -> Result<u32, u32> {
+                self.word.fetch_update(AcqRel, Relaxed, to)
+            }
+
+            /// The token, if it was free before such an exchange.
+            #[inline]
+            fn had(&self, before: Result<u32, u32>) -> Option<Held<'_, T>> {
+                match before {
+                    Ok(word) if free(word) => Some(self.held()),
+                    Ok(word) | Err(word) => {
+                        // A panic while driving is a defect of ours: the worker's state cannot be trusted any more.
+                        assert!(word & POISONED == 0, "a worker was poisoned by an earlier panic");
+                        None
+                    }
+                }
+            }
+
+            /// The token, just taken.
+            #[inline]
+            fn held(&self) -> Held<'_, T> {
+                Held { token: self, lends: PhantomData }
+            }
+        }
+
+        #[inline]
+        fn free(word: u32) -> bool {
+            word & TAKEN == 0
         }
 
         /// What letting go is made of.
@@ -115,283 +274,14 @@ macro_rules! token {
 
             /// Only a test does this otherwise.
             #[inline]
-            fn unlock<'a>(
-                &self,
-                token: &'a Token<T>,
-                core: MutexGuard<'a, T>,
-            ) -> Option<MutexGuard<'a, T>> {
-                token.unlock(core)
+            fn unlock<'a>(&self, token: &'a Token<T>, held: Held<'a, T>) -> Option<Held<'a, T>> {
+                token.unlock(held)
             }
         }
     };
 }
 
-token!(std::sync);
+token!(std::sync::atomic);
 
 #[cfg(test)]
-mod tests {
-    mod in_loom {
-        token!(loom::sync);
-    }
-
-    use in_loom::{Steps as _, Token};
-    use loom::{
-        sync::{
-            Arc, Mutex, MutexGuard,
-            atomic::{AtomicBool, AtomicU32, Ordering, fence},
-        },
-        thread,
-    };
-
-    use super::super::TURNS_WHEN_LEAVING;
-
-    /// How often a thread is interrupted where it could have gone on.
-    const PREEMPTIONS: usize = 3;
-
-    /// How many tasks were handled.
-    type Core = u32;
-    type Held<'a> = MutexGuard<'a, Core>;
-
-    /// What is done in letting go and in being woken, to be broken one by one.
-    #[derive(Clone, Copy)]
-    struct Ways {
-        arms_first: bool,
-        unlock: for<'a> fn(&'a Token<Core>, Held<'a>) -> Option<Held<'a>>,
-        woken: fn(&Token<Core>),
-        /// Who was woken and finds its answer there goes, and looks after nothing.
-        goes_with_its_answer: bool,
-        /// Who comes with an errand of its own takes the token like this.
-        visit: for<'a> fn(&'a Token<Core>) -> Option<Held<'a>>,
-    }
-
-    const SOUND: Ways = Ways {
-        arms_first: true,
-        unlock: |token, core| token.unlock(core),
-        woken: Token::woken,
-        goes_with_its_answer: false,
-        visit: Token::try_visit,
-    };
-
-    struct Worker {
-        token: Token<Core>,
-        armed: AtomicU32,
-        /// The event descriptor of the bell; the kernel keeps its order.
-        event: Mutex<bool>,
-        tasks: AtomicU32,
-        /// The answer of the thread that watches.
-        answered: AtomicBool,
-        driving: AtomicBool,
-        ways: Ways,
-    }
-
-    impl in_loom::Steps<Core> for Worker {
-        fn arm(&self) {
-            if self.ways.arms_first {
-                self.arm_now();
-            }
-        }
-
-        fn look(&self, _: &mut Core) -> bool {
-            let found = self.tasks.load(Ordering::Acquire) != 0;
-            if !self.ways.arms_first {
-                self.arm_now();
-            }
-            found
-        }
-
-        fn turn(&self, core: &mut Core) {
-            assert!(!self.driving.swap(true, Ordering::Relaxed), "two drivers");
-            *core += self.tasks.swap(0, Ordering::Acquire);
-            self.driving.store(false, Ordering::Relaxed);
-        }
-
-        fn unlock<'a>(&self, token: &'a Token<Core>, core: Held<'a>) -> Option<Held<'a>> {
-            (self.ways.unlock)(token, core)
-        }
-    }
-
-    impl Worker {
-        fn arm_now(&self) {
-            self.armed.store(1, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-        }
-
-        /// A peer: publishes and rings.
-        fn arrive(&self) {
-            self.tasks.fetch_add(1, Ordering::AcqRel);
-            fence(Ordering::SeqCst);
-            if self.armed.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                *self.event.lock().unwrap() = true;
-            }
-        }
-
-        fn leave(&self, core: Held<'_>) {
-            if !self.token.let_go(core, TURNS_WHEN_LEAVING, self) {
-                *self.event.lock().unwrap() = true;
-            }
-        }
-
-        /// A local thread that drives, and answers the one that watches.
-        fn drive(&self) {
-            let Some(mut core) = self.token.try_take() else { return };
-            self.armed.store(0, Ordering::Relaxed);
-            self.turn(&mut core);
-            self.answered.store(true, Ordering::Release);
-            *self.event.lock().unwrap() = true;
-            self.leave(core);
-        }
-
-        /// A local thread with an errand of its own.
-        fn visit(&self) {
-            let Some(mut core) = (self.ways.visit)(&self.token) else { return };
-            if self.armed.load(Ordering::Relaxed) == 0 {
-                self.token.stay();
-                in_loom::Steps::turn(self, &mut core);
-                return self.leave(core);
-            }
-            if let Some(mut core) = (self.ways.unlock)(&self.token, core) {
-                self.token.stay();
-                self.armed.store(0, Ordering::Relaxed);
-                self.turn(&mut core);
-                self.leave(core);
-            }
-        }
-
-        /// The thread that watches, if it has been woken by now.
-        fn watch(&self) {
-            if !std::mem::take(&mut *self.event.lock().unwrap()) {
-                return;
-            }
-            if self.ways.goes_with_its_answer && self.answered.load(Ordering::Acquire) {
-                return;
-            }
-            (self.ways.woken)(&self.token);
-            let Some(mut core) = self.token.try_take() else { return };
-            self.armed.store(0, Ordering::Relaxed);
-            self.turn(&mut core);
-            self.leave(core);
-        }
-    }
-
-    /// Every order of a driver that lets go, a peer that sends, and the thread that watches. At the end everything
-    /// was handled, or the bell is rung and somebody will come.
-    fn explore(ways: Ways) {
-        explore_all(ways, PREEMPTIONS, &[Worker::drive]);
-    }
-
-    /// The first of `local` runs beside the peer, the thread that watches, and the others.
-    fn explore_all(ways: Ways, preemptions: usize, local: &'static [fn(&Worker)]) {
-        let mut model = loom::model::Builder::new();
-        // Every fault below shows with these; without a limit the search takes minutes.
-        model.preemption_bound = Some(preemptions);
-        model.check(move || {
-            let worker = Arc::new(Worker {
-                token: Token::new(0),
-                armed: AtomicU32::new(1),
-                event: Mutex::new(false),
-                tasks: AtomicU32::new(0),
-                answered: AtomicBool::new(false),
-                driving: AtomicBool::new(false),
-                ways,
-            });
-            let start = |act: fn(&Worker)| {
-                let worker = Arc::clone(&worker);
-                thread::spawn(move || act(&worker))
-            };
-            let mut others = vec![start(Worker::arrive), start(Worker::watch)];
-            others.extend(local[1..].iter().map(|act| start(*act)));
-            local[0](&worker);
-            others.into_iter().for_each(|other| other.join().unwrap());
-            let handled = *worker.token.core.lock().unwrap();
-            let rung = *worker.event.lock().unwrap();
-            assert!(handled == 1 || rung, "a message that nobody will handle");
-        });
-    }
-
-    #[test]
-    fn no_message_is_left_and_nobody_drives_beside_another() {
-        explore(SOUND);
-    }
-
-    /// Preemptions where a visitor comes as well: four threads have many more orders.
-    const WITH_VISITOR: usize = 2;
-
-    #[test]
-    fn a_visitor_loses_nothing() {
-        explore_all(SOUND, PREEMPTIONS, &[Worker::visit]);
-        explore_all(SOUND, WITH_VISITOR, &[Worker::drive, Worker::visit]);
-    }
-
-    #[test]
-    #[should_panic(expected = "nobody will handle")]
-    fn a_visitor_must_see_to_who_was_turned_away() {
-        fn unlock<'a>(_: &'a Token<Core>, core: Held<'a>) -> Option<Held<'a>> {
-            drop(core);
-            None
-        }
-        explore_all(Ways { unlock, ..SOUND }, PREEMPTIONS, &[Worker::visit]);
-    }
-
-    #[test]
-    #[should_panic(expected = "nobody will handle")]
-    fn a_visitor_must_leave_noted_who_was_turned_away() {
-        let ways = Ways { visit: Token::try_take, ..SOUND };
-        explore_all(ways, WITH_VISITOR, &[Worker::drive, Worker::visit]);
-    }
-
-    #[test]
-    #[should_panic(expected = "nobody will handle")]
-    fn looking_before_arming_loses_a_message() {
-        explore(Ways { arms_first: false, ..SOUND });
-    }
-
-    #[test]
-    #[should_panic(expected = "nobody will handle")]
-    fn unlocking_without_a_look_at_who_was_turned_away_loses_a_message() {
-        fn unlock<'a>(_: &'a Token<Core>, core: Held<'a>) -> Option<Held<'a>> {
-            drop(core);
-            None
-        }
-        explore(Ways { unlock, ..SOUND });
-    }
-
-    #[test]
-    #[should_panic(expected = "nobody will handle")]
-    fn trying_without_saying_so_loses_a_message() {
-        explore(Ways { woken: |_| {}, ..SOUND });
-    }
-
-    #[test]
-    #[should_panic(expected = "nobody will handle")]
-    fn saying_so_after_the_unlock_was_looked_for_loses_a_message() {
-        // Looks at who was turned away first, and unlocks then.
-        fn unlock<'a>(token: &'a Token<Core>, core: Held<'a>) -> Option<Held<'a>> {
-            let missed = token.missed.load(Ordering::SeqCst);
-            drop(core);
-            if missed { token.try_take() } else { None }
-        }
-        explore(Ways { unlock, ..SOUND });
-    }
-
-    #[test]
-    #[should_panic(expected = "nobody will handle")]
-    fn the_fence_of_who_lets_go_is_needed() {
-        fn unlock<'a>(token: &'a Token<Core>, core: Held<'a>) -> Option<Held<'a>> {
-            drop(core);
-            if token.missed.load(Ordering::SeqCst) { token.try_take() } else { None }
-        }
-        explore(Ways { unlock, ..SOUND });
-    }
-
-    #[test]
-    #[should_panic(expected = "nobody will handle")]
-    fn the_fence_of_who_was_woken_is_needed() {
-        explore(Ways { woken: |token| token.missed.store(true, Ordering::SeqCst), ..SOUND });
-    }
-
-    #[test]
-    #[should_panic(expected = "nobody will handle")]
-    fn who_was_woken_must_look_after_the_worker_even_with_its_answer_there() {
-        explore(Ways { goes_with_its_answer: true, ..SOUND });
-    }
-}
+mod tests;

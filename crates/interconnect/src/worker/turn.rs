@@ -29,13 +29,23 @@ pub(super) struct Core<S> {
     gone: BTreeMap<NodeId, Incarnation>,
     /// Some rail has descriptors, which announce what comes even to those who poll.
     pub(super) sockets: bool,
+    /// Who drove last has left the worker's seat to whoever drives next.
+    pub(super) seat_left: bool,
     /// Visits while it was lent: every few look after the worker.
     pub(super) visits: u32,
 }
 
 impl<S: Service> Core<S> {
     pub(super) fn new(service: S, net: Net) -> Self {
-        Self { service, net, inbox: Inbox::default(), gone: BTreeMap::new(), sockets: false, visits: 0 }
+        Self {
+            service,
+            net,
+            inbox: Inbox::default(),
+            gone: BTreeMap::new(),
+            sockets: false,
+            seat_left: false,
+            visits: 0,
+        }
     }
 
     /// One look at everything; how many messages and tasks were handled.
@@ -93,11 +103,23 @@ impl<S: Service> Core<S> {
         done
     }
 
+    /// Does what was handed in, and nothing else.
+    pub(super) fn do_tasks(&mut self, shared: &Shared<S>) {
+        while let Some(task) = shared.tasks.pop() {
+            self.service.task(&mut self.net, task);
+        }
+    }
+
+    /// Whether a turn would find more to do than to push out what was sent.
+    pub(super) fn has_news(&mut self) -> bool {
+        self.net.has_done() || self.service.pending()
+    }
+
     /// Pushes out what was sent since the last time, if any of it may not wait for the next turn (`all`: none of it may); whether a turn
     /// would find more to do.
     #[inline]
     pub(super) fn flush(&mut self, all: bool) -> bool {
-        let mut news = self.net.has_done() || self.service.pending();
+        let mut news = self.has_news();
         if !self.net.has_sent(all) {
             return news;
         }

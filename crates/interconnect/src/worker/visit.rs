@@ -4,11 +4,11 @@
 //! the token, does it, and goes, without a look at the links and without arming the bell again. It clears no [`missed`](super::token): who was turned
 //! away before or meanwhile is seen to by whoever lets go last. Where the worker is lent, every few visits it does look.
 
-use std::sync::{MutexGuard, atomic::Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use plexus_base::Waiting;
 
-use super::{Shared, Worker, turn::Core};
+use super::{Shared, Worker, token::Held, turn::Core};
 use crate::{Net, Service};
 
 /// Where threads poll, one visit of so many looks after the worker, so that peers do not wait for who needs no peer.
@@ -22,6 +22,9 @@ impl<S: Service> Worker<S> {
         let shared = &*self.shared;
         let mut core = shared.token.try_visit()?;
         let lent = shared.waiting == Waiting::Polling && shared.lent.load(Relaxed);
+        if !lent && shared.token.is_left() {
+            return Some(shared.visit_left(core, act));
+        }
         if !(lent || shared.bell.is_armed()) || !shared.tasks.is_empty() {
             return Some(shared.look_after(core, act));
         }
@@ -55,9 +58,23 @@ impl<S: Service> Worker<S> {
 }
 
 impl<S: Service> Shared<S> {
+    /// A visitor of a worker that was left to others who wait: they look after everything and push out what this one sends, with what they
+    /// send themselves.
+    fn visit_left<R>(&self, mut core: Held<'_, Core<S>>, act: impl FnOnce(&mut S, &mut Net) -> R) -> R {
+        // What this thread handed in before comes before what it does now.
+        if !self.tasks.is_empty() {
+            core.do_tasks(self);
+        }
+        let Core { service, net, .. } = &mut *core;
+        let result = act(service, net);
+        let alone = if core.has_news() { Some(core) } else { self.token.unlock(core) };
+        alone.into_iter().for_each(|core| self.look_after_more(core));
+        result
+    }
+
     /// A visitor that finds something to look after, and then does its own errand.
     #[cold]
-    fn look_after<R>(&self, mut core: MutexGuard<'_, Core<S>>, act: impl FnOnce(&mut S, &mut Net) -> R) -> R {
+    fn look_after<R>(&self, mut core: Held<'_, Core<S>>, act: impl FnOnce(&mut S, &mut Net) -> R) -> R {
         self.token.stay();
         self.bell.disarm();
         // What this thread handed in before comes before what it does now.
@@ -67,16 +84,16 @@ impl<S: Service> Shared<S> {
         let Core { service, net, .. } = &mut *core;
         let result = act(service, net);
         core.turn(self);
-        self.leave(core, None);
+        self.leave(core, &mut None);
         result
     }
 
     /// A visitor that finds something to look after when it is done.
     #[cold]
-    fn look_after_more(&self, mut core: MutexGuard<'_, Core<S>>) {
+    fn look_after_more(&self, mut core: Held<'_, Core<S>>) {
         self.token.stay();
         self.bell.disarm();
         core.turn(self);
-        self.leave(core, None);
+        self.leave(core, &mut None);
     }
 }

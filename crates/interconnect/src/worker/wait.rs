@@ -2,13 +2,34 @@
 //!
 //! It polls the links itself for as long as it spins. Then it sleeps: in the worker's [seat](super::watch) if that is free, so
 //! that what it waits for wakes it and nobody before it; else parked on its signal, which whoever drives sets.
+//!
+//! **A crowd sends together.** Where several wait at a time, one drives; the others [stand by](super::token), and the one that goes with its answer leaves worker and seat to them: no
+//! bell is armed, no set of events is touched. What it sends in its next visit goes with what they send. Where the threads take turns on a core, one that has just
+//! handed in its request lets the others run first: they have been answered together, so they ask together, in one system call.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use plexus_base::Waiting;
 
-use super::{Left, TURNS_BETWEEN_CLAIMS, Worker, watch::Seat};
+use super::{Left, Shared, TURNS_BETWEEN_CLAIMS, Worker, token::Held, turn::Core, watch::Seat};
 use crate::{Service, Signal, spin::Spinner};
+
+/// A thread that waits.
+struct Waiter<'a, S: Service> {
+    shared: &'a Shared<S>,
+    signal: &'a Signal,
+    spinner: Spinner<'a>,
+    seat: Option<Seat<'a>>,
+    /// It stands by.
+    stands: bool,
+    answer: Option<u64>,
+}
+
+/// What a thread that waits does next.
+enum Next {
+    Look,
+    Sleep,
+}
 
 impl<S: Service> Worker<S> {
     /// Waits until `signal` is set, driving the worker meanwhile if nobody else does; its answer.
@@ -19,79 +40,115 @@ impl<S: Service> Worker<S> {
             return answer;
         }
         let shared = &*self.shared;
-        let mut spinner = Spinner::new(shared.waiting, &shared.crowd);
-        let mut seat: Option<Seat<'_>> = None;
-        let mut answer = None;
-        // Every round has a try at the token in it, also when the answer is there: what woke this thread from the seat may
-        // have been for somebody else as well.
+        let spinner = Spinner::new(shared.waiting, &shared.crowd);
+        Waiter { shared, signal, spinner, seat: None, stands: false, answer: None }.wait()
+    }
+}
+
+impl<'a, S: Service> Waiter<'a, S> {
+    fn wait(&mut self) -> u64 {
+        let shared = self.shared;
+        if shared.crowd.takes_turns() && shared.token.is_attended() {
+            shared.token.stand_by(&mut self.stands);
+            self.spinner.give_way();
+            self.answer = self.signal.take();
+        }
+        let mut woken = false;
         loop {
-            let spin = if let Some(mut core) = shared.token.try_take() {
-                shared.bell.disarm();
-                if core.sockets && seat.is_none() && shared.waiting == Waiting::Adaptive {
-                    seat = shared.watch.sit();
-                }
-                let mut turns = 0u32;
-                let spin = loop {
-                    let done = core.turn(shared);
-                    answer = answer.or_else(|| signal.take());
-                    if answer.is_some() {
-                        break true;
-                    }
-                    turns = turns.wrapping_add(1);
-                    if turns.is_multiple_of(TURNS_BETWEEN_CLAIMS) && shared.claimed.load(Relaxed) {
-                        break true;
-                    }
-                    if done > 0 {
-                        spinner.reset();
-                    } else if !spinner.again() {
-                        break false;
-                    }
-                };
-                if spin {
-                    shared.lend_or_leave(core, seat.as_ref());
-                    if answer.is_none() {
-                        spinner.give_way();
-                    }
-                    true
-                } else {
-                    seat = seat.or_else(|| shared.watch.sit());
-                    answer = signal.take();
-                    match shared.let_go(core, seat.as_ref()) {
-                        Left::Quiet => false,
-                        Left::Busy if seat.is_some() && answer.is_none() => true,
-                        Left::Busy => {
-                            shared.bell.wake();
-                            false
-                        }
-                    }
-                }
-            } else {
-                // Whoever drives may have looked at the tasks already and be about to sleep.
-                shared.wanted.store(true, Relaxed);
-                shared.bell.ring();
-                let spin = spinner.again();
-                answer = answer.or_else(|| signal.take());
-                spin
+            let held = match self.answer {
+                // What woke it from the seat may have been for somebody else as well.
+                _ if std::mem::take(&mut woken) => shared.token.try_woken(),
+                Some(_) => shared.token.go(&mut self.stands),
+                None => shared.token.try_drive(&mut self.stands),
             };
-            if let Some(answer) = answer {
+            let mut next = match held {
+                Some(core) => self.drive(core),
+                None if self.answer.is_some() => Next::Look,
+                None => self.look_on(),
+            };
+            if let (Next::Sleep, None, None) = (&next, self.answer, &self.seat)
+                && let Some(core) = shared.token.go(&mut self.stands)
+            {
+                next = self.drive(core);
+            }
+            if let Some(answer) = self.answer {
+                if let Some(mut core) = shared.token.go(&mut self.stands) {
+                    shared.bell.disarm();
+                    core.turn(shared);
+                    shared.lend_or_leave(core, &mut self.seat);
+                }
                 return answer;
             }
-            if spin {
-                continue;
-            }
-            let Some(seat) = &seat else {
-                signal.park();
-                if let Some(answer) = signal.take() {
-                    return answer;
+            match (next, &self.seat) {
+                (Next::Look, _) => {}
+                (Next::Sleep, None) => {
+                    self.signal.park();
+                    if let Some(answer) = self.signal.take() {
+                        return answer;
+                    }
                 }
-                continue;
-            };
-            if signal.watch(&shared.bell) {
-                seat.sleep();
-                signal.watched();
+                (Next::Sleep, Some(seat)) => {
+                    if self.signal.watch(&shared.bell) {
+                        seat.sleep();
+                        self.signal.watched();
+                    }
+                    woken = true;
+                    self.answer = self.signal.take();
+                }
             }
-            shared.token.woken();
-            answer = signal.take();
         }
+    }
+
+    /// Drives until its answer is there, until somebody else must have the token, or until it is time to sleep; lets go of the token then.
+    fn drive(&mut self, mut core: Held<'a, Core<S>>) -> Next {
+        let Self { shared, signal, spinner, seat, answer, .. } = self;
+        shared.bell.disarm();
+        if seat.is_none() {
+            *seat = shared.take_seat_left(&mut core);
+        }
+        if core.sockets && seat.is_none() && shared.waiting == Waiting::Adaptive {
+            *seat = shared.watch.sit();
+        }
+        let mut turns = 0u32;
+        loop {
+            let done = core.turn(shared);
+            *answer = answer.or_else(|| signal.take());
+            turns = turns.wrapping_add(1);
+            if answer.is_some() {
+                shared.lend_or_leave(core, seat);
+                return Next::Look;
+            }
+            if turns.is_multiple_of(TURNS_BETWEEN_CLAIMS) && shared.claimed.load(Relaxed) {
+                shared.lend_or_leave(core, seat);
+                spinner.give_way();
+                return Next::Look;
+            }
+            if done > 0 {
+                spinner.reset();
+            } else if !spinner.again() {
+                break;
+            }
+        }
+        let Err(core) = shared.leave_to_others(core, seat) else { return Next::Sleep };
+        *seat = seat.take().or_else(|| shared.watch.sit());
+        *answer = signal.take();
+        match shared.let_go(core, seat.as_ref()) {
+            Left::Quiet => Next::Sleep,
+            Left::Busy if seat.is_some() && answer.is_none() => Next::Look,
+            Left::Busy => {
+                shared.bell.wake();
+                Next::Sleep
+            }
+        }
+    }
+
+    /// Another drives.
+    fn look_on(&mut self) -> Next {
+        // Whoever drives may have looked at the tasks already and be about to sleep.
+        self.shared.wanted.store(true, Relaxed);
+        self.shared.bell.ring();
+        let looks = self.spinner.again();
+        self.answer = self.signal.take();
+        if looks { Next::Look } else { Next::Sleep }
     }
 }

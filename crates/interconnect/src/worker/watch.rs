@@ -110,6 +110,12 @@ impl Watch {
         Some(Seat(self))
     }
 
+    /// The seat that was [left](Seat::leave) with the token. With that only, and once.
+    pub(super) fn seat_left(&self) -> Seat<'_> {
+        debug_assert!(self.seated.load(Relaxed), "somebody had it");
+        Seat(self)
+    }
+
     /// Takes off the set what has arrived, unless somebody has the seat; whether there was anything. With the token
     /// only; everything must be looked at afterwards.
     pub(super) fn harvest(&self) -> bool {
@@ -168,6 +174,11 @@ impl Seat<'_> {
     /// Sleeps until something arrives. Everything must be looked at afterwards.
     pub(super) fn sleep(&self) {
         self.0.take_off(None);
+    }
+
+    /// Leaves it to who has the token next, who finds it by [`Watch::seat_left`]: arrivals stay muted.
+    pub(super) fn leave(self) {
+        std::mem::forget(self);
     }
 
     /// Takes off the set what has arrived; whether there was anything. As [`Watch::harvest`].
