@@ -57,7 +57,9 @@ impl<S: Service> Shared<S> {
         mut core: Held<'a, Core<S>>,
         seat: &mut Option<Seat<'a>>,
     ) -> Result<(), Held<'a, Core<S>>> {
-        if !self.token.is_attended() || self.crowd.is_kept_waiting() {
+        // Where threads poll it is lent, to be looked after by the way.
+        let lends = self.waiting == Waiting::Polling;
+        if lends || !self.token.is_attended() || self.crowd.is_kept_waiting() {
             return Err(core);
         }
         let before = core.seat_left;

@@ -210,6 +210,16 @@ fn while_somebody_stands_by_the_worker_is_left_to_it_and_what_visitors_send_wait
 }
 
 #[test]
+fn where_threads_poll_a_worker_is_left_to_nobody() {
+    let worker = worker(Waiting::Polling, Counts::default());
+    let shared = &*worker.shared;
+    let mut stands = false;
+    shared.token.stand_by(&mut stands);
+    worker.with(|_, _| ());
+    assert!(shared.bell.is_armed() && shared.token.go(&mut stands).is_none());
+}
+
+#[test]
 fn what_was_handed_in_comes_before_the_errand_of_a_visitor_though_others_stand_by() {
     let worker = worker(Waiting::Adaptive, Leaves::default());
     let shared = &*worker.shared;
