@@ -36,7 +36,7 @@ pub struct Held {
     notify: bool,
     pub(super) seq: u32,
     pub(super) hold: Option<Hold>,
-    pub(super) pending: Option<Pending>,
+    pub(super) pending: Option<Box<Pending>>,
 }
 
 /// How a lock is held.
@@ -131,13 +131,19 @@ impl Held {
     /// Whether a request waits that was not cancelled and may wait.
     #[must_use]
     pub fn waits(&self) -> bool {
-        self.pending.as_ref().is_some_and(Pending::waits)
+        self.pending.as_deref().is_some_and(Pending::waits)
+    }
+
+    /// What a new master is to be told of how it is held, if it is.
+    fn record(&self, lock: LockId) -> Option<Record> {
+        let Hold { mode, token, seq, value } = self.hold?;
+        Some(Record { lock, seq, name: self.name.clone(), mode, notify: self.notify, token, value })
     }
 
     /// What the master is to be told of the request that is under way.
     fn request(&self, lock: LockId, core: &Core) -> Option<Body> {
         let &Held { ref name, seq, notify, ref hold, ref pending, .. } = self;
-        let &Pending { mode, attempt, write: value, since, epoch, .. } = pending.as_ref()?;
+        let &Pending { mode, attempt, write: value, since, epoch, .. } = pending.as_deref()?;
         let (name, waited_ns) = (name.clone(), core.now.since(since).0);
         let again = epoch < core.view.epoch;
         Some(match hold {
@@ -274,7 +280,7 @@ impl Home {
         };
         let attempt = patience == Patience::Try;
         held.seq += 1;
-        held.pending = Some(Pending {
+        held.pending = Some(Box::new(Pending {
             mode,
             attempt,
             write,
@@ -285,7 +291,7 @@ impl Home {
             ending: None,
             round: 0,
             seen: BTreeMap::new(),
-        });
+        }));
         if let Some(request) = held.request(lock, core) {
             core.ask_master(held.place, request);
         }
@@ -295,7 +301,7 @@ impl Home {
     pub(super) fn await_answer(&mut self, lock: LockId, core: &Core) {
         let Some(held) = self.locks.get_mut(&lock) else { return };
         let unnoted = |pending: &&mut Pending| pending.waits() && pending.due.is_none();
-        let Some(pending) = held.pending.as_mut().filter(unnoted) else { return };
+        let Some(pending) = held.pending.as_deref_mut().filter(unnoted) else { return };
         let look = core.now + Nanos(core.config.deadlock_ns);
         let at = pending.until.map_or(look, |until| until.min(look));
         pending.due = Some(at);
@@ -419,25 +425,17 @@ impl Home {
     /// Tells a master that does not know them of all locks in these places: what is held in batches, then what is waited for. What is held comes in
     /// the order in which the master will keep it: there each finds its place beside the last, where it would miss every cache otherwise.
     pub(super) fn report(&self, to: NodeId, need: &Places, core: &mut Core) {
-        let (mut holds, mut requests) = (Vec::new(), Vec::new());
+        let (mut records, mut requests) = (Vec::new(), Vec::new());
         for (lock, held) in self.locks.iter().filter(|(_, held)| need.contains(held.place)) {
-            if held.hold.is_some() {
-                holds.push((held.name.rank(), *lock, held));
-            }
-            requests.extend([held.request(*lock, core), held.cancellation(*lock)].into_iter().flatten());
+            records.extend(held.record(*lock));
+            requests.extend(held.request(*lock, core));
+            requests.extend(held.cancellation(*lock));
         }
-        holds.sort_unstable_by_key(|(rank, lock, ..)| (*rank, *lock));
-        let mut batch = Vec::with_capacity(RECORDS.min(holds.len()));
-        for (_, lock, held) in holds {
-            let Some(Hold { mode, token, seq, value }) = held.hold else { continue };
-            let (name, notify) = (held.name.clone(), held.notify);
-            batch.push(Record { lock, seq, name, mode, notify, token, value });
-            if batch.len() == RECORDS {
-                core.send(to, Body::Records(std::mem::replace(&mut batch, Vec::with_capacity(RECORDS))));
-            }
-        }
-        if !batch.is_empty() {
-            core.send(to, Body::Records(batch));
+        // What was read in a row is not looked for again here and there.
+        records.sort_by_cached_key(|record| record.name.rank());
+        let mut records = records.into_iter();
+        while !records.as_slice().is_empty() {
+            core.send(to, Body::Records(records.by_ref().take(RECORDS).collect()));
         }
         requests.into_iter().for_each(|message| core.send(to, message));
     }
