@@ -102,6 +102,15 @@ fn what_a_dead_coordinator_asked_the_voting_state_to_remember_is_not_taken_from_
     }
 }
 
+#[test]
+fn a_value_that_others_have_written_since_is_not_valid_again() {
+    // Who had gone down to a mode beside which they write had not heard of it when its master died.
+    let locks = scenario::named("locks").expect("a scenario of this name");
+    for seed in [17_246, 17_703, 22_106] {
+        run(seed, locks).unwrap_or_else(|failure| panic!("{failure}"));
+    }
+}
+
 /// What once made a rail that delivers look dead, or a dead one alive for too long.
 #[test]
 fn paths_that_were_misjudged_are_judged_well() {

@@ -134,9 +134,12 @@ impl Held {
         self.pending.as_deref().is_some_and(Pending::waits)
     }
 
-    /// What a new master is to be told of how it is held, if it is.
+    /// What a new master is to be told of how it is held, if it is. Where a conversion is not answered, the master before may have granted it: if others
+    /// can write beside that, they may have written since.
     fn record(&self, lock: LockId) -> Option<Record> {
         let Hold { mode, token, seq, value } = self.hold?;
+        let keeps_value = self.pending.as_deref().is_none_or(|pending| pending.mode.keeps_value());
+        let value = if keeps_value { value } else { value.lost() };
         Some(Record { lock, seq, name: self.name.clone(), mode, notify: self.notify, token, value })
     }
 

@@ -81,7 +81,7 @@ impl Master {
     }
 
     pub(super) fn convert(&mut self, from: NodeId, convert: Convert, core: &mut Core) -> Result<(), Fault> {
-        let Convert { lock, seq, name, mode, attempt, waited_ns, value, .. } = convert;
+        let Convert { lock, seq, name, mode, attempt, again, waited_ns, value } = convert;
         let who = Who { node: from, lock };
         let resource = self.resources.get_mut(&name);
         let Some((resource, holder)) = resource.and_then(|resource| {
@@ -97,7 +97,10 @@ impl Master {
             return Ok(());
         }
         if mode.is_within(holder.mode) {
-            resource.write(holder.mode, value);
+            match again && !mode.keeps_value() {
+                true => resource.write_again(holder.mode, value),
+                false => resource.write(holder.mode, value),
+            }
             let changed = resource.change(who, seq, mode, self.grants.next_token());
             let value = resource.value;
             if let Some(holder) = changed {
@@ -201,13 +204,13 @@ impl Master {
         values
     }
 
-    /// A lock that a member holds, taken over, and the value block as far as its holder knows it. `newest` says of resources that several hold by which
-    /// grant that is.
+    /// A lock that a member holds, taken over, and the value block as far as its holder knows it. `known` says of resources that several hold what the word
+    /// was worth by which that is known.
     pub(super) fn rebuild(
         &mut self,
         from: NodeId,
         record: Record,
-        newest: &mut BTreeMap<Name, Token>,
+        known: &mut BTreeMap<Name, Worth>,
         core: &mut Core,
     ) -> Result<(), Fault> {
         let Record { lock, seq, name, mode, notify, token, value } = record;
@@ -215,20 +218,26 @@ impl Master {
         let resource = match self.resources.entry(name) {
             Entry::Vacant(new) => {
                 let resource = new.insert(Resource::default());
-                resource.value = value;
+                resource.value = if mode.keeps_value() { value } else { Value::default().lost() };
                 resource
             }
             Entry::Occupied(mut found) => {
                 if found.get().holder(who).is_some() {
                     return Err("a lock reported twice");
                 }
-                if mode.keeps_value() {
-                    let before = || found.get().value_known_by().unwrap_or_default();
-                    let newest = newest.entry(found.key().clone()).or_insert_with(before);
-                    if *newest < token {
-                        *newest = token;
-                        found.get_mut().value = value;
-                    }
+                // Where this is the second, all that is known is known by the first.
+                let by_first = || {
+                    found
+                        .get()
+                        .granted()
+                        .first()
+                        .and_then(|first| worth(first.mode, &found.get().value, first.token))
+                };
+                let known = known.entry(found.key().clone()).or_insert_with(by_first);
+                let worth = worth(mode, &value, token);
+                if *known < worth {
+                    *known = worth;
+                    found.get_mut().value = value;
                 }
                 found.into_mut()
             }
@@ -243,7 +252,7 @@ impl Master {
         self.resources.entry(name.clone()).or_default();
     }
 
-    /// All that is held at `rebuilt` places is known: value blocks that no holder knows are what the master before said, or lost.
+    /// All that is held at `rebuilt` places is known: value blocks that no holder knows for sure are what the master before said, or lost.
     pub(super) fn rebuild_values(
         &mut self,
         rebuilt: &Places,
@@ -253,9 +262,13 @@ impl Master {
         let all = self.resources.iter_mut();
         for (name, resource) in all.filter(|(name, _)| rebuilt.contains(core.masters.place(name.partition())))
         {
-            if resource.value_known_by().is_none() {
-                let handed = handed.get(name).filter(|handed| !handed.writer);
-                resource.value = handed.map_or(Value::default().lost(), |handed| handed.value);
+            if resource.granted().is_empty() {
+                resource.value = Value::default().lost();
+            }
+            if let (Validity::Lost, Some(handed)) = (resource.value.validity, handed.get(name))
+                && !handed.writer
+            {
+                resource.value = handed.value;
             }
             match resource.value.validity {
                 Validity::Lost => core.counts.values_lost += 1,
@@ -339,6 +352,14 @@ impl Grants {
             }
         }
     }
+}
+
+/// What a holder's word on the value block is worth beside others': nothing where somebody can have written beside it, less where it may be lost, and else
+/// the later its grant was.
+pub(super) type Worth = Option<(bool, Token)>;
+
+fn worth(mode: Mode, value: &Value, token: Token) -> Worth {
+    mode.keeps_value().then_some((value.validity != Validity::Lost, token))
 }
 
 /// Since when a request that has waited so long waits, by the clock here.

@@ -16,8 +16,9 @@
 //! **Views on top of each other.** What was not complete when the next view came is asked for again. A node that was not handed some view asks for
 //! everything that it masters, for meanwhile another may have mastered it.
 //!
-//! **Value blocks.** Who holds a mode beside which nobody writes knows the last value. Otherwise the old master does, if nobody could write
-//! when it was told to stop. Otherwise it is lost.
+//! **Value blocks.** Who holds a mode beside which nobody writes knows the last value, unless it has asked for one beside which somebody does: that may be
+//! granted, and its answer lost with the old master. Otherwise the old master knows, if nobody could write when it was told to stop. Otherwise it is lost. What
+//! is written by a conversion that is asked again may be older than what others wrote, and counts as lost too, where nobody knows better.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,7 @@ use super::{
     Action, Members, Name, Place, Places, Shard, Token,
     by_node::ByNode,
     core::Core,
-    master::{Fault, Master},
+    master::{Fault, Master, Worth},
     message::{Body, Handover, Record, Request},
 };
 
@@ -46,8 +47,8 @@ pub(super) struct Recovery {
     held_back: Vec<HeldBack>,
     /// How much of that is from each node.
     held_back_of: ByNode<usize>,
-    /// Of rebuilt resources that several hold: by which grant the value block is known.
-    newest: BTreeMap<Name, Token>,
+    /// Of rebuilt resources that several hold: what the word is worth by which the value block is known.
+    known: BTreeMap<Name, Worth>,
     /// What the master before said.
     handed: BTreeMap<Name, Handover>,
 }
@@ -65,7 +66,7 @@ impl Recovery {
     pub(super) fn new(need: Places, view: &Members) -> Self {
         let awaited = view.members.iter().map(|(node, _)| *node).collect();
         let (held_back, held_back_of) = (Vec::new(), ByNode::default());
-        Self { awaited, need, held_back, held_back_of, newest: BTreeMap::new(), handed: BTreeMap::new() }
+        Self { awaited, need, held_back, held_back_of, known: BTreeMap::new(), handed: BTreeMap::new() }
     }
 
     /// Keeps a message until the master is open.
@@ -83,8 +84,8 @@ impl Recovery {
 impl Recovery {
     /// What tells it from others, as far as one place goes.
     pub(super) fn print(&self, place: Place) -> String {
-        let Self { awaited, need, held_back, newest, handed, .. } = self;
-        format!("{awaited:?} {} {held_back:?} {newest:?} {handed:?}", need.contains(place))
+        let Self { awaited, need, held_back, known, handed, .. } = self;
+        format!("{awaited:?} {} {held_back:?} {known:?} {handed:?}", need.contains(place))
     }
 }
 
@@ -170,7 +171,7 @@ impl Shard {
             if record.token >= Token::before(self.core.view.epoch) {
                 return Err("a record of a grant that was not made yet");
             }
-            self.master.rebuild(from, record, &mut recovery.newest, &mut self.core)?;
+            self.master.rebuild(from, record, &mut recovery.known, &mut self.core)?;
         }
         Ok(())
     }

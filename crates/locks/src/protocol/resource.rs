@@ -10,7 +10,7 @@
 use plexus_base::NodeId;
 
 use super::{
-    LockId, Mode, Token, VALUE_LEN, Value,
+    LockId, Mode, Token, VALUE_LEN, Validity, Value,
     holders::Holders,
     queue::{Queue, Told},
 };
@@ -167,10 +167,13 @@ impl Resource {
         }
     }
 
-    /// The newest of the grants whose holders know the value block: nobody can have written beside them.
-    pub(super) fn value_known_by(&self) -> Option<Token> {
-        let know = self.granted().iter().filter(|holder| holder.mode.keeps_value());
-        know.map(|holder| holder.token).max()
+    /// The same of one who goes down to a mode beside which others write, and has asked that of the master before too. If that one granted it, others may
+    /// have written since: of who still knows the value that is what is known here; otherwise this may be the last, or not.
+    pub(super) fn write_again(&mut self, mode: Mode, value: Option<[u8; VALUE_LEN]>) {
+        if self.value.validity == Validity::Lost {
+            self.write(mode, value);
+            self.value = self.value.lost();
+        }
     }
 
     /// Whether a new lock need not wait: nobody waits before it, and it goes with what all hold.
