@@ -298,6 +298,13 @@ impl LockService {
         self.shard.as_ref().is_some_and(Shard::is_open)
     }
 
+    /// Whether there is something in [`LockService::take_fault`].
+    #[must_use]
+    #[inline]
+    pub fn has_fault(&self) -> bool {
+        self.fault.is_some()
+    }
+
     /// A node that sent what no member sends, once.
     pub fn take_fault(&mut self) -> Option<NodeId> {
         self.fault.take()
