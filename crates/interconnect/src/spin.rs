@@ -5,7 +5,7 @@
 //! give way: a yield that comes back at once had nobody to give way to; one that comes back late let another thread run. Then
 //! the worker's waits give way after every look instead of looking busily first, until a yield comes back at once again. The time that
 //! others had does not count as time spent waiting: threads that take turns of microseconds on one core need not sleep and be woken, which
-//! costs more than the turns do. Who comes back so late that somebody computes sleeps, and so do all for a while: being woken is faster than
+//! costs more than the turns do. Who comes back later than all who wait explain sleeps, since somebody computes, and so do all for a while: being woken is faster than
 //! waiting until that one's time is up.
 
 use std::{
@@ -27,9 +27,15 @@ const GIVING_WAY: Nanos = Nanos::from_us(50);
 /// switches to another thread and back.
 const LATE: Nanos = Nanos::from_us(2);
 
-/// A yield that takes longer waited for a thread that computes, whose time is up after milliseconds: those who wait for messages
-/// themselves run for microseconds, and some hundred of them take turns in this time.
+/// A yield that takes longer waited for a thread that computes, whose time is up after three or four milliseconds, unless others who wait
+/// explain it.
 const TOO_LATE: Nanos = Nanos::from_ms(1);
+
+/// What one of those who wait takes while others give way, at most: it hands its answer on, asks again, gives way.
+const TURN: Nanos = Nanos::from_us(32);
+
+/// So much they explain: with [`TOO_LATE`] less than the time of one who computes.
+const MOST_EXPLAINED: Nanos = Nanos::from_ms(2);
 
 /// How long nobody gives way then. One who finds that it still is so loses some milliseconds.
 const COMPUTES_FOR: Nanos = Nanos::from_ms(100);
@@ -71,9 +77,9 @@ impl Crowd {
         self.computes_until.load(Relaxed) != 0
     }
 
-    /// A yield began, and others ran for so long.
-    fn yielded(&self, start: Nanos, others: Nanos) {
-        let (late, too_late) = (others > LATE, others > TOO_LATE);
+    /// A yield began, and others ran for so long, `too_late` for those who wait.
+    fn yielded(&self, start: Nanos, others: Nanos, too_late: bool) {
+        let late = others > LATE;
         if late != self.is_there.load(Relaxed) {
             self.is_there.store(late, Relaxed);
         }
@@ -111,9 +117,9 @@ impl<'a> Spinner<'a> {
         self.last = false;
     }
 
-    /// Another look found nothing. Pauses a little; false when it is time to sleep.
+    /// Another look found nothing. Pauses a little; false when it is time to sleep. So many others wait, too, and are awake.
     #[inline]
-    pub(crate) fn again(&mut self) -> bool {
+    pub(crate) fn again(&mut self, others: u32) -> bool {
         // A thread that polls may look for days.
         self.looks = self.looks.wrapping_add(1);
         match self.waiting {
@@ -130,21 +136,27 @@ impl<'a> Spinner<'a> {
                 hint::spin_loop();
                 let crowded = self.crowd.is_there.load(Relaxed);
                 let soon = !crowded && !self.looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS);
-                soon || self.patient(crowded, clock::now, thread::yield_now)
+                soon || self.patient(crowded, others, clock::now, thread::yield_now)
             }
         }
     }
 
-    /// Gives way to somebody who wants what this thread has, whether or not it is time to.
-    pub(crate) fn give_way(&mut self) {
+    /// Gives way to somebody who is to go first, whether or not it is time to.
+    pub(crate) fn give_way(&mut self, others: u32) {
         match self.waiting {
-            Waiting::Adaptive => self.let_others(clock::now, thread::yield_now),
+            Waiting::Adaptive => self.let_others(others, clock::now, thread::yield_now),
             Waiting::Polling | Waiting::Event => thread::yield_now(),
         }
     }
 
     /// Gives way if it is time to, between two looks; false when it is time to sleep.
-    fn patient(&mut self, crowded: bool, now: impl Fn() -> Nanos, give_way: impl FnOnce()) -> bool {
+    fn patient(
+        &mut self,
+        crowded: bool,
+        others: u32,
+        now: impl Fn() -> Nanos,
+        give_way: impl FnOnce(),
+    ) -> bool {
         if self.last {
             return false;
         }
@@ -154,7 +166,7 @@ impl<'a> Spinner<'a> {
         }
         self.add_up(start);
         if self.spent > BUSY || crowded {
-            self.let_others(now, give_way);
+            self.let_others(others, now, give_way);
         }
         self.last || self.spent < GIVING_WAY
     }
@@ -164,18 +176,20 @@ impl<'a> Spinner<'a> {
         self.spent = self.spent + now.since(self.since.replace(now).unwrap_or(now));
     }
 
-    /// Others run, and what they take is left out.
-    fn let_others(&mut self, now: impl Fn() -> Nanos, give_way: impl FnOnce()) {
+    /// Others run, so many of them who wait as well, and what they take is left out.
+    fn let_others(&mut self, others: u32, now: impl Fn() -> Nanos, give_way: impl FnOnce()) {
         let start = now();
         self.add_up(start);
         give_way();
         let end = now();
-        let others = end.since(start);
-        self.crowd.yielded(start, others);
-        self.spent = self.spent + others.min(LATE);
+        let took = end.since(start);
+        let explained = Nanos(TURN.0 * u64::from(others)).min(MOST_EXPLAINED);
+        let too_late = took > TOO_LATE + explained;
+        self.crowd.yielded(start, took, too_late);
+        self.spent = self.spent + took.min(LATE);
         self.since = Some(end);
         // What is waited for may just have been done: look once more.
-        self.last = others > TOO_LATE;
+        self.last = too_late;
     }
 }
 
@@ -232,7 +246,7 @@ mod tests {
     }
 
     fn looks(spinner: &mut Spinner<'_>) -> u32 {
-        (0..).take_while(|_| spinner.again()).count() as u32
+        (0..).take_while(|_| spinner.again(0)).count() as u32
     }
 
     #[test]
@@ -252,13 +266,18 @@ mod tests {
 
         /// How often one who waits gives way before it sleeps where each look takes a microsecond, and each time others run for `others`.
         fn yields(&self, crowd: &Crowd, others: Nanos) -> u32 {
+            self.yields_among(0, crowd, others)
+        }
+
+        /// The same where so many of them wait as well.
+        fn yields_among(&self, standing: u32, crowd: &Crowd, others: Nanos) -> u32 {
             let given = Cell::new(0);
             let mut spinner = Spinner::new(Waiting::Adaptive, crowd);
             let give_way = || {
                 given.set(given.get() + 1);
                 self.pass(others);
             };
-            while spinner.patient(crowd.is_there.load(Relaxed), || self.0.get(), give_way) {
+            while spinner.patient(crowd.is_there.load(Relaxed), standing, || self.0.get(), give_way) {
                 self.pass(Nanos::from_us(1));
             }
             given.get()
@@ -279,13 +298,13 @@ mod tests {
         let (crowd, time) = (Crowd::default(), Time(Cell::new(Nanos::from_ms(1))));
         let now = || time.0.get();
         let mut spinner = Spinner::new(Waiting::Adaptive, &crowd);
-        assert!(spinner.patient(false, now, || ()));
+        assert!(spinner.patient(false, 0, now, || ()));
         for _ in 0..20 {
             time.pass(Nanos(100));
-            spinner.let_others(now, || time.pass(Nanos::from_us(200)));
+            spinner.let_others(0, now, || time.pass(Nanos::from_us(200)));
         }
         assert_eq!(spinner.spent, Nanos(20 * (100 + LATE.0)));
-        assert!(spinner.patient(true, now, || ()));
+        assert!(spinner.patient(true, 0, now, || ()));
     }
 
     #[test]
@@ -305,11 +324,23 @@ mod tests {
     }
 
     #[test]
+    fn those_who_take_turns_are_not_taken_for_one_who_computes() {
+        let (crowd, time) = (Crowd::default(), Time(Cell::new(Nanos::from_ms(1))));
+        let round = Nanos::from_us(1500);
+        assert!(time.yields_among(64, &crowd, round) > 1 && crowd.takes_turns());
+        assert_eq!(time.yields_among(8, &crowd, round), 1, "so few do not take so long");
+        assert!(crowd.is_kept_waiting() && !crowd.takes_turns());
+        time.pass(COMPUTES_FOR);
+        assert!(time.yields_among(64, &crowd, round) > 1);
+        assert_eq!(time.yields_among(1000, &crowd, Nanos::from_us(3500)), 1, "however many they are");
+    }
+
+    #[test]
     fn polling_goes_on_for_more_looks_than_can_be_counted() {
         let crowd = Crowd::default();
         let mut spinner = Spinner::new(Waiting::Polling, &crowd);
         spinner.looks = u32::MAX - 1;
-        assert_eq!((0..4).filter(|_| spinner.again()).count(), 4);
+        assert_eq!((0..4).filter(|_| spinner.again(0)).count(), 4);
     }
 
     #[test]
@@ -320,6 +351,6 @@ mod tests {
         spinner.last = true;
         assert_eq!(looks(&mut spinner), 0);
         spinner.reset();
-        assert!(spinner.again());
+        assert!(spinner.again(0));
     }
 }

@@ -476,7 +476,7 @@ impl<S: Service> Shared<S> {
             }
             if core.turn(self) > 0 {
                 spinner.reset();
-            } else if !spinner.again() {
+            } else if !spinner.again(self.token.standing()) {
                 return;
             }
         }

@@ -172,10 +172,16 @@ macro_rules! token {
                 before.is_ok_and(falls_to).then(|| self.held())
             }
 
-            /// Whether somebody stands by; a hint.
+            /// How many stand by; a hint.
+            #[inline]
+            pub(super) fn standing(&self) -> u32 {
+                self.word.load(Relaxed) / ONE
+            }
+
+            /// Whether somebody does; a hint.
             #[inline]
             pub(super) fn is_attended(&self) -> bool {
-                self.word.load(Relaxed) >= ONE
+                self.standing() > 0
             }
 
             /// Whether it was left to those who stand by; certain for who has it.

@@ -50,7 +50,7 @@ impl<'a, S: Service> Waiter<'a, S> {
         let shared = self.shared;
         if shared.crowd.takes_turns() && shared.token.is_attended() {
             shared.token.stand_by(&mut self.stands);
-            self.spinner.give_way();
+            self.spinner.give_way(shared.token.standing());
             self.answer = self.signal.take();
         }
         let mut woken = false;
@@ -120,12 +120,12 @@ impl<'a, S: Service> Waiter<'a, S> {
             }
             if turns.is_multiple_of(TURNS_BETWEEN_CLAIMS) && shared.claimed.load(Relaxed) {
                 shared.lend_or_leave(core, seat);
-                spinner.give_way();
+                spinner.give_way(shared.token.standing());
                 return Next::Look;
             }
             if done > 0 {
                 spinner.reset();
-            } else if !spinner.again() {
+            } else if !spinner.again(shared.token.standing()) {
                 break;
             }
         }
@@ -145,9 +145,11 @@ impl<'a, S: Service> Waiter<'a, S> {
     /// Another drives.
     fn look_on(&mut self) -> Next {
         // Whoever drives may have looked at the tasks already and be about to sleep.
-        self.shared.wanted.store(true, Relaxed);
+        if !self.shared.wanted.load(Relaxed) {
+            self.shared.wanted.store(true, Relaxed);
+        }
         self.shared.bell.ring();
-        let looks = self.spinner.again();
+        let looks = self.spinner.again(self.shared.token.standing());
         self.answer = self.signal.take();
         if looks { Next::Look } else { Next::Sleep }
     }
