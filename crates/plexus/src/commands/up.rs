@@ -19,6 +19,9 @@ use crate::output;
 /// How long the nodes may take to find each other.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
+/// How long what is lost is waited for: members say so when they have looked at each other's memory, which takes milliseconds where nobody is in the way.
+const KNOWN_WITHIN: Duration = Duration::from_secs(5);
+
 /// How long a node may take to have what is lost accepted: it gives up earlier, and says why.
 const ACCEPT_WITHIN: Duration = Duration::from_secs(60);
 
@@ -53,16 +56,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let before = if args.accept_lost { settle::accept_lost(&config)? } else { Blocks::EMPTY };
     let lost = settle::settle(&config)?.lost;
     let started = start(&config, &absent)?;
-    let mut outcome = Outcome { running, started, accepted: 0, lost: lost.len(), named: lost };
+    let mut outcome = Outcome { running, started, accepted: 0, lost: 0, named: lost };
     if args.accept_lost {
         // What was there before a run is known to those who run already, who may have accepted it.
         let here = if outcome.running.is_empty() { before.len() } else { 0 };
         outcome.accepted = accept(&config, &names)?.max(here);
     }
-    if !outcome.running.is_empty() {
-        let seen = launch::look_at_all(&config.dir, &names);
-        let lost = seen.iter().filter_map(|(_, seen)| Some(seen.alive()?.blocks_lost));
-        (outcome.lost, outcome.named) = (lost.max().unwrap_or(0), Blocks::EMPTY);
+    outcome.lost = blocks_lost(&config, &names);
+    // The nodes may know of more, or of what was accepted since.
+    if outcome.lost != outcome.named.len() {
+        outcome.named = Blocks::EMPTY;
     }
     report(&args, &config, &outcome)
 }
@@ -73,7 +76,7 @@ struct Outcome<'a> {
     started: Vec<(String, u32)>,
     accepted: u64,
     lost: u64,
-    /// Which these are, where nobody ran before.
+    /// Which these are, where that is known here.
     named: Blocks,
 }
 
@@ -82,6 +85,22 @@ fn silence(seen: &Seen<Status>) -> Option<&str> {
     match seen {
         Seen::Silent(why) => Some(why),
         Seen::Alive(_) | Seen::Down => None,
+    }
+}
+
+/// How many blocks are lost, by those of these nodes that know.
+fn blocks_lost(config: &Config, names: &[&str]) -> u64 {
+    let end = Instant::now() + KNOWN_WITHIN;
+    loop {
+        let seen = launch::look_at_all(&config.dir, names);
+        let knows = |status: &Status| {
+            let last = status.body.membership.as_ref().and_then(|membership| membership.transitions.last());
+            last.is_some_and(|last| last.phases.rebuild.is_some())
+        };
+        if seen.iter().filter_map(|(_, seen)| seen.alive()).all(knows) || Instant::now() >= end {
+            return seen.iter().filter_map(|(_, seen)| Some(seen.alive()?.blocks_lost)).max().unwrap_or(0);
+        }
+        std::thread::sleep(ASK_EVERY);
     }
 }
 
