@@ -12,7 +12,8 @@ use crate::{
     faults::Faults,
     frames::{FrameTable, Hand},
     protocol::{
-        self, Action, Counts, Event, Granted, Lost, Members, Outlet, ReadFault, Shard, Ticket, WaitError, Why,
+        self, Action, Before, Counts, Event, Granted, Lost, Members, Outlet, ReadFault, Shard, Ticket,
+        WaitError, Why,
     },
 };
 
@@ -133,7 +134,8 @@ impl CacheService {
         (record, port): (Arc<dyn LostRecord>, Weak<dyn Port>),
     ) -> Self {
         let mut shard = Shard::new(config);
-        shard.know_lost(record.known(config.worker));
+        let (epoch, lost) = record.known(config.worker);
+        shard.recall(epoch, lost);
         Self {
             shard,
             window: window_of(config.worker),
@@ -164,12 +166,12 @@ impl CacheService {
         }
     }
 
-    /// The next view, or the first: whoever is not in it has stopped, and no link leads to it any more.
-    pub fn view(&mut self, net: &mut Net, members: &Members) {
+    /// The next view, or the first: whoever is not in it has stopped, and no link leads to it any more. `before`: see [`Shard::view`].
+    pub fn view(&mut self, net: &mut Net, members: &Members, before: Before) {
         self.outbox.view();
         // What reads under way find is not used: it may have been written since.
         self.expected.fill(0);
-        self.drive(net, |shard, frames, out| shard.view(clock::now(), members, frames, out));
+        self.drive(net, |shard, frames, out| shard.view(clock::now(), (members, before), frames, out));
     }
 
     /// Whether everything is granted: all masters of the last view have opened.

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
-use plexus_base::{BlockId, WorkerId};
+use plexus_base::{BlockId, Epoch, WorkerId};
 use plexus_disks::Writer;
 use plexus_interconnect::Signal;
 
@@ -64,8 +64,8 @@ pub trait Port: Send + Sync {
 /// Where a node keeps on record what is lost while members change. The node decides when to read it again: what earlier runs lost
 /// is worth something where a cluster begins anew, and nothing to who joins one that goes on.
 pub trait LostRecord: Send + Sync {
-    /// What is on record, before the first view; of other partitions than those of `worker` it is left out.
-    fn known(&self, worker: WorkerId) -> Lost;
+    /// What is on record, before the first view, and the view in which things stood so; of other partitions than those of `worker` it is left out.
+    fn known(&self, worker: WorkerId) -> (Epoch, Lost);
 
     /// Puts `lost` on record in place of all that was for `worker`, and calls `done` once that is durable: from any thread, at once or
     /// later, however often it must be tried. Must not wait; called on the worker. Of several under way the last counts, and of

@@ -1,9 +1,11 @@
 //! Members that change under the cache: nodes die, leave and come back with a new life, and membership hands out views as it has promised to.
 //!
 //! A view is decided of those who live, told to each worker in its own time, and now and then missed. Before a worker has it, what those who
-//! are not in it sent last arrives in part, and their last disk writes reach the disk or do not; after it nothing. At least
-//! one who took part in the last view always lives on: without, the cluster would have begun anew. Every run begins with a first view, told to each
-//! in its own time too.
+//! are not in it sent last arrives in part, and their last disk writes reach the disk or do not; after it nothing. Every run begins with a first view, told to
+//! each in its own time too.
+//!
+//! In most scenarios one who took part in the last view always lives on. Where all may die ([`Params::all_may_die`]), the cluster begins anew with what the
+//! nodes have on record, and what is the case is kept here by counting deaths ([`crate::insight`]).
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId};
 use plexus_cache::protocol::{Event, Lost, Members, Mode, Slot};
@@ -11,6 +13,7 @@ use plexus_cache::protocol::{Event, Lost, Members, Mode, Slot};
 use crate::{
     cluster::{Cluster, Ev, Local, Phase, config},
     failure::Broken,
+    insight::Past,
     properties::{named, recorded},
     scenario::{Carrier, Params},
 };
@@ -61,6 +64,7 @@ pub struct Changes {
     /// By owner: nothing of it reaches the disk any more.
     fenced: Vec<bool>,
     views: Vec<Members>,
+    pub(crate) past: Past,
     /// The first view whose masters may have been the last to open.
     open_since: usize,
     accesses: Vec<Access>,
@@ -74,6 +78,8 @@ pub struct Changes {
     pub(crate) accepted: Vec<bool>,
     /// By worker: what was lost when somebody last thought of accepting it.
     seen: Vec<Lost>,
+    /// In which view it was taken as it is on the disk.
+    pub(crate) taken: Vec<Epoch>,
     /// Somebody died who may have had the latest version.
     pub(crate) suspect: Vec<bool>,
 }
@@ -88,6 +94,7 @@ impl Changes {
             owners: (0..nodes).collect(),
             fenced: vec![false; nodes * (1 + params.changes as usize)],
             views: Vec::new(),
+            past: Past::new(params),
             open_since: 0,
             accesses: Vec::new(),
             died: false,
@@ -96,6 +103,7 @@ impl Changes {
             lost: vec![false; blocks],
             accepted: vec![false; blocks],
             seen: vec![Lost::default(); nodes * usize::from(params.workers)],
+            taken: vec![Epoch(0); blocks],
             suspect: vec![false; blocks],
         }
     }
@@ -169,10 +177,12 @@ impl Cluster {
         match change {
             Change::Next => return self.next_change(),
             Change::Accept => {
-                let node = usize::from(self.living().next().expect("somebody lives"));
-                return self.accept_what_was_seen(node);
+                let node = self.living().next();
+                return node.map_or(Ok(()), |node| self.accept_what_was_seen(usize::from(node)));
             }
-            Change::Join(node) if self.phase == Phase::Running => self.join(node),
+            Change::Join(node) if self.phase == Phase::Running || self.living().next().is_none() => {
+                self.join(node);
+            }
             Change::Join(_) => {}
             Change::Look(node, life) => return self.look(node, life),
             Change::Go(node, life) if self.changes.lives[node] == life => self.end(node),
@@ -223,13 +233,19 @@ impl Cluster {
         let after = self.engine.random.between(1, self.params.change_ns);
         self.engine.schedule(after, None, Ev::Change(Change::Next));
         let up: Vec<usize> = (0..self.changes.nodes).filter(|node| self.changes.up[*node]).collect();
+        if up.is_empty() {
+            return Ok(());
+        }
         let node = *self.engine.random.pick(&up);
         self.changes.made += 1;
         match self.engine.random.below(100) {
             // Over the link core, which knows one life of each node, views change and members do not.
             _ if self.params.carrier == Carrier::Linked => self.decide_soon(),
-            0..60 if self.others_stay(node) => self.kill(node),
-            60..80 if self.others_stay(node) && self.changes.leaving.is_none() => {
+            0..10 if self.params.all_may_die => up.into_iter().for_each(|node| self.kill(node)),
+            0..60 if self.params.all_may_die || self.others_stay(node) => self.kill(node),
+            60..80
+                if (self.params.all_may_die || self.others_stay(node)) && self.changes.leaving.is_none() =>
+            {
                 self.changes.leaving = Some(node);
                 self.hand_back(node)?;
                 self.look_later(node);
@@ -289,6 +305,7 @@ impl Cluster {
         }
         let locals = self.indices(node as u8);
         if self.locals[locals.clone()].iter().all(|local| local.may_leave) {
+            self.is_clean(node, Incarnation(life));
             let most = *self.engine.random.pick(&[1, self.params.change_ns]);
             let (after, owner) = (self.engine.random.between(1, most), self.owner(node));
             self.engine.schedule(after, Some(owner), Ev::Change(Change::Go(node, life)));
@@ -375,7 +392,9 @@ impl Cluster {
                 self.sever(node, other);
             }
         }
-        if self.params.changes > 0 && self.phase == Phase::Running && self.engine.random.percent(75) {
+        let is_last = self.params.all_may_die && self.living().next().is_none();
+        let may_come = self.params.changes > 0 && self.phase == Phase::Running;
+        if is_last || may_come && self.engine.random.percent(75) {
             let after = self.engine.random.between(1, self.params.change_ns);
             self.engine.schedule(after, None, Ev::Change(Change::Join(node)));
         }
@@ -399,7 +418,8 @@ impl Cluster {
         changes.owners[node] = node + changes.nodes * (changes.lives[node] as usize - 1);
         for (worker, at) in self.indices(node as u8).enumerate() {
             self.locals[at] = Local::new(config(&self.params, node as u8, worker as u8));
-            self.locals[at].shard.know_lost(self.records[at].durable().clone());
+            let (epoch, lost) = self.records[at].recalled();
+            self.locals[at].shard.recall(epoch, lost);
             if self.params.checkpoint_ns > 0 {
                 self.plan_checkpoint(at);
             }
@@ -420,6 +440,9 @@ impl Cluster {
     }
 
     fn decide(&mut self) {
+        if self.living().next().is_none() {
+            return;
+        }
         let Self { changes, disk, engine, .. } = self;
         // Whoever is not in it is at its end: nothing of it reaches the disk any more.
         changes.accesses.retain(|access| {
@@ -437,6 +460,7 @@ impl Cluster {
         let members = (0..changes.nodes).filter(|node| changes.up[*node]);
         let members = members.map(|node| (NodeId(node as u8), Incarnation(changes.lives[node]))).collect();
         changes.views.push(Members { epoch, members });
+        self.note_decision();
         self.debts_under_way.fill(0);
         let view = self.changes.views.len() - 1;
         for node in (0..self.changes.nodes).filter(|node| self.changes.up[*node]).collect::<Vec<_>>() {
@@ -474,7 +498,8 @@ impl Cluster {
             let worker = self.port(at).worker;
             self.note(block, || format!("{me} worker {worker} <- {next:?}"));
         }
-        self.drive(at, |shard, now, frames, out| shard.view(now, &next, frames, out))
+        let before = self.changes.past.view(next.epoch).before(me);
+        self.drive(at, |shard, now, frames, out| shard.view(now, (&next, before), frames, out))
     }
 
     /// A master has opened.
@@ -528,6 +553,7 @@ impl Cluster {
             return;
         }
         self.changes.lost[block.0 as usize] = false;
+        self.changes.taken[block.0 as usize] = self.epoch();
         let page = self.disk.page(block);
         self.truth.commit(page);
         self.acknowledged[block.0 as usize] = page.value;

@@ -34,6 +34,7 @@ impl Cluster {
         let frames = RefCell::new(frames);
         let mut out = Out { frames: &frames, done: &mut done };
         does(shard, Nanos(self.engine.now()), &mut Hand(&frames), &mut out);
+        self.note_insight(at);
         self.carry_out(at, done)
     }
 

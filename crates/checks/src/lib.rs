@@ -14,6 +14,7 @@ pub mod failure;
 pub mod faults;
 pub mod frames;
 pub mod groups;
+mod insight;
 pub mod links;
 pub mod locks;
 pub mod membership;

@@ -1,5 +1,6 @@
 //! What nodes have on record of what is lost: a disk that is late, fails and is tried again, and outlives its node's lives.
 
+use plexus_base::Epoch;
 use plexus_cache::protocol::{Event, Lost};
 
 use crate::{
@@ -17,14 +18,30 @@ const LATE_NS: u64 = 50_000;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record {
     durable: Lost,
+    /// The last view in which all masters were open, and how many had died by then.
+    whole: Option<(Epoch, u64)>,
     /// What is written next, and the number that the shard gave it.
     next: Option<(u64, Lost)>,
 }
 
 impl Record {
-    /// What its node's next life finds.
     pub(crate) fn durable(&self) -> &Lost {
         &self.durable
+    }
+
+    /// What its node's next life finds.
+    pub(crate) fn recalled(&self) -> (Epoch, Lost) {
+        (self.whole.map_or(Epoch(0), |whole| whole.0), self.durable.clone())
+    }
+
+    /// How many had died when all masters were open.
+    pub(crate) fn deaths(&self) -> u64 {
+        self.whole.map_or(0, |whole| whole.1)
+    }
+
+    /// All masters are open in this view, until which so many have died.
+    pub(crate) fn is_whole(&mut self, epoch: Epoch, deaths: u64) {
+        self.whole = Some((epoch, deaths));
     }
 
     /// Whether what is on the disk is about to be replaced.

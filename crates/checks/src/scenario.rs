@@ -68,6 +68,8 @@ pub struct Params {
     pub changes: u64,
     /// Between two of them, at most.
     pub change_ns: u64,
+    /// All nodes may be gone at one time, and the cluster begins anew.
+    pub all_may_die: bool,
 }
 
 /// A scenario: its name and how it draws its parameters.
@@ -107,7 +109,7 @@ pub const VIEWS: &str = "views";
 pub const GROUPS: &str = "groups";
 
 /// All scenarios.
-pub const ALL: [Scenario; 18] = [
+pub const ALL: [Scenario; 19] = [
     Scenario { name: "calm", about: "room for everything, nothing fails", bigger: 1, vary: calm },
     Scenario { name: "hot", about: "one or two blocks that everybody wants", bigger: 1, vary: hot },
     Scenario {
@@ -139,6 +141,12 @@ pub const ALL: [Scenario; 18] = [
         about: "nodes die, leave and come back, and the others go on; what is lost is named and accepted",
         bigger: 1,
         vary: views,
+    },
+    Scenario {
+        name: "anew",
+        about: "as views, and all nodes may die or leave: the cluster begins anew with what is on record",
+        bigger: 1,
+        vary: anew,
     },
     Scenario {
         name: "death",
@@ -249,6 +257,7 @@ impl Scenario {
             one_dies: false,
             changes: 0,
             change_ns: 0,
+            all_may_die: false,
         };
         (self.vary)(&mut params, random);
         params
@@ -312,6 +321,12 @@ fn views(params: &mut Params, random: &mut Random) {
     params.operations = random.between(100, 600);
     params.changes = random.between(1, 20);
     params.change_ns = *random.pick(&[50_000, 400_000, 1_500_000]);
+}
+
+fn anew(params: &mut Params, random: &mut Random) {
+    views(params, random);
+    params.nodes = random.between(1, 4) as u8;
+    params.all_may_die = true;
 }
 
 fn rails(params: &mut Params, random: &mut Random) {

@@ -34,6 +34,11 @@ fn a_life_that_comes_back_is_found() {
 }
 
 #[test]
+fn who_is_taken_to_have_handed_back_and_had_not_is_found() {
+    assert!(found(Sabotage::MisreadRecord, 20).contains_key("sound"));
+}
+
+#[test]
 fn files_that_forget_are_found() {
     assert!(!found(Sabotage::LyingDisks, 60).is_empty());
 }

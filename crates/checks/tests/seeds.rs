@@ -37,6 +37,7 @@ scenarios! {
     nodes_that_stop_and_go_on: "pauses", 200, rails lost at least 0;
     a_node_that_leaves: "leaving", 200, rails lost at least 0;
     members_that_change: "views", 300, rails lost at least 10000;
+    clusters_that_begin_anew: "anew", 300, rails lost at least 5000;
     a_node_that_dies: "death", 300, rails lost at least 0;
     rails_that_are_lost: "rails", 100, rails lost at least 6000;
     links_alone: "links", 200, rails lost at least 2000;

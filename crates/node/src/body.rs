@@ -183,6 +183,10 @@ impl Body {
         let shards = self.shards();
         // Says to the others that nothing is lost with it.
         let may_leave: Vec<()> = shards.ask_within(LEAVE_WITHIN, CacheTask::Leave);
+        let is_clean = may_leave.len() == usize::from(shards.count());
+        if is_clean {
+            self.member.handed_back();
+        }
         let (tell, told) = mpsc::channel();
         let membership = self.membership.clone();
         thread::spawn(move || {
@@ -190,7 +194,7 @@ impl Body {
             let _ = tell.send(membership.leave());
         });
         match told.recv_timeout(LEAVE_WITHIN) {
-            Ok(Ok(())) => may_leave.len() == usize::from(shards.count()),
+            Ok(Ok(())) => is_clean,
             Ok(Err(_)) => false,
             Err(_) => {
                 tracing::warn!(

@@ -12,7 +12,7 @@ use plexus_base::{Epoch, Incarnation, NodeId, NodeSet, WorkerId, clock};
 use plexus_interconnect::mesh::Mesh;
 use plexus_membership::{
     partitions::Members,
-    protocol::{LAST_WORDS, View},
+    protocol::{Clean, LAST_WORDS, View},
     runtime::{End, Guest, Membership, Proof, Transition},
 };
 use rustix::process::Signal;
@@ -127,8 +127,18 @@ impl Member {
     /// A worker has its cache and locks whole again in a view.
     pub(crate) fn rebuilt(&self, epoch: Epoch) {
         let all = self.views().rebuilt.one_more(epoch) == Some(self.config.workers);
+        if all {
+            self.recorder.rebuilt(epoch);
+        }
         if let Some(membership) = self.membership.get().and_then(Weak::upgrade).filter(|_| all) {
             membership.rebuilt(epoch);
+        }
+    }
+
+    /// All that this life held is handed back, and it begins nothing more.
+    pub(crate) fn handed_back(&self) {
+        if let Some(membership) = self.membership.get().and_then(Weak::upgrade) {
+            membership.clean(self.me, Clean { life: self.incarnation, intact: self.recorder.intact() });
         }
     }
 
@@ -227,7 +237,7 @@ impl Guest for Member {
         for worker in self.workers.all() {
             worker.with(|service, net| {
                 net.enter(view.epoch);
-                service.view(net, &members);
+                service.view(net, &members, view.before(self.me));
             });
         }
         let names: Vec<_> = view.members().iter().map(|node| self.config.name_of(node)).collect();

@@ -25,7 +25,7 @@ use crate::{
     machine::{self, MachineError},
     member::Die,
     newcomers, registry,
-    settle::{self, Entry, Settled},
+    settle::{self, Entry},
     state::{Recorder, StateError},
     wishes,
 };
@@ -95,8 +95,7 @@ impl Node {
         let (me, node) = config.node(name)?;
         machine::pin(name, &node.cores)?;
         let entry = settle::enter(&config, name)?;
-        let Settled { run, lost } = &entry.settled;
-        let recorder = Arc::new(Recorder::new(&config.dir, name, *run, entry.incarnation, lost));
+        let recorder = Arc::new(Recorder::new(&config.dir, name, entry.incarnation, &entry.settled));
         let life = Arc::new(Life::new(recorder.clone()));
         let signals =
             SignalThread::start(&life).map_err(|source| NodeError::Io { what: "signals", source })?;
@@ -179,6 +178,7 @@ fn join(
         config: Arc::clone(config),
         me,
         incarnation: entry.incarnation,
+        settled: &entry.settled,
         recorder,
         group: Arc::new(group),
         life: Arc::clone(life),

@@ -33,6 +33,12 @@ pub struct Settled {
     pub run: u64,
     /// The blocks that earlier runs lost and nobody has accepted yet. They are refused in this run.
     pub lost: Blocks,
+    /// The view of the cluster in which things stood so. A later one than any: they were accepted as they are since.
+    #[serde(default)]
+    pub view: u32,
+    /// Nodes, each with a life that had handed back all that it held before it ended, and the view as of which that knew of nothing lost, or 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clean: Vec<(u8, u64, u32)>,
 }
 
 impl Settled {
@@ -52,19 +58,20 @@ impl Settled {
     }
 }
 
-/// The blocks that a run lost, by the records of the nodes that took part in it; none: nobody acted.
+/// What the next run begins with, by the records of the nodes that took part in the last; none: nobody acted.
 #[must_use]
-pub fn lost_blocks(records: &BTreeMap<NodeId, Record>, blocks: u64) -> Option<Blocks> {
+pub fn settlement(run: u64, records: &BTreeMap<NodeId, Record>, blocks: u64) -> Option<Settled> {
     let views = records.values().filter_map(|record| record.view.as_ref());
     let last = views.max_by_key(|view| view.epoch)?;
     let view = last.members();
     let mut lost = Lost::default();
-    let (mut dead, mut is_clean) = (NodeSet::EMPTY, false);
+    let (mut dead, mut is_clean, mut whole) = (NodeSet::EMPTY, false, 0);
     for (node, record) in records {
         match view.life(*node) {
             None => {}
             Some(life) if life.0 == record.incarnation => {
                 lost.join(&record.known_lost());
+                whole = whole.max(record.whole);
                 match record.phase {
                     Phase::Running => dead.insert(*node),
                     Phase::Left => {}
@@ -79,7 +86,11 @@ pub fn lost_blocks(records: &BTreeMap<NodeId, Record>, blocks: u64) -> Option<Bl
     let is_unknown = |block: &BlockId| {
         !is_clean && dead.contains(masters[usize::from(block.partition().0)]) || lost.contains(*block)
     };
-    Some((0..blocks).map(BlockId).filter(is_unknown).collect())
+    let mut clean: Vec<_> = records.iter().flat_map(|(node, record)| record.clean(*node)).collect();
+    clean.sort_unstable();
+    clean.dedup();
+    let lost = (0..blocks).map(BlockId).filter(is_unknown).collect();
+    Some(Settled { run, lost, view: whole, clean })
 }
 
 /// What stands in `state/lost.json` now; changes nothing.
@@ -106,8 +117,10 @@ pub fn settle(config: &Config) -> Result<Settled, StateError> {
 /// As [`settle`].
 pub fn accept_lost(config: &Config) -> Result<Blocks, StateError> {
     let _lock = lock(config)?;
-    let Settled { run, lost } = settle_locked(config)?;
-    write(config, &Settled { run, lost: Blocks::EMPTY })?;
+    let mut settled = settle_locked(config)?;
+    let lost = std::mem::replace(&mut settled.lost, Blocks::EMPTY);
+    settled.view = u32::MAX;
+    write(config, &settled)?;
     Ok(lost)
 }
 
@@ -172,8 +185,8 @@ fn settle_locked(config: &Config) -> Result<Settled, StateError> {
     if records.is_empty() {
         return Ok(before);
     }
-    let lost = lost_blocks(&records, config.blocks).unwrap_or(before.lost);
-    let after = Settled { run: before.run + 1, lost };
+    let run = before.run + 1;
+    let after = settlement(run, &records, config.blocks).unwrap_or(Settled { run, ..before });
     write(config, &after)?;
     Ok(after)
 }

@@ -24,7 +24,7 @@ use plexus_cache::{
 use plexus_membership::partitions::Members;
 use serde::{Deserialize, Serialize};
 
-use crate::{blocks::Blocks, durable, layout::ClusterDir};
+use crate::{durable, layout::ClusterDir, settle::Settled};
 
 /// The last run of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -39,12 +39,34 @@ pub struct Record {
     /// The view that it acted in last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub view: Option<LastView>,
+    /// The last view in which all masters were open to it, so that it knew all that was lost.
+    #[serde(default)]
+    pub whole: u32,
     /// Blocks that it knew to be lost: runs of a partition, each with its first and last block.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<(u16, u64, u64)>,
 }
 
 impl Record {
+    /// As of which view it knew that nothing was lost; 0: something was.
+    fn intact(&self) -> Epoch {
+        if self.lost.is_empty() { Epoch(self.whole) } else { Epoch(0) }
+    }
+
+    /// The lives, each after its node, that had handed back all that they held before they ended, as far as this record of `node` tells; and the view
+    /// as of which they knew that nothing was lost, or 0.
+    #[must_use]
+    pub fn clean(&self, node: NodeId) -> Vec<(u8, u64, u32)> {
+        let intact = self.intact().0;
+        match (self.phase, &self.view) {
+            (Phase::Running, _) => Vec::new(),
+            (Phase::Clean, Some(view)) => {
+                view.members.iter().map(|(node, life)| (*node, *life, intact)).collect()
+            }
+            (Phase::Left | Phase::Clean, _) => vec![(node.0, self.incarnation, intact)],
+        }
+    }
+
     /// What it knew to be lost.
     #[must_use]
     pub fn known_lost(&self) -> Lost {
@@ -147,18 +169,22 @@ pub fn record(dir: &ClusterDir, name: &str) -> Result<Option<Record>, StateError
 #[derive(Debug)]
 pub struct Recorder {
     path: PathBuf,
+    /// The view in which things stood as this run found them.
+    recalled: Epoch,
     record: Mutex<Record>,
 }
 
 impl Recorder {
-    /// For the node called `name` in `run`, which knows these blocks to be lost. Writes nothing yet.
+    /// For the node called `name` in a run that begins with what was `settled`. Writes nothing yet.
     #[must_use]
-    pub fn new(dir: &ClusterDir, name: &str, run: u64, incarnation: Incarnation, lost: &Blocks) -> Self {
+    pub fn new(dir: &ClusterDir, name: &str, incarnation: Incarnation, settled: &Settled) -> Self {
         let mut known = Lost::default();
-        lost.iter().for_each(|block| known.insert_block(block));
+        settled.lost.iter().for_each(|block| known.insert_block(block));
         let lost = runs(&known);
-        let record = Record { run, incarnation: incarnation.0, phase: Phase::Running, view: None, lost };
-        Self { path: dir.record(name), record: Mutex::new(record) }
+        let incarnation = incarnation.0;
+        let (run, phase) = (settled.run, Phase::Running);
+        let record = Record { run, incarnation, phase, view: None, whole: 0, lost };
+        Self { path: dir.record(name), recalled: Epoch(settled.view), record: Mutex::new(record) }
     }
 
     /// Changes the record, durably.
@@ -191,6 +217,16 @@ impl Recorder {
                 record.view = Some(LastView { epoch: view.epoch.0, members });
             }
         })
+    }
+
+    /// All masters are open in this view. Written with what is recorded next, at the latest when the node ends in order: else it is worth nothing.
+    pub(crate) fn rebuilt(&self, epoch: Epoch) {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner).whole = epoch.0;
+    }
+
+    /// As of which view nothing was lost; 0: something was.
+    pub(crate) fn intact(&self) -> Epoch {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner).intact()
     }
 
     /// Of these workers' blocks these are lost now.
@@ -257,8 +293,8 @@ fn keep(recorder: &Recorder, desk: &Desk<Entries>, workers: u8) {
 }
 
 impl LostRecord for Ledger {
-    fn known(&self, _: WorkerId) -> Lost {
-        self.recorder.known_lost()
+    fn known(&self, _: WorkerId) -> (Epoch, Lost) {
+        (self.recorder.recalled, self.recorder.known_lost())
     }
 
     fn record(&self, worker: WorkerId, lost: Lost, done: Box<dyn FnOnce() + Send>) {
@@ -287,7 +323,7 @@ mod tests {
         let path = dir.record("n1");
         // A directory cannot be replaced by a file.
         std::fs::create_dir_all(&path).unwrap();
-        let recorder = Arc::new(Recorder::new(&dir, "n1", 3, Incarnation(1), &Blocks::EMPTY));
+        let recorder = Arc::new(Recorder::new(&dir, "n1", Incarnation(1), &Settled::default()));
         let ledger = Ledger::start(Arc::clone(&recorder), 2).unwrap();
         let (tell, told) = mpsc::channel();
         let done = |what: &'static str| {

@@ -10,24 +10,6 @@ use serde_json::Value;
 /// The hosts that the two nodes of a cluster are said to be on.
 const HOSTS: [&str; 2] = ["earth", "mars"];
 
-/// Two nodes that the configuration has on different hosts; both run here.
-fn apart() -> Cluster {
-    let cluster = Cluster::new(2);
-    let path = cluster.dir().join("cluster.toml");
-    let text = std::fs::read_to_string(&path).unwrap();
-    let mut hosts = HOSTS.iter();
-    let lines: Vec<String> = text
-        .lines()
-        .map(|line| match line.starts_with("host = ") {
-            true => format!("host = \"{}\"", hosts.next().unwrap()),
-            false => line.to_owned(),
-        })
-        .collect();
-    assert!(hosts.next().is_none(), "{text}");
-    std::fs::write(path, lines.join("\n") + "\n").unwrap();
-    cluster
-}
-
 /// Every host starts its node at the same time, as each waits for the other.
 fn up(cluster: &Cluster) {
     std::thread::scope(|scope| {
@@ -98,7 +80,7 @@ fn a_key_is_replaced_in_two_steps() {
 
 #[test]
 fn nodes_of_different_hosts_encrypt_and_take_each_key_that_is_valid() {
-    let cluster = apart();
+    let cluster = Cluster::on_hosts(&HOSTS);
     let joined_and_encrypted = || {
         let rails = rails(&cluster);
         let rails = rails.as_array().unwrap();

@@ -127,6 +127,46 @@ fn what_is_lost_is_accepted_while_the_nodes_run() {
     cluster.run("down").said().ok();
 }
 
+/// Who was not there takes the disks as good only where whoever was there last ended in order, and knew of nothing lost.
+#[test]
+fn a_node_that_cannot_know_what_is_lost_takes_nothing_as_good() {
+    let cluster = Cluster::on_hosts(&["earth", "mars"]);
+    let records = cluster.dir().join("state");
+    let up = |host| cluster.run("up").env("PLEXUS_HOST", host).args(["--json"]).said().json();
+    let lost = |host| up(host)["blocks_lost"].as_u64().unwrap();
+    let end = |node: usize, how| {
+        let status = cluster.run("status").args(["--json"]).said().json();
+        let pid = status["nodes"][node]["pid"].as_i64().unwrap() as i32;
+        signal(pid, how);
+        wait_for_end(pid);
+    };
+    // What one host has on record the other has not.
+    let forget = |node: &str| {
+        for file in [format!("{node}.json"), "lost.json".to_owned()] {
+            let _ = std::fs::remove_file(records.join(file));
+        }
+    };
+    assert_eq!((lost("earth"), lost("mars")), (0, 0));
+    end(1, Signal::TERM);
+    end(0, Signal::KILL);
+    forget("n1");
+    let all = lost("mars");
+    assert!(all > 500, "n1 may have had each of them: {all}");
+
+    // It accepts that, dies, and is the one that knows nothing of what follows.
+    let accepted =
+        cluster.run("up").env("PLEXUS_HOST", "mars").args(["--accept-lost", "--json"]).said().json();
+    assert_eq!(accepted["blocks_accepted"].as_u64(), Some(all));
+    assert_eq!(lost("earth"), 0);
+    end(1, Signal::KILL);
+    cluster.wait_until("the other goes on", |status| status["nodes"][0]["members"] == json!(["n1"]));
+    cluster.run("up").env("PLEXUS_HOST", "earth").args(["--accept-lost"]).said().ok();
+    end(0, Signal::TERM);
+    forget("n1");
+    assert_eq!(lost("mars"), 0, "n1 has said that nothing is");
+    end(1, Signal::TERM);
+}
+
 #[test]
 fn a_node_that_is_told_to_leave_alone_loses_nothing() {
     let cluster = Cluster::new(1);

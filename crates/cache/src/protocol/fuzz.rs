@@ -86,7 +86,12 @@ impl Random {
                     _ => Body::Lost { partition, last: BlockId(self.below(BLOCKS + 2)) },
                 }
             }
-            13 => Body::Reported { stays: flag },
+            13 => {
+                let epoch = Epoch(self.below(6) as u32);
+                Body::Reported {
+                    witness: self.of(&[Witness::None, Witness::Recorded(epoch), Witness::Present]),
+                }
+            }
             14 => self.of(&[Body::Opened, Body::Kept, Body::Published]),
             _ => self.of(&[Body::Owe, Body::More, Body::Accept, Body::Leaving, Body::Noted]),
         }
@@ -260,7 +265,7 @@ impl World {
             Body::Mark { blocks } => {
                 self.next.push((to, block, Body::Mark { blocks }));
                 if blocks {
-                    self.next.push((to, block, Body::Reported { stays: true }));
+                    self.next.push((to, block, Body::Reported { witness: Witness::Present }));
                     self.next.push((to, block, Body::Opened));
                 }
             }
@@ -445,7 +450,9 @@ fn run(seed: u64, views: bool, all: &mut Counts) -> (bool, u64) {
     for step in 0..STEPS {
         if views && (step == 0 || random.below(50) == 0) {
             let view = world.borrow_mut().next_view(&mut random);
-            shard.view(Nanos(u64::from(step)), &view, &mut Hand(&world), &mut Hand(&world));
+            let mut epoch = || Epoch(random.below(6) as u32);
+            let before = Before { needs: epoch(), intact: epoch() };
+            shard.view(Nanos(u64::from(step)), (&view, before), &mut Hand(&world), &mut Hand(&world));
         }
         if views && random.percent(5) {
             refused += u64::from(accept(&mut shard, &world, &seen));
@@ -462,7 +469,7 @@ fn run(seed: u64, views: bool, all: &mut Counts) -> (bool, u64) {
     }
     // Whatever was said: a shard that is left alone answers everybody and comes to rest, while others still speak.
     let view = world.borrow_mut().last_view();
-    shard.view(Nanos(0), &view, &mut Hand(&world), &mut Hand(&world));
+    shard.view(Nanos(0), (&view, tests::KNOWN), &mut Hand(&world), &mut Hand(&world));
     for step in 0.. {
         let event = if step < 50 && random.percent(50) {
             world.borrow_mut().remote(&mut random)

@@ -8,11 +8,11 @@
 //!  0     1  tag
 //!  1     1  mode or ask
 //!  2     1  node (Forward: the requester)
-//!  3     1  flags: bit 0 owed, bit 1 behind, bit 2 held, bit 3 blocks, bits 4-5 source, bits 6-7 why
+//!  3     1  flags: bit 0 owed, bit 1 behind (Reported: recorded), bit 2 held (Reported: present), bit 3 blocks, bits 4-5 source, bits 6-7 why
 //!  4     4  epoch
 //!  8     8  block (Lost: the first)
 //! 16     4  slot (Place, Lost: the partition)
-//! 20     4  generation (Place, Doubt: the epoch of opening)
+//! 20     4  generation (Place, Doubt: the epoch of opening; Reported: of the record)
 //! 24     4  id (Place: the epoch that is gone)
 //! 28     4  seq
 //! 32     8  version (Lost: the last block)
@@ -48,6 +48,17 @@ pub struct Message {
     pub block: BlockId,
     /// What it says.
     pub body: Body,
+}
+
+/// What a member's word is worth on what was lost before a view; a greater one knows all that a lesser one does.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Witness {
+    /// Something may have been lost that it does not know of: it came when others were there who are gone.
+    None,
+    /// It misses nothing that came after this view, and has on record how things stood in it.
+    Recorded(Epoch),
+    /// All masters of a view were open to it.
+    Present,
 }
 
 /// Where a node that waits for data is to get it, and how it is named there.
@@ -187,8 +198,8 @@ pub enum Body {
     },
     /// Member to master: that was all.
     Reported {
-        /// It was a member before this view.
-        stays: bool,
+        /// What it is worth as a witness of what was lost before this view.
+        witness: Witness,
     },
     /// Master to holder: you owe the write-back of the block.
     Owe,
@@ -383,7 +394,14 @@ impl Message {
             Body::Lost { partition, last } => {
                 Wire { tag: 14, slot: u32::from(partition.0).into(), version: last.0.into(), ..base }
             }
-            Body::Reported { stays } => Wire { tag: 15, flags: flag(stays, HELD), ..base },
+            Body::Reported { witness } => {
+                let (flags, epoch) = match witness {
+                    Witness::None => (0, Epoch(0)),
+                    Witness::Recorded(epoch) => (BEHIND, epoch),
+                    Witness::Present => (HELD, Epoch(0)),
+                };
+                Wire { tag: 15, flags, generation: epoch.0.into(), ..base }
+            }
             Body::Owe => Wire { tag: 16, ..base },
             Body::Published => Wire { tag: 17, ..base },
             Body::Kept => Wire { tag: 18, ..base },
@@ -439,7 +457,14 @@ impl Message {
             },
             13 => Body::Doubt { opened: Epoch(wire.generation.get()) },
             14 => Body::Lost { partition: partition(wire.slot.get())?, last: BlockId(wire.version.get()) },
-            15 => Body::Reported { stays: wire.flags & HELD != 0 },
+            15 => {
+                let witness = match wire.flags {
+                    HELD => Witness::Present,
+                    BEHIND => Witness::Recorded(Epoch(wire.generation.get())),
+                    _ => Witness::None,
+                };
+                Body::Reported { witness }
+            }
             16 => Body::Owe,
             17 => Body::Published,
             18 => Body::Kept,
@@ -511,7 +536,9 @@ mod tests {
             bodies.push(Body::Invalidated { seq: 4, owed: on });
             bodies.push(Body::Done { seq: u32::MAX, held: on });
             bodies.push(Body::Mark { blocks: on });
-            bodies.push(Body::Reported { stays: on });
+            let recorded = Witness::Recorded(Epoch(u32::from(on)));
+            bodies.push(Body::Reported { witness: if on { Witness::Present } else { Witness::None } });
+            bodies.push(Body::Reported { witness: recorded });
             bodies.push(Body::Held { mode: Mode::X, owed: on, behind: !on });
             for ask in [Ask::S, Ask::X, Ask::Cr] {
                 bodies.push(Body::Request { ask, have: if on { Mode::S } else { Mode::N }, target });

@@ -62,7 +62,7 @@ mod views;
 use std::collections::VecDeque;
 
 use plexus_base::{BlockId, Epoch, Nanos, NodeId, NodeSet};
-pub use plexus_membership::partitions::Members;
+pub use plexus_membership::{partitions::Members, protocol::Before};
 
 pub use counts::Counts;
 pub use interface::{
@@ -70,7 +70,7 @@ pub use interface::{
     Why,
 };
 pub use lost::{Lost, Run};
-pub use message::{Body, DecodeError, Kind, Message, Source, Target};
+pub use message::{Body, DecodeError, Kind, Message, Source, Target, Witness};
 
 use directory::{Directory, Fault, Mail};
 use frame::{Frame, Order, Usage, Waiter};
@@ -215,12 +215,13 @@ impl Shard {
         &self.views.lost
     }
 
-    /// What earlier runs lost, before the first view. Where any member has been in a view before, what that knows counts instead.
-    pub fn know_lost(&mut self, mut lost: Lost) {
-        assert_eq!(self.views.epoch, Epoch(0), "what is lost is handed in before the first view");
+    /// What earlier lives left on record, before the first view: what was lost, and the view in which things stood so. A later one than any so far is that in which
+    /// the node becomes a member.
+    pub fn recall(&mut self, epoch: Epoch, mut lost: Lost) {
+        assert_eq!(self.views.epoch, Epoch(0), "what is on record is handed in before the first view");
         let Config { worker, workers, .. } = self.config;
         lost.remove_partitions(|partition| partition.worker(workers) != worker);
-        self.views.lost = lost;
+        (self.views.lost, self.views.recalled) = (lost, epoch);
     }
 
     /// The nodes that hold `block` as its master knows it, and whether in X; nothing while that is about to change.
@@ -271,14 +272,21 @@ impl Shard {
     }
 
     /// Takes up the next view: [`plexus_membership`] hands it to every worker of every member, some may be missed. Whoever is not in it is at its
-    /// end and nothing comes from it any more; between members that stay nothing is lost or doubled.
+    /// end and nothing comes from it any more; between members that stay nothing is lost or doubled. `before`: what membership
+    /// knows of the time before this node was a member.
     ///
     /// # Panics
     /// When the driver broke its contract: a view that is not newer, or has no place for this node.
-    pub fn view(&mut self, now: Nanos, view: &Members, frames: &mut impl Frames, out: &mut impl Outlet) {
+    pub fn view(
+        &mut self,
+        now: Nanos,
+        (view, before): (&Members, Before),
+        frames: &mut impl Frames,
+        out: &mut impl Outlet,
+    ) {
         self.now = now;
         let io = &mut Io { frames, out };
-        self.change(view, io);
+        self.change(view, before, io);
         self.finish(io);
     }
 

@@ -11,15 +11,20 @@
 //! known of it, no block of the partition is certain (*orphaned*): the latest such view counts, against the latest in which one that lives says that it
 //! opened. A node that took leave granted nothing since and everything of its own was handed back: nothing is lost with it, unless another died.
 //!
+//! **Who knows.** Whoever was there when all masters were open knows all that was lost by then ([`Witness::Present`]). Where nobody is left who was, a record
+//! counts that somebody left of an earlier life, if all who were members since and are gone had handed back, or were members with him in this life: of several
+//! the latest, for what others have on record may have been accepted since. With no such witness every block is lost whose partition nobody who is
+//! left has opened, and that nobody holds.
+//!
 //! **Telling.** What is lost is told to all members and on record with each before the master opens, so any of them can be master after it. The same
 //! way it is taken back when it is accepted.
 
-use std::collections::HashMap;
+use std::{cmp::Ordering, collections::HashMap};
 
 use plexus_base::{BlockId, Epoch, NodeId, NodeSet};
 
 use super::{
-    Action, Body, Frames, Io, Lost, Mode, Outlet, Shard,
+    Action, Body, Frames, Io, Lost, Mode, Outlet, Shard, Witness,
     directory::Fault,
     hasher::Fixed,
     lost::Run,
@@ -45,10 +50,10 @@ pub(super) struct Rebuild {
     doubts: Vec<(BlockId, Epoch)>,
     /// By place: the last view in which one who lives opened it, and in which one may have who is gone.
     places: Vec<(Epoch, Epoch)>,
-    /// What those know to be lost who were members before, if there are any.
-    lost: Option<Lost>,
-    /// And what newcomers found on record.
-    recorded: Lost,
+    /// The best witnesses, and what they know to be lost.
+    known: (Witness, Lost),
+    /// Somebody takes something to be lost.
+    any_lost: bool,
 }
 
 impl Rebuild {
@@ -58,8 +63,8 @@ impl Rebuild {
             held: HashMap::default(),
             doubts: Vec::new(),
             places: vec![(Epoch(0), Epoch(0)); places],
-            lost: None,
-            recorded: Lost::default(),
+            known: (Witness::None, Lost::default()),
+            any_lost: false,
         }
     }
 
@@ -94,10 +99,20 @@ impl Rebuild {
         Ok(())
     }
 
-    /// Whether the last who may have opened the place is gone.
+    fn heard(&mut self, witness: Witness, lost: Lost) {
+        self.any_lost |= !lost.is_empty();
+        let (best, known) = &mut self.known;
+        match witness.cmp(best) {
+            Ordering::Less => {}
+            Ordering::Equal => known.join(&lost),
+            Ordering::Greater => self.known = (witness, lost),
+        }
+    }
+
+    /// Whether the last who may have opened the place is gone: as far as anybody knows, or because nobody does.
     fn is_orphaned(&self, place: usize) -> bool {
         let (opened, orphaned) = self.places[place];
-        orphaned > opened
+        orphaned > opened || self.known.0 == Witness::None && opened == Epoch(0)
     }
 }
 
@@ -151,10 +166,9 @@ impl Shard {
                 *known = (known.0.max(opened), known.1.max(orphaned));
                 Ok(())
             }
-            Body::Reported { stays } => {
+            Body::Reported { witness } => {
                 rebuild.awaited.remove(from);
-                let known = std::mem::take(&mut self.views.arriving[from.index()]);
-                if stays { rebuild.lost.get_or_insert_default() } else { &mut rebuild.recorded }.join(&known);
+                rebuild.heard(witness, std::mem::take(&mut self.views.arriving[from.index()]));
                 if rebuild.awaited.is_empty() {
                     self.resolve(io);
                 }
@@ -185,11 +199,7 @@ impl Shard {
     fn resolve<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
         let me = self.config.me;
         let mut rebuild = self.views.rebuild.take().expect("called when all have reported");
-        let was_known =
-            rebuild.lost.as_ref().is_some_and(|lost| !lost.is_empty()) || !rebuild.recorded.is_empty();
-        let recorded = std::mem::take(&mut rebuild.recorded);
-        // Newcomers may have on record what was accepted since; where all are, it is what there is.
-        let mut lost = rebuild.lost.take().unwrap_or(recorded);
+        let mut lost = std::mem::take(&mut rebuild.known.1);
         for partition in self.partitions().filter(|partition| self.views.master(*partition) == me) {
             let place = self.views.place(partition);
             if rebuild.is_orphaned(place) && self.config.blocks > 0 {
@@ -218,9 +228,10 @@ impl Shard {
                 owes.push((block, holders.lowest().expect("somebody reported it")));
             }
         }
+        let any_lost = rebuild.any_lost;
         // Kept until it opens: messages must not be taken for reports any more.
         self.views.rebuild = Some(rebuild);
-        if lost.is_empty() && !was_known && owes.is_empty() {
+        if lost.is_empty() && !any_lost && owes.is_empty() {
             return self.open(io);
         }
         let members = self.views.members;
@@ -332,7 +343,8 @@ impl Shard {
 
     /// What is lost is taken as it is: here, and at all other masters. Where all are open, this member knows all that they call lost.
     pub(super) fn ask_to_accept<F: Frames, O: Outlet>(&mut self, seen: &Lost, io: &mut Io<'_, F, O>) {
-        if !self.views.all_open() || !self.views.lost.is_within(seen) {
+        if !self.views.all_open() || !self.views.lost.is_within(seen) || self.views.leaving == Farewell::Done
+        {
             return;
         }
         for node in self.views.members.iter() {
@@ -345,7 +357,9 @@ impl Shard {
         let me = self.config.me;
         let views = &self.views;
         let any = views.lost.runs().any(|run| views.master(run.partition) == me);
-        if !any || views.publishing.is_some() || !views.open.contains(me) {
+        // Who may go changes nothing any more that would have to be on record.
+        let may_go = views.leaving == Farewell::Done;
+        if !any || views.publishing.is_some() || !views.open.contains(me) || may_go {
             return;
         }
         let others = views.members.without(me);
@@ -357,8 +371,8 @@ impl Shard {
         others.iter().for_each(|node| self.publish(node, &Lost::default(), io));
     }
 
-    /// Takes leave as soon as nothing is under way that others would have to know of. Blocks that it gave away last must have arrived
-    /// before it goes: they are nowhere else.
+    /// Takes leave as soon as nothing is under way that others would have to know of, and what it knows to be lost is on record. Blocks that it gave away
+    /// last must have arrived before it goes: they are nowhere else.
     pub(super) fn take_leave<F: Frames, O: Outlet>(&mut self, io: &mut Io<'_, F, O>) {
         let Views { leaving, past, .. } = &self.views;
         if matches!(leaving, Farewell::Stays | Farewell::Done) || !self.views.all_open() || !past.is_empty() {
@@ -367,7 +381,8 @@ impl Shard {
         if *leaving == Farewell::Wanted {
             self.end_conversions(io);
         }
-        if self.views.leaving == Farewell::Said(NodeSet::EMPTY) {
+        let is_recorded = self.views.recorded == self.views.recording;
+        if self.views.leaving == Farewell::Said(NodeSet::EMPTY) && is_recorded {
             self.views.leaving = Farewell::Done;
             io.out.push(Action::MayLeave);
         }

@@ -4,6 +4,8 @@ use plexus_base::{BlockId, Epoch, Incarnation, Nanos, NodeId, WorkerId};
 
 use super::*;
 
+mod witnesses;
+
 /// What the shard did, in its order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Did {
@@ -51,6 +53,9 @@ impl Outlet for Out<'_> {
     }
 }
 
+/// Nothing was before a view that a node would have to know of.
+pub(super) const KNOWN: Before = Before { needs: Epoch(0), intact: Epoch(0) };
+
 const EPOCH: Epoch = Epoch(5);
 const BLOCKS: u64 = 1000;
 
@@ -62,10 +67,20 @@ impl World {
     }
 
     fn view(&mut self, shard: &mut Shard, epoch: u32, members: &[(u8, u64)]) -> Vec<Did> {
+        self.view_after(shard, 0, epoch, members)
+    }
+
+    /// A view in which things have been sound since `needs`.
+    fn view_after(&mut self, shard: &mut Shard, needs: u32, epoch: u32, members: &[(u8, u64)]) -> Vec<Did> {
         let members = members.iter().map(|(node, life)| (NodeId(*node), Incarnation(*life))).collect();
         let World { log, pinned } = self;
         let view = Members { epoch: Epoch(epoch), members };
-        shard.view(Nanos(0), &view, &mut Hand(log, pinned), &mut Out(log));
+        shard.view(
+            Nanos(0),
+            (&view, Before { needs: Epoch(needs), ..KNOWN }),
+            &mut Hand(log, pinned),
+            &mut Out(log),
+        );
         log.take()
     }
 
@@ -143,12 +158,12 @@ fn opened_without(last: u8, epoch: Epoch, nodes: u8, ways: u32) -> (World, Shard
 
 /// A shard opens in its first view, where all others are new as well and say what correct members say.
 pub(super) fn open(shard: &mut Shard, view: &Members, frames: &mut impl Frames, out: &mut impl Outlet) {
-    shard.view(Nanos(0), view, frames, out);
+    shard.view(Nanos(0), (view, KNOWN), frames, out);
     let me = shard.config().me;
     for body in [
         Body::Mark { blocks: true },
         Body::Mark { blocks: false },
-        Body::Reported { stays: false },
+        Body::Reported { witness: Witness::Recorded(Epoch(0)) },
         Body::Opened,
     ] {
         for from in view.members.iter().map(|(node, _)| *node).filter(|node| *node != me) {
@@ -466,14 +481,14 @@ fn sessions_go_on_through_a_change_of_view() {
     let did = world.say(&mut shard, 1, 2, Body::Mark { blocks: false });
     // Half of all partitions move to the newcomer: more than may be said at once.
     let mut said = sent(&did, 1);
-    while said.last() != Some(&Body::Reported { stays: true }) {
+    while said.last() != Some(&Body::Reported { witness: Witness::Present }) {
         let more = sent(&world.say(&mut shard, 1, 2, Body::More), 1);
         assert!(!more.is_empty(), "half of a report: {}", said.len());
         said.extend(more);
     }
     assert!(said.len() > 1500, "{}", said.len());
     assert!(world.idle(&mut shard, slot).contains(&Did::Pinned(Ticket(2))));
-    let did = world.say(&mut shard, 1, 2, Body::Reported { stays: false });
+    let did = world.say(&mut shard, 1, 2, Body::Reported { witness: Witness::Recorded(Epoch(0)) });
     assert!(sent(&did, 1).ends_with(&[Body::Opened]), "{did:?}");
     world.say(&mut shard, 1, 2, Body::Opened);
     assert!(shard.is_open() && faults(&did).is_empty());
@@ -523,11 +538,11 @@ fn who_has_taken_leave_has_done_so_in_every_view_that_follows() {
             assert!(said < did.iter().position(is_mark).expect("a mark"), "{did:?}");
         }
         let mut did = Vec::new();
-        for (stays, from) in [(true, 1), (false, 2)] {
+        for (witness, from) in [(Witness::Present, 1), (Witness::None, 2)] {
             for body in [Body::Noted, Body::Mark { blocks: true }, Body::Mark { blocks: false }] {
                 did.extend(world.say(&mut shard, from, 2, body));
             }
-            did.extend(world.say(&mut shard, from, 2, Body::Reported { stays }));
+            did.extend(world.say(&mut shard, from, 2, Body::Reported { witness }));
         }
         assert!(shard.masters() && !did.contains(&Did::Other(Action::MayLeave)), "before all are open");
         let block = (0..BLOCKS).map(BlockId).find(|block| shard.master(*block) == NodeId(0)).unwrap();
@@ -553,9 +568,11 @@ fn a_newcomer_that_settled_with_a_leaver_names_nothing_as_lost() {
             world.say(&mut shard, from, 9, Body::Mark { blocks: false });
         }
         world.view(&mut shard, 10, &[(0, 1), (2, 1)]);
-        for body in
-            [Body::Mark { blocks: true }, Body::Mark { blocks: false }, Body::Reported { stays: true }]
-        {
+        for body in [
+            Body::Mark { blocks: true },
+            Body::Mark { blocks: false },
+            Body::Reported { witness: Witness::Present },
+        ] {
             world.say(&mut shard, 2, 10, body);
         }
         assert_eq!((shard.masters(), shard.lost().is_empty()), (leaves, leaves));

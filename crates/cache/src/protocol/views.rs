@@ -14,10 +14,10 @@
 //! let none of the others settle in it. So of older messages only those of the view settled last are worth anything.
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId, NodeSet, Partition};
-use plexus_membership::partitions::Members;
+use plexus_membership::{partitions::Members, protocol::Before};
 
 use super::{
-    Action, Ask, Body, Config, Frames, Io, Lost, Message, Mode, Outlet, Shard, Slot, Source,
+    Action, Ask, Body, Config, Frames, Io, Lost, Message, Mode, Outlet, Shard, Slot, Source, Witness,
     directory::Fault,
     frame::{Disk, Leave, Order, Usage},
     lost::Run,
@@ -65,6 +65,10 @@ pub(super) struct Views {
     died: bool,
     /// All masters were open once: what is known to be lost is what they have said, and not what was found on record.
     initiated: bool,
+    /// The view in which things stood as they are on record from earlier lives.
+    pub(super) recalled: Epoch,
+    /// As of which view a record must be to be worth something.
+    needs: Epoch,
     /// Who has taken leave.
     leavers: NodeSet,
     /// By place: the view in which this node opened it, if nobody else is known to have done so later.
@@ -123,6 +127,8 @@ impl Views {
             gone: NodeSet::EMPTY,
             died: false,
             initiated: false,
+            recalled: Epoch(0),
+            needs: Epoch(0),
             leavers: NodeSet::EMPTY,
             opened: vec![Epoch(0); places],
             past: Past::default(),
@@ -152,6 +158,14 @@ impl Views {
         let gone = self.settled.iter().filter(|view| view.gone.contains(view.masters[place]));
         let last = gone.map(|view| view.epoch).max().filter(|_| self.died);
         last.unwrap_or(Epoch(0))
+    }
+
+    fn witness(&self) -> Witness {
+        match (self.initiated, self.recalled >= self.needs) {
+            (true, _) => Witness::Present,
+            (false, true) => Witness::Recorded(self.recalled),
+            (false, false) => Witness::None,
+        }
     }
 
     /// All that `me` masters is known in this view.
@@ -199,7 +213,12 @@ impl Shard {
     }
 
     /// Takes up the next view.
-    pub(super) fn change<F: Frames, O: Outlet>(&mut self, view: &Members, io: &mut Io<'_, F, O>) {
+    pub(super) fn change<F: Frames, O: Outlet>(
+        &mut self,
+        view: &Members,
+        before: Before,
+        io: &mut Io<'_, F, O>,
+    ) {
         let me = self.config.me;
         assert!(view.epoch > self.views.epoch, "{:?} after {:?}", view.epoch, self.views.epoch);
         assert!(view.life(me).is_some(), "a view without this node");
@@ -221,7 +240,18 @@ impl Shard {
             views.settled.iter_mut().for_each(|settled| settled.gone.insert(node));
         }
 
-        views.epoch = view.epoch;
+        if views.epoch == Epoch(0) {
+            views.recalled = views.recalled.min(view.epoch);
+        }
+        if !views.initiated && views.recalled < before.intact {
+            views.recalled = before.intact;
+            if !views.lost.is_empty() {
+                views.lost = Lost::default();
+                views.recording += 1;
+                io.out.push(Action::RecordLost { seq: views.recording });
+            }
+        }
+        (views.epoch, views.needs) = (view.epoch, before.needs);
         views.lives.clone_from(&view.members);
         views.members = view.members.iter().map(|(node, _)| *node).collect();
         assert!(
@@ -427,9 +457,9 @@ impl Shard {
         for Run { partition, first, last } in runs {
             self.say(self.views.master(partition), first, Body::Lost { partition, last }, io);
         }
-        let stays = self.views.initiated;
+        let witness = self.views.witness();
         for node in self.views.members.iter() {
-            self.say(node, BlockId(0), Body::Reported { stays }, io);
+            self.say(node, BlockId(0), Body::Reported { witness }, io);
         }
     }
 

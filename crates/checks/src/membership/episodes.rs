@@ -480,9 +480,15 @@ impl Membership {
         let (epoch, deaths) = (self.world.witness.last_epoch(), self.deaths());
         let mut expected = NodeSet::first(self.nodes() as u8);
         let all = self.random.percent(20);
+        let (sound, mut all_clean) = (self.in_one_view().map(|view| view.sound), true);
         for _ in 0..if all { self.nodes() } else { 1 } {
             let node = self.random.below(self.nodes() as u64) as usize;
             if expected.remove(NodeId(node as u8)) {
+                // Now and then there is no time for that.
+                match self.world.nodes[node].life % 4 {
+                    0 => all_clean = false,
+                    _ => self.world.hand_back(node)?,
+                }
                 self.world.wish(node, Wish::Leave)?;
             }
         }
@@ -495,7 +501,18 @@ impl Membership {
         if self.deaths() > deaths && left || self.world.witness.last_epoch() == epoch {
             return broken("side", "a node left, and not in peace".into());
         }
-        if left { self.expect(expected, "a node left") } else { Ok(()) }
+        if !left {
+            return Ok(());
+        }
+        self.expect(expected, "a node left")?;
+        let after = self.in_one_view().map(|view| view.sound);
+        if all_clean && sound.is_some() && after != sound {
+            return broken(
+                "sound",
+                format!("who left had handed back, and views are sound since {after:?}, not {sound:?}"),
+            );
+        }
+        Ok(())
     }
 
     /// Whether a majority of the files is served by these nodes or by none.

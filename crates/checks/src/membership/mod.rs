@@ -24,6 +24,8 @@ use crate::failure::Broken;
 pub enum Sabotage {
     /// Clocks differ by far more than the profile says.
     Drift,
+    /// A node that is started again says that its last life had handed back all that it held.
+    MisreadRecord,
     /// A node that is started again says that it is in the life before.
     SameLife,
     /// Files forget a third of what was written to them.

@@ -6,12 +6,16 @@
 //! | `epochs` | a life learns and opens views in their order, and a later life none that an earlier one opened |
 //! | `apart` | of two nodes that may act each is a member of the other's view, in its life; one that has opened a view may act in the one before until it has entered it |
 //! | `evicted` | a life that was a member and is none any more opens no view |
+//! | `sound` | a view that a life has no part in any more, and that it was not *clean* in, says so: nothing on record from before is taken for all that is lost |
 //! | `remembered` | what anybody was told to be remembered is known to everybody who asks after that |
 //!
 //! Two more are looked at by the run: `ends` (once all is healed, all nodes are in one view in time, and stay there) and `side` (who goes on is who
 //! should).
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use plexus_base::{Epoch, Incarnation, NodeId};
 use plexus_membership::protocol::View;
@@ -32,6 +36,8 @@ struct Acting {
 #[derive(Default)]
 pub(super) struct Witness {
     views: BTreeMap<u32, Arc<View>>,
+    /// Lives that have handed back all that they held.
+    clean: BTreeSet<(NodeId, Incarnation)>,
     acting: BTreeMap<u8, Acting>,
     /// By node and life: the last epoch that it learned.
     learned: BTreeMap<(u8, u64), u32>,
@@ -57,11 +63,31 @@ impl Witness {
         if known != view {
             return broken("one view", format!("{node} learned {view:?}, somebody before {known:?}"));
         }
+        if let Some(before) = self.views.get(&(epoch - 1))
+            && let Some((gone, life)) = before.gone(view).find(|gone| !self.clean.contains(gone))
+            && view.sound != view.epoch
+        {
+            let what = format!(
+                "{gone} ended in life {}, and held what is nowhere else: {view:?} counts it out",
+                life.0
+            );
+            return broken("sound", what);
+        }
         let last = self.learned.insert((node.0, life.0), epoch).unwrap_or_default();
         if last >= epoch {
             return broken("epochs", format!("{node} learned view {epoch} after view {last}"));
         }
         Ok(())
+    }
+
+    /// A life has handed back all that it held.
+    pub(super) fn clean(&mut self, node: NodeId, life: Incarnation) {
+        self.clean.insert((node, life));
+    }
+
+    /// Whether it has.
+    pub(super) fn is_clean(&self, node: NodeId, life: Incarnation) -> bool {
+        self.clean.contains(&(node, life))
     }
 
     /// A life opens a view, with a lease until then.

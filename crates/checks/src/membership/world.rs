@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId};
 use plexus_membership::protocol::{
-    Action, Contents, Event, Failed, Member, Place, Profile, Refused, Report, View, Wish, Writes,
+    Action, Clean, Contents, Event, Failed, Member, Place, Profile, Refused, Report, View, Wish, Writes,
 };
 use plexus_sim::Engine;
 
@@ -218,7 +218,16 @@ impl World {
         self.files.iter_mut().for_each(|file| file.closed(NodeId(node as u8)));
         let first = Arc::clone(&self.first);
         one.member = Some(Member::new(NodeId(node as u8), life, self.profile, first, one.clock.at(now)));
-        self.handle(node, Event::Tick)
+        // It knows by its record how its last life ended.
+        let last = Incarnation(life.0 - 1);
+        let misread = self.sabotage == Some(Sabotage::MisreadRecord);
+        match misread || self.witness.is_clean(NodeId(node as u8), last) {
+            true => {
+                let clean = Clean { life: last, intact: Epoch(0) };
+                self.handle(node, Event::Clean(NodeId(node as u8), clean))
+            }
+            false => self.handle(node, Event::Tick),
+        }
     }
 
     /// Who learns of a view is told which lives that were members are over: its own earlier ones, and others where that is proved.
@@ -291,6 +300,15 @@ impl World {
 
     pub(super) fn wish(&mut self, node: usize, wish: Wish) -> Result<(), Broken> {
         self.handle(node, Event::Wish(wish))
+    }
+
+    /// A node has handed back all that it held, and leaves.
+    pub(super) fn hand_back(&mut self, node: usize) -> Result<(), Broken> {
+        let (id, life) = (NodeId(node as u8), Incarnation(self.nodes[node].life));
+        let Some(member) = &self.nodes[node].member else { return Ok(()) };
+        let intact = member.opened().map_or(Epoch(0), |view| view.epoch);
+        self.witness.clean(id, life);
+        self.handle(node, Event::Clean(id, Clean { life, intact }))
     }
 
     /// Takes one event; `true` for [`Ev::Next`].

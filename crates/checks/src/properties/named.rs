@@ -1,5 +1,6 @@
 //! A master that opens has named every block that may be lost, and none without reason: neither one that somebody holds, nor one that the
-//! dead had no part in. What was named stays so until it is accepted.
+//! dead had no part in. What was named stays so until it is accepted. Where all may die, what is named by one who could not know may turn out not to be lost: by
+//! another's record, and the disk has it.
 
 use plexus_base::BlockId;
 
@@ -17,7 +18,8 @@ pub fn check(cluster: &mut Cluster, at: usize, block: BlockId, current: bool) ->
     let known = cluster.locals[at].shard.holders(block).is_none_or(|(holders, _)| !holders.is_empty());
     let held = cluster.is_held(block) || known && !current;
     if cluster.changes.lost[index] && !named {
-        if !cluster.changes.accepted[index] {
+        let is_there = cluster.params.all_may_die && cluster.disk.page(block) == cluster.truth.last(block);
+        if !cluster.changes.accepted[index] && !is_there {
             return Err(Broken::new("named", block, "lost, and forgotten without being accepted".into()));
         }
         cluster.accepts(block);

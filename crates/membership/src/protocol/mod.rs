@@ -18,4 +18,4 @@ pub use paxos::{Paxos, Progress};
 pub use profile::{LAST_WORDS, Profile, ProfileError};
 pub use record::{Ballot, Block, Contents, Place, Report};
 pub use split::Sight;
-pub use view::{FileId, MAX_FILES, NoFileId, Seat, View, VotingFile};
+pub use view::{Before, Clean, FileId, MAX_FILES, NoFileId, Seat, View, VotingFile};

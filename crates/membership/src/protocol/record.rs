@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plexus_base::{Epoch, Incarnation, MAX_NODES, Nanos, NodeId, NodeSet};
 
-use super::view::View;
+use super::view::{Clean, View};
 
 /// What a node says of itself, in its heartbeat block and to its peers.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -29,6 +29,8 @@ pub struct Report {
     pub registry: u64,
     /// By node: the last life that is proved to be over; 0: none.
     pub dead: [Incarnation; MAX_NODES],
+    /// By node: the last life that is known to be clean.
+    pub clean: [Clean; MAX_NODES],
     /// The last view that it knows to be decided.
     pub decided: Arc<View>,
 }

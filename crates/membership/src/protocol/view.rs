@@ -77,6 +77,38 @@ pub struct View {
     pub seats: [Seat; MAX_NODES],
     /// By id; at most [`MAX_FILES`].
     pub files: Vec<VotingFile>,
+    /// Members since the cluster began anew, which is when no member of the view before was left.
+    pub founders: NodeSet,
+    /// In every view since this one, whoever was a member and is none any more had handed back all that it held (it was *clean*).
+    pub sound: Epoch,
+    /// [`View::sound`] as the cluster began anew.
+    pub basis: Epoch,
+    /// As of this view nothing was lost, so far as members that are gone knew, and they had handed back.
+    pub intact: Epoch,
+}
+
+/// A life that has handed back all that it held, and begins nothing more.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Clean {
+    /// Which; 0: none.
+    pub life: Incarnation,
+    /// As of this view it knew that nothing was lost; 0: something was.
+    pub intact: Epoch,
+}
+
+impl Clean {
+    /// None has.
+    pub const NONE: Self = Self { life: Incarnation(0), intact: Epoch(0) };
+}
+
+/// What a view says to a member of the time before it was one. What members hold in memory is on the disks when they have handed it back; else others know who
+/// were members with them, and what these left on record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Before {
+    /// Who knows what was lost as of this view or a later one knows all that was lost before it was a member.
+    pub needs: Epoch,
+    /// As of this view nothing was.
+    pub intact: Epoch,
 }
 
 impl View {
@@ -92,7 +124,35 @@ impl View {
         let mut files: Vec<VotingFile> = files.into_iter().map(file).collect();
         files.sort_unstable();
         assert!((1..=MAX_FILES).contains(&files.len()), "{} voting files", files.len());
-        Self { epoch: Epoch(0), seats, files }
+        let none = Epoch(0);
+        Self { epoch: none, seats, files, founders: NodeSet::EMPTY, sound: none, basis: none, intact: none }
+    }
+
+    /// The next view, with these seats and files. `clean`: by node, the last life that is known to have been.
+    #[must_use]
+    pub fn next(&self, seats: [Seat; MAX_NODES], files: Vec<VotingFile>, clean: &[Clean; MAX_NODES]) -> Self {
+        let epoch = Epoch(self.epoch.0 + 1);
+        let mut next = Self { epoch, seats, files, ..self.clone() };
+        let gone = || self.gone(&next).map(|(node, life)| (life, clean[node.index()]));
+        if gone().any(|(life, clean)| clean.life != life) {
+            next.sound = epoch;
+        } else if gone().any(|(_, clean)| clean.intact > Epoch(0) && clean.intact >= self.sound) {
+            next.intact = epoch;
+        }
+        let stays = |node: &NodeId| self.life(*node) == next.life(*node);
+        if self.members().iter().any(|node| stays(&node)) {
+            next.founders = self.founders.iter().filter(stays).collect();
+        } else {
+            (next.founders, next.basis) = (next.members(), next.sound);
+        }
+        next
+    }
+
+    /// What the view says to `node` of the time before it.
+    #[must_use]
+    pub fn before(&self, node: NodeId) -> Before {
+        let needs = if self.founders.contains(node) { self.basis } else { self.sound };
+        Before { needs, intact: self.intact }
     }
 
     /// The members.
@@ -181,6 +241,47 @@ mod tests {
         assert_eq!(before.gone(&view).collect::<Vec<_>>(), [(node, Incarnation(4))]);
         view.seats[2] = Seat::In(Incarnation(5));
         assert_eq!(view.lives().collect::<Vec<_>>(), [(node, Incarnation(4)), (NodeId(2), Incarnation(5))]);
+    }
+
+    #[test]
+    fn who_ends_without_a_word_is_remembered_and_founders_have_missed_nothing() {
+        let none = [Clean::NONE; MAX_NODES];
+        let clean = |life, intact| {
+            let mut clean = none;
+            clean[0] = Clean { life: Incarnation(life), intact: Epoch(intact) };
+            clean
+        };
+        let step = |view: &View, node: usize, seat: Seat, clean: &[Clean; MAX_NODES]| {
+            let mut seats = view.seats;
+            seats[node] = seat;
+            view.next(seats, view.files.clone(), clean)
+        };
+        let needs = |view: &View| [0, 1].map(|node| view.before(NodeId(node)).needs.0);
+        let first = View::first(NodeSet::first(2), [(FileId(1), None)]);
+        let (a, b) = (Seat::In(Incarnation(1)), Seat::In(Incarnation(7)));
+        let (left, again) = (Seat::Out(Incarnation(1)), Seat::In(Incarnation(2)));
+        let alone = step(&first, 0, a, &none);
+        let both = step(&alone, 1, b, &none);
+        assert_eq!((both.epoch, needs(&both)), (Epoch(2), [0, 0]));
+
+        assert_eq!(needs(&step(&both, 0, left, &none)), [3, 3], "who was there from the beginning is gone");
+        let died = step(&both, 1, Seat::Out(Incarnation(7)), &none);
+        assert_eq!(needs(&died), [0, 3], "who was there from the beginning is left");
+        assert_eq!(needs(&step(&both, 0, left, &clean(1, 0))), [0, 0]);
+
+        // Another life of a node is another member.
+        assert_eq!(needs(&step(&died, 0, again, &none)), [4, 4]);
+        let ended = step(&died, 0, again, &clean(1, 0));
+        assert_eq!(
+            (needs(&ended), ended.intact),
+            ([3, 3], Epoch(0)),
+            "who was there then knows what was lost"
+        );
+        let empty = step(&ended, 0, Seat::Out(Incarnation(2)), &clean(2, 4));
+        let next = step(&empty, 1, b, &none);
+        assert_eq!((needs(&next), next.intact), ([3, 3], Epoch(5)), "nothing was");
+        let late = step(&ended, 0, Seat::Out(Incarnation(2)), &clean(2, 2));
+        assert_eq!(late.intact, Epoch(0), "what it knew is from before somebody died");
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl Driver {
         sockets: Vec<UdpSocket>,
         wires: Wires,
     ) -> io::Result<Self> {
-        let Settings { me, life, profile, first, cluster, peers, files, .. } = settings;
+        let Settings { me, life, clean, profile, first, cluster, peers, files, .. } = settings;
         let mut session = [0; 16];
         getrandom::fill(&mut session).map_err(io::Error::other)?;
         let mut post = Post::new((me, life), cluster, session, keys, sockets)?;
@@ -123,7 +123,7 @@ impl Driver {
             wish: None,
             leaving: Vec::new(),
             remembering: Vec::new(),
-            events: VecDeque::new(),
+            events: clean.into_iter().map(|(node, clean)| Event::Clean(node, clean)).collect(),
             wake: now,
             phase: Phase::Running,
         })
@@ -329,6 +329,7 @@ impl Driver {
             }
             Input::Lost(node, life) => Event::Lost(node, life),
             Input::Dead(node, life) => Event::Dead(node, life),
+            Input::Clean(node, clean) => Event::Clean(node, clean),
             Input::Fenced(node, life, Some(proof)) => {
                 self.history.ended(node, life, FencingState::Proved(proof));
                 Event::Dead(node, life)

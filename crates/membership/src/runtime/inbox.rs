@@ -17,7 +17,7 @@ use plexus_interconnect::mesh::Key;
 
 use super::{Proof, Status, WishError};
 use crate::{
-    protocol::{FileId, Wish},
+    protocol::{Clean, FileId, Wish},
     voting::Done,
 };
 
@@ -29,6 +29,7 @@ pub(super) enum Input {
     Turned(FileId, Done),
     Lost(NodeId, Incarnation),
     Dead(NodeId, Incarnation),
+    Clean(NodeId, Clean),
     /// What came of a fence.
     Fenced(NodeId, Incarnation, Option<Proof>),
     Wish(Wish, Answer),

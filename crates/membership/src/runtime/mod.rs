@@ -58,7 +58,7 @@ use self::{
 };
 #[cfg(doc)]
 use crate::protocol::Member;
-use crate::protocol::{FileId, Profile, ProfileError, Reason, Refused, View, Wish};
+use crate::protocol::{Clean, FileId, Profile, ProfileError, Reason, Refused, View, Wish};
 
 /// How often the cluster's keys are asked for.
 const KEYS: Duration = Duration::from_secs(1);
@@ -70,6 +70,8 @@ pub struct Settings {
     pub me: NodeId,
     /// Higher than any life that it had before.
     pub life: Incarnation,
+    /// Lives, of any node, that are known to have been clean when they ended.
+    pub clean: Vec<(NodeId, Clean)>,
     /// The times of the cluster.
     pub profile: Profile,
     /// Epoch 0: the cluster's nodes, and its voting files as configured; or any later view.
@@ -297,6 +299,11 @@ impl Membership {
     /// A life, and all that it had begun, is proved to be over.
     pub fn dead(&self, node: NodeId, life: Incarnation) {
         self.inbox.post(Input::Dead(node, life));
+    }
+
+    /// A life is clean: when it leaves, nothing is lost with it.
+    pub fn clean(&self, node: NodeId, clean: Clean) {
+        self.inbox.post(Input::Clean(node, clean));
     }
 
     /// What the node does in views is whole again in this one.

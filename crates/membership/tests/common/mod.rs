@@ -275,6 +275,7 @@ impl Cluster {
         Settings {
             me: NodeId(node),
             life: Incarnation(1 + self.lives.fetch_add(1, Ordering::Relaxed)),
+            clean: Vec::new(),
             profile: self.profile,
             first: self.first.clone(),
             cluster: NAME,

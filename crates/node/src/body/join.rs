@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use plexus_base::{Incarnation, MAX_NODES, NodeId};
+use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId};
 use plexus_cache::{Port, Settings, Wiring};
 use plexus_disks::Group;
 use plexus_fabric::Window;
@@ -14,6 +14,7 @@ use plexus_interconnect::mesh::{self, Mesh};
 use plexus_locks::{Locks, Port as LockPort};
 use plexus_membership::{
     groups::{GroupService, Groups},
+    protocol::Clean,
     runtime::Membership,
 };
 use plexus_registry::Port as RegistryPort;
@@ -39,13 +40,15 @@ const SAY_EVERY: Duration = Duration::from_millis(500);
 const IO_THREADS: usize = 2;
 
 /// What a body is made from.
-pub struct Parts {
+pub struct Parts<'a> {
     /// The cluster.
     pub config: Arc<Config>,
     /// Which of its nodes this is.
     pub me: NodeId,
     /// This life of the node.
     pub incarnation: Incarnation,
+    /// What the last run left.
+    pub settled: &'a Settled,
     /// Keeps the record of its run.
     pub recorder: Arc<Recorder>,
     /// The disks.
@@ -62,8 +65,8 @@ impl Body {
     ///
     /// # Errors
     /// One line for the user.
-    pub fn join(parts: Parts) -> Result<Self, String> {
-        let Parts { config, me, incarnation, recorder, group, life, die } = parts;
+    pub fn join(parts: Parts<'_>) -> Result<Self, String> {
+        let Parts { config, me, incarnation, settled, recorder, group, life, die } = parts;
         let settings = Settings {
             me,
             incarnation,
@@ -135,7 +138,7 @@ impl Body {
         let mesh = Mesh::start(mesh_config, services, |_| ()).map_err(|error| error.to_string())?;
         Workers::start(mesh.workers().to_vec(), &workers);
         member.place_mesh(&mesh);
-        let settings = membership_settings(&config, me, incarnation, keys.clone());
+        let settings = membership_settings(&config, me, incarnation, settled, keys.clone());
         let membership = settings.and_then(|settings| {
             Membership::start(settings, member.clone())
                 .map_err(|error| format!("{}: {error}", config.nodes[me.index()].name))
@@ -291,6 +294,7 @@ fn membership_settings(
     config: &Config,
     me: NodeId,
     life: Incarnation,
+    settled: &Settled,
     keys: Arc<KeyFiles>,
 ) -> Result<plexus_membership::runtime::Settings, String> {
     let name = &config.nodes[me.index()].name;
@@ -299,6 +303,11 @@ fn membership_settings(
     Ok(plexus_membership::runtime::Settings {
         me,
         life,
+        clean: (settled.clean.iter())
+            .map(|(node, life, intact)| {
+                (NodeId(*node), Clean { life: Incarnation(*life), intact: Epoch(*intact) })
+            })
+            .collect(),
         profile: config.membership.times()?,
         first: config.first_view(),
         cluster: config.id.0.to_le_bytes(),

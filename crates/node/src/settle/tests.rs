@@ -25,11 +25,14 @@ fn view(epoch: u32, nodes: &[u8]) -> LastView {
 /// A node that acted in `view` last.
 fn record(node: u8, phase: Phase, view: LastView) -> (NodeId, Record) {
     let incarnation = u64::from(node) + 10;
-    (NodeId(node), Record { run: 0, incarnation, phase, view: Some(view), lost: Vec::new() })
+    (
+        NodeId(node),
+        Record { run: 0, incarnation, phase, whole: view.epoch, view: Some(view), lost: Vec::new() },
+    )
 }
 
 fn lost<const NODES: usize>(records: [(NodeId, Record); NODES]) -> Blocks {
-    lost_blocks(&records.into(), BLOCKS).unwrap()
+    settlement(1, &records.into(), BLOCKS).unwrap().lost
 }
 
 /// The blocks that `node` masters where these are members.
@@ -54,9 +57,9 @@ fn a_clean_end_loses_nothing() {
 
 #[test]
 fn a_run_in_which_nobody_acted_loses_nothing() {
-    assert_eq!(lost_blocks(&BTreeMap::new(), BLOCKS), None);
+    assert_eq!(settlement(1, &BTreeMap::new(), BLOCKS), None);
     let (node, waiting) = record(0, Phase::Running, view(1, &[0]));
-    assert_eq!(lost_blocks(&[(node, Record { view: None, ..waiting })].into(), BLOCKS), None);
+    assert_eq!(settlement(1, &[(node, Record { view: None, ..waiting })].into(), BLOCKS), None);
 }
 
 #[test]
@@ -141,8 +144,7 @@ fn cluster() -> Cluster {
 impl Cluster {
     fn start(&self, name: &str) -> (Entry, Recorder) {
         let entry = enter(&self.config, name).unwrap();
-        let Settled { run, lost } = &entry.settled;
-        let recorder = Recorder::new(&self.config.dir, name, *run, entry.incarnation, lost);
+        let recorder = Recorder::new(&self.config.dir, name, entry.incarnation, &entry.settled);
         recorder.write(Phase::Running).unwrap();
         (entry, recorder)
     }
@@ -155,7 +157,10 @@ impl Cluster {
         };
         let members = names.iter().zip(&nodes).map(life).collect();
         let view = Members { epoch: Epoch(1), members };
-        nodes.iter().for_each(|(_, recorder)| recorder.opened(&view).unwrap());
+        for (_, recorder) in &nodes {
+            recorder.opened(&view).unwrap();
+            recorder.rebuilt(view.epoch);
+        }
         nodes
     }
 }
@@ -182,7 +187,7 @@ fn clean_runs_follow_each_other() {
     let cluster = cluster();
     for run in 0..3 {
         for (entry, recorder) in cluster.together(&["n1", "n2", "n3"]) {
-            assert_eq!(entry.settled, Settled { run, lost: Blocks::EMPTY });
+            assert_eq!((entry.settled.run, &entry.settled.lost), (run, &Blocks::EMPTY));
             recorder.write(Phase::Clean).unwrap();
         }
     }
@@ -200,7 +205,7 @@ fn the_first_who_starts_settles_and_the_others_join() {
     drop((nodes, again));
 
     let (third, _) = cluster.start("n3");
-    assert_eq!(third.settled, Settled { run: 1, lost: set(0..BLOCKS) });
+    assert_eq!(third.settled, Settled { run: 1, lost: set(0..BLOCKS), view: 0, clean: Vec::new() });
     let (first, _) = cluster.start("n1");
     assert_eq!(first.settled, third.settled);
     let (second, _) = cluster.start("n2");
@@ -214,7 +219,7 @@ fn nodes_that_start_together_after_a_crash_agree() {
     // All hold their locks before any has a record of the new run.
     let entries = ["n1", "n2", "n3"].map(|name| enter(&cluster.config, name).unwrap());
     for entry in &entries {
-        assert_eq!(entry.settled, Settled { run: 1, lost: set(0..BLOCKS) });
+        assert_eq!(entry.settled, Settled { run: 1, lost: set(0..BLOCKS), view: 0, clean: Vec::new() });
     }
 }
 
@@ -233,16 +238,24 @@ fn lost_blocks_stay_lost_until_they_are_accepted() {
         recorder.write(Phase::Clean).unwrap();
         drop(entry);
     }
-    assert_eq!(settle(&cluster.config).unwrap(), Settled { run: 2, lost: lost.clone() });
+    let after = settle(&cluster.config).unwrap();
+    assert_eq!((after.run, &after.lost, after.view, after.clean.len()), (2, &lost, 1, 1));
     assert_eq!(accept_lost(&cluster.config).unwrap(), lost);
-    assert_eq!(settled(&cluster.config).unwrap(), Settled { run: 2, lost: Blocks::EMPTY });
+    assert_eq!(settled(&cluster.config).unwrap(), Settled { lost: Blocks::EMPTY, view: u32::MAX, ..after });
 }
 
 #[test]
-fn a_damaged_record_is_not_guessed_at() {
+fn who_had_handed_back_is_known_until_somebody_acts_again() {
     let cluster = cluster();
-    drop(cluster.start("n2"));
-    fs::write(cluster.config.dir.record("n2"), "{\"run\": 0").unwrap();
-    let line = settle(&cluster.config).unwrap_err().to_string();
-    assert!(line.contains("n2.json: not readable") && !line.contains('\n'), "{line}");
+    let nodes = cluster.together(&["n1", "n2"]);
+    let lives: Vec<_> = (0..).zip(&nodes).map(|(node, (entry, _))| (node, entry.incarnation.0, 1)).collect();
+    nodes[0].1.write(Phase::Clean).unwrap();
+    drop(nodes);
+    // Both start, and end before they act.
+    for run in 1..3 {
+        let (entry, _) = cluster.start("n2");
+        assert_eq!((entry.settled.run, &entry.settled.clean), (run, &lives));
+    }
+    drop(cluster.together(&["n2"]));
+    assert_eq!(settle(&cluster.config).unwrap().clean, []);
 }

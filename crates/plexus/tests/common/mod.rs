@@ -85,6 +85,24 @@ impl Cluster {
         cluster
     }
 
+    /// The same, with its nodes on different hosts as the configuration says; all run here.
+    pub(crate) fn on_hosts(hosts: &[&str]) -> Self {
+        let cluster = Self::new(hosts.len());
+        let path = cluster.dir().join("cluster.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mut hosts = hosts.iter();
+        let lines: Vec<String> = text
+            .lines()
+            .map(|line| match line.starts_with("host = ") {
+                true => format!("host = \"{}\"", hosts.next().unwrap()),
+                false => line.to_owned(),
+            })
+            .collect();
+        assert!(hosts.next().is_none(), "{text}");
+        std::fs::write(path, lines.join("\n") + "\n").unwrap();
+        cluster
+    }
+
     /// Has nodes that stand still keep their place for as long as a test may take.
     pub(crate) fn put_nobody_out(&self) {
         self.set_leases(100_000, 100_000);

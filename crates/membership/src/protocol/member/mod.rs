@@ -29,7 +29,7 @@ use super::{
     paxos::Paxos,
     profile::Profile,
     record::{Contents, Report},
-    view::{FileId, MAX_FILES, Seat, View, VotingFile},
+    view::{Clean, FileId, MAX_FILES, Seat, View, VotingFile},
 };
 
 /// Instead of the view that took in a file, while none has: what was remembered of it goes when it is put out, and again when it is taken in.
@@ -105,6 +105,8 @@ pub enum Event {
     Lost(NodeId, Incarnation),
     /// The process of this life, and all that it had begun, is proved to be over.
     Dead(NodeId, Incarnation),
+    /// A life is clean: when it ends, nothing is lost with it.
+    Clean(NodeId, Clean),
     /// Whoever uses the membership has taken this view, which was opened: it acts in none before it any more.
     Entered(Epoch),
     /// An operator wants something.
@@ -193,6 +195,7 @@ struct Said {
     opened: Epoch,
     decided: Epoch,
     dead: [Incarnation; MAX_NODES],
+    clean: [Clean; MAX_NODES],
 }
 
 /// One node's part. See the [module](self) for the contract.
@@ -316,6 +319,7 @@ impl Member {
             Event::Finished { file, result } => self.finished(file, result, now, out),
             Event::Lost(node, life) => self.peers.lost(node, life, now, &self.profile),
             Event::Dead(node, life) => self.proved(node, life, now, out),
+            Event::Clean(node, clean) => self.peers.handed_back(node, clean),
             Event::Entered(epoch) => self.entered = self.entered.max(epoch),
             Event::Wish(wish) => self.wish(wish, now, out),
             Event::Registry(generation) => self.registry = self.registry.max(generation),
@@ -374,6 +378,9 @@ impl Member {
         for (node, life) in report.dead.iter().enumerate().filter(|(_, life)| life.0 > 0) {
             self.proved(NodeId(node as u8), *life, now, out);
         }
+        for (node, clean) in report.clean.iter().enumerate() {
+            self.peers.handed_back(NodeId(node as u8), *clean);
+        }
     }
 
     /// A life, which may be an earlier one of this node, is over.
@@ -406,6 +413,7 @@ impl Member {
             opened: self.entered,
             decided: self.decided.epoch,
             dead: self.peers.dead(),
+            clean: self.peers.clean(),
         }
     }
 
@@ -531,7 +539,7 @@ impl Member {
     /// What this node says of itself now; each is newer than the last.
     fn report(&mut self, now: Nanos) -> Report {
         self.counter += 1;
-        let Said { hears, reaches, leaving, opened, dead, .. } = self.said(now);
+        let Said { hears, reaches, leaving, opened, dead, clean, .. } = self.said(now);
         Report {
             node: self.me,
             life: self.life,
@@ -543,6 +551,7 @@ impl Member {
             lease: self.profile.lease,
             registry: self.registry,
             dead,
+            clean,
             decided: Arc::clone(&self.decided),
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plexus_base::{Incarnation, MAX_NODES, Nanos, NodeId, NodeSet};
 
-use super::super::{profile::Profile, record::Report};
+use super::super::{profile::Profile, record::Report, view::Clean};
 
 /// After so many heartbeats of silence a peer is doubted, and one whose links are lost is not seen any more.
 const SUSPECTED_FOR: u64 = 3;
@@ -19,6 +19,8 @@ struct Peer {
     last_heard: (u64, u64),
     /// Its last life that is proved to be over.
     dead: u64,
+    /// Its last life that is known to be clean.
+    clean: Option<Clean>,
     /// Its last life with which the links were lost.
     lost: u64,
 }
@@ -84,6 +86,16 @@ impl Peers {
     pub(super) fn proved(&mut self, node: NodeId, life: Incarnation) {
         let peer = &mut self.0[node.index()];
         peer.dead = peer.dead.max(life.0);
+    }
+
+    pub(super) fn handed_back(&mut self, node: NodeId, clean: Clean) {
+        if let Some(peer) = self.0.get_mut(node.index()) {
+            peer.clean = peer.clean.max(Some(clean));
+        }
+    }
+
+    pub(super) fn clean(&self) -> [Clean; MAX_NODES] {
+        self.0.each_ref().map(|peer| peer.clean.unwrap_or(Clean::NONE))
     }
 
     pub(super) fn is_dead(&self, node: NodeId, life: Incarnation) -> bool {
@@ -155,6 +167,7 @@ mod tests {
             lease: Profile::LAN.lease,
             registry: 0,
             dead: [Incarnation(0); MAX_NODES],
+            clean: [Clean::NONE; MAX_NODES],
             decided: Arc::new(View::first(NodeSet::first(2), [(FileId(1), None)])),
         })
     }

@@ -94,7 +94,6 @@ impl Member {
                 (false, seat) => seat,
             };
         }
-        let epoch = Epoch(decided.epoch.0 + 1);
         let is_wished = match self.wish {
             Some((Wish::AddNode(node), _)) => {
                 seats[node.index()] = Seat::Out(seats[node.index()].last());
@@ -106,14 +105,14 @@ impl Member {
             }
             _ => false,
         };
-        let (files, is_wished) = match self.other_files(epoch, now) {
+        let (files, is_wished) = match self.other_files(Epoch(decided.epoch.0 + 1), now) {
             Some((files, wished)) => (files, is_wished || wished),
             None => (decided.files.clone(), is_wished),
         };
         if seats == decided.seats && files == decided.files {
             return None;
         }
-        let view = View { epoch, seats, files };
+        let view = decided.next(seats, files, &self.peers.clean());
         let delay = self.delay(&view, choice.late, is_wished, now);
         Some((view, delay))
     }

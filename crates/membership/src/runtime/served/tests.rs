@@ -35,6 +35,7 @@ fn heartbeat(node: NodeId, counter: u64) -> (usize, Vec<u8>) {
         lease: Nanos(1),
         registry: 0,
         dead: [Incarnation(0); 16],
+        clean: [crate::protocol::Clean::NONE; 16],
         decided: Arc::new(View::first(NodeSet::first(4), [(SERVED, Some(HOST))])),
     };
     (format::heartbeat_at(node), format::heartbeat(FileName { cluster: CLUSTER, file: SERVED }, &report))

@@ -32,6 +32,7 @@ fn heartbeat(node: u8, counter: u64) -> (usize, Vec<u8>) {
         lease: Nanos(1),
         registry: 0,
         dead: [Incarnation(0); 16],
+        clean: [crate::protocol::Clean::NONE; 16],
         decided: Arc::new(view()),
     };
     (format::heartbeat_at(report.node), format::heartbeat(NAME, &report))

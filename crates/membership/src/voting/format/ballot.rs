@@ -6,8 +6,8 @@
 //! | 52 | 4 | 1 if a view was proposed, else 0 |
 //! | 56 | 8 | mbal: the ballot that the node takes part in |
 //! | 64 | 8 | bal: the ballot in which it proposed, 0 none |
-//! | 72 | 520 | the last decided view |
-//! | 592 | 520 | the view that it proposed, or zeros |
+//! | 72 | 536 | the last decided view |
+//! | 608 | 536 | the view that it proposed, or zeros |
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ struct Layout {
 }
 
 const LAYOUT: usize = size_of::<Layout>();
-const _: () = assert!(LAYOUT == 1112 - 48);
+const _: () = assert!(LAYOUT == 1144 - 48);
 
 pub(super) fn encode(ballot: &Ballot) -> [u8; LAYOUT] {
     let layout = Layout {

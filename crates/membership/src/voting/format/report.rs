@@ -2,7 +2,7 @@
 //!
 //! | byte | size | field |
 //! |---|---|---|
-//! | 0 | 2 | format, 1 |
+//! | 0 | 2 | format, 2 |
 //! | 2 | 1 | node |
 //! | 3 | 1 | bit 0: reaches a majority of the voting files; bit 1: wants to leave |
 //! | 4 | 4 | epoch of the view that it acts in, 0 none |
@@ -13,11 +13,13 @@
 //! | 34 | 6 | zero |
 //! | 40 | 8 | greatest generation of the registry that is to be remembered |
 //! | 48 | 16 x 8 | by node: last life that is proved to be over, 0 none |
-//! | 176 | 520 | the last view that it knows to be decided (as in a ballot) |
+//! | 176 | 16 x 8 | by node: last life that is known to have handed back all that it held, 0 none |
+//! | 304 | 16 x 4 | by node: epoch of the view as of which that life knew nothing to be lost, 0 none |
+//! | 368 | 536 | the last view that it knows to be decided (as in a ballot) |
 
 use std::sync::Arc;
 
-use plexus_base::{Epoch, Incarnation, MAX_NODES, Nanos, NodeId, NodeSet};
+use plexus_base::{Epoch, Incarnation, MAX_NODES, Nanos, NodeId};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32, U64},
@@ -27,12 +29,12 @@ use super::{
     block::MAX_COUNTER,
     view::{self, VIEW},
 };
-use crate::protocol::Report;
+use crate::protocol::{Clean, Report};
 
 /// Bytes of a message.
-pub const MESSAGE: usize = 696;
+pub const MESSAGE: usize = 904;
 
-const FORMAT: u16 = 1;
+const FORMAT: u16 = 2;
 const REACHES: u8 = 1;
 const LEAVING: u8 = 2;
 
@@ -50,6 +52,8 @@ struct Layout {
     zero: [u8; 6],
     registry: U64,
     dead: [U64; MAX_NODES],
+    clean: [U64; MAX_NODES],
+    intact: [U32; MAX_NODES],
     decided: [u8; VIEW],
 }
 
@@ -85,7 +89,6 @@ pub fn message_decoded(bytes: &[u8]) -> Result<Report, MessageError> {
 
 pub(super) fn encode(report: &Report) -> [u8; MESSAGE] {
     let flag = |is: bool, flag: u8| if is { flag } else { 0 };
-    let hears = report.hears.iter().fold(0, |bits, node| bits | 1u16 << node.0);
     let layout = Layout {
         format: U16::new(FORMAT),
         node: report.node.0,
@@ -94,10 +97,12 @@ pub(super) fn encode(report: &Report) -> [u8; MESSAGE] {
         life: U64::new(report.life.0),
         counter: U64::new(report.counter),
         lease: U64::new(report.lease.0),
-        hears: U16::new(hears),
+        hears: view::bits(report.hears),
         zero: [0; 6],
         registry: U64::new(report.registry),
         dead: report.dead.map(|life| U64::new(life.0)),
+        clean: report.clean.map(|clean| U64::new(clean.life.0)),
+        intact: report.clean.map(|clean| U32::new(clean.intact.0)),
         decided: view::encode(&report.decided),
     };
     zerocopy::transmute!(layout)
@@ -106,8 +111,6 @@ pub(super) fn encode(report: &Report) -> [u8; MESSAGE] {
 /// What stands at the beginning of `bytes`, if it can be a report.
 pub(super) fn decode(bytes: &[u8]) -> Option<Report> {
     let (layout, _) = Layout::ref_from_prefix(bytes).ok()?;
-    let bits = layout.hears.get();
-    let hears: NodeSet = (0..MAX_NODES as u8).filter(|node| bits & (1 << node) != 0).map(NodeId).collect();
     let sound = layout.format.get() == FORMAT
         && usize::from(layout.node) < MAX_NODES
         && layout.flags & !(REACHES | LEAVING) == 0
@@ -121,12 +124,16 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Report> {
         life: Incarnation(layout.life.get()),
         counter: layout.counter.get(),
         opened: Epoch(layout.opened.get()),
-        hears,
+        hears: view::nodes(layout.hears),
         reaches: layout.flags & REACHES != 0,
         leaving: layout.flags & LEAVING != 0,
         lease: Nanos(layout.lease.get()),
         registry: layout.registry.get(),
         dead: layout.dead.map(|life| Incarnation(life.get())),
+        clean: std::array::from_fn(|node| Clean {
+            life: Incarnation(layout.clean[node].get()),
+            intact: Epoch(layout.intact[node].get()),
+        }),
         decided: Arc::new(view::decode(&layout.decided)?),
     })
 }

@@ -4,7 +4,7 @@ use plexus_base::{Epoch, Incarnation, Nanos, NodeSet};
 use plexus_sim::{Random, hostile};
 
 use super::*;
-use crate::protocol::{FileId, Seat, View};
+use crate::protocol::{Clean, FileId, Seat, View};
 
 const NAME: FileName = FileName { cluster: ClusterId(0x1234), file: FileId(7) };
 const NODE: NodeId = NodeId(2);
@@ -14,6 +14,8 @@ fn view(epoch: u32) -> View {
     view.epoch = Epoch(epoch);
     (view.seats[0], view.seats[3]) = (Seat::In(Incarnation(4)), Seat::Out(Incarnation(u64::MAX)));
     view.files[1].since = Epoch(3);
+    view.founders.insert(NodeId(0));
+    (view.sound, view.basis, view.intact) = (Epoch(epoch.min(5)), Epoch(epoch.min(2)), Epoch(epoch.min(4)));
     view
 }
 
@@ -29,6 +31,10 @@ fn a_report(counter: u64) -> Report {
         lease: Nanos::from_ms(900),
         registry: 5 << 32 | 9,
         dead: std::array::from_fn(|node| Incarnation(node as u64 % 3)),
+        clean: std::array::from_fn(|node| Clean {
+            life: Incarnation(node as u64 % 5),
+            intact: Epoch(node as u32 % 7),
+        }),
         decided: Arc::new(view(6)),
     }
 }

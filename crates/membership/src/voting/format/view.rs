@@ -4,20 +4,25 @@
 //! |---|---|---|
 //! | 0 | 4 | epoch |
 //! | 4 | 1 | number of voting files, 1 to 16 |
-//! | 5 | 3 | zero |
-//! | 8 | 16 x 16 | by node: life (8), 0 no such node, 1 no member (of both the life is the last that was one), 2 member (1), zero (7) |
-//! | 264 | 16 x 16 | voting files by id, then zeros: id (8), epoch of the view that took it in (4), node that serves it or 255 (1), zero (3) |
+//! | 5 | 1 | zero |
+//! | 6 | 2 | members since the cluster began anew, a bit each |
+//! | 8 | 4 | epoch of the view since which all who ended had handed back, 0 ever |
+//! | 12 | 4 | the same as the cluster began anew |
+//! | 16 | 4 | epoch of the view as of which nothing was lost, 0 none |
+//! | 20 | 4 | zero |
+//! | 24 | 16 x 16 | by node: life (8), 0 no such node, 1 no member (of both the life is the last that was one), 2 member (1), zero (7) |
+//! | 280 | 16 x 16 | voting files by id, then zeros: id (8), epoch of the view that took it in (4), node that serves it or 255 (1), zero (3) |
 
-use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId};
+use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId, NodeSet};
 use zerocopy::{
     FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U32, U64},
+    little_endian::{U16, U32, U64},
 };
 
 use crate::protocol::{FileId, MAX_FILES, Seat, View, VotingFile};
 
 /// Bytes of a view.
-pub(super) const VIEW: usize = 520;
+pub(super) const VIEW: usize = 536;
 
 /// No cluster comes to so many views; from bytes that say so nobody could count on.
 const MAX_EPOCH: u32 = u32::MAX / 2;
@@ -47,17 +52,34 @@ struct FileLayout {
 struct Layout {
     epoch: U32,
     count: u8,
-    zero: [u8; 3],
+    zero: u8,
+    founders: U16,
+    sound: U32,
+    basis: U32,
+    intact: U32,
+    more: [u8; 4],
     seats: [SeatLayout; MAX_NODES],
     files: [FileLayout; MAX_FILES],
 }
 
 const _: () = assert!(size_of::<Layout>() == VIEW);
 
+/// A bit for each node, the lowest for the first.
+pub(super) fn bits(nodes: NodeSet) -> U16 {
+    U16::new(nodes.iter().fold(0, |bits, node| bits | 1 << node.0))
+}
+
+pub(super) fn nodes(bits: U16) -> NodeSet {
+    (0..MAX_NODES as u8).map(NodeId).filter(|node| bits.get() & 1 << node.0 != 0).collect()
+}
+
 /// A view's bytes.
 pub(super) fn encode(view: &View) -> [u8; VIEW] {
     let mut layout = Layout::new_zeroed();
     (layout.epoch, layout.count) = (U32::new(view.epoch.0), view.files.len() as u8);
+    layout.founders = bits(view.founders);
+    (layout.sound, layout.basis) = (U32::new(view.sound.0), U32::new(view.basis.0));
+    layout.intact = U32::new(view.intact.0);
     for (place, seat) in layout.seats.iter_mut().zip(view.seats) {
         let (state, life) = match seat {
             Seat::Free(life) => (0, life.0),
@@ -99,8 +121,15 @@ pub(super) fn decode(bytes: &[u8]) -> Option<View> {
         files.push(VotingFile { id: FileId(place.id.get()), since: Epoch(place.since.get()), host });
     }
     let ordered = files.windows(2).all(|pair| pair[0].id < pair[1].id);
-    let view = View { epoch: Epoch(layout.epoch.get()), seats, files };
+    let epochs = [layout.epoch, layout.sound, layout.basis, layout.intact];
+    let [epoch, sound, basis, intact] = epochs.map(|epoch| Epoch(epoch.get()));
+    let view = View { epoch, seats, files, founders: nodes(layout.founders), sound, basis, intact };
     // There is room for all views to come, and what stands behind is nothing.
-    let sound = ordered && view.epoch.0 < MAX_EPOCH && encode(&view) == *bytes;
-    sound.then_some(view)
+    let can_be = ordered
+        && view.epoch.0 < MAX_EPOCH
+        && view.basis <= view.sound
+        && view.sound.max(view.intact) <= view.epoch
+        && view.founders.iter().all(|node| view.members().contains(node))
+        && encode(&view) == *bytes;
+    can_be.then_some(view)
 }

@@ -1,0 +1,59 @@
+//! Whose word counts on what was lost, where nobody is left who was there.
+
+use super::*;
+
+/// Who was there is gone, and said nothing: with what is on record from before nobody knows what it had.
+#[test]
+fn a_newcomer_that_is_left_alone_takes_nothing_as_good_that_it_cannot_know() {
+    let (alone, all) = ([(0, 2)], BLOCKS as usize);
+    let named = |shard: &Shard| (0..BLOCKS).filter(|block| shard.lost().contains(BlockId(*block))).count();
+    let one = |block| {
+        let mut lost = Lost::default();
+        lost.insert_block(BlockId(block));
+        lost
+    };
+    for (record, needs, expected) in [(3, 3, 1), (3, 4, all), (0, 0, 1), (u32::MAX, 7, 1)] {
+        let (mut world, mut shard) = (World::default(), without_view(2, 4));
+        shard.recall(Epoch(record), one(5));
+        world.view_after(&mut shard, needs, 7, &alone);
+        assert_eq!(named(&shard), expected, "a record of {record} where {needs} is needed");
+    }
+    // Somebody who left knew that nothing was.
+    let (mut world, mut shard) = (World::default(), without_view(2, 4));
+    shard.recall(Epoch(3), one(5));
+    let view = Members { epoch: Epoch(7), members: vec![(NodeId(0), Incarnation(2))] };
+    let before = Before { needs: Epoch(4), intact: Epoch(6) };
+    let World { log, pinned } = &mut world;
+    shard.view(Nanos(0), (&view, before), &mut Hand(log, pinned), &mut Out(log));
+    assert_eq!(named(&shard), 0);
+    assert!(log.take().contains(&Did::Other(Action::RecordLost { seq: 1 })), "the record says otherwise");
+    // It may have joined while somebody else was there, and was never open to it.
+    for (needs, expected) in [(3, 1), (8, all)] {
+        let (mut world, mut shard) = (World::default(), without_view(2, 4));
+        shard.recall(Epoch(u32::MAX), one(5));
+        world.view_after(&mut shard, 3, 7, &[(0, 2), (1, 1)]);
+        world.view_after(&mut shard, needs, 8, &alone);
+        assert_eq!(named(&shard), expected);
+    }
+}
+
+/// What others have on record may have been accepted since.
+#[test]
+fn of_several_records_the_latest_counts() {
+    for (mine, theirs, expected) in [(4, 3, [true, false]), (4, 5, [false, true]), (4, 4, [true, true])] {
+        let (mut world, mut shard) = (World::default(), without_view(2, 4));
+        let mut masters = [0, 1]
+            .map(|node| (0..BLOCKS).map(BlockId).filter(move |block| master(*block, 2) == NodeId(node)));
+        let blocks = [masters[0].next().unwrap(), masters[0].next().unwrap()];
+        let mut lost = Lost::default();
+        lost.insert_block(blocks[0]);
+        shard.recall(Epoch(mine), lost);
+        world.view_after(&mut shard, 2, 7, &[(0, 1), (1, 1)]);
+        let partition = blocks[1].partition();
+        world.say(&mut shard, 1, 7, Body::Mark { blocks: true });
+        world.say(&mut shard, 1, 7, Body::Mark { blocks: false });
+        world.say_of(&mut shard, 1, 7, (blocks[1], Body::Lost { partition, last: blocks[1] }));
+        world.say(&mut shard, 1, 7, Body::Reported { witness: Witness::Recorded(Epoch(theirs)) });
+        assert_eq!(blocks.map(|block| shard.lost().contains(block)), expected);
+    }
+}

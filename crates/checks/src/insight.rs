@@ -1,0 +1,123 @@
+//! What membership says of the time before a view, and who can know of all deaths in it, found by counting them.
+
+use plexus_base::{BlockId, Epoch, Incarnation, MAX_NODES, NodeId, NodeSet};
+use plexus_membership::protocol::{Clean, FileId, Seat, View};
+
+use crate::{cluster::Cluster, scenario::Params};
+
+/// Whether a worker can know of all deaths.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Insight {
+    /// It came when others were there who are gone.
+    No,
+    /// Until the next death: nobody has died since its record.
+    UntilOneDies,
+    /// It was there, or nobody was before it who died after its record.
+    Yes,
+}
+
+/// The views as membership has them.
+pub(crate) struct Past {
+    /// And how many had died by then without having handed back.
+    views: Vec<(View, u64)>,
+    clean: [Clean; MAX_NODES],
+    /// So many had died when it was last known that nothing was lost.
+    intact: u64,
+    /// By worker.
+    insight: Vec<Insight>,
+}
+
+impl Past {
+    pub(crate) fn new(params: &Params) -> Self {
+        let first = View::first(NodeSet::first(params.nodes), [(FileId(1), None)]);
+        Self {
+            views: vec![(first, 0)],
+            clean: [Clean::NONE; MAX_NODES],
+            intact: 0,
+            insight: vec![Insight::No; usize::from(params.nodes) * usize::from(params.workers)],
+        }
+    }
+
+    fn at(&self, epoch: Epoch) -> &(View, u64) {
+        self.views.iter().find(|(view, _)| view.epoch == epoch).expect("a view that was decided")
+    }
+
+    pub(crate) fn view(&self, epoch: Epoch) -> &View {
+        &self.at(epoch).0
+    }
+}
+
+impl Cluster {
+    /// A node has handed back all that it held, and says so.
+    pub(crate) fn is_clean(&mut self, node: usize, life: Incarnation) {
+        let locals = self.indices(node as u8);
+        let whole = locals.clone().map(|at| self.records[at].recalled().0).min();
+        let any_lost = locals.clone().any(|at| !self.locals[at].shard.lost().is_empty());
+        let intact = whole.filter(|_| !any_lost).unwrap_or(Epoch(0));
+        self.changes.past.clean[node] = Clean { life, intact };
+    }
+
+    /// A view is decided.
+    pub(crate) fn note_decision(&mut self) {
+        let members = self.changes.view().clone();
+        let Past { views, clean, intact, .. } = &mut self.changes.past;
+        let (before, deaths) = views.last().expect("a first");
+        let (mut next, mut deaths) = (before.clone(), *deaths);
+        let seats = std::array::from_fn(|node| match members.life(NodeId(node as u8)) {
+            Some(life) => Seat::In(life),
+            None => Seat::Out(before.seats[node].last()),
+        });
+        // A view that nobody was told of changes nothing.
+        while next.epoch < members.epoch {
+            next = next.next(seats, before.files.clone(), clean);
+        }
+        deaths += before.gone(&next).filter(|(node, life)| clean[node.index()].life != *life).count() as u64;
+        if next.intact == next.epoch {
+            *intact = deaths;
+        }
+        let intact = *intact;
+        let stays = |node: NodeId| before.life(node).is_some() && before.life(node) == next.life(node);
+        let stay: NodeSet = next.members().iter().filter(|node| stays(*node)).collect();
+        views.push((next, deaths));
+        for at in 0..self.locals.len() {
+            let stays = stay.contains(NodeId((at / usize::from(self.params.workers)) as u8));
+            let knows_all = self.records[at].deaths().max(intact) == deaths;
+            let insight = &mut self.changes.past.insight[at];
+            *insight = match *insight {
+                Insight::Yes if stays => Insight::Yes,
+                _ if !knows_all => Insight::No,
+                Insight::No if stays && intact < deaths => Insight::No,
+                _ if stay.is_empty() => Insight::Yes,
+                _ => Insight::UntilOneDies,
+            };
+        }
+        self.suspect_by_record(stay);
+    }
+
+    /// Where nobody is left who can know of all deaths, everything may be lost; and what was accepted as it is, by a record from before that, where
+    /// nobody is left who was there (`stay`).
+    fn suspect_by_record(&mut self, stay: NodeSet) {
+        for block in (0..self.params.blocks).map(BlockId) {
+            let at = |node: u8| self.index(node, block);
+            let insight = |node: u8| self.changes.past.insight[at(node)];
+            let knows_nothing = self.living().all(|node| insight(node) == Insight::No);
+            let was_there = |node: u8| stay.contains(NodeId(node)) && insight(node) == Insight::Yes;
+            let taken = self.changes.taken[block.0 as usize];
+            let is_before = |node: u8| self.records[at(node)].recalled().0 <= taken;
+            if knows_nothing || !self.living().any(was_there) && self.living().any(is_before) {
+                self.changes.suspect[block.0 as usize] = true;
+            }
+        }
+    }
+
+    /// Who has found all masters open knows all that was lost by then, and has it on record.
+    pub(crate) fn note_insight(&mut self, at: usize) {
+        let epoch = self.locals[at].shard.epoch();
+        if self.locals[at].shard.is_open() && self.records[at].recalled().0 < epoch {
+            let past = &mut self.changes.past;
+            let deaths = past.at(epoch).1;
+            past.insight[at] = Insight::Yes;
+            self.records[at].is_whole(epoch, deaths);
+        }
+    }
+}
