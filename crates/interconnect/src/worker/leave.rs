@@ -34,7 +34,7 @@ impl<S: Service> Shared<S> {
         }
         self.attended.fetch_add(1, Ordering::Relaxed);
         let first = !self.lent.load(Ordering::Relaxed) && !self.lent.swap(true, Ordering::SeqCst);
-        drop(core);
+        self.token.lend(core);
         if first {
             // The background thread sleeps without a limit.
             self.watch.nudge();

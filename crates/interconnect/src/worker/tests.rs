@@ -231,6 +231,41 @@ fn what_was_handed_in_comes_before_the_errand_of_a_visitor_though_others_stand_b
     assert_eq!(worker.visit(|leaves, _| leaves.left), Some(1));
 }
 
+/// What is given back while its owner panics comes by here.
+struct Visits<'a>(&'a Worker<Counts>);
+
+impl Drop for Visits<'_> {
+    fn drop(&mut self) {
+        for _ in 0..2 * ATTEND_EVERY {
+            self.0.visit(|_, _| ()).expect("nobody else drives");
+            self.0.attend();
+        }
+    }
+}
+
+#[test]
+fn who_panics_elsewhere_and_gives_something_back_harms_no_worker() {
+    for waiting in Waiting::ALL {
+        let worker = worker(waiting, Counts::default());
+        worker.attend();
+        let panics = || {
+            let _visits = Visits(&worker);
+            panic!("of its own");
+        };
+        thread::scope(|scope| assert!(scope.spawn(panics).join().is_err()));
+        assert!(worker.visit(|_, _| ()).is_some(), "{waiting}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "poisoned")]
+fn who_panics_while_it_drives_leaves_a_worker_that_nobody_uses() {
+    let worker = worker(Waiting::Adaptive, Counts::default());
+    let panics = || worker.with(|_, _| panic!("a defect"));
+    thread::scope(|scope| assert!(scope.spawn(panics).join().is_err()));
+    worker.visit(|_, _| ());
+}
+
 /// Threads that wait for each other's answers, some more than have a core: each is answered, whoever drives.
 #[test]
 fn a_crowd_that_waits_is_answered() {

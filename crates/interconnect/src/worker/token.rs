@@ -27,7 +27,8 @@
 //!
 //! The core is used by nobody but who has a [`Held`]. One is made by an exchange that finds the token free and takes it, and gives it
 //! back in its last step, so there is one at a time. The exchange that gives back releases, the one that takes acquires: what one driver did comes before what
-//! the next does. After a panic the token stays taken for good, and whoever tries it panics too.
+//! the next does. Who panics with it keeps it for good, and whoever tries it then panics too; who panics elsewhere, and
+//! gives a lock up meanwhile say, takes it and gives it back like others.
 //!
 //! The same text, letting go and all, is compiled for the real atomics and for those of `loom`, which tries every order
 //! that the memory model allows. Broken on purpose, it finds a message that nobody will handle, in each of these cases: the look comes before the
@@ -74,7 +75,7 @@ macro_rules! token {
         // SAFETY: the core is used by one thread at a time, see the module; so it need only be fit to be handed from one to another.
         unsafe impl<T: Send> Sync for Token<T> {}
 
-        /// The token, taken. Dropped, it is given back as it is: for who has lent the worker.
+        /// The token, taken; each way to let go of it is a step of the token. Only a panic drops it.
         pub(super) struct Held<'a, T> {
             token: &'a Token<T>,
             /// It lends the core: to share or send it takes what that takes for an exclusive reference.
@@ -101,11 +102,7 @@ macro_rules! token {
 
         impl<T> Drop for Held<'_, T> {
             fn drop(&mut self) {
-                if std::thread::panicking() {
-                    self.token.word.fetch_or(POISONED, Relaxed);
-                } else {
-                    self.token.word.fetch_and(!TAKEN, Release);
-                }
+                self.token.word.fetch_or(POISONED, Relaxed);
             }
         }
 
@@ -199,6 +196,13 @@ macro_rules! token {
                     }
                     Err(_) => Err(held),
                 }
+            }
+
+            /// Gives it back as it is: for who has lent the worker.
+            #[inline]
+            pub(super) fn lend(&self, held: Held<'_, T>) {
+                mem::forget(held);
+                self.word.fetch_and(!TAKEN, Release);
             }
 
             /// Gives it back, after arming and looking, or after a visit; the token again, to look at everything, if a woken thread was turned

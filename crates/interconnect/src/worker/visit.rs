@@ -37,6 +37,7 @@ impl<S: Service> Worker<S> {
                 core.turn(shared);
                 shared.attended.fetch_add(1, Relaxed);
             }
+            shared.token.lend(core);
         } else if news {
             shared.look_after_more(core);
         } else if let Some(core) = shared.token.unlock(core) {

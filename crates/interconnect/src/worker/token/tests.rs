@@ -217,8 +217,8 @@ fn explore_all(ways: Ways, preemptions: usize, local: &'static [fn(&Worker)]) {
 }
 
 /// Gives the token back, whatever anybody said meanwhile.
-fn give_back<'a>(_: &'a Token<Core>, core: Held<'a, Core>) -> Option<Held<'a, Core>> {
-    drop(core);
+fn give_back<'a>(token: &'a Token<Core>, core: Held<'a, Core>) -> Option<Held<'a, Core>> {
+    token.lend(core);
     None
 }
 
@@ -263,7 +263,7 @@ fn it_is_left_only_to_who_still_stands_by() {
         if !token.is_attended() {
             return Err(core);
         }
-        drop(core);
+        token.lend(core);
         Ok(())
     }
     explore_all(Ways { leave_to_others: leave, ..SOUND }, WITH_VISITOR, &[Worker::wait, Worker::wait]);
@@ -305,7 +305,7 @@ fn saying_so_after_the_unlock_was_looked_for_loses_a_message() {
     // Looks at who was turned away first, and unlocks then.
     fn unlock<'a>(token: &'a Token<Core>, core: Held<'a, Core>) -> Option<Held<'a, Core>> {
         let missed = token.word().load(Ordering::SeqCst) & WAS_MISSED != 0;
-        drop(core);
+        token.lend(core);
         if missed { token.try_take() } else { None }
     }
     explore(Ways { unlock, ..SOUND });
