@@ -143,8 +143,11 @@ fn what_is_another_s_is_refused_with_the_reason() {
 #[test]
 fn what_cannot_be_is_refused_though_its_sum_is_right() {
     let good = ballot(NAME, NODE, &a_ballot(5));
-    // Format, instance, whether proposed, ballot above the one taken part in, files, a seat, behind the files.
-    for (byte, value) in [(4, 2), (48, 1), (52, 2), (64, 99), (76, 0), (76, 17), (88, 3), (590, 1)] {
+    // Format, instance, whether proposed, ballot above the one taken part in, files, a founder that is no member, views since which things are
+    // so that are still to come, a seat, behind the files.
+    let (block, view) = ([(4, 1), (48, 1), (52, 2), (64, 99)], [(76, 0), (76, 17), (78, 2)]);
+    let times = [(80, 99), (84, 99), (88, 99)];
+    for (byte, value) in block.into_iter().chain(view).chain(times).chain([(104, 3), (606, 1)]) {
         let mut bad = good.clone();
         bad[byte] = value;
         block::mend(&mut bad);
@@ -165,7 +168,7 @@ fn numbers_that_could_not_be_counted_on_from_are_refused() {
     assert!(refused(header(), &[51]));
     assert!(refused(heartbeat(NAME, &a_report(8)), &[39, 71]));
     assert!(refused(ballot(NAME, NODE, &a_ballot(5)), &[39]));
-    assert!(refused(ballot(NAME, NODE, &a_ballot(5)), &[51, 75, 595]));
+    assert!(refused(ballot(NAME, NODE, &a_ballot(5)), &[51, 75, 611]));
     let mut bytes = message(&a_report(3));
     bytes[23] = 0x80;
     assert_eq!(message_decoded(&bytes), Err(MessageError::Meaningless));
