@@ -1,5 +1,5 @@
-//! Small scope, all of it: two clients on two nodes, one resource, three places for its master; every order in which messages arrive, clients act and
-//! cancel, the third node dies and the others learn of it.
+//! Small scope, all of it: two clients on two nodes, one resource, three places for its master; every order in which messages arrive, clients act,
+//! cancel and give up, the third node dies and the others learn of it.
 //!
 //! Seen at every step: what excludes each other is not usable at once, tokens grow, a value that is called valid was written last. In every state from
 //! which nothing follows, everybody was answered and nothing is left.
@@ -57,6 +57,7 @@ enum Step {
     Deliver(usize, usize, bool),
     Act(usize),
     Cancel(usize),
+    GiveUp(usize),
     Die,
     Learn(usize),
 }
@@ -112,7 +113,8 @@ impl World {
         let lanes = self.lanes.keys().map(|&(from, to, replies)| Step::Deliver(from, to, replies));
         let ready = |at: &usize| self.clients[*at].asked.is_none() && !self.clients[*at].todo.is_empty();
         let waits = |at: &usize| self.clients[*at].asked.is_some() && self.clients[*at].may_cancel;
-        let acts = (0..2).filter(ready).map(Step::Act).chain((0..2).filter(waits).map(Step::Cancel));
+        let ends = (0..2).filter(waits).flat_map(|at| [Step::Cancel(at), Step::GiveUp(at)]);
+        let acts = (0..2).filter(ready).map(Step::Act).chain(ends);
         let dies = self.may_die.then_some(Step::Die);
         lanes.chain(acts).chain(dies).chain(self.ignorant.iter().copied().map(Step::Learn)).collect()
     }
@@ -134,6 +136,12 @@ impl World {
             Step::Cancel(at) => {
                 self.clients[at].may_cancel = false;
                 self.hand(at, Event::Cancel { lock: LockId(at as u64) });
+            }
+            Step::GiveUp(at) => {
+                let client = &mut self.clients[at];
+                (client.may_cancel, client.granted) = (false, None);
+                client.todo.clear();
+                self.hand(at, Event::Unlock { lock: LockId(at as u64), value: None });
             }
             Step::Die => {
                 self.may_die = false;

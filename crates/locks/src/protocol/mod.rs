@@ -46,6 +46,7 @@
 //! Whatever a member sends, nothing here panics: a message that no correct member sends is dropped with an [`Action::Fault`] that names who sent it. A member
 //! can still lie about what it holds, so the node should stop on the first.
 
+mod backlog;
 mod by_node;
 #[cfg(test)]
 mod bytes;
@@ -89,11 +90,12 @@ pub use resource::{Holder, Resource, Waiter, Who};
 pub use wire::DecodeError;
 
 use self::{
+    backlog::HeldBack,
     by_node::ByNode,
     core::Core,
     home::Home,
     master::{Fault, Master},
-    recovery::{HeldBack, Recovery, do_as_master},
+    recovery::{Recovery, do_as_master},
 };
 
 /// Messages of newer views that are kept of each node until these come: far more than a link has under way in the time that a view takes to reach
@@ -332,7 +334,8 @@ impl Shard {
         self.core.counts.late += 1;
         match (place, &mut self.recovering) {
             (Some((place, master)), Some(recovery)) if master == me => {
-                if let Err(what) = recovery.hold_back(HeldBack { from, epoch, place, body }) {
+                let held = HeldBack { from, epoch, place, body };
+                if let Err(what) = recovery.held_back.keep(held, self.core.config.locks_max) {
                     self.core.fault(from, what);
                 }
             }
@@ -370,7 +373,10 @@ impl Shard {
                 let epoch = self.core.view.epoch;
                 match &mut self.recovering {
                     Some(_) if matches!(body, Body::Probe(..)) => Ok(()),
-                    Some(recovery) => recovery.hold_back(HeldBack { from, epoch, place, body }),
+                    Some(recovery) => {
+                        let held = HeldBack { from, epoch, place, body };
+                        recovery.held_back.keep(held, self.core.config.locks_max)
+                    }
                     None => do_as_master(&mut self.master, from, body, &mut self.core),
                 }
             }

@@ -22,19 +22,15 @@
 
 use std::collections::BTreeMap;
 
-use plexus_base::{Epoch, NodeId, NodeSet};
+use plexus_base::{NodeId, NodeSet};
 
 use super::{
-    Action, Members, Name, Place, Places, Shard, Token,
-    by_node::ByNode,
+    Action, Members, Name, Places, Shard, Token,
+    backlog::{Backlog, HeldBack},
     core::Core,
     master::{Fault, Master, Worth},
     message::{Body, Handover, Record, Request},
 };
-
-/// Messages of each node that are kept while the members change: more than all its clients' locks can make of what they ask again, and what they ask
-/// meanwhile.
-const HELD_BACK_MAX: usize = 1 << 24;
 
 /// A change of view that is under way here.
 #[derive(Clone, Debug)]
@@ -44,47 +40,26 @@ pub(super) struct Recovery {
     /// What is mastered here and not known yet.
     pub(super) need: Places,
     /// What masters are to do afterwards.
-    held_back: Vec<HeldBack>,
-    /// How much of that is from each node.
-    held_back_of: ByNode<usize>,
+    pub(super) held_back: Backlog,
     /// Of rebuilt resources that several hold: what the word is worth by which the value block is known.
     known: BTreeMap<Name, Worth>,
     /// What the master before said.
     handed: BTreeMap<Name, Handover>,
 }
 
-/// A message to a master that is not open.
-#[derive(Clone, Debug)]
-pub(super) struct HeldBack {
-    pub(super) from: NodeId,
-    pub(super) epoch: Epoch,
-    pub(super) place: Place,
-    pub(super) body: Body,
-}
-
 impl Recovery {
     pub(super) fn new(need: Places, view: &Members) -> Self {
         let awaited = view.members.iter().map(|(node, _)| *node).collect();
-        let (held_back, held_back_of) = (Vec::new(), ByNode::default());
-        Self { awaited, need, held_back, held_back_of, known: BTreeMap::new(), handed: BTreeMap::new() }
-    }
-
-    /// Keeps a message until the master is open.
-    pub(super) fn hold_back(&mut self, held: HeldBack) -> Result<(), Fault> {
-        match self.held_back_of.from(held.from) {
-            Some(count) if *count < HELD_BACK_MAX => *count += 1,
-            _ => return Err("more messages than can be kept while the members change"),
-        }
-        self.held_back.push(held);
-        Ok(())
+        Self { awaited, need, held_back: Backlog::default(), known: BTreeMap::new(), handed: BTreeMap::new() }
     }
 }
 
 #[cfg(test)]
 impl Recovery {
     /// What tells it from others, as far as one place goes.
-    pub(super) fn print(&self, place: Place) -> String {
-        let Self { awaited, need, held_back, known, handed, .. } = self;
+    pub(super) fn print(&self, place: super::Place) -> String {
+        let Self { awaited, need, held_back, known, handed } = self;
+        let held_back: Vec<_> = held_back.messages().collect();
         format!("{awaited:?} {} {held_back:?} {known:?} {handed:?}", need.contains(place))
     }
 }
@@ -118,10 +93,11 @@ impl Shard {
 
         let mut recovery = Recovery::new(need, &core.view);
         let held_back = interrupted.map(|interrupted| interrupted.held_back).unwrap_or_default();
-        for held in held_back {
+        for held in held_back.into_messages() {
             let (from, mastery) = (held.from, core.masters.of(held.place));
             if !gone.contains(from) && mastery.master == me && mastery.since <= held.epoch {
-                recovery.hold_back(held).unwrap_or_else(|what| core.fault(from, what));
+                let kept = recovery.held_back.keep(held, core.config.locks_max);
+                kept.unwrap_or_else(|what| core.fault(from, what));
             }
         }
         self.ask(recovery);
@@ -204,7 +180,7 @@ impl Shard {
     fn open(&mut self, recovery: Recovery) -> Result<(), Fault> {
         let Shard { core, master, .. } = self;
         // Who waited for it knew it, even if nobody holds it any more.
-        for HeldBack { place, body, .. } in &recovery.held_back {
+        for HeldBack { place, body, .. } in recovery.held_back.messages() {
             if let Body::Request(Request { name, again: true, .. }) = body
                 && recovery.need.contains(*place)
             {
@@ -212,7 +188,7 @@ impl Shard {
             }
         }
         master.rebuild_values(&recovery.need, &recovery.handed, core);
-        for HeldBack { from, body, .. } in recovery.held_back {
+        for HeldBack { from, body, .. } in recovery.held_back.into_messages() {
             if let Err(what) = do_as_master(master, from, body, core) {
                 core.fault(from, what);
             }
