@@ -2,17 +2,21 @@
 //!
 //! A circle is real if its requests wait at masters that are open, their clients still want them, and whoever blocks them still has what
 //! blocks them. What a message under way will change is not known to who sent nothing, but it is known here: the checker sees both ends.
+//! Who looks at the time refuses those whose patience is over, and may find in the same step a circle that comes of it: as real as any.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use plexus_base::WorkerId;
-use plexus_locks::protocol::{Body, Event, Held, LockId, Owner, Resource, Shard, Waiter};
+use plexus_locks::protocol::{Body, Event, Held, LockId, Owner, Patience, Resource, Shard, Waiter};
 
 use super::{Id, Locks};
 use crate::failure::Broken;
 
 /// A request that waits: node, worker, lock, number.
 pub(crate) type Request = (usize, usize, LockId, u32);
+
+/// A worker of a node.
+type Worker = (usize, usize);
 
 /// Age, and what makes it unique.
 type Age = (u64, usize, usize, LockId);
@@ -51,20 +55,22 @@ impl Circles {
 
 /// At the end, when nobody gives up by itself: all circles were broken.
 pub(crate) fn none_left(run: &Locks) -> Result<(), Broken> {
-    let left = real(run);
+    let left = real(run, None);
     if left.is_empty() { Ok(()) } else { Err(Broken::general("circles", format!("not broken: {left:?}"))) }
 }
 
-/// The youngest of every real circle.
-pub(crate) fn real(run: &Locks) -> BTreeSet<Request> {
+/// The youngest of every real circle; `ticks`: once a worker has refused those whose patience is over.
+pub(crate) fn real(run: &Locks, ticks: Option<Worker>) -> BTreeSet<Request> {
     let mut edges: BTreeMap<Request, Vec<Request>> = BTreeMap::new();
     let mut ages: BTreeMap<Request, Age> = BTreeMap::new();
     for (worker, shard) in shards(run).filter(|(_, shard)| shard.is_open()) {
+        // Elsewhere they are refused later.
+        let ticks = ticks.filter(|(node, _)| shard.config().me.index() == *node);
         for (_, resource) in shard.resources() {
-            for waiter in resource.converting().chain(resource.waiting()) {
+            for waiter in queue(run, worker, ticks, resource) {
                 if let Some((request, held)) = wants(run, worker, shard, waiter) {
                     ages.insert(request, (held.born(), request.0, request.1, request.2));
-                    edges.insert(request, blockers(run, worker, shard, resource, waiter));
+                    edges.insert(request, blockers(run, worker, ticks, shard, resource, waiter));
                 }
             }
         }
@@ -91,6 +97,21 @@ fn shards(run: &Locks) -> impl Iterator<Item = (usize, &Shard)> {
     locals.filter_map(|(worker, local)| Some((worker, local.shard.as_ref()?)))
 }
 
+/// Who waits, without those that are about to be refused.
+fn queue<'a>(
+    run: &'a Locks,
+    worker: usize,
+    ticks: Option<Worker>,
+    resource: &'a Resource,
+) -> impl Iterator<Item = &'a Waiter> {
+    let is_over = move |waiter: &Waiter| {
+        let (node, lock) = (waiter.who.node.index(), waiter.who.lock);
+        let patience = run.locks.get(&(node, lock)).map(|lock| lock.patience);
+        ticks == Some((node, worker)) && matches!(patience, Some(Patience::Until(end)) if end.0 <= run.now())
+    };
+    resource.converting().chain(resource.waiting()).filter(move |waiter| !is_over(waiter))
+}
+
 /// What the home of a lock, in the view of its master, knows of it.
 fn home<'a>(run: &'a Locks, worker: usize, master: &Shard, node: usize, lock: LockId) -> Option<&'a Held> {
     let shard = run.nodes[node].workers.get(worker)?.shard.as_ref()?;
@@ -109,6 +130,7 @@ fn wants<'a>(run: &'a Locks, worker: usize, master: &Shard, waiter: &Waiter) -> 
 fn blockers(
     run: &Locks,
     worker: usize,
+    ticks: Option<Worker>,
     master: &Shard,
     resource: &Resource,
     waiter: &Waiter,
@@ -117,7 +139,7 @@ fn blockers(
     let holders: Vec<_> =
         resource.granted().iter().filter(|holder| holder.who != waiter.who && against(holder.mode)).collect();
     if holders.is_empty() {
-        let first = resource.converting().chain(resource.waiting()).next();
+        let first = queue(run, worker, ticks, resource).next();
         let first = first.filter(|first| first.who != waiter.who);
         return first
             .and_then(|first| wants(run, worker, master, first))

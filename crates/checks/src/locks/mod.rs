@@ -298,7 +298,11 @@ impl Locks {
             return Ok(());
         }
         if Circles::may_begin(&event) {
-            let real = circles::real(self);
+            let real = circles::real(self, None);
+            self.circles.note(node, worker, real);
+        }
+        if event == Event::Tick {
+            let real = circles::real(self, Some((node, worker)));
             self.circles.note(node, worker, real);
         }
         let Some(shard) = &mut self.nodes[node].workers[worker].shard else { return Ok(()) };
