@@ -102,6 +102,7 @@ macro_rules! token {
 
         impl<T> Drop for Held<'_, T> {
             fn drop(&mut self) {
+                debug_assert!(std::thread::panicking(), "let go of without a step");
                 self.token.word.fetch_or(POISONED, Relaxed);
             }
         }
@@ -198,7 +199,7 @@ macro_rules! token {
                 }
             }
 
-            /// Gives it back as it is: for who has lent the worker.
+            /// Gives it back as it is: for who has lent the worker, or wakes somebody to look after it.
             #[inline]
             pub(super) fn lend(&self, held: Held<'_, T>) {
                 mem::forget(held);
@@ -237,6 +238,7 @@ macro_rules! token {
                     }
                     steps.turn(&mut core);
                 }
+                self.lend(core);
                 false
             }
 

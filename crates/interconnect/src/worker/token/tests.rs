@@ -211,6 +211,7 @@ fn explore_all(ways: Ways, preemptions: usize, local: &'static [fn(&Worker)]) {
         let core = worker.token.try_take().expect("nobody has it");
         // SAFETY: nobody else is left.
         let handled = core.with_mut(|handled| unsafe { *handled });
+        worker.token.lend(core);
         let rung = *worker.event.lock().unwrap();
         assert!(handled == 1 || rung, "a message that nobody will handle");
     });
@@ -346,4 +347,27 @@ fn giving_back_must_release() {
         Ok(())
     }
     explore_all(Ways { leave_to_others: leave, ..SOUND }, WITH_VISITOR, &[Worker::wait, Worker::wait]);
+}
+
+/// More comes with every look.
+struct Busy;
+
+impl in_loom::Steps<Core> for Busy {
+    fn arm(&self) {}
+
+    fn look(&self, _: &mut Core) -> bool {
+        true
+    }
+
+    fn turn(&self, _: &mut Core) {}
+}
+
+#[test]
+fn who_is_never_done_gives_it_back_all_the_same() {
+    loom::model(|| {
+        let token = Token::new(UnsafeCell::new(0));
+        let held = token.try_take().expect("nobody has it");
+        assert!(!token.let_go(held, TURNS_WHEN_LEAVING, &Busy));
+        token.lend(token.try_take().expect("it was given back"));
+    });
 }
