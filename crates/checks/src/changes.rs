@@ -5,7 +5,7 @@
 //! each in its own time too.
 //!
 //! In most scenarios one who took part in the last view always lives on. Where all may die ([`Params::all_may_die`]), the cluster begins anew with what the
-//! nodes have on record, and what is the case is kept here by counting deaths ([`crate::insight`]).
+//! nodes have on record, and what is the case is kept here by counting deaths (`insight.rs`).
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId};
 use plexus_cache::protocol::{Event, Lost, Members, Mode, Slot};

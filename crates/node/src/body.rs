@@ -27,11 +27,11 @@ use crate::{
     attach::{Door, Offer, Usage},
     config::{Config, Nodes},
     keys::KeyFiles,
-    life::Life,
+    life::{Ending, Life},
     member::Member,
     service::{News, NodeService, Workers},
     shards::Shards,
-    state::Recorder,
+    state::{Recorder, StateError},
 };
 
 /// How long a node that ends waits for the others to take note.
@@ -177,15 +177,29 @@ impl Body {
         &self.membership
     }
 
-    /// Leaves the cluster, having handed everything back; whether the others have gone on without it.
-    #[must_use]
-    pub fn leave(&self) -> bool {
-        let shards = self.shards();
-        // Says to the others that nothing is lost with it.
-        let may_leave: Vec<()> = shards.ask_within(LEAVE_WITHIN, CacheTask::Leave);
-        let is_clean = may_leave.len() == usize::from(shards.count());
+    /// Leaves the cluster, having handed everything back: alone, or at the same time as all others, who have as well.
+    ///
+    /// # Errors
+    /// It cannot be recorded; the next start will take this node for dead.
+    pub fn leave(&self, ending: Ending) -> Result<(), StateError> {
+        // Where all end, nobody is left who would have to know more.
+        let mut is_clean = ending == Ending::Clean;
         if is_clean {
             self.member.handed_back();
+        }
+        // Says to the others that nothing is lost with it.
+        let shards = self.shards();
+        let may_leave: Vec<()> = shards.ask_within(LEAVE_WITHIN, CacheTask::Leave);
+        let mut recorded = Ok(());
+        if !is_clean && may_leave.len() == usize::from(shards.count()) {
+            is_clean = true;
+            recorded = self.life.left();
+            self.member.handed_back();
+        }
+        if !is_clean {
+            tracing::warn!(
+                "not all that this node has begun has ended in time: what it mastered counts as lost"
+            );
         }
         let (tell, told) = mpsc::channel();
         let membership = self.membership.clone();
@@ -193,16 +207,12 @@ impl Body {
             // Who does not wait any more is about to end.
             let _ = tell.send(membership.leave());
         });
-        match told.recv_timeout(LEAVE_WITHIN) {
-            Ok(Ok(())) => is_clean,
-            Ok(Err(_)) => false,
-            Err(_) => {
-                tracing::warn!(
-                    "the others did not take note in time that this node leaves: they wait for its lease"
-                );
-                false
-            }
+        if told.recv_timeout(LEAVE_WITHIN).is_err() {
+            tracing::warn!(
+                "the others did not take note in time that this node leaves: they wait for its lease"
+            );
         }
+        recorded
     }
 
     /// What this node's configuration would be with the nodes that `cluster.toml` has by now behind those that it knows.

@@ -117,7 +117,7 @@ impl Life {
         self.recorder.write(Phase::Running)
     }
 
-    /// Records that the node has handed everything back and the others have gone on without it, durably.
+    /// Records that the node has handed everything back and begins nothing more, durably.
     ///
     /// # Errors
     /// The record cannot be written; the next start will take this node for dead.

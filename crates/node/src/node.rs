@@ -146,10 +146,7 @@ impl Node {
             let handed_back = self.body.hand_back(&mut |_| {}).map_err(NodeError::Body)?;
             tracing::info!(written = handed_back.written, "handed back");
         }
-        // After a clean end of all there is nobody to whom it matters.
-        if self.body.leave() && ending == Ending::Leave {
-            self.life.left()?;
-        }
+        self.body.leave(ending)?;
         Ok(())
     }
 }

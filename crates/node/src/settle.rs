@@ -25,6 +25,9 @@ use crate::{
     state::{self, Phase, Record, StateError},
 };
 
+/// Instead of a view: what was lost was accepted as it is, whatever it was.
+const ACCEPTED: u32 = u32::MAX;
+
 /// What `state/lost.json` says.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -36,7 +39,7 @@ pub struct Settled {
     /// The view of the cluster in which things stood so. A later one than any: they were accepted as they are since.
     #[serde(default)]
     pub view: u32,
-    /// Nodes, each with a life that had handed back all that it held before it ended, and the view as of which that knew of nothing lost, or 0.
+    /// Nodes, each with a life with which nothing was lost, and the view as of which that knew of nothing lost, or 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clean: Vec<(u8, u64, u32)>,
 }
@@ -86,11 +89,13 @@ pub fn settlement(run: u64, records: &BTreeMap<NodeId, Record>, blocks: u64) -> 
     let is_unknown = |block: &BlockId| {
         !is_clean && dead.contains(masters[usize::from(block.partition().0)]) || lost.contains(*block)
     };
-    let mut clean: Vec<_> = records.iter().flat_map(|(node, record)| record.clean(*node)).collect();
-    clean.sort_unstable();
-    clean.dedup();
+    let clean = clean(records).collect();
     let lost = (0..blocks).map(BlockId).filter(is_unknown).collect();
     Some(Settled { run, lost, view: whole, clean })
+}
+
+fn clean(records: &BTreeMap<NodeId, Record>) -> impl Iterator<Item = (u8, u64, u32)> {
+    records.iter().filter_map(|(node, record)| record.clean(*node))
 }
 
 /// What stands in `state/lost.json` now; changes nothing.
@@ -119,7 +124,7 @@ pub fn accept_lost(config: &Config) -> Result<Blocks, StateError> {
     let _lock = lock(config)?;
     let mut settled = settle_locked(config)?;
     let lost = std::mem::replace(&mut settled.lost, Blocks::EMPTY);
-    settled.view = u32::MAX;
+    settled.view = ACCEPTED;
     write(config, &settled)?;
     Ok(lost)
 }
@@ -150,6 +155,10 @@ pub fn enter(config: &Config, name: &str) -> Result<Entry, StateError> {
     let lock =
         lock.map_err(|holder| StateError::Running { name: name.into(), pid: holder.map(|h| h.pid) })?;
     let settled = settle_locked(config)?;
+    if settled.view == ACCEPTED {
+        // By this life only: what others lose while it is not there nobody has accepted.
+        write(config, &Settled { view: 0, ..settled.clone() })?;
+    }
     Ok(Entry { settled, incarnation: Incarnation(incarnation), _lock: lock })
 }
 
@@ -186,7 +195,11 @@ fn settle_locked(config: &Config) -> Result<Settled, StateError> {
         return Ok(before);
     }
     let run = before.run + 1;
-    let after = settlement(run, &records, config.blocks).unwrap_or(Settled { run, ..before });
+    let after = settlement(run, &records, config.blocks).unwrap_or_else(|| {
+        let mut after = Settled { run, ..before };
+        after.clean.extend(clean(&records));
+        after
+    });
     write(config, &after)?;
     Ok(after)
 }

@@ -53,17 +53,14 @@ impl Record {
         if self.lost.is_empty() { Epoch(self.whole) } else { Epoch(0) }
     }
 
-    /// The lives, each after its node, that had handed back all that they held before they ended, as far as this record of `node` tells; and the view
-    /// as of which they knew that nothing was lost, or 0.
+    /// The life with which nothing was lost, if this one of `node` was: it had handed back, or never acted; and the view as of which it knew that nothing was
+    /// lost, or 0.
     #[must_use]
-    pub fn clean(&self, node: NodeId) -> Vec<(u8, u64, u32)> {
-        let intact = self.intact().0;
+    pub fn clean(&self, node: NodeId) -> Option<(u8, u64, u32)> {
         match (self.phase, &self.view) {
-            (Phase::Running, _) => Vec::new(),
-            (Phase::Clean, Some(view)) => {
-                view.members.iter().map(|(node, life)| (*node, *life, intact)).collect()
-            }
-            (Phase::Left | Phase::Clean, _) => vec![(node.0, self.incarnation, intact)],
+            (Phase::Running, Some(_)) => None,
+            (Phase::Running, None) => Some((node.0, self.incarnation, 0)),
+            (Phase::Left | Phase::Clean, _) => Some((node.0, self.incarnation, self.intact().0)),
         }
     }
 
@@ -103,7 +100,7 @@ impl LastView {
 pub enum Phase {
     /// It began. If the node does not live, it died.
     Running,
-    /// The node has handed everything back, and the others went on without it.
+    /// The node has handed everything back, and may go.
     Left,
     /// Every member had handed everything back before this was written: nothing more is lost.
     Clean,

@@ -11,6 +11,7 @@ use plexus_locks::{
     protocol::{Mode, Name},
 };
 use plexus_membership::groups::{self, GroupError};
+use plexus_node::life::Ending;
 use plexus_registry::{RegistryError, protocol::Command};
 
 fn ask(name: &str) -> Ask {
@@ -31,7 +32,7 @@ fn what_a_node_held_is_worth_nothing_as_soon_as_it_has_left() {
     let body = cluster.body(1);
     body.quiesce();
     body.hand_back(&mut |_| ()).unwrap();
-    assert!(body.leave(), "the other goes on without it");
+    body.leave(Ending::Leave).unwrap();
     assert!(held.iter().all(plexus_locks::Lock::is_lost));
     assert_eq!(leaves.session().lock(ask("late")).err(), Some(LockError::Stopped));
     assert_eq!(group.next_event(), Err(GroupError::Stopped));

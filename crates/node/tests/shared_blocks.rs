@@ -22,7 +22,7 @@ use plexus_node::{
     config::{Config, Interconnect, Membership, NodeConfig, this_host},
     create,
     layout::ClusterDir,
-    life::Stage,
+    life::{Ending, Stage},
 };
 
 struct Shape {
@@ -261,7 +261,7 @@ fn a_node_that_leaves_alone_loses_nothing() {
         let leaver = nodes.pop().unwrap();
         leaver.body().quiesce();
         leaver.body().hand_back(&mut |_| ()).unwrap();
-        assert!(leaver.body().leave());
+        leaver.body().leave(Ending::Leave).unwrap();
         drop(leaver);
         assert_eq!(found(&nodes[0], 30, 7), changed, "over {rail}");
         assert_eq!(found(&nodes[1], 30, 7), changed, "over {rail}");

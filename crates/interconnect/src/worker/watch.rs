@@ -14,7 +14,7 @@
 //! - The seat is taken with the token only. What has arrived is taken off the set by the one in the seat, or with the token
 //!   while the seat is free; so what wakes one thread is never eaten by another.
 //! - Who took something off the set takes the token and looks at everything, or says that it was turned away
-//!   ([`Token::woken`](super::token::Token::woken)); its own answer being there changes nothing about that.
+//!   ([`Token::try_woken`](super::token::Token::try_woken)); its own answer being there changes nothing about that.
 //! - The seat is given back by unmuting: what has arrived since then wakes the background thread.
 //!
 //! Those who are not trusted ring by events of their own, which are in the arrivals too ([`Watch::listen`]). Nothing here ever reads or writes

@@ -24,7 +24,7 @@ use crate::{
     attach::{ARENA, Programs, Usage},
     config::Config,
     keys::KeyFiles,
-    life::Life,
+    life::{Ending, Life},
     member::{Die, Member},
     registry,
     service::{News, NodeService, Workers},
@@ -179,9 +179,7 @@ impl Body {
             if body.member.opened().is_some() {
                 body.quiesce();
                 body.hand_back(&mut |_| ())?;
-                if body.leave() {
-                    body.life.left().map_err(|error| error.to_string())?;
-                }
+                body.leave(Ending::Leave).map_err(|error| error.to_string())?;
             }
             return Err(why);
         }
