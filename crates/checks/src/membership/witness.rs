@@ -211,12 +211,34 @@ mod tests {
         };
         let views = [view(1, Seat::In(life)), view(2, Seat::Out(life)), view(3, Seat::In(life))];
         let mut witness = Witness::default();
+        witness.clean(node, life);
         witness.decided(node, life, &views[0]).expect("the first");
         witness.opened(node, life, &views[0], 10, 0).expect("the first");
         witness.decided(NodeId(0), life, &views[1]).expect("the second");
         witness.decided(NodeId(0), life, &views[2]).expect("the third");
         let broken = witness.opened(node, life, &views[2], 10, 5).expect_err("it was put out");
         assert_eq!(broken.property, "evicted");
+    }
+
+    #[test]
+    fn who_is_counted_out_with_what_it_held_is_seen() {
+        let (node, life) = (NodeId(1), Incarnation(1));
+        let mut first = View::first(NodeSet::first(2), [(FileId(1), None)]);
+        first.seats[1] = Seat::In(life);
+        let mut without = View { epoch: Epoch(1), ..first.clone() };
+        without.seats[1] = Seat::Out(life);
+        let said = View { sound: Epoch(1), ..without.clone() };
+        for (view, is_clean, property) in
+            [(&without, false, Some("sound")), (&without, true, None), (&said, false, None)]
+        {
+            let mut witness = Witness::default();
+            if is_clean {
+                witness.clean(node, life);
+            }
+            witness.views.insert(0, Arc::new(first.clone()));
+            let found = witness.decided(NodeId(0), Incarnation(1), &Arc::new(view.clone()));
+            assert_eq!(found.err().map(|broken| broken.property), property);
+        }
     }
 
     #[test]
