@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak, mpsc};
 
-use plexus_base::{BlockId, NodeId, WorkerId, clock};
+use plexus_base::{BlockId, Epoch, NodeId, WorkerId, clock};
 use plexus_disks::{Completion, DiskError, Job, Op, Page, Pool};
 use plexus_fabric::{Put, WindowId};
 use plexus_interconnect::{Channel, Kind, Message, Net, Outbox, Signal};
@@ -118,6 +118,8 @@ pub struct CacheService {
     hand_backs: Vec<mpsc::Sender<u32>>,
     leaves: Vec<mpsc::Sender<()>>,
     record: Arc<dyn LostRecord>,
+    /// The last view in which all masters were open.
+    complete: Epoch,
     port: Weak<dyn Port>,
     /// To be said to members whose link is not up yet, and on which channel.
     outbox: Outbox<(Channel, protocol::Message)>,
@@ -149,6 +151,7 @@ impl CacheService {
             hand_backs: Vec::new(),
             leaves: Vec::new(),
             record,
+            complete: Epoch(0),
             port,
             outbox: Outbox::default(),
             fault: None,
@@ -285,6 +288,11 @@ impl CacheService {
         let frames = &*self.frames;
         let mut out = Out { net, frames, window: self.window, actions: &mut actions };
         does(&mut self.shard, &mut Hand(frames), &mut out);
+        let epoch = self.shard.epoch();
+        if self.complete != epoch && self.shard.is_open() {
+            self.complete = epoch;
+            self.record.complete(self.shard.config().worker, epoch);
+        }
         self.carry_out(net, actions);
     }
 

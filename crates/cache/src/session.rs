@@ -64,13 +64,17 @@ pub trait Port: Send + Sync {
 /// Where a node keeps on record what is lost while members change. The node decides when to read it again: what earlier runs lost
 /// is worth something where a cluster begins anew, and nothing to who joins one that goes on.
 pub trait LostRecord: Send + Sync {
-    /// What is on record, before the first view, and the view in which things stood so; of other partitions than those of `worker` it is left out.
+    /// What is on record, before the first view, and the view as of which that was all; of other partitions than those of `worker` it is left out.
     fn known(&self, worker: WorkerId) -> (Epoch, Lost);
 
     /// Puts `lost` on record in place of all that was for `worker`, and calls `done` once that is durable: from any thread, at once or
     /// later, however often it must be tried. Must not wait; called on the worker. Of several under way the last counts, and of
     /// the others `done` need not be called.
     fn record(&self, worker: WorkerId, lost: Lost, done: Box<dyn FnOnce() + Send>);
+
+    /// All masters are open in this view: what is on record for `worker` is all that was lost as of it. Must not wait; called on the worker, before it
+    /// answers that the node may leave.
+    fn complete(&self, worker: WorkerId, epoch: Epoch);
 }
 
 /// What is counted where sessions meet the frames, by each session and summed when asked.

@@ -67,12 +67,12 @@ impl Cluster {
             Some(life) => Seat::In(life),
             None => Seat::Out(before.seats[node].last()),
         });
-        // A view that nobody was told of changes nothing.
+        // Of views that nobody was told of the first has all that changed.
         while next.epoch < members.epoch {
             next = next.next(seats, before.files.clone(), clean);
         }
         deaths += before.gone(&next).filter(|(node, life)| clean[node.index()].life != *life).count() as u64;
-        if next.intact == next.epoch {
+        if next.intact > before.intact {
             *intact = deaths;
         }
         let intact = *intact;

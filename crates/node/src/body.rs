@@ -180,10 +180,10 @@ impl Body {
     /// Leaves the cluster, having handed everything back: alone, or at the same time as all others, who have as well.
     ///
     /// # Errors
-    /// It cannot be recorded; the next start will take this node for dead.
+    /// It cannot be recorded: that nothing is lost with this node is known to the others alone.
     pub fn leave(&self, ending: Ending) -> Result<(), StateError> {
         // Where all end, nobody is left who would have to know more.
-        let mut is_clean = ending == Ending::Clean;
+        let mut is_clean = ending == Ending::Together;
         if is_clean {
             self.member.handed_back();
         }

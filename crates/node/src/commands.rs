@@ -181,6 +181,6 @@ fn exit(life: &Life, args: &Value) -> Result<Value, String> {
     if clean {
         expect(life, &[Stage::HandedBack])?;
     }
-    life.end(if clean { Ending::Clean } else { Ending::Leave }).map_err(|error| error.to_string())?;
+    life.end(if clean { Ending::Together } else { Ending::Leave }).map_err(|error| error.to_string())?;
     Ok(json!({}))
 }

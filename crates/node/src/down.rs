@@ -1,7 +1,7 @@
 //! Ending a cluster without loss: all quiesce, then all hand back, then all exit.
 //!
-//! The phases must not overlap. *Clean* is recorded only in the last one, so whoever finds it knows that every
-//! node had handed back by then.
+//! The phases must not overlap: who has handed back still masters what others hold. So none records that it has left, with which nothing is
+//! lost, before every one has handed back.
 
 use std::{os::fd::OwnedFd, thread, time::Duration};
 

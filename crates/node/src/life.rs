@@ -49,7 +49,7 @@ pub enum Ending {
     /// Alone, on a signal or an `exit` in the middle: it hands everything back, and the others go on.
     Leave,
     /// With all others, after every one of them has handed back.
-    Clean,
+    Together,
 }
 
 /// The life of one node in one run.
@@ -128,8 +128,8 @@ impl Life {
     /// Asks the node to end; the first who asks decides how.
     pub(crate) fn end(&self, ending: Ending) -> Result<(), StateError> {
         let mut state = self.lock();
-        if ending == Ending::Clean && state.ending.is_none() {
-            self.recorder.write(Phase::Clean)?;
+        if ending == Ending::Together && state.ending.is_none() {
+            self.recorder.write(Phase::Left)?;
         }
         state.ending.get_or_insert(ending);
         self.changed.notify_all();

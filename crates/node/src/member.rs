@@ -127,9 +127,6 @@ impl Member {
     /// A worker has its cache and locks whole again in a view.
     pub(crate) fn rebuilt(&self, epoch: Epoch) {
         let all = self.views().rebuilt.one_more(epoch) == Some(self.config.workers);
-        if all {
-            self.recorder.rebuilt(epoch);
-        }
         if let Some(membership) = self.membership.get().and_then(Weak::upgrade).filter(|_| all) {
             membership.rebuilt(epoch);
         }

@@ -95,7 +95,8 @@ impl Node {
         let (me, node) = config.node(name)?;
         machine::pin(name, &node.cores)?;
         let entry = settle::enter(&config, name)?;
-        let recorder = Arc::new(Recorder::new(&config.dir, name, entry.incarnation, &entry.settled));
+        let recorder =
+            Arc::new(Recorder::new(&config.dir, name, entry.incarnation, config.workers, &entry.settled));
         let life = Arc::new(Life::new(recorder.clone()));
         let signals =
             SignalThread::start(&life).map_err(|source| NodeError::Io { what: "signals", source })?;

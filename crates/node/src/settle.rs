@@ -1,20 +1,19 @@
-//! Between two runs of a cluster: which blocks did the last one lose?
+//! Between two runs of a cluster: what do the nodes of this machine know of blocks that the last one lost?
 //!
 //! Until redo exists, a changed block lives only in the cache of its holder until it is written back. So when
-//! a node dies, some blocks on disk are older than what was acknowledged. This is found out here, from the
-//! records that the nodes left, and the blocks are named and refused until the user accepts their old content.
+//! a node dies, some blocks on disk are older than what was acknowledged. Those who go on find out which, have them on
+//! record and refuse them until an operator accepts their old content.
 //!
-//! The rule, for the records of one run: of the views in them the latest counts. What its members knew to be lost is lost, and so is every
-//! block that was mastered in it by a member that died: recorded `running` in the life that the view has. Nothing is added where somebody of that view
-//! recorded *clean*, because that is written only after every member had handed back. Members whose records are not here are on machines that
-//! settle for themselves; when nodes found a cluster anew, they tell each other what each of them knows.
+//! Of the records of one run those of the latest view count: what its members knew to be lost, and as of which view. Whether that is all
+//! is not judged here: somebody may have died since, here or on another machine. Membership knows who ended without a word, and the
+//! cache takes a record for what it is worth ([`plexus_cache::protocol::Witness`]) when the nodes found the cluster anew.
 //!
 //! Nodes that start at the same time agree through a lock and the number of the run: whoever comes first
 //! when no node of the last run lives settles it and opens the next; the others join that one.
 
 use std::{collections::BTreeMap, time::SystemTime};
 
-use plexus_base::{BlockId, Incarnation, NodeId, NodeSet, Partition, crc32c};
+use plexus_base::{BlockId, Incarnation, NodeId, crc32c};
 use plexus_cache::protocol::Lost;
 use serde::{Deserialize, Serialize};
 
@@ -22,11 +21,8 @@ use crate::{
     blocks::Blocks,
     config::{Config, NodeConfig},
     durable::{self, Lock, Look},
-    state::{self, Phase, Record, StateError},
+    state::{self, Record, StateError},
 };
-
-/// Instead of a view: what was lost was accepted as it is, whatever it was.
-const ACCEPTED: u32 = u32::MAX;
 
 /// What `state/lost.json` says.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -36,15 +32,22 @@ pub struct Settled {
     pub run: u64,
     /// The blocks that earlier runs lost and nobody has accepted yet. They are refused in this run.
     pub lost: Blocks,
-    /// The view of the cluster in which things stood so. A later one than any: they were accepted as they are since.
+    /// The view as of which these are all that were; 0: not all may be known.
     #[serde(default)]
-    pub view: u32,
-    /// Nodes, each with a life with which nothing was lost, and the view as of which that knew of nothing lost, or 0.
+    pub known_as_of: u32,
+    /// Nodes, each with its last life that acted, or one that did not, if nothing was lost with it, and the view as of which that knew of nothing lost, or 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clean: Vec<(u8, u64, u32)>,
 }
 
 impl Settled {
+    /// A life was clean; of the last that is known of its node, for a later one than that has not acted.
+    fn add_clean(&mut self, clean: (u8, u64, u32)) {
+        if self.clean.iter().all(|(node, ..)| *node != clean.0) {
+            self.clean.push(clean);
+        }
+    }
+
     /// Changes with what two nodes of one cluster must agree on before they serve each other: the settings that are the
     /// same for all, and the nodes up to the later of the two. Behind them more may be added.
     #[must_use]
@@ -66,32 +69,17 @@ impl Settled {
 pub fn settlement(run: u64, records: &BTreeMap<NodeId, Record>, blocks: u64) -> Option<Settled> {
     let views = records.values().filter_map(|record| record.view.as_ref());
     let last = views.max_by_key(|view| view.epoch)?;
-    let view = last.members();
+    let members = last.members();
     let mut lost = Lost::default();
-    let (mut dead, mut is_clean, mut whole) = (NodeSet::EMPTY, false, 0);
+    let mut known_as_of = 0;
     for (node, record) in records {
-        match view.life(*node) {
-            None => {}
-            Some(life) if life.0 == record.incarnation => {
-                lost.join(&record.known_lost());
-                whole = whole.max(record.whole);
-                match record.phase {
-                    Phase::Running => dead.insert(*node),
-                    Phase::Left => {}
-                    Phase::Clean => is_clean |= record.view.as_ref() == Some(last),
-                }
-            }
-            // It began another life, and nobody acted in a view with that: the one before died.
-            Some(_) => dead.insert(*node),
+        if members.life(*node) == Some(Incarnation(record.incarnation)) {
+            lost.join(&record.known_lost());
+            known_as_of = known_as_of.max(record.known_as_of);
         }
     }
-    let masters: Vec<NodeId> = (0..Partition::COUNT).map(|number| view.master(Partition(number))).collect();
-    let is_unknown = |block: &BlockId| {
-        !is_clean && dead.contains(masters[usize::from(block.partition().0)]) || lost.contains(*block)
-    };
-    let clean = clean(records).collect();
-    let lost = (0..blocks).map(BlockId).filter(is_unknown).collect();
-    Some(Settled { run, lost, view: whole, clean })
+    let lost = (0..blocks).map(BlockId).filter(|block| lost.contains(*block)).collect();
+    Some(Settled { run, lost, known_as_of, clean: clean(records).collect() })
 }
 
 fn clean(records: &BTreeMap<NodeId, Record>) -> impl Iterator<Item = (u8, u64, u32)> {
@@ -116,19 +104,6 @@ pub fn settle(config: &Config) -> Result<Settled, StateError> {
     settle_locked(config)
 }
 
-/// Settles, and then takes every lost block as it is on disk; the blocks that were lost until now.
-///
-/// # Errors
-/// As [`settle`].
-pub fn accept_lost(config: &Config) -> Result<Blocks, StateError> {
-    let _lock = lock(config)?;
-    let mut settled = settle_locked(config)?;
-    let lost = std::mem::replace(&mut settled.lost, Blocks::EMPTY);
-    settled.view = ACCEPTED;
-    write(config, &settled)?;
-    Ok(lost)
-}
-
 /// A node's part in a run: while this is held, no other process is this node.
 #[derive(Debug)]
 pub struct Entry {
@@ -149,16 +124,15 @@ pub fn enter(config: &Config, name: &str) -> Result<Entry, StateError> {
     let before = Lock::last(&path).map_err(StateError::io("looking at the lock", path.clone()))?;
     let recorded = state::record(&config.dir, name)?;
     // Lives are numbered upwards, also where these files were lost or the clock was set back.
-    let before = before.map(|holder| holder.incarnation).max(recorded.map(|record| record.incarnation));
+    let before = before.map(|holder| holder.incarnation);
+    let before = before.max(recorded.as_ref().map(|record| record.incarnation));
     let incarnation = before.map_or(1, |before| before.saturating_add(1)).max(seconds_since_1970());
     let lock = Lock::try_take(&path, incarnation).map_err(StateError::io("locking", path))?;
     let lock =
         lock.map_err(|holder| StateError::Running { name: name.into(), pid: holder.map(|h| h.pid) })?;
-    let settled = settle_locked(config)?;
-    if settled.view == ACCEPTED {
-        // By this life only: what others lose while it is not there nobody has accepted.
-        write(config, &Settled { view: 0, ..settled.clone() })?;
-    }
+    let mut settled = settle_locked(config)?;
+    let clean = config.node(name).ok().and_then(|(node, _)| recorded?.clean(node));
+    clean.into_iter().for_each(|clean| settled.add_clean(clean));
     Ok(Entry { settled, incarnation: Incarnation(incarnation), _lock: lock })
 }
 
@@ -197,16 +171,12 @@ fn settle_locked(config: &Config) -> Result<Settled, StateError> {
     let run = before.run + 1;
     let after = settlement(run, &records, config.blocks).unwrap_or_else(|| {
         let mut after = Settled { run, ..before };
-        after.clean.extend(clean(&records));
+        clean(&records).for_each(|clean| after.add_clean(clean));
         after
     });
-    write(config, &after)?;
-    Ok(after)
-}
-
-fn write(config: &Config, settled: &Settled) -> Result<(), StateError> {
     let path = config.dir.lost();
-    durable::write_json(&path, settled).map_err(StateError::io("writing what is lost", path))
+    durable::write_json(&path, &after).map_err(StateError::io("writing what is lost", path))?;
+    Ok(after)
 }
 
 #[cfg(test)]

@@ -8,7 +8,10 @@ use std::{
     collections::BTreeMap,
     io,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
     thread,
     time::Duration,
 };
@@ -39,9 +42,9 @@ pub struct Record {
     /// The view that it acted in last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub view: Option<LastView>,
-    /// The last view in which all masters were open to it, so that it knew all that was lost.
+    /// The last view in which it knew all that was lost, as all masters were open to it; 0: none.
     #[serde(default)]
-    pub whole: u32,
+    pub known_as_of: u32,
     /// Blocks that it knew to be lost: runs of a partition, each with its first and last block.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<(u16, u64, u64)>,
@@ -50,7 +53,7 @@ pub struct Record {
 impl Record {
     /// As of which view it knew that nothing was lost; 0: something was.
     fn intact(&self) -> Epoch {
-        if self.lost.is_empty() { Epoch(self.whole) } else { Epoch(0) }
+        if self.lost.is_empty() { Epoch(self.known_as_of) } else { Epoch(0) }
     }
 
     /// The life with which nothing was lost, if this one of `node` was: it had handed back, or never acted; and the view as of which it knew that nothing was
@@ -60,7 +63,7 @@ impl Record {
         match (self.phase, &self.view) {
             (Phase::Running, Some(_)) => None,
             (Phase::Running, None) => Some((node.0, self.incarnation, 0)),
-            (Phase::Left | Phase::Clean, _) => Some((node.0, self.incarnation, self.intact().0)),
+            (Phase::Left, _) => Some((node.0, self.incarnation, self.intact().0)),
         }
     }
 
@@ -100,10 +103,8 @@ impl LastView {
 pub enum Phase {
     /// It began. If the node does not live, it died.
     Running,
-    /// The node has handed everything back, and may go.
+    /// It has handed back all that it held and begins nothing more: nothing is lost with it.
     Left,
-    /// Every member had handed everything back before this was written: nothing more is lost.
-    Clean,
 }
 
 /// A record that cannot be read or written.
@@ -166,28 +167,37 @@ pub fn record(dir: &ClusterDir, name: &str) -> Result<Option<Record>, StateError
 #[derive(Debug)]
 pub struct Recorder {
     path: PathBuf,
-    /// The view in which things stood as this run found them.
-    recalled: Epoch,
     record: Mutex<Record>,
+    /// By worker: the last view in which all masters were open to its cache. Written with what is recorded next, at the latest when the node ends in
+    /// order: else it is worth nothing. Workers wait for no disk.
+    complete: Box<[AtomicU32]>,
 }
 
 impl Recorder {
     /// For the node called `name` in a run that begins with what was `settled`. Writes nothing yet.
     #[must_use]
-    pub fn new(dir: &ClusterDir, name: &str, incarnation: Incarnation, settled: &Settled) -> Self {
+    pub fn new(
+        dir: &ClusterDir,
+        name: &str,
+        incarnation: Incarnation,
+        workers: u8,
+        settled: &Settled,
+    ) -> Self {
         let mut known = Lost::default();
         settled.lost.iter().for_each(|block| known.insert_block(block));
         let lost = runs(&known);
         let incarnation = incarnation.0;
         let (run, phase) = (settled.run, Phase::Running);
-        let record = Record { run, incarnation, phase, view: None, whole: 0, lost };
-        Self { path: dir.record(name), recalled: Epoch(settled.view), record: Mutex::new(record) }
+        let record = Record { run, incarnation, phase, view: None, known_as_of: settled.known_as_of, lost };
+        let complete = (0..workers).map(|_| AtomicU32::new(0)).collect();
+        Self { path: dir.record(name), complete, record: Mutex::new(record) }
     }
 
     /// Changes the record, durably.
     fn change(&self, change: impl FnOnce(&mut Record)) -> Result<(), StateError> {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = record.clone();
+        next.known_as_of = next.known_as_of.max(self.complete());
         change(&mut next);
         durable::write_json(&self.path, &next)
             .map_err(StateError::io("writing the record", self.path.clone()))?;
@@ -203,27 +213,38 @@ impl Recorder {
         self.change(|record| record.phase = phase)
     }
 
-    /// The node is about to act in this view. What was recorded as the end of a run stays.
+    /// The node is about to act in this view. What was recorded as the end of a run stays. What is known as of a view that is to come is worth nothing: the
+    /// voting files are older than it.
     ///
     /// # Errors
     /// As [`write`](Self::write).
     pub fn opened(&self, view: &Members) -> Result<(), StateError> {
         let members = view.members.iter().map(|(node, life)| (node.0, life.0)).collect();
         self.change(|record| {
+            if record.known_as_of >= view.epoch.0 {
+                record.known_as_of = 0;
+            }
             if record.phase == Phase::Running {
                 record.view = Some(LastView { epoch: view.epoch.0, members });
             }
         })
     }
 
-    /// All masters are open in this view. Written with what is recorded next, at the latest when the node ends in order: else it is worth nothing.
-    pub(crate) fn rebuilt(&self, epoch: Epoch) {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner).whole = epoch.0;
+    /// All masters are open to the cache of this worker in this view.
+    pub(crate) fn worker_complete(&self, worker: WorkerId, epoch: Epoch) {
+        self.complete[worker.index()].store(epoch.0, Relaxed);
+    }
+
+    /// The last view in which they were to all workers.
+    fn complete(&self) -> u32 {
+        self.complete.iter().map(|epoch| epoch.load(Relaxed)).min().unwrap_or(0)
     }
 
     /// As of which view nothing was lost; 0: something was.
     pub(crate) fn intact(&self) -> Epoch {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner).intact()
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let known_as_of = record.known_as_of.max(self.complete());
+        Record { known_as_of, ..record.clone() }.intact()
     }
 
     /// Of these workers' blocks these are lost now.
@@ -238,6 +259,12 @@ impl Recorder {
     #[must_use]
     pub fn known_lost(&self) -> Lost {
         self.record.lock().unwrap_or_else(PoisonError::into_inner).known_lost()
+    }
+
+    /// What is known to be lost, and the view as of which that is all.
+    fn known(&self) -> (Epoch, Lost) {
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        (Epoch(record.known_as_of), record.known_lost())
     }
 }
 
@@ -291,11 +318,15 @@ fn keep(recorder: &Recorder, desk: &Desk<Entries>, workers: u8) {
 
 impl LostRecord for Ledger {
     fn known(&self, _: WorkerId) -> (Epoch, Lost) {
-        (self.recorder.recalled, self.recorder.known_lost())
+        self.recorder.known()
     }
 
     fn record(&self, worker: WorkerId, lost: Lost, done: Box<dyn FnOnce() + Send>) {
         self.desk.change(|next| drop(next.get_or_insert_default().insert(worker, (lost, done))));
+    }
+
+    fn complete(&self, worker: WorkerId, epoch: Epoch) {
+        self.recorder.worker_complete(worker, epoch);
     }
 }
 
@@ -320,7 +351,7 @@ mod tests {
         let path = dir.record("n1");
         // A directory cannot be replaced by a file.
         std::fs::create_dir_all(&path).unwrap();
-        let recorder = Arc::new(Recorder::new(&dir, "n1", Incarnation(1), &Settled::default()));
+        let recorder = Arc::new(Recorder::new(&dir, "n1", Incarnation(1), 2, &Settled::default()));
         let ledger = Ledger::start(Arc::clone(&recorder), 2).unwrap();
         let (tell, told) = mpsc::channel();
         let done = |what: &'static str| {

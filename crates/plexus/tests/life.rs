@@ -94,6 +94,15 @@ fn what_a_killed_node_may_have_lost_is_named_until_it_is_accepted() {
     cluster.run("down").said().ok();
     let up = cluster.run("up").args(["--accept-lost", "--json"]).said().json();
     assert_eq!((&up["blocks_accepted"], &up["blocks_lost"]), (&json!(lost), &json!(0)));
+
+    // With all of them dead nobody knows anything.
+    let killed = cluster.pids();
+    killed.iter().for_each(|pid| signal(*pid, Signal::KILL));
+    killed.iter().for_each(|pid| wait_for_end(*pid));
+    let up = cluster.run("up").args(["--accept-lost", "--json"]).said().json();
+    assert_eq!((&up["blocks_accepted"], &up["blocks_lost"]), (&json!(1024), &json!(0)));
+    cluster.run("down").said().ok();
+    assert_eq!(cluster.run("up").args(["--json"]).said().json()["blocks_lost"], 0);
     cluster.run("down").said().ok();
 }
 

@@ -50,10 +50,10 @@ pub struct Message {
     pub body: Body,
 }
 
-/// What a member's word is worth on what was lost before a view; a greater one knows all that a lesser one does.
+/// What a member's word is worth on what was lost before a view; a greater one's replaces a lesser one's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Witness {
-    /// Something may have been lost that it does not know of: it came when others were there who are gone.
+    /// Something may have been lost that it does not know of: it came when others were there who are gone, and what it has on record is older.
     None,
     /// It misses nothing that came after this view, and has on record how things stood in it.
     Recorded(Epoch),

@@ -215,13 +215,12 @@ impl Shard {
         &self.views.lost
     }
 
-    /// What earlier lives left on record, before the first view: what was lost, and the view in which things stood so. A later one than any so far is that in which
-    /// the node becomes a member.
+    /// What earlier lives left on record, before the first view: what was lost, and the view as of which that was all.
     pub fn recall(&mut self, epoch: Epoch, mut lost: Lost) {
         assert_eq!(self.views.epoch, Epoch(0), "what is on record is handed in before the first view");
         let Config { worker, workers, .. } = self.config;
         lost.remove_partitions(|partition| partition.worker(workers) != worker);
-        (self.views.lost, self.views.recalled) = (lost, epoch);
+        (self.views.lost, self.views.known_as_of) = (lost, Some(epoch));
     }
 
     /// The nodes that hold `block` as its master knows it, and whether in X; nothing while that is about to change.

@@ -65,8 +65,8 @@ pub(super) struct Views {
     died: bool,
     /// All masters were open once: what is known to be lost is what they have said, and not what was found on record.
     initiated: bool,
-    /// The view in which things stood as they are on record from earlier lives.
-    pub(super) recalled: Epoch,
+    /// The view as of which all that was lost is on record from earlier lives, if it is known.
+    pub(super) known_as_of: Option<Epoch>,
     /// As of which view a record must be to be worth something.
     needs: Epoch,
     /// Who has taken leave.
@@ -127,7 +127,7 @@ impl Views {
             gone: NodeSet::EMPTY,
             died: false,
             initiated: false,
-            recalled: Epoch(0),
+            known_as_of: Some(Epoch(0)),
             needs: Epoch(0),
             leavers: NodeSet::EMPTY,
             opened: vec![Epoch(0); places],
@@ -161,10 +161,10 @@ impl Views {
     }
 
     fn witness(&self) -> Witness {
-        match (self.initiated, self.recalled >= self.needs) {
-            (true, _) => Witness::Present,
-            (false, true) => Witness::Recorded(self.recalled),
-            (false, false) => Witness::None,
+        match self.known_as_of {
+            _ if self.initiated => Witness::Present,
+            Some(known_as_of) if known_as_of >= self.needs => Witness::Recorded(known_as_of),
+            _ => Witness::None,
         }
     }
 
@@ -241,10 +241,12 @@ impl Shard {
         }
 
         if views.epoch == Epoch(0) {
-            views.recalled = views.recalled.min(view.epoch);
+            // Else the voting files are older than the record, and what else they do not know nobody can say.
+            views.known_as_of = views.known_as_of.filter(|known_as_of| *known_as_of < view.epoch);
         }
-        if !views.initiated && views.recalled < before.intact {
-            views.recalled = before.intact;
+        let known_as_of = views.known_as_of.unwrap_or(Epoch(0));
+        if !views.initiated && known_as_of < before.intact {
+            views.known_as_of = Some(before.intact);
             if !views.lost.is_empty() {
                 views.lost = Lost::default();
                 views.recording += 1;

@@ -134,9 +134,11 @@ impl View {
         let epoch = Epoch(self.epoch.0 + 1);
         let mut next = Self { epoch, seats, files, ..self.clone() };
         let gone = || self.gone(&next).map(|(node, life)| (life, clean[node.index()]));
+        // A view that has not been was one of the time before voting files were replaced by older ones.
+        let knew = |clean: Clean| clean.intact > Epoch(0) && (self.sound..epoch).contains(&clean.intact);
         if gone().any(|(life, clean)| clean.life != life) {
             next.sound = epoch;
-        } else if gone().any(|(_, clean)| clean.intact > Epoch(0) && clean.intact >= self.sound) {
+        } else if gone().any(|(_, clean)| knew(clean)) {
             next.intact = epoch;
         }
         let stays = |node: &NodeId| self.life(*node) == next.life(*node);
@@ -282,6 +284,8 @@ mod tests {
         assert_eq!((needs(&next), next.intact), ([3, 3], Epoch(5)), "nothing was");
         let late = step(&ended, 0, Seat::Out(Incarnation(2)), &clean(2, 2));
         assert_eq!(late.intact, Epoch(0), "what it knew is from before somebody died");
+        let other = step(&ended, 0, Seat::Out(Incarnation(2)), &clean(2, 5));
+        assert_eq!(other.intact, Epoch(0), "what it knew is of a view that has not been");
     }
 
     #[test]

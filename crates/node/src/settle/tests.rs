@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use plexus_base::Epoch;
+use plexus_base::{Epoch, WorkerId};
 use plexus_membership::partitions::Members;
 
 use super::*;
 use crate::{
     layout::ClusterDir,
-    state::{LastView, Recorder},
+    state::{LastView, Phase, Recorder},
 };
 
 const BLOCKS: u64 = 3000;
@@ -27,74 +27,42 @@ fn record(node: u8, phase: Phase, view: LastView) -> (NodeId, Record) {
     let incarnation = u64::from(node) + 10;
     (
         NodeId(node),
-        Record { run: 0, incarnation, phase, whole: view.epoch, view: Some(view), lost: Vec::new() },
+        Record { run: 0, incarnation, phase, known_as_of: view.epoch, view: Some(view), lost: Vec::new() },
     )
 }
 
-fn lost<const NODES: usize>(records: [(NodeId, Record); NODES]) -> Blocks {
-    settlement(1, &records.into(), BLOCKS).unwrap().lost
-}
-
-/// The blocks that `node` masters where these are members.
-fn mastered(node: u8, members: &[u8]) -> Blocks {
-    let members = view(1, members).members();
-    (0..BLOCKS).map(BlockId).filter(|block| members.master(block.partition()) == NodeId(node)).collect()
+#[test]
+fn what_the_last_members_had_on_record_is_what_is_known() {
+    let known = |node, phase, (view, as_of): (LastView, u32), blocks: &[u64]| {
+        let (node, record) = record(node, phase, view);
+        let lost = blocks.iter().map(|block| (BlockId(*block).partition().0, *block, *block)).collect();
+        (node, Record { lost, known_as_of: as_of, ..record })
+    };
+    let last = || view(6, &[0, 2]);
+    let settled = |records: [(NodeId, Record); 3]| settlement(1, &records.into(), BLOCKS).unwrap();
+    // Who was put out before knows less, and perhaps what was accepted since.
+    let earlier = known(1, Phase::Running, (view(5, &[0, 1, 2]), 9), &[1, 5]);
+    let both = [
+        known(0, Phase::Left, (last(), 5), &[5]),
+        earlier.clone(),
+        known(2, Phase::Running, (last(), 6), &[7]),
+    ];
+    assert_eq!(settled(both), Settled { run: 1, lost: set([5, 7]), known_as_of: 6, clean: vec![(0, 10, 0)] });
+    // Who began another life and did not act in it has nothing to say of the one before.
+    let (node, mut again) = known(2, Phase::Running, (last(), 6), &[7]);
+    (again.incarnation, again.view) = (99, None);
+    let one = [known(0, Phase::Left, (last(), 5), &[]), earlier, (node, again)];
+    assert_eq!(
+        settled(one),
+        Settled { run: 1, lost: Blocks::EMPTY, known_as_of: 5, clean: vec![(0, 10, 5), (2, 99, 0)] }
+    );
 }
 
 #[test]
-fn a_clean_end_loses_nothing() {
-    let all = || view(7, &[0, 1, 2]);
-    let clean = [0, 1, 2].map(|node| record(node, Phase::Clean, all()));
-    assert_eq!(lost(clean), Blocks::EMPTY);
-    // Clean is written when all have handed back, so who dies after that takes nothing along.
-    let some =
-        [record(0, Phase::Clean, all()), record(1, Phase::Running, all()), record(2, Phase::Running, all())];
-    assert_eq!(lost(some), Blocks::EMPTY);
-    // Of an earlier view it says nothing about the members of the last.
-    let left = [record(0, Phase::Clean, all()), record(1, Phase::Running, view(8, &[1]))];
-    assert_eq!(lost(left), set(0..BLOCKS));
-}
-
-#[test]
-fn a_run_in_which_nobody_acted_loses_nothing() {
+fn a_run_in_which_nobody_acted_says_nothing() {
     assert_eq!(settlement(1, &BTreeMap::new(), BLOCKS), None);
     let (node, waiting) = record(0, Phase::Running, view(1, &[0]));
     assert_eq!(settlement(1, &[(node, Record { view: None, ..waiting })].into(), BLOCKS), None);
-}
-
-#[test]
-fn when_all_died_everything_may_be_lost() {
-    let all = [0, 1, 2].map(|node| record(node, Phase::Running, view(3, &[0, 1, 2])));
-    assert_eq!(lost(all), set(0..BLOCKS));
-}
-
-#[test]
-fn the_dead_of_the_last_view_take_what_they_mastered() {
-    let one_died = [
-        record(0, Phase::Left, view(4, &[0, 1])),
-        record(1, Phase::Running, view(5, &[1, 2])),
-        record(2, Phase::Left, view(5, &[1, 2])),
-    ];
-    assert_eq!(lost(one_died), mastered(1, &[1, 2]));
-    // The others had gone on without it, and know what was lost with it.
-    let handled = |node| {
-        let (node, known) = record(node, Phase::Left, view(6, &[0, 2]));
-        (node, Record { lost: vec![(BlockId(5).partition().0, 5, 5)], ..known })
-    };
-    assert_eq!(lost([handled(0), record(1, Phase::Running, view(5, &[0, 1, 2])), handled(2)]), set([5]));
-}
-
-#[test]
-fn who_began_another_life_died_in_the_one_that_acted() {
-    let (node, mut again) = record(1, Phase::Running, view(5, &[0, 1]));
-    (again.incarnation, again.view) = (99, None);
-    assert_eq!(lost([record(0, Phase::Left, view(5, &[0, 1])), (node, again)]), mastered(1, &[0, 1]));
-}
-
-#[test]
-fn members_of_other_machines_settle_for_themselves() {
-    assert_eq!(lost([record(0, Phase::Left, view(5, &[0, 1]))]), Blocks::EMPTY);
-    assert_eq!(lost([record(0, Phase::Running, view(5, &[0, 1]))]), mastered(0, &[0, 1]));
 }
 
 #[test]
@@ -144,7 +112,7 @@ fn cluster() -> Cluster {
 impl Cluster {
     fn start(&self, name: &str) -> (Entry, Recorder) {
         let entry = enter(&self.config, name).unwrap();
-        let recorder = Recorder::new(&self.config.dir, name, entry.incarnation, &entry.settled);
+        let recorder = Recorder::new(&self.config.dir, name, entry.incarnation, 1, &entry.settled);
         recorder.write(Phase::Running).unwrap();
         (entry, recorder)
     }
@@ -159,7 +127,7 @@ impl Cluster {
         let view = Members { epoch: Epoch(1), members };
         for (_, recorder) in &nodes {
             recorder.opened(&view).unwrap();
-            recorder.rebuilt(view.epoch);
+            recorder.worker_complete(WorkerId(0), view.epoch);
         }
         nodes
     }
@@ -188,7 +156,7 @@ fn clean_runs_follow_each_other() {
     for run in 0..3 {
         for (entry, recorder) in cluster.together(&["n1", "n2", "n3"]) {
             assert_eq!((entry.settled.run, &entry.settled.lost), (run, &Blocks::EMPTY));
-            recorder.write(Phase::Clean).unwrap();
+            recorder.write(Phase::Left).unwrap();
         }
     }
 }
@@ -206,7 +174,7 @@ fn the_first_who_starts_settles_and_the_others_join() {
 
     let (third, _) = cluster.start("n3");
     let (run, lost) = (third.settled.run, &third.settled.lost);
-    assert_eq!((run, lost), (1, &set(0..BLOCKS)));
+    assert_eq!((run, lost), (1, &Blocks::EMPTY));
     let (first, _) = cluster.start("n1");
     assert_eq!(first.settled, third.settled);
     let (second, _) = cluster.start("n2");
@@ -220,29 +188,28 @@ fn nodes_that_start_together_after_a_crash_agree() {
     // All hold their locks before any has a record of the new run.
     let entries = ["n1", "n2", "n3"].map(|name| enter(&cluster.config, name).unwrap());
     for entry in &entries {
-        assert_eq!(entry.settled, Settled { run: 1, lost: set(0..BLOCKS), view: 0, clean: Vec::new() });
+        assert_eq!((entry.settled.run, &entry.settled.clean), (1, &Vec::new()), "nobody has handed back");
     }
 }
 
 #[test]
-fn lost_blocks_stay_lost_until_they_are_accepted() {
+fn lost_blocks_stay_lost() {
     let cluster = cluster();
-    let nodes = cluster.together(&["n1", "n2"]);
-    nodes[0].1.write(Phase::Left).unwrap();
-    drop(nodes);
-    let mut masters = Members { epoch: Epoch(1), members: Vec::new() };
-    masters.members.extend([0, 1].map(|node| (NodeId(node), Incarnation(1))));
-    let by_second = |block: &BlockId| masters.master(block.partition()) == NodeId(1);
-    let lost: Blocks = (0..BLOCKS).map(BlockId).filter(by_second).collect();
-    assert_eq!(settle(&cluster.config).unwrap().lost, lost);
-    for (entry, recorder) in cluster.together(&["n1"]) {
-        recorder.write(Phase::Clean).unwrap();
-        drop(entry);
+    let entry = enter(&cluster.config, "n1").unwrap();
+    let lost = set([3, 9]);
+    let found = Settled { lost: lost.clone(), ..entry.settled.clone() };
+    let recorder = Recorder::new(&cluster.config.dir, "n1", entry.incarnation, 1, &found);
+    recorder.opened(&Members { epoch: Epoch(1), members: vec![(NodeId(0), entry.incarnation)] }).unwrap();
+    drop(entry);
+    for run in 1..4 {
+        let settled = settle(&cluster.config).unwrap();
+        // The first life died before it had looked at all that others knew.
+        assert_eq!((settled.run, &settled.lost, settled.known_as_of), (run, &lost, u32::from(run > 1)));
+        for (entry, recorder) in cluster.together(&["n1"]) {
+            recorder.write(Phase::Left).unwrap();
+            drop(entry);
+        }
     }
-    let after = settle(&cluster.config).unwrap();
-    assert_eq!((after.run, &after.lost, after.view, after.clean.len()), (2, &lost, 1, 1));
-    assert_eq!(accept_lost(&cluster.config).unwrap(), lost);
-    assert_eq!(settled(&cluster.config).unwrap(), Settled { lost: Blocks::EMPTY, view: ACCEPTED, ..after });
 }
 
 #[test]
@@ -251,26 +218,39 @@ fn who_had_handed_back_is_known_until_somebody_acts_again() {
     let nodes = cluster.together(&["n1", "n2"]);
     let lives: Vec<_> = (0..).zip(&nodes).map(|(node, (entry, _))| (node, entry.incarnation.0, 1)).collect();
     // Of itself alone: another may have come meanwhile that was not asked.
-    nodes.iter().for_each(|(_, recorder)| recorder.write(Phase::Clean).unwrap());
+    nodes.iter().for_each(|(_, recorder)| recorder.write(Phase::Left).unwrap());
     drop(nodes);
-    // One starts, and ends before it acts: nothing is lost with that life either.
-    let mut known = lives;
+    // One starts, and ends before it acts: the last life that did is the one that counts.
     for run in 1..4 {
         let (entry, _) = cluster.start("n2");
-        assert_eq!((entry.settled.run, &entry.settled.clean), (run, &known));
-        known.push((1, entry.incarnation.0, 0));
+        assert_eq!((entry.settled.run, &entry.settled.clean), (run, &lives));
     }
     drop(cluster.together(&["n2"]));
     assert_eq!(settle(&cluster.config).unwrap().clean, []);
 }
 
 #[test]
-fn what_is_accepted_is_so_for_one_start() {
+fn who_left_while_another_goes_on_says_so_when_it_comes_back() {
     let cluster = cluster();
-    drop(cluster.together(&["n1", "n2"]));
-    accept_lost(&cluster.config).unwrap();
-    for expected in [ACCEPTED, 0] {
+    let mut nodes = cluster.together(&["n1", "n2"]);
+    let (second, recorder) = nodes.pop().unwrap();
+    recorder.write(Phase::Left).unwrap();
+    let left = (1, second.incarnation.0, 1);
+    drop(second);
+    assert_eq!(cluster.start("n2").0.settled.clean, [left]);
+}
+
+#[test]
+fn what_is_known_as_of_a_view_to_come_is_worth_nothing() {
+    let cluster = cluster();
+    for (epoch, expected) in [(9, 0), (10, 9)] {
         let (entry, _) = cluster.start("n1");
-        assert_eq!((entry.settled.view, entry.settled.lost.len()), (expected, 0));
+        let settled = Settled { known_as_of: 9, ..entry.settled.clone() };
+        let recorder = Recorder::new(&cluster.config.dir, "n1", entry.incarnation, 1, &settled);
+        let view = Members { epoch: Epoch(epoch), members: vec![(NodeId(0), entry.incarnation)] };
+        recorder.opened(&view).unwrap();
+        drop(entry);
+        let found = settle(&cluster.config).unwrap();
+        assert_eq!(found.known_as_of, expected, "in view {epoch}");
     }
 }

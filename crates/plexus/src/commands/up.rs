@@ -22,6 +22,9 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How long what is lost is waited for: members say so when they have looked at each other's memory, which takes milliseconds where nobody is in the way.
 const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 
+/// What is said where they did not.
+const NOT_KNOWN: &str = "members change, and do not know it yet";
+
 /// How long a node may take to have what is lost accepted: it gives up earlier, and says why.
 const ACCEPT_WITHIN: Duration = Duration::from_secs(60);
 
@@ -53,18 +56,19 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let running: Vec<_> =
         seen.iter().filter(|(_, seen)| seen.alive().is_some()).map(|(name, _)| name.as_str()).collect();
     let absent: Vec<_> = names.iter().copied().filter(|name| !running.contains(name)).collect();
-    let before = if args.accept_lost { settle::accept_lost(&config)? } else { Blocks::EMPTY };
     let lost = settle::settle(&config)?.lost;
     let started = start(&config, &absent)?;
-    let mut outcome = Outcome { running, started, accepted: 0, lost: 0, named: lost };
-    if args.accept_lost {
-        // What was there before a run is known to those who run already, who may have accepted it.
-        let here = if outcome.running.is_empty() { before.len() } else { 0 };
-        outcome.accepted = accept(&config, &names)?.max(here);
+    let mut outcome =
+        Outcome { running, started, accepted: 0, lost: known_lost(&config, &names), named: lost };
+    if args.accept_lost && outcome.lost != Some(0) {
+        if outcome.lost.is_none() {
+            bail!("nothing is accepted: {NOT_KNOWN}; see `plexus status`, then try again");
+        }
+        outcome.accepted = accept(&config, &names)?;
+        outcome.lost = known_lost(&config, &names);
     }
-    outcome.lost = blocks_lost(&config, &names);
     // The nodes may know of more, or of what was accepted since.
-    if outcome.lost != outcome.named.len() {
+    if outcome.lost != Some(outcome.named.len()) {
         outcome.named = Blocks::EMPTY;
     }
     report(&args, &config, &outcome)
@@ -75,7 +79,8 @@ struct Outcome<'a> {
     running: Vec<&'a str>,
     started: Vec<(String, u32)>,
     accepted: u64,
-    lost: u64,
+    /// How many blocks are, if that is known.
+    lost: Option<u64>,
     /// Which these are, where that is known here.
     named: Blocks,
 }
@@ -88,8 +93,8 @@ fn silence(seen: &Seen<Status>) -> Option<&str> {
     }
 }
 
-/// How many blocks are lost, by those of these nodes that know.
-fn blocks_lost(config: &Config, names: &[&str]) -> u64 {
+/// How many blocks are lost, if all of these nodes know it in time.
+fn known_lost(config: &Config, names: &[&str]) -> Option<u64> {
     let end = Instant::now() + KNOWN_WITHIN;
     loop {
         let seen = launch::look_at_all(&config.dir, names);
@@ -97,8 +102,12 @@ fn blocks_lost(config: &Config, names: &[&str]) -> u64 {
             let last = status.body.membership.as_ref().and_then(|membership| membership.transitions.last());
             last.is_some_and(|last| last.phases.rebuild.is_some())
         };
-        if seen.iter().filter_map(|(_, seen)| seen.alive()).all(knows) || Instant::now() >= end {
-            return seen.iter().filter_map(|(_, seen)| Some(seen.alive()?.blocks_lost)).max().unwrap_or(0);
+        let alive = || seen.iter().filter_map(|(_, seen)| seen.alive());
+        if alive().all(knows) {
+            return alive().map(|status| status.blocks_lost).max();
+        }
+        if Instant::now() >= end {
+            return None;
         }
         std::thread::sleep(ASK_EVERY);
     }
@@ -177,8 +186,11 @@ fn report(args: &Args, config: &Config, outcome: &Outcome<'_>) -> anyhow::Result
     if *accepted > 0 {
         output::line(&format!("accepted as they are on disk: {} blocks", thousands(*accepted)))?;
     }
-    if *lost > 0 {
-        let what = if named.is_empty() { format!("{} blocks", thousands(*lost)) } else { named.to_string() };
+    if lost.is_none() {
+        output::line(&format!("whether blocks are lost: {NOT_KNOWN}; see `plexus status`"))?;
+    }
+    if let Some(lost) = lost.filter(|lost| *lost > 0) {
+        let what = if named.is_empty() { format!("{} blocks", thousands(lost)) } else { named.to_string() };
         let dir = config.dir.root().display();
         output::line(&format!(
             "lost, and refused until `plexus up {dir} --accept-lost`: {what} (a node died before their last changes reached the disk)"

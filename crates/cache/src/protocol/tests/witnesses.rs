@@ -12,7 +12,8 @@ fn a_newcomer_that_is_left_alone_takes_nothing_as_good_that_it_cannot_know() {
         lost.insert_block(BlockId(block));
         lost
     };
-    for (record, needs, expected) in [(3, 3, 1), (3, 4, all), (0, 0, 1), (u32::MAX, 7, 1)] {
+    for (record, needs, expected) in [(3, 3, 1), (3, 4, all), (6, 3, 1), (7, 3, all), (9, 3, all), (0, 0, 1)]
+    {
         let (mut world, mut shard) = (World::default(), without_view(2, 4));
         shard.recall(Epoch(record), one(5));
         world.view_after(&mut shard, needs, 7, &alone);
@@ -30,7 +31,7 @@ fn a_newcomer_that_is_left_alone_takes_nothing_as_good_that_it_cannot_know() {
     // It may have joined while somebody else was there, and was never open to it.
     for (needs, expected) in [(3, 1), (8, all)] {
         let (mut world, mut shard) = (World::default(), without_view(2, 4));
-        shard.recall(Epoch(u32::MAX), one(5));
+        shard.recall(Epoch(3), one(5));
         world.view_after(&mut shard, 3, 7, &[(0, 2), (1, 1)]);
         world.view_after(&mut shard, needs, 8, &alone);
         assert_eq!(named(&shard), expected);
