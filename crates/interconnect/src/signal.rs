@@ -79,6 +79,12 @@ impl Signal {
         self.state.load(Acquire) >= FIRST
     }
 
+    /// Whether the owner sleeps or is about to.
+    #[cfg(test)]
+    pub(crate) fn is_slept_on(&self) -> bool {
+        [PARKED, WATCHING].contains(&self.state.load(Acquire))
+    }
+
     /// Sleeps until an answer has come.
     pub(crate) fn park(&self) {
         if !self.leave(PARKED) {

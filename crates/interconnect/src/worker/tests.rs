@@ -43,6 +43,20 @@ fn worker<S: Service>(waiting: Waiting, service: S) -> Worker<S> {
     Worker::new(parts, service).unwrap()
 }
 
+/// One with a rail, left as it is found where nobody drives it: the bell armed, or lent to those who come by.
+fn connected<S: Service>(waiting: Waiting, service: S) -> (Worker<S>, Fake) {
+    let (worker, fake) = (worker(waiting, service), Fake::default());
+    worker.add_rail(NodeId(1), Incarnation(1), 0, 1, fake.rail(RailKind::Tcp), String::new());
+    worker.attend();
+    (worker, fake)
+}
+
+/// How many messages were sent and not pushed out.
+fn stays(fake: &Fake) -> usize {
+    let script = fake.script();
+    script.sent.len() - script.pushed
+}
+
 #[test]
 fn who_waits_for_an_answer_gives_way_to_who_must_have_the_token() {
     for waiting in Waiting::ALL {
@@ -129,48 +143,34 @@ fn only_a_visit_that_looks_after_a_lent_worker_counts_as_such() {
 #[test]
 fn what_nobody_waits_for_leaves_at_once_or_where_threads_poll_with_the_next() {
     for waiting in Waiting::ALL {
-        let worker = worker(waiting, Counts::default());
-        let fake = Fake::default();
-        worker.add_rail(NodeId(1), Incarnation(1), 0, 1, fake.rail(RailKind::Tcp), String::new());
-        worker.attend();
-        let stays = || {
-            let script = fake.script();
-            script.sent.len() - script.pushed
-        };
+        let (worker, fake) = connected(waiting, Counts::default());
         let visit = |hurries: bool| {
             let send = |_: &mut Counts, net: &mut Net| match hurries {
                 true => net.send(NodeId(1), Channel::Locks, Kind::Reply, 0, b"now"),
                 false => net.send_unhurried(NodeId(1), Channel::Locks, Kind::Reply, 0, b"some time"),
             };
             worker.visit(send).expect("nobody else drives").expect("there is a link");
-            stays()
+            stays(&fake)
         };
         let may_stay = usize::from(waiting == Waiting::Polling);
         let stayed = [false, false, true, false].map(visit);
         assert_eq!(stayed, [may_stay, 2 * may_stay, 0, may_stay], "{waiting}");
         worker.with(|_, _| ());
-        assert_eq!(stays(), 0, "{waiting}");
+        assert_eq!(stays(&fake), 0, "{waiting}");
     }
 }
 
 #[test]
 fn while_somebody_stands_by_the_worker_is_left_to_it_and_what_visitors_send_waits_for_it() {
     for waiting in [Waiting::Adaptive, Waiting::Event] {
-        let worker = worker(waiting, Counts::default());
+        let (worker, fake) = connected(waiting, Counts::default());
         let shared = &*worker.shared;
-        let fake = Fake::default();
-        worker.add_rail(NodeId(1), Incarnation(1), 0, 1, fake.rail(RailKind::Tcp), String::new());
-        worker.attend();
         assert!(shared.bell.is_armed(), "nobody stands by");
-        let stays = || {
-            let script = fake.script();
-            script.sent.len() - script.pushed
-        };
         let visit = || {
             let send =
                 |_: &mut Counts, net: &mut Net| net.send(NodeId(1), Channel::Locks, Kind::Reply, 0, b"soon");
             worker.visit(send).expect("nobody else drives").expect("there is a link");
-            stays()
+            stays(&fake)
         };
         // Who drives leaves its seat as well.
         let drive = || {
@@ -186,7 +186,7 @@ fn while_somebody_stands_by_the_worker_is_left_to_it_and_what_visitors_send_wait
         assert_eq!([visit(), visit()], [1, 2], "{waiting}");
         let mut core = shared.token.go(&mut stands).expect("it was left to this thread alone");
         core.turn(shared);
-        assert_eq!(stays(), 0, "{waiting}");
+        assert_eq!(stays(&fake), 0, "{waiting}");
         let mut seat = shared.take_seat_left(&mut core);
         assert!(seat.is_some() && shared.watch.sit().is_none(), "the same seat");
         shared.leave(core, &mut seat);
@@ -204,7 +204,7 @@ fn while_somebody_stands_by_the_worker_is_left_to_it_and_what_visitors_send_wait
             })
             .expect("nobody else drives")
             .expect("there is a link");
-        assert_eq!(stays(), 0, "{waiting}");
+        assert_eq!(stays(&fake), 0, "{waiting}");
         assert!(shared.bell.is_armed() && shared.watch.sit().is_some(), "{waiting}");
     }
 }
@@ -287,6 +287,56 @@ fn a_crowd_that_waits_is_answered() {
             crowd.into_iter().for_each(|one| one.join().unwrap());
             worker.stop();
             runs.join().unwrap().unwrap();
+        });
+    }
+}
+
+/// Always finds something to do; counts its turns.
+struct Busy(Arc<AtomicU32>);
+
+impl Service for Busy {
+    type Task = ();
+
+    fn message(&mut self, _: &mut Net, _: Message<'_>) {}
+
+    fn task(&mut self, _: &mut Net, (): ()) {}
+
+    fn peer_gone(&mut self, _: &mut Net, _: NodeId, _: &Lost) {}
+
+    fn turn(&mut self, _: &mut Net) -> usize {
+        self.0.fetch_add(1, Relaxed);
+        1
+    }
+}
+
+#[test]
+fn a_worker_is_not_left_to_who_sleeps_though_it_stood_by_in_the_seat() {
+    for waiting in [Waiting::Adaptive, Waiting::Event] {
+        let turns = Arc::new(AtomicU32::new(0));
+        let (worker, _fake) = connected(waiting, Busy(turns.clone()));
+        let before = turns.load(Relaxed);
+        let (tell, told) = mpsc::channel();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let signal = Arc::new(Signal::new());
+                tell.send(signal.clone()).unwrap();
+                worker.wait(&signal)
+            });
+            let signal = told.recv().unwrap();
+            // It drives, and where it adapts it has the seat.
+            while turns.load(Relaxed) == before {
+                thread::yield_now();
+            }
+            // It gives way, stands by while this thread has the token, and falls asleep.
+            worker.with(|_, _| {
+                while !signal.is_slept_on() {
+                    thread::yield_now();
+                }
+            });
+            let armed = worker.shared.bell.is_armed();
+            signal.set(7);
+            assert_eq!(waits.join().unwrap(), 7);
+            assert!(armed, "{waiting}: nobody is awake, and nobody would be woken");
         });
     }
 }

@@ -34,7 +34,7 @@
 //! that the memory model allows. Broken on purpose, it finds a message that nobody will handle, in each of these cases: the look comes before the
 //! arming; *missed* is not looked at, or in another step than the one that gives back; a woken thread
 //! does not say that it was turned away, or says so in another step than the one that tries; it goes because its own answer is there (the ring that woke it may have been for
-//! somebody else as well); a visitor does not look at *missed*; who stood by just goes; who leaves the token to others does not look whether there are any; a visitor gives it back
+//! somebody else as well); a visitor does not look at *missed*; who stood by just goes; one that sleeps still counts; who leaves the token to others does not look whether there are any; a visitor gives it back
 //! though they have gone meanwhile. And it finds that two race where giving back does not release.
 #![allow(unsafe_code, reason = "lends what one thread at a time may use")]
 

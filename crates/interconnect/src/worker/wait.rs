@@ -7,7 +7,7 @@
 //! bell is armed, no set of events is touched. What it sends in its next visit goes with what they send. Where the threads take turns on a core, one that has just
 //! handed in its request lets the others run first: they have been answered together, so they ask together, in one system call.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::{mem, sync::atomic::Ordering::Relaxed};
 
 use plexus_base::Waiting;
 
@@ -55,18 +55,22 @@ impl<'a, S: Service> Waiter<'a, S> {
         }
         let mut woken = false;
         loop {
-            let held = match self.answer {
+            let held = if mem::take(&mut woken) {
                 // What woke it from the seat may have been for somebody else as well.
-                _ if std::mem::take(&mut woken) => shared.token.try_woken(),
-                Some(_) => shared.token.go(&mut self.stands),
-                None => shared.token.try_drive(&mut self.stands),
+                shared.token.try_woken()
+            } else {
+                match self.answer {
+                    Some(_) => shared.token.go(&mut self.stands),
+                    None => shared.token.try_drive(&mut self.stands),
+                }
             };
             let mut next = match held {
                 Some(core) => self.drive(core),
                 None if self.answer.is_some() => Next::Look,
                 None => self.look_on(),
             };
-            if let (Next::Sleep, None, None) = (&next, self.answer, &self.seat)
+            // In the seat as well: nobody who sleeps stands by.
+            if let (Next::Sleep, None) = (&next, self.answer)
                 && let Some(core) = shared.token.go(&mut self.stands)
             {
                 next = self.drive(core);

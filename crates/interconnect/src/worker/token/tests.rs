@@ -50,6 +50,8 @@ struct Ways {
     goes_with_its_answer: bool,
     leave_to_others: for<'a> fn(&'a Token<Core>, Held<'a, Core>) -> Result<(), Held<'a, Core>>,
     go: for<'a> fn(&'a Token<Core>, &mut bool) -> Option<Held<'a, Core>>,
+    /// Who stood by goes to sleep.
+    sleep: for<'a> fn(&'a Token<Core>, &mut bool) -> Option<Held<'a, Core>>,
 }
 
 const SOUND: Ways = Ways {
@@ -59,6 +61,7 @@ const SOUND: Ways = Ways {
     goes_with_its_answer: false,
     leave_to_others: |token, core| token.leave_to_others(core),
     go: Token::go,
+    sleep: Token::go,
 };
 
 struct Worker {
@@ -178,6 +181,18 @@ impl Worker {
             self.look_after(core);
         }
     }
+
+    /// A local thread that was woken from the seat, is turned away, looks once more for its answer, and sleeps again.
+    fn watch_and_wait(&self) {
+        if !mem::take(&mut *self.event.lock().unwrap()) {
+            return;
+        }
+        let mut stands = false;
+        let held = (self.ways.woken)(&self.token).or_else(|| self.token.try_drive(&mut stands));
+        if let Some(core) = held.or_else(|| (self.ways.sleep)(&self.token, &mut stands)) {
+            self.look_after(core);
+        }
+    }
 }
 
 /// Every order of a driver that lets go, a peer that sends, and the thread that watches. At the end everything
@@ -242,6 +257,18 @@ fn those_who_stand_by_lose_nothing() {
     explore_all(SOUND, WITH_VISITOR, &[Worker::wait, Worker::wait]);
     explore_all(SOUND, WITH_VISITOR, &[Worker::wait, Worker::wait_patiently]);
     explore_all(SOUND, WITH_VISITOR, &[Worker::wait_patiently, Worker::visit]);
+}
+
+#[test]
+fn who_is_turned_away_stands_by_and_sleeps_again_loses_nothing() {
+    explore_all(SOUND, WITH_VISITOR, &[Worker::drive, Worker::watch_and_wait]);
+}
+
+#[test]
+#[should_panic(expected = "nobody will handle")]
+fn who_sleeps_must_not_be_left_the_token_wherever_it_sleeps() {
+    let ways = Ways { sleep: |_, _| None, ..SOUND };
+    explore_all(ways, WITH_VISITOR, &[Worker::drive, Worker::watch_and_wait]);
 }
 
 #[test]
