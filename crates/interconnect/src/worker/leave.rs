@@ -34,7 +34,7 @@ impl<S: Service> Shared<S> {
         }
         self.attended.fetch_add(1, Ordering::Relaxed);
         let first = !self.lent.load(Ordering::Relaxed) && !self.lent.swap(true, Ordering::SeqCst);
-        self.token.lend(core);
+        core.lend();
         if first {
             // The background thread sleeps without a limit.
             self.watch.nudge();
@@ -64,7 +64,7 @@ impl<S: Service> Shared<S> {
         }
         let before = core.seat_left;
         core.seat_left |= seat.is_some();
-        match self.token.leave_to_others(core) {
+        match core.leave_to_others() {
             Ok(()) => {
                 seat.take().into_iter().for_each(Seat::leave);
                 Ok(())
@@ -80,7 +80,7 @@ impl<S: Service> Shared<S> {
     pub(super) fn let_go(&self, mut core: Held<'_, Core<S>>, seat: Option<&Seat<'_>>) -> Left {
         let left = self.take_seat_left(&mut core);
         let seat = seat.or(left.as_ref());
-        let quiet = self.token.let_go(core, TURNS_WHEN_LEAVING, &Leaver { shared: self, seat });
+        let quiet = core.let_go(TURNS_WHEN_LEAVING, &Leaver { shared: self, seat });
         if quiet { Left::Quiet } else { Left::Busy }
     }
 

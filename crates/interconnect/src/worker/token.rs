@@ -75,11 +75,74 @@ macro_rules! token {
         // SAFETY: the core is used by one thread at a time, see the module; so it need only be fit to be handed from one to another.
         unsafe impl<T: Send> Sync for Token<T> {}
 
-        /// The token, taken; each way to let go of it is a step of the token. Only a panic drops it.
+        /// The token, taken; each way to let go of it is a step. Only a panic drops it.
         pub(super) struct Held<'a, T> {
             token: &'a Token<T>,
             /// It lends the core: to share or send it takes what that takes for an exclusive reference.
             lends: PhantomData<&'a mut T>,
+        }
+
+        impl<'a, T> Held<'a, T> {
+            /// Whether it was left to those who stand by.
+            #[inline]
+            pub(super) fn is_left(&self) -> bool {
+                self.token.word.load(Relaxed) & LEFT != 0
+            }
+
+            /// A visitor looks at everything before it lets go, like who took the token for that.
+            pub(super) fn stay(&self) {
+                self.token.word.fetch_and(!SEEN_TO, Acquire);
+            }
+
+            /// Leaves it to those who stand by; the token again if nobody does.
+            pub(super) fn leave_to_others(self) -> Result<(), Self> {
+                match self.token.exchange(|word| (word >= ONE).then_some(word & !TAKEN | LEFT)) {
+                    Ok(_) => {
+                        mem::forget(self);
+                        Ok(())
+                    }
+                    Err(_) => Err(self),
+                }
+            }
+
+            /// Gives it back as it is: for who has lent the worker, or wakes somebody to look after it.
+            #[inline]
+            pub(super) fn lend(self) {
+                let token = self.token;
+                mem::forget(self);
+                token.word.fetch_and(!TAKEN, Release);
+            }
+
+            /// Gives it back, after arming and looking, or after a visit; the token again, to look at everything, if a woken thread was turned
+            /// away meanwhile, or those that it was left to have gone.
+            #[inline]
+            pub(super) fn unlock(self) -> Option<Self> {
+                let stays = |word: u32| word & SEEN_TO != 0 && (word & LEFT == 0 || word < ONE);
+                let to = |word| Some(word & !if stays(word) { SEEN_TO } else { TAKEN });
+                if self.token.exchange(to).is_ok_and(stays) {
+                    return Some(self);
+                }
+                mem::forget(self);
+                None
+            }
+
+            /// Lets go, and serves what comes meanwhile; false: more kept coming for so many `turns`.
+            #[inline]
+            pub(super) fn let_go(mut self, turns: usize, steps: &impl Steps<T>) -> bool {
+                for _ in 0..turns {
+                    steps.arm();
+                    if !steps.look(&mut self) {
+                        match steps.unlock(self) {
+                            None => return true,
+                            // What woke the one who was turned away is used up: look at everything.
+                            Some(again) => self = again,
+                        }
+                    }
+                    steps.turn(&mut self);
+                }
+                self.lend();
+                false
+            }
         }
 
         impl<T> Deref for Held<'_, T> {
@@ -119,15 +182,10 @@ macro_rules! token {
             }
 
             /// The token for an errand that looks after nothing, if nobody has it: what others are to see to stays noted. Only while the bell
-            /// is armed or the token was left to others; who finds that it is not [stays](Token::stay).
+            /// is armed or the token was left to others; who finds that it is not [stays](Held::stay).
             #[inline]
             pub(super) fn try_visit(&self) -> Option<Held<'_, T>> {
                 self.had(self.exchange(|word| free(word).then_some(word | TAKEN)))
-            }
-
-            /// A visitor, still with the token, looks at everything before it lets go, like who took it for that.
-            pub(super) fn stay(&self) {
-                self.word.fetch_and(!SEEN_TO, Acquire);
             }
 
             /// The token, if nobody has it, for who was woken: it says so where it is turned away.
@@ -182,66 +240,6 @@ macro_rules! token {
                 self.standing() > 0
             }
 
-            /// Whether it was left to those who stand by; certain for who has it.
-            #[inline]
-            pub(super) fn is_left(&self) -> bool {
-                self.word.load(Relaxed) & LEFT != 0
-            }
-
-            /// Leaves it to those who stand by; the token again if nobody does.
-            pub(super) fn leave_to_others<'a>(&'a self, held: Held<'a, T>) -> Result<(), Held<'a, T>> {
-                match self.exchange(|word| (word >= ONE).then_some(word & !TAKEN | LEFT)) {
-                    Ok(_) => {
-                        mem::forget(held);
-                        Ok(())
-                    }
-                    Err(_) => Err(held),
-                }
-            }
-
-            /// Gives it back as it is: for who has lent the worker, or wakes somebody to look after it.
-            #[inline]
-            pub(super) fn lend(&self, held: Held<'_, T>) {
-                mem::forget(held);
-                self.word.fetch_and(!TAKEN, Release);
-            }
-
-            /// Gives it back, after arming and looking, or after a visit; the token again, to look at everything, if a woken thread was turned
-            /// away meanwhile, or those that it was left to have gone.
-            #[inline]
-            pub(super) fn unlock<'a>(&'a self, held: Held<'a, T>) -> Option<Held<'a, T>> {
-                let stays = |word: u32| word & SEEN_TO != 0 && (word & LEFT == 0 || word < ONE);
-                let before = self.exchange(|word| Some(word & !if stays(word) { SEEN_TO } else { TAKEN }));
-                if before.is_ok_and(stays) {
-                    return Some(held);
-                }
-                mem::forget(held);
-                None
-            }
-
-            /// Lets go, and serves what comes meanwhile; false: more kept coming for so many `turns`.
-            #[inline]
-            pub(super) fn let_go<'a>(
-                &'a self,
-                mut core: Held<'a, T>,
-                turns: usize,
-                steps: &impl Steps<T>,
-            ) -> bool {
-                for _ in 0..turns {
-                    steps.arm();
-                    if !steps.look(&mut core) {
-                        match steps.unlock(self, core) {
-                            None => return true,
-                            // What woke the one who was turned away is used up: look at everything.
-                            Some(again) => core = again,
-                        }
-                    }
-                    steps.turn(&mut core);
-                }
-                self.lend(core);
-                false
-            }
-
             /// Exchanges the word for what `to` makes of it, if anything. The word before, as an error where it stayed as it was.
             #[inline]
             fn exchange(&self, to: impl FnMut(u32) -> Option<u32>) -> Result<u32, u32> {
@@ -286,8 +284,8 @@ macro_rules! token {
 
             /// Only a test does this otherwise.
             #[inline]
-            fn unlock<'a>(&self, token: &'a Token<T>, held: Held<'a, T>) -> Option<Held<'a, T>> {
-                token.unlock(held)
+            fn unlock<'a>(&self, held: Held<'a, T>) -> Option<Held<'a, T>> {
+                held.unlock()
             }
         }
     };

@@ -22,7 +22,7 @@ impl<S: Service> Worker<S> {
         let shared = &*self.shared;
         let mut core = shared.token.try_visit()?;
         let lent = shared.waiting == Waiting::Polling && shared.lent.load(Relaxed);
-        if !lent && shared.token.is_left() {
+        if !lent && core.is_left() {
             return Some(shared.visit_left(core, act));
         }
         if !(lent || shared.bell.is_armed()) || !shared.tasks.is_empty() {
@@ -37,10 +37,10 @@ impl<S: Service> Worker<S> {
                 core.turn(shared);
                 shared.attended.fetch_add(1, Relaxed);
             }
-            shared.token.lend(core);
+            core.lend();
         } else if news {
             shared.look_after_more(core);
-        } else if let Some(core) = shared.token.unlock(core) {
+        } else if let Some(core) = core.unlock() {
             shared.look_after_more(core);
         }
         Some(result)
@@ -68,7 +68,7 @@ impl<S: Service> Shared<S> {
         }
         let Core { service, net, .. } = &mut *core;
         let result = act(service, net);
-        let alone = if core.has_news() { Some(core) } else { self.token.unlock(core) };
+        let alone = if core.has_news() { Some(core) } else { core.unlock() };
         alone.into_iter().for_each(|core| self.look_after_more(core));
         result
     }
@@ -76,7 +76,7 @@ impl<S: Service> Shared<S> {
     /// A visitor that finds something to look after, and then does its own errand.
     #[cold]
     fn look_after<R>(&self, mut core: Held<'_, Core<S>>, act: impl FnOnce(&mut S, &mut Net) -> R) -> R {
-        self.token.stay();
+        core.stay();
         self.bell.disarm();
         // What this thread handed in before comes before what it does now.
         while !self.tasks.is_empty() {
@@ -92,7 +92,7 @@ impl<S: Service> Shared<S> {
     /// A visitor that finds something to look after when it is done.
     #[cold]
     fn look_after_more(&self, mut core: Held<'_, Core<S>>) {
-        self.token.stay();
+        core.stay();
         self.bell.disarm();
         core.turn(self);
         self.leave(core, &mut None);

@@ -10,6 +10,12 @@ mod in_loom {
         }
     }
 
+    impl<'a, T> Held<'a, T> {
+        pub(super) fn token(&self) -> &'a Token<T> {
+            self.token
+        }
+    }
+
     pub(super) const HAS: u32 = TAKEN;
     pub(super) const LEFT_TO_OTHERS: u32 = LEFT;
     pub(super) const WAS_MISSED: u32 = MISSED;
@@ -44,11 +50,11 @@ type Core = UnsafeCell<u32>;
 #[derive(Clone, Copy)]
 struct Ways {
     arms_first: bool,
-    unlock: for<'a> fn(&'a Token<Core>, Held<'a, Core>) -> Option<Held<'a, Core>>,
+    unlock: for<'a> fn(Held<'a, Core>) -> Option<Held<'a, Core>>,
     woken: for<'a> fn(&'a Token<Core>) -> Option<Held<'a, Core>>,
     /// Who was woken and finds its answer there goes, and looks after nothing.
     goes_with_its_answer: bool,
-    leave_to_others: for<'a> fn(&'a Token<Core>, Held<'a, Core>) -> Result<(), Held<'a, Core>>,
+    leave_to_others: for<'a> fn(Held<'a, Core>) -> Result<(), Held<'a, Core>>,
     go: for<'a> fn(&'a Token<Core>, &mut bool) -> Option<Held<'a, Core>>,
     /// Who stood by goes to sleep.
     sleep: for<'a> fn(&'a Token<Core>, &mut bool) -> Option<Held<'a, Core>>,
@@ -56,10 +62,10 @@ struct Ways {
 
 const SOUND: Ways = Ways {
     arms_first: true,
-    unlock: |token, core| token.unlock(core),
+    unlock: |core| core.unlock(),
     woken: Token::try_woken,
     goes_with_its_answer: false,
-    leave_to_others: |token, core| token.leave_to_others(core),
+    leave_to_others: |core| core.leave_to_others(),
     go: Token::go,
     sleep: Token::go,
 };
@@ -96,8 +102,8 @@ impl in_loom::Steps<Core> for Worker {
         core.with_mut(|handled| unsafe { *handled += came });
     }
 
-    fn unlock<'a>(&self, token: &'a Token<Core>, core: Held<'a, Core>) -> Option<Held<'a, Core>> {
-        (self.ways.unlock)(token, core)
+    fn unlock<'a>(&self, core: Held<'a, Core>) -> Option<Held<'a, Core>> {
+        (self.ways.unlock)(core)
     }
 }
 
@@ -120,8 +126,8 @@ impl Worker {
     fn look_after(&self, mut core: Held<'_, Core>) {
         self.armed.store(0, Relaxed);
         self.turn(&mut core);
-        if let Err(core) = (self.ways.leave_to_others)(&self.token, core)
-            && !self.token.let_go(core, TURNS_WHEN_LEAVING, self)
+        if let Err(core) = (self.ways.leave_to_others)(core)
+            && !core.let_go(TURNS_WHEN_LEAVING, self)
         {
             *self.event.lock().unwrap() = true;
         }
@@ -140,12 +146,12 @@ impl Worker {
     /// A local thread with an errand of its own.
     fn visit(&self) {
         let Some(core) = self.token.try_visit() else { return };
-        if !self.token.is_left() && self.armed.load(Relaxed) == 0 {
-            self.token.stay();
+        if !core.is_left() && self.armed.load(Relaxed) == 0 {
+            core.stay();
             return self.look_after(core);
         }
-        if let Some(core) = (self.ways.unlock)(&self.token, core) {
-            self.token.stay();
+        if let Some(core) = (self.ways.unlock)(core) {
+            core.stay();
             self.look_after(core);
         }
     }
@@ -226,15 +232,15 @@ fn explore_all(ways: Ways, preemptions: usize, local: &'static [fn(&Worker)]) {
         let core = worker.token.try_take().expect("nobody has it");
         // SAFETY: nobody else is left.
         let handled = core.with_mut(|handled| unsafe { *handled });
-        worker.token.lend(core);
+        core.lend();
         let rung = *worker.event.lock().unwrap();
         assert!(handled == 1 || rung, "a message that nobody will handle");
     });
 }
 
 /// Gives the token back, whatever anybody said meanwhile.
-fn give_back<'a>(token: &'a Token<Core>, core: Held<'a, Core>) -> Option<Held<'a, Core>> {
-    token.lend(core);
+fn give_back(core: Held<'_, Core>) -> Option<Held<'_, Core>> {
+    core.lend();
     None
 }
 
@@ -287,11 +293,11 @@ fn who_stood_by_must_take_what_was_left_to_it() {
 #[should_panic(expected = "nobody will handle")]
 fn it_is_left_only_to_who_still_stands_by() {
     // Looks whether anybody does, and leaves it then.
-    fn leave<'a>(token: &'a Token<Core>, core: Held<'a, Core>) -> Result<(), Held<'a, Core>> {
-        if !token.is_attended() {
+    fn leave(core: Held<'_, Core>) -> Result<(), Held<'_, Core>> {
+        if !core.token().is_attended() {
             return Err(core);
         }
-        token.lend(core);
+        core.lend();
         Ok(())
     }
     explore_all(Ways { leave_to_others: leave, ..SOUND }, WITH_VISITOR, &[Worker::wait, Worker::wait]);
@@ -331,9 +337,10 @@ fn going_without_saying_so_loses_a_message() {
 #[should_panic(expected = "nobody will handle")]
 fn saying_so_after_the_unlock_was_looked_for_loses_a_message() {
     // Looks at who was turned away first, and unlocks then.
-    fn unlock<'a>(token: &'a Token<Core>, core: Held<'a, Core>) -> Option<Held<'a, Core>> {
+    fn unlock(core: Held<'_, Core>) -> Option<Held<'_, Core>> {
+        let token = core.token();
         let missed = token.word().load(Ordering::SeqCst) & WAS_MISSED != 0;
-        token.lend(core);
+        core.lend();
         if missed { token.try_take() } else { None }
     }
     explore(Ways { unlock, ..SOUND });
@@ -363,8 +370,9 @@ fn who_was_woken_must_look_after_the_worker_even_with_its_answer_there() {
 #[should_panic(expected = "Causality violation")]
 fn giving_back_must_release() {
     // As the token does, in too weak an order. (Who has armed the bell has fenced.)
-    fn leave<'a>(token: &'a Token<Core>, core: Held<'a, Core>) -> Result<(), Held<'a, Core>> {
-        let given = token
+    fn leave(core: Held<'_, Core>) -> Result<(), Held<'_, Core>> {
+        let given = core
+            .token()
             .word()
             .fetch_update(Relaxed, Relaxed, |word| (word >= STANDS).then_some(word & !HAS | LEFT_TO_OTHERS));
         if given.is_err() {
@@ -394,7 +402,7 @@ fn who_is_never_done_gives_it_back_all_the_same() {
     loom::model(|| {
         let token = Token::new(UnsafeCell::new(0));
         let held = token.try_take().expect("nobody has it");
-        assert!(!token.let_go(held, TURNS_WHEN_LEAVING, &Busy));
-        token.lend(token.try_take().expect("it was given back"));
+        assert!(!held.let_go(TURNS_WHEN_LEAVING, &Busy));
+        token.try_take().expect("it was given back").lend();
     });
 }
