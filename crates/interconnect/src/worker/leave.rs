@@ -86,7 +86,7 @@ impl<S: Service> Shared<S> {
 
     /// The seat, if who had it before left it with the token.
     pub(super) fn take_seat_left(&self, core: &mut Core<S>) -> Option<Seat<'_>> {
-        std::mem::take(&mut core.seat_left).then(|| self.watch.seat_left())
+        std::mem::take(&mut core.seat_left).then(|| self.watch.take_over_seat())
     }
 }
 

@@ -31,7 +31,7 @@
 //! gives a lock up meanwhile say, takes it and gives it back like others.
 //!
 //! The same text, letting go and all, is compiled for the real atomics and for those of `loom`, which tries every order
-//! that the memory model allows. Broken on purpose, it finds a message that nobody will handle, in each of these cases: the look comes before the
+//! that the memory model allows with three interruptions of a thread that could have gone on, or two where four threads meet. Broken on purpose, it finds a message that nobody will handle, in each of these cases: the look comes before the
 //! arming; *missed* is not looked at, or in another step than the one that gives back; a woken thread
 //! does not say that it was turned away, or says so in another step than the one that tries; it goes because its own answer is there (the ring that woke it may have been for
 //! somebody else as well); a visitor does not look at *missed*; who stood by just goes; one that sleeps still counts; who leaves the token to others does not look whether there are any; a visitor gives it back
@@ -182,7 +182,8 @@ macro_rules! token {
             }
 
             /// The token for an errand that looks after nothing, if nobody has it: what others are to see to stays noted. Only while the bell
-            /// is armed or the token was left to others; who finds that it is not [stays](Held::stay).
+            /// is armed, the token was left to others, or the worker is lent, which the background thread looks after before long; who
+            /// finds that none of it is so [stays](Held::stay).
             #[inline]
             pub(super) fn try_visit(&self) -> Option<Held<'_, T>> {
                 self.had(self.exchange(|word| free(word).then_some(word | TAKEN)))
@@ -228,7 +229,7 @@ macro_rules! token {
                 before.is_ok_and(falls_to).then(|| self.held())
             }
 
-            /// How many stand by; a hint.
+            /// How many stand by; a hint. For one of them, how many others wait: it counts itself in place of who drives.
             #[inline]
             pub(super) fn standing(&self) -> u32 {
                 self.word.load(Relaxed) / ONE

@@ -2,7 +2,8 @@
 //!
 //! Where the bell is armed, whatever else comes rings and wakes somebody: so a thread whose errand the service can do at once takes
 //! the token, does it, and goes, without a look at the links and without arming the bell again. It clears no [`missed`](super::token): who was turned
-//! away before or meanwhile is seen to by whoever lets go last. Where the worker is lent, every few visits it does look.
+//! away before or meanwhile is seen to by whoever lets go last. Where the worker was [left](super::token) to others who
+//! stand by it is the same, and what it sends goes with what they send. Where the worker is lent, every few visits it does look.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -16,6 +16,9 @@
 //! - Who took something off the set takes the token and looks at everything, or says that it was turned away
 //!   ([`Token::try_woken`](super::token::Token::try_woken)); its own answer being there changes nothing about that.
 //! - The seat is given back by unmuting: what has arrived since then wakes the background thread.
+//! - A seat that was [left](Seat::leave) belongs to the token: arrivals stay muted, and nobody takes them off before a driver takes the seat over
+//!   ([`Watch::take_over_seat`]). Nobody sleeps on them either: the token was left to threads that are awake, or somebody has it, and who
+//!   lets go otherwise takes the seat over first.
 //!
 //! Those who are not trusted ring by events of their own, which are in the arrivals too ([`Watch::listen`]). Nothing here ever reads or writes
 //! one of these: its owner may fill, drain or block it as it likes, that is one arrival for each write at most, and the arrivals of
@@ -111,7 +114,7 @@ impl Watch {
     }
 
     /// The seat that was [left](Seat::leave) with the token. With that only, and once.
-    pub(super) fn seat_left(&self) -> Seat<'_> {
+    pub(super) fn take_over_seat(&self) -> Seat<'_> {
         debug_assert!(self.seated.load(Relaxed), "somebody had it");
         Seat(self)
     }
@@ -176,7 +179,7 @@ impl Seat<'_> {
         self.0.take_off(None);
     }
 
-    /// Leaves it to who has the token next, who finds it by [`Watch::seat_left`]: arrivals stay muted.
+    /// Leaves it to who has the token next, who takes it over by [`Watch::take_over_seat`].
     pub(super) fn leave(self) {
         std::mem::forget(self);
     }
