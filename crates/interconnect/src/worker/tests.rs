@@ -3,7 +3,10 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering::Relaxed},
+        atomic::{
+            AtomicU32,
+            Ordering::{Relaxed, SeqCst},
+        },
         mpsc,
     },
     thread,
@@ -13,7 +16,7 @@ use std::{
 use plexus_base::{Incarnation, NodeId, Waiting};
 use plexus_fabric::{Bell, Lost, RailKind};
 
-use super::{Worker, WorkerParts, visit::ATTEND_EVERY};
+use super::{TURNS_BETWEEN_CLAIMS, Worker, WorkerParts, visit::ATTEND_EVERY};
 use crate::{Channel, Kind, Message, Net, Service, Signal, link::fake::Fake};
 
 /// Longer than any test takes.
@@ -83,6 +86,34 @@ fn who_waits_for_an_answer_gives_way_to_who_must_have_the_token() {
             assert_eq!(had, Ok(NodeId(0)), "{waiting}");
         });
     }
+}
+
+#[test]
+fn who_must_have_the_token_is_before_all_who_wait_for_answers() {
+    const CROWD: u32 = 3;
+    let turns = Arc::new(AtomicU32::new(0));
+    let worker = worker(Waiting::Polling, Counts(turns.clone()));
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..CROWD {
+            scope.spawn(|| {
+                let signal = Arc::new(Signal::new());
+                tell.send(signal.clone()).unwrap();
+                worker.wait(&signal)
+            });
+        }
+        let crowd = [(); CROWD as usize].map(|()| told.recv().unwrap());
+        while turns.load(Relaxed) == 0 {
+            thread::yield_now();
+        }
+        worker.shared.claimed.swap(true, SeqCst);
+        let before = turns.load(Relaxed);
+        (0..1_000).for_each(|_| thread::yield_now());
+        let meanwhile = worker.with(|_, _| turns.load(Relaxed) - before);
+        crowd.iter().for_each(|signal| signal.set(7));
+        // Each may have looked before there was a claim, and then drive until it looks again.
+        assert!(meanwhile <= CROWD * TURNS_BETWEEN_CLAIMS, "{meanwhile}");
+    });
 }
 
 /// What a task leaves to the next turn, which nothing else announces.
@@ -264,6 +295,16 @@ fn who_panics_while_it_drives_leaves_a_worker_that_nobody_uses() {
     let panics = || worker.with(|_, _| panic!("a defect"));
     thread::scope(|scope| assert!(scope.spawn(panics).join().is_err()));
     worker.visit(|_, _| ());
+}
+
+#[test]
+#[should_panic(expected = "poisoned")]
+fn nobody_waits_for_a_poisoned_worker_though_another_claims_it() {
+    let worker = worker(Waiting::Polling, Counts::default());
+    let panics = || worker.with(|_, _| panic!("a defect"));
+    thread::scope(|scope| assert!(scope.spawn(panics).join().is_err()));
+    worker.shared.claimed.store(true, Relaxed);
+    worker.wait(&Signal::new());
 }
 
 /// Threads that wait for each other's answers, some more than have a core: each is answered, whoever drives.

@@ -232,7 +232,9 @@ macro_rules! token {
             /// How many stand by; a hint. For one of them, how many others wait: it counts itself in place of who drives.
             #[inline]
             pub(super) fn standing(&self) -> u32 {
-                self.word.load(Relaxed) / ONE
+                let word = self.word.load(Relaxed);
+                assert_sound(word);
+                word / ONE
             }
 
             /// Whether somebody does; a hint.
@@ -253,8 +255,7 @@ macro_rules! token {
                 match before {
                     Ok(word) if free(word) => Some(self.held()),
                     Ok(word) | Err(word) => {
-                        // A panic while driving is a defect of ours: the worker's state cannot be trusted any more.
-                        assert!(word & POISONED == 0, "a worker was poisoned by an earlier panic");
+                        assert_sound(word);
                         None
                     }
                 }
@@ -270,6 +271,12 @@ macro_rules! token {
         #[inline]
         fn free(word: u32) -> bool {
             word & TAKEN == 0
+        }
+
+        /// A panic while driving is a defect of ours: the worker's state cannot be trusted any more.
+        #[inline]
+        fn assert_sound(word: u32) {
+            assert!(word & POISONED == 0, "a worker was poisoned by an earlier panic");
         }
 
         /// What letting go is made of.

@@ -61,6 +61,11 @@ impl<'a, S: Service> Waiter<'a, S> {
             } else {
                 match self.answer {
                     Some(_) => shared.token.go(&mut self.stands),
+                    // Who claims it gets it next.
+                    None if shared.claimed.load(Relaxed) => {
+                        shared.token.stand_by(&mut self.stands);
+                        None
+                    }
                     None => shared.token.try_drive(&mut self.stands),
                 }
             };

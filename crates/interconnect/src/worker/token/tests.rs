@@ -175,6 +175,15 @@ impl Worker {
         }
     }
 
+    /// The same of one that does not try, for another claims the token.
+    fn wait_for_a_claim(&self) {
+        let mut stands = false;
+        self.token.stand_by(&mut stands);
+        if let Some(core) = (self.ways.go)(&self.token, &mut stands) {
+            self.look_after(core);
+        }
+    }
+
     /// The thread that watches, if it has been woken by now.
     fn watch(&self) {
         if !mem::take(&mut *self.event.lock().unwrap()) {
@@ -263,6 +272,8 @@ fn those_who_stand_by_lose_nothing() {
     explore_all(SOUND, WITH_VISITOR, &[Worker::wait, Worker::wait]);
     explore_all(SOUND, WITH_VISITOR, &[Worker::wait, Worker::wait_patiently]);
     explore_all(SOUND, WITH_VISITOR, &[Worker::wait_patiently, Worker::visit]);
+    explore_all(SOUND, WITH_VISITOR, &[Worker::wait, Worker::wait_for_a_claim]);
+    explore_all(SOUND, WITH_VISITOR, &[Worker::drive, Worker::wait_for_a_claim]);
 }
 
 #[test]
