@@ -78,6 +78,11 @@ impl Pending {
         !self.attempt && self.ending.is_none()
     }
 
+    /// Whether it was asked in an earlier view before, of another master perhaps.
+    fn is_again(&self, core: &Core) -> bool {
+        self.epoch < core.view.epoch
+    }
+
     /// Whether the search comes by for the first time, and none that was begun later has.
     pub(super) fn first_seen(&mut self, origin: Origin) -> bool {
         if self.seen.len() >= SEEN_MAX {
@@ -134,21 +139,21 @@ impl Held {
         self.pending.as_deref().is_some_and(Pending::waits)
     }
 
-    /// What a new master is to be told of how it is held, if it is. Where a conversion is not answered, the master before may have granted it: if others
-    /// can write beside that, they may have written since.
-    fn record(&self, lock: LockId) -> Option<Record> {
+    /// What a new master is to be told of how it is held, if it is. A conversion that was asked in an earlier view and is not answered may have been granted
+    /// there: if others can write beside that, they may have written since. One of this view nobody has granted before its master knows all.
+    fn record(&self, lock: LockId, core: &Core) -> Option<Record> {
         let Hold { mode, token, seq, value } = self.hold?;
-        let keeps_value = self.pending.as_deref().is_none_or(|pending| pending.mode.keeps_value());
-        let value = if keeps_value { value } else { value.lost() };
+        let knows = |pending: &Pending| pending.mode.keeps_value() || !pending.is_again(core);
+        let value = if self.pending.as_deref().is_none_or(knows) { value } else { value.lost() };
         Some(Record { lock, seq, name: self.name.clone(), mode, notify: self.notify, token, value })
     }
 
     /// What the master is to be told of the request that is under way.
     fn request(&self, lock: LockId, core: &Core) -> Option<Body> {
         let &Held { ref name, seq, notify, ref hold, ref pending, .. } = self;
-        let &Pending { mode, attempt, write: value, since, epoch, .. } = pending.as_deref()?;
-        let (name, waited_ns) = (name.clone(), core.now.since(since).0);
-        let again = epoch < core.view.epoch;
+        let pending = pending.as_deref()?;
+        let &Pending { mode, attempt, write: value, since, .. } = pending;
+        let (name, waited_ns, again) = (name.clone(), core.now.since(since).0, pending.is_again(core));
         Some(match hold {
             None => Body::Request(Request { lock, seq, name, mode, attempt, notify, again, waited_ns }),
             Some(_) => Body::Convert(Convert { lock, seq, name, mode, attempt, again, waited_ns, value }),
@@ -430,7 +435,7 @@ impl Home {
     pub(super) fn report(&self, to: NodeId, need: &Places, core: &mut Core) {
         let (mut records, mut requests) = (Vec::new(), Vec::new());
         for (lock, held) in self.locks.iter().filter(|(_, held)| need.contains(held.place)) {
-            records.extend(held.record(*lock));
+            records.extend(held.record(*lock, core));
             requests.extend(held.request(*lock, core));
             requests.extend(held.cancellation(*lock));
         }

@@ -16,9 +16,9 @@
 //! **Views on top of each other.** What was not complete when the next view came is asked for again. A node that was not handed some view asks for
 //! everything that it masters, for meanwhile another may have mastered it.
 //!
-//! **Value blocks.** Who holds a mode beside which nobody writes knows the last value, unless it has asked for one beside which somebody does: that may be
-//! granted, and its answer lost with the old master. Otherwise the old master knows, if nobody could write when it was told to stop. Otherwise it is lost. What
-//! is written by a conversion that is asked again may be older than what others wrote, and counts as lost too, where nobody knows better.
+//! **Value blocks.** Who holds a mode beside which nobody writes knows the last value, unless it asked in an earlier view for one beside which somebody does:
+//! that may be granted, and its answer lost with the old master. Otherwise the old master knows, if nobody could write when it was told to stop. Otherwise it
+//! is lost. What is written by a conversion that is asked again may be older than what others wrote, and counts as lost too, where nobody knows better.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,7 @@
 //! One shard alone, and two by hand: what a client sees of each thing that the protocol does.
 
 mod backlog;
+mod values;
 
 use plexus_base::{Epoch, Incarnation, WorkerId};
 
@@ -338,53 +339,6 @@ fn the_locks_of_a_dead_node_are_released_and_those_that_it_mastered_are_found_ag
     few.unlock(0, 4, Some([9; VALUE_LEN]));
     assert_eq!(few.value_of(5), (9, Validity::Valid));
     assert!(few.shards[..2].iter().all(Shard::is_open));
-}
-
-/// Three nodes, a name that the third masters, and on the first lock 1, held in `mode` and converted down to CR by a master whose answer is never heard;
-/// then 2 is written by the second node, in PW.
-fn gone_down_unheard(mode: Mode, value: Option<[u8; VALUE_LEN]>) -> (Few, Vec<u8>) {
-    let mut few = Few::new(&[0, 1, 2]);
-    let name = few.name_at(2);
-    few.lock(0, 1, FIRST, &name, mode, Patience::Forever);
-    few.held_up = true;
-    few.convert(0, 1, Mode::CR, value);
-    let (_, _, convert) = few.said.remove(0);
-    few.hand(2, Event::Message { from: NodeId(0), life: Incarnation(1), message: convert });
-    assert_eq!(few.said.drain(..).count(), 1, "an answer");
-    few.held_up = false;
-    few.lock(1, 2, FIRST, &name, Mode::PW, Patience::Forever);
-    few.convert(1, 2, Mode::PR, Some([2; VALUE_LEN]));
-    assert_eq!(few.value_of(2), (2, Validity::Valid));
-    (few, name)
-}
-
-fn the_third_dies(few: &mut Few) {
-    few.held_up = true;
-    [0, 1].into_iter().for_each(|node| few.event(node, Event::View(view(2, &[0, 1]))));
-    few.said.retain(|(_, to, _)| *to != NodeId(2));
-    few.go_on();
-}
-
-#[test]
-fn who_has_gone_down_unheard_does_not_know_the_value_any_more() {
-    let (mut few, name) = gone_down_unheard(Mode::PR, None);
-    few.unlock(1, 2, None);
-    the_third_dies(&mut few);
-    few.lock(1, 3, FIRST, &name, Mode::PR, Patience::Forever);
-    assert_eq!(few.value_of(3).1, Validity::Lost);
-}
-
-#[test]
-fn what_was_written_unheard_is_not_written_again_over_what_others_wrote() {
-    let (mut few, name) = gone_down_unheard(Mode::PW, Some([1; VALUE_LEN]));
-    few.unlock(1, 2, None);
-    the_third_dies(&mut few);
-    few.lock(1, 3, FIRST, &name, Mode::PR, Patience::Forever);
-    assert_eq!(few.value_of(3), (1, Validity::Lost), "the last that anybody knows of");
-    let (mut few, name) = gone_down_unheard(Mode::PW, Some([1; VALUE_LEN]));
-    the_third_dies(&mut few);
-    few.lock(0, 3, FIRST, &name, Mode::PR, Patience::Forever);
-    assert_eq!(few.value_of(3), (2, Validity::Valid), "its holder knows");
 }
 
 #[test]
