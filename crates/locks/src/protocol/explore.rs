@@ -1,8 +1,9 @@
 //! Small scope, all of it: two clients on two nodes, one resource, three places for its master; every order in which messages arrive, clients act,
 //! cancel and give up, the third node dies and the others learn of it.
 //!
-//! Seen at every step: what excludes each other is not usable at once, tokens grow, a value that is called valid was written last. In every state from
-//! which nothing follows, everybody was answered and nothing is left.
+//! Seen at every step: what excludes each other is not usable at once, tokens grow, a value that is called valid was written last; none is called
+//! unwritten while somebody has a lock who had it when it was written, and none lost before the death. In every state from which nothing follows,
+//! everybody was answered and nothing is left.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -21,7 +22,9 @@ const THIRD: usize = 2;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Op {
     Lock(Mode),
+    /// Writes the value block where that may be.
     Convert(Mode),
+    /// The same.
     Unlock,
 }
 
@@ -50,6 +53,8 @@ struct World {
     ignorant: BTreeSet<usize>,
     tokens: BTreeMap<Mode, Token>,
     written: u8,
+    /// Who had a lock when something was written last, and has it still.
+    witnesses: BTreeSet<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +98,7 @@ impl World {
             ignorant: BTreeSet::new(),
             tokens: BTreeMap::new(),
             written: 0,
+            witnesses: BTreeSet::new(),
         };
         for me in 0..3 {
             let (life, workers) = (Incarnation(1), WORKERS);
@@ -141,6 +147,7 @@ impl World {
                 let client = &mut self.clients[at];
                 (client.may_cancel, client.granted) = (false, None);
                 client.todo.clear();
+                self.witnesses.remove(&at);
                 self.hand(at, Event::Unlock { lock: LockId(at as u64), value: None });
             }
             Step::Die => {
@@ -172,16 +179,27 @@ impl World {
             Some(_) if client.granted.is_none() => {}
             Some(Op::Convert(mode)) => {
                 client.asked = Some(mode);
-                self.hand(at, Event::Convert { lock, mode, patience, value: None });
+                let writes = client.granted.is_some_and(|granted| granted.writes_to(mode));
+                let value = self.write(writes);
+                self.hand(at, Event::Convert { lock, mode, patience, value });
             }
             Some(Op::Unlock) => {
                 let writes = client.granted.take().is_some_and(Mode::writes);
-                self.written += u8::from(writes);
-                let value = writes.then_some([self.written; VALUE_LEN]);
+                let value = self.write(writes);
+                self.witnesses.remove(&at);
                 self.hand(at, Event::Unlock { lock, value });
             }
             None => {}
         }
+    }
+
+    /// What a client writes that may.
+    fn write(&mut self, writes: bool) -> Option<[u8; VALUE_LEN]> {
+        if writes {
+            self.written += 1;
+            self.witnesses = (0..2).filter(|at| self.clients[*at].granted.is_some()).collect();
+        }
+        writes.then_some([self.written; VALUE_LEN])
     }
 
     fn hand(&mut self, node: usize, event: Event) {
@@ -219,8 +237,14 @@ impl World {
         let excluded = self.tokens.iter().filter(|(other, _)| !other.goes_with(mode));
         assert!(excluded.into_iter().all(|(_, before)| *before < token), "{token:?} after {:?}", self.tokens);
         self.tokens.insert(mode, token);
-        if value.validity == Validity::Valid && mode.keeps_value() {
-            assert_eq!(value.bytes[0], self.written, "an old value");
+        if mode.keeps_value() {
+            match value.validity {
+                Validity::Valid => assert_eq!(value.bytes[0], self.written, "an old value"),
+                Validity::Unwritten => {
+                    assert!(self.witnesses.is_empty(), "written beside {:?}", self.witnesses);
+                }
+                Validity::Lost => assert!(self.shards[THIRD].is_none(), "lost by nobody"),
+            }
         }
     }
 
@@ -234,7 +258,8 @@ impl World {
             let own = (core.view.epoch, core.masters.of(place), &home.locks, master, values, parked);
             format!("{own:?} {recovering:?}").hash(&mut hasher);
         }
-        let rest = (&self.clients, &self.lanes, self.may_die, &self.ignorant, &self.tokens, self.written);
+        let written = (self.written, &self.witnesses);
+        let rest = (&self.clients, &self.lanes, self.may_die, &self.ignorant, &self.tokens, written);
         format!("{rest:?}").hash(&mut hasher);
         hasher.finish()
     }
@@ -274,6 +299,10 @@ const ONCE: [Op; 2] = [Op::Lock(Mode::EX), Op::Unlock];
 const SHARED: [Op; 2] = [Op::Lock(Mode::PR), Op::Unlock];
 const UP: [Op; 3] = [Op::Lock(Mode::PR), Op::Convert(Mode::EX), Op::Unlock];
 const DOWN: [Op; 3] = [Op::Lock(Mode::EX), Op::Convert(Mode::PR), Op::Unlock];
+/// To a mode beside which others write, and back.
+const THERE_AND_BACK: [Op; 4] =
+    [Op::Lock(Mode::EX), Op::Convert(Mode::CR), Op::Convert(Mode::PR), Op::Unlock];
+const WRITER: [Op; 2] = [Op::Lock(Mode::PW), Op::Unlock];
 const ACROSS: [Op; 3] = [Op::Lock(Mode::PR), Op::Convert(Mode::CW), Op::Unlock];
 
 #[test]
@@ -296,10 +325,18 @@ fn every_order_with_all_alive() {
 fn every_order_with_a_death_anywhere() {
     let mut states = 0;
     for master in [0, 2] {
-        for scripts in [[&ONCE[..], &ONCE], [&DOWN, &SHARED]] {
+        for scripts in [[&ONCE[..], &ONCE], [&DOWN, &SHARED], [&THERE_AND_BACK, &WRITER]] {
             states += explore(World::new(master, scripts, false, true), false);
         }
     }
-    states += explore(World::new(2, [&ONCE, &ONCE], true, true), false);
+    assert!(states > 10_000, "{states}");
+}
+
+#[test]
+fn every_order_with_a_death_and_what_is_given_up() {
+    let mut states = 0;
+    for scripts in [[&ONCE[..], &ONCE], [&UP, &SHARED], [&THERE_AND_BACK, &WRITER]] {
+        states += explore(World::new(2, scripts, true, true), false);
+    }
     assert!(states > 10_000, "{states}");
 }
