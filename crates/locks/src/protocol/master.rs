@@ -34,7 +34,7 @@ pub(super) struct Master {
 struct Grants {
     /// The last token that was given.
     token: Token,
-    /// Resources that changed and that somebody waits for, or that nobody has or wants any more, while nothing is granted; none: it is.
+    /// While nothing is granted: at least those resources that changed and that somebody waits for, or that nobody has or wants any more. None: it is.
     changed: Option<BTreeSet<Name>>,
 }
 
