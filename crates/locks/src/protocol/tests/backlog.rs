@@ -32,3 +32,49 @@ fn what_is_given_up_while_the_members_change_is_not_kept() {
         ((1, Validity::Valid), vec!["1-Cancelled".into(), "1000+EX".into()])
     );
 }
+
+#[test]
+fn more_than_a_member_can_have_asked_is_refused_and_the_master_opens_all_the_same() {
+    let mut few = Few::new(&[0, 1]);
+    let name = Name::new(&few.name_at(0)).expect("a name");
+    few.held_up = true;
+    few.event(0, Event::View(view(2, &[0, 1])));
+    let bound = 7 * config(0).locks_max as u64;
+    let mut out = Vec::new();
+    for lock in 0..=bound {
+        let body = Body::Unlock(Unlock { lock: LockId(lock), name: name.clone(), died: false, value: None });
+        let (life, message) = (Incarnation(1), Message { epoch: Epoch(2), body });
+        few.shards[0].handle(Nanos(0), Event::Message { from: NodeId(1), life, message }, &mut out);
+        assert_eq!(out.len() as u64, lock / bound, "{out:?}");
+    }
+    assert!(matches!(out[..], [Action::Fault { from: NodeId(1), .. }]), "{out:?}");
+    few.event(1, Event::View(view(2, &[0, 1])));
+    few.go_on();
+    assert!(few.shards.iter().all(Shard::is_open));
+}
+
+#[test]
+fn all_that_members_ask_again_is_kept_and_shows_that_the_resource_is_not_new() {
+    let mut few = Few::new(&[0, 1, 2, 3]);
+    let count = config(0).locks_max as u64;
+    few.shards.iter_mut().for_each(|shard| shard.core.config.waiting_max = count as usize);
+    let (name, left) = (few.name_at(3), view(2, &[0, 1, 2]));
+    let next = left.master(Name::new(&name).expect("a name").partition()).index();
+    let (home, silent) = ((next + 1) % 3, (next + 2) % 3);
+    few.lock(3, 100, FIRST, &name, Mode::EX, Patience::Forever);
+    (0..count).for_each(|lock| few.lock(home, lock, FIRST, &name, Mode::PR, Patience::Forever));
+    for node in [next, home] {
+        few.event(node, Event::View(left.clone()));
+    }
+    (0..count).for_each(|lock| few.unlock(home, lock, None));
+    let last = 2 * count - 1;
+    (count..=last).for_each(|lock| few.lock(home, lock, FIRST, &name, Mode::PR, Patience::Forever));
+    (count..last).for_each(|lock| few.event(home, Event::Cancel { lock: LockId(lock) }));
+    let cancelled = (0..count).map(|lock| format!("{lock}-Cancelled"));
+    let told = ["100+EX".to_owned(), "100?PR".to_owned()].into_iter().chain(cancelled);
+    assert_eq!(few.news(), told.collect::<Vec<_>>());
+    few.event(silent, Event::View(left));
+    assert_eq!(few.value_of(last), (0, Validity::Lost));
+    let answered = (count..last).map(|lock| format!("{lock}-Cancelled"));
+    assert_eq!(few.news(), answered.chain([format!("{last}+PR")]).collect::<Vec<_>>());
+}
