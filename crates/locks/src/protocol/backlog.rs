@@ -1,37 +1,26 @@
-//! What a master is to do once it is open: kept in the order of its arrival.
+//! What a master is to do once it is open, or what was said to it in a view that it has not taken up: kept in the order of its arrival.
 //!
-//! **It is bounded by what clients have**, not by what they do. A master may wait long for a member, and clients can ask and give up all the while: a
-//! request for a new lock goes when the lock is given up, together with its cancellation, and the unlock is not kept either. Of what is said twice,
-//! because the master changed in between, the last is kept. So there are of each lock a few messages at most ([`OF_A_LOCK`]).
+//! **It is bounded by what clients have**, not by what they do. A master may wait long for a member or a view, and clients can ask and give up all the
+//! while: a request for a new lock goes when the lock is given up, together with its cancellation, and the unlock is not kept either. Of what is said
+//! twice, because the master changed in between, the last is kept. So there are of each lock a few messages at most ([`OF_A_LOCK`]).
 //!
 //! What stays although its lock is given up: a conversion, for it may write the value block, and a request that another master was asked before, for it shows
 //! that the resource is not new.
 
 use std::collections::BTreeMap;
 
-use plexus_base::{Epoch, NodeId};
+use plexus_base::NodeId;
 
 use super::{
-    Place,
-    by_node::ByNode,
     master::Fault,
-    message::{Body, Cancel, Convert, Request, Unlock},
+    message::{Body, Cancel, Convert, Message, Request, Unlock},
     resource::Who,
 };
 
 /// Messages of a node for each lock that its clients may have at once: a conversion and the unlock of one that was known before the members changed;
 /// what is asked and the unlock of one that a new master was told of; and of the one that came in its place, what is asked, its cancellation, and one
-/// that came too late.
+/// that came too late. For views to come it is fewer, and in each the unlocks of those that another master was asked for in the one before.
 const OF_A_LOCK: usize = 7;
-
-/// A message to a master that is not open.
-#[derive(Clone, Debug)]
-pub(super) struct HeldBack {
-    pub(super) from: NodeId,
-    pub(super) epoch: Epoch,
-    pub(super) place: Place,
-    pub(super) body: Body,
-}
 
 /// What is said of a request, once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -43,22 +32,31 @@ enum Said {
 }
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Backlog {
-    /// By number, which grows.
-    messages: BTreeMap<u64, HeldBack>,
+    /// Most of each node.
+    messages_max: usize,
+    /// By number, which grows; and who sent them.
+    messages: BTreeMap<u64, (NodeId, Message)>,
     last: u64,
     /// The numbers of those that are about the requests of a lock.
     requests: BTreeMap<(Who, u32, Said), u64>,
     /// How many are from each node.
-    of: ByNode<usize>,
+    of: BTreeMap<NodeId, usize>,
 }
 
 impl Backlog {
-    /// Keeps a message, if anything will be left to be done. `locks_max`: the most locks that clients of a node have.
-    pub(super) fn keep(&mut self, held: HeldBack, locks_max: usize) -> Result<(), Fault> {
-        let who = |lock| Who { node: held.from, lock };
-        let said = match held.body {
+    /// Nothing yet. `locks_max`: the most locks that clients of a node have.
+    pub(super) fn new(locks_max: usize) -> Self {
+        let messages_max = locks_max.saturating_mul(OF_A_LOCK);
+        let (messages, requests, of) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { messages_max, messages, last: 0, requests, of }
+    }
+
+    /// Keeps a message, if anything will be left to be done.
+    pub(super) fn keep(&mut self, from: NodeId, message: Message) -> Result<(), Fault> {
+        let who = |lock| Who { node: from, lock };
+        let said = match message.body {
             Body::Request(Request { lock, seq, .. }) | Body::Convert(Convert { lock, seq, .. }) => {
                 Some((who(lock), seq, Said::Asked))
             }
@@ -68,13 +66,14 @@ impl Backlog {
         };
         // What is said again stands where it is said last: a cancellation behind what it is of.
         said.into_iter().for_each(|said| self.drop(said));
-        match self.of.from(held.from) {
-            Some(count) if *count < locks_max.saturating_mul(OF_A_LOCK) => *count += 1,
-            _ => return Err("more messages than can be kept while the members change"),
+        let count = self.of.entry(from).or_default();
+        if *count >= self.messages_max {
+            return Err("more messages than can be kept while the members change");
         }
+        *count += 1;
         self.last += 1;
         self.requests.extend(said.map(|said| (said, self.last)));
-        self.messages.insert(self.last, held);
+        self.messages.insert(self.last, (from, message));
         Ok(())
     }
 
@@ -84,7 +83,7 @@ impl Backlog {
         let all: Vec<_> = all.map(|(said, number)| (*said, *number)).collect();
         let mut is_new = false;
         for (said, number) in all {
-            match self.messages[&number].body {
+            match self.messages[&number].1.body {
                 Body::Convert(_) | Body::Request(Request { again: true, .. }) => continue,
                 Body::Request(_) => is_new = true,
                 _ => {}
@@ -98,16 +97,16 @@ impl Backlog {
     fn drop(&mut self, said: (Who, u32, Said)) {
         let Some(number) = self.requests.remove(&said) else { return };
         self.messages.remove(&number);
-        self.of.from(said.0.node).into_iter().for_each(|count| *count -= 1);
+        self.of.entry(said.0.node).and_modify(|count| *count -= 1);
     }
 
     /// In their order.
-    pub(super) fn messages(&self) -> impl Iterator<Item = &HeldBack> {
+    pub(super) fn messages(&self) -> impl Iterator<Item = &(NodeId, Message)> {
         self.messages.values()
     }
 
     /// In their order.
-    pub(super) fn into_messages(self) -> impl Iterator<Item = HeldBack> {
+    pub(super) fn into_messages(self) -> impl Iterator<Item = (NodeId, Message)> {
         self.messages.into_values()
     }
 }

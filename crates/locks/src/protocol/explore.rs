@@ -255,6 +255,7 @@ impl World {
             let Shard { core, home, master, recovering, values, parked } = shard;
             let place = core.masters.place(self.name.partition());
             let recovering = recovering.as_ref().map(|recovery| recovery.print(place));
+            let parked: Vec<_> = parked.values().flat_map(|parked| parked.messages()).collect();
             let own = (core.view.epoch, core.masters.of(place), &home.locks, master, values, parked);
             format!("{own:?} {recovering:?}").hash(&mut hasher);
         }

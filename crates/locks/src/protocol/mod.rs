@@ -47,7 +47,6 @@
 //! can still lie about what it holds, so the node should stop on the first.
 
 mod backlog;
-mod by_node;
 #[cfg(test)]
 mod bytes;
 mod core;
@@ -90,20 +89,12 @@ pub use resource::{Holder, Resource, Waiter, Who};
 pub use wire::DecodeError;
 
 use self::{
-    backlog::HeldBack,
-    by_node::ByNode,
+    backlog::Backlog,
     core::Core,
     home::Home,
     master::{Fault, Master},
     recovery::{Recovery, do_as_master},
 };
-
-/// Messages of newer views that are kept of each node until these come: far more than a link has under way in the time that a view takes to reach
-/// everybody.
-const PARKED_MAX: usize = 1 << 17;
-
-/// What came too early, of each node in its order.
-type Parked = ByNode<Vec<(Incarnation, Message)>>;
 
 /// All locks of one worker of one node, in both roles. See the [module](self).
 #[derive(Clone, Debug)]
@@ -114,7 +105,8 @@ pub struct Shard {
     recovering: Option<Recovery>,
     /// Value blocks of what was mastered here in the view before.
     values: BTreeMap<Name, Handover>,
-    parked: Parked,
+    /// What is of a view to come. By the sender's life, for what its locks' numbers mean is of that life only.
+    parked: BTreeMap<Incarnation, Backlog>,
 }
 
 impl Shard {
@@ -129,7 +121,7 @@ impl Shard {
         let masters = Masters::new(&view, config.worker, config.workers);
         let need = masters.mastered_by(config.me).collect();
         let master = Master::new(Token::before(view.epoch));
-        let recovery = Recovery::new(need, &view);
+        let recovery = Recovery::new(need, &view, config.locks_max);
         let (inbox, counts) = (VecDeque::new(), Counts::default());
         let core = Core { config, now: Nanos(0), view, masters, inbox, out: Vec::new(), counts };
         let mut shard = Self {
@@ -138,7 +130,7 @@ impl Shard {
             master,
             recovering: None,
             values: BTreeMap::new(),
-            parked: Parked::default(),
+            parked: BTreeMap::new(),
         };
         shard.ask(recovery);
         shard.settle();
@@ -298,10 +290,13 @@ impl Shard {
         let counts = &mut self.core.counts;
         if message.epoch > self.core.view.epoch {
             counts.new_epoch += 1;
-            return match self.parked.from(from) {
-                Some(parked) if parked.len() < PARKED_MAX => parked.push((life, message)),
-                _ => self.core.fault(from, "more messages of a view to come than can be kept"),
-            };
+            // Searches begin again.
+            if !matches!(message.body, Body::Probe(..)) {
+                let locks_max = self.core.config.locks_max;
+                let parked = self.parked.entry(life).or_insert_with(|| Backlog::new(locks_max));
+                parked.keep(from, message).unwrap_or_else(|what| self.core.fault(from, what));
+            }
+            return;
         }
         if self.core.view.life(from) != Some(life) || from == self.core.config.me {
             counts.strangers += 1;
@@ -333,11 +328,9 @@ impl Shard {
         }
         self.core.counts.late += 1;
         match (place, &mut self.recovering) {
-            (Some((place, master)), Some(recovery)) if master == me => {
-                let held = HeldBack { from, epoch, place, body };
-                if let Err(what) = recovery.held_back.keep(held, self.core.config.locks_max) {
-                    self.core.fault(from, what);
-                }
+            (Some((_, master)), Some(recovery)) if master == me => {
+                let kept = recovery.held_back.keep(from, Message { epoch, body });
+                kept.unwrap_or_else(|what| self.core.fault(from, what));
             }
             _ => self.current(from, body),
         }
@@ -373,10 +366,7 @@ impl Shard {
                 let epoch = self.core.view.epoch;
                 match &mut self.recovering {
                     Some(_) if matches!(body, Body::Probe(..)) => Ok(()),
-                    Some(recovery) => {
-                        let held = HeldBack { from, epoch, place, body };
-                        recovery.held_back.keep(held, self.core.config.locks_max)
-                    }
+                    Some(recovery) => recovery.held_back.keep(from, Message { epoch, body }),
                     None => do_as_master(&mut self.master, from, body, &mut self.core),
                 }
             }

@@ -26,10 +26,10 @@ use plexus_base::{NodeId, NodeSet};
 
 use super::{
     Action, Members, Name, Places, Shard, Token,
-    backlog::{Backlog, HeldBack},
+    backlog::Backlog,
     core::Core,
     master::{Fault, Master, Worth},
-    message::{Body, Handover, Record, Request},
+    message::{Body, Handover, Message, Record, Request},
 };
 
 /// A change of view that is under way here.
@@ -48,9 +48,10 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    pub(super) fn new(need: Places, view: &Members) -> Self {
+    pub(super) fn new(need: Places, view: &Members, locks_max: usize) -> Self {
         let awaited = view.members.iter().map(|(node, _)| *node).collect();
-        Self { awaited, need, held_back: Backlog::default(), known: BTreeMap::new(), handed: BTreeMap::new() }
+        let held_back = Backlog::new(locks_max);
+        Self { awaited, need, held_back, known: BTreeMap::new(), handed: BTreeMap::new() }
     }
 }
 
@@ -91,18 +92,14 @@ impl Shard {
         values.retain(|name, _| next && !unknown(core.masters.place(name.partition())));
         self.values = values;
 
-        let mut recovery = Recovery::new(need, &core.view);
-        let held_back = interrupted.map(|interrupted| interrupted.held_back).unwrap_or_default();
-        for held in held_back.into_messages() {
-            let (from, mastery) = (held.from, core.masters.of(held.place));
-            if !gone.contains(from) && mastery.master == me && mastery.since <= held.epoch {
-                let kept = recovery.held_back.keep(held, core.config.locks_max);
-                kept.unwrap_or_else(|what| core.fault(from, what));
-            }
-        }
+        let recovery = Recovery::new(need, &core.view, core.config.locks_max);
         self.ask(recovery);
-        for (from, parked) in std::mem::take(&mut self.parked).into_iter() {
-            for (life, message) in parked {
+        let held_back = interrupted.map(|interrupted| interrupted.held_back.into_messages());
+        for (from, message) in held_back.into_iter().flatten().filter(|(from, _)| !gone.contains(*from)) {
+            self.older(from, message);
+        }
+        for (life, parked) in std::mem::take(&mut self.parked) {
+            for (from, message) in parked.into_messages() {
                 self.arrived(from, life, message);
             }
         }
@@ -180,15 +177,15 @@ impl Shard {
     fn open(&mut self, recovery: Recovery) -> Result<(), Fault> {
         let Shard { core, master, .. } = self;
         // Who waited for it knew it, even if nobody holds it any more.
-        for HeldBack { place, body, .. } in recovery.held_back.messages() {
+        for (_, Message { body, .. }) in recovery.held_back.messages() {
             if let Body::Request(Request { name, again: true, .. }) = body
-                && recovery.need.contains(*place)
+                && recovery.need.contains(core.masters.place(name.partition()))
             {
                 master.rebuild_waited_for(name);
             }
         }
         master.rebuild_values(&recovery.need, &recovery.handed, core);
-        for HeldBack { from, body, .. } in recovery.held_back.into_messages() {
+        for (from, Message { body, .. }) in recovery.held_back.into_messages() {
             if let Err(what) = do_as_master(master, from, body, core) {
                 core.fault(from, what);
             }

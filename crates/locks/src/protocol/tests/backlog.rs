@@ -34,6 +34,29 @@ fn what_is_given_up_while_the_members_change_is_not_kept() {
 }
 
 #[test]
+fn what_is_given_up_before_its_master_knows_the_view_is_not_kept() {
+    let mut few = Few::new(&[0, 1]);
+    let name = few.name_at(0);
+    few.lock(0, 0, FIRST, &name, Mode::NL, Patience::Forever);
+    few.lock(1, 1, FIRST, &name, Mode::EX, Patience::Forever);
+    few.event(1, Event::View(view(2, &[0, 1])));
+    few.news();
+    for lock in 2..1_000 {
+        few.lock(1, lock, FIRST, &name, Mode::PR, Patience::Forever);
+        few.unlock(1, lock, None);
+        assert_eq!(few.news(), [format!("{lock}-Cancelled")]);
+    }
+    few.convert(1, 1, Mode::PR, Some([1; VALUE_LEN]));
+    few.unlock(1, 1, None);
+    few.lock(1, 1_000, FIRST, &name, Mode::EX, Patience::Forever);
+    few.event(0, Event::View(view(2, &[0, 1])));
+    assert_eq!(
+        (few.value_of(1_000), few.news()),
+        ((1, Validity::Valid), vec!["1-Cancelled".into(), "1000+EX".into()])
+    );
+}
+
+#[test]
 fn more_than_a_member_can_have_asked_is_refused_and_the_master_opens_all_the_same() {
     let mut few = Few::new(&[0, 1]);
     let name = Name::new(&few.name_at(0)).expect("a name");
