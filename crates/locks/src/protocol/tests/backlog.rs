@@ -57,6 +57,34 @@ fn what_is_given_up_before_its_master_knows_the_view_is_not_kept() {
 }
 
 #[test]
+fn what_an_earlier_life_gave_up_takes_nothing_back_of_the_next() {
+    let mut few = Few::new(&[0, 1]);
+    let name = Name::new(&few.name_at(0)).expect("a name");
+    let (lock, seq, mode) = (LockId(1), 1, Mode::EX);
+    let request = Request {
+        lock,
+        seq,
+        name: name.clone(),
+        mode,
+        attempt: false,
+        notify: false,
+        again: false,
+        waited_ns: 0,
+    };
+    let unlock = Unlock { lock, name: name.clone(), died: false, value: None };
+    for (life, epoch, body) in
+        [(2, 3, Body::Request(request)), (1, 2, Body::Unlock(unlock)), (2, 3, Body::Done)]
+    {
+        let message = Message { epoch: Epoch(epoch), body };
+        few.hand(0, Event::Message { from: NodeId(1), life: Incarnation(life), message });
+    }
+    let mut next = view(3, &[0, 1]);
+    next.members[1].1 = Incarnation(2);
+    few.hand(0, Event::View(next));
+    assert_eq!(few.shards[0].resource(&name).map(|resource| resource.granted().len()), Some(1));
+}
+
+#[test]
 fn more_than_a_member_can_have_asked_is_refused_and_the_master_opens_all_the_same() {
     let mut few = Few::new(&[0, 1]);
     let name = Name::new(&few.name_at(0)).expect("a name");
