@@ -30,7 +30,7 @@ use crate::{
 pub struct Settled {
     /// The number of the run that nodes start or are in.
     pub run: u64,
-    /// The blocks that earlier runs lost and nobody has accepted yet. They are refused in this run.
+    /// The blocks that were known to be lost when the run began.
     pub lost: Blocks,
     /// The view as of which these are all that were; 0: not all may be known.
     #[serde(default)]
@@ -41,10 +41,13 @@ pub struct Settled {
 }
 
 impl Settled {
-    /// A life was clean; of the last that is known of its node, for a later one than that has not acted.
-    fn add_clean(&mut self, clean: (u8, u64, u32)) {
-        if self.clean.iter().all(|(node, ..)| *node != clean.0) {
-            self.clean.push(clean);
+    /// This node's last life was clean, and `acted`: one that did not does not hide the one that did before it.
+    fn add_clean(&mut self, clean: (u8, u64, u32), acted: bool) {
+        let known = self.clean.iter().position(|(node, ..)| *node == clean.0);
+        match known {
+            Some(place) if acted => self.clean[place] = clean,
+            Some(_) => {}
+            None => self.clean.push(clean),
         }
     }
 
@@ -107,7 +110,7 @@ pub fn settle(config: &Config) -> Result<Settled, StateError> {
 /// A node's part in a run: while this is held, no other process is this node.
 #[derive(Debug)]
 pub struct Entry {
-    /// The run, and the blocks to be refused in it.
+    /// The run, and what is known of those before it.
     pub settled: Settled,
     /// The node's life.
     pub incarnation: Incarnation,
@@ -131,8 +134,9 @@ pub fn enter(config: &Config, name: &str) -> Result<Entry, StateError> {
     let lock =
         lock.map_err(|holder| StateError::Running { name: name.into(), pid: holder.map(|h| h.pid) })?;
     let mut settled = settle_locked(config)?;
+    let acted = recorded.as_ref().is_some_and(|record| record.view.is_some());
     let clean = config.node(name).ok().and_then(|(node, _)| recorded?.clean(node));
-    clean.into_iter().for_each(|clean| settled.add_clean(clean));
+    clean.into_iter().for_each(|clean| settled.add_clean(clean, acted));
     Ok(Entry { settled, incarnation: Incarnation(incarnation), _lock: lock })
 }
 
@@ -171,7 +175,7 @@ fn settle_locked(config: &Config) -> Result<Settled, StateError> {
     let run = before.run + 1;
     let after = settlement(run, &records, config.blocks).unwrap_or_else(|| {
         let mut after = Settled { run, ..before };
-        clean(&records).for_each(|clean| after.add_clean(clean));
+        clean(&records).for_each(|clean| after.add_clean(clean, false));
         after
     });
     let path = config.dir.lost();

@@ -220,7 +220,7 @@ impl Shard {
         assert_eq!(self.views.epoch, Epoch(0), "what is on record is handed in before the first view");
         let Config { worker, workers, .. } = self.config;
         lost.remove_partitions(|partition| partition.worker(workers) != worker);
-        (self.views.lost, self.views.known_as_of) = (lost, Some(epoch));
+        (self.views.lost, self.views.known_as_of) = (lost, epoch);
     }
 
     /// The nodes that hold `block` as its master knows it, and whether in X; nothing while that is about to change.

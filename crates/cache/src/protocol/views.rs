@@ -65,8 +65,8 @@ pub(super) struct Views {
     died: bool,
     /// All masters were open once: what is known to be lost is what they have said, and not what was found on record.
     initiated: bool,
-    /// The view as of which all that was lost is on record from earlier lives, if it is known.
-    pub(super) known_as_of: Option<Epoch>,
+    /// The view as of which all that was lost is on record from earlier lives.
+    pub(super) known_as_of: Epoch,
     /// As of which view a record must be to be worth something.
     needs: Epoch,
     /// Who has taken leave.
@@ -107,6 +107,16 @@ fn partitions_of(config: &Config) -> impl Iterator<Item = Partition> + use<> {
     (0..Partition::COUNT).map(Partition).filter(move |partition| partition.worker(workers) == worker)
 }
 
+/// All blocks of a worker.
+fn everything(config: &Config) -> Lost {
+    let mut lost = Lost::default();
+    if let Some(last) = config.blocks.checked_sub(1) {
+        let run = |partition| Run { partition, first: BlockId(0), last: BlockId(last) };
+        partitions_of(config).for_each(|partition| lost.insert(run(partition)));
+    }
+    lost
+}
+
 /// The place of a partition among those of its worker.
 pub(super) fn place_of(partition: Partition, workers: u8) -> usize {
     usize::from(partition.0 / u16::from(workers))
@@ -127,7 +137,7 @@ impl Views {
             gone: NodeSet::EMPTY,
             died: false,
             initiated: false,
-            known_as_of: Some(Epoch(0)),
+            known_as_of: Epoch(0),
             needs: Epoch(0),
             leavers: NodeSet::EMPTY,
             opened: vec![Epoch(0); places],
@@ -161,10 +171,10 @@ impl Views {
     }
 
     fn witness(&self) -> Witness {
-        match self.known_as_of {
-            _ if self.initiated => Witness::Present,
-            Some(known_as_of) if known_as_of >= self.needs => Witness::Recorded(known_as_of),
-            _ => Witness::None,
+        match (self.initiated, self.known_as_of >= self.needs) {
+            (true, _) => Witness::Present,
+            (false, true) => Witness::Recorded(self.known_as_of),
+            (false, false) => Witness::None,
         }
     }
 
@@ -240,15 +250,17 @@ impl Shard {
             views.settled.iter_mut().for_each(|settled| settled.gone.insert(node));
         }
 
-        if views.epoch == Epoch(0) {
-            // Else the voting files are older than the record, and what else they do not know nobody can say.
-            views.known_as_of = views.known_as_of.filter(|known_as_of| *known_as_of < view.epoch);
-        }
-        let known_as_of = views.known_as_of.unwrap_or(Epoch(0));
-        if !views.initiated && known_as_of < before.intact {
-            views.known_as_of = Some(before.intact);
-            if !views.lost.is_empty() {
-                views.lost = Lost::default();
+        let replaced = if views.epoch == Epoch(0) && views.known_as_of >= view.epoch {
+            // The voting files are older than the record. What else they have forgotten nobody can say, and no other record is worth more.
+            Some((view.epoch, everything(&self.config)))
+        } else {
+            let is_void = !views.initiated && views.known_as_of < before.intact;
+            is_void.then(|| (before.intact, Lost::default()))
+        };
+        if let Some((epoch, lost)) = replaced {
+            views.known_as_of = epoch;
+            if lost != views.lost {
+                views.lost = lost;
                 views.recording += 1;
                 io.out.push(Action::RecordLost { seq: views.recording });
             }

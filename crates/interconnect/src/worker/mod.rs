@@ -24,7 +24,7 @@
 //! **Who gives way.** A background thread that polls gives the token up when a local thread wants it (`wanted`): it
 //! would only be another hand between the answer and who waits for it. A local thread that polls goes on while others only
 //! wait for answers, which it brings them as well; it gives way to one that must have the token itself (`claimed`), and
-//! none of them takes it before that one has it.
+//! none of them drives before that one has it, but for the last who would sleep.
 //!
 //! **The clock.** The background thread wakes, or looks while it drives, as often as the link wants that wants it most often
 //! (`tick_every`) and leaves word (`tick_due`); whoever drives tells the links the time in its next turn.

@@ -61,7 +61,7 @@ impl<'a, S: Service> Waiter<'a, S> {
             } else {
                 match self.answer {
                     Some(_) => shared.token.go(&mut self.stands),
-                    // Who claims it gets it next.
+                    // Who claims it is to get it next.
                     None if shared.claimed.load(Relaxed) => {
                         shared.token.stand_by(&mut self.stands);
                         None

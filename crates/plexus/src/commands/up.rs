@@ -23,7 +23,7 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 
 /// What is said where they did not.
-const NOT_KNOWN: &str = "members change, and do not know it yet";
+const NOT_KNOWN: &str = "not every node has said yet what it knows of it";
 
 /// How long a node may take to have what is lost accepted: it gives up earlier, and says why.
 const ACCEPT_WITHIN: Duration = Duration::from_secs(60);
@@ -102,9 +102,9 @@ fn known_lost(config: &Config, names: &[&str]) -> Option<u64> {
             let last = status.body.membership.as_ref().and_then(|membership| membership.transitions.last());
             last.is_some_and(|last| last.phases.rebuild.is_some())
         };
-        let alive = || seen.iter().filter_map(|(_, seen)| seen.alive());
-        if alive().all(knows) {
-            return alive().map(|status| status.blocks_lost).max();
+        let known = seen.iter().map(|(_, seen)| seen.alive().filter(|status| knows(status)));
+        if let Some(lost) = known.map(|status| Some(status?.blocks_lost)).collect::<Option<Vec<_>>>() {
+            return lost.into_iter().max();
         }
         if Instant::now() >= end {
             return None;

@@ -12,22 +12,23 @@ fn a_newcomer_that_is_left_alone_takes_nothing_as_good_that_it_cannot_know() {
         lost.insert_block(BlockId(block));
         lost
     };
-    for (record, needs, expected) in [(3, 3, 1), (3, 4, all), (6, 3, 1), (7, 3, all), (9, 3, all), (0, 0, 1)]
-    {
+    for (record, needs, expected) in [(3, 3, 1), (3, 4, all), (6, 3, 1), (0, 0, 1)] {
         let (mut world, mut shard) = (World::default(), without_view(2, 4));
         shard.recall(Epoch(record), one(5));
         world.view_after(&mut shard, needs, 7, &alone);
         assert_eq!(named(&shard), expected, "a record of {record} where {needs} is needed");
     }
-    // Somebody who left knew that nothing was.
-    let (mut world, mut shard) = (World::default(), without_view(2, 4));
-    shard.recall(Epoch(3), one(5));
-    let view = Members { epoch: Epoch(7), members: vec![(NodeId(0), Incarnation(2))] };
-    let before = Before { needs: Epoch(4), intact: Epoch(6) };
-    let World { log, pinned } = &mut world;
-    shard.view(Nanos(0), (&view, before), &mut Hand(log, pinned), &mut Out(log));
-    assert_eq!(named(&shard), 0);
-    assert!(log.take().contains(&Did::Other(Action::RecordLost { seq: 1 })), "the record says otherwise");
+    // Somebody who left knew that nothing was, but not if the voting files are older than the record.
+    for (record, expected) in [(3, 0), (5, 0), (7, all), (9, all)] {
+        let (mut world, mut shard) = (World::default(), without_view(2, 4));
+        shard.recall(Epoch(record), one(5));
+        let view = Members { epoch: Epoch(7), members: vec![(NodeId(0), Incarnation(2))] };
+        let before = Before { needs: Epoch(4), intact: Epoch(6) };
+        let World { log, pinned } = &mut world;
+        shard.view(Nanos(0), (&view, before), &mut Hand(log, pinned), &mut Out(log));
+        assert_eq!(named(&shard), expected, "a record of {record}");
+        assert!(log.take().contains(&Did::Other(Action::RecordLost { seq: 1 })), "the record says otherwise");
+    }
     // It may have joined while somebody else was there, and was never open to it.
     for (needs, expected) in [(3, 1), (8, all)] {
         let (mut world, mut shard) = (World::default(), without_view(2, 4));
@@ -56,5 +57,24 @@ fn of_several_records_the_latest_counts() {
         world.say_of(&mut shard, 1, 7, (blocks[1], Body::Lost { partition, last: blocks[1] }));
         world.say(&mut shard, 1, 7, Body::Reported { witness: Witness::Recorded(Epoch(theirs)) });
         assert_eq!(blocks.map(|block| shard.lost().contains(block)), expected);
+    }
+}
+
+/// Nobody else's record is worth more than that one is newer than the voting files.
+#[test]
+fn where_voting_files_are_older_than_a_record_everything_may_be_lost() {
+    for (mine, expected) in [(6, 0), (7, 1)] {
+        let (mut world, mut shard) = (World::default(), without_view(2, 4));
+        shard.recall(Epoch(mine), Lost::default());
+        world.view_after(&mut shard, 0, 7, &[(0, 1), (1, 1)]);
+        for body in [
+            Body::Mark { blocks: true },
+            Body::Mark { blocks: false },
+            Body::Reported { witness: Witness::Recorded(Epoch(0)) },
+        ] {
+            world.say(&mut shard, 1, 7, body);
+        }
+        let own = (0..BLOCKS).map(BlockId).filter(|block| master(*block, 2) == NodeId(0));
+        assert_eq!(own.filter(|block| shard.lost().contains(*block)).count() > 0, expected > 0);
     }
 }
