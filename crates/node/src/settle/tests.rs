@@ -170,10 +170,12 @@ fn the_first_who_starts_settles_and_the_others_join() {
     // n1 lives: the run is not over, and n2, which died in it, comes back.
     let (again, _) = cluster.start("n2");
     assert_eq!(again.settled.run, 0);
+    let life = again.incarnation.0;
     drop((nodes, again));
 
     let (third, _) = cluster.start("n3");
-    assert_eq!((third.settled.run, third.settled.clean.len()), (1, 0));
+    // Of the life in which it did not act.
+    assert_eq!((third.settled.run, &third.settled.clean), (1, &vec![(1, life, 0)]));
     let (first, _) = cluster.start("n1");
     assert_eq!(first.settled, third.settled);
     let (second, _) = cluster.start("n2");
