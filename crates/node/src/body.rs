@@ -182,25 +182,27 @@ impl Body {
     /// # Errors
     /// It cannot be recorded: that nothing is lost with this node is known to the others alone.
     pub fn leave(&self, ending: Ending) -> Result<(), StateError> {
-        // Where all end, nobody is left who would have to know more.
-        let mut is_clean = ending == Ending::Together;
-        if is_clean {
+        if ending == Ending::Together {
+            // It is on record already, and nobody is left who would have to know more.
             self.member.handed_back();
         }
         // Says to the others that nothing is lost with it.
         let shards = self.shards();
         let may_leave: Vec<()> = shards.ask_within(LEAVE_WITHIN, CacheTask::Leave);
-        let mut recorded = Ok(());
-        if !is_clean && may_leave.len() == usize::from(shards.count()) {
-            is_clean = true;
-            recorded = self.life.left();
-            self.member.handed_back();
-        }
-        if !is_clean {
-            tracing::warn!(
-                "not all that this node has begun has ended in time: what it mastered counts as lost"
-            );
-        }
+        let recorded = match (ending, may_leave.len() == usize::from(shards.count())) {
+            (Ending::Together, _) => Ok(()),
+            (Ending::Leave, true) => {
+                let recorded = self.life.left();
+                self.member.handed_back();
+                recorded
+            }
+            (Ending::Leave, false) => {
+                tracing::warn!(
+                    "not all that this node has begun has ended in time: what it mastered counts as lost"
+                );
+                Ok(())
+            }
+        };
         let (tell, told) = mpsc::channel();
         let membership = self.membership.clone();
         thread::spawn(move || {

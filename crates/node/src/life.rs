@@ -120,7 +120,7 @@ impl Life {
     /// Records that the node has handed everything back and begins nothing more, durably.
     ///
     /// # Errors
-    /// The record cannot be written; the next start will take this node for dead.
+    /// The record cannot be written, and stays that of a node which died.
     pub(crate) fn left(&self) -> Result<(), StateError> {
         self.recorder.write(Phase::Left)
     }

@@ -41,11 +41,11 @@ pub struct Settled {
 }
 
 impl Settled {
-    /// This node's last life was clean, and `acted`: one that did not does not hide the one that did before it.
-    fn add_clean(&mut self, clean: (u8, u64, u32), acted: bool) {
-        let known = self.clean.iter().position(|(node, ..)| *node == clean.0);
-        match known {
-            Some(place) if acted => self.clean[place] = clean,
+    /// Takes up whether the last life of `node` was clean. One that did not act does not hide the one that did before it.
+    fn add_clean(&mut self, node: NodeId, record: &Record) {
+        let Some(clean) = record.clean(node) else { return };
+        match self.clean.iter_mut().find(|(known, ..)| *known == node.0) {
+            Some(known) if record.view.is_some() => *known = clean,
             Some(_) => {}
             None => self.clean.push(clean),
         }
@@ -82,11 +82,9 @@ pub fn settlement(run: u64, records: &BTreeMap<NodeId, Record>, blocks: u64) -> 
         }
     }
     let lost = (0..blocks).map(BlockId).filter(|block| lost.contains(*block)).collect();
-    Some(Settled { run, lost, known_as_of, clean: clean(records).collect() })
-}
-
-fn clean(records: &BTreeMap<NodeId, Record>) -> impl Iterator<Item = (u8, u64, u32)> {
-    records.iter().filter_map(|(node, record)| record.clean(*node))
+    let mut settled = Settled { run, lost, known_as_of, clean: Vec::new() };
+    records.iter().for_each(|(node, record)| settled.add_clean(*node, record));
+    Some(settled)
 }
 
 /// What stands in `state/lost.json` now; changes nothing.
@@ -134,9 +132,9 @@ pub fn enter(config: &Config, name: &str) -> Result<Entry, StateError> {
     let lock =
         lock.map_err(|holder| StateError::Running { name: name.into(), pid: holder.map(|h| h.pid) })?;
     let mut settled = settle_locked(config)?;
-    let acted = recorded.as_ref().is_some_and(|record| record.view.is_some());
-    let clean = config.node(name).ok().and_then(|(node, _)| recorded?.clean(node));
-    clean.into_iter().for_each(|clean| settled.add_clean(clean, acted));
+    if let (Ok((node, _)), Some(record)) = (config.node(name), &recorded) {
+        settled.add_clean(node, record);
+    }
     Ok(Entry { settled, incarnation: Incarnation(incarnation), _lock: lock })
 }
 
@@ -175,7 +173,7 @@ fn settle_locked(config: &Config) -> Result<Settled, StateError> {
     let run = before.run + 1;
     let after = settlement(run, &records, config.blocks).unwrap_or_else(|| {
         let mut after = Settled { run, ..before };
-        clean(&records).for_each(|clean| after.add_clean(clean, false));
+        records.iter().for_each(|(node, record)| after.add_clean(*node, record));
         after
     });
     let path = config.dir.lost();

@@ -9,7 +9,7 @@ use std::{
     io,
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
     thread,
@@ -193,11 +193,18 @@ impl Recorder {
         Self { path: dir.record(name), complete, record: Mutex::new(record) }
     }
 
+    /// The record as it is to be written next.
+    fn record(&self) -> MutexGuard<'_, Record> {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let complete = self.complete.iter().map(|epoch| epoch.load(Relaxed)).min();
+        record.known_as_of = record.known_as_of.max(complete.unwrap_or(0));
+        record
+    }
+
     /// Changes the record, durably.
     fn change(&self, change: impl FnOnce(&mut Record)) -> Result<(), StateError> {
-        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut record = self.record();
         let mut next = record.clone();
-        next.known_as_of = next.known_as_of.max(self.complete());
         change(&mut next);
         durable::write_json(&self.path, &next)
             .map_err(StateError::io("writing the record", self.path.clone()))?;
@@ -231,20 +238,13 @@ impl Recorder {
     }
 
     /// All masters are open to the cache of this worker in this view.
-    pub(crate) fn worker_complete(&self, worker: WorkerId, epoch: Epoch) {
+    pub(crate) fn complete(&self, worker: WorkerId, epoch: Epoch) {
         self.complete[worker.index()].store(epoch.0, Relaxed);
-    }
-
-    /// The last view in which they were to all workers.
-    fn complete(&self) -> u32 {
-        self.complete.iter().map(|epoch| epoch.load(Relaxed)).min().unwrap_or(0)
     }
 
     /// As of which view nothing was lost; 0: something was.
     pub(crate) fn intact(&self) -> Epoch {
-        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        let known_as_of = record.known_as_of.max(self.complete());
-        Record { known_as_of, ..record.clone() }.intact()
+        self.record().intact()
     }
 
     /// Of these workers' blocks these are lost now.
@@ -258,12 +258,12 @@ impl Recorder {
     /// Blocks that are known to be lost.
     #[must_use]
     pub fn known_lost(&self) -> Lost {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner).known_lost()
+        self.record().known_lost()
     }
 
     /// What is known to be lost, and the view as of which that is all.
     fn known(&self) -> (Epoch, Lost) {
-        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let record = self.record();
         (Epoch(record.known_as_of), record.known_lost())
     }
 }
@@ -326,7 +326,7 @@ impl LostRecord for Ledger {
     }
 
     fn complete(&self, worker: WorkerId, epoch: Epoch) {
-        self.recorder.worker_complete(worker, epoch);
+        self.recorder.complete(worker, epoch);
     }
 }
 

@@ -11,7 +11,10 @@ use plexus_locks::{
     protocol::{Mode, Name},
 };
 use plexus_membership::groups::{self, GroupError};
-use plexus_node::life::Ending;
+use plexus_node::{
+    life::Ending,
+    state::{self, Phase},
+};
 use plexus_registry::{RegistryError, protocol::Command};
 
 fn ask(name: &str) -> Ask {
@@ -33,6 +36,9 @@ fn what_a_node_held_is_worth_nothing_as_soon_as_it_has_left() {
     body.quiesce();
     body.hand_back(&mut |_| ()).unwrap();
     body.leave(Ending::Leave).unwrap();
+    let config = body.config();
+    let record = state::record(&config.dir, &config.name_of(body.me())).unwrap().unwrap();
+    assert_eq!(record.phase, Phase::Left, "nothing is lost with it");
     assert!(held.iter().all(plexus_locks::Lock::is_lost));
     assert_eq!(leaves.session().lock(ask("late")).err(), Some(LockError::Stopped));
     assert_eq!(group.next_event(), Err(GroupError::Stopped));

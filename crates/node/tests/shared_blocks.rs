@@ -23,6 +23,7 @@ use plexus_node::{
     create,
     layout::ClusterDir,
     life::{Ending, Stage},
+    state::{self, Phase},
 };
 
 struct Shape {
@@ -262,6 +263,8 @@ fn a_node_that_leaves_alone_loses_nothing() {
         leaver.body().quiesce();
         leaver.body().hand_back(&mut |_| ()).unwrap();
         leaver.body().leave(Ending::Leave).unwrap();
+        let left = state::record(&leaver.body().config().dir, "n3").unwrap().unwrap();
+        assert_eq!(left.phase, Phase::Left, "over {rail}");
         drop(leaver);
         assert_eq!(found(&nodes[0], 30, 7), changed, "over {rail}");
         assert_eq!(found(&nodes[1], 30, 7), changed, "over {rail}");

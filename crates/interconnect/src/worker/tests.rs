@@ -24,7 +24,11 @@ const NEVER: Duration = Duration::from_secs(60);
 
 /// Counts its turns.
 #[derive(Default)]
-struct Counts(Arc<AtomicU32>);
+struct Counts {
+    turns: Arc<AtomicU32>,
+    /// In each there was something to do.
+    is_busy: bool,
+}
 
 impl Service for Counts {
     type Task = ();
@@ -36,8 +40,8 @@ impl Service for Counts {
     fn peer_gone(&mut self, _: &mut Net, _: NodeId, _: &Lost) {}
 
     fn turn(&mut self, _: &mut Net) -> usize {
-        self.0.fetch_add(1, Relaxed);
-        0
+        self.turns.fetch_add(1, Relaxed);
+        usize::from(self.is_busy)
     }
 }
 
@@ -64,7 +68,7 @@ fn stays(fake: &Fake) -> usize {
 fn who_waits_for_an_answer_gives_way_to_who_must_have_the_token() {
     for waiting in Waiting::ALL {
         let turns = Arc::new(AtomicU32::new(0));
-        let worker = worker(waiting, Counts(turns.clone()));
+        let worker = worker(waiting, Counts { turns: turns.clone(), is_busy: false });
         let (tell, told) = mpsc::channel();
         thread::scope(|scope| {
             let waits = scope.spawn(|| {
@@ -92,7 +96,7 @@ fn who_waits_for_an_answer_gives_way_to_who_must_have_the_token() {
 fn who_must_have_the_token_is_before_all_who_wait_for_answers() {
     const CROWD: u32 = 3;
     let turns = Arc::new(AtomicU32::new(0));
-    let worker = worker(Waiting::Polling, Counts(turns.clone()));
+    let worker = worker(Waiting::Polling, Counts { turns: turns.clone(), is_busy: false });
     let (tell, told) = mpsc::channel();
     thread::scope(|scope| {
         for _ in 0..CROWD {
@@ -332,29 +336,11 @@ fn a_crowd_that_waits_is_answered() {
     }
 }
 
-/// Always finds something to do; counts its turns.
-struct Busy(Arc<AtomicU32>);
-
-impl Service for Busy {
-    type Task = ();
-
-    fn message(&mut self, _: &mut Net, _: Message<'_>) {}
-
-    fn task(&mut self, _: &mut Net, (): ()) {}
-
-    fn peer_gone(&mut self, _: &mut Net, _: NodeId, _: &Lost) {}
-
-    fn turn(&mut self, _: &mut Net) -> usize {
-        self.0.fetch_add(1, Relaxed);
-        1
-    }
-}
-
 #[test]
 fn a_worker_is_not_left_to_who_sleeps_though_it_stood_by_in_the_seat() {
     for waiting in [Waiting::Adaptive, Waiting::Event] {
         let turns = Arc::new(AtomicU32::new(0));
-        let (worker, _fake) = connected(waiting, Busy(turns.clone()));
+        let (worker, _fake) = connected(waiting, Counts { turns: turns.clone(), is_busy: true });
         let before = turns.load(Relaxed);
         let (tell, told) = mpsc::channel();
         thread::scope(|scope| {

@@ -105,7 +105,8 @@ pub struct Shard {
     recovering: Option<Recovery>,
     /// Value blocks of what was mastered here in the view before.
     values: BTreeMap<Name, Handover>,
-    /// What is of a view to come. By the sender's life, for what its locks' numbers mean is of that life only.
+    /// What is of a view to come. By the sender's life, for what its locks' numbers mean is of that life only; a backlog keeps apart nodes whose lives have
+    /// the same number.
     parked: BTreeMap<Incarnation, Backlog>,
 }
 

@@ -127,7 +127,7 @@ impl Cluster {
         let view = Members { epoch: Epoch(1), members };
         for (_, recorder) in &nodes {
             recorder.opened(&view).unwrap();
-            recorder.worker_complete(WorkerId(0), view.epoch);
+            recorder.complete(WorkerId(0), view.epoch);
         }
         nodes
     }

@@ -23,7 +23,7 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 
 /// What is said where they did not.
-const NOT_KNOWN: &str = "not every node has said yet what it knows of it";
+const NOT_KNOWN: &str = "not every node has said yet what is lost";
 
 /// How long a node may take to have what is lost accepted: it gives up earlier, and says why.
 const ACCEPT_WITHIN: Duration = Duration::from_secs(60);
@@ -187,7 +187,7 @@ fn report(args: &Args, config: &Config, outcome: &Outcome<'_>) -> anyhow::Result
         output::line(&format!("accepted as they are on disk: {} blocks", thousands(*accepted)))?;
     }
     if lost.is_none() {
-        output::line(&format!("whether blocks are lost: {NOT_KNOWN}; see `plexus status`"))?;
+        output::line(&format!("{NOT_KNOWN}; see `plexus status`"))?;
     }
     if let Some(lost) = lost.filter(|lost| *lost > 0) {
         let what = if named.is_empty() { format!("{} blocks", thousands(lost)) } else { named.to_string() };

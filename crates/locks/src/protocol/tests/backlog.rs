@@ -2,6 +2,20 @@
 
 use super::*;
 
+/// A thousand new locks of the second node, each given up, all before its master acts; then lock 1 writes and goes.
+fn gives_up(few: &mut Few, name: &[u8]) {
+    for lock in 2..1_000 {
+        few.lock(1, lock, FIRST, name, Mode::PR, Patience::Forever);
+        if lock % 2 == 0 {
+            few.event(1, Event::Cancel { lock: LockId(lock) });
+        }
+        few.unlock(1, lock, None);
+        assert_eq!(few.news(), [format!("{lock}-Cancelled")]);
+    }
+    few.convert(1, 1, Mode::PR, Some([1; VALUE_LEN]));
+    few.unlock(1, 1, None);
+}
+
 #[test]
 fn what_is_given_up_while_the_members_change_is_not_kept() {
     let all = [0, 1, 2];
@@ -14,17 +28,8 @@ fn what_is_given_up_while_the_members_change_is_not_kept() {
     for node in [0, 1] {
         few.event(node, Event::View(view(2, &all)));
     }
-    for lock in 2..1_000 {
-        few.lock(1, lock, FIRST, &name, Mode::PR, Patience::Forever);
-        if lock % 2 == 0 {
-            few.event(1, Event::Cancel { lock: LockId(lock) });
-        }
-        few.unlock(1, lock, None);
-        assert_eq!(few.news(), [format!("{lock}-Cancelled")]);
-    }
+    gives_up(&mut few, &name);
     assert!(!few.shards[0].is_open());
-    few.convert(1, 1, Mode::PR, Some([1; VALUE_LEN]));
-    few.unlock(1, 1, None);
     few.event(2, Event::View(view(2, &all)));
     few.lock(2, 1_000, FIRST, &name, Mode::EX, Patience::Try);
     assert_eq!(
@@ -41,13 +46,7 @@ fn what_is_given_up_before_its_master_knows_the_view_is_not_kept() {
     few.lock(1, 1, FIRST, &name, Mode::EX, Patience::Forever);
     few.event(1, Event::View(view(2, &[0, 1])));
     few.news();
-    for lock in 2..1_000 {
-        few.lock(1, lock, FIRST, &name, Mode::PR, Patience::Forever);
-        few.unlock(1, lock, None);
-        assert_eq!(few.news(), [format!("{lock}-Cancelled")]);
-    }
-    few.convert(1, 1, Mode::PR, Some([1; VALUE_LEN]));
-    few.unlock(1, 1, None);
+    gives_up(&mut few, &name);
     few.lock(1, 1_000, FIRST, &name, Mode::EX, Patience::Forever);
     few.event(0, Event::View(view(2, &[0, 1])));
     assert_eq!(
