@@ -87,11 +87,15 @@ pub fn settlement(run: u64, records: &BTreeMap<NodeId, Record>, blocks: u64) -> 
     Some(settled)
 }
 
-/// What stands in `state/lost.json` now; changes nothing.
+/// What the next start would find, by what stands on disk now; changes nothing.
 ///
 /// # Errors
-/// The file is there and cannot be read.
+/// A record is there and cannot be read.
 pub fn settled(config: &Config) -> Result<Settled, StateError> {
+    next(config, on_disk(config)?)
+}
+
+fn on_disk(config: &Config) -> Result<Settled, StateError> {
     let path = config.dir.lost();
     Ok(durable::read_json(&path).map_err(StateError::reading(path))?.unwrap_or_default())
 }
@@ -150,7 +154,18 @@ fn lock(config: &Config) -> Result<Lock, StateError> {
 }
 
 fn settle_locked(config: &Config) -> Result<Settled, StateError> {
-    let before = settled(config)?;
+    let before = on_disk(config)?;
+    let run = before.run;
+    let settled = next(config, before)?;
+    if settled.run != run {
+        let path = config.dir.lost();
+        durable::write_json(&path, &settled).map_err(StateError::io("writing what is lost", path))?;
+    }
+    Ok(settled)
+}
+
+/// What follows on the last settlement: the same, where its run goes on or nobody took part in it.
+fn next(config: &Config, before: Settled) -> Result<Settled, StateError> {
     let mut records = BTreeMap::new();
     for (index, node) in config.nodes.iter().enumerate() {
         if let Some(record) = state::record(&config.dir, &node.name)?
@@ -171,14 +186,11 @@ fn settle_locked(config: &Config) -> Result<Settled, StateError> {
         return Ok(before);
     }
     let run = before.run + 1;
-    let after = settlement(run, &records, config.blocks).unwrap_or_else(|| {
+    Ok(settlement(run, &records, config.blocks).unwrap_or_else(|| {
         let mut after = Settled { run, ..before };
         records.iter().for_each(|(node, record)| after.add_clean(*node, record));
         after
-    });
-    let path = config.dir.lost();
-    durable::write_json(&path, &after).map_err(StateError::io("writing what is lost", path))?;
-    Ok(after)
+    }))
 }
 
 #[cfg(test)]

@@ -80,6 +80,8 @@ fn what_a_killed_node_may_have_lost_is_named_until_it_is_accepted() {
         (0..3).all(|node| members(node) == 3)
     });
     cluster.run("down").said().ok();
+    let status = cluster.run("status").said().ok();
+    assert!(status.contains("\nlost: ") && status.contains("--accept-lost"), "{status}");
 
     let up = cluster.run("up").args(["--json"]).said().json();
     let lost = up["blocks_lost"].as_u64().unwrap();
@@ -94,6 +96,10 @@ fn what_a_killed_node_may_have_lost_is_named_until_it_is_accepted() {
     cluster.run("down").said().ok();
     let up = cluster.run("up").args(["--accept-lost", "--json"]).said().json();
     assert_eq!((&up["blocks_accepted"], &up["blocks_lost"]), (&json!(lost), &json!(0)));
+    cluster.run("down").said().ok();
+    let status = cluster.run("status").said().ok();
+    assert!(!status.contains("lost:"), "{status}");
+    cluster.run("up").said().ok();
 
     // With all of them dead nobody knows anything.
     let killed = cluster.pids();
