@@ -10,6 +10,7 @@ pub mod blocks;
 pub mod body;
 pub mod commands;
 pub mod config;
+pub mod config_changes;
 pub mod control;
 pub mod create;
 pub mod down;
@@ -20,7 +21,7 @@ pub mod janitor;
 pub mod keys;
 pub mod launch;
 pub mod layout;
-pub mod life;
+pub mod lifecycle;
 pub mod lifeline;
 pub mod locking;
 pub mod machine;
@@ -37,7 +38,6 @@ pub mod state;
 pub mod temporary;
 mod vitals;
 mod watcher;
-pub mod wishes;
 
 #[doc(hidden)]
 pub use durable::files_any;

@@ -22,7 +22,7 @@ use crate::{
     janitor::{self, Janitor},
     launch::{Launch, LaunchError, Launched, wait_until_ready},
     layout::ClusterDir,
-    life::Stage,
+    lifecycle::Stage,
 };
 
 /// How long the nodes may take to find each other.
