@@ -71,6 +71,15 @@ pub fn require(holds: bool, field: &'static str) -> Result<(), Fault> {
     if holds { Ok(()) } else { Err(Fault::Field(field)) }
 }
 
+/// Refuses bytes that do not begin with the `known` magic.
+///
+/// # Errors
+/// [`Fault::Magic`] where they do not.
+#[inline]
+pub fn require_magic<const LEN: usize>(found: [u8; LEN], known: [u8; LEN]) -> Result<(), Fault> {
+    if found == known { Ok(()) } else { Err(Fault::Magic) }
+}
+
 /// Refuses a version other than the `known` one.
 ///
 /// # Errors
@@ -159,6 +168,13 @@ impl<'a> Reader<'a> {
         let (bytes, rest) = self.0.split_at_checked(len.into()).ok_or(Fault::CutOff)?;
         self.0 = rest;
         Ok(bytes)
+    }
+
+    /// Whether all bytes were taken.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Takes all bytes that are left.
