@@ -30,7 +30,7 @@ pub struct DecodeError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
     /// The bytes end before the content does.
-    #[error("it ends too early")]
+    #[error("it is cut off")]
     CutOff,
     /// There are bytes behind the end of the content.
     #[error("it is longer than it says")]
@@ -39,7 +39,9 @@ pub enum Fault {
     #[error("it begins with other bytes")]
     Magic,
     /// The format has another version.
-    #[error("it has version {found}, this program reads version {known}")]
+    #[error(
+        "it has version {found}, this program reads version {known}; use the same version of plexus everywhere"
+    )]
     Version {
         /// The version in the bytes.
         found: u32,
@@ -571,7 +573,7 @@ mod tests {
             })
         };
         assert_eq!(read(&bytes), Ok(4));
-        assert_eq!(read(&bytes[..30]).unwrap_err().to_string(), "malformed point: it ends too early");
+        assert_eq!(read(&bytes[..30]).unwrap_err().to_string(), "malformed point: it is cut off");
         let mut bad = bytes;
         bad[15] = 1;
         assert_eq!(read(&bad), Err(Fault::Field("unused field").of("point")));
