@@ -70,7 +70,7 @@ pub use interface::{
     Why,
 };
 pub use lost::{Lost, Run};
-pub use message::{Body, DecodeError, Kind, Message, Source, Target, Witness};
+pub use message::{Body, Kind, Message, Source, Target, Witness};
 
 use directory::{Directory, Fault, Mail};
 use frame::{Frame, Order, Usage, Waiter};

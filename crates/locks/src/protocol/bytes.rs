@@ -116,5 +116,5 @@ fn another_version_is_named() {
     let mut bytes = every_shape()[0].encode();
     bytes[0] = 2;
     let error = Message::decode(&bytes).expect_err("another version");
-    assert_eq!(error.to_string(), "version 2 of the lock manager's messages; this node speaks 1");
+    assert_eq!(error.fault, Fault::Version { found: 2, known: 1 });
 }
