@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use plexus_base::WorkerId;
 use plexus_locks::protocol::{Body, Event, Held, LockId, Owner, Resource, Shard, WaitLimit, Waiter};
 
-use super::{Id, Locks};
+use super::{Id, Locks, Node};
 use crate::failure::Broken;
 
 /// A request that waits: node, worker, lock, number.
@@ -93,7 +93,7 @@ pub(crate) fn real(run: &Locks, ticks: Option<Worker>) -> BTreeSet<Request> {
 }
 
 fn shards(run: &Locks) -> impl Iterator<Item = (usize, &Shard)> {
-    let locals = run.nodes.iter().flat_map(|node| node.workers.iter().enumerate());
+    let locals = run.cluster.up().flat_map(|(_, node)| node.workers.iter().enumerate());
     locals.filter_map(|(worker, local)| Some((worker, local.shard.as_ref()?)))
 }
 
@@ -107,14 +107,15 @@ fn queue<'a>(
     let is_over = move |waiter: &Waiter| {
         let (node, lock) = (waiter.who.node.index(), waiter.who.lock);
         let timeout = run.locks.get(&(node, lock)).map(|lock| lock.timeout);
-        ticks == Some((node, worker)) && matches!(timeout, Some(WaitLimit::Until(end)) if end.0 <= run.now())
+        ticks == Some((node, worker))
+            && matches!(timeout, Some(WaitLimit::Until(end)) if end.0 <= run.engine.now())
     };
     resource.converting().chain(resource.waiting()).filter(move |waiter| !is_over(waiter))
 }
 
 /// What the home of a lock, in the view of its master, knows of it.
 fn home<'a>(run: &'a Locks, worker: usize, master: &Shard, node: usize, lock: LockId) -> Option<&'a Held> {
-    let shard = run.nodes[node].workers.get(worker)?.shard.as_ref()?;
+    let shard = run.shard(node, worker)?;
     (shard.view() == master.view()).then(|| shard.lock(lock)).flatten()
 }
 
@@ -161,7 +162,7 @@ fn blockers(
 /// All requests that an owner waits with, at any worker.
 fn waiting_of(run: &Locks, node: usize, owner: Owner) -> Vec<Request> {
     let mut requests = Vec::new();
-    for shard in run.nodes[node].shards() {
+    for shard in run.cluster.node(node).into_iter().flat_map(Node::shards) {
         let WorkerId(worker) = shard.config().worker;
         for (lock, held) in shard.locks().filter(|(_, held)| held.owner() == owner && held.waits()) {
             requests.extend(held.asked().map(|(seq, _)| (node, usize::from(worker), lock, seq)));

@@ -1,10 +1,12 @@
-//! Two real processes under real faults: whatever happens to the paths between them, to one of them, or at their doors,
-//! every message arrives exactly once and in order, and nothing is left over.
+//! Real processes and sockets under real faults. Two processes: whatever happens to the paths between them, to one of them, or at their
+//! doors, every message arrives exactly once and in order, and nothing is left over.
 //!
 //! What needs network namespaces is skipped, with a line that says why, where they cannot be made.
 
+mod executive;
 mod lives;
 mod one_path;
+mod relay;
 mod two_paths;
 
 use std::{
@@ -15,7 +17,7 @@ use std::{
 use plexus_checks::faults::{Net, Pair, Spec};
 use plexus_fabric::RailKind;
 
-/// One at a time: two members that talk without a pause fill two cores, and memory is looked at.
+/// One test at a time: two members that talk without a pause fill two cores, and memory is looked at.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -15,7 +15,7 @@ fn what_is_worked_out_is_what_is_counted() {
 
 #[test]
 fn the_documentation_has_the_table() {
-    let document = include_str!("../../../docs/performance.md");
+    let document = include_str!("../../../../docs/performance.md");
     let table = table();
     assert!(document.contains(&table), "docs/performance.md is to have:\n{table}");
 }

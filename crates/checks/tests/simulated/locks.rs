@@ -1,24 +1,18 @@
 //! The lock manager in the simulator: that its runs are about something, and that each property notices what breaks it.
 
 use plexus_checks::{
+    harness::Simulation,
     locks::{Locks, Sabotage},
-    run_locks,
 };
-use plexus_locks::protocol::Counts;
+
+use crate::sums;
 
 #[test]
 fn every_path_of_the_protocol_is_taken() {
-    let (mut counts, mut compared, mut deaths) = (Counts::default(), 0, 0);
-    for seed in 0..100 {
-        let outcome = run_locks(seed).unwrap_or_else(|failure| panic!("{failure}"));
-        counts.add(&outcome.counts);
-        compared += outcome.compared;
-        deaths += outcome.deaths;
-    }
-    let zero: Vec<_> = counts.named().into_iter().filter(|(_, count)| *count == 0).collect();
+    let sums = sums("locks", 100).tallies;
     // Only a member that lies makes faults.
-    assert_eq!(zero, [("faults", 0)]);
-    assert!(compared > 500 && deaths > 100, "compared {compared} times, {deaths} deaths");
+    assert!(sums.iter().all(|(name, count)| (*count == 0) == (*name == "faults")), "{sums:?}");
+    assert!(sums["compared"] > 500 && sums["deaths"] > 100, "{sums:?}");
 }
 
 /// Whether `property` is what notices the sabotage in some seed.

@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use plexus_checks::groups::{Groups, Sabotage};
+use plexus_checks::{
+    groups::{Groups, Sabotage},
+    harness,
+};
 
 /// What is found in some seeds, by property.
 fn found(sabotage: Sabotage) -> BTreeMap<&'static str, u64> {
-    let mut found = BTreeMap::new();
-    for seed in 0..40 {
-        if let Err(broken) = Groups::new(seed, Some(sabotage)).drive() {
-            *found.entry(broken.property).or_default() += 1;
-        }
-    }
+    let found = harness::found(40, |seed| Groups::new(seed, Some(sabotage)));
     println!("{sabotage:?}: {found:?}");
     found
 }

@@ -3,17 +3,15 @@
 use std::collections::BTreeMap;
 
 use plexus_base::NodeId;
-use plexus_checks::membership::{Membership, Prompt, Sabotage};
+use plexus_checks::{
+    harness,
+    membership::{Membership, Prompt, Sabotage},
+};
 use plexus_membership::protocol::Profile;
 
 /// What is found in some seeds, by property.
 fn found(sabotage: Sabotage, seeds: u64) -> BTreeMap<&'static str, u64> {
-    let mut found = BTreeMap::new();
-    for seed in 0..seeds {
-        if let Err(broken) = Membership::new(seed, Some(sabotage)).drive() {
-            *found.entry(broken.property).or_default() += 1;
-        }
-    }
+    let found = harness::found(seeds, |seed| Membership::new(seed, Some(sabotage)));
     println!("{sabotage:?}: {found:?}");
     found
 }

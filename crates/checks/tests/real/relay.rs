@@ -86,6 +86,7 @@ fn until_lost(from: &mut TcpRail, to: &mut TcpRail, mut before: impl FnMut(u64))
 
 #[test]
 fn a_flipped_bit_ends_a_rail_as_corrupt_and_nothing_wrong_is_delivered() {
+    let _alone = crate::alone();
     for sealed in [false, true] {
         for seed in 0..40 {
             let (mut a, mut b, relay) = pair(seed, sealed);
@@ -104,6 +105,7 @@ fn a_flipped_bit_ends_a_rail_as_corrupt_and_nothing_wrong_is_delivered() {
 
 #[test]
 fn a_reset_ends_both_ends() {
+    let _alone = crate::alone();
     let (mut a, mut b, relay) = pair(1, true);
     let mut reset = false;
     let (came, lost) = until_lost(&mut a, &mut b, |came| {
@@ -119,6 +121,7 @@ fn a_reset_ends_both_ends() {
 
 #[test]
 fn what_is_swallowed_one_way_still_passes_the_other() {
+    let _alone = crate::alone();
     let (mut a, mut b, relay) = pair(1, false);
     relay.swallow(Way::There, true);
     a.send(Lane::Prompt, b"lost", b"").unwrap();
@@ -137,6 +140,7 @@ fn what_is_swallowed_one_way_still_passes_the_other() {
 
 #[test]
 fn what_is_late_arrives_whole_and_in_order_and_an_end_is_passed_on() {
+    let _alone = crate::alone();
     let (mut a, mut b, relay) = pair(1, true);
     let delay = Duration::from_millis(20);
     relay.delay(Way::There, delay);

@@ -1,7 +1,7 @@
 //! The members of the registry in every order of events, as far as the tests have time for (`explored.rs` says what is looked at).
 
 use plexus_checks::{
-    explore::Worlds,
+    harness::explore::Worlds,
     registry::explored::{Lie, explored},
 };
 

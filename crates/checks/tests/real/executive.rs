@@ -28,6 +28,7 @@ fn plexus() -> PathBuf {
 
 #[test]
 fn what_clients_see_of_locks_and_keys_under_faults_is_what_one_server_does() {
+    let _alone = crate::alone();
     if let Err(why) = need(&[("nft", "nftables")]).and_then(|()| Lan::new(2, 1)) {
         return eprintln!("skipped: {why}");
     }
