@@ -322,7 +322,7 @@ impl Programs {
     #[cold]
     fn end(&mut self, net: &mut Net, program: ClientId, why: &Lost) {
         match why {
-            Lost::Corrupt(_) => tracing::warn!(program = program.0, "cut off: {why}"),
+            Lost::Corrupt(_) | Lost::Malformed(_) => tracing::warn!(program = program.0, "cut off: {why}"),
             _ => tracing::debug!(program = program.0, "has ended: {why}"),
         }
         if let Some(guest) = self.outside.programs.remove(&program) {
