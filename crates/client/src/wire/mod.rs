@@ -27,7 +27,7 @@ mod socket;
 
 pub use flow::FlowWindow;
 pub use pipe::{Letters, Pipe};
-pub use socket::{ShortPath, receive_packet, send_packet};
+pub use socket::{ShortPath, bind_for_owner, receive_packet, send_packet};
 
 use plexus_base::NodeId;
 use zerocopy::{
