@@ -30,6 +30,7 @@ mod keys;
 mod line;
 mod network;
 mod noise;
+#[cfg(feature = "libfabric")]
 mod ofi;
 mod pair;
 mod shm;

@@ -352,21 +352,9 @@ pub fn this_host() -> String {
         .unwrap_or_else(|_| rustix::system::uname().nodename().to_string_lossy().into_owned())
 }
 
-/// The rail called `name`.
-///
-/// # Errors
-/// There is none; the line names those that there are.
-pub fn rail(name: &str) -> Result<RailKind, String> {
-    let known = RailKind::ALL;
-    known
-        .into_iter()
-        .find(|kind| kind.name() == name)
-        .ok_or_else(|| format!("unknown rail `{name}`: use {}", known.map(RailKind::name).join(" or ")))
-}
-
 fn rails<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<RailKind>, D::Error> {
     let names = Vec::<String>::deserialize(from)?;
-    names.iter().map(|name| rail(name).map_err(D::Error::custom)).collect()
+    names.iter().map(|name| name.parse().map_err(D::Error::custom)).collect()
 }
 
 fn program_window_mib() -> u32 {
