@@ -199,7 +199,7 @@ fn a_listener_that_is_to_serve_one_client_ends_after_it() {
     let mut listener = Listener::start(&["--once"]);
     // Not after a stranger.
     let mut stranger = std::net::TcpStream::connect(&listener.address).unwrap();
-    std::io::Write::write_all(&mut stranger, &[0; 64]).unwrap();
+    std::io::Write::write_all(&mut stranger, &[0; 128]).unwrap();
     let args = ["perf", &listener.address, "--wait", "event", "--sizes", "8", "--count", "8"];
     common::run(args).said().ok();
     assert!(listener.child.wait().unwrap().success());

@@ -16,11 +16,11 @@ use plexus_membership::partitions::Members;
 
 use crate::{
     Copies, CopiesError, Files,
+    handle::{Registry, RegistryError},
     keeper::{Keeper, Memory},
     protocol::{
         self, Act, ClusterName, Command, Gathered, Happened, Refused, Replica, Ticket, View, WireError,
     },
-    registry::{Registry, RegistryError},
     shared::Shared,
 };
 

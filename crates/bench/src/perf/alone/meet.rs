@@ -1,7 +1,7 @@
 //! The first words between a client and a listener, over a [sealed](super::sealed) connection: one each way, as JSON.
 //!
 //! ```text
-//! -> {"version":3,"machine":"...","rail":"auto","waiting":"adaptive","driving":"waiting","core":1,"encrypt":"auto"}
+//! -> {"version":4,"machine":"...","rail":"auto","waiting":"adaptive","driving":"waiting","core":1,"encrypt":"auto"}
 //! <- {"Ok":{"rail":"shm","why":"...","encrypt":false,"cluster":[16 numbers],"port":40001}}    or {"Err":"one line"}
 //! ```
 //!
@@ -20,7 +20,7 @@ use crate::perf::Driving;
 pub const PORT: u16 = 7490;
 
 /// What both sides must speak.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 
 /// Which rail a client wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

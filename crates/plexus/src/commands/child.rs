@@ -22,7 +22,7 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use super::super::Failed;
+use super::Failed;
 
 /// The code for a command that is there and cannot be run; as of `env`, like the next.
 const NOT_RUN: u8 = 126;
