@@ -36,7 +36,7 @@ use plexus_fabric::{Lost, MAX_WORDWISE, Put, Rail, Window, WindowId};
 use plexus_interconnect::{Channel, Listening, Message, Net};
 use plexus_locks::{
     LockService,
-    protocol::{Event, Patience},
+    protocol::{Event, WaitLimit},
 };
 
 pub use door::{Door, Offer};
@@ -95,7 +95,7 @@ struct Outside {
     /// What this node says to itself.
     own: Vec<(Head, Vec<u8>)>,
     /// What programs want of the lock manager.
-    wishes: Vec<Event>,
+    lock_requests: Vec<Event>,
     /// A message to another node, while it is put together.
     message: Vec<u8>,
 }
@@ -163,11 +163,11 @@ impl World for Acting<'_> {
     }
 
     fn lock(&mut self, event: Event) {
-        self.outside.wishes.push(event);
+        self.outside.lock_requests.push(event);
     }
 
-    fn patience(&self, patience_ns: u64) -> Patience {
-        Patience::of((patience_ns != FOREVER).then_some(patience_ns), clock::now)
+    fn timeout(&self, timeout_ns: u64) -> WaitLimit {
+        WaitLimit::of((timeout_ns != FOREVER).then_some(timeout_ns), clock::now)
     }
 }
 
@@ -181,7 +181,7 @@ impl Programs {
                 arena,
                 programs: BTreeMap::new(),
                 own: Vec::new(),
-                wishes: Vec::new(),
+                lock_requests: Vec::new(),
                 message: Vec::new(),
             },
             letters: Letters::default(),
@@ -230,7 +230,7 @@ impl Programs {
     /// Takes what programs say, and what the lock manager says to them; how much that was.
     #[inline]
     pub fn turn(&mut self, net: &mut Net, locks: &mut LockService) -> usize {
-        if self.outside.programs.is_empty() && self.outside.wishes.is_empty() && !locks.has_news() {
+        if self.outside.programs.is_empty() && self.outside.lock_requests.is_empty() && !locks.has_news() {
             return 0;
         }
         let mut done = 0;
@@ -250,9 +250,9 @@ impl Programs {
 
     /// What programs want of the lock manager, and what it says to them; how much that was.
     fn lock(&mut self, net: &mut Net, locks: &mut LockService) -> usize {
-        let mut done = self.outside.wishes.len();
-        for wish in self.outside.wishes.drain(..) {
-            locks.program(net, wish);
+        let mut done = self.outside.lock_requests.len();
+        for request in self.outside.lock_requests.drain(..) {
+            locks.program(net, request);
         }
         for news in locks.take_news() {
             self.core.lock_news(&mut Acting { outside: &mut self.outside, net }, news);
@@ -335,7 +335,7 @@ impl Programs {
     /// Whether a turn might get something done.
     pub fn pending(&mut self) -> bool {
         self.core.pending()
-            || !self.outside.wishes.is_empty()
+            || !self.outside.lock_requests.is_empty()
             || self.outside.programs.values_mut().any(|guest| guest.pipe.pending())
     }
 

@@ -26,7 +26,7 @@ struct Work<T> {
 pub enum Next<T> {
     /// Something to be done.
     Work(T),
-    /// Nothing for as long as it had patience.
+    /// Nothing for as long as it had timeout.
     Nothing,
     /// Nothing is to be done any more.
     Over,
@@ -57,10 +57,10 @@ impl<T> Desk<T> {
     }
 
     /// Waits for the next work; for so long, or as long as it takes.
-    pub fn next(&self, patience: Option<Duration>) -> Next<T> {
+    pub fn next(&self, timeout: Option<Duration>) -> Next<T> {
         let mut work = self.work();
         let idle = |work: &mut Work<T>| work.next.is_none() && !work.is_over;
-        work = match patience {
+        work = match timeout {
             None => self.rung.wait_while(work, idle).unwrap_or_else(PoisonError::into_inner),
             Some(limit) => {
                 self.rung.wait_timeout_while(work, limit, idle).unwrap_or_else(PoisonError::into_inner).0

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{MAX_NODES, hash::mix};
 
-/// A node's place in the cluster's configuration, from 0; stable for the life of the cluster.
+/// A node's place in the cluster's configuration, from 0; stable for the incarnation of the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(pub u8);
 
@@ -22,7 +22,7 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// One life of a node: changes with every start, so that an old process is never taken for a new one.
+/// One incarnation of a node: changes with every start, so that an old process is never taken for a new one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Incarnation(pub u64);
 

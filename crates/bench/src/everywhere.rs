@@ -23,7 +23,7 @@ use crate::stage::LOOK_EVERY;
 const AHEAD: Duration = Duration::from_millis(100);
 
 /// What a node may take longer than its workload needs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// When a node fails, the others may say for so long why: the cause is often another's.
 const LAST_WORDS: Duration = Duration::from_millis(1500);
@@ -73,12 +73,12 @@ pub(crate) fn everywhere<T: DeserializeOwned>(
     let names: Vec<&str> = config.nodes.iter().map(|node| node.name.as_str()).collect();
     let start = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default() + AHEAD;
     let args = (call.args)(start.as_millis() as u64);
-    let time = AHEAD + call.time + PATIENCE;
+    let time = AHEAD + call.time + TIMEOUT;
     let command = call.command;
     let (sender, answers) = mpsc::channel();
     for (index, name) in names.iter().enumerate() {
         let mut control = Control::connect(&config.dir, name)?;
-        control.set_patience(time)?;
+        control.set_timeout(time)?;
         let (sender, args) = (sender.clone(), args.clone());
         // Not joined: it ends with its node, and nobody waits for one that hangs.
         thread::spawn(move || {

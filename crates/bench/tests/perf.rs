@@ -97,7 +97,7 @@ impl Pair {
     ) -> Result<Vec<Measured>, PerfError> {
         let plan = Plan { peer: 1, driving, trials, until };
         let wanted = AtomicBool::new(true);
-        let serve = Serve { driving, patience_ms: plan.total_ms() };
+        let serve = Serve { driving, peer_timeout_ms: plan.total_ms() };
         thread::scope(|scope| {
             let serving =
                 scope.spawn(|| perf::serve(&self.places[1], &serve, &mut || wanted.load(Ordering::Relaxed)));
@@ -267,7 +267,7 @@ fn a_run_that_nobody_wants_ends() {
     for driving in [Driving::Polling, Driving::Waiting] {
         let trials = vec![Trial::new(Test::Bandwidth, Op::Put, 4096)];
         let plan = Plan { peer: 1, driving, trials, until: Until::Ms(600_000) };
-        let serve = Serve { driving, patience_ms: plan.total_ms() };
+        let serve = Serve { driving, peer_timeout_ms: plan.total_ms() };
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             let serving =
@@ -291,7 +291,7 @@ fn interrupted(rail: RailKind, act: impl FnOnce(&Pair)) -> [Result<(), PerfError
     let pair = Pair::new(rail);
     let trials = vec![Trial::new(Test::Latency, Op::Send, 8)];
     let plan = Plan { peer: 1, driving: Driving::Waiting, trials, until: Until::Ms(60_000) };
-    let serve = Serve { driving: Driving::Waiting, patience_ms: plan.total_ms() };
+    let serve = Serve { driving: Driving::Waiting, peer_timeout_ms: plan.total_ms() };
     thread::scope(|scope| {
         let serving = scope.spawn(|| perf::serve(&pair.places[1], &serve, &mut || true));
         let running = scope.spawn(|| perf::run(&pair.places[0], &plan, &mut |_| true));

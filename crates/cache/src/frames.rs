@@ -195,7 +195,7 @@ impl FrameTable {
     /// For as long as the slice lives, the caller has the frame pinned or latched, or is the worker and the frame is
     /// closed and idle or pinned by readers only.
     pub(crate) unsafe fn block(&self, slot: Slot) -> &[u8] {
-        // SAFETY: inside the window, which lives as long as the table; nobody writes there, says the caller.
+        // SAFETY: inside the window, which incarnations as long as the table; nobody writes there, says the caller.
         unsafe { std::slice::from_raw_parts(self.start(slot).as_ptr(), self.block_size) }
     }
 
@@ -206,7 +206,7 @@ impl FrameTable {
     /// idle; and there is no other slice of it.
     #[allow(clippy::mut_from_ref, reason = "the latch is the borrow")]
     pub(crate) unsafe fn block_mut(&self, slot: Slot) -> &mut [u8] {
-        // SAFETY: inside the window, which lives as long as the table; nobody else touches it, says the caller.
+        // SAFETY: inside the window, which incarnations as long as the table; nobody else touches it, says the caller.
         unsafe { std::slice::from_raw_parts_mut(self.start(slot).as_ptr(), self.block_size) }
     }
 
@@ -215,7 +215,7 @@ impl FrameTable {
     /// # Safety
     /// The caller is the worker, the frame is closed and idle, and stays so until the I/O is complete.
     pub(crate) unsafe fn for_io(&self, slot: Slot) -> FrameMemory {
-        // SAFETY: mapped for the life of the table, which outlives the I/O pool; and ours alone, says the caller.
+        // SAFETY: mapped for the incarnation of the table, which outlives the I/O pool; and ours alone, says the caller.
         unsafe { FrameMemory::new(self.start(slot), self.block_size) }
     }
 

@@ -21,7 +21,7 @@ pub(crate) const WAYS: u32 = 16;
 pub struct Settings {
     /// This node.
     pub me: NodeId,
-    /// This life of it.
+    /// This incarnation of it.
     pub incarnation: Incarnation,
     /// Nodes of the cluster.
     pub nodes: u8,

@@ -154,7 +154,7 @@ static void tour(plexus_client *one, plexus_lockspace *here, plexus_lockspace *t
     expect(plexus_lock_wait(there, PLEXUS_LKM_CRMODE, &b, PLEXUS_LKF_NOQUEUE, "a", 1, PLEXUS_FOREVER, NULL, NULL) ==
                PLEXUS_E_NOT_GRANTED,
            "EX excludes all but NL");
-    expect(plexus_lock_wait(there, PLEXUS_LKM_CRMODE, &b, 0, "a", 1, 20000, NULL, NULL) == PLEXUS_E_TIMED_OUT, "patience ends");
+    expect(plexus_lock_wait(there, PLEXUS_LKM_CRMODE, &b, 0, "a", 1, 20000, NULL, NULL) == PLEXUS_E_TIMED_OUT, "timeout ends");
     expect(b.status == PLEXUS_E_TIMED_OUT, "the block says so too");
     must(plexus_lock_wait(there, PLEXUS_LKM_NLMODE, &b, 0, "a", 1, 0, NULL, NULL), "NL goes with all");
 

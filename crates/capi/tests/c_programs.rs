@@ -11,11 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cluster::{Cluster, PATIENCE};
+use cluster::{Cluster, TIMEOUT};
 use plexus_client::{Address, Error};
 use plexus_fabric::RailKind;
 
-const LONG: Option<Duration> = Some(PATIENCE);
+const LONG: Option<Duration> = Some(TIMEOUT);
 
 /// Compiles an example into `place`, linked with the library that was built with this test.
 fn build(example: &str, place: &Path) -> PathBuf {

@@ -1,4 +1,4 @@
-//! Members that change under the cache: nodes die, leave and come back with a new life, and membership hands out views as it has promised to.
+//! Members that change under the cache: nodes die, leave and come back with a new incarnation, and membership hands out views as it has promised to.
 //!
 //! A view is decided of those who live, told to each worker in its own time, and now and then missed. Before a worker has it, what those who
 //! are not in it sent last arrives in part, and their last disk writes reach the disk or do not; after it nothing. Every run begins with a first view, told to
@@ -31,9 +31,9 @@ pub enum Change {
     Next,
     /// An operator accepts what is lost.
     Accept,
-    /// A node begins another life.
+    /// A node begins another incarnation.
     Join(usize),
-    /// A node that leaves looks whether it may, in this life.
+    /// A node that leaves looks whether it may, in this incarnation.
     Look(usize, u64),
     /// It goes.
     Go(usize, u64),
@@ -43,7 +43,7 @@ pub enum Change {
     Give(usize, usize),
 }
 
-/// A disk access of a life.
+/// A disk access of an incarnation.
 #[derive(Clone, Copy, Debug)]
 struct Access {
     owner: usize,
@@ -134,11 +134,11 @@ impl Changes {
         self.lost[block.0 as usize]
     }
 
-    /// Whether what is sent to a node in a view gets on its way: there is a link to the life that is meant.
+    /// Whether what is sent to a node in a view gets on its way: there is a link to the incarnation that is meant.
     pub(crate) fn reaches(&self, epoch: Epoch, to: NodeId) -> bool {
         let view = self.views.iter().find(|view| view.epoch == epoch);
-        let life = Some(Incarnation(self.lives[to.index()]));
-        view.is_none_or(|view| self.up[to.index()] && view.life(to) == life)
+        let incarnation = Some(Incarnation(self.lives[to.index()]));
+        view.is_none_or(|view| self.up[to.index()] && view.incarnation(to) == incarnation)
     }
 
     pub(crate) fn begins(&mut self, owner: usize, at: usize, (slot, block): (Slot, BlockId), write: bool) {
@@ -156,8 +156,8 @@ impl Changes {
     fn is_current(&self) -> bool {
         let view = self.view();
         (0..self.nodes).all(|node| {
-            let life = self.up[node].then_some(Incarnation(self.lives[node]));
-            view.life(NodeId(node as u8)) == life
+            let incarnation = self.up[node].then_some(Incarnation(self.lives[node]));
+            view.incarnation(NodeId(node as u8)) == incarnation
         })
     }
 }
@@ -184,8 +184,8 @@ impl Cluster {
                 self.join(node);
             }
             Change::Join(_) => {}
-            Change::Look(node, life) => return self.look(node, life),
-            Change::Go(node, life) if self.changes.lives[node] == life => self.end(node),
+            Change::Look(node, incarnation) => return self.look(node, incarnation),
+            Change::Go(node, incarnation) if self.changes.lives[node] == incarnation => self.end(node),
             Change::Go(..) => {}
             Change::Decide => self.decide(),
             Change::Give(at, view) => return self.give(at, view),
@@ -205,12 +205,12 @@ impl Cluster {
         self.changes.is_current() && (self.changes.views.len() == 1 || self.living().all(open))
     }
 
-    /// Members of a view that are in the life that it has of them.
+    /// Members of a view that are in the incarnation that it has of them.
     pub(crate) fn members_alive(&self, epoch: Epoch) -> impl Iterator<Item = u8> {
         let view =
             self.changes.views.iter().find(|view| view.epoch == epoch).expect("a view that was decided");
-        let alive = |(node, life): &(NodeId, Incarnation)| {
-            self.changes.up[node.index()] && *life == Incarnation(self.changes.lives[node.index()])
+        let alive = |(node, incarnation): &(NodeId, Incarnation)| {
+            self.changes.up[node.index()] && *incarnation == Incarnation(self.changes.lives[node.index()])
         };
         view.members.iter().copied().filter(move |member| alive(member)).map(|(node, _)| node.0)
     }
@@ -239,7 +239,7 @@ impl Cluster {
         let node = *self.engine.random.pick(&up);
         self.changes.made += 1;
         match self.engine.random.below(100) {
-            // Over the link core, which knows one life of each node, views change and members do not.
+            // Over the link core, which knows one incarnation of each node, views change and members do not.
             _ if self.params.carrier == Carrier::Linked => self.decide_soon(),
             0..10 if self.params.all_may_die => up.into_iter().for_each(|node| self.kill(node)),
             0..60 if self.params.all_may_die || self.others_stay(node) => self.kill(node),
@@ -294,21 +294,21 @@ impl Cluster {
     }
 
     fn look_later(&mut self, node: usize) {
-        let (owner, life) = (self.owner(node), self.changes.lives[node]);
-        self.engine.schedule(LOOK_NS, Some(owner), Ev::Change(Change::Look(node, life)));
+        let (owner, incarnation) = (self.owner(node), self.changes.lives[node]);
+        self.engine.schedule(LOOK_NS, Some(owner), Ev::Change(Change::Look(node, incarnation)));
     }
 
     /// A node that leaves goes when it may: as soon as membership has let it go, and until then others come and go.
-    fn look(&mut self, node: usize, life: u64) -> Result<(), Broken> {
-        if self.changes.lives[node] != life {
+    fn look(&mut self, node: usize, incarnation: u64) -> Result<(), Broken> {
+        if self.changes.lives[node] != incarnation {
             return Ok(());
         }
         let locals = self.indices(node as u8);
         if self.locals[locals.clone()].iter().all(|local| local.may_leave) {
-            self.is_clean(node, Incarnation(life));
+            self.is_clean(node, Incarnation(incarnation));
             let most = *self.engine.random.pick(&[1, self.params.change_ns]);
             let (after, owner) = (self.engine.random.between(1, most), self.owner(node));
-            self.engine.schedule(after, Some(owner), Ev::Change(Change::Go(node, life)));
+            self.engine.schedule(after, Some(owner), Ev::Change(Change::Go(node, incarnation)));
             return Ok(());
         }
         for at in locals {
@@ -357,8 +357,8 @@ impl Cluster {
         let changes = &mut self.changes;
         let is_gone = |view: &Members, block: BlockId| {
             let master = view.master(block.partition());
-            let life = view.life(master).map(|life| life.0);
-            !changes.up[master.index()] || life != Some(changes.lives[master.index()])
+            let incarnation = view.incarnation(master).map(|incarnation| incarnation.0);
+            !changes.up[master.index()] || incarnation != Some(changes.lives[master.index()])
         };
         for block in (0..self.params.blocks).map(BlockId).filter(|_| changes.died) {
             if changes.views[changes.open_since..].iter().any(|view| is_gone(view, block)) {
@@ -367,7 +367,7 @@ impl Cluster {
         }
     }
 
-    /// A life is over.
+    /// An incarnation is over.
     fn end(&mut self, node: usize) {
         self.engine.kill(self.owner(node));
         self.changes.up[node] = false;
@@ -482,7 +482,7 @@ impl Cluster {
         }
         let me = self.port(at).node;
         for node in (0..self.changes.nodes).filter(|node| !self.changes.up[*node]).collect::<Vec<_>>() {
-            if next.life(NodeId(node as u8)) != Some(Incarnation(self.changes.lives[node])) {
+            if next.incarnation(NodeId(node as u8)) != Some(Incarnation(self.changes.lives[node])) {
                 self.sever(node, me.index());
             }
         }

@@ -137,7 +137,7 @@ pub struct Cluster {
     pub(crate) last_given: Vec<Option<(NodeId, NodeId)>>,
     /// Who is a member, and what that does to blocks.
     pub(crate) changes: Changes,
-    /// By place, of all lives of its node.
+    /// By place, of all incarnations of its node.
     pub(crate) records: Vec<Record>,
     /// What shards counted that are no more.
     pub(crate) ended: Vec<Counts>,
@@ -217,7 +217,7 @@ impl Cluster {
         self.first_view();
     }
 
-    /// The engine's name for the life that a node is in.
+    /// The engine's name for the incarnation that a node is in.
     #[must_use]
     pub fn owner(&self, node: usize) -> usize {
         self.changes.owner(node)

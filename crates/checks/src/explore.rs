@@ -82,7 +82,7 @@ impl<M> Lanes<M> {
         self.0.retain(|_, lane| !lane.is_empty());
     }
 
-    /// Nothing that a life of a node has said is heard any more: its next one begins.
+    /// Nothing that an incarnation of a node has said is heard any more: its next one begins.
     pub fn silence(&mut self, node: usize) {
         self.0.retain(|(from, _), _| *from != node);
     }

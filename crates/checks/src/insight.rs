@@ -49,12 +49,12 @@ impl Past {
 
 impl Cluster {
     /// A node has handed back all that it held, and says so.
-    pub(crate) fn is_clean(&mut self, node: usize, life: Incarnation) {
+    pub(crate) fn is_clean(&mut self, node: usize, incarnation: Incarnation) {
         let locals = self.indices(node as u8);
         let whole = locals.clone().map(|at| self.records[at].recalled().0).min();
         let any_lost = locals.clone().any(|at| !self.locals[at].shard.lost().is_empty());
         let intact = whole.filter(|_| !any_lost).unwrap_or(Epoch(0));
-        self.changes.past.clean[node] = Clean { life, intact };
+        self.changes.past.clean[node] = Clean { incarnation, intact };
     }
 
     /// A view is decided.
@@ -63,20 +63,25 @@ impl Cluster {
         let Past { views, clean, intact, .. } = &mut self.changes.past;
         let (before, deaths) = views.last().expect("a first");
         let (mut next, mut deaths) = (before.clone(), *deaths);
-        let seats = std::array::from_fn(|node| match members.life(NodeId(node as u8)) {
-            Some(life) => Seat::In(life),
+        let seats = std::array::from_fn(|node| match members.incarnation(NodeId(node as u8)) {
+            Some(incarnation) => Seat::In(incarnation),
             None => Seat::Out(before.seats[node].last()),
         });
         // Of views that nobody was told of the first has all that changed.
         while next.epoch < members.epoch {
             next = next.next(seats, before.files.clone(), clean);
         }
-        deaths += before.gone(&next).filter(|(node, life)| clean[node.index()].life != *life).count() as u64;
+        deaths += before
+            .gone(&next)
+            .filter(|(node, incarnation)| clean[node.index()].incarnation != *incarnation)
+            .count() as u64;
         if next.intact > before.intact {
             *intact = deaths;
         }
         let intact = *intact;
-        let stays = |node: NodeId| before.life(node).is_some() && before.life(node) == next.life(node);
+        let stays = |node: NodeId| {
+            before.incarnation(node).is_some() && before.incarnation(node) == next.incarnation(node)
+        };
         let stay: NodeSet = next.members().iter().filter(|node| stays(*node)).collect();
         views.push((next, deaths));
         for at in 0..self.locals.len() {

@@ -29,7 +29,7 @@ impl Record {
         &self.durable
     }
 
-    /// What its node's next life finds.
+    /// What its node's next incarnation finds.
     pub(crate) fn recalled(&self) -> (Epoch, Lost) {
         (self.whole.map_or(Epoch(0), |whole| whole.0), self.durable.clone())
     }
@@ -82,7 +82,7 @@ impl Cluster {
         self.shard(at, Event::LostRecorded { seq })
     }
 
-    /// The life ends: what was being written is on the disk, or is not.
+    /// The incarnation ends: what was being written is on the disk, or is not.
     pub(crate) fn tear_record(&mut self, at: usize) {
         if let Some((_, lost)) = self.records[at].next.take()
             && self.engine.random.percent(50)

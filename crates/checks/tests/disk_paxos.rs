@@ -26,7 +26,7 @@ struct Rules {
     blocks: usize,
     /// Who has ended may propose once more; a write and the read after it are one step.
     again: bool,
-    /// What an earlier life of node 0 has left in the last file, which it has yet to read.
+    /// What an earlier incarnation of node 0 has left in the last file, which it has yet to read.
     left: Option<fn() -> Ballot>,
 }
 
@@ -259,7 +259,7 @@ fn one_view_is_chosen_though_a_node_ends_and_starts_again() {
 }
 
 #[test]
-fn a_ballot_of_an_earlier_life_is_not_taken_for_the_newest() {
+fn a_ballot_of_an_earlier_incarnation_is_not_taken_for_the_newest() {
     // It has proposed often, and reached one file only; then others have yet to promise anything.
     let often = || Ballot { counter: 9, mbal: 16, bal: 0, proposed: None, decided: first() };
     let (worlds, _) = explore(Rules { left: Some(often), ..SOUND }).expect("one view");

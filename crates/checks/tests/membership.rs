@@ -29,8 +29,8 @@ fn who_goes_on_in_a_view_before_the_one_that_it_is_in_is_found() {
 }
 
 #[test]
-fn a_life_that_comes_back_is_found() {
-    assert!(found(Sabotage::SameLife, 60).contains_key("epochs"));
+fn a_incarnation_that_comes_back_is_found() {
+    assert!(found(Sabotage::SameIncarnation, 60).contains_key("epochs"));
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn pair(seed: u64, sealed: bool) -> (TcpRail, TcpRail, Relay) {
 }
 
 /// What is waited for takes no longer: without it, who waits in vain says so.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Looks again and again until there is something.
 #[track_caller]
@@ -44,7 +44,7 @@ fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < PATIENCE, "in vain");
+        assert!(start.elapsed() < TIMEOUT, "in vain");
     }
 }
 

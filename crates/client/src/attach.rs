@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// How long a node may take for each step.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What an attachment is made of.
 pub(crate) struct Parts {
@@ -80,7 +80,7 @@ fn handshake(path: &Path) -> io::Result<Parts> {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     for side in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
-        sockopt::set_socket_timeout(&socket, side, Some(PATIENCE))?;
+        sockopt::set_socket_timeout(&socket, side, Some(TIMEOUT))?;
     }
     let short = ShortPath::of(path)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(short.path())?)?;

@@ -29,7 +29,7 @@ pub struct LockKey {
 pub struct LockSession {
     client: Client,
     number: u32,
-    born: u64,
+    start_time: u64,
     notify: bool,
 }
 
@@ -39,8 +39,8 @@ impl Client {
     pub fn lock_session(&self) -> LockSession {
         let number = self.shared.act(|core| core.next()) as u32 % SESSIONS;
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let born = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-        LockSession { client: self.clone(), number, born, notify: false }
+        let start_time = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        LockSession { client: self.clone(), number, start_time, notify: false }
     }
 }
 
@@ -60,8 +60,8 @@ impl LockSession {
         if !(1..=plexus_base::locks::MAX_NAME).contains(&name.len()) {
             return Err(Error::Argument("a lock needs a name of 1 to 255 bytes"));
         }
-        let Self { number: session, born, notify, .. } = *self;
-        Ok(LockRequest { mode, notify, session, born, patience_ns: patience(limit), name })
+        let Self { number: session, start_time, notify, .. } = *self;
+        Ok(LockRequest { mode, notify, session, start_time, timeout_ns: timeout(limit), name })
     }
 
     /// Asks for a lock, which will wait up to `limit` (`None`: as long as it takes; no time: not at all).
@@ -90,7 +90,7 @@ impl LockSession {
 }
 
 /// Nanoseconds on the wire.
-fn patience(limit: Option<Duration>) -> u64 {
+fn timeout(limit: Option<Duration>) -> u64 {
     limit.map_or(FOREVER, |limit| u64::try_from(limit.as_nanos()).unwrap_or(FOREVER))
 }
 
@@ -165,7 +165,7 @@ impl Lock {
     /// # Errors
     /// [`Error::NotLocked`] with the reason, [`Error::LocksLost`].
     pub fn convert(&mut self, mode: Mode, limit: Option<Duration>) -> Result<&Grant, Error> {
-        self.convert_with(ConvertRequest { mode, patience_ns: patience(limit), value: None })
+        self.convert_with(ConvertRequest { mode, timeout_ns: timeout(limit), value: None })
     }
 
     /// Converts it from PW or EX to less, writing the value block.
@@ -173,7 +173,7 @@ impl Lock {
     /// # Errors
     /// The same.
     pub fn convert_writing(&mut self, mode: Mode, value: [u8; VALUE_LEN]) -> Result<&Grant, Error> {
-        self.convert_with(ConvertRequest { mode, patience_ns: FOREVER, value: Some(value) })
+        self.convert_with(ConvertRequest { mode, timeout_ns: FOREVER, value: Some(value) })
     }
 
     fn convert_with(&mut self, request: ConvertRequest) -> Result<&Grant, Error> {
@@ -344,7 +344,7 @@ impl LockQueue {
         limit: Option<Duration>,
         value: Option<[u8; VALUE_LEN]>,
     ) -> Result<(), Error> {
-        let request = ConvertRequest { mode, patience_ns: patience(limit), value };
+        let request = ConvertRequest { mode, timeout_ns: timeout(limit), value };
         let client = &self.session.client;
         client.shared.act(|core| core.convert(key, &request, Some(mark.into()), true)).map(drop)
     }
@@ -361,7 +361,7 @@ impl LockQueue {
         limit: Option<Duration>,
         value: Option<[u8; VALUE_LEN]>,
     ) -> Result<AskedLock, Error> {
-        let request = ConvertRequest { mode, patience_ns: patience(limit), value };
+        let request = ConvertRequest { mode, timeout_ns: timeout(limit), value };
         let client = self.session.client.clone();
         let id = client.shared.act(|core| core.convert(key, &request, Some(mark.into()), false))?;
         Ok(AskedLock { client, key, id, answered: false })

@@ -69,7 +69,7 @@ impl fmt::Display for Version {
 pub struct Writer {
     /// The node.
     pub node: NodeId,
-    /// Its life.
+    /// Its incarnation.
     pub incarnation: Incarnation,
 }
 

@@ -71,7 +71,7 @@ unsafe fn streaming(from: *const u8, to: *mut u8, len: usize) {
 }
 
 /// Finds out which way of copying is the faster one between two cores of this process, once: takes a millisecond or less,
-/// [`PATIENCE`] at most. Where that cannot be found out, copies go through the cache.
+/// [`TIMEOUT`] at most. Where that cannot be found out, copies go through the cache.
 pub(crate) fn prepare() {
     static MEASURED: Once = Once::new();
     #[cfg(target_arch = "x86_64")]
@@ -85,7 +85,7 @@ pub(crate) fn prepare() {
 }
 
 /// A machine that has no time for both threads will not give it within this.
-const PATIENCE: Duration = Duration::from_millis(10);
+const TIMEOUT: Duration = Duration::from_millis(10);
 /// Rounds of each way, and those before that do not count.
 const ROUNDS: usize = 41;
 const WARM_UP: usize = 10;
@@ -109,12 +109,7 @@ struct Course {
 impl Course {
     fn new() -> Self {
         let lines = (0..BLOCKS * BLOCK / LINE).map(|_| Line::default()).collect();
-        Self {
-            blocks: lines,
-            there: Line::default(),
-            back: Line::default(),
-            until: Instant::now() + PATIENCE,
-        }
+        Self { blocks: lines, there: Line::default(), back: Line::default(), until: Instant::now() + TIMEOUT }
     }
 
     /// How long a block takes to the other core and an answer back, through the cache and streamed; medians.
@@ -219,7 +214,7 @@ mod tests {
         let cores = sched_getaffinity(None).unwrap();
         let course = Course::new();
         if let Some(found) = course.measure() {
-            assert!(found.iter().all(|taken| !taken.is_zero() && *taken < PATIENCE), "{found:?}");
+            assert!(found.iter().all(|taken| !taken.is_zero() && *taken < TIMEOUT), "{found:?}");
             let sum = (BLOCK as u64 / 8).wrapping_mul(0x0101_0101_0101_0101);
             assert_eq!(course.back.0[1].load(Relaxed), sum);
         }

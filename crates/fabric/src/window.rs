@@ -112,7 +112,7 @@ pub(crate) fn is_word(offset: u64, len: u64) -> bool {
 /// The word at `offset` of a window that was mapped as `memory`, if it has one there.
 #[inline]
 fn word(span: WindowSpan, memory: &Memory, offset: u64) -> Option<&AtomicU64> {
-    // SAFETY: inside the mapping, which lives as long as it is borrowed and begins at a page, so the word is aligned. The
+    // SAFETY: inside the mapping, which incarnations as long as it is borrowed and begins at a page, so the word is aligned. The
     // owner and its peers change words as atomics; a put or the kernel that writes other bytes over it makes its
     // value arbitrary, which a word in memory of others is anyway.
     span.has_word(offset)

@@ -1,6 +1,6 @@
 //! What a service says to peers before a link leads to them.
 //!
-//! A view names who is spoken to. Of what was said before it nothing is left that is meant for a life that is not in it, so what waits for one life of a
+//! A view names who is spoken to. Of what was said before it nothing is left that is meant for an incarnation that is not in it, so what waits for one incarnation of a
 //! node is not said to its next one, and what waits is bounded by what is said to members. Must not know what is said.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ impl<M> Outbox<M> {
         self.early.clear();
     }
 
-    /// The next view, in which what was said before is still good for whoever `stays`: members of both, in one life.
+    /// The next view, in which what was said before is still good for whoever `stays`: members of both, in one incarnation.
     pub fn keep(&mut self, stays: impl Fn(NodeId) -> bool) {
         self.early.retain(|to, _| stays(*to));
     }
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_peer_that_never_came_does_not_wait_for_its_next_life() {
+    fn what_waits_for_a_peer_that_never_came_does_not_wait_for_its_next_incarnation() {
         let mut outbox = Outbox::default();
         assert_eq!(outbox.pass(A, 1), None);
         outbox.view();

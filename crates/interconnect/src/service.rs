@@ -78,7 +78,7 @@ pub struct Net {
     me: NodeId,
     worker: WorkerId,
     epoch: Epoch,
-    /// By node: the last life to which there was a link.
+    /// By node: the last incarnation to which there was a link.
     lives: Vec<Incarnation>,
     pub(crate) links: Links,
     /// Something was handed to a link that has not been pushed out.
@@ -131,15 +131,15 @@ impl Net {
         self.epoch = epoch;
     }
 
-    /// The life of `peer` to which the link leads, or led last.
+    /// The incarnation of `peer` to which the link leads, or led last.
     #[must_use]
-    pub fn life(&self, peer: NodeId) -> Option<Incarnation> {
-        self.lives.get(peer.index()).copied().filter(|life| life.0 > 0)
+    pub fn incarnation(&self, peer: NodeId) -> Option<Incarnation> {
+        self.lives.get(peer.index()).copied().filter(|incarnation| incarnation.0 > 0)
     }
 
-    /// A link to this life of a peer is up.
-    pub(crate) fn met(&mut self, peer: NodeId, life: Incarnation) {
-        self.lives[peer.index()] = life;
+    /// A link to this incarnation of a peer is up.
+    pub(crate) fn met(&mut self, peer: NodeId, incarnation: Incarnation) {
+        self.lives[peer.index()] = incarnation;
     }
 
     /// Frames to `peer` that wait in memory for credits, room or a rail: who sends much looks here and holds off.

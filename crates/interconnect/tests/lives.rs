@@ -1,4 +1,4 @@
-//! Nodes that are let in only in the life that is named: a life that ended never comes back, the next one may.
+//! Nodes that are let in only in the incarnation that is named: an incarnation that ended never comes back, the next one may.
 
 use std::{
     collections::BTreeSet,
@@ -59,7 +59,7 @@ impl Service for Listener {
     type Task = Task;
 
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
-        self.note(Told::Said(net.life(message.from).unwrap(), message.payload[0]));
+        self.note(Told::Said(net.incarnation(message.from).unwrap(), message.payload[0]));
     }
 
     /// Said to nobody, it is heard by nobody.
@@ -81,11 +81,11 @@ impl Service for Listener {
     }
 
     fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
-        self.note(Told::Up(net.life(peer).unwrap()));
+        self.note(Told::Up(net.incarnation(peer).unwrap()));
     }
 
     fn peer_gone(&mut self, net: &mut Net, peer: NodeId, _: &Lost) {
-        self.note(Told::Gone(net.life(peer).unwrap()));
+        self.note(Told::Gone(net.incarnation(peer).unwrap()));
     }
 }
 
@@ -96,8 +96,8 @@ struct Node {
 }
 
 /// What is heard of something that is said: in one lane, each way of saying it in its turn.
-fn said(life: u64, what: u8) -> [Told; 3] {
-    [(); 3].map(|()| Told::Said(Incarnation(life), what))
+fn said(incarnation: u64, what: u8) -> [Told; 3] {
+    [(); 3].map(|()| Told::Said(Incarnation(incarnation), what))
 }
 
 impl Node {
@@ -116,8 +116,8 @@ impl Node {
         all.into_iter().collect()
     }
 
-    fn admit(&self, peer: u8, life: u64) {
-        self.mesh.admit(NodeId(peer), Incarnation(life)).unwrap();
+    fn admit(&self, peer: u8, incarnation: u64) {
+        self.mesh.admit(NodeId(peer), Incarnation(incarnation)).unwrap();
     }
 
     /// Waits until this stands somewhere in its window.
@@ -144,16 +144,16 @@ fn peer(me: u8, addresses: [SocketAddr; 2], rail: RailKind) -> Peer {
     Peer { id: NodeId(1 - me), addresses, rails: vec![rail], encrypt: false, fingerprint: 5 }
 }
 
-fn node(me: u8, life: u64, name: [u8; 16], addresses: [SocketAddr; 2], rail: RailKind) -> Node {
-    node_with(me, life, name, addresses[usize::from(me)], vec![peer(me, addresses, rail)])
+fn node(me: u8, incarnation: u64, name: [u8; 16], addresses: [SocketAddr; 2], rail: RailKind) -> Node {
+    node_with(me, incarnation, name, addresses[usize::from(me)], vec![peer(me, addresses, rail)])
 }
 
-fn node_with(me: u8, life: u64, name: [u8; 16], address: SocketAddr, peers: Vec<Peer>) -> Node {
+fn node_with(me: u8, incarnation: u64, name: [u8; 16], address: SocketAddr, peers: Vec<Peer>) -> Node {
     let told = Arc::<Mutex<Vec<Told>>>::default();
     let window = Arc::new(Window::create(WINDOW, PAGES as usize * PAGE, 0).unwrap());
     let config = Config {
         me: NodeId(me),
-        incarnation: Incarnation(life),
+        incarnation: Incarnation(incarnation),
         cluster: name,
         admission: Admission::AsTold,
         keys: Arc::new(vec![Key::new([9; 32])]),
@@ -161,7 +161,7 @@ fn node_with(me: u8, life: u64, name: [u8; 16], address: SocketAddr, peers: Vec<
         peers,
         windows: vec![window.clone()],
         waiting: Waiting::Adaptive,
-        patience: Duration::from_secs(1),
+        timeout: Duration::from_secs(1),
         probe: Duration::from_millis(20),
         ofi_provider: None,
     };
@@ -220,7 +220,7 @@ fn comes_again(stays: u8, rail: RailKind) {
     expected.extend(said(1, 1));
     one.hears(&expected);
 
-    // It ends, and comes in its next life: nobody has named that yet.
+    // It ends, and comes in its next incarnation: nobody has named that yet.
     other.mesh.stop();
     drop(other);
     expected.push(Told::Gone(Incarnation(1)));
@@ -228,7 +228,7 @@ fn comes_again(stays: u8, rail: RailKind) {
     let other = node(goes, 2, name, addresses, rail);
     other.admit(stays, 7);
     one.admit(goes, 1);
-    assert_eq!(one.mesh.connected().len(), 0, "the life that is over is not let in again");
+    assert_eq!(one.mesh.connected().len(), 0, "the incarnation that is over is not let in again");
     one.admit(goes, 2);
     other.mesh.wait_connected(LIMIT).unwrap();
     other.says(stays, 2);
@@ -250,7 +250,7 @@ fn comes_again(stays: u8, rail: RailKind) {
     other.hears(&[Told::Up(Incarnation(7)), Told::Gone(Incarnation(7))]);
     other.says(stays, 3);
 
-    // An earlier life that was never ended here gives way to the one that is named.
+    // An earlier incarnation that was never ended here gives way to the one that is named.
     let third = || {
         other.mesh.stop();
         node(goes, 3, name, addresses, rail)
@@ -264,7 +264,7 @@ fn comes_again(stays: u8, rail: RailKind) {
     of_one.extend(said(7, 4));
     third.hears(&of_one);
 
-    // What the next life says comes behind all that the forgotten one could have done.
+    // What the next incarnation says comes behind all that the forgotten one could have done.
     third.says(stays, 5);
     expected.push(Told::Up(Incarnation(3)));
     expected.extend(said(3, 5));

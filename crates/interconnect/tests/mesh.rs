@@ -152,7 +152,7 @@ fn cluster_of(
                 peers,
                 windows: vec![window.clone()],
                 waiting,
-                patience: Duration::from_secs(1),
+                timeout: Duration::from_secs(1),
                 probe: Duration::from_millis(20),
                 ofi_provider: provider.map(String::from),
             };
@@ -344,7 +344,7 @@ fn an_address_in_use_is_one_clear_line() {
         peers: Vec::new(),
         windows: Vec::new(),
         waiting: Waiting::Adaptive,
-        patience: Duration::from_secs(1),
+        timeout: Duration::from_secs(1),
         probe: Duration::from_millis(20),
         ofi_provider: None,
     };

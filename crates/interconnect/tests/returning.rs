@@ -72,7 +72,7 @@ fn config(me: u8, name: [u8; 16], here: &[SocketAddr], there: &[SocketAddr]) -> 
         windows: Vec::new(),
         waiting: Waiting::Adaptive,
         // Longer than any machine under load needs to connect again.
-        patience: LIMIT,
+        timeout: LIMIT,
         probe: Duration::from_millis(20),
         ofi_provider: None,
     }

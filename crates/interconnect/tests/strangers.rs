@@ -98,7 +98,7 @@ impl Cluster {
             peers: (0..self.addresses.len()).filter(|other| *other != me).map(peer).collect(),
             windows: Vec::new(),
             waiting: Waiting::Adaptive,
-            patience: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
             probe: Duration::from_millis(20),
             ofi_provider: None,
         };

@@ -20,7 +20,7 @@ use plexus_interconnect::{Net, Signal};
 
 use crate::{
     notice::{Notice, Notices},
-    protocol::{Counts, Event, LockId, Mode, Name, Owner, Patience, VALUE_LEN, Want, Why},
+    protocol::{Counts, Event, LockId, Mode, Name, Owner, VALUE_LEN, WaitLimit, Want, Why},
     service::{LockService, LockTask},
     survey::Survey,
 };
@@ -67,7 +67,7 @@ pub enum Asked {
         /// The mode wanted.
         mode: Mode,
         /// How long it waits.
-        patience: Patience,
+        timeout: WaitLimit,
         /// What to write into the value block.
         value: Option<[u8; VALUE_LEN]>,
     },
@@ -192,7 +192,7 @@ struct Inner {
 /// Numbers that a thread takes at once.
 const NUMBERS: u64 = 1024;
 
-/// A number for a lock or an owner: none is given twice in the life of a process. Threads take them in stocks, so as not to meet at each one.
+/// A number for a lock or an owner: none is given twice in the incarnation of a process. Threads take them in stocks, so as not to meet at each one.
 fn number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
@@ -216,7 +216,7 @@ pub struct Ask {
     /// In which mode.
     pub mode: Mode,
     /// How long it waits; nothing: as long as it takes. No time at all: not.
-    pub patience: Option<Duration>,
+    pub timeout: Option<Duration>,
 }
 
 /// One piece of work that takes locks, a transaction say. To the search for deadlocks all that it has and waits for is one's; of several that
@@ -230,7 +230,7 @@ pub struct Session {
 struct Work {
     locks: Locks,
     owner: Owner,
-    born: u64,
+    start_time: u64,
 }
 
 impl Session {
@@ -262,13 +262,13 @@ impl Session {
     }
 
     fn want(&self, ask: Ask) -> (Asked, Place) {
-        let Ask { name, mode, patience } = ask;
-        let Work { ref locks, owner, born } = *self.work;
+        let Ask { name, mode, timeout } = ask;
+        let Work { ref locks, owner, start_time } = *self.work;
         let worker = name.partition().worker(locks.0.workers);
-        let (lock, patience) = (LockId(number()), patience_of(patience));
+        let (lock, timeout) = (LockId(number()), timeout_of(timeout));
         let notices = self.watches.then(Arc::<Notices>::default);
         let place = Place { work: self.work.clone(), worker, lock, notices: notices.clone() };
-        let want = Want { lock, owner, born, name, mode, patience, notify: self.watches };
+        let want = Want { lock, owner, start_time, name, mode, timeout, notify: self.watches };
         (Asked::Lock(want, notices), place)
     }
 }
@@ -283,7 +283,7 @@ impl Locks {
     /// A piece of work that begins now.
     #[must_use]
     pub fn session(&self) -> Session {
-        let work = Work { locks: self.clone(), owner: Owner(number()), born: nanos_since_1970() };
+        let work = Work { locks: self.clone(), owner: Owner(number()), start_time: nanos_since_1970() };
         Session { work: Arc::new(work), watches: false }
     }
 
@@ -336,9 +336,9 @@ fn nanos_since_1970() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn patience_of(patience: Option<Duration>) -> Patience {
+fn timeout_of(timeout: Option<Duration>) -> WaitLimit {
     let nanos = |limit: Duration| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-    Patience::of(patience.map(nanos), clock::now)
+    WaitLimit::of(timeout.map(nanos), clock::now)
 }
 
 /// Where a lock is known.
@@ -462,8 +462,8 @@ impl Lock {
     ///
     /// # Errors
     /// See [`LockError`].
-    pub fn convert(&mut self, mode: Mode, patience: Option<Duration>) -> Result<&Grant, LockError> {
-        self.convert_with(mode, patience, None)
+    pub fn convert(&mut self, mode: Mode, timeout: Option<Duration>) -> Result<&Grant, LockError> {
+        self.convert_with(mode, timeout, None)
     }
 
     /// The same, writing the value block, which takes PW or EX and goes to less.
@@ -477,11 +477,11 @@ impl Lock {
     fn convert_with(
         &mut self,
         mode: Mode,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
         value: Option<[u8; VALUE_LEN]>,
     ) -> Result<&Grant, LockError> {
         let Place { worker, lock, .. } = self.place;
-        let asked = Asked::Convert { lock, mode, patience: patience_of(patience), value };
+        let asked = Asked::Convert { lock, mode, timeout: timeout_of(timeout), value };
         self.grant = Seat::ask(self.place.port(), worker, asked)?;
         Ok(&self.grant)
     }

@@ -61,8 +61,8 @@ pub enum LockTask {
 pub struct Settings {
     /// This node.
     pub me: NodeId,
-    /// This life of it.
-    pub life: Incarnation,
+    /// This incarnation of it.
+    pub incarnation: Incarnation,
     /// Workers of every node.
     pub workers: u8,
 }
@@ -101,12 +101,12 @@ pub struct LockService {
 /// # Errors
 /// The system refuses a thread.
 pub fn wire(settings: Settings, port: &Weak<dyn Port>, state: &Arc<State>) -> io::Result<Vec<LockService>> {
-    let Settings { me, life, workers } = settings;
+    let Settings { me, incarnation, workers } = settings;
     let clock = Clock::start(workers, port.clone())?;
     let service = |worker| {
         let config = protocol::Config {
             me,
-            life,
+            incarnation,
             worker,
             workers,
             deadlock_ns: DEADLOCK_AFTER.0,
@@ -147,14 +147,17 @@ impl LockService {
     pub fn view(&mut self, net: &mut Net, view: Members) {
         if let Some(shard) = &self.shard {
             let before = shard.view();
-            self.outbox.keep(|node| view.life(node).is_some_and(|life| before.life(node) == Some(life)));
+            self.outbox.keep(|node| {
+                view.incarnation(node)
+                    .is_some_and(|incarnation| before.incarnation(node) == Some(incarnation))
+            });
             return self.handle(net, Event::View(view));
         }
         let mut actions = std::mem::take(&mut self.actions);
         self.shard = Some(Shard::new(self.config, view, &mut actions));
         self.carry_out(net, actions);
-        for (from, life, message) in std::mem::take(&mut self.heard) {
-            self.handle(net, Event::Message { from, life, message });
+        for (from, incarnation, message) in std::mem::take(&mut self.heard) {
+            self.handle(net, Event::Message { from, incarnation, message });
         }
     }
 
@@ -174,11 +177,11 @@ impl LockService {
     pub fn message(&mut self, net: &mut Net, message: &Message<'_>) {
         match protocol::Message::decode(message.payload) {
             Ok(decoded) => {
-                let life = net.life(message.from).expect("it came over a link");
+                let incarnation = net.incarnation(message.from).expect("it came over a link");
                 if self.shard.is_some() {
-                    self.handle(net, Event::Message { from: message.from, life, message: decoded });
+                    self.handle(net, Event::Message { from: message.from, incarnation, message: decoded });
                 } else if self.heard.len() < HEARD_MAX {
-                    self.heard.push((message.from, life, decoded));
+                    self.heard.push((message.from, incarnation, decoded));
                 } else {
                     self.fault = Some(message.from);
                 }
@@ -238,8 +241,8 @@ impl LockService {
                     Err(want) => (want.lock, Event::Lock(want)),
                 }
             }
-            Asked::Convert { lock, mode, patience, value } => {
-                (lock, Event::Convert { lock, mode, patience, value })
+            Asked::Convert { lock, mode, timeout, value } => {
+                (lock, Event::Convert { lock, mode, timeout, value })
             }
         };
         self.asking = Some((lock, None));

@@ -169,14 +169,14 @@ mod tests {
     use plexus_base::{Epoch, Incarnation, WorkerId};
 
     use super::*;
-    use crate::protocol::{Config, Event, LockId, Members, Owner, Patience, Shard, Want};
+    use crate::protocol::{Config, Event, LockId, Members, Owner, Shard, WaitLimit, Want};
 
     /// A master alone, of resources of these names: each held once and waited for twice.
     fn master(names: &[&str]) -> Shard {
         let me = NodeId(0);
         let config = Config {
             me,
-            life: Incarnation(1),
+            incarnation: Incarnation(1),
             worker: WorkerId(0),
             workers: 1,
             deadlock_ns: 1_000,
@@ -189,10 +189,10 @@ mod tests {
         let wants = names.iter().flat_map(|name| [name; 3]).zip(1..).map(|(name, number)| Want {
             lock: LockId(number),
             owner: Owner(number),
-            born: number,
+            start_time: number,
             name: Name::new(name.as_bytes()).unwrap(),
             mode: Mode::EX,
-            patience: Patience::Forever,
+            timeout: WaitLimit::Forever,
             notify: false,
         });
         wants.for_each(|want| shard.handle(Nanos(10), Event::Lock(want), &mut out));

@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use common::{Cluster, Node, PROFILE, assert_agreed, epoch, replace};
 use plexus_base::{NodeId, NodeSet};
 use plexus_membership::{
-    protocol::{FileId, Reason, Refused, View, Wish},
-    runtime::{End, WishError},
+    protocol::{ConfigChange, FileId, Reason, Refused, View},
+    runtime::{ConfigChangeError, End},
     voting::{self, FileError, format::FILE},
 };
 
@@ -32,10 +32,10 @@ fn a_minority_of_files_may_be_gone_and_a_majority_may_not() {
         assert!(gone.votes && gone.error.as_ref().is_some_and(|error| error.contains("vote1")), "{gone:?}");
         assert_eq!(status.decided, before.0, "nothing is decided for that");
     }
-    // It still renews: a wish is decided.
-    nodes[0].membership.wish(Wish::AddNode(NodeId(3))).unwrap();
+    // It still renews: a config change is decided.
+    nodes[0].membership.config_change(ConfigChange::AddNode(NodeId(3))).unwrap();
     nodes.iter().for_each(|node| {
-        node.watcher.wait("the wish", |told| told.view().unwrap().cluster() == NodeSet::first(4));
+        node.watcher.wait("the config_change", |told| told.view().unwrap().cluster() == NodeSet::first(4));
     });
     // A file that is cut short is as good as none.
     std::fs::OpenOptions::new().write(true).open(cluster.path(FileId(2))).unwrap().set_len(9000).unwrap();
@@ -59,7 +59,7 @@ fn an_older_copy_of_a_file_is_set_aside_and_taken_in_again() {
     let nodes = cluster.start_all();
     let older = std::fs::read(&path).unwrap();
     // By now other reports stand in it.
-    nodes[0].membership.wish(Wish::AddNode(NodeId(5))).unwrap();
+    nodes[0].membership.config_change(ConfigChange::AddNode(NodeId(5))).unwrap();
     nodes[0].membership.remember(7).unwrap();
     replace(&path, &older);
     for node in &nodes {
@@ -91,13 +91,13 @@ fn a_file_of_another_cluster_does_not_count() {
 }
 
 #[test]
-fn files_are_added_and_removed_as_wished() {
+fn files_are_added_and_removed_as_requested() {
     let cluster = Cluster::new(2, &[None]);
     let nodes = cluster.start_all();
-    let wish = |wish: Wish| nodes[0].membership.wish(wish);
-    let refused = |why: Refused| Err(WishError::Refused(why));
+    let config_change = |config_change: ConfigChange| nodes[0].membership.config_change(config_change);
+    let refused = |why: Refused| Err(ConfigChangeError::Refused(why));
     let (shared, served) = (FileId(8), FileId(9));
-    assert_eq!(wish(Wish::AddFile(shared, None)), refused(Refused::Unreachable));
+    assert_eq!(config_change(ConfigChange::AddFile(shared, None)), refused(Refused::Unreachable));
     for file in [shared, served] {
         cluster.make_file(file);
     }
@@ -105,10 +105,10 @@ fn files_are_added_and_removed_as_wished() {
         node.membership.place_file(shared, cluster.path(shared));
     }
     nodes[1].membership.place_file(served, cluster.path(served));
-    wish(Wish::AddFile(shared, None)).unwrap();
-    wish(Wish::AddFile(served, Some(NodeId(1)))).unwrap();
+    config_change(ConfigChange::AddFile(shared, None)).unwrap();
+    config_change(ConfigChange::AddFile(served, Some(NodeId(1)))).unwrap();
     nodes[0].wait_status("all of them to answer", |status| status.quorum.answering == 3);
-    wish(Wish::RemoveFile(FileId(1))).unwrap();
+    config_change(ConfigChange::RemoveFile(FileId(1))).unwrap();
     for node in &nodes {
         let is_so = |view: &View| view.files.iter().map(|file| file.id).eq([shared, served]);
         node.watcher.wait("the files", |told| told.view().is_some_and(|view| is_so(view)));
@@ -116,9 +116,9 @@ fn files_are_added_and_removed_as_wished() {
         let hosts: Vec<_> = status.files.iter().filter(|file| file.votes).map(|file| file.host).collect();
         assert_eq!(hosts, [None, Some(1)]);
     }
-    assert_eq!(wish(Wish::AddFile(shared, None)), refused(Refused::Done));
-    wish(Wish::RemoveFile(served)).unwrap();
-    assert_eq!(wish(Wish::RemoveFile(shared)), refused(Refused::LastFile));
+    assert_eq!(config_change(ConfigChange::AddFile(shared, None)), refused(Refused::Done));
+    config_change(ConfigChange::RemoveFile(served)).unwrap();
+    assert_eq!(config_change(ConfigChange::RemoveFile(shared)), refused(Refused::LastFile));
 }
 
 /// How many threads of this process have a name that begins so.
@@ -137,33 +137,33 @@ fn a_file_that_votes_no_more_has_no_thread_until_it_is_added_again() {
     cluster.make_file(file);
     nodes[0].membership.place_file(file, cluster.path(file));
     for _ in 0..2 {
-        nodes[0].membership.wish(Wish::AddFile(file, None)).unwrap();
+        nodes[0].membership.config_change(ConfigChange::AddFile(file, None)).unwrap();
         nodes[0].wait_status("the file to answer", |status| status.quorum.answering == 2);
         assert_eq!(threads(thread), 1);
-        nodes[0].membership.wish(Wish::RemoveFile(file)).unwrap();
+        nodes[0].membership.config_change(ConfigChange::RemoveFile(file)).unwrap();
         nodes[0]
             .wait_status("its thread to end", |status| status.quorum.answering == 1 && threads(thread) == 0);
     }
 }
 
 #[test]
-fn a_node_is_added_and_put_out_as_wished() {
+fn a_node_is_added_and_put_out_as_requested() {
     let cluster = Cluster::new(2, &[None]);
     let nodes = cluster.start_all();
     let new = NodeId(2);
-    nodes[0].membership.wish(Wish::AddNode(new)).unwrap();
+    nodes[0].membership.config_change(ConfigChange::AddNode(new)).unwrap();
     nodes.iter().for_each(|node| node.membership.place_peer(new, cluster.addresses(new.0)));
     let third = cluster.start(new.0);
     for node in nodes.iter().chain([&third]) {
         node.watcher.wait_with(&[0, 1, 2]);
     }
-    nodes[1].membership.wish(Wish::RemoveNode(new)).unwrap();
+    nodes[1].membership.config_change(ConfigChange::RemoveNode(new)).unwrap();
     nodes.iter().for_each(|node| drop(node.watcher.wait_with(&[0, 1])));
     let told = third.watcher.wait("its end", |told| told.ended.is_some());
     assert_eq!(told.ended, Some(End::Died(Reason::Evicted)));
     assert_eq!(
-        nodes[0].membership.wish(Wish::RemoveNode(NodeId(0))),
-        Err(WishError::Refused(Refused::Itself))
+        nodes[0].membership.config_change(ConfigChange::RemoveNode(NodeId(0))),
+        Err(ConfigChangeError::Refused(Refused::Itself))
     );
 }
 

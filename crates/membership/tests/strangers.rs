@@ -10,7 +10,7 @@ use std::{
 use common::{Cluster, Keys, Node, PROFILE, assert_agreed, start};
 use plexus_base::NodeId;
 use plexus_membership::{
-    protocol::{Reason, Wish},
+    protocol::{ConfigChange, Reason},
     runtime::{End, datagram_any},
 };
 
@@ -43,8 +43,8 @@ fn a_node_with_another_key_does_not_join_over_a_shared_file() {
     nodes.iter().for_each(|node| drop(node.watcher.wait_with(&[0, 1])));
     let other = start(settings);
     other.wait_status("the others' view", |status| status.decided > 0 && status.strangers > 0);
-    nodes[0].membership.wish(Wish::AddNode(NodeId(7))).unwrap();
-    nodes[1].wait_status("the wish", |status| status.members.len() == 2 && status.strangers > 0);
+    nodes[0].membership.config_change(ConfigChange::AddNode(NodeId(7))).unwrap();
+    nodes[1].wait_status("the config_change", |status| status.members.len() == 2 && status.strangers > 0);
     assert!(nodes.iter().all(|node| node.watcher.told().is_with(&[0, 1])));
     assert_eq!(other.status().opened, 0);
 }

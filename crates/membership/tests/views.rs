@@ -7,8 +7,8 @@ use std::{collections::BTreeSet, sync::Arc, sync::atomic::Ordering};
 use common::{Cluster, Node, Watcher, assert_agreed, epoch};
 use plexus_base::{Nanos, NodeId, NodeSet};
 use plexus_membership::{
-    protocol::{Reason, Refused, Wish},
-    runtime::{End, FencingState, Membership, Proof, StartError, Status, WishError},
+    protocol::{ConfigChange, Reason, Refused},
+    runtime::{ConfigChangeError, End, FencingState, Membership, Proof, StartError, Status},
 };
 
 /// Three nodes, of which one is lost and returns.
@@ -22,19 +22,19 @@ fn lost_and_back(cluster: &Cluster) {
     assert_eq!(lost.watcher.told().ended, None);
     for node in &nodes {
         let told = node.watcher.wait_with(&[0, 2]);
-        assert!(told.fenced.contains(&(NodeId(1), lost.life)));
+        assert!(told.fenced.contains(&(NodeId(1), lost.incarnation)));
         let last = told.transitions.last().unwrap();
-        assert_eq!(last.gone, [(1, lost.life.0)]);
+        assert_eq!(last.gone, [(1, lost.incarnation.0)]);
         assert!(last.phases.detect > 0.0 && last.phases.rebuild.is_none());
         let fence = node.status().fencing.last().cloned().unwrap();
         assert_eq!((fence.node, fence.state), (1, FencingState::WaitedOut));
     }
     let back = cluster.start(1);
-    assert!(back.life > lost.life);
+    assert!(back.incarnation > lost.incarnation);
     nodes.push(back);
     for node in &nodes {
-        let told = node.watcher.wait("the new life", |told| {
-            told.is_with(&[0, 1, 2]) && told.view().unwrap().life(NodeId(1)) > Some(lost.life)
+        let told = node.watcher.wait("the new incarnation", |told| {
+            told.is_with(&[0, 1, 2]) && told.view().unwrap().incarnation(NodeId(1)) > Some(lost.incarnation)
         });
         assert_eq!(told.ended, None);
     }
@@ -79,10 +79,10 @@ fn who_is_proved_dead_is_not_waited_for() {
     let [left, lost] = <[Node; 2]>::try_from(nodes).ok().unwrap();
     left.watcher.proves.store(true, Ordering::Release);
     drop(lost.membership);
-    left.membership.lost(lost.id, lost.life);
+    left.membership.lost(lost.id, lost.incarnation);
     left.watcher.wait_with(&[0]);
     let fence = left.status().fencing.pop().unwrap();
-    assert_eq!((fence.life, fence.state), (lost.life.0, FencingState::Proved(Proof::Killed)));
+    assert_eq!((fence.incarnation, fence.state), (lost.incarnation.0, FencingState::Proved(Proof::Killed)));
     let status = left.status();
     let json = serde_json::to_string(&status).unwrap();
     assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), status);
@@ -97,13 +97,13 @@ fn who_loses_its_links_is_listened_to_no_more() {
     let cluster = Cluster::new(2, &[None]);
     let nodes = cluster.start_all();
     let (a, b) = (&nodes[0], &nodes[1]);
-    a.membership.lost(b.id, b.life);
-    b.membership.lost(a.id, a.life);
+    a.membership.lost(b.id, b.incarnation);
+    b.membership.lost(a.id, a.incarnation);
     a.watcher.wait_with(&[0]);
     let told = b.watcher.wait("its end", |told| told.ended.is_some());
     assert!(matches!(told.ended, Some(End::Died(Reason::Evicted | Reason::LeaseOver))), "{told:?}");
     assert!(!b.membership.lease().is_held());
-    assert_eq!(b.membership.wish(Wish::RemoveNode(a.id)), Err(WishError::Ended));
+    assert_eq!(b.membership.config_change(ConfigChange::RemoveNode(a.id)), Err(ConfigChangeError::Ended));
     assert!(b.membership.status().is_none());
 }
 
@@ -127,7 +127,7 @@ fn nodes_come_and_leave_twenty_times() {
     let status = stays.status();
     assert!(status.fencing.iter().all(|fence| fence.state == FencingState::Told), "{status:#?}");
     assert_eq!(stays.watcher.told().fenced, [], "who leaves is left alone");
-    let lives: BTreeSet<u64> = status.fencing.iter().map(|fence| fence.life).collect();
+    let lives: BTreeSet<u64> = status.fencing.iter().map(|fence| fence.incarnation).collect();
     assert_eq!(lives.len(), status.fencing.len());
     assert_agreed(&watchers);
 }
@@ -139,10 +139,10 @@ fn a_node_is_back_before_anybody_missed_it() {
     let lost = nodes.remove(1);
     drop(lost.membership);
     nodes.push(cluster.start(1));
-    let life = nodes[2].life;
+    let incarnation = nodes[2].incarnation;
     for node in &nodes {
-        node.watcher.wait("the new life", |told| {
-            told.is_with(&[0, 1, 2]) && told.view().unwrap().has(NodeId(1), life)
+        node.watcher.wait("the new incarnation", |told| {
+            told.is_with(&[0, 1, 2]) && told.view().unwrap().has(NodeId(1), incarnation)
         });
     }
     assert_agreed(nodes.iter().map(|node| &node.watcher).chain([&lost.watcher]));
@@ -204,12 +204,12 @@ fn the_last_leaves_and_the_cluster_begins_again() {
 }
 
 #[test]
-fn who_is_no_member_has_no_wishes() {
+fn who_is_no_member_has_no_config_changes() {
     let cluster = Cluster::new(3, &[Some(0), Some(1), Some(2)]);
     // Without a second file there is no majority.
     let alone = cluster.start(0);
-    let refused = Err(WishError::Refused(Refused::NoMember));
-    assert_eq!(alone.membership.wish(Wish::RemoveNode(NodeId(2))), refused);
+    let refused = Err(ConfigChangeError::Refused(Refused::NoMember));
+    assert_eq!(alone.membership.config_change(ConfigChange::RemoveNode(NodeId(2))), refused);
     assert_eq!(alone.membership.leave(), refused);
     assert_eq!(alone.status().opened, 0);
 }

@@ -1,4 +1,4 @@
-//! What a node is made of besides its life: links to its peers, the cache, the disk group.
+//! What a node is made of besides its lifecycle: links to its peers, the cache, the disk group.
 //!
 //! The order of calls is [`Body::join`], then [`Body::quiesce`], [`Body::hand_back`] and [`Body::leave`], with all nodes or alone.
 
@@ -27,7 +27,7 @@ pub use self::status::{BodyStatus, PeerStatus, ProgramsStatus};
 use crate::{
     boot::config::{Config, Nodes},
     boot::keys::KeyFiles,
-    life::{Ending, Life},
+    lifecycle::{Ending, Lifecycle},
     member::Member,
     records::state::{Recorder, StateError},
     service::{News, NodeService, Workers},
@@ -51,7 +51,7 @@ const HAND_BACK_WITHIN: Duration = Duration::from_secs(600);
 pub struct Body {
     config: Arc<Config>,
     me: NodeId,
-    life: Arc<Life>,
+    lifecycle: Arc<Lifecycle>,
     group: Arc<Group>,
     cache: Cache,
     locks: Locks,
@@ -192,7 +192,7 @@ impl Body {
         let recorded = match (ending, may_leave.len() == usize::from(shards.count())) {
             (Ending::Together, _) => Ok(()),
             (Ending::Leave, true) => {
-                let recorded = self.life.left();
+                let recorded = self.lifecycle.left();
                 self.member.handed_back();
                 recorded
             }

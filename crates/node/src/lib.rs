@@ -15,7 +15,7 @@
 mod admin;
 pub mod body;
 mod boot;
-pub mod life;
+pub mod lifecycle;
 pub mod member;
 pub mod node;
 pub mod port;
@@ -25,7 +25,7 @@ mod shards;
 
 pub use admin::{acceptor, commands, control, grouping, locking, registry};
 pub use boot::{config, create, down, janitor, keys, launch, layout, lifeline, machine, temporary};
-pub use member::wishes;
+pub use member::config_changes;
 pub use node::{Node, NodeError};
 pub use records::{blocks, settle, state};
 pub use temporary::{Parameters, TemporaryCluster};

@@ -3,11 +3,11 @@
 //! Before a view opens, the links to whoever is none any more are gone: that is what refuses all that an earlier epoch might still
 //! send. Who comes is let in as soon as that is decided, so that its links stand when the view opens.
 
+pub mod config_changes;
 mod fence;
 pub(crate) mod newcomers;
 mod vitals;
 pub(crate) mod watcher;
-pub mod wishes;
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
@@ -25,7 +25,7 @@ use rustix::process::Signal;
 
 use crate::{
     boot::config::Config,
-    life::Life,
+    lifecycle::Lifecycle,
     member::fence::Fence,
     member::vitals::Vitals,
     records::state::Recorder,
@@ -40,7 +40,7 @@ pub(crate) struct Member {
     config: Arc<Config>,
     me: NodeId,
     incarnation: Incarnation,
-    life: Arc<Life>,
+    lifecycle: Arc<Lifecycle>,
     recorder: Arc<Recorder>,
     workers: Arc<Workers>,
     mesh: Mutex<Weak<Mesh<NodeService>>>,
@@ -87,7 +87,7 @@ impl Member {
         config: Arc<Config>,
         me: NodeId,
         incarnation: Incarnation,
-        life: Arc<Life>,
+        lifecycle: Arc<Lifecycle>,
         recorder: Arc<Recorder>,
         workers: Arc<Workers>,
         die: Die,
@@ -97,7 +97,7 @@ impl Member {
             config,
             me,
             incarnation,
-            life,
+            lifecycle,
             recorder,
             workers,
             mesh: Mutex::default(),
@@ -124,10 +124,12 @@ impl Member {
         }
     }
 
-    /// Says which lives that were members are proved to be over. So nobody waits for leases when a whole host comes back.
+    /// Says which incarnations that were members are proved to be over. So nobody waits for leases when a whole host comes back.
     fn prove(&self, view: &View) {
         let Some(membership) = self.membership.get().and_then(Weak::upgrade) else { return };
-        self.fence.over(view, self.incarnation).for_each(|(node, life)| membership.dead(node, life));
+        self.fence
+            .over(view, self.incarnation)
+            .for_each(|(node, incarnation)| membership.dead(node, incarnation));
     }
 
     /// A worker has its cache and locks whole again in a view.
@@ -138,10 +140,11 @@ impl Member {
         }
     }
 
-    /// All that this life held is handed back, and it begins nothing more.
+    /// All that this incarnation held is handed back, and it begins nothing more.
     pub(crate) fn handed_back(&self) {
         if let Some(membership) = self.membership.get().and_then(Weak::upgrade) {
-            membership.clean(self.me, Clean { life: self.incarnation, intact: self.recorder.intact() });
+            membership
+                .clean(self.me, Clean { incarnation: self.incarnation, intact: self.recorder.intact() });
         }
     }
 
@@ -199,7 +202,7 @@ impl Member {
     /// Ends the node at once; the others go on without it.
     pub(crate) fn die(&self, why: &str) {
         (self.die)(why);
-        self.life.failed(why);
+        self.lifecycle.failed(why);
     }
 
     /// What this node can prove of others.
@@ -219,13 +222,13 @@ impl Guest for Member {
         self.prove(view);
         let Some(mesh) = self.mesh() else { return };
         if let Some(before) = before {
-            for (node, life) in before.gone(view).filter(|(node, _)| *node != self.me) {
-                mesh.forget(node, life);
+            for (node, incarnation) in before.gone(view).filter(|(node, _)| *node != self.me) {
+                mesh.forget(node, incarnation);
             }
         }
         for node in view.members().without(self.me).iter() {
-            let Some(life) = view.life(node) else { continue };
-            if let Err(error) = mesh.admit(node, life) {
+            let Some(incarnation) = view.incarnation(node) else { continue };
+            if let Err(error) = mesh.admit(node, incarnation) {
                 tracing::error!("{}: {error}", self.config.name_of(node));
             }
         }
@@ -258,18 +261,18 @@ impl Guest for Member {
         self.changed.notify_all();
     }
 
-    fn fence(&self, node: NodeId, life: Incarnation) -> Option<Proof> {
-        let proof = self.fence.end(node, life);
+    fn fence(&self, node: NodeId, incarnation: Incarnation) -> Option<Proof> {
+        let proof = self.fence.end(node, incarnation);
         match proof {
             Some(proof) => {
                 tracing::info!(
-                    life = life.0,
+                    incarnation = incarnation.0,
                     "{} is proved to be over ({proof:?})",
                     self.config.name_of(node)
                 )
             }
             None => tracing::warn!(
-                life = life.0,
+                incarnation = incarnation.0,
                 "{}: nothing proves that it is over, so its lease is waited for",
                 self.config.name_of(node)
             ),

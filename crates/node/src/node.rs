@@ -23,17 +23,17 @@ use crate::{
     body::{Body, Parts},
     boot::config::{Config, ConfigError, NodeConfig},
     boot::machine::{self, MachineError},
-    life::{Ending, Life, Stage},
+    lifecycle::{Ending, Lifecycle, Stage},
     member::Die,
+    member::config_changes,
     member::newcomers,
-    member::wishes,
     records::settle::{self, Entry},
     records::state::{Recorder, StateError},
 };
 
 /// A node that serves.
 pub struct Node {
-    life: Arc<Life>,
+    lifecycle: Arc<Lifecycle>,
     body: Arc<Body>,
     // Dropped in this order: nobody can ask any more, signals do what they did before, the lock goes last.
     _server: Server,
@@ -98,37 +98,37 @@ impl Node {
         let entry = settle::enter(&config, name)?;
         let recorder =
             Arc::new(Recorder::new(&config.dir, name, entry.incarnation, config.workers, &entry.settled));
-        let life = Arc::new(Life::new(recorder.clone()));
+        let lifecycle = Arc::new(Lifecycle::new(recorder.clone()));
         let signals =
-            SignalThread::start(&life).map_err(|source| NodeError::Io { what: "signals", source })?;
+            SignalThread::start(&lifecycle).map_err(|source| NodeError::Io { what: "signals", source })?;
         let known = Commands::new();
-        commands::register_status(&known, &config, me, &entry.settled, &life);
+        commands::register_status(&known, &config, me, &entry.settled, &lifecycle);
         let path = config.dir.socket(name);
         let server =
             Server::start(&path, known.clone()).map_err(|source| NodeError::Control { path, source })?;
 
-        let body = Arc::new(join(&config, me, node, &entry, &life, recorder, Arc::new(die))?);
-        commands::register_rest(&known, &config, me, &entry.settled, &life, &body);
+        let body = Arc::new(join(&config, me, node, &entry, &lifecycle, recorder, Arc::new(die))?);
+        commands::register_rest(&known, &config, me, &entry.settled, &lifecycle, &body);
         let places = Arc::default();
         let on = Arc::new(On { config: Arc::clone(&config), body: Arc::clone(&body), places });
         for all in [locking::COMMANDS, registry::COMMANDS, grouping::COMMANDS] {
             commands::register(&known, &on, true, all);
         }
-        for all in [locking::LOOKS, registry::LOOKS, wishes::COMMANDS] {
+        for all in [locking::LOOKS, registry::LOOKS, config_changes::COMMANDS] {
             commands::register(&known, &on, false, all);
         }
         newcomers::serve(&body).map_err(|source| NodeError::Io { what: "a thread for newcomers", source })?;
         more(&body).into_iter().for_each(|command| known.register(command));
         body.open_door().map_err(NodeError::Body)?;
-        life.reach(Stage::Running);
+        lifecycle.reach(Stage::Running);
         tracing::info!(run = entry.settled.run, incarnation = entry.incarnation.0, "{name} serves");
-        Ok(Self { life, body, _server: server, _signals: signals, _entry: entry })
+        Ok(Self { lifecycle, body, _server: server, _signals: signals, _entry: entry })
     }
 
     /// Where it stands.
     #[must_use]
-    pub fn life(&self) -> &Arc<Life> {
-        &self.life
+    pub fn lifecycle(&self) -> &Arc<Lifecycle> {
+        &self.lifecycle
     }
 
     /// What it is made of.
@@ -142,8 +142,8 @@ impl Node {
     /// # Errors
     /// It could not write what it must; the next start will say what is lost.
     pub fn run_until_stopped(self) -> Result<(), NodeError> {
-        let ending = self.life.wait_for_end();
-        if ending == Ending::Leave && self.life.stage().0 != Stage::Stopped {
+        let ending = self.lifecycle.wait_for_end();
+        if ending == Ending::Leave && self.lifecycle.stage().0 != Stage::Stopped {
             self.body.quiesce();
             let handed_back = self.body.hand_back(&mut |_| {}).map_err(NodeError::Body)?;
             tracing::info!(written = handed_back.written, "handed back");
@@ -159,7 +159,7 @@ fn join(
     me: NodeId,
     node: &NodeConfig,
     entry: &Entry,
-    life: &Arc<Life>,
+    lifecycle: &Arc<Lifecycle>,
     recorder: Arc<Recorder>,
     die: Die,
 ) -> Result<Body, NodeError> {
@@ -172,7 +172,7 @@ fn join(
     }
     machine::check_memory(&node.name, config.shared_bytes())?;
     machine::check_addresses(&node.name, node.all_addresses())?;
-    life.reach(Stage::Joining);
+    lifecycle.reach(Stage::Joining);
     let parts = Parts {
         config: Arc::clone(config),
         me,
@@ -180,10 +180,10 @@ fn join(
         settled: &entry.settled,
         recorder,
         group: Arc::new(group),
-        life: Arc::clone(life),
+        lifecycle: Arc::clone(lifecycle),
         die,
     };
-    Body::join(parts).map_err(|why| match life.is_ending() {
+    Body::join(parts).map_err(|why| match lifecycle.is_ending() {
         true => NodeError::Interrupted(node.name.clone()),
         false => NodeError::Body(why),
     })
@@ -196,16 +196,16 @@ struct SignalThread {
 }
 
 impl SignalThread {
-    fn start(life: &Arc<Life>) -> io::Result<Self> {
+    fn start(lifecycle: &Arc<Lifecycle>) -> io::Result<Self> {
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         let handle = signals.handle();
-        let life = Arc::clone(life);
+        let lifecycle = Arc::clone(lifecycle);
         let thread = thread::Builder::new().name("plexus-signals".into()).spawn(move || {
             for signal in signals.forever() {
-                if life.is_ending() {
+                if lifecycle.is_ending() {
                     std::process::exit(128 + signal);
                 }
-                if let Err(error) = life.end(Ending::Leave) {
+                if let Err(error) = lifecycle.end(Ending::Leave) {
                     tracing::error!("{error}");
                 }
             }

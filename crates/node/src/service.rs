@@ -23,9 +23,9 @@ use crate::{member::Member, port::Ports};
 #[derive(Debug)]
 pub(crate) enum News {
     /// The link to a peer was lost, as one worker saw it.
-    Lost { peer: NodeId, life: Incarnation, why: Lost },
+    Lost { peer: NodeId, incarnation: Incarnation, why: Lost },
     /// A peer sent what no member sends.
-    Fault { peer: NodeId, life: Incarnation },
+    Fault { peer: NodeId, incarnation: Incarnation },
     /// Nothing more: the node ends.
     End,
 }
@@ -103,10 +103,10 @@ impl NodeService {
         let of_registry = self.registry.as_mut().and_then(RegistryService::take_fault);
         let of_cache = self.cache.take_fault();
         let fault = of_groups.or(of_registry).or(of_cache).or_else(|| self.locks.take_fault());
-        // Of the life that the link led to over which it came: the view that the node acts in may not have it yet, or have the one before.
-        if let Some((peer, life)) = fault.and_then(|peer| Some((peer, net.life(peer)?))) {
+        // Of the incarnation that the link led to over which it came: the view that the node acts in may not have it yet, or have the one before.
+        if let Some((peer, incarnation)) = fault.and_then(|peer| Some((peer, net.incarnation(peer)?))) {
             // Nobody listens any more: the node is ending.
-            let _ = self.news.send(News::Fault { peer, life });
+            let _ = self.news.send(News::Fault { peer, incarnation });
         }
         if let Some(epoch) = self.rebuilding
             && self.cache.is_open()
@@ -235,8 +235,8 @@ impl Service for NodeService {
         self.ports.peer_gone(net, peer);
         self.programs.peer_gone(net, peer);
         // Nobody listens any more: the node is ending.
-        let life = net.life(peer).expect("what is gone was there");
-        let _ = self.news.send(News::Lost { peer, life, why: why.clone() });
+        let incarnation = net.incarnation(peer).expect("what is gone was there");
+        let _ = self.news.send(News::Lost { peer, incarnation, why: why.clone() });
     }
 
     #[inline]

@@ -13,7 +13,7 @@ use plexus_node::{
     control::Control,
     create,
     layout::ClusterDir,
-    life::Stage,
+    lifecycle::Stage,
 };
 use serde_json::json;
 
@@ -58,7 +58,7 @@ fn start(config: &Config) -> Node {
 
 /// Ends the node, which has served until now, as `plexus down` does.
 fn end(config: &Config, node: Node) {
-    assert_eq!(node.life().stage(), (Stage::Running, None));
+    assert_eq!(node.lifecycle().stage(), (Stage::Running, None));
     let mut control = Control::connect(&config.dir, "n1").unwrap();
     for (command, args) in
         [("quiesce", json!({})), ("handback", json!({})), ("exit", json!({ "clean": true }))]

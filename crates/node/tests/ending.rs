@@ -12,13 +12,13 @@ use plexus_locks::{
 };
 use plexus_membership::groups::{self, GroupError};
 use plexus_node::{
-    life::Ending,
+    lifecycle::Ending,
     state::{self, Phase},
 };
 use plexus_registry::{RegistryError, protocol::Command};
 
 fn ask(name: &str) -> Ask {
-    Ask { name: Name::new(name.as_bytes()).unwrap(), mode: Mode::EX, patience: None }
+    Ask { name: Name::new(name.as_bytes()).unwrap(), mode: Mode::EX, timeout: None }
 }
 
 #[test]

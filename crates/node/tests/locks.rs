@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cluster::{Cluster, PATIENCE, waits_for};
+use cluster::{Cluster, TIMEOUT, waits_for};
 use plexus_fabric::RailKind;
 use plexus_locks::{
     Ask, LockError, Notice, Surveyed, Waiting,
@@ -17,7 +17,7 @@ use plexus_locks::{
 };
 
 fn ask(name: &str, mode: Mode) -> Ask {
-    Ask { name: Name::new(name.as_bytes()).unwrap(), mode, patience: None }
+    Ask { name: Name::new(name.as_bytes()).unwrap(), mode, timeout: None }
 }
 
 /// Waits until its master has it in the queue for `name`, which nobody else waits for.
@@ -42,7 +42,7 @@ fn one_has_what_excludes_others_on_whichever_node_and_worker() {
                 let lock = cluster.locks(node).session().lock(ask(&name, Mode::EX)).unwrap();
                 assert!(lock.grant().token > last, "{:?} after {last:?}", lock.grant());
                 last = lock.grant().token;
-                let other = Ask { patience: Some(Duration::ZERO), ..ask(&name, Mode::CR) };
+                let other = Ask { timeout: Some(Duration::ZERO), ..ask(&name, Mode::CR) };
                 let refused = cluster.locks((node + 1) % 3).session().lock(other);
                 assert_eq!(refused.err(), Some(LockError::Refused(Why::NotGranted)));
             }
@@ -96,7 +96,7 @@ fn who_no_longer_waits_is_forgotten_and_who_waits_too_long_is_told() {
     let held = here.lock(ask("x", Mode::EX)).unwrap();
     drop(still_waits(&cluster, "x", there.ask(ask("x", Mode::EX))));
     cluster.wait_until(2, "it no longer waits", |seen| !waits_for(seen, "x"));
-    let patient = Ask { patience: Some(Duration::from_millis(20)), ..ask("x", Mode::EX) };
+    let patient = Ask { timeout: Some(Duration::from_millis(20)), ..ask("x", Mode::EX) };
     assert_eq!(there.lock(patient).err(), Some(LockError::Refused(Why::TimedOut)));
     drop(held);
     there.lock(ask("x", Mode::EX)).unwrap();
@@ -120,7 +120,7 @@ fn locks_outlive_another_node_and_end_with_their_own() {
             "granted when its holder was known to be over"
         );
         for (name, held) in names.iter().zip(held) {
-            let attempt = Ask { patience: Some(Duration::ZERO), ..ask(name, Mode::CR) };
+            let attempt = Ask { timeout: Some(Duration::ZERO), ..ask(name, Mode::CR) };
             let refused = others.session().lock(attempt).err();
             assert_eq!(refused, Some(LockError::Refused(Why::NotGranted)), "{name}");
             assert!(!held.is_lost());
@@ -144,7 +144,7 @@ fn a_holder_that_watches_is_told_that_others_wait_and_that_its_lock_is_lost() {
     let mut held = here.lock(ask("w", Mode::EX)).unwrap();
     assert_eq!(held.notice(Duration::ZERO), None);
     let waits = there.ask(ask("w", Mode::PR));
-    assert_eq!(held.notice(PATIENCE), Some(Notice::Wanted(Mode::PR)));
+    assert_eq!(held.notice(TIMEOUT), Some(Notice::Wanted(Mode::PR)));
     assert_eq!(held.notice(Duration::ZERO), None, "it is said once");
     held.convert_writing(Mode::CR, [1; VALUE_LEN]).unwrap();
     assert_eq!(waits.finish().unwrap().grant().value, Value::written([1; VALUE_LEN]));
@@ -153,9 +153,9 @@ fn a_holder_that_watches_is_told_that_others_wait_and_that_its_lock_is_lost() {
     let waits = still_waits(&cluster, "w", there.ask(ask("w", Mode::EX)));
     waits.cancel();
     assert_eq!(waits.finish().err(), Some(LockError::Refused(Why::Cancelled)));
-    assert_eq!(held.notice(PATIENCE), Some(Notice::Wanted(Mode::EX)), "it was so when it was said");
+    assert_eq!(held.notice(TIMEOUT), Some(Notice::Wanted(Mode::EX)), "it was so when it was said");
     cluster.end(0);
-    assert_eq!(held.notice(PATIENCE), Some(Notice::Lost));
+    assert_eq!(held.notice(TIMEOUT), Some(Notice::Lost));
     assert!(held.is_lost());
 }
 
@@ -188,6 +188,6 @@ fn locks_of_the_command_line_leave_places_for_others_to_ask_the_node() {
     while let (_, said) = taken(&cluster, "one more")
         && !said.contains("granted")
     {
-        assert!(start.elapsed() < PATIENCE, "{said}");
+        assert!(start.elapsed() < TIMEOUT, "{said}");
     }
 }

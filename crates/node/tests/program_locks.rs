@@ -10,7 +10,7 @@ use std::{
 };
 
 use cluster::{
-    Cluster, PATIENCE,
+    Cluster, TIMEOUT,
     program::{assert_cut_off, attach},
 };
 use plexus_base::{Partition, hash};
@@ -24,7 +24,7 @@ use plexus_client::{
 };
 use plexus_fabric::{Lane, Rail, RailKind};
 
-const LONG: Option<Duration> = Some(PATIENCE);
+const LONG: Option<Duration> = Some(TIMEOUT);
 const NOT: Option<Duration> = Some(Duration::ZERO);
 
 /// Waits until its master has it in the queue for `name`, which nobody else waits for.
@@ -48,8 +48,8 @@ fn why<T>(answer: Result<T, Error>) -> Option<Why> {
 fn all_released(cluster: &Cluster, nodes: usize) {
     let start = Instant::now();
     for node in 0..nodes {
-        while !cluster.locks(node).survey(PATIENCE).unwrap().is_empty() || cluster.programs(node).locks > 0 {
-            assert!(start.elapsed() < PATIENCE, "locks are left at node {node}");
+        while !cluster.locks(node).survey(TIMEOUT).unwrap().is_empty() || cluster.programs(node).locks > 0 {
+            assert!(start.elapsed() < TIMEOUT, "locks are left at node {node}");
             thread::yield_now();
         }
     }
@@ -105,7 +105,7 @@ fn a_holder_is_told_who_waits_and_hands_the_value_on() {
 }
 
 #[test]
-fn requests_end_by_patience_by_cancellation_and_by_being_dropped() {
+fn requests_end_by_timeout_by_cancellation_and_by_being_dropped() {
     let cluster = Cluster::start(2, 1, RailKind::Tcp);
     let (one, two) = (cluster.client(0), cluster.client(1));
     let held = one.lock_session().lock("x", Mode::EX, LONG).unwrap();
@@ -192,7 +192,7 @@ fn who_waits_is_told_when_another_thread_gives_the_lock_up() {
         } else {
             queue.unlock(key, None).unwrap()
         }
-        assert_eq!(told.recv_timeout(PATIENCE), Ok(Some(Why::Cancelled)));
+        assert_eq!(told.recv_timeout(TIMEOUT), Ok(Some(Why::Cancelled)));
     }
     assert!(matches!(queue.wait(LONG).unwrap().news, LockNews::Unlocked));
 }
@@ -243,8 +243,8 @@ fn who_attached_and_ends_takes_its_locks_with_it() {
     let written = two.lock_session().lock("d", Mode::EX, LONG).unwrap();
     written.unlock_with([3; VALUE_LEN]).unwrap();
     // One that says nothing more once it has the lock.
-    let (mode, notify, session, born, patience_ns) = (Mode::PW, false, 0, 0, FOREVER);
-    let request = LockRequest { mode, notify, session, born, patience_ns, name: b"d" }.encode();
+    let (mode, notify, session, start_time, timeout_ns) = (Mode::PW, false, 0, 0, FOREVER);
+    let request = LockRequest { mode, notify, session, start_time, timeout_ns, name: b"d" }.encode();
     let head = Head { id: 1, port: 1, ..Head::new(Verb::Lock, Use::Locks) }.encode(request.len());
     let mut program = attach(&cluster.socket(1));
     let rail = &mut program.rails[Partition::of(hash::hash(b"d")).worker(2).index()];
@@ -252,7 +252,7 @@ fn who_attached_and_ends_takes_its_locks_with_it() {
     rail.flush().unwrap();
     let start = Instant::now();
     while cluster.programs(1).locks == 0 {
-        assert!(start.elapsed() < PATIENCE, "it has no lock");
+        assert!(start.elapsed() < TIMEOUT, "it has no lock");
         thread::yield_now();
     }
     let waits = still_waits(&cluster, "d", one.lock_session().ask("d", Mode::PW, None).unwrap());
@@ -288,8 +288,8 @@ fn a_program_whose_node_ends_holds_nothing_any_more() {
 #[test]
 fn who_says_of_locks_what_no_library_says_is_cut_off_and_its_locks_released() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
-    let (mode, notify, session, born, patience_ns) = (Mode::EX, false, 0, 0, 0);
-    let request = LockRequest { mode, notify, session, born, patience_ns, name: b"h" }.encode();
+    let (mode, notify, session, start_time, timeout_ns) = (Mode::EX, false, 0, 0, 0);
+    let request = LockRequest { mode, notify, session, start_time, timeout_ns, name: b"h" }.encode();
     let own = Partition::of(hash::hash(b"h")).worker(2).index();
     let head = |verb| Head { id: 1, port: 1, ..Head::new(verb, Use::Locks) };
     let frame = |verb, payload: &[u8]| [&head(verb).encode(payload.len())[..], payload].concat();

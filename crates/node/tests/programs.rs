@@ -439,9 +439,9 @@ fn a_program_can_wait_for_a_descriptor() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     let (one, two) = (cluster.client(0), cluster.client(1));
     let port = one.bind(1).unwrap();
-    let ready = |patience: i64| {
+    let ready = |timeout: i64| {
         let mut events = [rustix::event::PollFd::from_borrowed_fd(one.fd(), rustix::event::PollFlags::IN)];
-        let limit = rustix::time::Timespec { tv_sec: patience, tv_nsec: 0 };
+        let limit = rustix::time::Timespec { tv_sec: timeout, tv_nsec: 0 };
         rustix::event::poll(&mut events, Some(&limit)).unwrap() == 1
     };
     while !one.arm() {

@@ -16,7 +16,7 @@ use plexus_registry::{
 };
 
 /// How long what happens in these tests may take: far longer than it does.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn key(text: &str) -> Key {
     Key::new(text).unwrap()
@@ -24,7 +24,7 @@ fn key(text: &str) -> Key {
 
 /// The answer to a command.
 fn done(registry: &Registry, command: Command) -> Result<u64, RegistryError> {
-    registry.ask(command).wait(PATIENCE).expect("an answer")
+    registry.ask(command).wait(TIMEOUT).expect("an answer")
 }
 
 fn change(registry: &Registry, change: Change) -> Result<u64, RegistryError> {
@@ -77,7 +77,7 @@ fn threads_of_all_nodes_that_compare_count_without_a_gap_and_a_watch_sees_each_s
     });
     let mut last = first;
     for count in 1..=4 * EACH {
-        let Some(News::Change(version, keys)) = watch.next(PATIENCE).unwrap() else { panic!("a change") };
+        let Some(News::Change(version, keys)) = watch.next(TIMEOUT).unwrap() else { panic!("a change") };
         assert!(version > last, "{version} after {last}");
         assert_eq!(keys[0].1.as_ref().unwrap().value[..], count.to_le_bytes());
         last = version;
@@ -120,8 +120,8 @@ fn the_registry_outlives_another_node_and_ends_with_its_own() {
     assert!(change(&registry, Change::set(key("a"), b"two")).unwrap() > version);
     assert_eq!(value(&registry, "a").unwrap().1, b"two");
     cluster.end(0);
-    while let Ok(news) = watch.next(PATIENCE) {
-        assert!(news.is_some(), "nothing is said for {PATIENCE:?}");
+    while let Ok(news) = watch.next(TIMEOUT) {
+        assert!(news.is_some(), "nothing is said for {TIMEOUT:?}");
     }
     assert!(matches!(change(&registry, Change::set(key("a"), b"")), Err(RegistryError::Stopped)));
 }
@@ -142,10 +142,10 @@ fn who_asks_the_registry_while_a_member_hangs_leaves_places_for_others_to_ask_th
         scope.spawn(move || {
             worker.with(move |_, _| {
                 begins.send(()).unwrap();
-                waits.recv_timeout(PATIENCE).unwrap_err();
+                waits.recv_timeout(TIMEOUT).unwrap_err();
             });
         });
-        hangs.recv_timeout(PATIENCE).unwrap();
+        hangs.recv_timeout(TIMEOUT).unwrap();
         let (tell, answers) = mpsc::channel();
         for _ in 0..64 {
             let tell = tell.clone();
@@ -153,14 +153,14 @@ fn who_asks_the_registry_while_a_member_hangs_leaves_places_for_others_to_ask_th
         }
         // The others would hear nothing before the member goes on.
         for _ in 0..16 {
-            let why = answers.recv_timeout(PATIENCE).unwrap();
+            let why = answers.recv_timeout(TIMEOUT).unwrap();
             assert!(why.contains("48 commands wait"), "{why}");
         }
         ask("registry.status").unwrap();
         ask("status").unwrap();
         drop(goes_on);
         for _ in 0..48 {
-            let why = answers.recv_timeout(PATIENCE).unwrap();
+            let why = answers.recv_timeout(TIMEOUT).unwrap();
             assert!(why.contains("a: is not there"), "{why}");
         }
     });

@@ -22,7 +22,7 @@ use plexus_node::{
     config::{Config, Interconnect, Membership, NodeConfig, this_host},
     create,
     layout::ClusterDir,
-    life::{Ending, Stage},
+    lifecycle::{Ending, Stage},
     state::{self, Phase},
 };
 
@@ -238,7 +238,7 @@ fn a_node_that_dies_takes_what_it_had_and_the_others_go_on() {
         let (lost, kept) = (|number| number < 6, |number| (6..12).contains(&number));
         check(&nodes[0], &changed, 7, lost, kept);
         check(&nodes[1], &changed, 7, lost, kept);
-        // Blocks that are not lost go on changing, and its next life sees all of it.
+        // Blocks that are not lost go on changing, and its next incarnation sees all of it.
         for number in 6..12 {
             let mut session = nodes[1].body().cache().session();
             let mut page = session.change(BlockId(number * 7)).unwrap();
@@ -248,7 +248,7 @@ fn a_node_that_dies_takes_what_it_had_and_the_others_go_on() {
         let config = nodes[0].body().config().clone();
         nodes.push(Node::start(config, "n3", |_| Vec::new(), |why| eprintln!("{why}")).unwrap());
         nodes.iter().for_each(|node| check(node, &changed, 7, lost, kept));
-        nodes.iter().for_each(|node| assert_eq!(node.life().stage(), (Stage::Running, None)));
+        nodes.iter().for_each(|node| assert_eq!(node.lifecycle().stage(), (Stage::Running, None)));
     }
 }
 
@@ -279,11 +279,11 @@ fn of_two_whose_link_is_lost_one_goes_on_with_the_others() {
     let changed = work(&nodes, 2, 30, 300, 7);
     // As a reset of one connection would: of two workers one has lost its link, and the third node none.
     let lost = nodes[0].body().links().into_iter().find(|link| link.peer == NodeId(1)).unwrap();
-    nodes[0].body().workers()[0].drop_link(lost.peer, lost.life);
-    until("one of them ends", || nodes[1].life().stage().0 == Stage::Stopped);
+    nodes[0].body().workers()[0].drop_link(lost.peer, lost.incarnation);
+    until("one of them ends", || nodes[1].lifecycle().stage().0 == Stage::Stopped);
     check(&nodes[0], &changed, 7, |_| false, |_| false);
     check(&nodes[2], &changed, 7, |_| false, |_| false);
-    assert!([0, 2].iter().all(|node| nodes[*node].life().stage().0 == Stage::Running));
+    assert!([0, 2].iter().all(|node| nodes[*node].lifecycle().stage().0 == Stage::Running));
 }
 
 #[test]
@@ -300,10 +300,10 @@ fn who_sends_what_no_member_sends_is_put_out_and_not_who_gets_it() {
         nodes[2].body().workers()[0].with(|_, net| {
             net.send(NodeId(0), Channel::CacheRequests, Kind::Request, 0, &rubbish).unwrap();
         });
-        until("it is put out", || nodes[2].life().stage().0 == Stage::Stopped);
+        until("it is put out", || nodes[2].lifecycle().stage().0 == Stage::Stopped);
         for node in &nodes[..2] {
             check(node, &changed, 7, |_| false, |_| false);
-            assert_eq!(node.life().stage().0, Stage::Running);
+            assert_eq!(node.lifecycle().stage().0, Stage::Running);
         }
     }
 }

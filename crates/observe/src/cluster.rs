@@ -1,7 +1,7 @@
 //! The snapshots of all nodes of a cluster, taken as nearly at once as may be, and what came between two such readings.
 //!
 //! A node that is down or does not answer is part of a reading, not an error: whoever looks wants to see just that. All
-//! nodes are asked at the same time, so that one that hangs holds nobody up for longer than [`PATIENCE`].
+//! nodes are asked at the same time, so that one that hangs holds nobody up for longer than [`TIMEOUT`].
 
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +13,7 @@ use plexus_node::{
 use crate::{Snapshot, Traffic, snapshot::unix_ms};
 
 /// How long a node may take to answer.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What is known of one node.
 pub type Seen = control::Seen<Snapshot>;
@@ -40,7 +40,7 @@ impl Reading {
             None => config.nodes.iter().map(|node| node.name.as_str()).collect(),
         };
         let unix_ms = unix_ms(SystemTime::now());
-        let nodes = Seen::of_all(&config.dir, &names, "snapshot", PATIENCE);
+        let nodes = Seen::of_all(&config.dir, &names, "snapshot", TIMEOUT);
         Ok(Self { unix_ms, seconds: None, nodes })
     }
 
@@ -54,7 +54,7 @@ impl Reading {
             let Seen::Alive(now) = now else { return (name.clone(), now.clone()) };
             let delta = match before(name) {
                 Some(Seen::Alive(before)) => {
-                    if now.same_life(before) {
+                    if now.same_incarnation(before) {
                         elapsed.push((now.uptime_ns - before.uptime_ns) as f64 / 1e9);
                     }
                     now.since(Some(before))

@@ -1,6 +1,6 @@
 //! Everything that a node counts, at one moment.
 //!
-//! Counts only grow while a node lives; [`Snapshot::same_life`] says whether two belong together. Names stand where the node has
+//! Counts only grow while a node lives; [`Snapshot::same_incarnation`] says whether two belong together. Names stand where the node has
 //! numbers, so that a snapshot can be read without the configuration that it was taken under.
 
 use std::{
@@ -190,7 +190,7 @@ impl Snapshot {
 
     /// Whether the node has lived on from `earlier` to this one.
     #[must_use]
-    pub fn same_life(&self, earlier: &Self) -> bool {
+    pub fn same_incarnation(&self, earlier: &Self) -> bool {
         self.pid == earlier.pid && self.uptime_ns >= earlier.uptime_ns
     }
 
@@ -206,7 +206,9 @@ impl Snapshot {
     /// does not grow (states, blocks held) is as it is now.
     #[must_use]
     pub fn since(&self, earlier: Option<&Self>) -> Self {
-        let Some(earlier) = earlier.filter(|earlier| self.same_life(earlier)) else { return self.clone() };
+        let Some(earlier) = earlier.filter(|earlier| self.same_incarnation(earlier)) else {
+            return self.clone();
+        };
         let before = |link: &LinkCounts| {
             earlier.links.iter().find(|other| (&other.peer, other.worker) == (&link.peer, link.worker))
         };
@@ -291,7 +293,7 @@ pub(crate) mod tests {
         assert_eq!(delta.locks["granted"], 4);
         let restarted = Snapshot { pid: 8, ..second.clone() };
         assert_eq!(restarted.since(Some(&first)), restarted);
-        assert_eq!(first.since(Some(&second)), first, "a clock that went back is another life");
+        assert_eq!(first.since(Some(&second)), first, "a clock that went back is another incarnation");
         assert_eq!(second.since(None), second);
         let blind = Snapshot { cache: BTreeMap::new(), ..first };
         assert!(second.since(Some(&blind)).cache.is_empty());

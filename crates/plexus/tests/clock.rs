@@ -85,7 +85,7 @@ fn whatever_the_time_of_day_does_locks_keys_and_members_stay() {
         last = token;
     }
     assert_eq!((changes(&cluster), cluster.pids()), (before, pids), "nobody was put out");
-    // A life that begins ten and twenty days before the last one is a later life all the same.
+    // An incarnation that begins ten and twenty days before the last one is a later incarnation all the same.
     signal(cluster.pids()[1], Signal::KILL);
     clock.up(&cluster);
     let log = fs::read_to_string(cluster.dir().join("log/n2.log")).unwrap();

@@ -17,7 +17,7 @@ use serde_json::Value;
 const MARK: &str = "PLEXUS_TEST_DEMO";
 
 /// Long enough for a machine that is busy with other things.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A demonstration in a temporary directory of its own.
 struct Demo {
@@ -50,7 +50,7 @@ impl Demo {
         let begin = Instant::now();
         let mut nodes = Vec::new();
         while nodes.len() < 2 {
-            assert!(begin.elapsed() < PATIENCE, "no workload runs");
+            assert!(begin.elapsed() < TIMEOUT, "no workload runs");
             std::thread::yield_now();
             nodes = self.processes().into_iter().filter(|pid| works(*pid)).collect();
         }
@@ -80,7 +80,7 @@ impl Demo {
             if processes.is_empty() && files.is_empty() {
                 break;
             }
-            assert!(begin.elapsed() < PATIENCE, "left: processes {processes:?}, files {files:?}");
+            assert!(begin.elapsed() < TIMEOUT, "left: processes {processes:?}, files {files:?}");
             std::thread::yield_now();
         }
         let segments = fs::read_dir("/dev/shm")

@@ -220,7 +220,7 @@ fn a_node_that_does_not_answer_is_not_taken_for_one_that_is_down() {
     cluster.run("up").said().ok();
     let pid = cluster.pids()[0];
     signal(pid, Signal::STOP);
-    // Both have to lose their patience with the node.
+    // Both have to lose their timeout with the node.
     let (status, accept, down) = std::thread::scope(|scope| {
         let status = scope.spawn(|| cluster.run("status").said().ok());
         let accept = scope.spawn(|| cluster.run("up").args(["--accept-lost"]).said().refusal());

@@ -4,7 +4,7 @@ mod common;
 
 use std::{fs, os::unix::fs::symlink, path::PathBuf, process::Stdio, thread};
 
-use common::{Cluster, PATIENCE, Run, run, signal, wait_for_end};
+use common::{Cluster, Run, TIMEOUT, run, signal, wait_for_end};
 use plexus_client::Client;
 use plexus_node::{config::Config, layout::ClusterDir};
 use rustix::process::Signal;
@@ -79,11 +79,11 @@ fn programs_that_were_attached_before_reach_a_node_that_came_later() {
     assert_eq!((before.nodes(), later.nodes()), (1, 2));
     let (port, server) = (later.bind(7).unwrap(), later.serve(8).unwrap());
     let window = later.create_window("later", 64).unwrap();
-    before.bind(0).unwrap().send(port.address(), b"welcome", Some(PATIENCE)).unwrap();
-    assert_eq!(port.receive(Some(PATIENCE)).unwrap().bytes, b"welcome");
+    before.bind(0).unwrap().send(port.address(), b"welcome", Some(TIMEOUT)).unwrap();
+    assert_eq!(port.receive(Some(TIMEOUT)).unwrap().bytes, b"welcome");
     let to = server.address();
-    let answers = thread::spawn(move || server.next(Some(PATIENCE)).unwrap().reply(b"here").unwrap());
-    assert_eq!(before.call(to, b"?", Some(PATIENCE)).unwrap(), b"here");
+    let answers = thread::spawn(move || server.next(Some(TIMEOUT)).unwrap().reply(b"here").unwrap());
+    assert_eq!(before.call(to, b"?", Some(TIMEOUT)).unwrap(), b"here");
     answers.join().unwrap();
     before.find_window("later").unwrap().put(0, b"found").unwrap();
     let mut read = [0; 5];

@@ -1,5 +1,5 @@
 //! Members come and go while the cluster runs: who stands still past its lease does nothing more, who was put out is let in again in its
-//! next life, and the others go on.
+//! next incarnation, and the others go on.
 
 mod common;
 

@@ -54,8 +54,8 @@ impl Taker {
 pub struct Settings {
     /// This node.
     pub me: NodeId,
-    /// Its life.
-    pub life: Incarnation,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
     /// The cluster.
     pub cluster: ClusterName,
     /// Where its copies are.
@@ -87,7 +87,7 @@ pub struct RegistryService {
 /// # Errors
 /// A copy must not be overwritten, or the system refuses a thread.
 pub fn wire(settings: Settings, port: &Arc<dyn Port>) -> Result<(RegistryService, Registry), CopiesError> {
-    let Settings { me, life, cluster, files, memory } = settings;
+    let Settings { me, incarnation, cluster, files, memory } = settings;
     let places = files.places().clone();
     let (copies, opened) = Copies::open(files, cluster)?;
     if opened.is_lost {
@@ -100,7 +100,7 @@ pub fn wire(settings: Settings, port: &Arc<dyn Port>) -> Result<(RegistryService
     let keeper = Arc::new(keeper);
     let registry = Registry::new(Arc::clone(&keeper), Arc::clone(port), Arc::clone(&shared), cluster, places);
     let service = RegistryService {
-        replica: Replica::new(me, life, &opened),
+        replica: Replica::new(me, incarnation, &opened),
         cluster,
         memory,
         keeper,

@@ -20,7 +20,7 @@ use crate::command::{Ended, found};
 const NODES: usize = 3;
 
 /// How long a membership may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often the logs are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -125,7 +125,7 @@ impl Corosync {
                 return Ok(());
             }
             ensure!(
-                start.elapsed() < PATIENCE,
+                start.elapsed() < TIMEOUT,
                 "corosync did not come to `{what}`: {}",
                 self.text(0).lines().last().unwrap_or("it says nothing")
             );

@@ -23,10 +23,10 @@ impl Http {
     ///
     /// # Errors
     /// Nobody listens.
-    pub(super) fn connect(server: SocketAddr, patience: Duration) -> Result<Self> {
+    pub(super) fn connect(server: SocketAddr, timeout: Duration) -> Result<Self> {
         let stream = TcpStream::connect(server).with_context(|| format!("nobody listens at {server}"))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(patience))?;
+        stream.set_read_timeout(Some(timeout))?;
         Ok(Self { stream: BufReader::new(stream), server })
     }
 

@@ -13,7 +13,7 @@ use super::rows::*;
 use crate::command::{self, output_within};
 
 /// How long one run may take.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Seconds that a work is measured.
 const SECONDS: &str = "1";
@@ -39,7 +39,7 @@ impl Ours {
     fn locks(&self, arguments: &[&str]) -> Result<Vec<Value>> {
         let mut bench = Command::new(&self.plexus);
         bench.args(["bench", "locks", "--json", "--seconds", SECONDS]).args(arguments);
-        let text = output_within(&mut bench, PATIENCE)?;
+        let text = output_within(&mut bench, TIMEOUT)?;
         let mut json: Value = serde_json::from_str(&text).context("plexus bench locks printed no JSON")?;
         match json["locks"].take() {
             Value::Array(reports) => Ok(reports),
@@ -52,7 +52,7 @@ impl Ours {
         let mut perf = Command::new(&self.plexus);
         perf.args(["perf", "--rail", rail, "--test", "latency", "--op", "send", "--wait", "polling"]);
         perf.args(["--sizes", "64", "--seconds", SECONDS, "--json"]);
-        let text = output_within(&mut perf, PATIENCE)?;
+        let text = output_within(&mut perf, TIMEOUT)?;
         let json: Value = serde_json::from_str(&text).context("plexus perf printed no JSON")?;
         let us = json["perf"][0]["round_trip_us"]["p50"].as_f64();
         Ok(us.context("plexus perf printed no round_trip_us.p50")? * 1000.0)
@@ -96,7 +96,7 @@ impl Ours {
             _ => "recovery",
         };
         let text =
-            output_within(Command::new(&self.torture).arg("views").arg(&self.plexus).arg(name), PATIENCE)?;
+            output_within(Command::new(&self.torture).arg("views").arg(&self.plexus).arg(name), TIMEOUT)?;
         let ms = text.trim().parse().with_context(|| format!("torture views printed {text:?}"))?;
         Ok(vec![(Figure { who: PLEXUS, what }, ms)])
     }

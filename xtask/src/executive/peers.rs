@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// How long a server may take to listen, and to answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server that ends with this.
 struct Server {
@@ -57,7 +57,7 @@ impl Server {
         while TcpStream::connect(address).is_err() {
             let said = || std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
             ensure!(server.0.try_wait()?.is_none(), "{program} ended: {}", said().trim());
-            ensure!(started.elapsed() < PATIENCE, "{program} does not listen: {}", said().trim());
+            ensure!(started.elapsed() < TIMEOUT, "{program} does not listen: {}", said().trim());
             thread::sleep(Duration::from_millis(10));
         }
         Ok(Self { address, _server: server, _folder: folder })
@@ -85,14 +85,14 @@ impl Etcd {
         let started = Instant::now();
         // It listens before it has elected itself.
         while let Err(error) = etcd.lease(&mut etcd.client()?) {
-            ensure!(started.elapsed() < PATIENCE, "etcd does not serve: {error:#}");
+            ensure!(started.elapsed() < TIMEOUT, "etcd does not serve: {error:#}");
             thread::sleep(Duration::from_millis(20));
         }
         Ok(etcd)
     }
 
     fn client(&self) -> Result<Http> {
-        Http::connect(self.0.address, PATIENCE)
+        Http::connect(self.0.address, TIMEOUT)
     }
 
     fn lease(&self, client: &mut Http) -> Result<String> {
@@ -150,7 +150,7 @@ impl Redis {
         timed(clients, time, |number| {
             let stream = TcpStream::connect(self.0.address)?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
             let mut stream = BufReader::new(stream);
             let name = format!("lock-{number}");
             let set = resp(&["SET", &name, "token", "NX", "PX", "30000"]);

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use toml::Table;
 
-use super::{peers::PATIENCE, place::Place, work::Path};
+use super::{peers::TIMEOUT, place::Place, work::Path};
 use crate::command::{Ended, output_within};
 
 /// How long two nodes may take to find each other.
@@ -46,7 +46,7 @@ impl<'a> Nodes<'a> {
         let mut init = Command::new(plexus);
         init.arg("init").arg(&dir).args(["--nodes", "2", "--size-mib", "8", "--cache-mib", "4"]);
         let rail = if place.path == Path::Shm { "shm" } else { "tcp" };
-        output_within(init.args(["--rails", rail, "--waiting", "event"]), PATIENCE)?;
+        output_within(init.args(["--rails", rail, "--waiting", "event"]), TIMEOUT)?;
         configure(&dir.join("cluster.toml"), cpus, place, sealed)?;
         Ok(Self { plexus, _nodes: started(plexus, &dir, place)?, folder })
     }
@@ -64,7 +64,7 @@ impl<'a> Nodes<'a> {
             SECONDS,
             "--json",
         ]);
-        let text = output_within(perf.args(arguments), PATIENCE)?;
+        let text = output_within(perf.args(arguments), TIMEOUT)?;
         let mut json: Value = serde_json::from_str(&text).context("plexus perf printed no JSON")?;
         match json["perf"].take() {
             Value::Array(rows) => Ok(rows),
@@ -105,7 +105,7 @@ fn started(plexus: &FilePath, dir: &FilePath, place: &Place<'_>) -> Result<Vec<E
     let started = Instant::now();
     loop {
         let mut status = Command::new(plexus);
-        let text = output_within(status.arg("status").arg(dir).arg("--json"), PATIENCE).unwrap_or_default();
+        let text = output_within(status.arg("status").arg(dir).arg("--json"), TIMEOUT).unwrap_or_default();
         let json: Value = serde_json::from_str(&text).unwrap_or_default();
         let states = json["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
         if states.len() == 2 && states.iter().all(|node| node["state"] == "running") {

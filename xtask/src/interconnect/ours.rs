@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     nodes::Nodes,
-    peers::PATIENCE,
+    peers::TIMEOUT,
     place::Place,
     rows::BLOCK,
     samples::Reading,
@@ -125,7 +125,7 @@ impl Ours {
 
 /// What one of our benchmarks prints.
 fn figures(program: &FilePath, arguments: &[&str]) -> Result<Vec<Value>> {
-    let text = output_within(Command::new(program).args(["--bench", "--json"]).args(arguments), PATIENCE)?;
+    let text = output_within(Command::new(program).args(["--bench", "--json"]).args(arguments), TIMEOUT)?;
     let mut json: Value = serde_json::from_str(&text).context("our benchmark printed no JSON")?;
     match json["figures"].take() {
         Value::Array(figures) => Ok(figures),

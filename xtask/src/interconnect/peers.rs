@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Longest that one program may take.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The peers that this machine has, ready to be run.
 pub(super) struct Peers {
@@ -120,7 +120,7 @@ impl Peers {
             }
             Who::Eventfd => {
                 let mut asleep = Command::new(self.program("asleep"));
-                let text = output_within(asleep.args(&self.cpus), PATIENCE)?;
+                let text = output_within(asleep.args(&self.cpus), TIMEOUT)?;
                 each(&|work| read(&text, "asleep", work.bytes))
             }
             _ => bail!("{} is no peer", who.name()),
@@ -132,7 +132,7 @@ impl Peers {
     fn small(&self, mut command: Command, works: &[Work]) -> Result<Vec<(Work, f64)>> {
         let what = |work: &Work| if work.what.is_latency() { "latency" } else { "rate" };
         command.args(works.iter().map(|work| format!("{}:{}", what(work), work.bytes)));
-        let text = output_within(&mut command, PATIENCE)?;
+        let text = output_within(&mut command, TIMEOUT)?;
         let value = |work: &Work| {
             let value = read(&text, what(work), work.bytes)?;
             Ok((*work, if work.what.is_latency() { work.of_one_way(value) } else { work.of_rate(value) }))
@@ -260,13 +260,13 @@ fn with_server(
     let mut server = Ended(server.spawn().context("cannot start a server of a peer")?);
     let started = Instant::now();
     loop {
-        match output_within(&mut client, PATIENCE).and_then(|text| result(&text)) {
+        match output_within(&mut client, TIMEOUT).and_then(|text| result(&text)) {
             Ok(value) => {
                 // It ends by itself; were it killed before, the next one might find its port taken.
-                ensure!(command::ends_within(&server.0, PATIENCE)?, "a server of a peer does not end");
+                ensure!(command::ends_within(&server.0, TIMEOUT)?, "a server of a peer does not end");
                 return Ok(value);
             }
-            Err(error) if started.elapsed() > PATIENCE || server.0.try_wait()?.is_some() => {
+            Err(error) if started.elapsed() > TIMEOUT || server.0.try_wait()?.is_some() => {
                 return Err(error.context(format!("its server said: {}", said.text()?.trim())));
             }
             Err(_) => thread::sleep(Duration::from_millis(20)),

@@ -58,7 +58,7 @@ impl Core {
         head: Head,
         payload: &[u8],
     ) -> Result<(), Violation> {
-        let LockRequest { mode, notify, session, born, patience_ns, name } =
+        let LockRequest { mode, notify, session, start_time, timeout_ns, name } =
             LockRequest::decode(payload).map_err(Violation)?;
         let name = Name::new(name).map_err(|_| Violation("a lock without a name"))?;
         if name.partition().worker(self.place.workers).0 != self.place.worker {
@@ -77,8 +77,8 @@ impl Core {
         let owner = owner(from, session);
         program.locks.insert(head.port, Lock { id: lock, held: None, asked: Some((head.id, mode)) });
         self.locks.whose.insert(lock, (from, head.port));
-        let patience = world.patience(patience_ns);
-        world.lock(Event::Lock(Want { lock, owner, born, name, mode, patience, notify }));
+        let timeout = world.timeout(timeout_ns);
+        world.lock(Event::Lock(Want { lock, owner, start_time, name, mode, timeout, notify }));
         Ok(())
     }
 
@@ -90,7 +90,7 @@ impl Core {
         head: Head,
         payload: &[u8],
     ) -> Result<(), Violation> {
-        let ConvertRequest { mode, patience_ns, value } =
+        let ConvertRequest { mode, timeout_ns, value } =
             ConvertRequest::decode(payload).map_err(Violation)?;
         let Some(lock) = self.mine(from)?.locks.get_mut(&head.port) else {
             return Err(Violation("a conversion of a lock that it does not have"));
@@ -103,8 +103,8 @@ impl Core {
         }
         lock.asked = Some((head.id, mode));
         let lock = lock.id;
-        let patience = world.patience(patience_ns);
-        world.lock(Event::Convert { lock, mode, patience, value });
+        let timeout = world.timeout(timeout_ns);
+        world.lock(Event::Convert { lock, mode, timeout, value });
         Ok(())
     }
 

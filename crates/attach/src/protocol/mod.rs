@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use plexus_base::NodeId;
 use plexus_client::wire::{ClientId, FlowWindow, Head, Status, Use, Verb, limits};
 use plexus_interconnect::Kind;
-use plexus_locks::protocol::{Event, Patience};
+use plexus_locks::protocol::{Event, WaitLimit};
 
 use calls::Calls;
 use flows::{Flows, Senders};
@@ -48,7 +48,7 @@ pub(crate) trait World {
     /// Hands the lock manager something of a program.
     fn lock(&mut self, event: Event);
     /// How long who asks now waits.
-    fn patience(&self, patience_ns: u64) -> Patience;
+    fn timeout(&self, timeout_ns: u64) -> WaitLimit;
 }
 
 /// A program did what no library of ours does: it is to be cut off.

@@ -33,7 +33,7 @@ struct Way {
     /// Too much waits for this node.
     choked: Option<usize>,
     /// What programs want of the lock manager of their node.
-    wishes: VecDeque<(usize, Event)>,
+    lock_requests: VecDeque<(usize, Event)>,
 }
 
 struct Acting<'a>(usize, &'a mut Way);
@@ -66,10 +66,10 @@ impl World for Acting<'_> {
         self.1.arenas[self.0][at as usize..][..bytes.len()].copy_from_slice(bytes);
     }
     fn lock(&mut self, event: Event) {
-        self.1.wishes.push_back((self.0, event));
+        self.1.lock_requests.push_back((self.0, event));
     }
-    fn patience(&self, patience_ns: u64) -> Patience {
-        if patience_ns == 0 { Patience::Try } else { Patience::Forever }
+    fn timeout(&self, timeout_ns: u64) -> WaitLimit {
+        if timeout_ns == 0 { WaitLimit::Try } else { WaitLimit::Forever }
     }
 }
 
@@ -184,14 +184,14 @@ fn anything(random: &mut Random) -> (Head, Vec<u8>) {
     };
     if usage == Use::Locks && pick(20) > 0 {
         let mode = Mode::ALL[pick(6) as usize];
-        let (notify, session, born, patience_ns) = (pick(2) > 0, pick(3) as u32, pick(9), pick(3));
+        let (notify, session, start_time, timeout_ns) = (pick(2) > 0, pick(3) as u32, pick(9), pick(3));
         let value = (pick(8) == 0).then_some([7; VALUE_LEN]);
         let name = [b'a' + pick(3) as u8];
         let payload = match verb {
             Verb::Lock => {
-                LockRequest { mode, notify, session, born, patience_ns, name: &name }.encode().to_vec()
+                LockRequest { mode, notify, session, start_time, timeout_ns, name: &name }.encode().to_vec()
             }
-            Verb::Convert => ConvertRequest { mode, patience_ns, value }.encode().to_vec(),
+            Verb::Convert => ConvertRequest { mode, timeout_ns, value }.encode().to_vec(),
             _ => value.map(Vec::from).unwrap_or_default(),
         };
         return (head, payload);

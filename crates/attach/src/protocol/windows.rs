@@ -118,7 +118,7 @@ struct Asked {
 }
 
 /// What a program wants the home of a window to do.
-struct Wish {
+struct WindowRequest {
     program: ClientId,
     /// The program's number for it.
     id: u64,
@@ -262,8 +262,9 @@ impl Core {
             return Ok(());
         }
         let opens = Some(asked.port);
-        let wish = Wish { program: from, id: asked.id, home: asked.node, opens, request: head(Verb::Open) };
-        self.ask(world, wish, name)
+        let request =
+            WindowRequest { program: from, id: asked.id, home: asked.node, opens, request: head(Verb::Open) };
+        self.ask(world, request, name)
     }
 
     fn check_new_view(&mut self, from: ClientId, number: u32, name: &[u8]) -> Result<(), Violation> {
@@ -276,9 +277,14 @@ impl Core {
         Ok(())
     }
 
-    /// Sends what a program wishes to the window's home.
-    fn ask(&mut self, world: &mut impl World, wish: Wish, payload: &[u8]) -> Result<(), Violation> {
-        let Wish { program, id, home, opens, request } = wish;
+    /// Sends what a program lock_requests to the window's home.
+    fn ask(
+        &mut self,
+        world: &mut impl World,
+        request: WindowRequest,
+        payload: &[u8],
+    ) -> Result<(), Violation> {
+        let WindowRequest { program, id, home, opens, request } = request;
         let mine = self.mine(program)?;
         if mine.accesses >= limits::MAX_ACCESSES {
             return Err(Violation("more accesses than it may have under way"));
@@ -419,7 +425,7 @@ impl Core {
         };
         let (home, window) = (view.home, view.window);
         let request = Head { port: window, value: asked.value, ..head(asked.verb) };
-        self.ask(world, Wish { program: from, id: asked.id, home, opens: None, request }, payload)
+        self.ask(world, WindowRequest { program: from, id: asked.id, home, opens: None, request }, payload)
     }
 
     /// Does to a window of ours what a node asks.

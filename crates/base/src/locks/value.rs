@@ -53,7 +53,7 @@ impl Value {
 }
 
 /// What a grant can be told from earlier ones by: of two grants of one resource that exclude each other the later has the greater token, in the
-/// whole life of the cluster. What is protected by a lock can remember the greatest token seen and refuse smaller ones.
+/// whole incarnation of the cluster. What is protected by a lock can remember the greatest token seen and refuse smaller ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Token(pub u64);
 

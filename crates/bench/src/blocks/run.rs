@@ -7,7 +7,7 @@ use plexus_node::{config::Config, control::Control};
 
 use super::{NodeResult, Report, Workload, command::Sum, node::Sums, report::Setting};
 use crate::{
-    everywhere::{Call, PATIENCE, RunError, everywhere, parse, to_json},
+    everywhere::{Call, RunError, TIMEOUT, everywhere, parse, to_json},
     workload::Run,
 };
 
@@ -49,7 +49,7 @@ pub fn run(
 fn sums(config: &Config, name: &str, workload: &Workload, slots: usize) -> Result<Sums, RunError> {
     let args = to_json(&Sum { hot: workload.hot, slots });
     let mut control = Control::connect(&config.dir, name)?;
-    control.set_patience(PATIENCE)?;
+    control.set_timeout(TIMEOUT)?;
     parse(name, control.call("bench.sum", args, |_| {})?)
 }
 

@@ -42,7 +42,7 @@ pub(super) fn work((locks, me): (&Locks, NodeId), kind: Names, names: &[Name], s
 }
 
 fn ask(name: &Name, mode: Mode) -> Ask {
-    Ask { name: name.clone(), mode, patience: None }
+    Ask { name: name.clone(), mode, timeout: None }
 }
 
 /// One name after the other.

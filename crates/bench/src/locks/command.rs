@@ -74,7 +74,7 @@ impl Command for HoldLocks {
         let mut held: Vec<Lock> = Vec::new();
         let mut names = names::spread(self.0.me(), locks);
         loop {
-            let ask = |name| Ok(session.ask(Ask { name: name?, mode: Mode::EX, patience: None }));
+            let ask = |name| Ok(session.ask(Ask { name: name?, mode: Mode::EX, timeout: None }));
             let asked = names.by_ref().take(LOCKS_AT_ONCE).map(ask).collect::<Result<Vec<_>, String>>()?;
             if asked.is_empty() {
                 break;

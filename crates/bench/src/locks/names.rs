@@ -49,7 +49,7 @@ pub(super) fn find(
         }
         let candidates = candidates(me, number, batch)?;
         let session = locks.session();
-        let ask = |name: &Name| session.ask(Ask { name: name.clone(), mode: Mode::NL, patience: None });
+        let ask = |name: &Name| session.ask(Ask { name: name.clone(), mode: Mode::NL, timeout: None });
         let asked: Vec<_> = candidates.iter().map(ask).collect();
         let mut held = Vec::with_capacity(asked.len());
         for waiting in asked {

@@ -19,7 +19,7 @@ use super::{Live, Measured, Plan, Serve};
 use crate::stage::LOOK_EVERY;
 
 /// What a node may take longer than the trials need.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// When one node fails, the other may say for so long why.
 const LAST_WORDS: Duration = Duration::from_millis(1500);
@@ -56,11 +56,11 @@ pub fn between(
     interrupted: &AtomicBool,
     tell: &mut dyn FnMut(Live),
 ) -> Result<Vec<Measured>, BetweenError> {
-    let patience = Duration::from_millis(plan.total_ms()) + PATIENCE;
+    let timeout = Duration::from_millis(plan.total_ms()) + TIMEOUT;
     let (sender, answers) = mpsc::channel();
     let ask = |index: usize, command: &'static str, args: Value| -> Result<(), ControlError> {
         let mut control = Control::connect(&config.dir, &config.nodes[index].name)?;
-        control.set_patience(patience)?;
+        control.set_timeout(timeout)?;
         let sender = sender.clone();
         // Not joined: it ends with its node, and nobody waits for one that hangs.
         thread::spawn(move || {
@@ -74,10 +74,10 @@ pub fn between(
         });
         Ok(())
     };
-    let serve = Serve { driving: plan.driving, patience_ms: plan.total_ms() };
+    let serve = Serve { driving: plan.driving, peer_timeout_ms: plan.total_ms() };
     ask(usize::from(plan.peer), "perf.serve", serde_json::to_value(serve)?)?;
     ask(client, "perf.run", serde_json::to_value(plan)?)?;
-    let mut deadline = Instant::now() + patience;
+    let mut deadline = Instant::now() + timeout;
     let (mut result, mut failure, mut left) = (None, None, 2);
     while left > 0 && Instant::now() < deadline {
         if interrupted.load(Ordering::Relaxed) {

@@ -26,7 +26,7 @@ use super::{
 use crate::{Responses, Usage, responses::thousandths};
 
 /// How long a message may take before it is given up: a node that stops ends the attachment sooner.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often it is looked whether a trial is over, and how often it is said how far it is.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -246,9 +246,9 @@ fn send(trial: &Trial, stream: usize, port: &DatagramPort, to: Address, run: &Ru
         cpu.look(phase);
         let before = clock::now();
         while parcel.number - answered < u64::from(trial.depth) {
-            port.send(to, parcel.next(), Some(PATIENCE)).map_err(refused)?;
+            port.send(to, parcel.next(), Some(TIMEOUT)).map_err(refused)?;
         }
-        let answer = port.receive(Some(PATIENCE)).map_err(refused)?.bytes;
+        let answer = port.receive(Some(TIMEOUT)).map_err(refused)?.bytes;
         let came = match trial.test {
             Test::Latency if parcel.is(parcel.number, &answer) => parcel.number,
             Test::Bandwidth if (answered + 1..=parcel.number).contains(&number(&answer)) => number(&answer),
@@ -268,8 +268,8 @@ fn send(trial: &Trial, stream: usize, port: &DatagramPort, to: Address, run: &Ru
         }
     }
     share.cpu_ns = cpu.used();
-    // An empty message is the last: without it the receiver would wait for as long as its patience.
-    let _ = port.send(to, &[], Some(PATIENCE));
+    // An empty message is the last: without it the receiver would wait for as long as its timeout.
+    let _ = port.send(to, &[], Some(TIMEOUT));
     share
 }
 
@@ -279,7 +279,7 @@ fn receive(trial: &Trial, port: &DatagramPort, run: &Run) -> u64 {
     let every = u64::from(trial.depth / 4).max(1);
     let mut arrived = 0;
     let mut turn = || -> Result<bool, PerfError> {
-        let message = port.receive(Some(2 * PATIENCE)).map_err(refused)?;
+        let message = port.receive(Some(2 * TIMEOUT)).map_err(refused)?;
         cpu.look(run.phase());
         if message.bytes.is_empty() {
             return Ok(false);
@@ -294,7 +294,7 @@ fn receive(trial: &Trial, port: &DatagramPort, run: &Run) -> u64 {
             Test::Bandwidth if arrived.is_multiple_of(every) => &count,
             Test::Bandwidth => return Ok(true),
         };
-        port.send(message.from, answer, Some(PATIENCE)).map_err(refused)?;
+        port.send(message.from, answer, Some(TIMEOUT)).map_err(refused)?;
         Ok(true)
     };
     loop {

@@ -410,7 +410,7 @@ pub struct Serve {
     /// Who drives its worker.
     pub driving: Driving,
     /// Gives up after this many milliseconds.
-    pub patience_ms: u64,
+    pub peer_timeout_ms: u64,
 }
 
 #[cfg(test)]

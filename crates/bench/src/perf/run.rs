@@ -28,7 +28,7 @@ use super::{
 const HELLO_EVERY: Duration = Duration::from_millis(20);
 
 /// What a run may take longer than its trials need.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often a run says how far it is, and looks whether anybody still wants it.
 const TELL_EVERY: Duration = Duration::from_millis(250);
@@ -75,7 +75,7 @@ pub fn run<S: Service + AsMut<Ports>>(
     let client = Client::new(plan, place.window.clone(), progress.clone());
     let paced = plan.trials.iter().any(|trial| trial.load.is_some_and(|load| load.mb_per_s.is_some()));
     let _attached = Attached::new(worker, Box::new(client))?;
-    let deadline = Instant::now() + Duration::from_millis(plan.total_ms()) + PATIENCE;
+    let deadline = Instant::now() + Duration::from_millis(plan.total_ms()) + TIMEOUT;
     // Nobody polls yet: a worker that is driven cannot be asked for anything.
     let hello = |net: &mut Net| net.send(peer, PROMPT, Kind::Request, Tag::plain(What::Hello), &[]);
     while Instant::now() < deadline {
@@ -112,7 +112,7 @@ pub fn serve<S: Service + AsMut<Ports>>(
     let progress = Arc::<Progress<Result<(), PerfError>>>::default();
     let server = Server::new(place.window.clone(), progress.clone());
     let _attached = Attached::new(&place.worker, Box::new(server))?;
-    let deadline = Instant::now() + Duration::from_millis(serve.patience_ms) + PATIENCE;
+    let deadline = Instant::now() + Duration::from_millis(serve.peer_timeout_ms) + TIMEOUT;
     driven(&place.worker, serve.driving, false, &progress, || {
         while Instant::now() < deadline && !progress.wait(TELL_EVERY) {
             if !wanted() {

@@ -46,7 +46,7 @@ impl Server {
         }
     }
 
-    /// Gives up. The client is told, for it would wait until its patience ends.
+    /// Gives up. The client is told, for it would wait until its timeout ends.
     #[cold]
     fn fail(&mut self, net: &mut Net, error: PerfError) {
         if let Some(client) = self.client {

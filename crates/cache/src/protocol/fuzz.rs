@@ -298,7 +298,7 @@ impl World {
         let epoch = Epoch(self.view.as_ref().map_or(0, |view| view.epoch.0) + 1 + random.below(2) as u32);
         let mut members = vec![(ME, Incarnation(1))];
         for node in (1..NODES).map(NodeId) {
-            let before = self.view.as_ref().and_then(|view| view.life(node)).unwrap_or(Incarnation(1));
+            let before = self.view.as_ref().and_then(|view| view.incarnation(node)).unwrap_or(Incarnation(1));
             match random.below(5) {
                 0 => {}
                 1 => members.push((node, Incarnation(before.0 + 1))),

@@ -215,7 +215,7 @@ impl Shard {
         &self.views.lost
     }
 
-    /// What earlier lives left on record, before the first view: what was lost, and the view as of which that was all.
+    /// What earlier incarnations left on record, before the first view: what was lost, and the view as of which that was all.
     pub fn recall(&mut self, epoch: Epoch, mut lost: Lost) {
         assert_eq!(self.views.epoch, Epoch(0), "what is on record is handed in before the first view");
         let Config { worker, workers, .. } = self.config;

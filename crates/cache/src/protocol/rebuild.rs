@@ -12,7 +12,7 @@
 //! opened. A node that took leave granted nothing since and everything of its own was handed back: nothing is lost with it, unless another died.
 //!
 //! **Who knows.** Whoever was there when all masters were open knows all that was lost by then ([`Witness::Present`]). Where nobody is left who was, a record
-//! counts that somebody left of an earlier life, if all who were members since and are gone had handed back, or were members with him in this life: of several
+//! counts that somebody left of an earlier incarnation, if all who were members since and are gone had handed back, or were members with him in this incarnation: of several
 //! the latest, for what others have on record may have been accepted since. With no such witness every block is lost whose partition nobody who is
 //! left has opened, and that nobody holds.
 //!

@@ -72,7 +72,8 @@ impl World {
 
     /// A view in which things have been sound since `needs`.
     fn view_after(&mut self, shard: &mut Shard, needs: u32, epoch: u32, members: &[(u8, u64)]) -> Vec<Did> {
-        let members = members.iter().map(|(node, life)| (NodeId(*node), Incarnation(*life))).collect();
+        let members =
+            members.iter().map(|(node, incarnation)| (NodeId(*node), Incarnation(*incarnation))).collect();
         let World { log, pinned } = self;
         let view = Members { epoch: Epoch(epoch), members };
         shard.view(

@@ -65,7 +65,7 @@ pub(super) struct Views {
     died: bool,
     /// All masters were open once: what is known to be lost is what they have said, and not what was found on record.
     initiated: bool,
-    /// The view as of which all that was lost is on record from earlier lives.
+    /// The view as of which all that was lost is on record from earlier incarnations.
     pub(super) known_as_of: Epoch,
     /// As of which view a record must be to be worth something.
     needs: Epoch,
@@ -231,12 +231,12 @@ impl Shard {
     ) {
         let me = self.config.me;
         assert!(view.epoch > self.views.epoch, "{:?} after {:?}", view.epoch, self.views.epoch);
-        assert!(view.life(me).is_some(), "a view without this node");
+        assert!(view.incarnation(me).is_some(), "a view without this node");
         let views = &mut self.views;
         let gone: NodeSet = views
             .lives
             .iter()
-            .filter(|(node, life)| view.life(*node) != Some(*life))
+            .filter(|(node, incarnation)| view.incarnation(*node) != Some(*incarnation))
             .map(|(node, _)| *node)
             .collect();
         if views.open.contains(me) {

@@ -23,7 +23,7 @@ use super::{
     clients::{Counts, Work},
     disks::Trouble,
     faults::Fault,
-    nodes::{Nodes, PATIENCE, Spec, status, view},
+    nodes::{Nodes, Spec, TIMEOUT, status, view},
 };
 use crate::spread::Spread;
 
@@ -214,7 +214,7 @@ fn strikes(
         if let Some(disks) = nodes.disks() {
             disks.mend();
         }
-        let after = if fault.ends_a_life() { epoch } else { epoch - 1 };
+        let after = if fault.ends_a_incarnation() { epoch } else { epoch - 1 };
         let begins = Instant::now();
         epoch = whole(nodes, after, report, say).map_err(failed)?;
         report.healed.entry(fault).or_default().push(begins.elapsed().as_nanos() as u64);
@@ -252,7 +252,7 @@ fn whole(
             Ok(epoch) => return Ok(epoch),
             Err(seen) => seen,
         };
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > TIMEOUT {
             let said: Vec<String> = all.iter().map(|node| nodes.said(*node)).collect();
             return Err(format!("not one cluster again: {seen:?}\n{}", said.join("\n--\n")));
         }

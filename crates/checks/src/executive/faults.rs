@@ -75,9 +75,9 @@ impl Fault {
         }
     }
 
-    /// Whether some life of a node is over after it, however soon it is healed.
+    /// Whether some incarnation of a node is over after it, however soon it is healed.
     #[must_use]
-    pub fn ends_a_life(self) -> bool {
+    pub fn ends_a_incarnation(self) -> bool {
         matches!(
             self,
             Self::Kill | Self::KillFirst | Self::KillTwo | Self::KillTwice | Self::Leave | Self::Stop

@@ -23,7 +23,7 @@ use toml::Table;
 use super::disks::{Disks, moved};
 
 /// How long nodes may take to do what they do by themselves.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a node may take to end that is told to: it may write for a minute.
 const ENDS_WITHIN: Duration = Duration::from_secs(90);
@@ -290,7 +290,7 @@ impl Nodes {
                     return Err(format!("{name} has ended: {status}\n{}", self.last_said(*node)));
                 }
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 let names: Vec<String> = nodes.iter().map(|node| Self::name(*node)).collect();
                 return Err(format!("{names:?} are not of one view newer than {after}: {seen:?}"));
             }
@@ -351,7 +351,7 @@ fn one_view(seen: &[Seen], members: &[String]) -> Option<u64> {
 pub fn status(dir: &ClusterDir, name: &str) -> Option<Value> {
     let ask = || -> Result<Value, ControlError> {
         let mut control = Control::connect_within(dir, name, ANSWERS_WITHIN)?;
-        control.set_patience(ANSWERS_WITHIN)?;
+        control.set_timeout(ANSWERS_WITHIN)?;
         control.call("status", Value::Null, |_| ())
     };
     ask().ok()

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use plexus_node::control::{Control, ControlError, Said};
 
-use super::nodes::{Nodes, PATIENCE, Spec};
+use super::nodes::{Nodes, Spec, TIMEOUT};
 
 /// Nodes of the clusters that are measured.
 const NODES: usize = 3;
@@ -76,8 +76,8 @@ pub fn recovery(program: PathBuf) -> Result<f64, String> {
     let fails = |error: std::io::Error| error.to_string();
     let refused = |error: ControlError| error.to_string();
     let asked = |node| -> Result<Control, ControlError> {
-        let mut control = Control::connect_within(&nodes.dir(), &Nodes::name(node), PATIENCE)?;
-        control.set_patience(PATIENCE)?;
+        let mut control = Control::connect_within(&nodes.dir(), &Nodes::name(node), TIMEOUT)?;
+        control.set_timeout(TIMEOUT)?;
         control.ask("lock", json!({ "name": LAST, "mode": "EX" }))?;
         Ok(control)
     };
@@ -95,17 +95,17 @@ pub fn recovery(program: PathBuf) -> Result<f64, String> {
         let read = std::io::BufRead::read_line(&mut std::io::BufReader::new(said), &mut line);
         let _ = tell.send(read.map(|_| line));
     });
-    let line = told.recv_timeout(PATIENCE).map_err(|_| "the locks are not held in time")?.map_err(fails)?;
+    let line = told.recv_timeout(TIMEOUT).map_err(|_| "the locks are not held in time")?.map_err(fails)?;
     let held: Value = serde_json::from_str(&line).map_err(|error| format!("{line:?}: {error}"))?;
     if held["held"] != LOCKS {
         return Err(format!("not all locks are held: {held}"));
     }
     let mut first = asked(0).map_err(refused)?;
-    first.set_patience(Duration::from_millis(100)).map_err(refused)?;
+    first.set_timeout(Duration::from_millis(100)).map_err(refused)?;
     if !matches!(first.hear(), Err(ControlError::Silent { .. })) {
         return Err("two have one lock".into());
     }
-    first.set_patience(PATIENCE).map_err(refused)?;
+    first.set_timeout(TIMEOUT).map_err(refused)?;
     let start = Instant::now();
     nodes.kill(NODES - 1);
     match first.hear() {

@@ -310,7 +310,7 @@ pub fn soak(
             7 => {
                 net.swallow_long(path, Side::BOTH[random.below(2) as usize], 600 + random.below(800) as u32)?
             }
-            // Shorter than the links' patience: nobody is to be taken for gone.
+            // Shorter than the links' timeout: nobody is to be taken for gone.
             _ => {
                 let both = (0..net.paths()).try_for_each(|path| Fault::BlackHole.strike(&net, path));
                 both.map(|()| thread::sleep(Duration::from_millis(random.below(300))))?;

@@ -23,7 +23,7 @@ use super::{
 };
 
 /// How long what is under way may take to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often a wait looks.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -35,8 +35,8 @@ pub struct Member {
     pub me: u8,
     /// Names the pair; no other pair on the machine has the same.
     pub cluster: u64,
-    /// Which life of this member it is.
-    pub life: u64,
+    /// Which incarnation of this member it is.
+    pub incarnation: u64,
     /// What joins it to its peer.
     pub rail: RailKind,
     /// Whether that is encrypted.
@@ -58,7 +58,7 @@ impl Member {
         let mut arguments = vec![
             self.me.to_string(),
             self.cluster.to_string(),
-            self.life.to_string(),
+            self.incarnation.to_string(),
             self.rail.name().to_owned(),
             self.encrypt.to_string(),
             addresses(&self.listen),
@@ -72,11 +72,13 @@ impl Member {
     #[must_use]
     pub fn from_arguments(arguments: &[String]) -> Option<Self> {
         let addresses = |text: &str| text.split(',').map(|one| one.parse().ok()).collect::<Option<Vec<_>>>();
-        let [me, cluster, life, rail, encrypt, listen, peer, namespace @ ..] = arguments else { return None };
+        let [me, cluster, incarnation, rail, encrypt, listen, peer, namespace @ ..] = arguments else {
+            return None;
+        };
         Some(Self {
             me: me.parse().ok().filter(|me| *me < 2)?,
             cluster: cluster.parse().ok()?,
-            life: life.parse().ok()?,
+            incarnation: incarnation.parse().ok()?,
             rail: rail.parse().ok()?,
             encrypt: encrypt.parse().ok()?,
             listen: addresses(listen)?,
@@ -108,7 +110,7 @@ impl Member {
                 "bulk" => mesh.workers()[0].submit(Task::Bulk),
                 "stop" => {
                     mesh.workers()[0].submit(Task::Stop);
-                    let end = Instant::now() + PATIENCE;
+                    let end = Instant::now() + TIMEOUT;
                     while !observed.is_idle() && Instant::now() < end {
                         thread::sleep(LOOK_EVERY);
                     }
@@ -134,7 +136,7 @@ impl Member {
         };
         Config {
             me: NodeId(self.me),
-            incarnation: Incarnation(self.life),
+            incarnation: Incarnation(self.incarnation),
             cluster,
             admission: Admission::First,
             keys: Arc::new(vec![Key::new([7; 32])]),
@@ -142,7 +144,7 @@ impl Member {
             peers: vec![peer],
             windows: vec![window],
             waiting: Waiting::Event,
-            patience: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
             probe: Duration::from_millis(20),
             ofi_provider: None,
         }
@@ -182,7 +184,7 @@ mod tests {
         let member = Member {
             me: 1,
             cluster: 99,
-            life: 3,
+            incarnation: 3,
             rail: RailKind::Tcp,
             encrypt: true,
             listen: vec!["10.0.0.1:7000".parse().unwrap(), "10.0.1.1:7000".parse().unwrap()],

@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{Net, Report, Side, member::Member};
 
 /// Longest that anything waited for may take.
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// How often a wait looks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -52,7 +52,7 @@ pub struct Pair {
     routes: [Vec<SocketAddr>; 2],
     namespaces: [Option<PathBuf>; 2],
     running: [Option<Running>; 2],
-    /// What each held when traffic first flowed in this life of it.
+    /// What each held when traffic first flowed in this incarnation of it.
     flowing: [Option<Holds>; 2],
 }
 
@@ -109,7 +109,7 @@ impl Pair {
         let member = Member {
             me: index as u8,
             cluster: self.cluster,
-            life: self.lives[index],
+            incarnation: self.lives[index],
             rail: self.spec.rail,
             encrypt: self.spec.encrypt,
             listen: self.addresses[index].clone(),
@@ -195,7 +195,7 @@ impl Pair {
         let running = self.running[side.index()].as_mut().ok_or_else(|| format!("{side:?} does not run"))?;
         let ended = |error: &dyn std::fmt::Display| format!("{side:?} does not answer `{command}`: {error}");
         writeln!(running.commands, "{command}").map_err(|error| ended(&error))?;
-        let line = running.answers.recv_timeout(PATIENCE).map_err(|error| ended(&error))?;
+        let line = running.answers.recv_timeout(TIMEOUT).map_err(|error| ended(&error))?;
         let report: Report = line.parse()?;
         match &report.wrong {
             Some(wrong) => Err(format!("{side:?}: {wrong}; {report}")),
@@ -212,7 +212,7 @@ impl Pair {
         what: &str,
         mut so: impl FnMut(Side, &Report) -> bool,
     ) -> Result<[Report; 2], String> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let reports = [self.report(Side::A)?, self.report(Side::B)?];
             // Both are asked, whatever the first says.
@@ -239,7 +239,7 @@ impl Pair {
             stall_us = stall_us.max(now.stall_us);
             let began = began[side.index()].get_or_insert_with(|| now.clone());
             if began.ups != now.ups {
-                // Another life of the link: it counts from zero.
+                // Another incarnation of the link: it counts from zero.
                 *began = now.clone();
                 return false;
             }
@@ -274,7 +274,7 @@ impl Pair {
     /// Waits until neither member holds more than when traffic first flowed.
     ///
     /// # Errors
-    /// One does not run, or holds more to the end of all patience.
+    /// One does not run, or holds more to the end of all timeout.
     pub fn flat(&self) -> Result<(), String> {
         Side::BOTH.into_iter().zip(&self.flowing).try_for_each(|(side, before)| match before {
             Some(before) => self.flat_since(side, before),
@@ -285,9 +285,9 @@ impl Pair {
     /// Waits until a member holds no more than before: threads and descriptors end a moment after what they served.
     ///
     /// # Errors
-    /// It does not run, or holds more to the end of all patience.
+    /// It does not run, or holds more to the end of all timeout.
     fn flat_since(&self, side: Side, before: &Holds) -> Result<(), String> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let now = self.holds(side)?;
             if now.is_flat_since(before) {

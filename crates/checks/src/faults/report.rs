@@ -36,11 +36,11 @@ pub struct Report {
     pub ups: u64,
     /// Times that it was gone.
     pub gone: u64,
-    /// Messages and puts sent in this life of the link.
+    /// Messages and puts sent in this incarnation of the link.
     pub sent: u64,
-    /// Messages and puts received and checked in this life of the link.
+    /// Messages and puts received and checked in this incarnation of the link.
     pub received: u64,
-    /// Acknowledgements of the channel that has the fewest in this life of the link; replies count as such.
+    /// Acknowledgements of the channel that has the fewest in this incarnation of the link; replies count as such.
     pub least: u64,
     /// The longest time without an acknowledgement on a channel since the last report, in microseconds.
     pub stall_us: u64,

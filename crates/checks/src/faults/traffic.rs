@@ -54,11 +54,11 @@ pub struct Observed {
     pub ups: AtomicU64,
     /// Times that the peer was gone.
     pub gone: AtomicU64,
-    /// Messages and puts sent, in this life of the link.
+    /// Messages and puts sent, in this incarnation of the link.
     pub sent: AtomicU64,
-    /// Messages and puts that were checked, in this life of the link.
+    /// Messages and puts that were checked, in this incarnation of the link.
     pub received: AtomicU64,
-    /// Acknowledgements of the channel that has the fewest, in this life of the link; replies count as such.
+    /// Acknowledgements of the channel that has the fewest, in this incarnation of the link; replies count as such.
     pub least: AtomicU64,
     /// The longest time that a channel waited for an acknowledgement since somebody asked.
     pub stall_ns: AtomicU64,

@@ -67,19 +67,19 @@ enum Step {
     End(usize),
 }
 
-fn life(at: usize) -> (NodeId, Incarnation) {
+fn incarnation(at: usize) -> (NodeId, Incarnation) {
     (NodeId(at as u8), Incarnation(1))
 }
 
 impl Cluster {
     fn new(callers: u8, ends: u8, lie: Lie) -> Self {
         let node = |at| {
-            let (me, life) = life(at);
-            Node { groups: Groups::new(me, life), to_come: callers, last: 0, stands: None }
+            let (me, incarnation) = incarnation(at);
+            Node { groups: Groups::new(me, incarnation), to_come: callers, last: 0, stands: None }
         };
         let nodes = (0..2).map(node).collect();
         let mut cluster = Self { nodes, lanes: Lanes::default(), passed: BTreeMap::new(), ends, lie };
-        let view = Members { epoch: Epoch(1), members: (0..2).map(life).collect() };
+        let view = Members { epoch: Epoch(1), members: (0..2).map(incarnation).collect() };
         (0..2).for_each(|at| {
             cluster.with(at, |groups, out| groups.view(&view, out)).expect("no fault in a first view");
         });
@@ -160,8 +160,8 @@ impl World for Cluster {
         match step {
             Step::Deliver(from, to) => {
                 let message = self.lanes.pop(from, to);
-                let (from, life) = life(from);
-                self.with(to, |groups, out| groups.message(from, life, message, out))
+                let (from, incarnation) = incarnation(from);
+                self.with(to, |groups, out| groups.message(from, incarnation, message, out))
             }
             Step::Join(at) => {
                 self.nodes[at].to_come -= 1;

@@ -32,7 +32,7 @@ fn arrive() -> Deed {
     Deed::Arrive { barrier: name("here"), least: 1, strict: false }
 }
 
-/// What the client of each node does in each of its lives, one after the other.
+/// What the client of each node does in each of its incarnations, one after the other.
 fn script(node: usize) -> Vec<Deed> {
     match node {
         0 => vec![Deed::Join, Deed::Send([0].into()), arrive()],
@@ -43,7 +43,7 @@ fn script(node: usize) -> Vec<Deed> {
 
 #[derive(Clone, Hash)]
 struct Node {
-    life: u64,
+    incarnation: u64,
     groups: Option<Groups>,
     todo: VecDeque<Deed>,
     /// Views that it was not told yet.
@@ -55,8 +55,8 @@ struct Node {
 }
 
 impl Node {
-    fn life(&self) -> Incarnation {
-        Incarnation(self.life)
+    fn incarnation(&self) -> Incarnation {
+        Incarnation(self.incarnation)
     }
 
     /// The members of the last view that its client was told.
@@ -101,7 +101,7 @@ fn group() -> Name {
 impl Cluster {
     fn new(nodes: usize, ends: u8, starts: u8, lie: Lie) -> Self {
         let node = |_| Node {
-            life: 0,
+            incarnation: 0,
             groups: None,
             todo: VecDeque::new(),
             views: VecDeque::new(),
@@ -117,8 +117,8 @@ impl Cluster {
 
     fn start(&mut self, at: usize) {
         let node = &mut self.nodes[at];
-        node.life += 1;
-        node.groups = Some(Groups::new(NodeId(at as u8), node.life()));
+        node.incarnation += 1;
+        node.groups = Some(Groups::new(NodeId(at as u8), node.incarnation()));
         (node.todo, node.told) = (script(at).into(), Vec::new());
     }
 
@@ -126,7 +126,7 @@ impl Cluster {
     fn decide(&mut self) {
         self.epoch += 1;
         let living = self.nodes.iter().enumerate().filter(|(_, node)| node.groups.is_some());
-        let members = living.map(|(at, node)| (NodeId(at as u8), node.life())).collect();
+        let members = living.map(|(at, node)| (NodeId(at as u8), node.incarnation())).collect();
         let view = Members { epoch: Epoch(self.epoch), members };
         for (node, _) in &view.members {
             self.nodes[node.index()].views.push_back(view.clone());
@@ -163,7 +163,7 @@ impl Cluster {
             return Err(format!("{at} is told {what:?} of place {seq} again, or late"));
         }
         if let Happened::Passed(_) = what {
-            let has_come = |who: &&Who| self.nodes[who.node.index()].came.contains(&who.life);
+            let has_come = |who: &&Who| self.nodes[who.node.index()].came.contains(&who.incarnation);
             if let Some(late) = self.nodes[at].members().iter().find(|who| !has_come(who)) {
                 return Err(format!("{at} passes the barrier, and {late:?} has not come"));
             }
@@ -222,14 +222,14 @@ impl World for Cluster {
         match step {
             Step::Deliver(from, to) => {
                 let message = self.lanes.pop(from, to);
-                let life = self.nodes[from].life();
-                self.with(to, |groups, out| groups.message(NodeId(from as u8), life, message, out))
+                let incarnation = self.nodes[from].incarnation();
+                self.with(to, |groups, out| groups.message(NodeId(from as u8), incarnation, message, out))
             }
             Step::Do(at) => {
                 let node = &mut self.nodes[at];
                 let deed = node.todo.pop_front().expect("a deed");
                 if matches!(deed, Deed::Arrive { .. }) {
-                    node.came.insert(node.life());
+                    node.came.insert(node.incarnation());
                 }
                 let said = match (self.lie, &deed) {
                     (Lie::Early, Deed::Join) => vec![deed, arrive()],
@@ -275,7 +275,9 @@ impl World for Cluster {
         // Who has passed, or comes to no barrier, holds those up who come after.
         let waits = |who: &Who| {
             let node = &self.nodes[who.node.index()];
-            node.life() == who.life && node.came.contains(&who.life) && node.passed() == 0
+            node.incarnation() == who.incarnation
+                && node.came.contains(&who.incarnation)
+                && node.passed() == 0
         };
         for (at, node) in &living {
             let Some((joined, Happened::View { .. })) = node.told.first() else {
@@ -284,7 +286,7 @@ impl World for Cluster {
             if node.members().iter().all(waits) {
                 return Err(format!("all of {:?} are at the barrier", node.members()));
             }
-            let me = Who { node: NodeId(*at as u8), life: node.life(), client: 1 };
+            let me = Who { node: NodeId(*at as u8), incarnation: node.incarnation(), client: 1 };
             let own = node
                 .told
                 .iter()

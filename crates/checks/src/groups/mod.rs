@@ -1,7 +1,7 @@
 //! Groups of processes: clients that join, leave, speak, wait at barriers and die; nodes that die at any moment, the sequencer too, and come
 //! back; views of the cluster on top of each other, some of them missed.
 //!
-//! The code is what nodes run. Messages are late, in order for each pair of lives; what a dead node said last arrives in part. What must hold is in
+//! The code is what nodes run. Messages are late, in order for each pair of incarnations; what a dead node said last arrives in part. What must hold is in
 //! `told.rs`, by property; that it is noticed when it does not is shown with [`Sabotage`].
 
 pub mod again;
@@ -65,15 +65,15 @@ pub enum Sabotage {
 pub(crate) enum Ev {
     /// The first message of a lane arrives.
     Deliver(Lane),
-    /// A client of a node's life does something.
+    /// A client of a node's incarnation does something.
     Client(usize, u64),
     /// A node dies.
     Kill,
-    /// A node begins its next life.
+    /// A node begins its next incarnation.
     Start(usize),
     /// The cluster decides who is in it.
     Decide,
-    /// A node's life is handed a view.
+    /// A node's incarnation is handed a view.
     Give(usize, u64, Members),
 }
 
@@ -166,7 +166,7 @@ impl Groups {
     fn take(&mut self, event: Ev) -> Result<(), Broken> {
         match event {
             Ev::Deliver(lane) => self.deliver(lane),
-            Ev::Client(node, life) => self.client(node, life),
+            Ev::Client(node, incarnation) => self.client(node, incarnation),
             Ev::Kill => {
                 self.kill_one();
                 Ok(())
@@ -179,17 +179,17 @@ impl Groups {
                 self.decide();
                 Ok(())
             }
-            Ev::Give(node, life, view) => self.give(node, life, &view),
+            Ev::Give(node, incarnation, view) => self.give(node, incarnation, &view),
         }
     }
 
     /// A client begins, or one that is there does something.
-    fn client(&mut self, node: usize, life: u64) -> Result<(), Broken> {
-        if self.ending || !self.nodes[node].is(life) {
+    fn client(&mut self, node: usize, incarnation: u64) -> Result<(), Broken> {
+        if self.ending || !self.nodes[node].is(incarnation) {
             return Ok(());
         }
         let after = self.engine.random.between(1, 400_000);
-        self.engine.schedule(after, None, Ev::Client(node, life));
+        self.engine.schedule(after, None, Ev::Client(node, incarnation));
         let id = NodeId(node as u8);
         let free: Vec<Who> = self
             .clients
@@ -200,7 +200,7 @@ impl Groups {
         let room = self.clients.iter().filter(|(who, client)| who.node == id && !client.has_left()).count()
             < MOST_CLIENTS;
         if room && (free.is_empty() || self.engine.random.percent(20)) {
-            return self.joins(node, life);
+            return self.joins(node, incarnation);
         }
         if free.is_empty() {
             // All of them wait; that is a turn too, so that a run ends.
@@ -225,10 +225,11 @@ impl Groups {
         self.does(who, deed)
     }
 
-    fn joins(&mut self, node: usize, life: u64) -> Result<(), Broken> {
+    fn joins(&mut self, node: usize, incarnation: u64) -> Result<(), Broken> {
         self.nodes[node].last_client += 1;
         let client = self.nodes[node].last_client;
-        let who = Who { node: NodeId(node as u8), life: plexus_base::Incarnation(life), client };
+        let who =
+            Who { node: NodeId(node as u8), incarnation: plexus_base::Incarnation(incarnation), client };
         let which = if self.engine.random.percent(50) { "a" } else { "b" };
         let group = name(which);
         self.clients.insert(who, Client::new(group));
@@ -283,8 +284,8 @@ impl Groups {
                 Ok(())
             }
             Action::Tell { client, seq, what } => {
-                let life = plexus_base::Incarnation(self.nodes[node].life);
-                self.is_told(Who { node: NodeId(node as u8), life, client }, seq, what)
+                let incarnation = plexus_base::Incarnation(self.nodes[node].incarnation);
+                self.is_told(Who { node: NodeId(node as u8), incarnation, client }, seq, what)
             }
             Action::Opened(epoch, applied, digest) => {
                 self.engine.digest.add(digest);

@@ -1,4 +1,4 @@
-//! Nodes, their lives, the lanes between them, and who is in the cluster.
+//! Nodes, their incarnations, the lanes between them, and who is in the cluster.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use plexus_membership::{
 use super::{Ev, Groups, Sabotage, VIEW_NS};
 use crate::failure::Broken;
 
-/// What keeps its order: what one life of a node says to one of another.
+/// What keeps its order: what one incarnation of a node says to one of another.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Lane {
     from: (usize, u64),
@@ -28,7 +28,7 @@ pub(super) struct Queue {
 /// A node; without groups it is dead.
 #[derive(Default)]
 pub(super) struct Node {
-    pub(super) life: u64,
+    pub(super) incarnation: u64,
     pub(super) groups: Option<Protocol>,
     pub(super) last_client: u64,
     /// The view that it was handed last.
@@ -36,8 +36,8 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn is(&self, life: u64) -> bool {
-        self.groups.is_some() && self.life == life
+    pub(super) fn is(&self, incarnation: u64) -> bool {
+        self.groups.is_some() && self.incarnation == incarnation
     }
 }
 
@@ -50,7 +50,7 @@ impl Groups {
         if self.nodes[to].groups.is_none() {
             return;
         }
-        let lane = Lane { from: (from, self.nodes[from].life), to: (to, self.nodes[to].life) };
+        let lane = Lane { from: (from, self.nodes[from].incarnation), to: (to, self.nodes[to].incarnation) };
         let slow = self.engine.random.percent(3);
         let late = self.engine.random.between(5_000, if slow { VIEW_NS } else { 100_000 });
         let queue = self.lanes.entry(lane).or_default();
@@ -69,17 +69,17 @@ impl Groups {
             return Ok(());
         }
         let message = Message::decode(&bytes).map_err(|error| Broken::general("fault", error.to_string()))?;
-        let (from, life) = (NodeId(lane.from.0 as u8), Incarnation(lane.from.1));
-        self.with(lane.to.0, |groups, out| groups.message(from, life, message, out))
+        let (from, incarnation) = (NodeId(lane.from.0 as u8), Incarnation(lane.from.1));
+        self.with(lane.to.0, |groups, out| groups.message(from, incarnation, message, out))
     }
 
     pub(super) fn start(&mut self, node: usize) {
-        let life = self.nodes[node].life + 1;
-        let groups = Some(Protocol::new(NodeId(node as u8), Incarnation(life)));
-        self.nodes[node] = Node { life, groups, last_client: 0, given: 0 };
+        let incarnation = self.nodes[node].incarnation + 1;
+        let groups = Some(Protocol::new(NodeId(node as u8), Incarnation(incarnation)));
+        self.nodes[node] = Node { incarnation, groups, last_client: 0, given: 0 };
         for _ in 0..2 {
             let after = self.engine.random.below(VIEW_NS);
-            self.engine.schedule(after, None, Ev::Client(node, life));
+            self.engine.schedule(after, None, Ev::Client(node, incarnation));
         }
         self.engine.schedule(1, None, Ev::Decide);
     }
@@ -99,14 +99,14 @@ impl Groups {
             return;
         }
         let node = if lowest { alive[0] } else { *self.engine.random.pick(&alive) };
-        let life = self.nodes[node].life;
+        let incarnation = self.nodes[node].incarnation;
         self.nodes[node].groups = None;
         self.deaths += 1;
         let random = &mut self.engine.random;
-        for (_, queue) in self.lanes.iter_mut().filter(|(lane, _)| lane.from == (node, life)) {
+        for (_, queue) in self.lanes.iter_mut().filter(|(lane, _)| lane.from == (node, incarnation)) {
             queue.messages.truncate(random.below(queue.messages.len() as u64 + 1) as usize);
         }
-        self.lanes.retain(|lane, _| lane.to != (node, life));
+        self.lanes.retain(|lane, _| lane.to != (node, incarnation));
         let gone = NodeId(node as u8);
         self.clients.retain(|who, _| who.node != gone);
         let (decided, back) = (random.between(1, VIEW_NS), random.between(VIEW_NS, 5 * VIEW_NS));
@@ -118,17 +118,18 @@ impl Groups {
     pub(super) fn decide(&mut self) {
         self.epoch += 1;
         let alive = self.nodes.iter().enumerate().filter(|(_, node)| node.groups.is_some());
-        let members: Vec<_> = alive.map(|(node, one)| (NodeId(node as u8), Incarnation(one.life))).collect();
+        let members: Vec<_> =
+            alive.map(|(node, one)| (NodeId(node as u8), Incarnation(one.incarnation))).collect();
         let view = Members { epoch: Epoch(self.epoch), members };
-        for (node, life) in &view.members {
+        for (node, incarnation) in &view.members {
             let after = self.engine.random.below(VIEW_NS);
-            self.engine.schedule(after, None, Ev::Give(node.index(), life.0, view.clone()));
+            self.engine.schedule(after, None, Ev::Give(node.index(), incarnation.0, view.clone()));
         }
     }
 
-    pub(super) fn give(&mut self, node: usize, life: u64, view: &Members) -> Result<(), Broken> {
+    pub(super) fn give(&mut self, node: usize, incarnation: u64, view: &Members) -> Result<(), Broken> {
         let is_hidden = self.ending && self.sabotage == Some(Sabotage::NotGiven);
-        if !self.nodes[node].is(life) || self.nodes[node].given >= view.epoch.0 || is_hidden {
+        if !self.nodes[node].is(incarnation) || self.nodes[node].given >= view.epoch.0 || is_hidden {
             return Ok(());
         }
         self.nodes[node].given = view.epoch.0;

@@ -1,6 +1,6 @@
 //! Each request is answered once, with what was asked; at the end nobody waits, and nothing is left anywhere.
 
-use plexus_locks::protocol::{Mode, Patience, Why};
+use plexus_locks::protocol::{Mode, WaitLimit, Why};
 
 use super::{Id, Locks, Node};
 use crate::failure::Broken;
@@ -22,11 +22,11 @@ pub(crate) fn refused(run: &Locks, id: Id, why: Why) -> Result<(), Broken> {
     match run.locks.get(&id) {
         Some(lock) if lock.asked.is_some() => {
             let good = match why {
-                Why::NotGranted => lock.patience == Patience::Try,
-                Why::TimedOut => matches!(lock.patience, Patience::Until(end) if end.0 <= run.now()),
+                Why::NotGranted => lock.timeout == WaitLimit::Try,
+                Why::TimedOut => matches!(lock.timeout, WaitLimit::Until(end) if end.0 <= run.now()),
                 Why::Cancelled => lock.cancelled,
                 // The file for circles looks at the rest.
-                Why::Deadlock => lock.patience != Patience::Try,
+                Why::Deadlock => lock.timeout != WaitLimit::Try,
                 Why::TooManyLocks => run.params.locks_max < 100 && lock.granted.is_none(),
                 Why::TooManyWaiting => run.params.waiting_max < 50,
                 Why::Unknown | Why::Busy | Why::NotWriter | Why::WornOut | Why::Swamped => false,

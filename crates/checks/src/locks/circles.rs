@@ -2,12 +2,12 @@
 //!
 //! A circle is real if its requests wait at masters that are open, their clients still want them, and whoever blocks them still has what
 //! blocks them. What a message under way will change is not known to who sent nothing, but it is known here: the checker sees both ends.
-//! Who looks at the time refuses those whose patience is over, and may find in the same step a circle that comes of it: as real as any.
+//! Who looks at the time refuses those whose timeout is over, and may find in the same step a circle that comes of it: as real as any.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use plexus_base::WorkerId;
-use plexus_locks::protocol::{Body, Event, Held, LockId, Owner, Patience, Resource, Shard, Waiter};
+use plexus_locks::protocol::{Body, Event, Held, LockId, Owner, Resource, Shard, WaitLimit, Waiter};
 
 use super::{Id, Locks};
 use crate::failure::Broken;
@@ -59,7 +59,7 @@ pub(crate) fn none_left(run: &Locks) -> Result<(), Broken> {
     if left.is_empty() { Ok(()) } else { Err(Broken::general("circles", format!("not broken: {left:?}"))) }
 }
 
-/// The youngest of every real circle; `ticks`: once a worker has refused those whose patience is over.
+/// The youngest of every real circle; `ticks`: once a worker has refused those whose timeout is over.
 pub(crate) fn real(run: &Locks, ticks: Option<Worker>) -> BTreeSet<Request> {
     let mut edges: BTreeMap<Request, Vec<Request>> = BTreeMap::new();
     let mut ages: BTreeMap<Request, Age> = BTreeMap::new();
@@ -69,7 +69,7 @@ pub(crate) fn real(run: &Locks, ticks: Option<Worker>) -> BTreeSet<Request> {
         for (_, resource) in shard.resources() {
             for waiter in queue(run, worker, ticks, resource) {
                 if let Some((request, held)) = wants(run, worker, shard, waiter) {
-                    ages.insert(request, (held.born(), request.0, request.1, request.2));
+                    ages.insert(request, (held.start_time(), request.0, request.1, request.2));
                     edges.insert(request, blockers(run, worker, ticks, shard, resource, waiter));
                 }
             }
@@ -106,8 +106,8 @@ fn queue<'a>(
 ) -> impl Iterator<Item = &'a Waiter> {
     let is_over = move |waiter: &Waiter| {
         let (node, lock) = (waiter.who.node.index(), waiter.who.lock);
-        let patience = run.locks.get(&(node, lock)).map(|lock| lock.patience);
-        ticks == Some((node, worker)) && matches!(patience, Some(Patience::Until(end)) if end.0 <= run.now())
+        let timeout = run.locks.get(&(node, lock)).map(|lock| lock.timeout);
+        ticks == Some((node, worker)) && matches!(timeout, Some(WaitLimit::Until(end)) if end.0 <= run.now())
     };
     resource.converting().chain(resource.waiting()).filter(move |waiter| !is_over(waiter))
 }

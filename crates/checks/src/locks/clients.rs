@@ -1,7 +1,7 @@
 //! What clients do.
 
 use plexus_base::Nanos;
-use plexus_locks::protocol::{Event, LockId, Mode, Owner, Patience, VALUE_LEN, Want};
+use plexus_locks::protocol::{Event, LockId, Mode, Owner, VALUE_LEN, WaitLimit, Want};
 
 use super::{Ev, Id, Lock, Locks, values};
 use crate::failure::Broken;
@@ -12,13 +12,13 @@ const MOST: usize = 4;
 /// A client: one owner until it dies, then another takes its place.
 pub(crate) struct Client {
     owner: Owner,
-    born: u64,
+    start_time: u64,
 }
 
 impl Locks {
     pub(crate) fn client(&mut self) -> Client {
         self.next_owner += 1;
-        Client { owner: Owner(self.next_owner), born: self.engine.now() }
+        Client { owner: Owner(self.next_owner), start_time: self.engine.now() }
     }
 
     /// One act of a client.
@@ -37,8 +37,8 @@ impl Locks {
             return Ok(());
         }
         let after = self.engine.random.between(1, self.params.think_ns);
-        let life = self.nodes[node].life;
-        self.engine.schedule(after, None, Ev::Client(node, life, client));
+        let incarnation = self.nodes[node].incarnation;
+        self.engine.schedule(after, None, Ev::Client(node, incarnation, client));
         let random = &mut self.engine.random;
         if random.percent(self.params.client_deaths) {
             return self.die(node, client);
@@ -78,13 +78,13 @@ impl Locks {
         })
     }
 
-    fn patience(&mut self) -> Patience {
+    fn timeout(&mut self) -> WaitLimit {
         let now = self.engine.now();
         let random = &mut self.engine.random;
         match random.below(100) {
-            0..20 => Patience::Try,
-            20..45 => Patience::Until(Nanos(now + random.below(self.params.think_ns * 4))),
-            _ => Patience::Forever,
+            0..20 => WaitLimit::Try,
+            20..45 => WaitLimit::Until(Nanos(now + random.below(self.params.think_ns * 4))),
+            _ => WaitLimit::Forever,
         }
     }
 
@@ -94,28 +94,28 @@ impl Locks {
         if self.nodes[node].workers[worker].shard.is_none() {
             return Ok(());
         }
-        let (mode, patience) = (self.mode(), self.patience());
+        let (mode, timeout) = (self.mode(), self.timeout());
         let notify = self.engine.random.percent(70);
         self.next_lock += 1;
         self.operations += 1;
         let lock = LockId(self.next_lock);
         let (granted, asked, told, requests, cancelled) = (None, Some(mode), false, 1, false);
-        let new = Lock { worker, client, name, granted, asked, notify, told, requests, patience, cancelled };
+        let new = Lock { worker, client, name, granted, asked, notify, told, requests, timeout, cancelled };
         self.locks.insert((node, lock), new);
-        let &Client { owner, born } = &self.nodes[node].clients[client];
+        let &Client { owner, start_time } = &self.nodes[node].clients[client];
         let name = self.names[name].clone();
-        self.handle(node, worker, Event::Lock(Want { lock, owner, born, name, mode, patience, notify }))
+        self.handle(node, worker, Event::Lock(Want { lock, owner, start_time, name, mode, timeout, notify }))
     }
 
     fn convert(&mut self, id: Id) -> Result<(), Broken> {
-        let (mode, patience) = (self.mode(), self.patience());
+        let (mode, timeout) = (self.mode(), self.timeout());
         self.operations += 1;
         let value = self.written(id, Some(mode));
         let Some(lock) = self.locks.get_mut(&id) else { return Ok(()) };
-        (lock.asked, lock.patience, lock.cancelled) = (Some(mode), patience, false);
+        (lock.asked, lock.timeout, lock.cancelled) = (Some(mode), timeout, false);
         lock.requests += 1;
         let worker = lock.worker;
-        self.handle(id.0, worker, Event::Convert { lock: id.1, mode, patience, value })
+        self.handle(id.0, worker, Event::Convert { lock: id.1, mode, timeout, value })
     }
 
     fn cancel(&mut self, id: Id) -> Result<(), Broken> {
@@ -201,8 +201,9 @@ impl Locks {
         if self.ending
             && let Some(lock) = self.locks.get(&id)
         {
-            let (life, after) = (self.nodes[id.0].life, self.engine.random.between(1, self.params.think_ns));
-            self.engine.schedule(after, None, Ev::Client(id.0, life, lock.client));
+            let (incarnation, after) =
+                (self.nodes[id.0].incarnation, self.engine.random.between(1, self.params.think_ns));
+            self.engine.schedule(after, None, Ev::Client(id.0, incarnation, lock.client));
         }
     }
 }

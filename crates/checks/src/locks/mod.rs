@@ -1,7 +1,7 @@
-//! The lock manager: nodes with several workers, clients that lock, convert, try, wait with patience, cancel, unlock and die; nodes that die at
+//! The lock manager: nodes with several workers, clients that lock, convert, try, wait with timeout, cancel, unlock and die; nodes that die at
 //! any moment and come back; views on top of each other, some of them missed.
 //!
-//! The shards are the code that nodes run. Messages are late, in order for each pair of lives and kind as the interconnect keeps them; what a dead
+//! The shards are the code that nodes run. Messages are late, in order for each pair of incarnations and kind as the interconnect keeps them; what a dead
 //! node said last arrives in part. Now and then everything stands still until nothing is under way, and what masters know is compared with what
 //! clients have. At the end all that is held is released, and every request must have been answered.
 //!
@@ -23,7 +23,7 @@ pub mod values;
 use std::collections::BTreeMap;
 
 use plexus_base::{Epoch, Nanos, WorkerId};
-use plexus_locks::protocol::{Action, Counts, Errand, Event, LockId, Members, Mode, Name, Patience, Why};
+use plexus_locks::protocol::{Action, Counts, Errand, Event, LockId, Members, Mode, Name, WaitLimit, Why};
 use plexus_sim::Engine;
 
 pub use self::sabotage::Sabotage;
@@ -53,7 +53,7 @@ pub(crate) enum Ev {
     Tick(usize, u64, usize),
     /// A node dies.
     Kill,
-    /// A node begins another life.
+    /// A node begins another incarnation.
     Start(usize),
     /// Membership decides.
     Decide,
@@ -79,7 +79,7 @@ pub(crate) struct Lock {
     /// How many times it was asked for or converted.
     pub(crate) requests: u32,
     /// How long its request waits.
-    pub(crate) patience: Patience,
+    pub(crate) timeout: WaitLimit,
     /// Its client wants its request no longer.
     pub(crate) cancelled: bool,
 }
@@ -231,15 +231,17 @@ impl Locks {
         }
         match event {
             Ev::Deliver(lane) => self.deliver(lane),
-            Ev::Tell(node, life, worker, errand) => {
+            Ev::Tell(node, incarnation, worker, errand) => {
                 self.under_way -= 1;
-                if self.is_alive(node, life) {
+                if self.is_alive(node, incarnation) {
                     self.handle(node, usize::from(worker.0), Event::Told(*errand))?;
                 }
                 Ok(())
             }
-            Ev::Client(node, life, client) if self.is_alive(node, life) => self.act(node, client),
-            Ev::Tick(node, life, worker) if self.is_alive(node, life) => {
+            Ev::Client(node, incarnation, client) if self.is_alive(node, incarnation) => {
+                self.act(node, client)
+            }
+            Ev::Tick(node, incarnation, worker) if self.is_alive(node, incarnation) => {
                 self.nodes[node].workers[worker].tick_at = None;
                 self.handle(node, worker, Event::Tick)
             }
@@ -255,9 +257,9 @@ impl Locks {
                 self.decide();
                 Ok(())
             }
-            Ev::Give(node, life, worker, view) => {
+            Ev::Give(node, incarnation, worker, view) => {
                 self.under_way -= 1;
-                if self.is_alive(node, life) { self.give(node, worker, view) } else { Ok(()) }
+                if self.is_alive(node, incarnation) { self.give(node, worker, view) } else { Ok(()) }
             }
             Ev::Freeze => {
                 self.frozen = Some(Vec::new());
@@ -285,8 +287,8 @@ impl Locks {
         self.ending = true;
         for node in 0..self.nodes.len() {
             for client in 0..self.nodes[node].clients.len() {
-                let life = self.nodes[node].life;
-                self.engine.schedule(0, None, Ev::Client(node, life, client));
+                let incarnation = self.nodes[node].incarnation;
+                self.engine.schedule(0, None, Ev::Client(node, incarnation, client));
             }
         }
     }
@@ -328,9 +330,9 @@ impl Locks {
         let local = &self.nodes[node].workers[worker];
         let due = local.shard.as_ref().and_then(|shard| shard.next_tick()).map(|at| at.0);
         if let Some(due) = due.filter(|due| local.tick_at.is_none_or(|at| *due < at)) {
-            let (life, now) = (self.nodes[node].life, self.engine.now());
+            let (incarnation, now) = (self.nodes[node].incarnation, self.engine.now());
             self.nodes[node].workers[worker].tick_at = Some(due);
-            self.engine.schedule(due.saturating_sub(now), None, Ev::Tick(node, life, worker));
+            self.engine.schedule(due.saturating_sub(now), None, Ev::Tick(node, incarnation, worker));
         }
         Ok(())
     }
@@ -341,9 +343,10 @@ impl Locks {
             // What workers say to each other may be lost.
             Action::Tell { .. } if self.engine.random.percent(self.params.tells_lost) => {}
             Action::Tell { worker, errand } => {
-                let (after, life) = (self.params.delay(&mut self.engine.random), self.nodes[node].life);
+                let (after, incarnation) =
+                    (self.params.delay(&mut self.engine.random), self.nodes[node].incarnation);
                 self.under_way += 1;
-                self.engine.schedule(after, None, Ev::Tell(node, life, worker, Box::new(errand)));
+                self.engine.schedule(after, None, Ev::Tell(node, incarnation, worker, Box::new(errand)));
             }
             Action::Granted { lock, mode, token, value } => {
                 self.engine.digest.add(token.0);

@@ -1,4 +1,4 @@
-//! Nodes, their lives, the lanes between them, and membership.
+//! Nodes, their incarnations, the lanes between them, and membership.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ pub(crate) struct Local {
 
 /// A node.
 pub(crate) struct Node {
-    pub(crate) life: u64,
+    pub(crate) incarnation: u64,
     pub(crate) up: bool,
     pub(crate) workers: Vec<Local>,
     pub(crate) clients: Vec<Client>,
@@ -28,7 +28,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn down() -> Self {
-        Self { life: 0, up: false, workers: Vec::new(), clients: Vec::new() }
+        Self { incarnation: 0, up: false, workers: Vec::new(), clients: Vec::new() }
     }
 
     pub(crate) fn shards(&self) -> impl Iterator<Item = &Shard> {
@@ -36,7 +36,7 @@ impl Node {
     }
 }
 
-/// What keeps its order: one kind of message between the same workers of two lives.
+/// What keeps its order: one kind of message between the same workers of two incarnations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Lane {
     pub(crate) from: (usize, u64),
@@ -53,20 +53,20 @@ pub(crate) struct Queue {
 }
 
 impl Locks {
-    pub(crate) fn is_alive(&self, node: usize, life: u64) -> bool {
-        self.nodes[node].up && self.nodes[node].life == life
+    pub(crate) fn is_alive(&self, node: usize, incarnation: u64) -> bool {
+        self.nodes[node].up && self.nodes[node].incarnation == incarnation
     }
 
-    /// Sends to the life of `to` that the sender's view has.
+    /// Sends to the incarnation of `to` that the sender's view has.
     pub(crate) fn send(&mut self, from: usize, to: NodeId, worker: usize, message: Message) {
         let shard = self.nodes[from].workers[worker].shard.as_ref();
-        let Some(life) = shard.and_then(|shard| shard.view().life(to)) else { return };
-        if !self.is_alive(to.index(), life.0) {
+        let Some(incarnation) = shard.and_then(|shard| shard.view().incarnation(to)) else { return };
+        if !self.is_alive(to.index(), incarnation.0) {
             return;
         }
         let lane = Lane {
-            from: (from, self.nodes[from].life),
-            to: (to.index(), life.0),
+            from: (from, self.nodes[from].incarnation),
+            to: (to.index(), incarnation.0),
             worker,
             replies: message.kind() == Kind::Reply,
         };
@@ -91,24 +91,24 @@ impl Locks {
         // What is handled is what crossed the wire.
         let message = Message::decode(&sent.encode());
         let message = message.map_err(|error| Broken::general("answers", format!("{sent:?}: {error}")))?;
-        let (node, life) = (NodeId(from.0 as u8), Incarnation(from.1));
+        let (node, incarnation) = (NodeId(from.0 as u8), Incarnation(from.1));
         let local = &mut self.nodes[to.0].workers[worker];
         if local.shard.is_none() {
-            local.early.push((node, life, message));
+            local.early.push((node, incarnation, message));
             return Ok(());
         }
-        self.handle(to.0, worker, Event::Message { from: node, life, message })
+        self.handle(to.0, worker, Event::Message { from: node, incarnation, message })
     }
 
-    /// A node begins a life, and its clients.
+    /// A node begins an incarnation, and its clients.
     pub(crate) fn start(&mut self, node: usize) {
         let workers = (0..self.params.workers).map(|_| Local::default()).collect();
         let clients = (0..self.params.clients).map(|_| self.client()).collect();
-        let life = self.nodes[node].life + 1;
-        self.nodes[node] = Node { life, up: true, workers, clients };
+        let incarnation = self.nodes[node].incarnation + 1;
+        self.nodes[node] = Node { incarnation, up: true, workers, clients };
         for client in 0..self.params.clients {
             let after = self.engine.random.below(self.params.think_ns);
-            self.engine.schedule(after, None, Ev::Client(node, life, client));
+            self.engine.schedule(after, None, Ev::Client(node, incarnation, client));
         }
     }
 
@@ -131,7 +131,7 @@ impl Locks {
     fn kill(&mut self, node: usize) {
         self.deaths += 1;
         self.nodes_locks_end(node);
-        let life = self.nodes[node].life;
+        let incarnation = self.nodes[node].incarnation;
         for shard in
             std::mem::take(&mut self.nodes[node].workers).iter().filter_map(|local| local.shard.as_ref())
         {
@@ -141,7 +141,7 @@ impl Locks {
         self.nodes[node].clients.clear();
         // Of what it said last, some first part has left it.
         for (lane, queue) in &mut self.lanes {
-            if lane.from == (node, life) {
+            if lane.from == (node, incarnation) {
                 let left = self.engine.random.below(queue.messages.len() as u64 + 1) as usize;
                 queue.messages.truncate(left);
             }
@@ -163,18 +163,22 @@ impl Locks {
     pub(crate) fn decide(&mut self) {
         let up = (0..self.nodes.len()).filter(|node| self.nodes[*node].up);
         let members: Vec<_> =
-            up.map(|node| (NodeId(node as u8), Incarnation(self.nodes[node].life))).collect();
+            up.map(|node| (NodeId(node as u8), Incarnation(self.nodes[node].incarnation))).collect();
         if members.is_empty() {
             return;
         }
         self.views += 1;
         let further = if self.engine.random.percent(10) { 2 } else { 1 };
         self.view = Members { epoch: Epoch(self.view.epoch.0 + further), members };
-        for (node, life) in self.view.members.clone() {
+        for (node, incarnation) in self.view.members.clone() {
             for worker in 0..usize::from(self.params.workers) {
                 let after = self.params.delay(&mut self.engine.random) * 3;
                 self.under_way += 1;
-                self.engine.schedule(after, None, Ev::Give(node.index(), life.0, worker, self.view.clone()));
+                self.engine.schedule(
+                    after,
+                    None,
+                    Ev::Give(node.index(), incarnation.0, worker, self.view.clone()),
+                );
             }
         }
     }
@@ -191,7 +195,7 @@ impl Locks {
         }
         let config = Config {
             me: NodeId(node as u8),
-            life: Incarnation(self.nodes[node].life),
+            incarnation: Incarnation(self.nodes[node].incarnation),
             worker: WorkerId(worker as u8),
             workers: self.params.workers,
             deadlock_ns: self.params.deadlock_ns,
@@ -203,8 +207,8 @@ impl Locks {
         local.shard = Some(Shard::new(config, view, &mut actions));
         let early = std::mem::take(&mut local.early);
         self.carry_out(node, worker, actions)?;
-        for (from, life, message) in early {
-            self.handle(node, worker, Event::Message { from, life, message })?;
+        for (from, incarnation, message) in early {
+            self.handle(node, worker, Event::Message { from, incarnation, message })?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use plexus_base::{NodeId, NodeSet};
-use plexus_membership::protocol::{Profile, Refused, UNSETTLED, View, Wish};
+use plexus_membership::protocol::{ConfigChange, Profile, Refused, UNSETTLED, View};
 use plexus_sim::Random;
 
 use super::{
@@ -27,7 +27,7 @@ pub(super) enum Episode {
     Storm,
     /// Paths are cut: who goes on is who should.
     Cut,
-    /// Nodes lose their links with each other, and listen to that life no more: one view without one of the two is decided, and no second.
+    /// Nodes lose their links with each other, and listen to that incarnation no more: one view without one of the two is decided, and no second.
     Lost,
     /// A process or several end.
     Crash,
@@ -159,7 +159,7 @@ impl Membership {
     /// Waits until all nodes act in one view, with all files, for so long that nothing begun before comes of it.
     fn one_view(&mut self) -> Result<(), Broken> {
         let Profile { evict, heartbeat, .. } = self.world.profile;
-        let (began, patience) = (self.now(), ONE_VIEW_AFTER * evict.0);
+        let (began, timeout) = (self.now(), ONE_VIEW_AFTER * evict.0);
         let mut since = began;
         while self.now() - since < 2 * evict.0 {
             self.run(heartbeat.0 / 2)?;
@@ -167,12 +167,12 @@ impl Membership {
                 continue;
             }
             since = self.now();
-            if since - began > patience {
+            if since - began > timeout {
                 let acting: Vec<_> = self.world.witness.acting(since).collect();
                 return broken("ends", format!("not all are in one view: {acting:?}"));
             }
         }
-        self.slowest_percent = self.slowest_percent.max((since - began) * 100 / patience);
+        self.slowest_percent = self.slowest_percent.max((since - began) * 100 / timeout);
         Ok(())
     }
 
@@ -316,7 +316,7 @@ impl Membership {
             }
         }
         let expected = self.side();
-        // Who is put out would come back in its next life, which has links again.
+        // Who is put out would come back in its next incarnation, which has links again.
         for node in 0..self.nodes() {
             self.world.nodes[node].down = !expected.contains(NodeId(node as u8));
         }
@@ -461,7 +461,8 @@ impl Membership {
     fn old_copy(&mut self) -> Result<(), Broken> {
         let file = self.random.below(self.world.files.len() as u64) as usize;
         // Nothing of a copy is older until there was another view.
-        self.wished(Wish::AddNode(OTHER))?.map_err(|refused| Broken::general("side", refused.to_string()))?;
+        self.requested(ConfigChange::AddNode(OTHER))?
+            .map_err(|refused| Broken::general("side", refused.to_string()))?;
         self.run(3 * self.world.profile.heartbeat.0)?;
         let (id, deaths) = (self.world.files[file].name.file, self.deaths());
         let before = self.in_one_view().and_then(|view| view.file(id)).copied();
@@ -473,7 +474,8 @@ impl Membership {
         if !is_back || self.deaths() > deaths {
             return broken("old copy", format!("file {file} was {before:?} and is {after:?}"));
         }
-        self.wished(Wish::RemoveNode(OTHER))?.map_err(|refused| Broken::general("side", refused.to_string()))
+        self.requested(ConfigChange::RemoveNode(OTHER))?
+            .map_err(|refused| Broken::general("side", refused.to_string()))
     }
 
     fn leave(&mut self) -> Result<(), Broken> {
@@ -485,11 +487,11 @@ impl Membership {
             let node = self.random.below(self.nodes() as u64) as usize;
             if expected.remove(NodeId(node as u8)) {
                 // Now and then there is no time for that.
-                match self.world.nodes[node].life % 4 {
+                match self.world.nodes[node].incarnation % 4 {
                     0 => all_clean = false,
                     _ => self.world.hand_back(node)?,
                 }
-                self.world.wish(node, Wish::Leave)?;
+                self.world.config_change(node, ConfigChange::Leave)?;
             }
         }
         // Who hosts a file takes it along.
@@ -527,14 +529,14 @@ impl Membership {
         let (id, host) = (self.world.files[number].name.file, self.world.files[number].host);
         // Until each has answered again.
         self.run(self.world.profile.lease.0)?;
-        let answer = self.wished(Wish::RemoveFile(id))?;
+        let answer = self.requested(ConfigChange::RemoveFile(id))?;
         if count == 1 {
             return match answer {
                 Err(Refused::LastFile) => Ok(()),
                 other => broken("side", format!("the last file: {other:?}")),
             };
         }
-        let again = self.wished(Wish::AddFile(id, host))?;
+        let again = self.requested(ConfigChange::AddFile(id, host))?;
         match (answer, again) {
             (Ok(()), Ok(())) => Ok(()),
             other => broken("side", format!("file {number} out and in: {other:?}")),
@@ -546,12 +548,12 @@ impl Membership {
         if self.random.percent(50) {
             return self.out_and_in(node);
         }
-        let answer = self.wished(Wish::RemoveNode(node))?;
+        let answer = self.requested(ConfigChange::RemoveNode(node))?;
         self.run(self.settled())?;
         let mut expected = NodeSet::first(self.nodes() as u8);
         expected.remove(node);
         self.expect(expected, "a node was removed")?;
-        let again = self.wished(Wish::AddNode(node))?;
+        let again = self.requested(ConfigChange::AddNode(node))?;
         match (answer, again) {
             (Ok(()), Ok(())) => Ok(()),
             other => broken("side", format!("{node} out and in: {other:?}")),
@@ -566,7 +568,8 @@ impl Membership {
         self.world.pause(node.index(), pause);
         // What others say meanwhile is lost.
         self.world.cut.iter_mut().for_each(|to| to[node.index()] = true);
-        let answers = (self.wished(Wish::RemoveNode(node))?, self.wished(Wish::AddNode(node))?);
+        let answers =
+            (self.requested(ConfigChange::RemoveNode(node))?, self.requested(ConfigChange::AddNode(node))?);
         if answers != (Ok(()), Ok(())) {
             return broken("side", format!("{node} out and in: {answers:?}"));
         }
@@ -575,21 +578,21 @@ impl Membership {
         self.run(self.settled())?;
         match self.world.nodes[node.index()].deaths > deaths {
             true => Ok(()),
-            false => broken("evicted", format!("{node} goes on in the life in which it was removed")),
+            false => broken("evicted", format!("{node} goes on in the incarnation in which it was removed")),
         }
     }
 
     /// What node 0 answers.
-    fn wished(&mut self, wish: Wish) -> Result<Result<(), Refused>, Broken> {
+    fn requested(&mut self, config_change: ConfigChange) -> Result<Result<(), Refused>, Broken> {
         self.world.nodes[0].answers.clear();
-        self.world.wish(0, wish)?;
+        self.world.config_change(0, config_change)?;
         for _ in 0..40 {
             if let Some((_, answer)) = self.world.nodes[0].answers.pop() {
                 return Ok(answer);
             }
             self.run(self.world.profile.heartbeat.0)?;
         }
-        broken("ends", format!("{wish:?} is not answered"))
+        broken("ends", format!("{config_change:?} is not answered"))
     }
 }
 

@@ -85,7 +85,7 @@ impl File {
         for (old, now) in copy.places.iter_mut().zip(&self.contents.places).filter(|_| unseen) {
             if let (Block::Good(old), Block::Good(now)) = (&mut old.heartbeat, &now.heartbeat) {
                 let old = Arc::make_mut(old);
-                (old.life, old.counter) = (now.life, now.counter);
+                (old.incarnation, old.counter) = (now.incarnation, now.counter);
             }
             for (old, now) in old.ballots.iter_mut().zip(&now.ballots) {
                 if let (Block::Good(old), Block::Good(now)) = (old, now) {
@@ -113,10 +113,10 @@ impl File {
     }
 
     /// Whether a turn of a node is not later than one that was carried out.
-    pub(super) fn is_late(&mut self, node: NodeId, life: Incarnation, turn: u64) -> bool {
+    pub(super) fn is_late(&mut self, node: NodeId, incarnation: Incarnation, turn: u64) -> bool {
         let latest = &mut self.latest[node.index()];
-        let is_late = (life.0, turn) < *latest;
-        *latest = (*latest).max((life.0, turn));
+        let is_late = (incarnation.0, turn) < *latest;
+        *latest = (*latest).max((incarnation.0, turn));
         is_late
     }
 

@@ -24,10 +24,10 @@ use crate::failure::Broken;
 pub enum Sabotage {
     /// Clocks differ by far more than the profile says.
     Drift,
-    /// A node that is started again says that its last life had handed back all that it held.
+    /// A node that is started again says that its last incarnation had handed back all that it held.
     MisreadRecord,
-    /// A node that is started again says that it is in the life before.
-    SameLife,
+    /// A node that is started again says that it is in the incarnation before.
+    SameIncarnation,
     /// Files forget a third of what was written to them.
     LyingDisks,
     /// Files that lose power lose all ballots.

@@ -2,7 +2,7 @@
 //! that are proved within 5 ms.
 
 use plexus_base::{NodeId, NodeSet};
-use plexus_membership::protocol::{Profile, Wish};
+use plexus_membership::protocol::{ConfigChange, Profile};
 
 use super::{
     Membership,
@@ -15,7 +15,7 @@ use crate::failure::Broken;
 const TOGETHER: u64 = 20_000_000;
 
 /// Longer than anything here takes.
-const PATIENCE: u64 = 30_000_000_000;
+const TIMEOUT: u64 = 30_000_000_000;
 
 /// Simulated nanoseconds until all who are to act do so in one view of their own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -26,7 +26,7 @@ pub struct Prompt {
     pub death: u64,
     /// From the start of one that joins the others.
     pub join: u64,
-    /// From the wish to leave.
+    /// From the config change to leave.
     pub leave: u64,
     /// From the last start after all had ended.
     pub again: u64,
@@ -74,7 +74,7 @@ impl Membership {
         self.rest_a_while()?;
         let join = self.comes_back(node)?;
         self.rest_a_while()?;
-        self.world.wish(node, Wish::Leave)?;
+        self.world.config_change(node, ConfigChange::Leave)?;
         let leave = self.until(others)?;
         self.rest_a_while()?;
         self.comes_back(node)?;
@@ -104,7 +104,7 @@ impl Membership {
         self.rest_a_while()?;
         let gaps = *self.random.pick(&[1, TOGETHER / 20, TOGETHER]);
         for node in 0..self.nodes() {
-            self.world.wish(node, Wish::Leave)?;
+            self.world.config_change(node, ConfigChange::Leave)?;
             let gap = self.random.below(gaps);
             self.run(gap)?;
         }
@@ -132,7 +132,7 @@ impl Membership {
     /// How long it takes until these act, and all in one view with nobody else.
     pub(super) fn until(&mut self, members: NodeSet) -> Result<u64, Broken> {
         let began = self.now();
-        while self.now() - began < PATIENCE {
+        while self.now() - began < TIMEOUT {
             let apart = self.world.witness.acting(self.now()).any(|(_, view)| view.members() != members);
             if !apart && self.acting() == members {
                 return Ok(self.now() - began);

@@ -3,10 +3,10 @@
 //! | property | what |
 //! |---|---|
 //! | `one view` | for one epoch nobody learns but one view |
-//! | `epochs` | a life learns and opens views in their order, and a later life none that an earlier one opened |
-//! | `apart` | of two nodes that may act each is a member of the other's view, in its life; one that has opened a view may act in the one before until it has entered it |
-//! | `evicted` | a life that was a member and is none any more opens no view |
-//! | `sound` | a view that a life has no part in any more, and that it was not *clean* in, says so: nothing on record from before is taken for all that is lost |
+//! | `epochs` | an incarnation learns and opens views in their order, and a later incarnation none that an earlier one opened |
+//! | `apart` | of two nodes that may act each is a member of the other's view, in its incarnation; one that has opened a view may act in the one before until it has entered it |
+//! | `evicted` | an incarnation that was a member and is none any more opens no view |
+//! | `sound` | a view that an incarnation has no part in any more, and that it was not *clean* in, says so: nothing on record from before is taken for all that is lost |
 //! | `remembered` | what anybody was told to be remembered is known to everybody who asks after that |
 //!
 //! Two more are looked at by the run: `ends` (once all is healed, all nodes are in one view in time, and stay there) and `side` (who goes on is who
@@ -22,10 +22,10 @@ use plexus_membership::protocol::View;
 
 use crate::failure::Broken;
 
-/// What a life does, as far as others are concerned.
+/// What an incarnation does, as far as others are concerned.
 #[derive(Clone)]
 struct Acting {
-    life: Incarnation,
+    incarnation: Incarnation,
     /// The last that it opened, and before that those in which it may still act.
     views: Vec<Arc<View>>,
     /// In true time, the margin added.
@@ -39,7 +39,7 @@ pub(super) struct Witness {
     /// Lives that have handed back all that they held.
     clean: BTreeSet<(NodeId, Incarnation)>,
     acting: BTreeMap<u8, Acting>,
-    /// By node and life: the last epoch that it learned.
+    /// By node and incarnation: the last epoch that it learned.
     learned: BTreeMap<(u8, u64), u32>,
     /// By node: the last epoch that it opened.
     opened: BTreeMap<u8, u32>,
@@ -51,11 +51,11 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// A life has learned that a view is decided.
+    /// An incarnation has learned that a view is decided.
     pub(super) fn decided(
         &mut self,
         node: NodeId,
-        life: Incarnation,
+        incarnation: Incarnation,
         view: &Arc<View>,
     ) -> Result<(), Broken> {
         let epoch = view.epoch.0;
@@ -64,37 +64,37 @@ impl Witness {
             return broken("one view", format!("{node} learned {view:?}, somebody before {known:?}"));
         }
         if let Some(before) = self.views.get(&(epoch - 1))
-            && let Some((gone, life)) = before.gone(view).find(|gone| !self.clean.contains(gone))
+            && let Some((gone, incarnation)) = before.gone(view).find(|gone| !self.clean.contains(gone))
             && view.sound != view.epoch
         {
             let what = format!(
-                "{gone} ended in life {}, and held what is nowhere else: {view:?} counts it out",
-                life.0
+                "{gone} ended in incarnation {}, and held what is nowhere else: {view:?} counts it out",
+                incarnation.0
             );
             return broken("sound", what);
         }
-        let last = self.learned.insert((node.0, life.0), epoch).unwrap_or_default();
+        let last = self.learned.insert((node.0, incarnation.0), epoch).unwrap_or_default();
         if last >= epoch {
             return broken("epochs", format!("{node} learned view {epoch} after view {last}"));
         }
         Ok(())
     }
 
-    /// A life has handed back all that it held.
-    pub(super) fn clean(&mut self, node: NodeId, life: Incarnation) {
-        self.clean.insert((node, life));
+    /// An incarnation has handed back all that it held.
+    pub(super) fn clean(&mut self, node: NodeId, incarnation: Incarnation) {
+        self.clean.insert((node, incarnation));
     }
 
     /// Whether it has.
-    pub(super) fn is_clean(&self, node: NodeId, life: Incarnation) -> bool {
-        self.clean.contains(&(node, life))
+    pub(super) fn is_clean(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.clean.contains(&(node, incarnation))
     }
 
-    /// A life opens a view, with a lease until then.
+    /// An incarnation opens a view, with a lease until then.
     pub(super) fn opened(
         &mut self,
         node: NodeId,
-        life: Incarnation,
+        incarnation: Incarnation,
         view: &Arc<View>,
         until: u64,
         now: u64,
@@ -106,28 +106,33 @@ impl Witness {
         }
         let mut was_in = false;
         for view in self.views.range(..=epoch).map(|(_, view)| view) {
-            if was_in && !view.has(node, life) {
-                let what =
-                    format!("{node} opened view {epoch}, but {:?} has put its {life:?} out", view.epoch);
+            if was_in && !view.has(node, incarnation) {
+                let what = format!(
+                    "{node} opened view {epoch}, but {:?} has put its {incarnation:?} out",
+                    view.epoch
+                );
                 return broken("evicted", what);
             }
-            was_in |= view.has(node, life);
+            was_in |= view.has(node, incarnation);
         }
-        let before = self.acting.remove(&node.0).filter(|acting| acting.life == life && now < acting.until);
+        let before = self
+            .acting
+            .remove(&node.0)
+            .filter(|acting| acting.incarnation == incarnation && now < acting.until);
         let mut views = before.map_or_else(Vec::new, |acting| acting.views);
         views.push(Arc::clone(view));
-        self.acting.insert(node.0, Acting { life, views, until });
+        self.acting.insert(node.0, Acting { incarnation, views, until });
         self.look(node, now)
     }
 
-    /// A life acts in no view before this one any more.
+    /// An incarnation acts in no view before this one any more.
     pub(super) fn entered(&mut self, node: NodeId, epoch: Epoch) {
         if let Some(acting) = self.acting.get_mut(&node.0) {
             acting.views.retain(|view| view.epoch >= epoch);
         }
     }
 
-    /// A life that acts may go on until then.
+    /// An incarnation that acts may go on until then.
     pub(super) fn renewed(&mut self, node: NodeId, until: u64, now: u64) -> Result<(), Broken> {
         if let Some(acting) = self.acting.get_mut(&node.0) {
             acting.until = until;
@@ -153,7 +158,7 @@ impl Witness {
         Ok(())
     }
 
-    /// A life has stopped.
+    /// An incarnation has stopped.
     pub(super) fn stopped(&mut self, node: NodeId) {
         self.acting.remove(&node.0);
     }
@@ -172,8 +177,8 @@ impl Witness {
     fn look(&self, node: NodeId, now: u64) -> Result<(), Broken> {
         let Some(one) = self.acting.get(&node.0) else { return Ok(()) };
         for (other, acting) in self.acting.iter().filter(|(other, _)| **other != node.0) {
-            let without_other = one.views.iter().find(|view| !view.has(NodeId(*other), acting.life));
-            let without_one = acting.views.iter().find(|view| !view.has(node, one.life));
+            let without_other = one.views.iter().find(|view| !view.has(NodeId(*other), acting.incarnation));
+            let without_one = acting.views.iter().find(|view| !view.has(node, one.incarnation));
             if now < acting.until
                 && now < one.until
                 && let Some(apart) = without_other.or(without_one)
@@ -202,38 +207,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_life_that_opens_a_view_after_one_without_it_is_seen() {
-        let (node, life) = (NodeId(1), Incarnation(1));
+    fn a_incarnation_that_opens_a_view_after_one_without_it_is_seen() {
+        let (node, incarnation) = (NodeId(1), Incarnation(1));
         let view = |epoch, seat| {
             let mut view = View::first(NodeSet::first(2), [(FileId(1), None)]);
             (view.epoch, view.seats[1]) = (Epoch(epoch), seat);
             Arc::new(view)
         };
-        let views = [view(1, Seat::In(life)), view(2, Seat::Out(life)), view(3, Seat::In(life))];
+        let views =
+            [view(1, Seat::In(incarnation)), view(2, Seat::Out(incarnation)), view(3, Seat::In(incarnation))];
         let mut witness = Witness::default();
-        witness.clean(node, life);
-        witness.decided(node, life, &views[0]).expect("the first");
-        witness.opened(node, life, &views[0], 10, 0).expect("the first");
-        witness.decided(NodeId(0), life, &views[1]).expect("the second");
-        witness.decided(NodeId(0), life, &views[2]).expect("the third");
-        let broken = witness.opened(node, life, &views[2], 10, 5).expect_err("it was put out");
+        witness.clean(node, incarnation);
+        witness.decided(node, incarnation, &views[0]).expect("the first");
+        witness.opened(node, incarnation, &views[0], 10, 0).expect("the first");
+        witness.decided(NodeId(0), incarnation, &views[1]).expect("the second");
+        witness.decided(NodeId(0), incarnation, &views[2]).expect("the third");
+        let broken = witness.opened(node, incarnation, &views[2], 10, 5).expect_err("it was put out");
         assert_eq!(broken.property, "evicted");
     }
 
     #[test]
     fn who_is_counted_out_with_what_it_held_is_seen() {
-        let (node, life) = (NodeId(1), Incarnation(1));
+        let (node, incarnation) = (NodeId(1), Incarnation(1));
         let mut first = View::first(NodeSet::first(2), [(FileId(1), None)]);
-        first.seats[1] = Seat::In(life);
+        first.seats[1] = Seat::In(incarnation);
         let mut without = View { epoch: Epoch(1), ..first.clone() };
-        without.seats[1] = Seat::Out(life);
+        without.seats[1] = Seat::Out(incarnation);
         let said = View { sound: Epoch(1), ..without.clone() };
         for (view, is_clean, property) in
             [(&without, false, Some("sound")), (&without, true, None), (&said, false, None)]
         {
             let mut witness = Witness::default();
             if is_clean {
-                witness.clean(node, life);
+                witness.clean(node, incarnation);
             }
             witness.views.insert(0, Arc::new(first.clone()));
             let found = witness.decided(NodeId(0), Incarnation(1), &Arc::new(view.clone()));

@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId};
 use plexus_membership::protocol::{
-    Action, Clean, Contents, Event, Failed, Member, Place, Profile, Refused, Report, View, Wish, Writes,
+    Action, Clean, ConfigChange, Contents, Event, Failed, Member, Place, Profile, Refused, Report, View,
+    Writes,
 };
 use plexus_sim::Engine;
 
@@ -23,28 +24,28 @@ pub(super) enum Ev {
     Start(usize),
     Wake {
         node: usize,
-        life: u64,
+        incarnation: u64,
         version: u64,
     },
     Deliver {
         to: usize,
         report: Arc<Report>,
     },
-    /// What a life does in views takes up one that it has opened.
+    /// What an incarnation does in views takes up one that it has opened.
     Enter {
         node: usize,
-        life: u64,
+        incarnation: u64,
         epoch: Epoch,
     },
-    /// The registry of a life has something to be remembered.
+    /// The registry of an incarnation has something to be remembered.
     Remember {
         node: usize,
-        life: u64,
+        incarnation: u64,
     },
     Notice {
         to: usize,
         from: NodeId,
-        /// The links with this life are lost.
+        /// The links with this incarnation are lost.
         lost: Option<Incarnation>,
         dead: Option<Incarnation>,
     },
@@ -62,7 +63,7 @@ pub(super) enum Ev {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {
     node: usize,
-    life: u64,
+    incarnation: u64,
     file: usize,
     number: u64,
 }
@@ -93,7 +94,7 @@ fn scaled(time: u64, ppm: i64) -> u64 {
 #[derive(Debug)]
 pub(super) struct Node {
     clock: Clock,
-    pub(super) life: u64,
+    pub(super) incarnation: u64,
     pub(super) member: Option<Member>,
     paused: bool,
     pauses: u64,
@@ -103,10 +104,10 @@ pub(super) struct Node {
     turns: BTreeMap<usize, u64>,
     turn: u64,
     lease: u64,
-    /// The last life that has surely stopped.
+    /// The last incarnation that has surely stopped.
     over: u64,
     pub(super) deaths: u64,
-    pub(super) answers: Vec<(Wish, Result<(), Refused>)>,
+    pub(super) answers: Vec<(ConfigChange, Result<(), Refused>)>,
     pub(super) has_left: bool,
 }
 
@@ -162,7 +163,7 @@ impl World {
                 began: engine.random.below(1 << 50),
                 ppm: engine.random.below(2 * most + 1) as i64 - most as i64,
             },
-            life: 0,
+            incarnation: 0,
             member: None,
             paused: false,
             pauses: 0,
@@ -201,45 +202,47 @@ impl World {
         self.engine.now()
     }
 
-    /// Starts a node's next life, unless it lives.
+    /// Starts a node's next incarnation, unless it lives.
     pub(super) fn start(&mut self, node: usize) -> Result<(), Broken> {
         if self.nodes[node].member.is_some() || self.nodes[node].down {
             return Ok(());
         }
         self.witness.stopped(NodeId(node as u8));
         let now = self.now();
-        let same_life = self.sabotage == Some(Sabotage::SameLife) && self.nodes[node].life > 0;
+        let same_incarnation =
+            self.sabotage == Some(Sabotage::SameIncarnation) && self.nodes[node].incarnation > 0;
         let one = &mut self.nodes[node];
-        one.over = one.life;
-        one.life += u64::from(!same_life);
+        one.over = one.incarnation;
+        one.incarnation += u64::from(!same_incarnation);
         (one.turn, one.turns, one.lease) = (one.turn + 1, BTreeMap::new(), 0);
         (one.version, one.has_left) = (one.version + 1, false);
-        let life = Incarnation(one.life);
+        let incarnation = Incarnation(one.incarnation);
         self.files.iter_mut().for_each(|file| file.closed(NodeId(node as u8)));
         let first = Arc::clone(&self.first);
-        one.member = Some(Member::new(NodeId(node as u8), life, self.profile, first, one.clock.at(now)));
-        // It knows by its record how its last life ended.
-        let last = Incarnation(life.0 - 1);
+        one.member =
+            Some(Member::new(NodeId(node as u8), incarnation, self.profile, first, one.clock.at(now)));
+        // It knows by its record how its last incarnation ended.
+        let last = Incarnation(incarnation.0 - 1);
         let misread = self.sabotage == Some(Sabotage::MisreadRecord);
         match misread || self.witness.is_clean(NodeId(node as u8), last) {
             true => {
-                let clean = Clean { life: last, intact: Epoch(0) };
+                let clean = Clean { incarnation: last, intact: Epoch(0) };
                 self.handle(node, Event::Clean(NodeId(node as u8), clean))
             }
             false => self.handle(node, Event::Tick),
         }
     }
 
-    /// Who learns of a view is told which lives that were members are over: its own earlier ones, and others where that is proved.
+    /// Who learns of a view is told which incarnations that were members are over: its own earlier ones, and others where that is proved.
     fn prove(&mut self, node: usize, view: &View) {
-        for (from, life) in view.lives().filter(|(from, _)| from.index() < self.nodes.len()) {
+        for (from, incarnation) in view.incarnations().filter(|(from, _)| from.index() < self.nodes.len()) {
             let is_over = match from.index() == node {
-                true => life.0 < self.nodes[node].life,
-                false => self.proofs && life.0 <= self.nodes[from.index()].over,
+                true => incarnation.0 < self.nodes[node].incarnation,
+                false => self.proofs && incarnation.0 <= self.nodes[from.index()].over,
             };
             if is_over {
                 let after = self.engine.random.between(100_000, 5_000_000);
-                let (lost, dead) = (None, Some(life));
+                let (lost, dead) = (None, Some(incarnation));
                 self.engine.schedule(after, Some(node), Ev::Notice { to: node, from, lost, dead });
             }
         }
@@ -260,13 +263,13 @@ impl World {
                 file.lose_power();
             }
         }
-        let life = Incarnation(self.nodes[node].life);
-        self.nodes[node].over = life.0;
-        let dead = self.proofs.then_some(life);
+        let incarnation = Incarnation(self.nodes[node].incarnation);
+        self.nodes[node].over = incarnation.0;
+        let dead = self.proofs.then_some(incarnation);
         for to in 0..self.nodes.len() {
             if !self.cut[node][to] && to != node && (self.proofs || self.engine.random.percent(50)) {
                 let after = self.engine.random.between(100_000, 5_000_000);
-                let lost = Some(life);
+                let lost = Some(incarnation);
                 self.engine.schedule(after, Some(to), Ev::Notice { to, from: id, lost, dead });
             }
         }
@@ -274,14 +277,15 @@ impl World {
 
     /// A node has lost its links with another.
     pub(super) fn lose(&mut self, to: usize, from: usize) -> Result<(), Broken> {
-        let life = Incarnation(self.nodes[from].life);
-        self.handle(to, Event::Lost(NodeId(from as u8), life))
+        let incarnation = Incarnation(self.nodes[from].incarnation);
+        self.handle(to, Event::Lost(NodeId(from as u8), incarnation))
     }
 
     /// Whether what one says now is heard by the other.
     pub(super) fn hears(&self, to: usize, from: usize) -> bool {
-        let (member, life) = (&self.nodes[to].member, Incarnation(self.nodes[from].life));
-        !self.cut[from][to] && member.as_ref().is_none_or(|member| member.listens(NodeId(from as u8), life))
+        let (member, incarnation) = (&self.nodes[to].member, Incarnation(self.nodes[from].incarnation));
+        !self.cut[from][to]
+            && member.as_ref().is_none_or(|member| member.listens(NodeId(from as u8), incarnation))
     }
 
     pub(super) fn pause(&mut self, node: usize, for_ns: u64) {
@@ -298,17 +302,17 @@ impl World {
         self.engine.resume(node);
     }
 
-    pub(super) fn wish(&mut self, node: usize, wish: Wish) -> Result<(), Broken> {
-        self.handle(node, Event::Wish(wish))
+    pub(super) fn config_change(&mut self, node: usize, config_change: ConfigChange) -> Result<(), Broken> {
+        self.handle(node, Event::ConfigChange(config_change))
     }
 
     /// A node has handed back all that it held, and leaves.
     pub(super) fn hand_back(&mut self, node: usize) -> Result<(), Broken> {
-        let (id, life) = (NodeId(node as u8), Incarnation(self.nodes[node].life));
+        let (id, incarnation) = (NodeId(node as u8), Incarnation(self.nodes[node].incarnation));
         let Some(member) = &self.nodes[node].member else { return Ok(()) };
         let intact = member.opened().map_or(Epoch(0), |view| view.epoch);
-        self.witness.clean(id, life);
-        self.handle(node, Event::Clean(id, Clean { life, intact }))
+        self.witness.clean(id, incarnation);
+        self.handle(node, Event::Clean(id, Clean { incarnation, intact }))
     }
 
     /// Takes one event; `true` for [`Ev::Next`].
@@ -321,22 +325,22 @@ impl World {
             Ev::Start(node) => self.start(node)?,
             Ev::Resume(node, pause) if self.nodes[node].pauses == pause => self.resume(node),
             Ev::Resume(..) => {}
-            Ev::Wake { node, life, version } => {
-                if (self.nodes[node].life, self.nodes[node].version) == (life, version) {
+            Ev::Wake { node, incarnation, version } => {
+                if (self.nodes[node].incarnation, self.nodes[node].version) == (incarnation, version) {
                     self.handle(node, Event::Tick)?;
                 }
             }
-            Ev::Remember { node, life } => {
-                if self.nodes[node].life == life && self.nodes[node].member.is_some() {
+            Ev::Remember { node, incarnation } => {
+                if self.nodes[node].incarnation == incarnation && self.nodes[node].member.is_some() {
                     let generation = self.witness.asks(node as u8);
                     self.handle(node, Event::Remember(generation))?;
                     let after = self.engine.random.between(1, 20 * self.profile.heartbeat.0);
-                    self.engine.schedule(after, Some(node), Ev::Remember { node, life });
+                    self.engine.schedule(after, Some(node), Ev::Remember { node, incarnation });
                 }
             }
             Ev::Deliver { to, report } => self.handle(to, Event::Heard(report))?,
-            Ev::Enter { node, life, epoch } => {
-                if self.nodes[node].life == life && self.nodes[node].member.is_some() {
+            Ev::Enter { node, incarnation, epoch } => {
+                if self.nodes[node].incarnation == incarnation && self.nodes[node].member.is_some() {
                     if self.sabotage != Some(Sabotage::NeverEntered) {
                         self.witness.entered(NodeId(node as u8), epoch);
                     }
@@ -344,11 +348,11 @@ impl World {
                 }
             }
             Ev::Notice { to, from, lost, dead } => {
-                if let Some(life) = lost {
-                    self.handle(to, Event::Lost(from, life))?;
+                if let Some(incarnation) = lost {
+                    self.handle(to, Event::Lost(from, incarnation))?;
                 }
-                if let Some(life) = dead {
-                    self.handle(to, Event::Dead(from, life))?;
+                if let Some(incarnation) = dead {
+                    self.handle(to, Event::Dead(from, incarnation))?;
                 }
             }
             Ev::Write(turn, writes) => self.write(turn, &writes),
@@ -356,7 +360,7 @@ impl World {
             Ev::Replied(turn, result) => {
                 let node = &mut self.nodes[turn.node];
                 let awaited = node.turns.get(&turn.file) == Some(&turn.number);
-                if node.life == turn.life && node.member.is_some() && awaited {
+                if node.incarnation == turn.incarnation && node.member.is_some() && awaited {
                     node.turns.remove(&turn.file);
                     let file = self.files[turn.file].name.file;
                     self.handle(turn.node, Event::Finished { file, result })?;
@@ -381,7 +385,7 @@ impl World {
 
     fn act(&mut self, node: usize, action: Action) -> Result<(), Broken> {
         let now = self.now();
-        let (id, life) = (NodeId(node as u8), Incarnation(self.nodes[node].life));
+        let (id, incarnation) = (NodeId(node as u8), Incarnation(self.nodes[node].incarnation));
         match action {
             Action::Send { to, report } => {
                 let nodes = self.nodes.len();
@@ -402,22 +406,26 @@ impl World {
                 let one = &mut self.nodes[node];
                 one.version += 1;
                 let after = one.clock.when(at).saturating_sub(now).max(1);
-                let wake = Ev::Wake { node, life: life.0, version: one.version };
+                let wake = Ev::Wake { node, incarnation: incarnation.0, version: one.version };
                 self.engine.schedule(after, Some(node), wake);
             }
             Action::Decided(view) => {
                 self.engine.digest.add(u64::from(view.epoch.0) << 8 | node as u64);
-                self.witness.decided(id, life, &view)?;
+                self.witness.decided(id, incarnation, &view)?;
                 self.prove(node, &view);
             }
             Action::Opened(view) => {
                 self.opened += 1;
                 let until = self.nodes[node].lease;
-                self.witness.opened(id, life, &view, until, now)?;
+                self.witness.opened(id, incarnation, &view, until, now)?;
                 let (epoch, after) = (view.epoch, self.entering());
-                self.engine.schedule(after, Some(node), Ev::Enter { node, life: life.0, epoch });
+                self.engine.schedule(
+                    after,
+                    Some(node),
+                    Ev::Enter { node, incarnation: incarnation.0, epoch },
+                );
                 if !self.rests {
-                    self.engine.schedule(1, Some(node), Ev::Remember { node, life: life.0 });
+                    self.engine.schedule(1, Some(node), Ev::Remember { node, incarnation: incarnation.0 });
                 }
             }
             Action::Lease(until) => {
@@ -429,7 +437,7 @@ impl World {
             Action::Remembered(generation) => self.witness.remembered(id, generation)?,
             Action::SetAside(..) => self.set_aside += 1,
             Action::Fence(..) | Action::Stopped { .. } => {}
-            Action::Answer(wish, answer) => self.nodes[node].answers.push((wish, answer)),
+            Action::Answer(config_change, answer) => self.nodes[node].answers.push((config_change, answer)),
             Action::Die(_) => {
                 // Until it is started again it is not seen to have stopped before its lease and the margin are over.
                 let one = &mut self.nodes[node];
@@ -440,7 +448,7 @@ impl World {
             Action::Left => {
                 self.witness.stopped(id);
                 let one = &mut self.nodes[node];
-                (one.member, one.has_left, one.down, one.over) = (None, true, true, life.0);
+                (one.member, one.has_left, one.down, one.over) = (None, true, true, incarnation.0);
             }
         }
         Ok(())
@@ -467,11 +475,11 @@ impl World {
         let Some(file) = self.files.iter().position(|known| known.name.file == file) else { return };
         let one = &mut self.nodes[node];
         one.turn += 1;
-        let turn = Turn { node, life: one.life, file, number: one.turn };
+        let turn = Turn { node, incarnation: one.incarnation, file, number: one.turn };
         one.turns.insert(file, one.turn);
         // Whoever drives a turn gives up in the end.
-        let patience = self.profile.lease.0 / 2;
-        self.engine.schedule(patience, Some(node), Ev::Replied(turn, Err(Failed)));
+        let timeout = self.profile.lease.0 / 2;
+        self.engine.schedule(timeout, Some(node), Ev::Replied(turn, Err(Failed)));
         let after = self.disk_delay(file);
         self.engine.schedule(after, self.served(turn), Ev::Write(turn, writes));
     }
@@ -504,23 +512,24 @@ impl World {
     }
 
     fn write(&mut self, turn: Turn, writes: &Writes) {
-        let (id, life) = (NodeId(turn.node as u8), Incarnation(turn.life));
+        let (id, incarnation) = (NodeId(turn.node as u8), Incarnation(turn.incarnation));
         if self.files[turn.file].sick == Some(Sick::Hung) {
             return;
         }
         if !self.is_served(turn) {
             // Who asks a node for a turn asks again, until the turn is of no use any more.
             let one = &self.nodes[turn.node];
-            if one.life == turn.life && one.turns.get(&turn.file) == Some(&turn.number) {
+            if one.incarnation == turn.incarnation && one.turns.get(&turn.file) == Some(&turn.number) {
                 let after = self.profile.heartbeat.0 / 2;
                 self.engine.schedule(after, Some(turn.node), Ev::Write(turn, writes.clone()));
             }
             return;
         }
-        if self.files[turn.file].is_late(id, life, turn.number) {
+        if self.files[turn.file].is_late(id, incarnation, turn.number) {
             return;
         }
-        let ended = self.nodes[turn.node].life != turn.life || self.nodes[turn.node].member.is_none();
+        let ended =
+            self.nodes[turn.node].incarnation != turn.incarnation || self.nodes[turn.node].member.is_none();
         let fate = if ended { self.engine.random.below(3) } else { 0 };
         if fate == 2 {
             return;

@@ -30,7 +30,7 @@ const WARM: u64 = 500 * MS;
 /// For so long it is measured what each path carries.
 const MEASURED: u64 = 2000 * MS;
 /// A fault must be found within this time, and after its end every path be connected.
-const PATIENCE: u64 = 20_000 * MS;
+const TIMEOUT: u64 = 20_000 * MS;
 /// How often both programs send, and the longest that either stands still.
 const DRIVE_EVERY: u64 = MS;
 const LONGEST_PAUSE: u64 = 300 * MS;
@@ -422,7 +422,7 @@ impl Paths {
 
     /// Whether what is waited for has come about.
     fn look(&mut self, now: u64) -> Result<(), Broken> {
-        let late = |at: u64, what: &str| match now - at > PATIENCE {
+        let late = |at: u64, what: &str| match now - at > TIMEOUT {
             true => Err(Broken::general("ends", what.into())),
             false => Ok(()),
         };

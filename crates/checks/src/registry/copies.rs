@@ -43,7 +43,7 @@ pub struct Copies {
     newest: u64,
     reported: u64,
     /// The last that this process has reported.
-    in_this_life: u64,
+    in_this_incarnation: u64,
     /// The copy that was damaged, until it was written again.
     damaged: Option<(usize, u64)>,
     /// Of all that happened.
@@ -69,7 +69,7 @@ impl Copies {
             step: None,
             newest: 0,
             reported: 0,
-            in_this_life: 0,
+            in_this_incarnation: 0,
             damaged: None,
             digest: 0,
             steps: 0,
@@ -165,7 +165,7 @@ impl Copies {
                     if generation <= self.reported || generation > self.newest {
                         return Err(format!("{generation} is reported after {}", self.reported));
                     }
-                    (self.reported, self.in_this_life) = (generation, generation);
+                    (self.reported, self.in_this_incarnation) = (generation, generation);
                     self.saved += 1;
                 }
             }
@@ -179,7 +179,7 @@ impl Copies {
     /// Everything ends at this moment; a new process opens what it finds.
     fn crash(&mut self, power: bool) -> Result<(), String> {
         self.crashes += 1;
-        (self.step, self.in_this_life) = (None, 0);
+        (self.step, self.in_this_incarnation) = (None, 0);
         self.disks.process_ends();
         if power {
             self.disks.power_fails(&mut self.chance);
@@ -198,7 +198,7 @@ impl Copies {
 
     /// Spoils one copy, if both are good: more than one at a time is not promised.
     fn damage(&mut self) {
-        let is_good = self.store.is_whole() == [true; COPIES] && self.in_this_life == self.newest;
+        let is_good = self.store.is_whole() == [true; COPIES] && self.in_this_incarnation == self.newest;
         if self.damaged.is_some() || !is_good || self.store.is_busy() {
             return;
         }

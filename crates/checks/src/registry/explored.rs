@@ -35,7 +35,7 @@ pub enum Lie {
 
 #[derive(Clone, Hash)]
 struct Node {
-    life: u64,
+    incarnation: u64,
     replica: Option<Replica>,
     holds: Arc<Contents>,
     writing: Option<Arc<Contents>>,
@@ -52,7 +52,7 @@ struct Cluster {
     nodes: Vec<Node>,
     lanes: Lanes<Message>,
     epoch: Epoch,
-    /// What the voting state is to remember: who asked, in which life and view, and what.
+    /// What the voting state is to remember: who asked, in which incarnation and view, and what.
     votes: Vec<VecDeque<(u64, Epoch, u64)>>,
     remembered: u64,
     shown: BTreeMap<u64, Arc<Contents>>,
@@ -91,7 +91,7 @@ fn command(node: usize) -> Command {
 impl Cluster {
     fn new(deaths: u8, lie: Lie) -> Self {
         let node = |_| Node {
-            life: 0,
+            incarnation: 0,
             replica: None,
             holds: Arc::new(Contents::new(CLUSTER)),
             writing: None,
@@ -121,14 +121,14 @@ impl Cluster {
 
     fn start(&mut self, number: usize) {
         let node = &mut self.nodes[number];
-        node.life += 1;
+        node.incarnation += 1;
         let opened = Opened {
             contents: Contents::clone(&node.holds),
             is_lost: false,
             holds: [None; 2],
             trouble: [None, None],
         };
-        node.replica = Some(Replica::new(NodeId(number as u8), Incarnation(node.life), &opened));
+        node.replica = Some(Replica::new(NodeId(number as u8), Incarnation(node.incarnation), &opened));
         (node.shown, node.is_asking) = (0, false);
     }
 
@@ -163,8 +163,8 @@ impl Cluster {
                     }
                 }
                 Act::Remember(epoch, generation) => {
-                    let life = self.nodes[at].life;
-                    self.votes[at].push_back((life, epoch, generation));
+                    let incarnation = self.nodes[at].incarnation;
+                    self.votes[at].push_back((incarnation, epoch, generation));
                 }
                 Act::Show(changed, contents) => {
                     let generation = contents.generation();
@@ -240,9 +240,9 @@ impl World for Cluster {
     fn steps(&self) -> Vec<Step> {
         let mut steps: Vec<Step> = self.lanes.busy().map(|(from, to)| Step::Deliver(from, to)).collect();
         for (at, node) in self.nodes.iter().enumerate() {
-            if let Some((life, ..)) = self.votes[at].front() {
+            if let Some((incarnation, ..)) = self.votes[at].front() {
                 steps.push(Step::Vote(at, true));
-                if *life != node.life || node.replica.is_none() {
+                if *incarnation != node.incarnation || node.replica.is_none() {
                     steps.push(Step::Vote(at, false));
                 }
             }
@@ -296,7 +296,7 @@ impl World for Cluster {
                 self.handle(at, Happened::Saved(generation))
             }
             Step::Vote(at, lands) => {
-                let (life, epoch, generation) = self.votes[at].pop_front().expect("a vote");
+                let (incarnation, epoch, generation) = self.votes[at].pop_front().expect("a vote");
                 if !lands {
                     return Ok(());
                 }
@@ -304,7 +304,7 @@ impl World for Cluster {
                 if self.lie != Lie::Voting {
                     self.remembered = known;
                 }
-                match life == self.nodes[at].life {
+                match incarnation == self.nodes[at].incarnation {
                     true => self.handle(at, Happened::Remembered(epoch, known)),
                     false => Ok(()),
                 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId, WorkerId};
 use plexus_locks::protocol::{
-    Action, Config, Event, LockId, Members, Message, Mode, Name, Owner, Patience, Shard, Want,
+    Action, Config, Event, LockId, Members, Message, Mode, Name, Owner, Shard, WaitLimit, Want,
 };
 
 /// Locks that each node holds when the members change.
@@ -26,7 +26,7 @@ pub struct Traffic {
     pub locks: Said,
     /// A node's death, from the view without it to the last that opens; every node holds [`HELD`].
     pub death: Said,
-    /// Its next life, the same way.
+    /// Its next incarnation, the same way.
     pub join: Said,
 }
 
@@ -89,7 +89,7 @@ impl Cluster {
             }
             let config = Config {
                 me: NodeId(node as u8),
-                life: self.lives[node],
+                incarnation: self.lives[node],
                 worker: WorkerId(0),
                 workers: 1,
                 deadlock_ns: u64::MAX / 2,
@@ -111,11 +111,11 @@ impl Cluster {
             self.next += 1;
             let lock = LockId(self.next);
             let name = Name::new(format!("scale/{node}/{number}").as_bytes()).expect("a name");
-            let (owner, mode, patience) = (Owner(1), Mode::EX, Patience::Forever);
+            let (owner, mode, timeout) = (Owner(1), Mode::EX, WaitLimit::Forever);
             self.handle(
                 0,
                 node,
-                Event::Lock(Want { lock, owner, born: 0, name, mode, patience, notify: false }),
+                Event::Lock(Want { lock, owner, start_time: 0, name, mode, timeout, notify: false }),
             );
         }
         self.settle();
@@ -137,8 +137,12 @@ impl Cluster {
     fn settle(&mut self) {
         while let Some((row, from, to, message)) = self.under_way.pop_front() {
             self.said.row = self.said.row.max(row);
-            let from_life = self.lives[from];
-            self.handle(row, to, Event::Message { from: NodeId(from as u8), life: from_life, message });
+            let from_incarnation = self.lives[from];
+            self.handle(
+                row,
+                to,
+                Event::Message { from: NodeId(from as u8), incarnation: from_incarnation, message },
+            );
         }
     }
 

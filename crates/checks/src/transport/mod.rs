@@ -85,11 +85,11 @@ pub enum NetEvent {
     Handled(usize, usize),
     /// Something happens to a rail of the pair with this path.
     Fault(usize),
-    /// The end of a link notices that this life of this rail is over.
+    /// The end of a link notices that this incarnation of this rail is over.
     Noticed(usize, usize, u32),
     /// The pair with this path connects this rail again.
     Connect(usize, usize),
-    /// The end of a link gets this life of this rail.
+    /// The end of a link gets this incarnation of this rail.
     Attach(usize, usize, u32),
     /// The end of a link looks at its rails.
     Tick(usize),
@@ -117,7 +117,7 @@ pub struct Step<'a> {
     pub engine: &'a mut Engine<Ev>,
     /// Where it goes.
     pub out: &'a mut Vec<Arrival>,
-    /// By node: the owner of the events of its life.
+    /// By node: the owner of the events of its incarnation.
     pub owners: &'a [usize],
 }
 

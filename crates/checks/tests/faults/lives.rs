@@ -1,5 +1,5 @@
 //! Members that are killed, stand still, and are started again, over two paths and over shared memory: who is left notices
-//! once, keeps nothing of the dead, and lets no other life in until it is started anew itself.
+//! once, keeps nothing of the dead, and lets no other incarnation in until it is started anew itself.
 
 use std::{
     fs,
@@ -41,7 +41,7 @@ fn until(pair: &mut Pair, side: Side, what: &str, so: impl Fn(&Pair, &Report) ->
     }
 }
 
-/// Kills a member, starts another life of it, kills that and the survivor too, and starts both anew.
+/// Kills a member, starts another incarnation of it, kills that and the survivor too, and starts both anew.
 fn killed_and_started_again(pair: &mut Pair, victim: Side) {
     let survivor = Side::BOTH[1 - victim.index()];
     let before = pair.holds(survivor).unwrap();
@@ -55,7 +55,7 @@ fn killed_and_started_again(pair: &mut Pair, victim: Side) {
     pair.begin(victim).unwrap();
     match victim {
         Side::A => assert_eq!(pair.report(victim).unwrap().ups, 0),
-        Side::B => until(pair, victim, "the new life is told what to do", |_, report| {
+        Side::B => until(pair, victim, "the new incarnation is told what to do", |_, report| {
             report
                 .problem
                 .as_ref()
@@ -76,7 +76,7 @@ fn killed_and_started_again(pair: &mut Pair, victim: Side) {
 /// Has each member stand still for a while, twice; traffic goes on.
 fn stands_still_and_goes_on(pair: &mut Pair) {
     for side in Side::BOTH {
-        // Shorter than the patience of a link, then longer.
+        // Shorter than the timeout of a link, then longer.
         for ms in [200, 2500] {
             pair.signal(side, Signal::STOP).unwrap();
             thread::sleep(Duration::from_millis(ms));
@@ -87,7 +87,7 @@ fn stands_still_and_goes_on(pair: &mut Pair) {
 }
 
 #[test]
-fn another_life_is_let_in_only_when_all_are_started_anew() {
+fn another_incarnation_is_let_in_only_when_all_are_started_anew() {
     let _alone = alone();
     let Some(net) = net(2) else { return };
     let mut pair = joined(Some(&net));
@@ -132,7 +132,7 @@ fn a_stopped_member_ends_with_whoever_started_it() {
     let member = Member {
         me: 0,
         cluster: std::process::id().into(),
-        life: 1,
+        incarnation: 1,
         rail: RailKind::Tcp,
         encrypt: false,
         listen: vec![address()],
@@ -155,8 +155,8 @@ fn a_stopped_member_ends_with_whoever_started_it() {
     shell.kill().unwrap();
     shell.wait().unwrap();
     let mut ended = [PollFd::new(&member, PollFlags::IN)];
-    let patience = Timespec { tv_sec: 40, tv_nsec: 0 };
-    assert_eq!(poll(&mut ended, Some(&patience)).unwrap(), 1, "it is still there");
+    let timeout = Timespec { tv_sec: 40, tv_nsec: 0 };
+    assert_eq!(poll(&mut ended, Some(&timeout)).unwrap(), 1, "it is still there");
 }
 
 #[test]

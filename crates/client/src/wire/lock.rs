@@ -41,8 +41,8 @@ struct RequestWire {
     flags: u8,
     zero: [u8; 2],
     session: U32,
-    born: U64,
-    patience_ns: U64,
+    start_time: U64,
+    timeout_ns: U64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
@@ -92,9 +92,9 @@ pub struct LockRequest<'a> {
     /// Below [`SESSIONS`].
     pub session: u32,
     /// The age of the session's work.
-    pub born: u64,
+    pub start_time: u64,
     /// How long it waits.
-    pub patience_ns: u64,
+    pub timeout_ns: u64,
     /// Of what.
     pub name: &'a [u8],
 }
@@ -105,7 +105,7 @@ pub struct ConvertRequest {
     /// To what.
     pub mode: Mode,
     /// How long it waits.
-    pub patience_ns: u64,
+    pub timeout_ns: u64,
     /// What is to be written into the value block.
     pub value: Option<[u8; VALUE_LEN]>,
 }
@@ -119,8 +119,8 @@ impl<'a> LockRequest<'a> {
             flags: if self.notify { NOTIFY } else { 0 },
             zero: [0; 2],
             session: self.session.into(),
-            born: self.born.into(),
-            patience_ns: self.patience_ns.into(),
+            start_time: self.start_time.into(),
+            timeout_ns: self.timeout_ns.into(),
         };
         Encoded::of(&wire, self.name)
     }
@@ -138,8 +138,9 @@ impl<'a> LockRequest<'a> {
         if name.is_empty() || name.len() > MAX_NAME {
             return Err("a lock whose name is not one of 1 to 255 bytes");
         }
-        let (notify, born, patience_ns) = (wire.flags & NOTIFY != 0, wire.born.get(), wire.patience_ns.get());
-        Ok(Self { mode: mode(wire.mode)?, notify, session, born, patience_ns, name })
+        let (notify, start_time, timeout_ns) =
+            (wire.flags & NOTIFY != 0, wire.start_time.get(), wire.timeout_ns.get());
+        Ok(Self { mode: mode(wire.mode)?, notify, session, start_time, timeout_ns, name })
     }
 }
 
@@ -150,7 +151,7 @@ impl ConvertRequest {
         let wire = RequestWire {
             mode: self.mode as u8,
             flags: if self.value.is_some() { VALUE } else { 0 },
-            patience_ns: self.patience_ns.into(),
+            timeout_ns: self.timeout_ns.into(),
             ..RequestWire::default()
         };
         Encoded::of(&wire, self.value.as_ref().map_or(&[], <[u8; VALUE_LEN]>::as_slice))
@@ -162,7 +163,9 @@ impl ConvertRequest {
     /// What is wrong with them.
     pub fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
         let (wire, value) = RequestWire::read_from_prefix(bytes).map_err(|_| "a short request to convert")?;
-        if wire.flags & !VALUE != 0 || wire.zero != [0; 2] || (wire.session.get(), wire.born.get()) != (0, 0)
+        if wire.flags & !VALUE != 0
+            || wire.zero != [0; 2]
+            || (wire.session.get(), wire.start_time.get()) != (0, 0)
         {
             return Err("a request to convert with what none has");
         }
@@ -170,7 +173,7 @@ impl ConvertRequest {
         if value.is_some() != (wire.flags & VALUE != 0) {
             return Err("a request to convert with another value than it says");
         }
-        Ok(Self { mode: mode(wire.mode)?, patience_ns: wire.patience_ns.get(), value })
+        Ok(Self { mode: mode(wire.mode)?, timeout_ns: wire.timeout_ns.get(), value })
     }
 }
 
@@ -228,17 +231,17 @@ mod tests {
 
     #[test]
     fn what_is_encoded_is_decoded() {
-        let (notify, session, born, patience_ns) = (true, SESSIONS - 1, 7, FOREVER);
+        let (notify, session, start_time, timeout_ns) = (true, SESSIONS - 1, 7, FOREVER);
         for name in [&b"n"[..], &[0xff; MAX_NAME]] {
-            let request = LockRequest { mode: Mode::PW, notify, session, born, patience_ns, name };
+            let request = LockRequest { mode: Mode::PW, notify, session, start_time, timeout_ns, name };
             assert_eq!(LockRequest::decode(&request.encode()), Ok(request));
         }
         let name = &[1; MAX_NAME];
-        let longest = LockRequest { mode: Mode::PW, notify, session, born, patience_ns, name };
+        let longest = LockRequest { mode: Mode::PW, notify, session, start_time, timeout_ns, name };
         assert!(LockRequest::decode(&[&longest.encode(), &b"n"[..]].concat()).is_err());
         assert!(LockRequest::decode(&LockRequest { name: b"", ..longest }.encode()).is_err());
         for value in [None, Some([9; VALUE_LEN])] {
-            let request = ConvertRequest { mode: Mode::CR, patience_ns: 0, value };
+            let request = ConvertRequest { mode: Mode::CR, timeout_ns: 0, value };
             assert_eq!(ConvertRequest::decode(&request.encode()), Ok(request));
         }
         let value = Value { bytes: [3; VALUE_LEN], validity: Validity::Lost };
@@ -251,11 +254,11 @@ mod tests {
             mode: Mode::PW,
             notify: false,
             session: 1,
-            born: 7,
-            patience_ns: 5,
+            start_time: 7,
+            timeout_ns: 5,
             name: &[b'x'; VALUE_LEN],
         };
-        let convert = ConvertRequest { mode: Mode::CR, patience_ns: 9, value: Some([1; VALUE_LEN]) };
+        let convert = ConvertRequest { mode: Mode::CR, timeout_ns: 9, value: Some([1; VALUE_LEN]) };
         let grant = encode_grant(Mode::NL, &Value::default()).to_vec();
         plexus_sim::hostile(&[request.encode().to_vec(), convert.encode().to_vec(), grant], any);
     }

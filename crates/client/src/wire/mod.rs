@@ -41,7 +41,7 @@ pub const HEAD: usize = size_of::<Layout>();
 /// Most bytes behind a head: a message, or a piece of a window.
 pub const MAX_PAYLOAD: usize = limits::MAX_MESSAGE;
 
-/// A program as its node knows it: never used twice in the life of a node.
+/// A program as its node knows it: never used twice in the incarnation of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClientId(pub u32);
 

@@ -1,7 +1,7 @@
 //! Memory of their own for long puts, one of a lane at once: what does not fit into the ring of what goes out.
 //!
 //! Memory that a provider cannot pin now it may pin later, when somebody else has let go of some. Where it still cannot
-//! after [`PATIENCE`] nothing will come of that put, nor of what waits behind it: the rail is of no use and says so.
+//! after [`TIMEOUT`] nothing will come of that put, nor of what waits behind it: the rail is of no use and says so.
 #![allow(unsafe_code, reason = "hands memory to a C library")]
 
 use std::ptr::NonNull;
@@ -16,7 +16,7 @@ use super::{
 use crate::SendError;
 
 /// How long memory may be refused.
-const PATIENCE: Nanos = Nanos::from_ms(1_000);
+const TIMEOUT: Nanos = Nanos::from_ms(1_000);
 
 /// Memory for one long put. The region is closed before the buffer is freed.
 pub(super) struct Long {
@@ -82,7 +82,7 @@ impl Longs {
 
     fn refuse(&mut self, now: Nanos) -> SendError {
         let since = *self.refused_since.get_or_insert(now);
-        if now.since(since) < PATIENCE { SendError::Full } else { SendError::Lost }
+        if now.since(since) < TIMEOUT { SendError::Full } else { SendError::Lost }
     }
 }
 
@@ -95,8 +95,8 @@ mod tests {
         let mut longs = Longs::new(1);
         let start = Nanos::from_ms(10);
         assert_eq!([longs.refuse(start), longs.refuse(start)], [SendError::Full; 2]);
-        assert_eq!(longs.refuse(start + PATIENCE), SendError::Lost);
+        assert_eq!(longs.refuse(start + TIMEOUT), SendError::Lost);
         longs.refused_since = None;
-        assert_eq!(longs.refuse(start + PATIENCE), SendError::Full, "there was some in between");
+        assert_eq!(longs.refuse(start + TIMEOUT), SendError::Full, "there was some in between");
     }
 }

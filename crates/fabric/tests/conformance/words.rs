@@ -278,13 +278,15 @@ pub(crate) fn a_peer_that_comes_back_finds_the_windows_over_a_new_rail(kind: Kin
     let survivor = Own::new();
     let (bell, windows) = (survivor.bell.clone(), survivor.windows.clone());
     let (mut a, mut b) = pair_of(kind, Own::new(), survivor);
-    for life in 1..6u64 {
-        write(&mut a, Lane::Bulk, life * 8, &life.to_le_bytes());
-        a.rail.send(Lane::Bulk, &life.to_le_bytes(), &[]).unwrap();
+    for incarnation in 1..6u64 {
+        write(&mut a, Lane::Bulk, incarnation * 8, &incarnation.to_le_bytes());
+        a.rail.send(Lane::Bulk, &incarnation.to_le_bytes(), &[]).unwrap();
         a.rail.flush().unwrap();
-        assert_eq!(b.take(1), [(Lane::Bulk, life.to_le_bytes().to_vec())]);
-        (1..=life).for_each(|life| assert_eq!(word(&b, life * 8), life, "what an earlier life wrote stands"));
-        assert!(b.offer(Lane::Prompt, &life.to_le_bytes(), &[]));
+        assert_eq!(b.take(1), [(Lane::Bulk, incarnation.to_le_bytes().to_vec())]);
+        (1..=incarnation).for_each(|incarnation| {
+            assert_eq!(word(&b, incarnation * 8), incarnation, "what an earlier incarnation wrote stands")
+        });
+        assert!(b.offer(Lane::Prompt, &incarnation.to_le_bytes(), &[]));
         b.rail.flush().unwrap();
         assert_eq!(a.take(1).len(), 1);
 

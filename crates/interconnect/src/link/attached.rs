@@ -57,8 +57,8 @@ pub(super) fn rank(kind: RailKind) -> Rank {
 pub struct LinkInfo {
     /// The node at the other end.
     pub peer: NodeId,
-    /// In this life.
-    pub life: Incarnation,
+    /// In this incarnation.
+    pub incarnation: Incarnation,
     /// The worker that it belongs to.
     pub worker: WorkerId,
     /// What its channels counted.
@@ -67,13 +67,13 @@ pub struct LinkInfo {
 }
 
 impl LinkInfo {
-    pub(crate) fn new(peer: NodeId, life: Incarnation, worker: WorkerId) -> Self {
-        Self { peer, life, worker, counters: Arc::default(), rails: Arc::default() }
+    pub(crate) fn new(peer: NodeId, incarnation: Incarnation, worker: WorkerId) -> Self {
+        Self { peer, incarnation, worker, counters: Arc::default(), rails: Arc::default() }
     }
 
-    /// Of the link to another life of the peer, counted on with this one.
-    pub(crate) fn with_life(&self, life: Incarnation) -> Self {
-        Self { life, rails: Arc::default(), ..self.clone() }
+    /// Of the link to another incarnation of the peer, counted on with this one.
+    pub(crate) fn with_incarnation(&self, incarnation: Incarnation) -> Self {
+        Self { incarnation, rails: Arc::default(), ..self.clone() }
     }
 
     /// Every rail that it has or had.

@@ -4,7 +4,7 @@
 //! kept, messages longer than a frame, accesses to windows. It never blocks and, over memory with room, never allocates.
 //!
 //! A link begins with its first rail and ends when its peer's process has ended, when the peer says goodbye, or when it had no
-//! rail for as long as [`Settings::patience`]. Rails come and go meanwhile; nobody above notices.
+//! rail for as long as [`Settings::timeout`]. Rails come and go meanwhile; nobody above notices.
 
 mod access;
 mod arrive;
@@ -58,14 +58,14 @@ pub type LinkCounters = [ChannelCounters; CHANNELS];
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// How long a link may be without a rail.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// How often each rail is probed while the link is in use.
     pub probe: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { patience: Duration::from_secs(1), probe: Duration::from_millis(20) }
+        Self { timeout: Duration::from_secs(1), probe: Duration::from_millis(20) }
     }
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Link {
     /// How much goes at once depends on whether something is urgent: not so over memory.
     paced: bool,
     answer: Vec<u8>,
-    patience: Nanos,
+    timeout: Nanos,
     /// Since when there is no rail, and why the last one went.
     down: Option<(Nanos, Lost)>,
     ticked: Nanos,
@@ -108,7 +108,7 @@ impl Link {
     /// A link to `info`'s peer, without rails yet, whose accesses reach `windows`.
     pub(crate) fn new(info: LinkInfo, settings: Settings, windows: Arc<Windows>) -> Self {
         let nanos = |duration: Duration| Nanos(duration.as_nanos() as u64);
-        let pace = Pace { probe: nanos(settings.probe), alone: nanos(settings.patience), ..Pace::default() };
+        let pace = Pace { probe: nanos(settings.probe), alone: nanos(settings.timeout), ..Pace::default() };
         Self {
             peer: info.peer,
             info,
@@ -120,7 +120,7 @@ impl Link {
             budget: Budget::default(),
             paced: false,
             answer: Vec::new(),
-            patience: nanos(settings.patience),
+            timeout: nanos(settings.timeout),
             down: None,
             ticked: clock::now(),
             polls: 0,
@@ -132,9 +132,9 @@ impl Link {
         }
     }
 
-    /// The life of the peer that it leads to.
-    pub(crate) fn life(&self) -> Incarnation {
-        self.info.life
+    /// The incarnation of the peer that it leads to.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.info.incarnation
     }
 
     /// Adds a rail. One that takes a slot in use replaces what is there: its peer has given that up.
@@ -358,7 +358,7 @@ impl Link {
         }
     }
 
-    /// Does what is due by `now`: probes rails, gives up those that are dead, ends the link when its patience does.
+    /// Does what is due by `now`: probes rails, gives up those that are dead, ends the link when its timeout does.
     pub(crate) fn tick(&mut self, now: Nanos) {
         // Other links of the worker may want it more often.
         let is_due = |every: Nanos| now.since(self.ticked).0 >= every.0 / 4 * 3;
@@ -385,7 +385,7 @@ impl Link {
             );
         }
         if let Some((since, why)) = &self.down
-            && now.since(*since) >= self.patience
+            && now.since(*since) >= self.timeout
         {
             let why = why.clone();
             self.fail(why);

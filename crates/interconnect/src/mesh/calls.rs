@@ -326,7 +326,7 @@ impl Attempt {
     }
 }
 
-/// What the answer says, and whether it is from the same life of the peer as that on the other lanes.
+/// What the answer says, and whether it is from the same incarnation of the peer as that on the other lanes.
 fn accept(
     common: &Common,
     place: Place,

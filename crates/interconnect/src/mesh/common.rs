@@ -245,7 +245,7 @@ impl Common {
         }
     }
 
-    /// Hands a worker its rail to the life `incarnation` of a peer, unless that is outdated by now.
+    /// Hands a worker its rail to the incarnation `incarnation` of a peer, unless that is outdated by now.
     pub(super) fn attach(&self, made: Made, incarnation: Incarnation) {
         let Place { peer, slot, worker } = made.place;
         let now = Instant::now();
@@ -286,10 +286,10 @@ impl Common {
     }
 
     /// Notes that a rail is lost.
-    pub(super) fn lost(&self, place: Place, life: Incarnation, generation: u32, why: &Lost) {
+    pub(super) fn lost(&self, place: Place, incarnation: Incarnation, generation: u32, why: &Lost) {
         let Place { peer, slot, worker } = place;
         if let Some(pair) = self.pairs().get_mut(&peer)
-            && !pair.is_another(life)
+            && !pair.is_another(incarnation)
         {
             pair.unseat(slot, worker, generation, why, Instant::now());
         }
@@ -305,18 +305,18 @@ impl Common {
         again
     }
 
-    /// Lets a life of a peer in, and no other; whether that is news. None: nobody has met the peer.
-    pub(super) fn admit(&self, peer: NodeId, life: Incarnation) -> Option<bool> {
-        let news = self.pairs().get_mut(&peer)?.admit(life);
+    /// Lets an incarnation of a peer in, and no other; whether that is news. None: nobody has met the peer.
+    pub(super) fn admit(&self, peer: NodeId, incarnation: Incarnation) -> Option<bool> {
+        let news = self.pairs().get_mut(&peer)?.admit(incarnation);
         self.changed.notify_all();
         self.stirred.signal();
         Some(news)
     }
 
-    /// Notes that this life of a peer is gone and not to be let in again.
-    pub(super) fn forget(&self, peer: NodeId, life: Incarnation) {
+    /// Notes that this incarnation of a peer is gone and not to be let in again.
+    pub(super) fn forget(&self, peer: NodeId, incarnation: Incarnation) {
         if let Some(pair) = self.pairs().get_mut(&peer)
-            && !pair.is_another(life)
+            && !pair.is_another(incarnation)
         {
             pair.standing = Standing::Gone;
         }
@@ -360,7 +360,7 @@ pub(super) mod tests {
             }],
             windows: Vec::new(),
             waiting: Waiting::Event,
-            patience: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
             probe: Duration::from_millis(20),
             ofi_provider: None,
         };

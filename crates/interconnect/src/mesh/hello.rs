@@ -65,7 +65,7 @@ pub enum Refusal {
     /// The slot has this rail already, or a newer one.
     #[error("it has that connection already")]
     Connected = 2,
-    /// This life of the caller is no member of the view, or the link to it is gone.
+    /// This incarnation of the caller is no member of the view, or the link to it is gone.
     #[error(
         "the cluster has not taken this node in, or has lost it: start it again if it does not come in by itself"
     )]

@@ -95,7 +95,7 @@ pub struct Peer {
 pub struct Config {
     /// This node.
     pub me: NodeId,
-    /// This life of it.
+    /// This incarnation of it.
     pub incarnation: Incarnation,
     /// The cluster's random name.
     pub cluster: [u8; 16],
@@ -112,7 +112,7 @@ pub struct Config {
     /// How its threads wait.
     pub waiting: Waiting,
     /// How long a peer that no rail reaches is waited for before it is gone.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Between two questions whether a silent path is still there.
     pub probe: Duration,
     /// The provider of libfabric to use; none: the first that the host has of those for fast networks, else TCP.
@@ -192,11 +192,11 @@ impl<S: Service> Mesh<S> {
                 let Some(common) = told.get() else { return };
                 match event {
                     LinkEvent::Up { .. } => {}
-                    LinkEvent::RailDown { peer, life, worker, slot, generation, why } => {
-                        common.lost(Place { peer, slot, worker: worker.0 }, life, generation, &why);
+                    LinkEvent::RailDown { peer, incarnation, worker, slot, generation, why } => {
+                        common.lost(Place { peer, slot, worker: worker.0 }, incarnation, generation, &why);
                     }
                     // One link gone is the peer gone.
-                    LinkEvent::Gone { peer, life, .. } => common.forget(peer, life),
+                    LinkEvent::Gone { peer, incarnation, .. } => common.forget(peer, incarnation),
                 }
             })
         };
@@ -211,7 +211,7 @@ impl<S: Service> Mesh<S> {
                 epoch: Epoch(0),
                 bell: bell.clone(),
                 waiting: config.waiting,
-                links: LinkSettings { patience: config.patience, probe: config.probe },
+                links: LinkSettings { timeout: config.timeout, probe: config.probe },
                 windows: windows.clone(),
                 events: events.clone(),
             };
@@ -222,9 +222,9 @@ impl<S: Service> Mesh<S> {
         }
         let give = {
             let workers = workers.clone();
-            move |made: Made, life| {
+            move |made: Made, incarnation| {
                 let Made { place: Place { peer, slot, worker }, generation, rail, path } = made;
-                workers[usize::from(worker)].add_rail(peer, life, slot, generation, rail, path);
+                workers[usize::from(worker)].add_rail(peer, incarnation, slot, generation, rail, path);
             }
         };
         let common = Arc::new(Common::new(config, workers.len() as u8, windows, Box::new(give))?);
@@ -270,7 +270,7 @@ impl<S: Service> Mesh<S> {
     }
 
     /// Connects to a peer over memory, if it is this node that calls and they have that.
-    fn call(&self, peer: NodeId, life: Option<Incarnation>) -> Result<(), MeshError> {
+    fn call(&self, peer: NodeId, incarnation: Option<Incarnation>) -> Result<(), MeshError> {
         let slot = self
             .common
             .pairs()
@@ -278,7 +278,7 @@ impl<S: Service> Mesh<S> {
             .and_then(|pair| pair.paths.iter().position(|path| path.kind == RailKind::Shm));
         let Some(slot) = slot.filter(|_| peer < self.common.config.me) else { return Ok(()) };
         let local = self.local.clone();
-        self.spawn(format!("connect-{}", peer.0), move || local.connect(peer, life, slot as u8))
+        self.spawn(format!("connect-{}", peer.0), move || local.connect(peer, incarnation, slot as u8))
     }
 
     /// One more peer, which the configuration did not have. Of one that is known nothing changes.
@@ -288,20 +288,20 @@ impl<S: Service> Mesh<S> {
         self.common.stirred.signal();
     }
 
-    /// Lets `life` of `peer` in from now on, and no other. Links to an earlier one end.
+    /// Lets `incarnation` of `peer` in from now on, and no other. Links to an earlier one end.
     ///
     /// # Errors
     /// The system refuses a thread; the peer is not called over memory. Or nobody has [met](Mesh::meet) it.
-    pub fn admit(&self, peer: NodeId, life: Incarnation) -> Result<(), MeshError> {
-        let news = self.common.admit(peer, life).ok_or(MeshError::Unknown)?;
+    pub fn admit(&self, peer: NodeId, incarnation: Incarnation) -> Result<(), MeshError> {
+        let news = self.common.admit(peer, incarnation).ok_or(MeshError::Unknown)?;
         if !news {
             return Ok(());
         }
         let earlier = self.workers.iter().flat_map(Worker::links).filter(|link| link.peer == peer);
-        for link in earlier.filter(|link| link.life != life) {
-            self.workers[link.worker.index()].drop_link(peer, link.life);
+        for link in earlier.filter(|link| link.incarnation != incarnation) {
+            self.workers[link.worker.index()].drop_link(peer, link.incarnation);
         }
-        self.call(peer, Some(life))
+        self.call(peer, Some(incarnation))
     }
 
     /// The workers, by number.
@@ -367,10 +367,10 @@ impl<S: Service> Mesh<S> {
         self.common.strangers()
     }
 
-    /// Ends the links to this life of `peer`: it is not let in again.
-    pub fn forget(&self, peer: NodeId, life: Incarnation) {
-        self.common.forget(peer, life);
-        self.workers.iter().for_each(|worker| worker.drop_link(peer, life));
+    /// Ends the links to this incarnation of `peer`: it is not let in again.
+    pub fn forget(&self, peer: NodeId, incarnation: Incarnation) {
+        self.common.forget(peer, incarnation);
+        self.workers.iter().for_each(|worker| worker.drop_link(peer, incarnation));
     }
 
     /// Ends all threads and with them all links; peers see that as this node's end.

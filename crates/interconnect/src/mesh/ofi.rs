@@ -36,8 +36,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Providers in the order in which they are tried where none is asked for.
 const PROVIDERS: [&str; 3] = ["verbs", "efa", "tcp"];
 
-/// Polls that found nothing, between two looks at the sign of life; who sleeps is woken by it.
-const LIFE_EVERY: u32 = 1024;
+/// Polls that found nothing, between two looks at the sign of incarnation; who sleeps is woken by it.
+const INCARNATION_EVERY: u32 = 1024;
 
 /// Makes the rail of `made`, which runs over TCP, one over libfabric, and hands it to its worker.
 pub(super) fn attach(common: Arc<Common>, here: IpAddr, made: Made, incarnation: Incarnation) {
@@ -76,21 +76,22 @@ fn open(common: &Common, here: IpAddr) -> Result<OfiEndpoint, String> {
 }
 
 /// Tells the peer what this end offers, hears what it does, and goes on until both hear each other.
-fn exchange(common: &Common, here: IpAddr, mut life: Box<dyn Rail>) -> Result<Guarded, String> {
+fn exchange(common: &Common, here: IpAddr, mut incarnation: Box<dyn Rail>) -> Result<Guarded, String> {
     let end = open(common, here)?;
-    life.send(Lane::Prompt, &end.offer().encode(), &[]).map_err(|error| error.to_string())?;
+    incarnation.send(Lane::Prompt, &end.offer().encode(), &[]).map_err(|error| error.to_string())?;
     let until = Instant::now() + LIMIT;
     let mut theirs = Vec::new();
     let lost = |lost: Lost| {
         format!("libfabric: {lost} while the ends were set up; the other node's log and status may say why")
     };
     while theirs.is_empty() {
-        life.flush().map_err(lost)?;
-        life.poll(1, &mut |_, frame| {
-            theirs.resize(frame.len(), 0);
-            frame.copy(0, &mut theirs);
-        })
-        .map_err(lost)?;
+        incarnation.flush().map_err(lost)?;
+        incarnation
+            .poll(1, &mut |_, frame| {
+                theirs.resize(frame.len(), 0);
+                frame.copy(0, &mut theirs);
+            })
+            .map_err(lost)?;
         pause(common, until)?;
     }
     let offer = Offer::decode(&theirs).map_err(|bad| bad.to_string())?;
@@ -98,10 +99,10 @@ fn exchange(common: &Common, here: IpAddr, mut life: Box<dyn Rail>) -> Result<Gu
     let mut ofi = end.connect(offer, gone.clone()).map_err(|why| why.to_string())?;
     while !ofi.is_connected() {
         ofi.flush().map_err(lost)?;
-        life.poll(1, &mut |_, _| {}).map_err(lost)?;
+        incarnation.poll(1, &mut |_, _| {}).map_err(lost)?;
         pause(common, until)?;
     }
-    Ok(Guarded { ofi, life, gone, quiet: 0, witness: Witness::default() })
+    Ok(Guarded { ofi, incarnation, gone, quiet: 0, witness: Witness::default() })
 }
 
 fn pause(common: &Common, until: Instant) -> Result<(), String> {
@@ -115,15 +116,15 @@ fn pause(common: &Common, until: Instant) -> Result<(), String> {
 /// The rail, and the connections whose end is its end.
 struct Guarded {
     ofi: OfiRail,
-    life: Box<dyn Rail>,
+    incarnation: Box<dyn Rail>,
     gone: Arc<AtomicBool>,
     quiet: u32,
     witness: Witness,
 }
 
 impl Guarded {
-    fn look_at_life(&mut self) {
-        match self.life.poll(64, &mut |_, _| {}) {
+    fn look_at_incarnation(&mut self) {
+        match self.incarnation.poll(64, &mut |_, _| {}) {
             Ok(frames) => self.witness.heard(frames),
             Err(_) => self.gone.store(true, Release),
         }
@@ -180,23 +181,23 @@ impl Rail for Guarded {
     /// The connection carries an empty frame, the sign that this program looks at the fabric. Its system acknowledges it
     /// however busy the peer's processes are: while those do not show themselves, the system speaks for the host.
     fn health(&mut self) -> Health {
-        self.look_at_life();
-        let _ = self.life.send(Lane::Prompt, &[], &[]);
-        let _ = self.life.flush();
+        self.look_at_incarnation();
+        let _ = self.incarnation.send(Lane::Prompt, &[], &[]);
+        let _ = self.incarnation.flush();
         let Health { unsent, bulk, silent, .. } = self.ofi.health();
-        let life = self.life.health();
-        let silent = silent.map(|fabric| self.witness.silent(fabric, life.silent));
+        let incarnation = self.incarnation.health();
+        let silent = silent.map(|fabric| self.witness.silent(fabric, incarnation.silent));
         let lane_silent = [None; LANES];
-        Health { unsent, bulk, silent, lane_silent, encrypted: false, mtu: 0, ..life }
+        Health { unsent, bulk, silent, lane_silent, encrypted: false, mtu: 0, ..incarnation }
     }
 
     fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost> {
         let delivered = self.ofi.poll(limit, deliver)?;
         if delivered == 0 {
             self.quiet += 1;
-            if self.quiet.is_multiple_of(LIFE_EVERY) {
+            if self.quiet.is_multiple_of(INCARNATION_EVERY) {
                 self.quiet = 0;
-                self.look_at_life();
+                self.look_at_incarnation();
             }
         }
         Ok(delivered)
@@ -212,13 +213,13 @@ impl Rail for Guarded {
 
     fn pending(&mut self) -> bool {
         // Drains it, so that its end will be announced.
-        self.look_at_life();
+        self.look_at_incarnation();
         self.ofi.pending()
     }
 
     fn register(&self, epoll: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         self.ofi.register(epoll, token)?;
-        self.life.register(epoll, token)
+        self.incarnation.register(epoll, token)
     }
 }
 

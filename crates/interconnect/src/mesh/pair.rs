@@ -30,7 +30,7 @@ const RETRY_AWAITED: Duration = Duration::from_millis(100);
 /// The longest pause.
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
 
-/// How long a call may take to be answered while a worker has no rail to the peer at all: many fit in a link's patience.
+/// How long a call may take to be answered while a worker has no rail to the peer at all: many fit in a link's timeout.
 const DIAL_AWAITED: Duration = Duration::from_millis(150);
 
 /// How long it may take otherwise, or once [`DIAL_AWAITED`] was too short so many times that the way may be a long one.
@@ -85,7 +85,7 @@ pub(super) fn paths(rails: &[RailKind], here: &[SocketAddr], there: &[SocketAddr
 /// How far it is with a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Standing {
-    /// No life of it is let in yet.
+    /// No incarnation of it is let in yet.
     Out,
     /// Not every worker has a link to it yet.
     Awaited,
@@ -135,7 +135,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Of a peer whose first life that comes is let in, or none until it is [admitted](Self::admit).
+    /// Of a peer whose first incarnation that comes is let in, or none until it is [admitted](Self::admit).
     pub(super) fn new(paths: Vec<Path>, workers: u8, lets_in: Admission) -> Self {
         let seat = Seat::default();
         Self {
@@ -153,12 +153,12 @@ impl Pair {
         }
     }
 
-    /// From now on this life is let in, and no other; whether that is news.
-    pub(super) fn admit(&mut self, life: Incarnation) -> bool {
-        if self.incarnation == Some(life) {
+    /// From now on this incarnation is let in, and no other; whether that is news.
+    pub(super) fn admit(&mut self, incarnation: Incarnation) -> bool {
+        if self.incarnation == Some(incarnation) {
             return false;
         }
-        (self.standing, self.incarnation, self.linked) = (Standing::Awaited, Some(life), None);
+        (self.standing, self.incarnation, self.linked) = (Standing::Awaited, Some(incarnation), None);
         self.seats.iter_mut().flatten().for_each(|seat| *seat = Seat::default());
         self.problems.iter_mut().for_each(|problem| *problem = None);
         true
@@ -184,7 +184,7 @@ impl Pair {
         (hello.generation <= seat.generation).then_some(Refusal::Connected)
     }
 
-    /// Whether that is not the life of the peer that this node has met.
+    /// Whether that is not the incarnation of the peer that this node has met.
     pub(super) fn is_another(&self, incarnation: Incarnation) -> bool {
         self.incarnation.is_some_and(|known| known != incarnation)
     }
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_newer_rail_of_the_same_life_is_let_in() {
+    fn only_a_newer_rail_of_the_same_incarnation_is_let_in() {
         let now = Instant::now();
         let mut pair = pair(&[RailKind::Tcp], 2, 2);
         assert_eq!(pair.judge(&hello(0, 1, 1, 5)), None);
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(pair.judge(&hello(0, 1, 1, 5)), Some(Refusal::Connected));
         assert_eq!(pair.judge(&hello(0, 1, 2, 5)), None);
         assert_eq!(pair.judge(&hello(0, 0, 1, 5)), None, "another worker's");
-        assert_eq!(pair.judge(&hello(1, 1, 1, 6)), Some(Refusal::NoMember), "another life");
+        assert_eq!(pair.judge(&hello(1, 1, 1, 6)), Some(Refusal::NoMember), "another incarnation");
         assert_eq!(pair.judge(&hello(2, 0, 1, 5)), Some(Refusal::Settings), "no such slot");
         assert_eq!(pair.judge(&hello(0, 2, 1, 5)), Some(Refusal::Settings), "no such worker");
         assert!(!pair.seat(0, 1, 1, Incarnation(5), now), "what was judged may have changed since");

@@ -104,26 +104,26 @@ impl Local {
         drop(lock(&self.watch).take());
     }
 
-    /// Connects to `peer` in `slot`, in this life if one is given, until that has been done or it is gone.
-    pub(super) fn connect(&self, peer: NodeId, life: Option<Incarnation>, slot: u8) {
+    /// Connects to `peer` in `slot`, in this incarnation if one is given, until that has been done or it is gone.
+    pub(super) fn connect(&self, peer: NodeId, incarnation: Option<Incarnation>, slot: u8) {
         loop {
             if self.common.is_stopping() {
                 return;
             }
             let Err(why) = self.call(peer, slot) else { return };
             self.common.failed(Place { peer, slot, worker: 0 }, why);
-            if !self.pause(peer, life, slot) {
+            if !self.pause(peer, incarnation, slot) {
                 return;
             }
         }
     }
 
     /// Waits until the next attempt is due; whether there is to be one.
-    fn pause(&self, peer: NodeId, life: Option<Incarnation>, slot: u8) -> bool {
+    fn pause(&self, peer: NodeId, incarnation: Option<Incarnation>, slot: u8) -> bool {
         let mut pairs = self.common.pairs();
         loop {
             let Some(pair) = pairs.get(&peer) else { return false };
-            if life.is_some_and(|life| pair.is_another(life)) {
+            if incarnation.is_some_and(|incarnation| pair.is_another(incarnation)) {
                 return false;
             }
             let due = pair.missing(slot).map(|(_, due)| due).min();

@@ -1,4 +1,4 @@
-//! The threads of a mesh. Some end long before it does: each life of a peer that comes over memory is met by one of its own.
+//! The threads of a mesh. Some end long before it does: each incarnation of a peer that comes over memory is met by one of its own.
 
 use std::{
     io,

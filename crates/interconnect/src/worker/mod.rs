@@ -137,18 +137,18 @@ pub enum LinkEvent {
         /// The worker that it belongs to.
         worker: WorkerId,
     },
-    /// A rail was lost; the link goes on, or waits for one as long as its patience. It may be connected again, with a higher
+    /// A rail was lost; the link goes on, or waits for one as long as its timeout. It may be connected again, with a higher
     /// generation.
     RailDown {
         /// The node at the other end.
         peer: NodeId,
-        /// In this life.
-        life: Incarnation,
+        /// In this incarnation.
+        incarnation: Incarnation,
         /// The worker that it belongs to.
         worker: WorkerId,
         /// Which of the pair's rails.
         slot: u8,
-        /// Which life of it.
+        /// Which incarnation of it.
         generation: u32,
         /// Why.
         why: Lost,
@@ -157,8 +157,8 @@ pub enum LinkEvent {
     Gone {
         /// The node at the other end.
         peer: NodeId,
-        /// In this life.
-        life: Incarnation,
+        /// In this incarnation.
+        incarnation: Incarnation,
         /// The worker that it belonged to.
         worker: WorkerId,
         /// Why.
@@ -326,22 +326,22 @@ impl<S: Service> Worker<S> {
         result
     }
 
-    /// Gives the worker a rail to `peer` in this `life`, the first of which makes the link and ends that to another life. It takes
+    /// Gives the worker a rail to `peer` in this `incarnation`, the first of which makes the link and ends that to another incarnation. It takes
     /// the place of an older generation in its slot. `path` says in reports from where to where it leads. Once [`Worker::run`] has ended
-    /// it is dropped, and so is one to a life whose link is gone.
+    /// it is dropped, and so is one to an incarnation whose link is gone.
     pub fn add_rail(
         &self,
         peer: NodeId,
-        life: Incarnation,
+        incarnation: Incarnation,
         slot: u8,
         generation: u32,
         mut rail: Box<dyn Rail>,
         path: String,
     ) {
         let mut infos = lock(&self.shared.infos);
-        let info = infos.entry(peer).or_insert_with(|| LinkInfo::new(peer, life, self.shared.id));
-        if info.life != life {
-            *info = info.with_life(life);
+        let info = infos.entry(peer).or_insert_with(|| LinkInfo::new(peer, incarnation, self.shared.id));
+        if info.incarnation != incarnation {
+            *info = info.with_incarnation(incarnation);
         }
         let info = info.clone();
         drop(infos);
@@ -358,9 +358,9 @@ impl<S: Service> Worker<S> {
         lock(&self.shared.infos).values().cloned().collect()
     }
 
-    /// Takes the link to this life of `peer` away, if it is there; the service learns it like the peer's death.
-    pub fn drop_link(&self, peer: NodeId, life: Incarnation) {
-        self.control(Control::Drop(peer, life));
+    /// Takes the link to this incarnation of `peer` away, if it is there; the service learns it like the peer's death.
+    pub fn drop_link(&self, peer: NodeId, incarnation: Incarnation) {
+        self.control(Control::Drop(peer, incarnation));
     }
 
     fn control(&self, control: Control) {

@@ -25,7 +25,7 @@ pub(super) struct Core<S> {
     pub(super) service: S,
     pub(super) net: Net,
     inbox: Inbox,
-    /// The last life of each peer whose link is gone for good.
+    /// The last incarnation of each peer whose link is gone for good.
     gone: BTreeMap<NodeId, Incarnation>,
     /// Some rail has descriptors, which announce what comes even to those who poll.
     pub(super) sockets: bool,
@@ -147,9 +147,9 @@ impl<S: Service> Core<S> {
     #[cold]
     fn news(&mut self, peer: NodeId, shared: &Shared<S>) {
         let Some(link) = self.net.links.get_mut(peer) else { return };
-        let (worker, life) = (shared.id, link.life());
+        let (worker, incarnation) = (shared.id, link.incarnation());
         for link::Event::RailDown { slot, generation, why } in link.events() {
-            (shared.events)(LinkEvent::RailDown { peer, life, worker, slot, generation, why });
+            (shared.events)(LinkEvent::RailDown { peer, incarnation, worker, slot, generation, why });
         }
         if link.lost().is_some() {
             self.lose(peer, shared);
@@ -184,12 +184,12 @@ impl<S: Service> Core<S> {
         for control in controls {
             match control {
                 Control::Rail(info, rail) => self.attach(shared, info, rail),
-                Control::Drop(peer, life) => {
-                    if self.net.links.get(peer).is_some_and(|link| link.life() == life) {
+                Control::Drop(peer, incarnation) => {
+                    if self.net.links.get(peer).is_some_and(|link| link.incarnation() == incarnation) {
                         self.lose(peer, shared);
                     }
                     // What is still on its way to it comes too late.
-                    self.gone.insert(peer, life);
+                    self.gone.insert(peer, incarnation);
                 }
             }
         }
@@ -198,25 +198,25 @@ impl<S: Service> Core<S> {
     }
 
     fn attach(&mut self, shared: &Shared<S>, info: LinkInfo, new: NewRail) {
-        let (peer, life) = (info.peer, info.life);
-        if self.gone.get(&peer) == Some(&life) {
+        let (peer, incarnation) = (info.peer, info.incarnation);
+        if self.gone.get(&peer) == Some(&incarnation) {
             return;
         }
-        if self.net.links.get(peer).is_some_and(|link| link.life() != life) {
+        if self.net.links.get(peer).is_some_and(|link| link.incarnation() != incarnation) {
             self.lose(peer, shared);
         }
         self.sockets |= new.rail.kind() != RailKind::Shm;
         if let Err(error) = new.rail.register(shared.watch.arrivals(), u64::from(peer.0)) {
             let why = Lost::Closed(format!("its events cannot be waited for: {error}"));
             let (worker, slot, generation) = (shared.id, new.slot, new.generation);
-            return (shared.events)(LinkEvent::RailDown { peer, life, worker, slot, generation, why });
+            return (shared.events)(LinkEvent::RailDown { peer, incarnation, worker, slot, generation, why });
         }
         let first = self.net.links.get(peer).is_none();
         let make = || Link::new(info, shared.links, shared.windows.clone());
         let link = self.net.links.get_or_insert(peer, make);
         link.attach(new);
         if first {
-            self.net.met(peer, life);
+            self.net.met(peer, incarnation);
             (shared.events)(LinkEvent::Up { peer, worker: shared.id });
             self.service.peer_up(&mut self.net, peer);
         }
@@ -226,11 +226,11 @@ impl<S: Service> Core<S> {
     fn lose(&mut self, peer: NodeId, shared: &Shared<S>) {
         let Some(mut link) = self.net.links.remove(peer) else { return };
         link.goodbye();
-        let life = link.life();
+        let incarnation = link.incarnation();
         let why = link.lost().cloned().unwrap_or_else(|| Lost::Closed("given up here".into()));
         drop(link);
-        self.gone.insert(peer, life);
-        (shared.events)(LinkEvent::Gone { peer, life, worker: shared.id, why: why.clone() });
+        self.gone.insert(peer, incarnation);
+        (shared.events)(LinkEvent::Gone { peer, incarnation, worker: shared.id, why: why.clone() });
         for token in self.net.fail_calls(peer) {
             self.service.call_failed(&mut self.net, peer, token);
         }

@@ -17,7 +17,7 @@ fn probe(hops: u64, confirming: Option<u16>) -> Box<Probe> {
         blocker: Chased { lock: LockId(lock + 1), seq: 3, queued: lock % 2 == 0 },
     };
     let (node, worker, lock) = (NodeId(3), WorkerId(1), LockId(u64::MAX));
-    let origin = Origin { born: 77, node, worker, lock, seq: 1, round: 9 };
+    let origin = Origin { start_time: 77, node, worker, lock, seq: 1, round: 9 };
     Box::new(Probe { origin, path: (0..hops).map(hop).collect(), confirming })
 }
 

@@ -56,7 +56,7 @@ impl Shard {
         let core = &mut self.core;
         let Some(held) = self.home.locks.get(&lock).filter(|held| held.waits()) else { return };
         let (node, worker, seq) = (core.config.me, core.config.worker, held.seq);
-        let origin = Origin { born: held.born, node, worker, lock, seq, round };
+        let origin = Origin { start_time: held.start_time, node, worker, lock, seq, round };
         core.counts.probes += 1;
         let path = vec![Hop { node, worker, lock, seq, blocker: NOBODY }];
         send(held, Probe { origin, path, confirming: None }, core);
@@ -119,8 +119,8 @@ impl Shard {
         };
         for lock in requests {
             let Some(held) = home.locks.get_mut(&lock).filter(|held| whose.is(lock, held)) else { continue };
-            let (born, seq) = (held.born, held.seq);
-            let own = Origin { born, node, worker, lock, seq, round: origin.round };
+            let (start_time, seq) = (held.start_time, held.seq);
+            let own = Origin { start_time, node, worker, lock, seq, round: origin.round };
             let mut probe = probe.clone();
             if own == origin {
                 core.counts.circles += 1;

@@ -101,9 +101,9 @@ impl World {
             witnesses: BTreeSet::new(),
         };
         for me in 0..3 {
-            let (life, workers) = (Incarnation(1), WORKERS);
+            let (incarnation, workers) = (Incarnation(1), WORKERS);
             let (me, waiting_max, locks_max) = (NodeId(me), 9, 9);
-            let config = Config { me, life, worker, workers, deadlock_ns: 1, waiting_max, locks_max };
+            let config = Config { me, incarnation, worker, workers, deadlock_ns: 1, waiting_max, locks_max };
             let mut out = Vec::new();
             world.shards.push(Some(Shard::new(config, view(1, 3), &mut out)));
             world.carry_out(me.index(), out);
@@ -133,9 +133,9 @@ impl World {
                 if lane.is_empty() {
                     self.lanes.remove(&(from, to, replies));
                 }
-                let (from, life) = (NodeId(from as u8), Incarnation(1));
+                let (from, incarnation) = (NodeId(from as u8), Incarnation(1));
                 if let Some(message) = message {
-                    self.hand(to, Event::Message { from, life, message });
+                    self.hand(to, Event::Message { from, incarnation, message });
                 }
             }
             Step::Act(at) => self.act(at),
@@ -167,12 +167,12 @@ impl World {
 
     fn act(&mut self, at: usize) {
         let client = &mut self.clients[at];
-        let (lock, patience) = (LockId(at as u64), Patience::Forever);
+        let (lock, timeout) = (LockId(at as u64), WaitLimit::Forever);
         match client.todo.pop_front() {
             Some(Op::Lock(mode)) => {
                 client.asked = Some(mode);
-                let (owner, born, name) = (Owner(1), at as u64, self.name.clone());
-                let want = Want { lock, owner, born, name, mode, patience, notify: true };
+                let (owner, start_time, name) = (Owner(1), at as u64, self.name.clone());
+                let want = Want { lock, owner, start_time, name, mode, timeout, notify: true };
                 self.hand(at, Event::Lock(want));
             }
             // Nothing to convert or give up after a refusal.
@@ -181,7 +181,7 @@ impl World {
                 client.asked = Some(mode);
                 let writes = client.granted.is_some_and(|granted| granted.writes_to(mode));
                 let value = self.write(writes);
-                self.hand(at, Event::Convert { lock, mode, patience, value });
+                self.hand(at, Event::Convert { lock, mode, timeout, value });
             }
             Some(Op::Unlock) => {
                 let writes = client.granted.take().is_some_and(Mode::writes);

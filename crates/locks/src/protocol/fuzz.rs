@@ -12,7 +12,7 @@ const ME: NodeId = NodeId(0);
 const SEEDS: u64 = 3_000;
 const STEPS: u64 = 120;
 
-/// Of three nodes, with others that come, go, and come back in another life.
+/// Of three nodes, with others that come, go, and come back in another incarnation.
 fn view(epoch: u32, random: &mut Random) -> Members {
     let mut members = vec![(ME, Incarnation(1))];
     for node in 1..3 {
@@ -50,7 +50,8 @@ fn probe(random: &mut Random) -> Box<Probe> {
     };
     let first = hop(random);
     let Hop { node, worker, lock, seq, .. } = first;
-    let origin = Origin { born: random.below(9), node, worker, lock, seq, round: random.below(3) as u32 };
+    let origin =
+        Origin { start_time: random.below(9), node, worker, lock, seq, round: random.below(3) as u32 };
     let path: Vec<Hop> = std::iter::once(first).chain((0..random.below(3)).map(|_| hop(random))).collect();
     let confirming = random.percent(50).then(|| random.below(path.len() as u64) as u16);
     Box::new(Probe { origin, path, confirming })
@@ -90,16 +91,16 @@ fn body(random: &mut Random) -> Body {
 }
 
 fn local(random: &mut Random, step: u64, now: u64) -> Event {
-    let patience = *random.pick(&[Patience::Try, Patience::Forever, Patience::Until(Nanos(now + 50))]);
+    let timeout = *random.pick(&[WaitLimit::Try, WaitLimit::Forever, WaitLimit::Until(Nanos(now + 50))]);
     let (lock, mode, owner) = (lock(random), mode(random), Owner(random.below(3)));
     let value = random.percent(50).then_some([9; VALUE_LEN]);
     match random.below(7) {
         0 | 1 => {
-            let (name, born) = (name(random), random.below(9));
+            let (name, start_time) = (name(random), random.below(9));
             // Numbers come once; members guess small ones and are sometimes right.
-            Event::Lock(Want { lock: LockId(step), owner, born, name, mode, patience, notify: true })
+            Event::Lock(Want { lock: LockId(step), owner, start_time, name, mode, timeout, notify: true })
         }
-        2 => Event::Convert { lock, mode, patience, value },
+        2 => Event::Convert { lock, mode, timeout, value },
         3 => Event::Unlock { lock, value },
         4 => Event::Cancel { lock },
         5 => Event::ClientGone { locks: vec![lock, self::lock(random)] },
@@ -111,7 +112,7 @@ fn run(seed: u64, counts: &mut Counts) {
     let mut random = Random::new(seed);
     let config = Config {
         me: ME,
-        life: Incarnation(1),
+        incarnation: Incarnation(1),
         worker: WorkerId(0),
         workers: 1 + random.below(2) as u8,
         deadlock_ns: 20,
@@ -132,20 +133,20 @@ fn run(seed: u64, counts: &mut Counts) {
             // What it said itself comes back from a member: mostly a word that fits.
             33..50 if !said.is_empty() => {
                 let (from, message) = random.pick(&said).clone();
-                Event::Message { from, life: Incarnation(1), message }
+                Event::Message { from, incarnation: Incarnation(1), message }
             }
             50..60 if epoch > 0 => {
                 let from = NodeId(1 + random.below(2) as u8);
                 let message = Message { epoch: Epoch(epoch), body: Body::Done };
-                Event::Message { from, life: Incarnation(1), message }
+                Event::Message { from, incarnation: Incarnation(1), message }
             }
             _ => {
                 let epoch =
                     Epoch((epoch + random.below(3) as u32).saturating_sub(1 - random.below(2) as u32));
                 let message = Message { epoch, body: body(&mut random) };
                 let message = Message::decode(&message.encode()).expect("a message");
-                let life = Incarnation(1 + u64::from(random.percent(5)));
-                Event::Message { from: NodeId(random.below(4) as u8), life, message }
+                let incarnation = Incarnation(1 + u64::from(random.percent(5)));
+                Event::Message { from: NodeId(random.below(4) as u8), incarnation, message }
             }
         };
         let before = shard.counts().faults;

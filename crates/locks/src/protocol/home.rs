@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use plexus_base::{Epoch, Nanos, NodeId};
 
 use super::{
-    Action, LockId, Mode, Name, Owner, Patience, Place, Places, Token, VALUE_LEN, Value, Want, Why,
+    Action, LockId, Mode, Name, Owner, Place, Places, Token, VALUE_LEN, Value, WaitLimit, Want, Why,
     core::Core,
     master::Fault,
     message::{Blocking, Body, Cancel, Convert, Granted, Origin, Record, Refused, Request, Unlock},
@@ -32,7 +32,7 @@ pub struct Held {
     pub(super) name: Name,
     pub(super) place: Place,
     pub(super) owner: Owner,
-    pub(super) born: u64,
+    pub(super) start_time: u64,
     notify: bool,
     pub(super) seq: u32,
     pub(super) hold: Option<Hold>,
@@ -110,8 +110,8 @@ impl Held {
 
     /// The age of its owner's work.
     #[must_use]
-    pub fn born(&self) -> u64 {
-        self.born
+    pub fn start_time(&self) -> u64 {
+        self.start_time
     }
 
     /// How it is held, if it is.
@@ -220,25 +220,26 @@ impl Home {
 
     /// A new lock that was granted at once.
     pub(super) fn hold(&mut self, want: Want, place: Place, hold: Hold, core: &mut Core) {
-        let Want { lock, owner, born, name, notify, .. } = want;
+        let Want { lock, owner, start_time, name, notify, .. } = want;
         core.counts.requests += 1;
         core.counts.granted += 1;
-        let held = Held { name, place, owner, born, notify, seq: hold.seq, hold: Some(hold), pending: None };
+        let held =
+            Held { name, place, owner, start_time, notify, seq: hold.seq, hold: Some(hold), pending: None };
         self.insert(lock, held);
     }
 
     /// A new lock, for which the master is asked.
     pub(super) fn lock(&mut self, want: Want, core: &mut Core) {
-        let Want { lock, owner, born, name, mode, patience, notify } = want;
+        let Want { lock, owner, start_time, name, mode, timeout, notify } = want;
         core.counts.requests += 1;
         if !self.has_room(core) {
             core.counts.too_many += 1;
             return core.out.push(Action::Refused { lock, why: Why::TooManyLocks });
         }
         let place = core.masters.place(name.partition());
-        let held = Held { name, place, owner, born, notify, seq: 0, hold: None, pending: None };
+        let held = Held { name, place, owner, start_time, notify, seq: 0, hold: None, pending: None };
         self.insert(lock, held);
-        self.ask(lock, mode, patience, None, core);
+        self.ask(lock, mode, timeout, None, core);
     }
 
     fn insert(&mut self, lock: LockId, held: Held) {
@@ -250,7 +251,7 @@ impl Home {
         &mut self,
         lock: LockId,
         mode: Mode,
-        patience: Patience,
+        timeout: WaitLimit,
         value: Option<[u8; VALUE_LEN]>,
         core: &mut Core,
     ) {
@@ -268,7 +269,7 @@ impl Home {
         };
         match refused {
             Some(why) => core.out.push(Action::Refused { lock, why }),
-            None => self.ask(lock, mode, patience, value, core),
+            None => self.ask(lock, mode, timeout, value, core),
         }
     }
 
@@ -277,16 +278,16 @@ impl Home {
         &mut self,
         lock: LockId,
         mode: Mode,
-        patience: Patience,
+        timeout: WaitLimit,
         write: Option<[u8; VALUE_LEN]>,
         core: &mut Core,
     ) {
         let Some(held) = self.locks.get_mut(&lock) else { return };
-        let until = match patience {
-            Patience::Until(time) => Some(time),
-            Patience::Try | Patience::Forever => None,
+        let until = match timeout {
+            WaitLimit::Until(time) => Some(time),
+            WaitLimit::Try | WaitLimit::Forever => None,
         };
-        let attempt = patience == Patience::Try;
+        let attempt = timeout == WaitLimit::Try;
         held.seq += 1;
         held.pending = Some(Box::new(Pending {
             mode,
@@ -366,7 +367,7 @@ impl Home {
         }
     }
 
-    /// What is due: ends the wait of those whose patience is over; the others, with the number of the search, are to look for a deadlock.
+    /// What is due: ends the wait of those whose timeout is over; the others, with the number of the search, are to look for a deadlock.
     pub(super) fn due(&mut self, core: &mut Core) -> Vec<(LockId, u32)> {
         let mut looking = Vec::new();
         while let Some((at, lock)) = self.waits.due.first().copied().filter(|(at, _)| *at <= core.now) {

@@ -4,7 +4,7 @@ use plexus_base::{Epoch, Incarnation, Nanos, NodeId, WorkerId};
 
 use super::{Errand, Members, Message, Mode, Name, Token, VALUE_LEN, Value, Why};
 
-/// One lock of one client of this node: chosen by the driver, never used again in the life of the node.
+/// One lock of one client of this node: chosen by the driver, never used again in the incarnation of the node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LockId(pub u64);
 
@@ -12,13 +12,13 @@ pub struct LockId(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Owner(pub u64);
 
-/// What a shard is, for its whole life.
+/// What a shard is, for its whole incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
     /// This node.
     pub me: NodeId,
-    /// This life of it.
-    pub life: Incarnation,
+    /// This incarnation of it.
+    pub incarnation: Incarnation,
     /// This worker.
     pub worker: WorkerId,
     /// Workers of every node.
@@ -33,7 +33,7 @@ pub struct Config {
 
 /// How long a request waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Patience {
+pub enum WaitLimit {
     /// Not at all: granted at once or refused.
     Try,
     /// Until this time.
@@ -42,7 +42,7 @@ pub enum Patience {
     Forever,
 }
 
-impl Patience {
+impl WaitLimit {
     /// That of who waits so many nanoseconds from `now` on, or as long as it takes. Only who waits for a time is to be told what time it is.
     #[must_use]
     pub fn of(limit_ns: Option<u64>, now: impl FnOnce() -> Nanos) -> Self {
@@ -63,13 +63,13 @@ pub struct Want {
     pub owner: Owner,
     /// The age of the owner's work: of a deadlock's members the one with the greatest number is the victim, so who begins
     /// again after that should keep its number. Any clock will do that is nearly the same on all nodes.
-    pub born: u64,
+    pub start_time: u64,
     /// Of what.
     pub name: Name,
     /// In which mode.
     pub mode: Mode,
     /// How long it waits.
-    pub patience: Patience,
+    pub timeout: WaitLimit,
     /// Whether to be told when others wait for it.
     pub notify: bool,
 }
@@ -86,7 +86,7 @@ pub enum Event {
         /// The mode wanted.
         mode: Mode,
         /// How long it waits.
-        patience: Patience,
+        timeout: WaitLimit,
         /// What to write into the value block: from PW or EX to less only.
         value: Option<[u8; VALUE_LEN]>,
     },
@@ -113,8 +113,8 @@ pub enum Event {
     Message {
         /// Who sent it.
         from: NodeId,
-        /// In which life.
-        life: Incarnation,
+        /// In which incarnation.
+        incarnation: Incarnation,
         /// What.
         message: Message,
     },

@@ -4,7 +4,7 @@ use plexus_base::{Epoch, NodeId, WorkerId};
 
 use super::{LockId, Mode, Name, Places, Token, VALUE_LEN, Value, Why};
 
-/// Most hops that a search for a deadlock goes: a longer circle is not found, and ends by the patience of its members.
+/// Most hops that a search for a deadlock goes: a longer circle is not found, and ends by the timeout of its members.
 pub const MAX_HOPS: usize = 128;
 
 /// Most locks in one [`Body::Chase`]: a master that names more says it in several.
@@ -221,7 +221,7 @@ pub struct Probe {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Origin {
     /// The age of its owner's work. (First, because in this order the youngest is the greatest.)
-    pub born: u64,
+    pub start_time: u64,
     /// The node.
     pub node: NodeId,
     /// The worker.

@@ -18,7 +18,7 @@
 //! # What holds
 //!
 //! - Modes that do not go together ([`Mode::goes_with`]) are never held at once by members of a view.
-//! - Each request is answered once: granted or refused with a reason. Cancellation and patience ask the master to refuse; a grant that is under way
+//! - Each request is answered once: granted or refused with a reason. Cancellation and timeout ask the master to refuse; a grant that is under way
 //!   already stands.
 //! - Requests for a resource are served in the order of their arrival at its master, conversions before new locks. After a change of master in the
 //!   order of their waiting.
@@ -29,15 +29,15 @@
 //!
 //! # What the driver must keep
 //!
-//! - Messages of one [`Kind`] from one life of a node to one life of another arrive once each and in the order sent, until one of them ends. Then
-//!   any first part of them may have arrived. Nothing depends on the order of the two kinds. The sender's life comes with each.
+//! - Messages of one [`Kind`] from one incarnation of a node to one incarnation of another arrive once each and in the order sent, until one of them ends. Then
+//!   any first part of them may have arrived. Nothing depends on the order of the two kinds. The sender's incarnation comes with each.
 //! - A view is handed in when everybody outside of it is dead or fenced. Views that are decided one after the other have epochs that are, and
 //!   a node that misses none recovers at less cost; it may miss some.
 //! - An owner's number means the same at all workers of a node; [`Action::Tell`] may arrive in any order, and may be lost: a search that does not come
 //!   back begins again.
 //! - Handing in [`Event::Tick`] at [`Shard::next_tick`], or later.
 //! - The time that is handed in never goes back. For [`Event::Unlock`], which asks for none, that of the event before will do.
-//! - Numbers of locks are never used again in one life of a node.
+//! - Numbers of locks are never used again in one incarnation of a node.
 //! - A client that converts may use what both modes allow from the moment it asks until it is answered ([`Held::usable`]).
 //! - Messages that come before a node's first view are handed in after it.
 //!
@@ -79,7 +79,7 @@ pub use plexus_membership::partitions::{Members, Places};
 pub use counts::Counts;
 pub use deadlock::Errand;
 pub use home::{Held, Hold};
-pub use interface::{Action, Config, Event, LockId, Owner, Patience, Want};
+pub use interface::{Action, Config, Event, LockId, Owner, WaitLimit, Want};
 pub use message::{
     Blocking, Body, Cancel, Chased, Convert, Granted, Handover, Hop, Kind, MAX_CHASED, MAX_HOPS, Message,
     Origin, Probe, Record, Refused, Request, Unlock,
@@ -105,20 +105,23 @@ pub struct Shard {
     recovering: Option<Recovery>,
     /// Value blocks of what was mastered here in the view before.
     values: BTreeMap<Name, Handover>,
-    /// What is of a view to come. By the sender's life, for what its locks' numbers mean is of that life only; a backlog keeps apart nodes whose lives have
+    /// What is of a view to come. By the sender's incarnation, for what its locks' numbers mean is of that incarnation only; a backlog keeps apart nodes whose incarnations have
     /// the same number.
     parked: BTreeMap<Incarnation, Backlog>,
 }
 
 impl Shard {
-    /// A shard without locks, in the first view that this life of the node is in; it asks the other members what it masters.
+    /// A shard without locks, in the first view that this incarnation of the node is in; it asks the other members what it masters.
     ///
     /// # Panics
-    /// When the configuration is impossible: no such worker, or a view without this life of the node.
+    /// When the configuration is impossible: no such worker, or a view without this incarnation of the node.
     #[must_use]
     pub fn new(config: Config, view: Members, out: &mut Vec<Action>) -> Self {
         assert!(config.worker.0 < config.workers, "a worker of the node");
-        assert!(view.life(config.me) == Some(config.life), "a view without this life of the node");
+        assert!(
+            view.incarnation(config.me) == Some(config.incarnation),
+            "a view without this incarnation of the node"
+        );
         let masters = Masters::new(&view, config.worker, config.workers);
         let need = masters.mastered_by(config.me).collect();
         let master = Master::new(Token::before(view.epoch));
@@ -222,9 +225,9 @@ impl Shard {
                     self.home.lock(want, &mut self.core);
                 }
             },
-            Event::Convert { lock, mode, patience, value } => {
+            Event::Convert { lock, mode, timeout, value } => {
                 asked = Some(lock);
-                self.home.convert(lock, mode, patience, value, core);
+                self.home.convert(lock, mode, timeout, value, core);
             }
             Event::Unlock { lock, value } => {
                 if let Some((place, unlock)) = self.home.unlock(lock, value, core) {
@@ -237,7 +240,7 @@ impl Shard {
             }
             Event::Cancel { lock } => self.home.end(lock, Why::Cancelled, core),
             Event::ClientGone { locks } => self.home.client_gone(&locks, core),
-            Event::Message { from, life, message } => self.arrived(from, life, message),
+            Event::Message { from, incarnation, message } => self.arrived(from, incarnation, message),
             Event::Told(errand) => self.told(errand),
             Event::View(view) => self.change(view),
             Event::Tick => {
@@ -287,19 +290,19 @@ impl Shard {
     }
 
     /// A message from another node.
-    fn arrived(&mut self, from: NodeId, life: Incarnation, message: Message) {
+    fn arrived(&mut self, from: NodeId, incarnation: Incarnation, message: Message) {
         let counts = &mut self.core.counts;
         if message.epoch > self.core.view.epoch {
             counts.new_epoch += 1;
             // Searches begin again.
             if !matches!(message.body, Body::Probe(..)) {
                 let locks_max = self.core.config.locks_max;
-                let parked = self.parked.entry(life).or_insert_with(|| Backlog::new(locks_max));
+                let parked = self.parked.entry(incarnation).or_insert_with(|| Backlog::new(locks_max));
                 parked.keep(from, message).unwrap_or_else(|what| self.core.fault(from, what));
             }
             return;
         }
-        if self.core.view.life(from) != Some(life) || from == self.core.config.me {
+        if self.core.view.incarnation(from) != Some(incarnation) || from == self.core.config.me {
             counts.strangers += 1;
         } else if message.epoch == self.core.view.epoch {
             self.current(from, message.body);

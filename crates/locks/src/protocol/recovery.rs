@@ -71,7 +71,10 @@ impl Shard {
         let core = &mut self.core;
         let me = core.config.me;
         assert!(view.epoch > core.view.epoch, "{:?} after {:?}", view.epoch, core.view.epoch);
-        assert!(view.life(me) == Some(core.config.life), "a view without this life of the node");
+        assert!(
+            view.incarnation(me) == Some(core.config.incarnation),
+            "a view without this incarnation of the node"
+        );
         let next = view.epoch.0 == core.view.epoch.0 + 1;
         let before = std::mem::replace(&mut core.view, view);
         let changed = core.masters.change(&core.view, core.config.worker);
@@ -82,8 +85,11 @@ impl Shard {
         let need: Places =
             own.iter().filter(|place| !next || unknown(*place) || changed.contains(*place)).collect();
         need.iter().for_each(|place| core.masters.begin_again(place, core.view.epoch));
-        // Who was a member and is not any more, at least not in that life.
-        let ended = before.members.iter().filter(|(node, life)| core.view.life(*node) != Some(*life));
+        // Who was a member and is not any more, at least not in that incarnation.
+        let ended = before
+            .members
+            .iter()
+            .filter(|(node, incarnation)| core.view.incarnation(*node) != Some(*incarnation));
         let gone: NodeSet = ended.map(|(node, _)| *node).collect();
         let kept = own.iter().filter(|place| !need.contains(*place)).collect();
         let token = Token::before(core.view.epoch);
@@ -98,9 +104,9 @@ impl Shard {
         for (from, message) in held_back.into_iter().flatten().filter(|(from, _)| !gone.contains(*from)) {
             self.older(from, message);
         }
-        for (life, parked) in std::mem::take(&mut self.parked) {
+        for (incarnation, parked) in std::mem::take(&mut self.parked) {
             for (from, message) in parked.into_messages() {
-                self.arrived(from, life, message);
+                self.arrived(from, incarnation, message);
             }
         }
     }

@@ -12,7 +12,7 @@ const FIRST: Owner = Owner(1);
 fn config(me: u8) -> Config {
     Config {
         me: NodeId(me),
-        life: Incarnation(1),
+        incarnation: Incarnation(1),
         worker: WorkerId(0),
         workers: 1,
         deadlock_ns: 1_000,
@@ -65,7 +65,7 @@ impl Few {
         self.held_up = false;
         while !self.said.is_empty() && !self.held_up {
             let (from, to, message) = self.said.remove(0);
-            let event = Event::Message { from: NodeId(from as u8), life: Incarnation(1), message };
+            let event = Event::Message { from: NodeId(from as u8), incarnation: Incarnation(1), message };
             self.hand(to.index(), event);
         }
     }
@@ -83,14 +83,14 @@ impl Few {
         }
     }
 
-    fn lock(&mut self, node: usize, lock: u64, owner: Owner, name: &[u8], mode: Mode, patience: Patience) {
+    fn lock(&mut self, node: usize, lock: u64, owner: Owner, name: &[u8], mode: Mode, timeout: WaitLimit) {
         let name = Name::new(name).expect("a name");
-        let (lock, born) = (LockId(lock), lock);
-        self.event(node, Event::Lock(Want { lock, owner, born, name, mode, patience, notify: true }));
+        let (lock, start_time) = (LockId(lock), lock);
+        self.event(node, Event::Lock(Want { lock, owner, start_time, name, mode, timeout, notify: true }));
     }
 
     fn convert(&mut self, node: usize, lock: u64, mode: Mode, value: Option<[u8; VALUE_LEN]>) {
-        self.event(node, Event::Convert { lock: LockId(lock), mode, patience: Patience::Forever, value });
+        self.event(node, Event::Convert { lock: LockId(lock), mode, timeout: WaitLimit::Forever, value });
     }
 
     fn unlock(&mut self, node: usize, lock: u64, value: Option<[u8; VALUE_LEN]>) {
@@ -133,7 +133,7 @@ fn what_is_mastered_here_is_granted_without_a_word() {
     let mut few = Few::new(&[0, 1]);
     let name = few.name_at(0);
     few.held_up = true;
-    few.lock(0, 1, FIRST, &name, Mode::EX, Patience::Forever);
+    few.lock(0, 1, FIRST, &name, Mode::EX, WaitLimit::Forever);
     few.unlock(0, 1, None);
     assert_eq!((few.news(), few.said.len()), (vec!["1+EX".to_owned()], 0));
 }
@@ -142,17 +142,17 @@ fn what_is_mastered_here_is_granted_without_a_word() {
 fn requests_are_served_in_order_and_holders_told() {
     let mut few = Few::new(&[0, 1]);
     let name = few.name_at(1);
-    few.lock(0, 1, FIRST, &name, Mode::PR, Patience::Forever);
-    few.lock(1, 2, FIRST, &name, Mode::EX, Patience::Forever);
-    few.lock(0, 3, Owner(2), &name, Mode::PR, Patience::Forever);
+    few.lock(0, 1, FIRST, &name, Mode::PR, WaitLimit::Forever);
+    few.lock(1, 2, FIRST, &name, Mode::EX, WaitLimit::Forever);
+    few.lock(0, 3, Owner(2), &name, Mode::PR, WaitLimit::Forever);
     assert_eq!(few.news(), ["1+PR", "1?EX"]);
-    few.lock(0, 4, Owner(3), &name, Mode::PR, Patience::Forever);
-    few.lock(0, 5, Owner(3), &name, Mode::PR, Patience::Try);
-    few.lock(0, 6, Owner(3), &name, Mode::NL, Patience::Try);
+    few.lock(0, 4, Owner(3), &name, Mode::PR, WaitLimit::Forever);
+    few.lock(0, 5, Owner(3), &name, Mode::PR, WaitLimit::Try);
+    few.lock(0, 6, Owner(3), &name, Mode::NL, WaitLimit::Try);
     assert_eq!(few.news(), ["4-TooManyWaiting", "5-TooManyWaiting", "6+NL"]);
     few.unlock(0, 1, None);
     assert_eq!(few.news(), ["2+EX", "2?PR"]);
-    few.lock(0, 7, Owner(3), &name, Mode::PR, Patience::Try);
+    few.lock(0, 7, Owner(3), &name, Mode::PR, WaitLimit::Try);
     assert_eq!(few.news(), ["7-NotGranted"]);
     few.unlock(1, 2, None);
     assert_eq!(few.news(), ["3+PR"]);
@@ -162,9 +162,9 @@ fn requests_are_served_in_order_and_holders_told() {
 fn conversions_go_before_new_locks_and_to_less_at_once() {
     let mut few = Few::new(&[0, 1]);
     let name = few.name_at(0);
-    few.lock(0, 1, FIRST, &name, Mode::PR, Patience::Forever);
-    few.lock(1, 2, FIRST, &name, Mode::PR, Patience::Forever);
-    few.lock(1, 3, Owner(2), &name, Mode::EX, Patience::Forever);
+    few.lock(0, 1, FIRST, &name, Mode::PR, WaitLimit::Forever);
+    few.lock(1, 2, FIRST, &name, Mode::PR, WaitLimit::Forever);
+    few.lock(1, 3, Owner(2), &name, Mode::EX, WaitLimit::Forever);
     few.convert(1, 2, Mode::PW, None);
     assert_eq!(few.news(), ["1+PR", "2+PR", "1?EX", "2?EX"]);
     few.convert(0, 1, Mode::CR, None);
@@ -178,8 +178,8 @@ fn conversions_go_before_new_locks_and_to_less_at_once() {
 fn what_cannot_be_asked_is_refused_with_the_reason() {
     let mut few = Few::new(&[0]);
     few.convert(0, 1, Mode::EX, None);
-    few.lock(0, 1, FIRST, b"a", Mode::EX, Patience::Forever);
-    few.lock(0, 2, Owner(2), b"a", Mode::EX, Patience::Forever);
+    few.lock(0, 1, FIRST, b"a", Mode::EX, WaitLimit::Forever);
+    few.lock(0, 2, Owner(2), b"a", Mode::EX, WaitLimit::Forever);
     few.convert(0, 2, Mode::PR, None);
     few.convert(0, 1, Mode::EX, Some([1; VALUE_LEN]));
     few.convert(0, 1, Mode::PR, None);
@@ -195,7 +195,7 @@ fn what_cannot_be_asked_is_refused_with_the_reason() {
         u32::MAX;
     few.convert(0, 2, Mode::PR, None);
     assert_eq!(few.news(), ["2-WornOut"]);
-    (3..11).for_each(|lock| few.lock(0, lock, FIRST, b"b", Mode::CR, Patience::Forever));
+    (3..11).for_each(|lock| few.lock(0, lock, FIRST, b"b", Mode::CR, WaitLimit::Forever));
     assert_eq!(few.news().last().map(String::as_str), Some("10-TooManyLocks"));
 }
 
@@ -204,30 +204,30 @@ fn a_cancellation_and_a_grant_that_cross_give_one_answer() {
     let mut few = Few::new(&[0, 1]);
     let name = few.name_at(1);
     few.held_up = true;
-    few.lock(0, 1, FIRST, &name, Mode::EX, Patience::Forever);
+    few.lock(0, 1, FIRST, &name, Mode::EX, WaitLimit::Forever);
     few.event(0, Event::Cancel { lock: LockId(1) });
     few.event(0, Event::Cancel { lock: LockId(1) });
     few.go_on();
     assert_eq!(few.news(), ["1+EX"]);
-    few.lock(0, 2, FIRST, &name, Mode::EX, Patience::Forever);
+    few.lock(0, 2, FIRST, &name, Mode::EX, WaitLimit::Forever);
     few.event(0, Event::Cancel { lock: LockId(2) });
     assert_eq!(few.news(), ["1?EX", "2-Cancelled"]);
-    few.lock(0, 3, FIRST, &name, Mode::EX, Patience::Forever);
+    few.lock(0, 3, FIRST, &name, Mode::EX, WaitLimit::Forever);
     few.held_up = true;
     few.unlock(0, 3, None);
     few.unlock(0, 1, None);
     few.go_on();
     assert_eq!(few.news(), ["3-Cancelled"]);
-    few.lock(1, 4, FIRST, &name, Mode::EX, Patience::Try);
+    few.lock(1, 4, FIRST, &name, Mode::EX, WaitLimit::Try);
     assert_eq!(few.news(), ["4+EX"]);
 }
 
 #[test]
-fn patience_ends_and_wakes_nobody_before() {
+fn timeout_ends_and_wakes_nobody_before() {
     let mut few = Few::new(&[0, 1]);
     let name = few.name_at(1);
-    few.lock(1, 1, FIRST, &name, Mode::EX, Patience::Forever);
-    few.lock(0, 2, FIRST, &name, Mode::EX, Patience::Until(Nanos(300)));
+    few.lock(1, 1, FIRST, &name, Mode::EX, WaitLimit::Forever);
+    few.lock(0, 2, FIRST, &name, Mode::EX, WaitLimit::Until(Nanos(300)));
     assert_eq!(few.shards[0].next_tick(), Some(Nanos(300)));
     few.now = 299;
     few.event(0, Event::Tick);
@@ -241,24 +241,24 @@ fn patience_ends_and_wakes_nobody_before() {
 fn values_are_written_on_the_way_down_and_lost_with_their_writer() {
     let mut few = Few::new(&[0, 1]);
     let name = few.name_at(1);
-    few.lock(1, 1, FIRST, &name, Mode::NL, Patience::Forever);
-    few.lock(0, 2, FIRST, &name, Mode::EX, Patience::Forever);
+    few.lock(1, 1, FIRST, &name, Mode::NL, WaitLimit::Forever);
+    few.lock(0, 2, FIRST, &name, Mode::EX, WaitLimit::Forever);
     assert_eq!(few.value_of(2), (0, Validity::Unwritten));
     few.convert(0, 2, Mode::PR, Some([5; VALUE_LEN]));
     assert_eq!(few.value_of(2), (5, Validity::Valid));
     few.unlock(0, 2, Some([6; VALUE_LEN]));
     few.unlock(0, 2, None);
-    few.lock(0, 3, FIRST, &name, Mode::PW, Patience::Forever);
+    few.lock(0, 3, FIRST, &name, Mode::PW, WaitLimit::Forever);
     assert_eq!(few.value_of(3), (5, Validity::Valid), "PR writes nothing");
     few.unlock(0, 3, Some([7; VALUE_LEN]));
-    few.lock(0, 4, FIRST, &name, Mode::EX, Patience::Forever);
+    few.lock(0, 4, FIRST, &name, Mode::EX, WaitLimit::Forever);
     assert_eq!(few.value_of(4), (7, Validity::Valid));
     few.event(0, Event::ClientGone { locks: vec![LockId(4)] });
-    few.lock(1, 5, FIRST, &name, Mode::PW, Patience::Forever);
+    few.lock(1, 5, FIRST, &name, Mode::PW, WaitLimit::Forever);
     assert_eq!(few.value_of(5), (7, Validity::Lost));
     few.unlock(1, 5, Some([8; VALUE_LEN]));
     few.unlock(1, 1, None);
-    few.lock(1, 6, FIRST, &name, Mode::EX, Patience::Forever);
+    few.lock(1, 6, FIRST, &name, Mode::EX, WaitLimit::Forever);
     assert_eq!(
         few.value_of(6),
         (0, Validity::Unwritten),
@@ -270,15 +270,15 @@ fn values_are_written_on_the_way_down_and_lost_with_their_writer() {
 fn what_the_dead_only_waited_for_was_not_written_by_them() {
     let mut few = Few::new(&[0, 1]);
     let name = few.name_at(1);
-    few.lock(1, 1, FIRST, &name, Mode::PW, Patience::Forever);
+    few.lock(1, 1, FIRST, &name, Mode::PW, WaitLimit::Forever);
     few.convert(1, 1, Mode::NL, Some([5; VALUE_LEN]));
-    few.lock(0, 2, FIRST, &name, Mode::CR, Patience::Forever);
-    few.lock(0, 3, FIRST, &name, Mode::PR, Patience::Forever);
-    few.lock(0, 4, FIRST, &name, Mode::EX, Patience::Forever);
+    few.lock(0, 2, FIRST, &name, Mode::CR, WaitLimit::Forever);
+    few.lock(0, 3, FIRST, &name, Mode::PR, WaitLimit::Forever);
+    few.lock(0, 4, FIRST, &name, Mode::EX, WaitLimit::Forever);
     few.convert(0, 2, Mode::EX, None);
     // Each makes room for the next, for which its client waited.
     few.event(0, Event::ClientGone { locks: [3, 2, 4].map(LockId).into() });
-    few.lock(1, 5, FIRST, &name, Mode::PW, Patience::Forever);
+    few.lock(1, 5, FIRST, &name, Mode::PW, WaitLimit::Forever);
     assert_eq!(few.value_of(5), (5, Validity::Valid));
 }
 
@@ -286,10 +286,10 @@ fn what_the_dead_only_waited_for_was_not_written_by_them() {
 fn of_a_circle_the_youngest_is_refused() {
     let mut few = Few::new(&[0, 1]);
     let (here, there) = (few.name_at(0), few.name_at(1));
-    few.lock(0, 1, FIRST, &here, Mode::EX, Patience::Forever);
-    few.lock(1, 2, Owner(2), &there, Mode::EX, Patience::Forever);
-    few.lock(0, 3, FIRST, &there, Mode::EX, Patience::Forever);
-    few.lock(1, 4, Owner(2), &here, Mode::EX, Patience::Forever);
+    few.lock(0, 1, FIRST, &here, Mode::EX, WaitLimit::Forever);
+    few.lock(1, 2, Owner(2), &there, Mode::EX, WaitLimit::Forever);
+    few.lock(0, 3, FIRST, &there, Mode::EX, WaitLimit::Forever);
+    few.lock(1, 4, Owner(2), &here, Mode::EX, WaitLimit::Forever);
     few.news();
     few.now = 5_000;
     few.event(0, Event::Tick);
@@ -303,8 +303,8 @@ fn of_a_circle_the_youngest_is_refused() {
 #[test]
 fn two_who_convert_are_a_circle_and_so_is_one_who_waits_for_itself() {
     let mut few = Few::new(&[0]);
-    few.lock(0, 1, FIRST, b"a", Mode::PR, Patience::Forever);
-    few.lock(0, 2, Owner(2), b"a", Mode::PR, Patience::Forever);
+    few.lock(0, 1, FIRST, b"a", Mode::PR, WaitLimit::Forever);
+    few.lock(0, 2, Owner(2), b"a", Mode::PR, WaitLimit::Forever);
     few.convert(0, 1, Mode::EX, None);
     few.convert(0, 2, Mode::EX, None);
     few.news();
@@ -313,7 +313,7 @@ fn two_who_convert_are_a_circle_and_so_is_one_who_waits_for_itself() {
     assert_eq!(few.news(), ["2-Deadlock"], "the conversion, not the lock");
     few.unlock(0, 2, None);
     assert_eq!(few.news(), ["1+EX"]);
-    few.lock(0, 3, FIRST, b"a", Mode::CR, Patience::Forever);
+    few.lock(0, 3, FIRST, b"a", Mode::CR, WaitLimit::Forever);
     few.now = 10_000;
     few.event(0, Event::Tick);
     assert_eq!(few.news(), ["1?CR", "3-Deadlock"]);
@@ -323,11 +323,11 @@ fn two_who_convert_are_a_circle_and_so_is_one_who_waits_for_itself() {
 fn the_locks_of_a_dead_node_are_released_and_those_that_it_mastered_are_found_again() {
     let mut few = Few::new(&[0, 1, 2]);
     let (kept, moved) = (few.name_at(0), few.name_at(2));
-    few.lock(2, 1, FIRST, &kept, Mode::EX, Patience::Forever);
-    few.lock(0, 2, FIRST, &kept, Mode::NL, Patience::Forever);
-    few.lock(1, 3, FIRST, &kept, Mode::EX, Patience::Forever);
-    few.lock(0, 4, FIRST, &moved, Mode::EX, Patience::Forever);
-    few.lock(1, 5, FIRST, &moved, Mode::PR, Patience::Forever);
+    few.lock(2, 1, FIRST, &kept, Mode::EX, WaitLimit::Forever);
+    few.lock(0, 2, FIRST, &kept, Mode::NL, WaitLimit::Forever);
+    few.lock(1, 3, FIRST, &kept, Mode::EX, WaitLimit::Forever);
+    few.lock(0, 4, FIRST, &moved, Mode::EX, WaitLimit::Forever);
+    few.lock(1, 5, FIRST, &moved, Mode::PR, WaitLimit::Forever);
     assert_eq!(few.news(), ["1+EX", "2+NL", "1?EX", "4+EX", "4?PR"]);
     few.said.clear();
     for node in [0, 1] {
@@ -345,8 +345,8 @@ fn the_locks_of_a_dead_node_are_released_and_those_that_it_mastered_are_found_ag
 fn what_was_said_in_an_older_view_counts_where_the_master_stayed_and_nowhere_else() {
     let mut few = Few::new(&[0, 1, 2]);
     let (kept, moved) = (few.name_at(0), few.name_at(2));
-    few.lock(1, 1, FIRST, &kept, Mode::EX, Patience::Forever);
-    few.lock(1, 2, FIRST, &moved, Mode::EX, Patience::Forever);
+    few.lock(1, 1, FIRST, &kept, Mode::EX, WaitLimit::Forever);
+    few.lock(1, 2, FIRST, &moved, Mode::EX, WaitLimit::Forever);
     few.news();
     few.held_up = true;
     few.unlock(1, 1, None);
@@ -358,10 +358,10 @@ fn what_was_said_in_an_older_view_counts_where_the_master_stayed_and_nowhere_els
         Event::Lock(Want {
             lock: LockId(3),
             owner: FIRST,
-            born: 0,
+            start_time: 0,
             name: Name::new(&kept).expect("a name"),
             mode: Mode::EX,
-            patience: Patience::Forever,
+            timeout: WaitLimit::Forever,
             notify: false,
         }),
     );
@@ -369,7 +369,7 @@ fn what_was_said_in_an_older_view_counts_where_the_master_stayed_and_nowhere_els
     few.go_on();
     assert_eq!(few.news(), ["3+EX"]);
     assert_eq!(few.shards[0].counts().late, 1);
-    few.lock(0, 4, FIRST, &moved, Mode::EX, Patience::Try);
+    few.lock(0, 4, FIRST, &moved, Mode::EX, WaitLimit::Try);
     assert_eq!(few.news(), ["4+EX"]);
 }
 
@@ -391,8 +391,8 @@ fn a_stranger_is_not_heard_and_who_is_ahead_waits_for_the_view() {
     };
     let (now, later) = (request(1), request(2));
     few.held_up = true;
-    few.event(0, Event::Message { from: NodeId(1), life: Incarnation(2), message: now });
-    few.event(0, Event::Message { from: NodeId(1), life: Incarnation(1), message: later });
+    few.event(0, Event::Message { from: NodeId(1), incarnation: Incarnation(2), message: now });
+    few.event(0, Event::Message { from: NodeId(1), incarnation: Incarnation(1), message: later });
     let counts = *few.shards[0].counts();
     assert_eq!((counts.strangers, counts.new_epoch, few.said.len()), (1, 1, 0));
     few.event(0, Event::View(view(2, &[0, 1])));
@@ -410,11 +410,11 @@ fn a_new_master_serves_first_who_has_waited_longest() {
     let partition = Name::new(&moved).expect("a name").partition();
     let next = view(2, &[0, 1]).master(partition).index();
     // What the new master's own clients wait for it learns first; here the other's wait is longer.
-    few.lock(next, 1, FIRST, &moved, Mode::EX, Patience::Forever);
+    few.lock(next, 1, FIRST, &moved, Mode::EX, WaitLimit::Forever);
     few.now = 100;
-    few.lock(1 - next, 2, FIRST, &moved, Mode::EX, Patience::Forever);
+    few.lock(1 - next, 2, FIRST, &moved, Mode::EX, WaitLimit::Forever);
     few.now = 200;
-    few.lock(next, 3, Owner(2), &moved, Mode::EX, Patience::Forever);
+    few.lock(next, 3, Owner(2), &moved, Mode::EX, WaitLimit::Forever);
     few.news();
     few.held_up = true;
     for node in [0, 1] {
@@ -451,7 +451,7 @@ fn who_missed_a_view_asks_for_what_another_may_have_mastered_meanwhile() {
     few.said.push((0, NodeId(1), Message { epoch: Epoch(2), body: Body::Done }));
     few.said.push((0, NodeId(2), Message { epoch: Epoch(2), body: Body::Done }));
     few.go_on();
-    few.lock(1, 1, FIRST, &moved, Mode::EX, Patience::Forever);
+    few.lock(1, 1, FIRST, &moved, Mode::EX, WaitLimit::Forever);
     assert_eq!(few.news(), ["1+EX"]);
     few.held_up = true;
     few.said.retain(|(_, to, _)| *to != NodeId(3));
@@ -460,7 +460,7 @@ fn who_missed_a_view_asks_for_what_another_may_have_mastered_meanwhile() {
         few.event(node, Event::View(view(3, &[0, 1, 2])));
     }
     few.go_on();
-    few.lock(2, 2, FIRST, &moved, Mode::EX, Patience::Try);
+    few.lock(2, 2, FIRST, &moved, Mode::EX, WaitLimit::Try);
     assert_eq!(few.news(), ["2-NotGranted"]);
 }
 
@@ -469,12 +469,12 @@ fn a_grant_that_does_not_fit_the_request_is_a_fault_and_answers_nothing() {
     let mut few = Few::new(&[0, 1]);
     let name = few.name_at(1);
     few.held_up = true;
-    few.lock(0, 1, FIRST, &name, Mode::CR, Patience::Forever);
+    few.lock(0, 1, FIRST, &name, Mode::CR, WaitLimit::Forever);
     let (lock, seq, token) = (LockId(1), 1, Token(1 << 40 | 7));
     let body = Body::Granted(Granted { lock, seq, mode: Mode::EX, token, value: Value::default() });
-    let (life, message) = (Incarnation(1), Message { epoch: Epoch(1), body });
+    let (incarnation, message) = (Incarnation(1), Message { epoch: Epoch(1), body });
     let mut out = Vec::new();
-    few.shards[0].handle(Nanos(0), Event::Message { from: NodeId(1), life, message }, &mut out);
+    few.shards[0].handle(Nanos(0), Event::Message { from: NodeId(1), incarnation, message }, &mut out);
     assert!(matches!(out[..], [Action::Fault { from: NodeId(1), .. }]), "{out:?}");
     few.go_on();
     assert_eq!(few.news(), ["1+CR"]);
@@ -488,12 +488,12 @@ fn a_crowd_is_served_and_told_as_a_few_are() {
         (shard.core.config.waiting_max, shard.core.config.locks_max) = (CROWD as usize, 2 * CROWD as usize);
     }
     let name = few.name_at(0);
-    (0..CROWD).for_each(|lock| few.lock(1, lock, Owner(lock), &name, Mode::PR, Patience::Forever));
+    (0..CROWD).for_each(|lock| few.lock(1, lock, Owner(lock), &name, Mode::PR, WaitLimit::Forever));
     few.news();
-    few.lock(0, CROWD, FIRST, &name, Mode::EX, Patience::Forever);
+    few.lock(0, CROWD, FIRST, &name, Mode::EX, WaitLimit::Forever);
     assert_eq!(few.news().len() as u64, CROWD, "each holder is told once");
     (CROWD + 1..2 * CROWD)
-        .for_each(|lock| few.lock(0, lock, Owner(lock), &name, Mode::PR, Patience::Forever));
+        .for_each(|lock| few.lock(0, lock, Owner(lock), &name, Mode::PR, WaitLimit::Forever));
     few.now = 1_000_000;
     few.event(0, Event::Tick);
     assert_eq!(few.news(), [""; 0], "nobody is told twice, and there is no circle");
@@ -511,8 +511,8 @@ fn a_search_that_names_many_locks_is_said_in_several_messages() {
         (shard.core.config.waiting_max, shard.core.config.locks_max) = (9, 2 * many as usize);
     }
     let name = few.name_at(0);
-    (0..many).for_each(|lock| few.lock(1, lock, Owner(lock), &name, Mode::PR, Patience::Forever));
-    few.lock(0, many, FIRST, &name, Mode::EX, Patience::Forever);
+    (0..many).for_each(|lock| few.lock(1, lock, Owner(lock), &name, Mode::PR, WaitLimit::Forever));
+    few.lock(0, many, FIRST, &name, Mode::EX, WaitLimit::Forever);
     (few.now, few.held_up) = (1_000_000, true);
     few.event(0, Event::Tick);
     let said: Vec<usize> = few

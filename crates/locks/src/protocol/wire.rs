@@ -31,7 +31,7 @@
 //!    12 Chase     an origin, then hops, then blockers
 //!    13 Ask       512 bytes: a bit for each partition of the worker, the lowest first, number partition / workers
 //!
-//! origin, 32: born 8, lock 8, seq 4, round 4, node 1, worker 1, zero 2, hop being confirmed 2, zero 2
+//! origin, 32: start_time 8, lock 8, seq 4, round 4, node 1, worker 1, zero 2, hop being confirmed 2, zero 2
 //! hop, 32: lock 8, blocking lock 8, seq 4, blocking lock's seq 4, node 1, worker 1, queued 1, zero 5
 //! blocker, 16: lock 8, seq 4, queued 1, zero 3
 //! record, 64: lock 8, token 8, seq 4, mode 1, length of the name 1, notify 1, validity 1, zero 8, value 32
@@ -91,7 +91,7 @@ struct Head {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 struct OriginWire {
-    born: U64,
+    start_time: U64,
     lock: U64,
     seq: U32,
     round: U32,
@@ -375,7 +375,7 @@ impl Reader<'_> {
         let wire: OriginWire = self.take()?;
         let (node, worker) = place(wire.node, wire.worker)?;
         let origin = Origin {
-            born: wire.born.get(),
+            start_time: wire.start_time.get(),
             node,
             worker,
             lock: LockId(wire.lock.get()),
@@ -445,9 +445,9 @@ impl Reader<'_> {
 
 impl Probe {
     fn wire(&self) -> OriginWire {
-        let Origin { born, node, worker, lock, seq, round } = self.origin;
+        let Origin { start_time, node, worker, lock, seq, round } = self.origin;
         OriginWire {
-            born: born.into(),
+            start_time: start_time.into(),
             lock: lock.0.into(),
             seq: seq.into(),
             round: round.into(),

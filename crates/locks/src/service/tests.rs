@@ -7,7 +7,7 @@ use plexus_fabric::{Bell, Lost};
 use plexus_interconnect::{Service, Signal, Worker, WorkerParts};
 
 use super::*;
-use crate::protocol::{Mode, Name, Owner, Patience};
+use crate::protocol::{Mode, Name, Owner, WaitLimit};
 
 const ME: NodeId = NodeId(0);
 const OTHER: NodeId = NodeId(1);
@@ -49,30 +49,30 @@ impl Port for Nowhere {
 }
 
 fn view() -> Members {
-    let life = Incarnation(1);
-    Members { epoch: Epoch(1), members: vec![(ME, life), (OTHER, life), (THIRD, life)] }
+    let incarnation = Incarnation(1);
+    Members { epoch: Epoch(1), members: vec![(ME, incarnation), (OTHER, incarnation), (THIRD, incarnation)] }
 }
 
 fn want(lock: u64, master: NodeId) -> Want {
     let named = |byte: u8| Name::new(&[byte]).unwrap();
     let name = (0..=255).map(named).find(|name| view().master(name.partition()) == master);
-    let (mode, patience) = (Mode::EX, Patience::Forever);
+    let (mode, timeout) = (Mode::EX, WaitLimit::Forever);
     let name = name.expect("each masters something");
-    Want { lock: LockId(lock), owner: Owner(1), born: 1, name, mode, patience, notify: false }
+    Want { lock: LockId(lock), owner: Owner(1), start_time: 1, name, mode, timeout, notify: false }
 }
 
 /// A worker that nobody has a link to.
 fn worker() -> Worker<Just> {
     let bell = Arc::new(Bell::create().unwrap());
     let port: Weak<dyn Port> = Weak::<Nowhere>::new();
-    let settings = Settings { me: ME, life: Incarnation(1), workers: 1 };
+    let settings = Settings { me: ME, incarnation: Incarnation(1), workers: 1 };
     let mut services = wire(settings, &port, &Arc::default()).unwrap();
     let service = Just(services.remove(0));
     Worker::new(WorkerParts::alone(ME, bell, Waiting::Adaptive), service).unwrap()
 }
 
 #[test]
-fn of_what_waits_for_a_member_its_next_life_is_told_nothing() {
+fn of_what_waits_for_a_member_its_next_incarnation_is_told_nothing() {
     worker().with(|Just(service), net| {
         service.view(net, view());
         let said_in = |service: &mut LockService, node| {

@@ -75,8 +75,8 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    pub(super) fn new(me: NodeId, life: Incarnation) -> Self {
-        let groups = Protocol::new(me, life);
+    pub(super) fn new(me: NodeId, incarnation: Incarnation) -> Self {
+        let groups = Protocol::new(me, incarnation);
         Self { groups, clients: BTreeMap::new(), sends: Vec::new(), fault: None, is_over: false }
     }
 
@@ -86,9 +86,9 @@ impl Desk {
         self.carry_out(actions);
     }
 
-    pub(super) fn message(&mut self, from: NodeId, life: Incarnation, message: Message) {
+    pub(super) fn message(&mut self, from: NodeId, incarnation: Incarnation, message: Message) {
         let mut actions = Vec::new();
-        self.groups.message(from, life, message, &mut actions);
+        self.groups.message(from, incarnation, message, &mut actions);
         self.carry_out(actions);
     }
 

@@ -16,10 +16,10 @@ pub struct GroupService {
 }
 
 impl GroupService {
-    /// The groups of a life of a node, which has yet to be handed a view.
+    /// The groups of an incarnation of a node, which has yet to be handed a view.
     #[must_use]
-    pub fn new(me: NodeId, life: Incarnation) -> Self {
-        Self { desk: Desk::new(me, life), outbox: Outbox::default() }
+    pub fn new(me: NodeId, incarnation: Incarnation) -> Self {
+        Self { desk: Desk::new(me, incarnation), outbox: Outbox::default() }
     }
 
     /// The next view, or the first: whoever is not in it has stopped, and no link leads to it any more.
@@ -41,8 +41,8 @@ impl GroupService {
 
     /// Handles a message of [`Channel::Membership`].
     pub fn message(&mut self, net: &mut Net, message: &Message<'_>) {
-        match (protocol::Message::decode(message.payload), net.life(message.from)) {
-            (Ok(decoded), Some(life)) => self.desk.message(message.from, life, decoded),
+        match (protocol::Message::decode(message.payload), net.incarnation(message.from)) {
+            (Ok(decoded), Some(incarnation)) => self.desk.message(message.from, incarnation, decoded),
             (Ok(_), None) => {}
             (Err(error), _) => {
                 tracing::error!(from = %message.from, %error, "not a message about groups");

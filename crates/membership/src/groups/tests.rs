@@ -36,7 +36,7 @@ impl Port for Way {
     }
 }
 
-fn life(node: usize) -> (NodeId, Incarnation) {
+fn incarnation(node: usize) -> (NodeId, Incarnation) {
     (NodeId(node as u8), Incarnation(7))
 }
 
@@ -47,7 +47,7 @@ fn settle(desks: &mut [Desk; 2]) {
                 let bytes = message.encode();
                 let message = protocol::Message::decode(&bytes).expect("what was encoded");
                 if let Some(desk) = desks.get_mut(to.index()) {
-                    desk.message(life(node).0, life(node).1, message);
+                    desk.message(incarnation(node).0, incarnation(node).1, message);
                 }
             }
         }
@@ -56,7 +56,7 @@ fn settle(desks: &mut [Desk; 2]) {
 }
 
 fn pair() -> (Arc<Pair>, [Groups; 2]) {
-    let desks = [0, 1].map(|node| Desk::new(life(node).0, life(node).1));
+    let desks = [0, 1].map(|node| Desk::new(incarnation(node).0, incarnation(node).1));
     let pair = Pair { desks: Mutex::new(desks), arrived: Mutex::new(0), comes: Condvar::new() };
     let pair = Arc::new(pair);
     pair.view(1, &[0, 1]);
@@ -73,7 +73,8 @@ impl Pair {
 
     fn view(&self, epoch: u32, nodes: &[usize]) {
         let mut desks = self.desks.lock().expect("nobody panics");
-        let view = Members { epoch: Epoch(epoch), members: nodes.iter().map(|node| life(*node)).collect() };
+        let view =
+            Members { epoch: Epoch(epoch), members: nodes.iter().map(|node| incarnation(*node)).collect() };
         nodes.iter().for_each(|node| desks[*node].view(&view));
         settle(&mut desks);
     }

@@ -36,7 +36,7 @@ pub struct Writes {
 }
 
 impl Writes {
-    /// Whether this must be durable before the file is read, given the node's heartbeat that stood there `before`: a ballot, the first report of a life, and
+    /// Whether this must be durable before the file is read, given the node's heartbeat that stood there `before`: a ballot, the first report of an incarnation, and
     /// one that asks for a newer generation of the registry to be remembered. All else that a report says is for those who read it now, and said
     /// again in the next.
     ///
@@ -45,7 +45,9 @@ impl Writes {
     #[must_use]
     pub fn must_last(&self, before: &Block<Report>) -> bool {
         let is_new = |now: &Arc<Report>| {
-            before.good().is_none_or(|before| now.life != before.life || now.registry > before.registry)
+            before
+                .good()
+                .is_none_or(|before| now.incarnation != before.incarnation || now.registry > before.registry)
         };
         self.ballot.is_some() || self.heartbeat.as_ref().is_some_and(is_new)
     }
@@ -53,7 +55,7 @@ impl Writes {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Marks {
-    /// The life and its counter.
+    /// The incarnation and its counter.
     heartbeat: (u64, u64),
     ballot: u64,
 }
@@ -174,7 +176,7 @@ impl FileState {
                 Block::Empty => (0, 0),
                 // Torn: it says nothing of the file.
                 Block::Bad => marks.heartbeat,
-                Block::Good(report) => (report.life.0, report.counter),
+                Block::Good(report) => (report.incarnation.0, report.counter),
             };
             let ballot = place.ballot().map_or(0, |ballot| ballot.counter);
             older |= (heartbeat.0, heartbeat.1 + UNSETTLED) < marks.heartbeat || ballot < marks.ballot;

@@ -13,7 +13,7 @@ mod split;
 mod view;
 
 pub use files::{AWAITED, SETTLED, UNSETTLED, Writes};
-pub use member::{Action, Event, Failed, Member, Reason, Refused, Wish};
+pub use member::{Action, ConfigChange, Event, Failed, Member, Reason, Refused};
 pub use paxos::{Paxos, Progress};
 pub use profile::{LAST_WORDS, Profile, ProfileError};
 pub use record::{Ballot, Block, Contents, Place, Report};

@@ -15,16 +15,16 @@ pub struct Members {
 
 impl From<&View> for Members {
     fn from(view: &View) -> Self {
-        let members = view.members().iter().filter_map(|node| Some((node, view.life(node)?)));
+        let members = view.members().iter().filter_map(|node| Some((node, view.incarnation(node)?)));
         Self { epoch: view.epoch, members: members.collect() }
     }
 }
 
 impl Members {
-    /// The life of `node` that is a member.
+    /// The incarnation of `node` that is a member.
     #[must_use]
-    pub fn life(&self, node: NodeId) -> Option<Incarnation> {
-        self.members.iter().find(|(member, _)| *member == node).map(|(_, life)| *life)
+    pub fn incarnation(&self, node: NodeId) -> Option<Incarnation> {
+        self.members.iter().find(|(member, _)| *member == node).map(|(_, incarnation)| *incarnation)
     }
 
     /// The member that masters `partition`: the one with the greatest weight for it (rendezvous hashing, Thaler and Ravishankar
@@ -45,8 +45,8 @@ impl Members {
 pub struct Mastery {
     /// Who.
     pub master: NodeId,
-    /// In which life.
-    pub life: Incarnation,
+    /// In which incarnation.
+    pub incarnation: Incarnation,
     /// The view in which this began. What was said about the partition before is void.
     pub since: Epoch,
 }
@@ -73,7 +73,7 @@ impl Masters {
         for (at, slot) in self.table.iter_mut().enumerate() {
             let partition = Partition(at as u16 * u16::from(self.workers) + u16::from(worker.0));
             let now = mastery(view, partition);
-            if (now.master, now.life) != (slot.master, slot.life) {
+            if (now.master, now.incarnation) != (slot.master, slot.incarnation) {
                 changed.insert(Place(at as u16));
                 *slot = now;
             }
@@ -110,8 +110,8 @@ impl Masters {
 
 fn mastery(view: &Members, partition: Partition) -> Mastery {
     let master = view.master(partition);
-    let life = view.life(master).expect("masters are members");
-    Mastery { master, life, since: view.epoch }
+    let incarnation = view.incarnation(master).expect("masters are members");
+    Mastery { master, incarnation, since: view.epoch }
 }
 
 /// A partition of one worker, by its number among those of the worker: `partition / workers`.
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_life_of_a_master_is_another_master() {
+    fn a_new_incarnation_of_a_master_is_another_master() {
         let (worker, workers) = (WorkerId(1), 2);
         let mut masters = Masters::new(&view(1, 0..2), worker, workers);
         let mut next = view(2, 0..2);

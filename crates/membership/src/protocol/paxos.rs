@@ -97,7 +97,7 @@ impl Paxos {
         self.attempt.is_some()
     }
 
-    /// A file holds a ballot of this node with this counter, from an earlier life: what is written there must be newer.
+    /// A file holds a ballot of this node with this counter, from an earlier incarnation: what is written there must be newer.
     pub fn pass(&mut self, counter: u64) {
         if self.own.counter <= counter {
             self.change(|own| own.counter = counter);
@@ -135,7 +135,7 @@ impl Paxos {
         });
     }
 
-    /// `contents` was read in `file`. It counts if this node's ballot stands there: this very one, not one of an earlier life that happens to
+    /// `contents` was read in `file`. It counts if this node's ballot stands there: this very one, not one of an earlier incarnation that happens to
     /// have a higher counter. Views that `contents` shows to be decided were learned before.
     pub fn confirmed(&mut self, file: FileId, contents: &Contents) -> Progress {
         let epoch = self.own.decided.epoch;

@@ -160,7 +160,7 @@ impl Profile {
 
     /// Who is not of the side that is to go on waits so long before it proposes its own.
     #[must_use]
-    pub fn patience(&self) -> Nanos {
+    pub fn timeout(&self) -> Nanos {
         Nanos(2 * self.evict.0 + self.settle().0)
     }
 }

@@ -11,9 +11,9 @@ use super::view::{Clean, View};
 pub struct Report {
     /// Who.
     pub node: NodeId,
-    /// In which life.
-    pub life: Incarnation,
-    /// Higher in every report of a node that any one file holds, and in every one of a life.
+    /// In which incarnation.
+    pub incarnation: Incarnation,
+    /// Higher in every report of a node that any one file holds, and in every one of an incarnation.
     pub counter: u64,
     /// The view that it acts in; 0: none yet.
     pub opened: Epoch,
@@ -27,9 +27,9 @@ pub struct Report {
     pub lease: Nanos,
     /// The greatest generation of the registry that it knows anybody to have asked the voting files to remember.
     pub registry: u64,
-    /// By node: the last life that is proved to be over; 0: none.
+    /// By node: the last incarnation that is proved to be over; 0: none.
     pub dead: [Incarnation; MAX_NODES],
-    /// By node: the last life that is known to be clean.
+    /// By node: the last incarnation that is known to be clean.
     pub clean: [Clean; MAX_NODES],
     /// The last view that it knows to be decided.
     pub decided: Arc<View>,

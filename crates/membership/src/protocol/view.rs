@@ -1,4 +1,4 @@
-//! A view of the cluster: its members, each with the life in which it is one, and the voting files that decide the next view.
+//! A view of the cluster: its members, each with the incarnation in which it is one, and the voting files that decide the next view.
 
 use std::{fmt, str::FromStr};
 
@@ -44,11 +44,11 @@ pub struct VotingFile {
 /// A node's place in a view. The lives of a node are numbered upwards.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Seat {
-    /// No such node belongs to the cluster. If one did, its last life that was a member (0: none) never is again, should it be added once more.
+    /// No such node belongs to the cluster. If one did, its last incarnation that was a member (0: none) never is again, should it be added once more.
     Free(Incarnation),
-    /// It belongs to the cluster and is no member; its last life that was one (0: none yet) never is again.
+    /// It belongs to the cluster and is no member; its last incarnation that was one (0: none yet) never is again.
     Out(Incarnation),
-    /// A member, in this life.
+    /// A member, in this incarnation.
     In(Incarnation),
 }
 
@@ -59,11 +59,11 @@ impl Default for Seat {
 }
 
 impl Seat {
-    /// The last life of the node that was a member; 0: none.
+    /// The last incarnation of the node that was a member; 0: none.
     #[must_use]
     pub fn last(self) -> Incarnation {
         match self {
-            Self::Free(life) | Self::Out(life) | Self::In(life) => life,
+            Self::Free(incarnation) | Self::Out(incarnation) | Self::In(incarnation) => incarnation,
         }
     }
 }
@@ -87,18 +87,18 @@ pub struct View {
     pub intact: Epoch,
 }
 
-/// A life that has handed back all that it held, and begins nothing more.
+/// An incarnation that has handed back all that it held, and begins nothing more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Clean {
     /// Which; 0: none.
-    pub life: Incarnation,
+    pub incarnation: Incarnation,
     /// As of this view it knew that nothing was lost; 0: something was.
     pub intact: Epoch,
 }
 
 impl Clean {
     /// None has.
-    pub const NONE: Self = Self { life: Incarnation(0), intact: Epoch(0) };
+    pub const NONE: Self = Self { incarnation: Incarnation(0), intact: Epoch(0) };
 }
 
 /// What a view says to a member of the time before it was one. What members hold in memory is on the disks when they have handed it back; else others know who
@@ -128,20 +128,20 @@ impl View {
         Self { epoch: none, seats, files, founders: NodeSet::EMPTY, sound: none, basis: none, intact: none }
     }
 
-    /// The next view, with these seats and files. `clean`: by node, the last life that is known to have been.
+    /// The next view, with these seats and files. `clean`: by node, the last incarnation that is known to have been.
     #[must_use]
     pub fn next(&self, seats: [Seat; MAX_NODES], files: Vec<VotingFile>, clean: &[Clean; MAX_NODES]) -> Self {
         let epoch = Epoch(self.epoch.0 + 1);
         let mut next = Self { epoch, seats, files, ..self.clone() };
-        let gone = || self.gone(&next).map(|(node, life)| (life, clean[node.index()]));
+        let gone = || self.gone(&next).map(|(node, incarnation)| (incarnation, clean[node.index()]));
         // A view that has not been was one of the time before voting files were replaced by older ones.
         let knew = |clean: Clean| clean.intact > Epoch(0) && (self.sound..epoch).contains(&clean.intact);
-        if gone().any(|(life, clean)| clean.life != life) {
+        if gone().any(|(incarnation, clean)| clean.incarnation != incarnation) {
             next.sound = epoch;
         } else if gone().any(|(_, clean)| knew(clean)) {
             next.intact = epoch;
         }
-        let stays = |node: &NodeId| self.life(*node) == next.life(*node);
+        let stays = |node: &NodeId| self.incarnation(*node) == next.incarnation(*node);
         if self.members().iter().any(|node| stays(&node)) {
             next.founders = self.founders.iter().filter(stays).collect();
         } else {
@@ -173,34 +173,34 @@ impl View {
         (0..MAX_NODES as u8).map(NodeId).filter(|node| wanted(self.seats[node.index()])).collect()
     }
 
-    /// The life in which `node` is a member.
+    /// The incarnation in which `node` is a member.
     #[must_use]
-    pub fn life(&self, node: NodeId) -> Option<Incarnation> {
+    pub fn incarnation(&self, node: NodeId) -> Option<Incarnation> {
         match self.seats[node.index()] {
-            Seat::In(life) => Some(life),
+            Seat::In(incarnation) => Some(incarnation),
             Seat::Free(_) | Seat::Out(_) => None,
         }
     }
 
-    /// Whether this life of `node` is a member.
+    /// Whether this incarnation of `node` is a member.
     #[must_use]
-    pub fn has(&self, node: NodeId, life: Incarnation) -> bool {
-        self.life(node) == Some(life)
+    pub fn has(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.incarnation(node) == Some(incarnation)
     }
 
-    /// Whether this life of `node` was a member once and never is again.
+    /// Whether this incarnation of `node` was a member once and never is again.
     #[must_use]
-    pub fn is_past(&self, node: NodeId, life: Incarnation) -> bool {
+    pub fn is_past(&self, node: NodeId, incarnation: Incarnation) -> bool {
         match self.seats[node.index()] {
-            Seat::Free(last) | Seat::Out(last) => life <= last,
-            Seat::In(now) => life < now,
+            Seat::Free(last) | Seat::Out(last) => incarnation <= last,
+            Seat::In(now) => incarnation < now,
         }
     }
 
-    /// Of each node that was a member, now or in any view before, the last life that was one.
-    pub fn lives(&self) -> impl Iterator<Item = (NodeId, Incarnation)> {
+    /// Of each node that was a member, now or in any view before, the last incarnation that was one.
+    pub fn incarnations(&self) -> impl Iterator<Item = (NodeId, Incarnation)> {
         let last = |node: NodeId| (node, self.seats[node.index()].last());
-        (0..MAX_NODES as u8).map(NodeId).map(last).filter(|(_, life)| life.0 > 0)
+        (0..MAX_NODES as u8).map(NodeId).map(last).filter(|(_, incarnation)| incarnation.0 > 0)
     }
 
     /// The file of this name.
@@ -215,10 +215,10 @@ impl View {
         self.files.len() / 2 + 1
     }
 
-    /// Members of this view that are none in `next`, each in its life here.
+    /// Members of this view that are none in `next`, each in its incarnation here.
     pub fn gone(&self, next: &Self) -> impl Iterator<Item = (NodeId, Incarnation)> {
-        let lives = self.members().iter().filter_map(|node| Some((node, self.life(node)?)));
-        lives.filter(|(node, life)| !next.has(*node, *life)).collect::<Vec<_>>().into_iter()
+        let lives = self.members().iter().filter_map(|node| Some((node, self.incarnation(node)?)));
+        lives.filter(|(node, incarnation)| !next.has(*node, *incarnation)).collect::<Vec<_>>().into_iter()
     }
 }
 
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_life_that_was_a_member_is_past() {
+    fn a_incarnation_that_was_a_member_is_past() {
         let mut view = View::first(NodeSet::first(3), [(FileId(1), None)]);
         let node = NodeId(1);
         assert!(!view.is_past(node, Incarnation(1)) && !view.has(node, Incarnation(1)));
@@ -242,15 +242,18 @@ mod tests {
         assert!(!view.cluster().contains(node));
         assert_eq!(before.gone(&view).collect::<Vec<_>>(), [(node, Incarnation(4))]);
         view.seats[2] = Seat::In(Incarnation(5));
-        assert_eq!(view.lives().collect::<Vec<_>>(), [(node, Incarnation(4)), (NodeId(2), Incarnation(5))]);
+        assert_eq!(
+            view.incarnations().collect::<Vec<_>>(),
+            [(node, Incarnation(4)), (NodeId(2), Incarnation(5))]
+        );
     }
 
     #[test]
     fn who_ends_without_a_word_is_remembered_and_founders_have_missed_nothing() {
         let none = [Clean::NONE; MAX_NODES];
-        let clean = |life, intact| {
+        let clean = |incarnation, intact| {
             let mut clean = none;
-            clean[0] = Clean { life: Incarnation(life), intact: Epoch(intact) };
+            clean[0] = Clean { incarnation: Incarnation(incarnation), intact: Epoch(intact) };
             clean
         };
         let step = |view: &View, node: usize, seat: Seat, clean: &[Clean; MAX_NODES]| {
@@ -271,7 +274,7 @@ mod tests {
         assert_eq!(needs(&died), [0, 3], "who was there from the beginning is left");
         assert_eq!(needs(&step(&both, 0, left, &clean(1, 0))), [0, 0]);
 
-        // Another life of a node is another member.
+        // Another incarnation of a node is another member.
         assert_eq!(needs(&step(&died, 0, again, &none)), [4, 4]);
         let ended = step(&died, 0, again, &clean(1, 0));
         assert_eq!(

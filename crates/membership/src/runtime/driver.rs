@@ -16,7 +16,7 @@ use plexus_interconnect::mesh::Key;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::{
-    Guest, Priority, Settings, WishError,
+    ConfigChangeError, Guest, Priority, Settings,
     clock::{self, timespec},
     courier::News,
     fate::FileFates,
@@ -30,7 +30,7 @@ use super::{
     watchdog::{Ending, Watchdog},
 };
 use crate::{
-    protocol::{Action, Event, Member, Refused, Report, View, Wish},
+    protocol::{Action, ConfigChange, Event, Member, Refused, Report, View},
     voting::{
         Done,
         format::{self, ClusterId},
@@ -66,7 +66,7 @@ pub(super) struct Wires {
 
 pub(super) struct Driver {
     pub(super) me: NodeId,
-    pub(super) life: Incarnation,
+    pub(super) incarnation: Incarnation,
     pub(super) cluster: ClusterId,
     pub(super) lease_time: Nanos,
     pub(super) member: Member,
@@ -80,9 +80,9 @@ pub(super) struct Driver {
     pub(super) priority: Priority,
     /// By node, a lease that is not the one of this node, of which was warned.
     warned_of: BTreeMap<NodeId, Nanos>,
-    /// By node, the last life that said it leaves.
+    /// By node, the last incarnation that said it leaves.
     leavers: [Incarnation; MAX_NODES],
-    wish: Option<Answer>,
+    config_change: Option<Answer>,
     leaving: Vec<Answer>,
     remembering: Vec<SyncSender<u64>>,
     pub(super) events: VecDeque<Event>,
@@ -97,19 +97,19 @@ impl Driver {
         sockets: Vec<UdpSocket>,
         wires: Wires,
     ) -> io::Result<Self> {
-        let Settings { me, life, clean, profile, first, cluster, peers, files, .. } = settings;
+        let Settings { me, incarnation, clean, profile, first, cluster, peers, files, .. } = settings;
         let mut session = [0; 16];
         getrandom::fill(&mut session).map_err(io::Error::other)?;
-        let mut post = Post::new((me, life), cluster, session, keys, sockets)?;
+        let mut post = Post::new((me, incarnation), cluster, session, keys, sockets)?;
         peers.into_iter().for_each(|(node, addresses)| post.place(node, addresses));
         let (cluster, limit) = (ClusterId(u128::from_le_bytes(cluster)), profile.lease);
         let now = clock::now();
         Ok(Self {
             me,
-            life,
+            incarnation,
             cluster,
             lease_time: limit,
-            member: Member::new(me, life, profile, Arc::new(first), now),
+            member: Member::new(me, incarnation, profile, Arc::new(first), now),
             files: Files::new(cluster, limit, Arc::clone(&wires.inbox), files),
             wires,
             post,
@@ -120,7 +120,7 @@ impl Driver {
             priority: Priority::Ordinary,
             warned_of: BTreeMap::new(),
             leavers: [Incarnation(0); MAX_NODES],
-            wish: None,
+            config_change: None,
             leaving: Vec::new(),
             remembering: Vec::new(),
             events: clean.into_iter().map(|(node, clean)| Event::Clean(node, clean)).collect(),
@@ -228,10 +228,10 @@ impl Driver {
                     self.wires.watchdog.look();
                 }
             }
-            Action::Fence(node, life) => self.fence(node, life),
-            Action::Stopped { node, life, proved } => {
+            Action::Fence(node, incarnation) => self.fence(node, incarnation),
+            Action::Stopped { node, incarnation, proved } => {
                 let how = if proved { FencingState::Told } else { FencingState::WaitedOut };
-                self.history.ended(node, life, how);
+                self.history.ended(node, incarnation, how);
                 self.history.stopped(now);
             }
             Action::SetAside(file) => {
@@ -242,13 +242,13 @@ impl Driver {
             Action::Remembered(generation) => {
                 self.remembering.drain(..).for_each(|whose| tell(&whose, generation));
             }
-            Action::Answer(Wish::Leave, answer) => {
-                let answer = answer.map_err(WishError::from);
+            Action::Answer(ConfigChange::Leave, answer) => {
+                let answer = answer.map_err(ConfigChangeError::from);
                 self.leaving.drain(..).for_each(|whose| tell(&whose, answer));
             }
             Action::Answer(_, answer) => {
-                if let Some(whose) = self.wish.take() {
-                    tell(&whose, answer.map_err(WishError::from));
+                if let Some(whose) = self.config_change.take() {
+                    tell(&whose, answer.map_err(ConfigChangeError::from));
                 }
             }
             Action::Die(reason) => {
@@ -285,7 +285,7 @@ impl Driver {
     pub(super) fn note_leaver(&mut self, report: &Report) {
         if report.leaving {
             let leaver = &mut self.leavers[report.node.index()];
-            *leaver = (*leaver).max(report.life);
+            *leaver = (*leaver).max(report.incarnation);
         }
     }
 
@@ -303,15 +303,15 @@ impl Driver {
         }
     }
 
-    fn fence(&mut self, node: NodeId, life: Incarnation) {
-        self.history.fencing(node, life);
-        if self.leavers[node.index()] == life {
+    fn fence(&mut self, node: NodeId, incarnation: Incarnation) {
+        self.history.fencing(node, incarnation);
+        if self.leavers[node.index()] == incarnation {
             // It says itself when it has stopped; if not, its lease is waited for.
             return;
         }
         let (guest, inbox) = (Arc::clone(&self.wires.guest), Arc::clone(&self.wires.inbox));
         let thread = thread::Builder::new().name(format!("plexus-fence-{}", node.0));
-        let fence = move || inbox.post(Input::Fenced(node, life, guest.fence(node, life)));
+        let fence = move || inbox.post(Input::Fenced(node, incarnation, guest.fence(node, incarnation)));
         if let Err(error) = thread.spawn(fence) {
             self.tell_guest(News::Warning(format!(
                 "no thread to fence {node} on, its lease is waited for: {error}"
@@ -327,24 +327,24 @@ impl Driver {
                 }
                 return self.handle(Event::Tick);
             }
-            Input::Lost(node, life) => Event::Lost(node, life),
-            Input::Dead(node, life) => Event::Dead(node, life),
+            Input::Lost(node, incarnation) => Event::Lost(node, incarnation),
+            Input::Dead(node, incarnation) => Event::Dead(node, incarnation),
             Input::Clean(node, clean) => Event::Clean(node, clean),
-            Input::Fenced(node, life, Some(proof)) => {
-                self.history.ended(node, life, FencingState::Proved(proof));
-                Event::Dead(node, life)
+            Input::Fenced(node, incarnation, Some(proof)) => {
+                self.history.ended(node, incarnation, FencingState::Proved(proof));
+                Event::Dead(node, incarnation)
             }
             Input::Fenced(_, _, None) => return,
-            Input::Wish(Wish::Leave, answer) => {
+            Input::ConfigChange(ConfigChange::Leave, answer) => {
                 self.leaving.push(answer);
-                Event::Wish(Wish::Leave)
+                Event::ConfigChange(ConfigChange::Leave)
             }
-            Input::Wish(_, answer) if self.wish.is_some() => {
+            Input::ConfigChange(_, answer) if self.config_change.is_some() => {
                 return tell(&answer, Err(Refused::Busy.into()));
             }
-            Input::Wish(wish, answer) => {
-                self.wish = Some(answer);
-                Event::Wish(wish)
+            Input::ConfigChange(config_change, answer) => {
+                self.config_change = Some(answer);
+                Event::ConfigChange(config_change)
             }
             Input::Registry(generation, None) => Event::Registry(generation),
             Input::Registry(generation, Some(answer)) => {
@@ -364,20 +364,20 @@ impl Driver {
     }
 
     fn read(&mut self, letter: Letter) {
-        let Letter { from, life, kind, body, way } = letter;
+        let Letter { from, incarnation, kind, body, way } = letter;
         match kind {
             Kind::Hello => {}
             Kind::Report => {
                 let Ok(report) = format::message_decoded(&body) else { return };
-                if (report.node, report.life) == (from, life) {
-                    if self.member.listens(from, life) {
+                if (report.node, report.incarnation) == (from, incarnation) {
+                    if self.member.listens(from, incarnation) {
                         self.note_leaver(&report);
                     }
                     self.note_lease(&report);
                     self.handle(Event::Heard(Arc::new(report)));
                 }
             }
-            Kind::Ask => self.asked((from, life), &body, way),
+            Kind::Ask => self.asked((from, incarnation), &body, way),
             Kind::Answer => {
                 if let Some((file, read)) = self.asker.answered(from, &body, clock::now()) {
                     self.answered(from, file, read);
@@ -385,14 +385,14 @@ impl Driver {
                 }
             }
             Kind::Missing => {
-                for piece in self.server.missing((from, life), &body) {
+                for piece in self.server.missing((from, incarnation), &body) {
                     self.post.send(from, Kind::Answer, &piece);
                 }
             }
         }
     }
 
-    /// Nothing of this life goes on after this, except at disks that hang.
+    /// Nothing of this incarnation goes on after this, except at disks that hang.
     fn close(mut self) {
         self.wires.ending.stop();
         self.wires.watchdog.stop(self.phase == Phase::Over { left: true });

@@ -29,7 +29,7 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Owner {
     pub(super) node: NodeId,
-    pub(super) life: Incarnation,
+    pub(super) incarnation: Incarnation,
     pub(super) turn: u64,
 }
 
@@ -204,7 +204,7 @@ mod tests {
     const LIMIT: Nanos = Nanos(30);
 
     fn owner(turn: u64) -> Owner {
-        Owner { node: NodeId(1), life: Incarnation(3), turn }
+        Owner { node: NodeId(1), incarnation: Incarnation(3), turn }
     }
 
     fn begin(lane: &mut Lane, number: u64) -> Option<u64> {

@@ -56,15 +56,18 @@ impl History {
         (steps.decided, steps.stopped) = (Some(now), Some(now));
     }
 
-    /// A life is to be fenced.
-    pub(super) fn fencing(&mut self, node: NodeId, life: Incarnation) {
-        push(&mut self.fences, Fencing { node: node.0, life: life.0, state: FencingState::UnderWay });
+    /// An incarnation is to be fenced.
+    pub(super) fn fencing(&mut self, node: NodeId, incarnation: Incarnation) {
+        push(
+            &mut self.fences,
+            Fencing { node: node.0, incarnation: incarnation.0, state: FencingState::UnderWay },
+        );
     }
 
-    /// How it is known that a life has stopped; the first word counts.
-    pub(super) fn ended(&mut self, node: NodeId, life: Incarnation, how: FencingState) {
+    /// How it is known that an incarnation has stopped; the first word counts.
+    pub(super) fn ended(&mut self, node: NodeId, incarnation: Incarnation, how: FencingState) {
         for fence in &mut self.fences {
-            let same = fence.node == node.0 && fence.life <= life.0;
+            let same = fence.node == node.0 && fence.incarnation <= incarnation.0;
             if same && fence.state == FencingState::UnderWay {
                 fence.state = how;
             }
@@ -82,9 +85,10 @@ impl History {
         let before = self.opened.replace(Arc::clone(view));
         let (gone, came) = match &before {
             Some(before) => (lives(before.gone(view)), lives(view.gone(before))),
-            None => {
-                (Vec::new(), lives(view.members().iter().filter_map(|node| Some((node, view.life(node)?)))))
-            }
+            None => (
+                Vec::new(),
+                lives(view.members().iter().filter_map(|node| Some((node, view.incarnation(node)?)))),
+            ),
         };
         let decided = steps.decided.unwrap_or(now);
         let began = steps.began.unwrap_or(decided).min(decided);
@@ -127,7 +131,7 @@ pub(super) fn ms(time: Nanos) -> f64 {
 }
 
 fn lives(of: impl Iterator<Item = (NodeId, Incarnation)>) -> Vec<(u8, u64)> {
-    of.map(|(node, life)| (node.0, life.0)).collect()
+    of.map(|(node, incarnation)| (node.0, incarnation.0)).collect()
 }
 
 fn push<T>(to: &mut VecDeque<T>, what: T) {

@@ -15,14 +15,14 @@ use plexus_base::{Epoch, Incarnation, NodeId};
 use plexus_fabric::Event;
 use plexus_interconnect::mesh::Key;
 
-use super::{Proof, Status, WishError};
+use super::{ConfigChangeError, Proof, Status};
 use crate::{
-    protocol::{Clean, FileId, Wish},
+    protocol::{Clean, ConfigChange, FileId},
     voting::Done,
 };
 
-/// Where the answer to a wish goes.
-pub(super) type Answer = SyncSender<Result<(), WishError>>;
+/// Where the answer to a config change goes.
+pub(super) type Answer = SyncSender<Result<(), ConfigChangeError>>;
 
 pub(super) enum Input {
     /// A turn at a file that this node opens is over.
@@ -32,7 +32,7 @@ pub(super) enum Input {
     Clean(NodeId, Clean),
     /// What came of a fence.
     Fenced(NodeId, Incarnation, Option<Proof>),
-    Wish(Wish, Answer),
+    ConfigChange(ConfigChange, Answer),
     /// The generation of the registry, and who waits until it is remembered.
     Registry(u64, Option<SyncSender<u64>>),
     Status(SyncSender<Status>),

@@ -1,6 +1,6 @@
 //! The driver of [`Member`]: sockets, voting files, clock and threads around one node's part in the membership.
 //!
-//! **Contract.** Make one [`Membership`] for each life of a node, in a process that no other life of that node outlives (lives of one node must not
+//! **Contract.** Make one [`Membership`] for each incarnation of a node, in a process that no other incarnation of that node outlives (lives of one node must not
 //! take turns at voting files at one time), with lives numbered upwards. Act only while [`Lease::is_held`], in the view that [`Guest::opened`] was
 //! handed last. End the process in [`Guest::end`].
 //!
@@ -58,7 +58,7 @@ use self::{
 };
 #[cfg(doc)]
 use crate::protocol::Member;
-use crate::protocol::{Clean, FileId, Profile, ProfileError, Reason, Refused, View, Wish};
+use crate::protocol::{Clean, ConfigChange, FileId, Profile, ProfileError, Reason, Refused, View};
 
 /// How often the cluster's keys are asked for.
 const KEYS: Duration = Duration::from_secs(1);
@@ -68,8 +68,8 @@ const KEYS: Duration = Duration::from_secs(1);
 pub struct Settings {
     /// Which node this is.
     pub me: NodeId,
-    /// Higher than any life that it had before.
-    pub life: Incarnation,
+    /// Higher than any incarnation that it had before.
+    pub incarnation: Incarnation,
     /// Lives, of any node, that are known to have been clean when they ended.
     pub clean: Vec<(NodeId, Clean)>,
     /// The times of the cluster.
@@ -97,12 +97,12 @@ pub enum StartError {
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// Such a node cannot be.
-    #[error("{node} in life {} cannot be: nodes are numbered below {MAX_NODES}, lives from 1", life.0)]
+    #[error("{node} in incarnation {} cannot be: nodes are numbered below {MAX_NODES}, lives from 1", incarnation.0)]
     Node {
         /// As set.
         node: NodeId,
         /// As set.
-        life: Incarnation,
+        incarnation: Incarnation,
     },
     /// Nobody is let in without.
     #[error("the cluster's keys: {0}")]
@@ -125,7 +125,7 @@ pub enum StartError {
     },
 }
 
-/// How a life was proved to be over.
+/// How an incarnation was proved to be over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Proof {
@@ -156,9 +156,9 @@ pub trait Guest: Send + Sync + 'static {
     /// The node acts in this view, and in none before it, when this returns. The others that wait for that wait for this.
     fn opened(&self, view: &Arc<View>, transition: &Transition);
 
-    /// Proves that a life that was put out, and did not say that it leaves, does nothing any more. May take long; on a thread of its own. `None`: nothing is proved, and its
+    /// Proves that an incarnation that was put out, and did not say that it leaves, does nothing any more. May take long; on a thread of its own. `None`: nothing is proved, and its
     /// lease is waited for.
-    fn fence(&self, node: NodeId, life: Incarnation) -> Option<Proof>;
+    fn fence(&self, node: NodeId, incarnation: Incarnation) -> Option<Proof>;
 
     /// Whether what this node is a member for makes progress. Asked before each report and turn; must not wait.
     fn is_well(&self) -> bool;
@@ -169,9 +169,9 @@ pub trait Guest: Send + Sync + 'static {
     fn end(&self, why: End);
 }
 
-/// Why a wish was not granted.
+/// Why a config change was not granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum WishError {
+pub enum ConfigChangeError {
     /// The membership says no.
     #[error(transparent)]
     Refused(#[from] Refused),
@@ -180,7 +180,7 @@ pub enum WishError {
     Ended,
 }
 
-/// One life of a node in its cluster. Dropped, it [stops](Membership::stop).
+/// One incarnation of a node in its cluster. Dropped, it [stops](Membership::stop).
 pub struct Membership {
     inbox: Arc<Inbox>,
     lease: Arc<Lease>,
@@ -203,9 +203,9 @@ impl Membership {
     /// What the settings or the system do not allow.
     pub fn start(settings: Settings, guest: Arc<dyn Guest>) -> Result<Self, StartError> {
         settings.profile.check()?;
-        let (me, life) = (settings.me, settings.life);
-        if me.index() >= MAX_NODES || life.0 == 0 {
-            return Err(StartError::Node { node: me, life });
+        let (me, incarnation) = (settings.me, settings.incarnation);
+        if me.index() >= MAX_NODES || incarnation.0 == 0 {
+            return Err(StartError::Node { node: me, incarnation });
         }
         let keys = settings.keys.keys().map_err(StartError::Keys)?;
         let sockets = settings.listen.iter().map(|address| {
@@ -276,32 +276,32 @@ impl Membership {
     ///
     /// # Errors
     /// It is refused, or this node ends before.
-    pub fn wish(&self, wish: Wish) -> Result<(), WishError> {
+    pub fn config_change(&self, config_change: ConfigChange) -> Result<(), ConfigChangeError> {
         let (answer, answered) = sync_channel(1);
-        self.inbox.post(Input::Wish(wish, answer));
-        answered.recv().unwrap_or(Err(WishError::Ended))
+        self.inbox.post(Input::ConfigChange(config_change, answer));
+        answered.recv().unwrap_or(Err(ConfigChangeError::Ended))
     }
 
     /// Leaves the cluster, and returns when the others know it: [`Guest::end`] was called with [`End::Left`] then.
     ///
     /// # Errors
     /// The node is no member, so there is nothing to leave; or it ends otherwise.
-    pub fn leave(&self) -> Result<(), WishError> {
-        self.wish(Wish::Leave)
+    pub fn leave(&self) -> Result<(), ConfigChangeError> {
+        self.config_change(ConfigChange::Leave)
     }
 
-    /// The links with a life are lost: what it says over the network counts no more, so that only one of the two goes on. What it writes into voting
+    /// The links with an incarnation are lost: what it says over the network counts no more, so that only one of the two goes on. What it writes into voting
     /// files does.
-    pub fn lost(&self, node: NodeId, life: Incarnation) {
-        self.inbox.post(Input::Lost(node, life));
+    pub fn lost(&self, node: NodeId, incarnation: Incarnation) {
+        self.inbox.post(Input::Lost(node, incarnation));
     }
 
-    /// A life, and all that it had begun, is proved to be over.
-    pub fn dead(&self, node: NodeId, life: Incarnation) {
-        self.inbox.post(Input::Dead(node, life));
+    /// An incarnation, and all that it had begun, is proved to be over.
+    pub fn dead(&self, node: NodeId, incarnation: Incarnation) {
+        self.inbox.post(Input::Dead(node, incarnation));
     }
 
-    /// A life is clean: when it leaves, nothing is lost with it.
+    /// An incarnation is clean: when it leaves, nothing is lost with it.
     pub fn clean(&self, node: NodeId, clean: Clean) {
         self.inbox.post(Input::Clean(node, clean));
     }
@@ -321,10 +321,10 @@ impl Membership {
     ///
     /// # Errors
     /// This node ends before.
-    pub fn remember(&self, generation: u64) -> Result<u64, WishError> {
+    pub fn remember(&self, generation: u64) -> Result<u64, ConfigChangeError> {
         let (answer, answered) = sync_channel(1);
         self.inbox.post(Input::Registry(generation, Some(answer)));
-        answered.recv().map_err(|_| WishError::Ended)
+        answered.recv().map_err(|_| ConfigChangeError::Ended)
     }
 
     /// Where this node opens a voting file that it was not told of when it started. A path that is known stays.

@@ -17,7 +17,7 @@ impl Driver {
         let (now, decided) = (clock::now(), self.member.decided());
         let member = |node: NodeId| MemberStatus {
             node: node.0,
-            life: decided.life(node).map_or(0, |life| life.0),
+            incarnation: decided.incarnation(node).map_or(0, |incarnation| incarnation.0),
             heard_ms: self.post.heard(node).map(|at| now.since(at).0 / 1_000_000),
         };
         let file = |file: FileId| {

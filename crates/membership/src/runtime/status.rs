@@ -39,8 +39,8 @@ pub struct Status {
 pub struct MemberStatus {
     /// Which node.
     pub node: u8,
-    /// In which life.
-    pub life: u64,
+    /// In which incarnation.
+    pub incarnation: u64,
     /// When it was last heard over the network; the node itself, and one that never was: none.
     pub heard_ms: Option<u64>,
 }
@@ -77,18 +77,18 @@ pub struct FileStatus {
     pub error: Option<String>,
 }
 
-/// What was done to make sure of a life that was put out.
+/// What was done to make sure of an incarnation that was put out.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Fencing {
     /// The node.
     pub node: u8,
-    /// Its life.
-    pub life: u64,
+    /// Its incarnation.
+    pub incarnation: u64,
     /// How far that is.
     pub state: FencingState,
 }
 
-/// How a life that was put out is known to have stopped.
+/// How an incarnation that was put out is known to have stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FencingState {
@@ -111,7 +111,7 @@ pub struct Transition {
     pub before: u32,
     /// When it was opened, in milliseconds since 1970.
     pub at_ms: u64,
-    /// Members of the view before, with their lives, that are none any more.
+    /// Members of the view before, with their incarnations, that are none any more.
     pub gone: Vec<(u8, u64)>,
     /// Members that were none before.
     pub came: Vec<(u8, u64)>,

@@ -37,7 +37,7 @@ impl Driver {
                 out.iter().for_each(|(to, kind, body)| self.post.send(*to, *kind, body));
             }
             None => {
-                let owner = Owner { node: self.me, life: self.life, turn: 0 };
+                let owner = Owner { node: self.me, incarnation: self.incarnation, turn: 0 };
                 if let Err(why) = self.files.begin(file.id, owner, false, blocks, now) {
                     self.failed(file.id, why);
                 }
@@ -78,21 +78,21 @@ impl Driver {
     }
 
     fn serve(&mut self, file: FileId, owner: Owner, read: Option<Arc<[u8]>>) {
-        let Owner { node, life, turn } = owner;
-        if let Some((way, pieces)) = self.server.over((node, life), file, turn, read) {
+        let Owner { node, incarnation, turn } = owner;
+        if let Some((way, pieces)) = self.server.over((node, incarnation), file, turn, read) {
             pieces.iter().for_each(|piece| self.post.reply(node, Kind::Answer, piece, way));
         }
     }
 
     /// A piece of what another node asks for came.
-    pub(super) fn asked(&mut self, (from, life): (NodeId, Incarnation), body: &[u8], way: Way) {
+    pub(super) fn asked(&mut self, (from, incarnation): (NodeId, Incarnation), body: &[u8], way: Way) {
         let (mut out, files) = (Vec::new(), &self.files);
         let is_served = |file| files.path(file).is_some();
-        let ask = self.server.asked((from, life), body, way, is_served, &mut out);
+        let ask = self.server.asked((from, incarnation), body, way, is_served, &mut out);
         // The way back may be cut where the way here is not: what is asked again is answered over all.
         out.iter().for_each(|piece| self.post.send(from, Kind::Answer, piece));
         if let Some(Ask { file, turn, writes }) = ask {
-            let owner = Owner { node: from, life, turn };
+            let owner = Owner { node: from, incarnation, turn };
             if self.files.begin(file, owner, true, writes, clock::now()).is_err() {
                 self.serve(file, owner, None);
             }

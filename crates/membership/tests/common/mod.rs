@@ -120,8 +120,8 @@ impl Guest for Watcher {
         });
     }
 
-    fn fence(&self, node: NodeId, life: Incarnation) -> Option<Proof> {
-        self.tell(|told| told.fenced.push((node, life)));
+    fn fence(&self, node: NodeId, incarnation: Incarnation) -> Option<Proof> {
+        self.tell(|told| told.fenced.push((node, incarnation)));
         self.proves.load(Ordering::Acquire).then_some(Proof::Killed)
     }
 
@@ -178,10 +178,10 @@ impl KeySource for Keys {
     }
 }
 
-/// One life of a node.
+/// One incarnation of a node.
 pub(crate) struct Node {
     pub(crate) id: NodeId,
-    pub(crate) life: Incarnation,
+    pub(crate) incarnation: Incarnation,
     pub(crate) watcher: Arc<Watcher>,
     pub(crate) membership: Membership,
 }
@@ -274,7 +274,7 @@ impl Cluster {
         let others = (0..self.nodes).filter(|other| *other != node);
         Settings {
             me: NodeId(node),
-            life: Incarnation(1 + self.lives.fetch_add(1, Ordering::Relaxed)),
+            incarnation: Incarnation(1 + self.lives.fetch_add(1, Ordering::Relaxed)),
             clean: Vec::new(),
             profile: self.profile,
             first: self.first.clone(),
@@ -301,9 +301,9 @@ impl Cluster {
 
 pub(crate) fn start(settings: Settings) -> Node {
     let watcher = Arc::new(Watcher::default());
-    let (id, life) = (settings.me, settings.life);
+    let (id, incarnation) = (settings.me, settings.incarnation);
     let membership = Membership::start(settings, Arc::clone(&watcher) as Arc<dyn Guest>).unwrap();
-    Node { id, life, watcher, membership }
+    Node { id, incarnation, watcher, membership }
 }
 
 /// That all nodes were told the same view for each epoch, and who was in it.

@@ -13,7 +13,7 @@ use crate::{
     admin::control::{Command, Commands, Places},
     body::{Body, BodyStatus},
     boot::config::Config,
-    life::{Ending, Life, Stage},
+    lifecycle::{Ending, Lifecycle, Stage},
     records::settle::Settled,
 };
 
@@ -98,11 +98,11 @@ pub(crate) fn register_status(
     config: &Arc<Config>,
     me: NodeId,
     settled: &Settled,
-    life: &Arc<Life>,
+    lifecycle: &Arc<Lifecycle>,
 ) {
-    register_status_of(commands, config, me, settled, life, None);
-    let life = Arc::clone(life);
-    commands.register(Arc::new(Does("exit", move |args: Value, _: Progress<'_>| exit(&life, &args))));
+    register_status_of(commands, config, me, settled, lifecycle, None);
+    let lifecycle = Arc::clone(lifecycle);
+    commands.register(Arc::new(Does("exit", move |args: Value, _: Progress<'_>| exit(&lifecycle, &args))));
 }
 
 /// Everything.
@@ -111,32 +111,32 @@ pub(crate) fn register_rest(
     config: &Arc<Config>,
     me: NodeId,
     settled: &Settled,
-    life: &Arc<Life>,
+    lifecycle: &Arc<Lifecycle>,
     body: &Arc<Body>,
 ) {
-    register_status_of(commands, config, me, settled, life, Some(Arc::clone(body)));
-    let (of_life, of_body) = (Arc::clone(life), Arc::clone(body));
+    register_status_of(commands, config, me, settled, lifecycle, Some(Arc::clone(body)));
+    let (of_lifecycle, of_body) = (Arc::clone(lifecycle), Arc::clone(body));
     commands.register(Arc::new(Does("accept_lost", move |_: Value, _: Progress<'_>| {
-        expect(&of_life, &[Stage::Running])?;
+        expect(&of_lifecycle, &[Stage::Running])?;
         Ok(json!({ "accepted": of_body.accept_lost()? }))
     })));
-    let (of_life, of_body) = (Arc::clone(life), Arc::clone(body));
+    let (of_lifecycle, of_body) = (Arc::clone(lifecycle), Arc::clone(body));
     commands.register(Arc::new(Does("quiesce", move |_: Value, _: Progress<'_>| {
-        expect(&of_life, &[Stage::Running, Stage::Quiesced, Stage::HandedBack])?;
-        if of_life.stage().0 != Stage::HandedBack {
+        expect(&of_lifecycle, &[Stage::Running, Stage::Quiesced, Stage::HandedBack])?;
+        if of_lifecycle.stage().0 != Stage::HandedBack {
             of_body.quiesce();
-            of_life.reach(Stage::Quiesced);
+            of_lifecycle.reach(Stage::Quiesced);
         }
         Ok(json!({}))
     })));
-    let (of_life, of_body) = (Arc::clone(life), Arc::clone(body));
+    let (of_lifecycle, of_body) = (Arc::clone(lifecycle), Arc::clone(body));
     commands.register(Arc::new(Does("handback", move |_: Value, progress: Progress<'_>| {
-        expect(&of_life, &[Stage::Quiesced, Stage::HandedBack])?;
+        expect(&of_lifecycle, &[Stage::Quiesced, Stage::HandedBack])?;
         let handed_back = of_body.hand_back(&mut |written| {
             // Handing back goes on without a client: half a hand-back is worth nothing.
             progress(json!({ "written": written }));
         })?;
-        of_life.reach(Stage::HandedBack);
+        of_lifecycle.reach(Stage::HandedBack);
         Ok(json!({ "written": handed_back.written, "held": handed_back.gave_up }))
     })));
 }
@@ -146,14 +146,14 @@ fn register_status_of(
     config: &Arc<Config>,
     me: NodeId,
     settled: &Settled,
-    life: &Arc<Life>,
+    lifecycle: &Arc<Lifecycle>,
     body: Option<Arc<Body>>,
 ) {
     let name = config.nodes[me.index()].name.clone();
-    let (run, lost_before, life) = (settled.run, settled.lost.len(), Arc::clone(life));
+    let (run, lost_before, lifecycle) = (settled.run, settled.lost.len(), Arc::clone(lifecycle));
     commands.register(Arc::new(Does("status", move |_: Value, _: Progress<'_>| {
-        let (state, why) = life.stage();
-        let uptime = plexus_base::clock::now().since(life.since());
+        let (state, why) = lifecycle.stage();
+        let uptime = plexus_base::clock::now().since(lifecycle.since());
         let status = Status {
             name: name.clone(),
             pid: std::process::id(),
@@ -168,19 +168,19 @@ fn register_status_of(
     })));
 }
 
-fn expect(life: &Life, stages: &[Stage]) -> Result<(), String> {
-    match life.stage() {
+fn expect(lifecycle: &Lifecycle, stages: &[Stage]) -> Result<(), String> {
+    match lifecycle.stage() {
         (stage, _) if stages.contains(&stage) => Ok(()),
         (Stage::Stopped, Some(why)) => Err(format!("it has stopped: {why}")),
         (stage, _) => Err(format!("it is {stage}")),
     }
 }
 
-fn exit(life: &Life, args: &Value) -> Result<Value, String> {
+fn exit(lifecycle: &Lifecycle, args: &Value) -> Result<Value, String> {
     let clean = args["clean"] == true;
     if clean {
-        expect(life, &[Stage::HandedBack])?;
+        expect(lifecycle, &[Stage::HandedBack])?;
     }
-    life.end(if clean { Ending::Together } else { Ending::Leave }).map_err(|error| error.to_string())?;
+    lifecycle.end(if clean { Ending::Together } else { Ending::Leave }).map_err(|error| error.to_string())?;
     Ok(json!({}))
 }

@@ -42,7 +42,7 @@ pub(crate) const LOOKS: &[(&str, Run)] = &[("locks", locks)];
 fn lock(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let LockArgs { name, mode: wanted, wait_ms } = args(asked)?;
     let name = Name::new(name.as_bytes()).map_err(|error| error.to_string())?;
-    let ask = Ask { name, mode: mode(&wanted)?, patience: wait_ms.map(Duration::from_millis) };
+    let ask = Ask { name, mode: mode(&wanted)?, timeout: wait_ms.map(Duration::from_millis) };
     let Some(lock) = wait(on, ask, progress)? else { return Ok(json!({})) };
     // A node that stood still finds answers for its clients when it goes on, and others may have the lock by then.
     let lease = on.body.membership().lease();

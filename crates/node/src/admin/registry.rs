@@ -117,14 +117,14 @@ pub struct Status {
 pub(crate) fn wire(
     config: &Config,
     me: NodeId,
-    life: Incarnation,
+    incarnation: Incarnation,
     remembers: Arc<OnceLock<Weak<Membership>>>,
     port: &Arc<dyn Port>,
 ) -> Result<(RegistryService, Registry), String> {
     let files = Files::new(config.dir.registry(&config.nodes[me.index()].name));
     let settings = Settings {
         me,
-        life,
+        incarnation,
         cluster: ClusterName(config.id.0),
         files: files.map_err(|error| error.to_string())?,
         memory: remembers,

@@ -25,7 +25,7 @@ use crate::{
     admin::registry,
     boot::config::Config,
     boot::keys::KeyFiles,
-    life::{Ending, Life},
+    lifecycle::{Ending, Lifecycle},
     member::watcher::Watcher,
     member::{Die, Member},
     records::settle::Settled,
@@ -45,7 +45,7 @@ pub struct Parts<'a> {
     pub config: Arc<Config>,
     /// Which of its nodes this is.
     pub me: NodeId,
-    /// This life of the node.
+    /// This incarnation of the node.
     pub incarnation: Incarnation,
     /// What the last run left.
     pub settled: &'a Settled,
@@ -54,19 +54,19 @@ pub struct Parts<'a> {
     /// The disks.
     pub group: Arc<Group>,
     /// Where the node stands.
-    pub life: Arc<Life>,
+    pub lifecycle: Arc<Lifecycle>,
     /// What it does when it must stop at once.
     pub die: Die,
 }
 
 impl Body {
-    /// Joins the cluster and serves. Calls [`Life::begin`] after everything that can fail alone and before
-    /// the first message of a peer can be served. Gives up when [`Life::is_ending`].
+    /// Joins the cluster and serves. Calls [`Lifecycle::begin`] after everything that can fail alone and before
+    /// the first message of a peer can be served. Gives up when [`Lifecycle::is_ending`].
     ///
     /// # Errors
     /// One line for the user.
     pub fn join(parts: Parts<'_>) -> Result<Self, String> {
-        let Parts { config, me, incarnation, settled, recorder, group, life, die } = parts;
+        let Parts { config, me, incarnation, settled, recorder, group, lifecycle, die } = parts;
         let settings = Settings {
             me,
             incarnation,
@@ -92,7 +92,8 @@ impl Body {
         let port: Arc<dyn Port> = workers.clone();
         let lock_port: Arc<dyn LockPort> = workers.clone();
         let granting = Arc::default();
-        let lock_settings = plexus_locks::Settings { me, life: incarnation, workers: settings.workers };
+        let lock_settings =
+            plexus_locks::Settings { me, incarnation: incarnation, workers: settings.workers };
         let lock_services = plexus_locks::wire(lock_settings, &Arc::downgrade(&lock_port), &granting)
             .map_err(|error| error.to_string())?;
         let remembers = Arc::new(OnceLock::new());
@@ -104,7 +105,7 @@ impl Body {
             config.clone(),
             me,
             incarnation,
-            life.clone(),
+            lifecycle.clone(),
             recorder.clone(),
             workers.clone(),
             die,
@@ -134,7 +135,7 @@ impl Body {
         let mesh_config = mesh_config(&config, me, incarnation, windows, keys.clone());
         let cache = wiring.cache(port);
 
-        life.begin().map_err(|error| error.to_string())?;
+        lifecycle.begin().map_err(|error| error.to_string())?;
         let mesh = Mesh::start(mesh_config, services, |_| ()).map_err(|error| error.to_string())?;
         Workers::start(mesh.workers().to_vec(), &workers);
         member.place_mesh(&mesh);
@@ -151,7 +152,7 @@ impl Body {
         let body = Self {
             config,
             me,
-            life,
+            lifecycle,
             group,
             cache,
             groups: Groups::new(workers.clone()),
@@ -191,7 +192,7 @@ impl Body {
         let mut said = None;
         loop {
             let opened = self.member.wait_opened(SAY_EVERY)?;
-            if self.life.is_ending() {
+            if self.lifecycle.is_ending() {
                 return Err("told to end before it was a member".into());
             }
             if self.member.is_removed() {
@@ -246,7 +247,7 @@ impl Body {
         loop {
             match self.mesh.wait_connected(Duration::from_millis(200)) {
                 Ok(()) => return Ok(()),
-                Err(_) if self.life.is_ending() => {
+                Err(_) if self.lifecycle.is_ending() => {
                     return Err("told to end before all peers were there".into());
                 }
                 Err(missing) => {
@@ -291,7 +292,7 @@ impl Body {
 fn membership_settings(
     config: &Config,
     me: NodeId,
-    life: Incarnation,
+    incarnation: Incarnation,
     settled: &Settled,
     keys: Arc<KeyFiles>,
 ) -> Result<plexus_membership::runtime::Settings, String> {
@@ -300,10 +301,10 @@ fn membership_settings(
     let others = (0..config.node_count()).map(NodeId).filter(|id| *id != me);
     Ok(plexus_membership::runtime::Settings {
         me,
-        life,
+        incarnation,
         clean: (settled.clean.iter())
-            .map(|(node, life, intact)| {
-                (NodeId(*node), Clean { life: Incarnation(*life), intact: Epoch(*intact) })
+            .map(|(node, incarnation, intact)| {
+                (NodeId(*node), Clean { incarnation: Incarnation(*incarnation), intact: Epoch(*intact) })
             })
             .collect(),
         profile: config.membership.times()?,
@@ -346,7 +347,7 @@ fn mesh_config(
         peers: ids.map(|id| peer(config, me, id)).collect(),
         windows,
         waiting: config.waiting,
-        patience: config.interconnect.patience(),
+        timeout: config.interconnect.timeout(),
         probe: config.interconnect.probe(),
         ofi_provider: config.interconnect.ofi_provider.clone(),
     }

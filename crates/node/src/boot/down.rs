@@ -17,7 +17,7 @@ use crate::{
     admin::control::{Control, ControlError, Seen},
     boot::launch,
     boot::layout::ClusterDir,
-    life::Stage,
+    lifecycle::Stage,
 };
 
 /// How long a process may take to end after it has agreed to.
@@ -160,8 +160,8 @@ impl Running {
 
     fn has_ended(&self) -> bool {
         let Some(process) = &self.process else { return true };
-        let patience = Timespec { tv_sec: END_WITHIN.as_secs() as i64, tv_nsec: 0 };
-        matches!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&patience)), Ok(1))
+        let timeout = Timespec { tv_sec: END_WITHIN.as_secs() as i64, tv_nsec: 0 };
+        matches!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)), Ok(1))
     }
 
     fn report(&self) -> Ended {

@@ -13,7 +13,7 @@ use crate::{
     admin::commands::Status,
     admin::control::{ANSWER_WITHIN, Seen},
     boot::layout::ClusterDir,
-    life::Stage,
+    lifecycle::Stage,
 };
 
 /// How often a starting node is asked whether it serves.
@@ -116,7 +116,7 @@ impl Launch<'_> {
 pub fn wait_until_ready(
     dir: &ClusterDir,
     nodes: &mut [Launched],
-    patience: Duration,
+    timeout: Duration,
     progress: &mut dyn FnMut(&str, Stage),
 ) -> Result<(), LaunchError> {
     let start = Instant::now();
@@ -147,10 +147,10 @@ pub fn wait_until_ready(
             return Err(LaunchError::Ended { name: node.name.clone(), why });
         }
         let Some(late) = stages.iter().position(|stage| *stage < Stage::Running) else { return Ok(()) };
-        if start.elapsed() > patience {
+        if start.elapsed() > timeout {
             let name = nodes[late].name.clone();
             let log = dir.log(&name);
-            return Err(LaunchError::Late { name, stage: stages[late], after: patience, log });
+            return Err(LaunchError::Late { name, stage: stages[late], after: timeout, log });
         }
         std::thread::sleep(ASK_EVERY);
     }

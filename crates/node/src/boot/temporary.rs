@@ -22,7 +22,7 @@ use crate::{
     boot::janitor::{self, Janitor},
     boot::launch::{Launch, LaunchError, Launched, wait_until_ready},
     boot::layout::ClusterDir,
-    life::Stage,
+    lifecycle::Stage,
 };
 
 /// How long the nodes may take to find each other.

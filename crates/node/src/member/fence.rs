@@ -1,4 +1,4 @@
-//! What makes sure that a life of another node has ended: a look at its lock, a kill, a command. `docs/membership.md` says what each proves.
+//! What makes sure that an incarnation of another node has ended: a look at its lock, a kill, a command. `docs/membership.md` says what each proves.
 
 use std::{
     fmt,
@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// How long a fence command may take.
 const COMMAND_WITHIN: Duration = Duration::from_secs(60);
 
-/// How a life of another node can be proved to be over.
+/// How an incarnation of another node can be proved to be over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fencing {
     /// It is of this host: its process is killed.
@@ -67,26 +67,26 @@ impl Fence {
     }
 
     /// The lives of which a view tells that were members, in it or before, and are proved to be over: earlier ones of this node, which is in
-    /// its life `own`, and those of nodes of this host that let go of their locks. One that has left may act for a moment after that
+    /// its incarnation `own`, and those of nodes of this host that let go of their locks. One that has left may act for a moment after that
     /// was decided, so who starts waits for it too if nobody proves its end.
     pub(crate) fn over(&self, view: &View, own: Incarnation) -> impl Iterator<Item = (NodeId, Incarnation)> {
-        view.lives().filter(move |(node, life)| match *node == self.me {
-            true => *life < own,
-            false => self.is_over(*node, *life),
+        view.incarnations().filter(move |(node, incarnation)| match *node == self.me {
+            true => *incarnation < own,
+            false => self.is_over(*node, *incarnation),
         })
     }
 
-    /// Whether the process of this life of a node of the same host is proved to be over: it has let go of its lock, which no process does
+    /// Whether the process of this incarnation of a node of the same host is proved to be over: it has let go of its lock, which no process does
     /// before everything that it had begun at the disks is done.
-    pub(crate) fn is_over(&self, node: NodeId, life: Incarnation) -> bool {
-        self.look(node).is_some_and(|look| look.proves_end_of(life))
+    pub(crate) fn is_over(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.look(node).is_some_and(|look| look.proves_end_of(incarnation))
     }
 
-    /// Sees to it that a life is over, as far as that can be done from here. May take long.
-    pub(crate) fn end(&self, node: NodeId, life: Incarnation) -> Option<Proof> {
+    /// Sees to it that an incarnation is over, as far as that can be done from here. May take long.
+    pub(crate) fn end(&self, node: NodeId, incarnation: Incarnation) -> Option<Proof> {
         match self.kind(node) {
-            Fencing::Kill => self.kill(node, life).or_else(|| self.command(node, life)),
-            Fencing::Agent => self.command(node, life),
+            Fencing::Kill => self.kill(node, incarnation).or_else(|| self.command(node, incarnation)),
+            Fencing::Agent => self.command(node, incarnation),
             Fencing::LeaseOnly => None,
         }
     }
@@ -102,10 +102,10 @@ impl Fence {
     }
 
     /// Kills the process and awaits its end.
-    fn kill(&self, node: NodeId, life: Incarnation) -> Option<Proof> {
+    fn kill(&self, node: NodeId, incarnation: Incarnation) -> Option<Proof> {
         match self.look(node)? {
-            look if look.proves_end_of(life) => return Some(Proof::Killed),
-            Look::Held(Some(holder)) if holder.incarnation == life.0 => {
+            look if look.proves_end_of(incarnation) => return Some(Proof::Killed),
+            Look::Held(Some(holder)) if holder.incarnation == incarnation.0 => {
                 // Nodes that share a process end by themselves.
                 if holder.pid != std::process::id() {
                     let pidfd =
@@ -125,7 +125,7 @@ impl Fence {
         }
         let end = Instant::now() + DEATH_WITHIN;
         while Instant::now() < end {
-            if self.is_over(node, life) {
+            if self.is_over(node, incarnation) {
                 return Some(Proof::Killed);
             }
             std::thread::sleep(LOOK_EVERY);
@@ -134,11 +134,14 @@ impl Fence {
     }
 
     /// Has the node's fence command prove it.
-    fn command(&self, node: NodeId, life: Incarnation) -> Option<Proof> {
+    fn command(&self, node: NodeId, incarnation: Incarnation) -> Option<Proof> {
         let node = self.config.nodes.get(node.index())?;
         let (name, words) = (&node.name, &node.fence);
         let mut command = Command::new(words.first()?);
-        command.args(&words[1..]).env("PLEXUS_NODE", name).env("PLEXUS_LIFE", life.0.to_string());
+        command
+            .args(&words[1..])
+            .env("PLEXUS_NODE", name)
+            .env("PLEXUS_INCARNATION", incarnation.0.to_string());
         let mut child = match command.stdin(Stdio::null()).spawn() {
             Ok(child) => child,
             Err(error) => {
@@ -205,8 +208,13 @@ mod tests {
         let hold = |name| Lock::try_take(&dir.lock(name), 7).unwrap().unwrap();
         ["n2", "n3", "n4"].into_iter().for_each(|name| drop(hold(name)));
         let mut view = View::first(NodeSet::first(4), [(FileId(1), None)]);
-        let life = Incarnation(7);
-        view.seats[..4].copy_from_slice(&[Seat::Out(life), Seat::In(life), Seat::Out(life), Seat::Out(life)]);
+        let incarnation = Incarnation(7);
+        view.seats[..4].copy_from_slice(&[
+            Seat::Out(incarnation),
+            Seat::In(incarnation),
+            Seat::Out(incarnation),
+            Seat::Out(incarnation),
+        ]);
         let fence = Fence::new(config, NodeId(0));
         let over = |own| fence.over(&view, Incarnation(own)).map(|(node, _)| node.0).collect::<Vec<_>>();
         assert_eq!(over(8), [0, 1, 2], "of another host nothing is known");

@@ -1,10 +1,10 @@
-//! The signs of life of a node's workers: each is handed a task now and then, and must have taken it up in time.
+//! The signs of incarnation of a node's workers: each is handed a task now and then, and must have taken it up in time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use plexus_base::{Nanos, WorkerId};
 
-/// How often each worker is asked for a sign of life.
+/// How often each worker is asked for a sign of incarnation.
 const EVERY: Nanos = Nanos::from_ms(300);
 
 /// How long one may owe it before the node stops vouching for itself: longer than a worker is ever busy with one thing.
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn room_that_never_comes_is_no_sign_of_life() {
+    fn room_that_never_comes_is_no_sign_of_incarnation() {
         let vitals = Vitals::new(1);
         assert!(vitals.are_good(START, |_| false));
         assert!(!vitals.are_good(START + WITHIN, |_| false));

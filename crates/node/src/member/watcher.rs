@@ -25,23 +25,23 @@ impl Watcher {
         while let Ok(news) = news.recv() {
             match news {
                 News::End => return,
-                News::Lost { peer, life, why } => {
+                News::Lost { peer, incarnation, why } => {
                     tracing::warn!("the link to {} is lost: {why}", self.config.name_of(peer));
-                    self.lost(peer, life);
+                    self.lost(peer, incarnation);
                 }
                 // It is treated as one whose links are lost: one of the two does not go on.
-                News::Fault { peer, life } => self.lost(peer, life),
+                News::Fault { peer, incarnation } => self.lost(peer, incarnation),
             }
         }
     }
 
     /// One link lost is the peer lost: the other workers must not wait for what it still sends them.
-    fn lost(&self, peer: NodeId, life: Incarnation) {
+    fn lost(&self, peer: NodeId, incarnation: Incarnation) {
         let Some(mesh) = self.mesh.upgrade() else { return };
-        mesh.forget(peer, life);
-        match self.member.fence().is_over(peer, life) {
-            true => self.membership.dead(peer, life),
-            false => self.membership.lost(peer, life),
+        mesh.forget(peer, incarnation);
+        match self.member.fence().is_over(peer, incarnation) {
+            true => self.membership.dead(peer, incarnation),
+            false => self.membership.lost(peer, incarnation),
         }
     }
 }

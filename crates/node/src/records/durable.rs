@@ -90,12 +90,12 @@ pub(crate) enum Look {
 }
 
 impl Look {
-    /// Whether it proves that a life is over: it had this file, and has let go of it, or a later life has come to it. A file that
-    /// is gone, or that the life never signed, says nothing: the life may have another, on another machine or one that was removed.
-    pub(crate) fn proves_end_of(self, life: Incarnation) -> bool {
+    /// Whether it proves that an incarnation is over: it had this file, and has let go of it, or a later incarnation has come to it. A file that
+    /// is gone, or that the incarnation never signed, says nothing: the incarnation may have another, on another machine or one that was removed.
+    pub(crate) fn proves_end_of(self, incarnation: Incarnation) -> bool {
         match self {
-            Self::Free(Some(last)) => last.incarnation >= life.0,
-            Self::Held(Some(holder)) => holder.incarnation > life.0,
+            Self::Free(Some(last)) => last.incarnation >= incarnation.0,
+            Self::Held(Some(holder)) => holder.incarnation > incarnation.0,
             Self::Missing | Self::Free(None) | Self::Held(None) => false,
         }
     }
@@ -204,10 +204,10 @@ mod tests {
     }
 
     #[test]
-    fn a_life_is_over_when_it_has_let_go_of_a_lock_that_it_had() {
+    fn a_incarnation_is_over_when_it_has_let_go_of_a_lock_that_it_had() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
-        let over = |life| Lock::look(&path).unwrap().proves_end_of(Incarnation(life));
+        let over = |incarnation| Lock::look(&path).unwrap().proves_end_of(Incarnation(incarnation));
         assert!(!over(7), "nobody has ever seen it here");
         let lock = Lock::try_take(&path, 7).unwrap().unwrap();
         assert!(over(6) && !over(7) && !over(8));
@@ -216,7 +216,7 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         assert!(!over(7), "nor does an empty file say anything");
         std::fs::write(&path, "1 6").unwrap();
-        assert!(over(6) && !over(7), "nor one that an earlier life had");
+        assert!(over(6) && !over(7), "nor one that an earlier incarnation had");
         drop(lock);
         drop(Lock::try_take(&path, 8).unwrap().unwrap());
         assert!(over(7) && over(8) && !over(9));
@@ -234,7 +234,8 @@ mod tests {
                     Lock::look(&path).unwrap();
                 }
             });
-            let takes: Vec<_> = (2..5_000).map(|life| Lock::try_take(&path, life).unwrap().err()).collect();
+            let takes: Vec<_> =
+                (2..5_000).map(|incarnation| Lock::try_take(&path, incarnation).unwrap().err()).collect();
             is_over.store(true, Relaxed);
             assert!(takes.iter().all(Option::is_none), "{:?}", takes.iter().flatten().next());
         });

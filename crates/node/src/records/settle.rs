@@ -35,13 +35,13 @@ pub struct Settled {
     /// The view as of which these are all that were; 0: not all may be known.
     #[serde(default)]
     pub known_as_of: u32,
-    /// Nodes, each with its last life that acted, or one that did not, if nothing was lost with it, and the view as of which that knew of nothing lost, or 0.
+    /// Nodes, each with its last incarnation that acted, or one that did not, if nothing was lost with it, and the view as of which that knew of nothing lost, or 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clean: Vec<(u8, u64, u32)>,
 }
 
 impl Settled {
-    /// Takes up whether the last life of `node` was clean. One that did not act does not hide the one that did before it.
+    /// Takes up whether the last incarnation of `node` was clean. One that did not act does not hide the one that did before it.
     fn add_clean(&mut self, node: NodeId, record: &Record) {
         let Some(clean) = record.clean(node) else { return };
         match self.clean.iter_mut().find(|(known, ..)| *known == node.0) {
@@ -76,7 +76,7 @@ pub fn settlement(run: u64, records: &BTreeMap<NodeId, Record>, blocks: u64) -> 
     let mut lost = Lost::default();
     let mut known_as_of = 0;
     for (node, record) in records {
-        if members.life(*node) == Some(Incarnation(record.incarnation)) {
+        if members.incarnation(*node) == Some(Incarnation(record.incarnation)) {
             lost.join(&record.known_lost());
             known_as_of = known_as_of.max(record.known_as_of);
         }
@@ -114,7 +114,7 @@ pub fn settle(config: &Config) -> Result<Settled, StateError> {
 pub struct Entry {
     /// The run, and what is known of those before it.
     pub settled: Settled,
-    /// The node's life.
+    /// The node's incarnation.
     pub incarnation: Incarnation,
     _lock: Lock,
 }

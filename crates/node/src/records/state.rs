@@ -35,7 +35,7 @@ use crate::{boot::layout::ClusterDir, records::durable, records::settle::Settled
 pub struct Record {
     /// The number of the run.
     pub run: u64,
-    /// The node's life in it.
+    /// The node's incarnation in it.
     pub incarnation: u64,
     /// How it stands.
     pub phase: Phase,
@@ -56,7 +56,7 @@ impl Record {
         if self.lost.is_empty() { Epoch(self.known_as_of) } else { Epoch(0) }
     }
 
-    /// The life with which nothing was lost, if this one of `node` was: it had handed back, or never acted; and the view as of which it knew that nothing was
+    /// The incarnation with which nothing was lost, if this one of `node` was: it had handed back, or never acted; and the view as of which it knew that nothing was
     /// lost, or 0.
     #[must_use]
     pub fn clean(&self, node: NodeId) -> Option<(u8, u64, u32)> {
@@ -84,7 +84,7 @@ impl Record {
 pub struct LastView {
     /// Its epoch.
     pub epoch: u32,
-    /// Its members and their lives.
+    /// Its members and their incarnations.
     pub members: Vec<(u8, u64)>,
 }
 
@@ -92,7 +92,8 @@ impl LastView {
     /// Who is in it.
     #[must_use]
     pub fn members(&self) -> Members {
-        let members = self.members.iter().map(|(node, life)| (NodeId(*node), Incarnation(*life)));
+        let members =
+            self.members.iter().map(|(node, incarnation)| (NodeId(*node), Incarnation(*incarnation)));
         Members { epoch: Epoch(self.epoch), members: members.collect() }
     }
 }
@@ -226,7 +227,7 @@ impl Recorder {
     /// # Errors
     /// As [`write`](Self::write).
     pub fn opened(&self, view: &Members) -> Result<(), StateError> {
-        let members = view.members.iter().map(|(node, life)| (node.0, life.0)).collect();
+        let members = view.members.iter().map(|(node, incarnation)| (node.0, incarnation.0)).collect();
         self.change(|record| {
             if record.known_as_of >= view.epoch.0 {
                 record.known_as_of = 0;

@@ -26,7 +26,7 @@ use plexus_node::{
 use plexus_registry::Registry;
 
 /// How long what happens in these tests may take: far longer than it does.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A cluster that ends when dropped.
 pub(crate) struct Cluster {
@@ -121,7 +121,7 @@ impl Cluster {
 
     /// What the first `nodes` nodes know of locks together.
     fn surveyed(&self, nodes: usize) -> Vec<Surveyed> {
-        (0..nodes).flat_map(|node| self.locks(node).survey(PATIENCE).unwrap().resources).collect()
+        (0..nodes).flat_map(|node| self.locks(node).survey(TIMEOUT).unwrap().resources).collect()
     }
 
     /// Looks at what they know until it is as it should become.
@@ -133,7 +133,7 @@ impl Cluster {
             if is(&seen) {
                 return;
             }
-            assert!(start.elapsed() < PATIENCE, "waiting until {what}: {seen:?}");
+            assert!(start.elapsed() < TIMEOUT, "waiting until {what}: {seen:?}");
             thread::yield_now();
         }
     }
@@ -171,7 +171,7 @@ impl Cluster {
 
     /// Asserts that programs of both nodes reach each other.
     pub(crate) fn assert_alive(&self) {
-        let limit = Some(PATIENCE);
+        let limit = Some(TIMEOUT);
         let (one, two) = (self.client(0), self.client(1));
         for port in [10, 11] {
             let (here, there) = (one.bind(port).unwrap(), two.bind(port).unwrap());

@@ -51,9 +51,9 @@ pub(crate) fn connect_all(config: &Config) -> anyhow::Result<Vec<Control>> {
 /// A node that answers.
 pub(crate) fn answering(config: &Config, name: &str) -> Result<Control, ControlError> {
     let mut control = Control::connect(&config.dir, name)?;
-    control.set_patience(ANSWER_WITHIN)?;
+    control.set_timeout(ANSWER_WITHIN)?;
     control.call("status", Value::Null, |_| ())?;
-    control.set_patience(DONE_WITHIN)?;
+    control.set_timeout(DONE_WITHIN)?;
     Ok(control)
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn follow(
     asked: Value,
     mut say: impl FnMut(Value) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    control.set_patience(LOOK_EVERY)?;
+    control.set_timeout(LOOK_EVERY)?;
     control.ask(command, asked)?;
     while output::is_read() {
         match control.hear() {

@@ -74,7 +74,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
             };
             // Whether anybody reads who has come or not: the others wait for this one.
             let mut said = Ok(());
-            control.set_patience(None)?;
+            control.set_timeout(None)?;
             control.call("group.barrier", asked, |event| {
                 if said.is_ok() {
                     said = told(event, as_json, come);

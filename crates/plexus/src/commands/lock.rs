@@ -86,7 +86,7 @@ fn under_lock(args: Args) -> Result<u8> {
     locking::mode(&args.mode).map_err(anyhow::Error::msg)?;
     let wait_ms = if args.attempt { Some(0) } else { args.wait_ms };
     let mut control = connect(&config, args.node.as_deref())?;
-    control.set_patience(None)?;
+    control.set_timeout(None)?;
     control.hand_down()?;
     let node = control.name().to_owned();
     let (tell, news) = mpsc::channel();

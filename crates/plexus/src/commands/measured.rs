@@ -113,7 +113,7 @@ pub(crate) fn explained(error: impl Into<anyhow::Error>) -> anyhow::Error {
 pub(crate) fn rails_in_use(config: &Config) -> anyhow::Result<String> {
     let first = config.nodes.first().context("the cluster has no nodes")?;
     let mut control = Control::connect(&config.dir, &first.name)?;
-    control.set_patience(ANSWER_WITHIN)?;
+    control.set_timeout(ANSWER_WITHIN)?;
     let status = control.call("status", Value::Null, |_| {})?;
     let peers = status["peers"].as_array().cloned().unwrap_or_default();
     let mut rails: Vec<&str> = peers.iter().filter_map(|peer| peer["rail"].as_str()).collect();

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::Context;
-use plexus_node::{Node, body::Body, lifeline, member, wishes::WishArgs};
+use plexus_node::{Node, body::Body, config_changes::ConfigChangeArgs, lifeline, member};
 use plexus_observe::{
     Snapshot,
     metrics::{self, Server},
@@ -62,19 +62,24 @@ struct Belongs {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match &args.does {
         Some(Does::Add(one)) => {
-            one.is_to_be(WishArgs::AddNode, true, "belongs to the cluster: start it with `plexus up`")
+            one.is_to_be(ConfigChangeArgs::AddNode, true, "belongs to the cluster: start it with `plexus up`")
         }
         Some(Does::Remove(one)) => {
-            one.is_to_be(WishArgs::RemoveNode, false, "does not belong to the cluster any more")
+            one.is_to_be(ConfigChangeArgs::RemoveNode, false, "does not belong to the cluster any more")
         }
         None => serve(args),
     }
 }
 
 impl Belongs {
-    fn is_to_be(&self, wish: fn(String) -> WishArgs, belongs: bool, said: &str) -> anyhow::Result<()> {
+    fn is_to_be(
+        &self,
+        config_change: fn(String) -> ConfigChangeArgs,
+        belongs: bool,
+        said: &str,
+    ) -> anyhow::Result<()> {
         let Self { name, cluster, json } = self;
-        vote::wish_of_node(&cluster.load()?, name, &wish(name.clone()))?;
+        vote::change_node(&cluster.load()?, name, &config_change(name.clone()))?;
         match json {
             true => output::json(&serde_json::json!({ "name": name, "belongs": belongs })),
             false => output::line(&format!("{name} {said}")),

@@ -9,7 +9,7 @@ use plexus_node::{
     config::Config,
     control::{Control, Seen},
     launch::{self, Launch, LaunchError, Launched},
-    life::Stage,
+    lifecycle::Stage,
     settle,
 };
 
@@ -118,7 +118,7 @@ fn accept(config: &Config, names: &[&str]) -> anyhow::Result<u64> {
     let mut most = 0;
     for name in names {
         let mut control = Control::connect(&config.dir, name)?;
-        control.set_patience(ACCEPT_WITHIN)?;
+        control.set_timeout(ACCEPT_WITHIN)?;
         let answer = control.call("accept_lost", serde_json::Value::Null, |_| {})?;
         most = most.max(answer["accepted"].as_u64().unwrap_or_default());
     }

@@ -6,9 +6,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Subcommand;
 use plexus_node::{
     config::{Config, Voting, this_host},
+    config_changes::{ConfigChangeArgs, FileArgs},
     control::{ANSWER_WITHIN, Control, ControlError},
     create,
-    wishes::{FileArgs, WishArgs},
 };
 
 use super::{
@@ -75,8 +75,8 @@ fn add(config: &Config, path: &Path, node: Option<String>) -> Result<Voting> {
         create::discard_voting_file(&path)?;
         return Err(why);
     }
-    nodes[0].set_patience(DONE_WITHIN)?;
-    wish(&mut nodes[0], &WishArgs::AddFile(file)).with_context(|| {
+    nodes[0].set_timeout(DONE_WITHIN)?;
+    config_change(&mut nodes[0], &ConfigChangeArgs::AddFile(file)).with_context(|| {
         let path = path.display();
         format!(
             "{path}: is made, and may vote yet: remove it if `plexus status` does not list it in a minute"
@@ -90,12 +90,12 @@ fn add(config: &Config, path: &Path, node: Option<String>) -> Result<Voting> {
 /// Has every node that must open a file do so: those of this machine whether they are members or not.
 fn tell(nodes: &mut [Control], file: &FileArgs) -> Result<()> {
     for node in nodes.iter_mut() {
-        node.set_patience(ANSWER_WITHIN)?;
-        wish(node, &WishArgs::PlaceFile(file.clone()))?;
+        node.set_timeout(ANSWER_WITHIN)?;
+        config_change(node, &ConfigChangeArgs::PlaceFile(file.clone()))?;
     }
     // It waits as long itself.
-    nodes[0].set_patience(3 * ANSWER_WITHIN)?;
-    wish(&mut nodes[0], &WishArgs::TellOfFile(file.clone()))
+    nodes[0].set_timeout(3 * ANSWER_WITHIN)?;
+    config_change(&mut nodes[0], &ConfigChangeArgs::TellOfFile(file.clone()))
 }
 
 /// Whether a node belongs on this machine: its files are made here.
@@ -115,7 +115,7 @@ fn remove(config: &Config, file: &str) -> Result<Voting> {
     });
     let known = known
         .ok_or_else(|| anyhow!("{file} is no voting file of {}; `plexus status` lists them", config.name))?;
-    wish(&mut connect(config, None)?, &WishArgs::RemoveFile(known.id.to_string()))?;
+    config_change(&mut connect(config, None)?, &ConfigChangeArgs::RemoveFile(known.id.to_string()))?;
     edit(config, |text| without(text, &known.id.to_string()))?;
     Ok(known.clone())
 }
@@ -143,18 +143,20 @@ fn edit(config: &Config, change: impl FnOnce(&str) -> String) -> Result<()> {
     create::replace_config(&config.dir, &text).with_context(name)
 }
 
-fn wish(control: &mut Control, wish: &WishArgs) -> Result<()> {
-    control.call("wish", serde_json::to_value(wish)?, |_| ())?;
+fn config_change(control: &mut Control, config_change: &ConfigChangeArgs) -> Result<()> {
+    control.call("config_change", serde_json::to_value(config_change)?, |_| ())?;
     Ok(())
 }
 
 /// Has a node belong to the cluster, or not any more; asks every other node of this machine until one can.
-pub(crate) fn wish_of_node(config: &Config, name: &str, wish: &WishArgs) -> Result<()> {
+pub(crate) fn change_node(config: &Config, name: &str, config_change: &ConfigChangeArgs) -> Result<()> {
     config.node(name)?;
-    let wish = serde_json::to_value(wish)?;
+    let config_change = serde_json::to_value(config_change)?;
     let others =
         local_nodes(config)?.into_iter().map(|node| node.name.as_str()).filter(|other| *other != name);
-    let done = first_of(others, |other| answering(config, other)?.call("wish", wish.clone(), |_| ()));
+    let done = first_of(others, |other| {
+        answering(config, other)?.call("config_change", config_change.clone(), |_| ())
+    });
     done.map(drop).map_err(|why| match why {
         None | Some(ControlError::NotRunning { .. }) => {
             anyhow!("no other node of this machine runs; ask where one does")

@@ -12,7 +12,7 @@ use std::{
 use serde_json::Value;
 
 /// How long anything that is waited for may take: far longer than it does.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The program under test.
 pub(crate) fn program() -> &'static Path {
@@ -205,7 +205,7 @@ pub(crate) fn until(what: &str, look: impl Fn() -> Value, is: impl Fn(&Value) ->
         if is(&seen) {
             return seen;
         }
-        assert!(start.elapsed() < PATIENCE, "waiting until {what}: {seen}");
+        assert!(start.elapsed() < TIMEOUT, "waiting until {what}: {seen}");
     }
 }
 
@@ -219,8 +219,8 @@ pub(crate) fn wait_for_end(pid: i32) {
     use rustix::{event, process};
     let pid = process::Pid::from_raw(pid).unwrap();
     let Ok(process) = process::pidfd_open(pid, process::PidfdFlags::empty()) else { return };
-    let patience = event::Timespec { tv_sec: 30, tv_nsec: 0 };
-    let ended = event::poll(&mut [event::PollFd::new(&process, event::PollFlags::IN)], Some(&patience));
+    let timeout = event::Timespec { tv_sec: 30, tv_nsec: 0 };
+    let ended = event::poll(&mut [event::PollFd::new(&process, event::PollFlags::IN)], Some(&timeout));
     assert_eq!(ended, Ok(1), "process {pid:?} goes on");
 }
 

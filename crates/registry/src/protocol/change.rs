@@ -134,7 +134,7 @@ impl Command {
 pub struct Origin {
     /// The node.
     pub node: NodeId,
-    /// Its life.
+    /// Its incarnation.
     pub incarnation: Incarnation,
     /// Which of its commands, in the order in which it asks, one at a time.
     pub number: u64,

@@ -22,7 +22,7 @@
 //! | 4 | 4 | epoch |
 //! | 8 | 8 | (Have) generation; (Closed) found; (Do, Durable, Committed) place in the order |
 //! | 16 | 8 | (Ask, Do, Closed) number of what is asked |
-//! | 24 | 8 | (Ask, Do) life of who asks; (Closed) known |
+//! | 24 | 8 | (Ask, Do) incarnation of who asks; (Closed) known |
 //! | 32 | 4 | (change) how many edits |
 //! | 36 | 4 | zero |
 //! | 40 | | (Whole) the image of a copy; (restore) that of a backup; (change) the edits |
@@ -97,7 +97,7 @@ struct Head {
     epoch: U32,
     at: U64,
     number: U64,
-    life: U64,
+    incarnation: U64,
     edits: U32,
     zero: U32,
 }
@@ -174,7 +174,7 @@ impl Message {
             2 => Body::Fetch,
             3 => Body::Whole(Arc::new(decode(Kind::Copy, cluster, std::mem::take(&mut rest))?)),
             4 => Body::Begin,
-            5 => Body::Closed { number, found: at, known: head.life.get() },
+            5 => Body::Closed { number, found: at, known: head.incarnation.get() },
             6 => Body::Ask(origin(head)?, command(cluster, head, &mut rest)?),
             7 => Body::Do(at, origin(head)?, command(cluster, head, &mut rest)?),
             8 => Body::Durable(at),
@@ -201,8 +201,8 @@ impl Message {
             Body::Whole(_) => Head { tag: 3, ..head },
             Body::Begin => Head { tag: 4, ..head },
             Body::Closed { number, found, known } => {
-                let (number, at, life) = ((*number).into(), (*found).into(), (*known).into());
-                Head { tag: 5, number, at, life, ..head }
+                let (number, at, incarnation) = ((*number).into(), (*found).into(), (*known).into());
+                Head { tag: 5, number, at, incarnation, ..head }
             }
             Body::Ask(origin, command) => Head { tag: 6, ..asked(head, *origin, command) },
             Body::Do(order, origin, command) => {
@@ -220,15 +220,15 @@ fn asked(head: Head, origin: Origin, command: &Command) -> Head {
         Command::Change(Change(edits)) => (CHANGE, edits.len() as u32),
         Command::Restore(_) => (RESTORE, 0),
     };
-    let (number, life) = (origin.number.into(), origin.incarnation.0.into());
-    Head { what, node: origin.node.0, number, life, edits: edits.into(), ..head }
+    let (number, incarnation) = (origin.number.into(), origin.incarnation.0.into());
+    Head { what, node: origin.node.0, number, incarnation, edits: edits.into(), ..head }
 }
 
 fn origin(head: &Head) -> Result<Origin, WireError> {
     if usize::from(head.node) >= MAX_NODES {
         return Err(WireError::Field("node"));
     }
-    let (node, incarnation) = (NodeId(head.node), Incarnation(head.life.get()));
+    let (node, incarnation) = (NodeId(head.node), Incarnation(head.incarnation.get()));
     Ok(Origin { node, incarnation, number: head.number.get() })
 }
 

@@ -13,11 +13,11 @@ use super::*;
 
 /// A lock manager for the programs of one node.
 pub(super) fn manager(node: usize) -> Shard {
-    let (me, life) = (NodeId(node as u8), Incarnation(1));
-    let view = Members { epoch: Epoch(1), members: vec![(me, life)] };
+    let (me, incarnation) = (NodeId(node as u8), Incarnation(1));
+    let view = Members { epoch: Epoch(1), members: vec![(me, incarnation)] };
     let config = Config {
         me,
-        life,
+        incarnation,
         worker: WorkerId(0),
         workers: 1,
         deadlock_ns: u64::MAX / 2,
@@ -30,7 +30,7 @@ pub(super) fn manager(node: usize) -> Shard {
 impl Cluster {
     /// Hands the lock managers what programs want, and programs what comes of it.
     pub(super) fn serve_locks(&mut self) -> bool {
-        let Some((node, event)) = self.way.wishes.pop_front() else { return false };
+        let Some((node, event)) = self.way.lock_requests.pop_front() else { return false };
         let mut actions = Vec::new();
         self.locks[node].handle(Nanos(0), event, &mut actions);
         for action in actions {
@@ -56,9 +56,9 @@ impl Cluster {
         cluster
     }
 
-    fn ask(&mut self, program: u32, port: u32, mode: Mode, patience_ns: u64) -> Result<(), Violation> {
-        let (notify, session, born, name) = (true, 0, 0, &b"n"[..]);
-        let request = LockRequest { mode, notify, session, born, patience_ns, name };
+    fn ask(&mut self, program: u32, port: u32, mode: Mode, timeout_ns: u64) -> Result<(), Violation> {
+        let (notify, session, start_time, name) = (true, 0, 0, &b"n"[..]);
+        let request = LockRequest { mode, notify, session, start_time, timeout_ns, name };
         let head = Head { id: u64::from(port) + 100, port, ..Head::new(Verb::Lock, Use::Locks) };
         self.say(0, ClientId(program), head, &request.encode())?;
         while self.serve_locks() {}
@@ -114,7 +114,7 @@ fn a_lock_goes_from_program_to_program_and_with_its_program() {
 fn what_no_library_says_of_locks_cuts_off_and_too_many_are_refused() {
     let mut cluster = Cluster::for_locks();
     cluster.ask(0, 1, Mode::PR, 1).unwrap();
-    let convert = |value| ConvertRequest { mode: Mode::CR, patience_ns: 1, value }.encode();
+    let convert = |value| ConvertRequest { mode: Mode::CR, timeout_ns: 1, value }.encode();
     let head = |verb, port| Head { id: 9, port, ..Head::new(verb, Use::Locks) };
     assert!(cluster.ask(0, 1, Mode::CR, 1).is_err(), "a number that is taken");
     assert!(cluster.unlock(0, 1, &[1; VALUE_LEN]).is_err(), "a value beside readers");
@@ -129,10 +129,10 @@ fn what_no_library_says_of_locks_cuts_off_and_too_many_are_refused() {
     assert!(cluster.ask(0, 2, Mode::CR, 1).is_err(), "of another worker");
     cluster.cores[0].place = Place { me: NodeId(0), worker: 0, workers: 1 };
     cluster.way.told.clear();
-    cluster.way.wishes.clear();
+    cluster.way.lock_requests.clear();
     // None is answered before the last is asked for.
     let request =
-        LockRequest { mode: Mode::NL, notify: false, session: 0, born: 0, patience_ns: 0, name: b"n" };
+        LockRequest { mode: Mode::NL, notify: false, session: 0, start_time: 0, timeout_ns: 0, name: b"n" };
     let request = request.encode();
     for port in 2..=limits::MAX_LOCKS as u32 {
         cluster.say(0, ClientId(0), head(Verb::Lock, port), &request).unwrap();

@@ -37,7 +37,7 @@ const GUESTS: usize = 64;
 const FROM_ONE: usize = 16;
 
 /// A session lasts as long as its client wants; no measurement takes longer than this.
-const PATIENCE_MS: u64 = 24 * 3600 * 1000;
+const TIMEOUT_MS: u64 = 24 * 3600 * 1000;
 
 /// Waits for clients.
 pub struct Listener {
@@ -167,7 +167,7 @@ fn session(
     control.say(&Ok::<_, String>(answer)).map_err(|error| error.to_string())?;
     let mut wanted = || still_there(control.stream());
     end.wait(&mut wanted).map_err(text)?;
-    let order = Serve { driving: ask.driving, patience_ms: PATIENCE_MS };
+    let order = Serve { driving: ask.driving, peer_timeout_ms: TIMEOUT_MS };
     while wanted() {
         match serve(&end.place, &order, &mut wanted) {
             // A plan was carried out: there may be another.

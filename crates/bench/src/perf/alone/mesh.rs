@@ -25,7 +25,7 @@ const CONNECTED_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How long a measurement survives a path that is silent, and how often that is asked.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 const PROBE: Duration = Duration::from_millis(20);
 
 /// Other programs may take a free port before it is used.
@@ -110,7 +110,7 @@ impl End {
             }],
             windows: vec![window.clone()],
             waiting: pair.waiting,
-            patience: PATIENCE,
+            timeout: TIMEOUT,
             probe: PROBE,
             ofi_provider: None,
         };

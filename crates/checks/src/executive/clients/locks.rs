@@ -56,7 +56,7 @@ impl Work {
         let Some(token) = self.granted(&mut lock)? else { return Ok(None) };
         let granted = self.now();
         let mut hold = Hold { name, exclusive, token, asked, granted, known_until: asked };
-        lock.set_patience(LISTENS)?;
+        lock.set_timeout(LISTENS)?;
         let until = Instant::now() + holds;
         while Instant::now() < until {
             let asked = self.now();

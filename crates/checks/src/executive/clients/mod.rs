@@ -84,9 +84,9 @@ impl Work {
     }
 
     /// A connection to a node, which waits for each answer as long as is said.
-    fn reach(&self, node: usize, patience: Duration) -> Result<Control, ControlError> {
+    fn reach(&self, node: usize, timeout: Duration) -> Result<Control, ControlError> {
         let mut control = Control::connect_within(&self.dir, &Nodes::name(node), ANSWERS_WITHIN)?;
-        control.set_patience(patience)?;
+        control.set_timeout(timeout)?;
         Ok(control)
     }
 

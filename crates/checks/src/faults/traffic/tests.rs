@@ -91,7 +91,7 @@ fn said_of(lie: Lie) -> Option<String> {
         let member = Member {
             me,
             cluster,
-            life: 1,
+            incarnation: 1,
             rail: RailKind::Tcp,
             encrypt: false,
             listen: addresses[usize::from(me)].clone(),

@@ -1,4 +1,4 @@
-//! Nodes, their disks and clients, the network between lives, and somebody who decides views.
+//! Nodes, their disks and clients, the network between incarnations, and somebody who decides views.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -23,12 +23,12 @@ const US: u64 = 1_000;
 /// More than any run needs: one that takes as many does not come to rest.
 const EVENTS_PER_OPERATION: u64 = 4_000;
 
-/// Whose: a node and its life.
+/// Whose: a node and its incarnation.
 type Who = (usize, u64);
 
 #[derive(Debug)]
 enum Ev {
-    /// The next message between two lives arrives.
+    /// The next message between two incarnations arrives.
     Deliver(Who, Who),
     /// The disk of a node has written.
     Written(Who),
@@ -52,8 +52,8 @@ struct Disk {
 }
 
 struct Node {
-    life: u64,
-    /// The last view that this life was told.
+    incarnation: u64,
+    /// The last view that this incarnation was told.
     view: Epoch,
     replica: Option<Replica>,
     disk: Disk,
@@ -99,7 +99,7 @@ impl World {
         let params = Params::drawn(seed);
         let nothing = Arc::new(Contents::new(CLUSTER));
         let node = |_| Node {
-            life: 0,
+            incarnation: 0,
             view: Epoch(0),
             replica: None,
             disk: Disk {
@@ -262,8 +262,8 @@ impl World {
         Ok(())
     }
 
-    fn lives(&self, (node, life): Who) -> bool {
-        self.nodes[node].life == life && self.nodes[node].replica.is_some()
+    fn lives(&self, (node, incarnation): Who) -> bool {
+        self.nodes[node].incarnation == incarnation && self.nodes[node].replica.is_some()
     }
 
     fn start(&mut self, number: usize) {
@@ -272,13 +272,13 @@ impl World {
         }
         self.spoil(number);
         let node = &mut self.nodes[number];
-        (node.life, node.view) = (node.life + 1, Epoch(0));
+        (node.incarnation, node.view) = (node.incarnation + 1, Epoch(0));
         let contents =
             if node.disk.is_lost { Contents::new(CLUSTER) } else { Contents::clone(&node.disk.holds) };
         node.follower = Some(Follower::new(&contents));
         let opened = Opened { contents, is_lost: node.disk.is_lost, holds: [None; 2], trouble: [None, None] };
-        node.replica = Some(Replica::new(NodeId(number as u8), Incarnation(node.life), &opened));
-        let who = (number, node.life);
+        node.replica = Some(Replica::new(NodeId(number as u8), Incarnation(node.incarnation), &opened));
+        let who = (number, node.incarnation);
         self.engine.schedule(US, None, Ev::Client(who));
     }
 
@@ -314,7 +314,7 @@ impl World {
             return;
         }
         self.crashes += 1;
-        let who = (number, node.life);
+        let who = (number, node.incarnation);
         for operation in std::mem::take(&mut node.asked).values() {
             self.history.dies(operation, self.epoch);
         }
@@ -347,13 +347,13 @@ impl World {
 
     /// A view of these nodes. Who lives and is not in it is stopped before any of them is told.
     fn decide(&mut self, members: Vec<usize>) {
-        let lives: Vec<Who> = members.into_iter().map(|node| (node, self.nodes[node].life)).collect();
+        let lives: Vec<Who> = members.into_iter().map(|node| (node, self.nodes[node].incarnation)).collect();
         if lives.is_empty() || lives == self.members {
             return;
         }
         for node in 0..self.nodes.len() {
             // A node that was in no view yet only waits.
-            let was_in = self.members.contains(&(node, self.nodes[node].life));
+            let was_in = self.members.contains(&(node, self.nodes[node].incarnation));
             if was_in && !lives.iter().any(|(member, _)| *member == node) {
                 self.kill(node);
             }
@@ -438,7 +438,7 @@ impl World {
     }
 
     fn send(&mut self, who: Who, to: usize, message: &Message) {
-        let to = (to, self.nodes[to].life);
+        let to = (to, self.nodes[to].incarnation);
         let times = 1 + u64::from(self.sabotage == Some(Sabotage::Doubled) && self.engine.random.percent(5));
         for _ in 0..times {
             self.lanes.entry((who, to)).or_default().push_back(message.clone());

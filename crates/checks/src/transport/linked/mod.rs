@@ -391,7 +391,7 @@ impl Transport for Linked {
     fn purge(&mut self, from: NodeId, to: NodeId) {
         assert!(
             self.dead.is_some_and(|dead| [from, to].contains(&dead)),
-            "the core of a link knows one life"
+            "the core of a link knows one incarnation"
         );
         for path in 0..self.ends.len() {
             let (start, end) = self.paths.ends(path);

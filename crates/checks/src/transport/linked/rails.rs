@@ -22,7 +22,7 @@ struct Direction {
     dark: Option<u64>,
     /// How much was swallowed since the connection was made: no more than fits.
     swallowed: [usize; LANES],
-    /// The life that the sender holds.
+    /// The incarnation that the sender holds.
     held: u32,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Rails {
     slots: usize,
     network: Network<OnRail>,
     directions: Vec<Direction>,
-    /// The last life of a pair's rail that was connected, and whether it still carries; both directions alike.
+    /// The last incarnation of a pair's rail that was connected, and whether it still carries; both directions alike.
     connections: Vec<(u32, bool)>,
 }
 
@@ -59,7 +59,7 @@ impl Rails {
             count,
             classes,
             early,
-            // A life that is shorter than a frame takes settles nothing.
+            // An incarnation that is shorter than a frame takes settles nothing.
             cuts_ns: if params.cuts_ns > 0 { params.cuts_ns.max(10 * params.prompt.most) } else { 0 },
             healed: false,
             bulk: params.bulk,
@@ -98,7 +98,7 @@ impl Rails {
         (self.cuts_ns > 0 && !self.healed).then(|| engine.random.below(2 * self.cuts_ns))
     }
 
-    /// Whether the end that sends on `path` holds the life of the rail that carries.
+    /// Whether the end that sends on `path` holds the incarnation of the rail that carries.
     fn holds(&self, path: usize, rail: usize) -> bool {
         let index = self.index(path, rail);
         let (generation, carries) = self.connections[index];
@@ -134,7 +134,7 @@ impl Rails {
         Ok(())
     }
 
-    /// What has arrived by `now` for the `receiver` of `path`, which sees only the life that it holds.
+    /// What has arrived by `now` for the `receiver` of `path`, which sees only the incarnation that it holds.
     pub(super) fn receive(
         &mut self,
         path: usize,
@@ -220,7 +220,7 @@ impl Rails {
         is_dark
     }
 
-    /// A new connection of a rail; its life.
+    /// A new connection of a rail; its incarnation.
     pub(super) fn connect(&mut self, end: usize, other: usize, rail: usize, slots: usize) -> u32 {
         let generation = 1 + self.connections[self.index(end, rail)].0;
         for path in [end, other] {
@@ -232,7 +232,7 @@ impl Rails {
         generation
     }
 
-    /// The sender of `path` holds this life now; whether it still carries.
+    /// The sender of `path` holds this incarnation now; whether it still carries.
     pub(super) fn attached(&mut self, path: usize, rail: usize, generation: u32) -> bool {
         let index = self.index(path, rail);
         self.directions[index].held = generation;

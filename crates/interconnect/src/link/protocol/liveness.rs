@@ -1,7 +1,7 @@
 //! Whether a rail still carries: judged by what the kernel heard, not by how fast the peer's program answers.
 //!
 //! Whoever drives a link looks at each rail every quarter of [`Pace::probe`], every whole one while the link is not used. Something is sent at least every probe interval, so a
-//! live path acknowledges it; what counts is the time from the first thing sent after the last sign of life. Time in which
+//! live path acknowledges it; what counts is the time from the first thing sent after the last sign of incarnation. Time in which
 //! this node was not scheduled does not count against a rail: the kernel went on listening, and is asked first.
 //!
 //! A rail is given up when it is silent and another one is not: then there is something to gain. When none of them hears anything
@@ -113,7 +113,7 @@ pub(super) struct Liveness {
     /// When the peer's program last said something.
     said: Nanos,
     /// How long the path, and one lane alone, may say nothing.
-    patience: (Nanos, Nanos),
+    timeout: (Nanos, Nanos),
     last: Seen,
     /// Sent or received since `used` that was only a note.
     notes: u64,
@@ -131,7 +131,7 @@ impl Liveness {
             behind: (0, 0, now),
             idle: false,
             said: now,
-            patience: (Nanos(0), Nanos(0)),
+            timeout: (Nanos(0), Nanos(0)),
             last: Seen::default(),
             notes: 0,
         }
@@ -149,7 +149,7 @@ impl Liveness {
         // With the looks before and after, a quarter each while the link is used, one and a half make two.
         let silence = (pace.probe.0 * 3 / 2).max(4 * signs.rtt.0);
         let lane_silence = SWALLOWED_AFTER * pace.probe.0 + 4 * signs.rtt.max(signs.longest_rtt).0;
-        self.patience = (Nanos(silence), Nanos(lane_silence));
+        self.timeout = (Nanos(silence), Nanos(lane_silence));
         if let Some(silent) = signs.silent {
             self.heard = self.heard.max(Nanos(now.0.saturating_sub(silent.0)));
         }
@@ -219,12 +219,12 @@ impl Liveness {
         self.idle
     }
 
-    /// Since when it owes a sign of life, if half of its time for that has passed.
+    /// Since when it owes a sign of incarnation, if half of its time for that has passed.
     pub(super) fn suspected(&self, now: Nanos) -> Option<Nanos> {
-        self.asked.filter(|asked| now.since(*asked).0 >= self.patience.0.0 / 2)
+        self.asked.filter(|asked| now.since(*asked).0 >= self.timeout.0.0 / 2)
     }
 
-    /// Whether to ask for a sign of life at once, which must be newer than `than`: neither was there one nor is it asked for already.
+    /// Whether to ask for a sign of incarnation at once, which must be newer than `than`: neither was there one nor is it asked for already.
     pub(super) fn ask(&mut self, now: Nanos, than: Nanos) -> bool {
         let ask = self.heard < than && self.asked.is_none();
         if ask {
@@ -240,7 +240,7 @@ impl Liveness {
 
     /// Whether to give it up, `others` having been heard last at that time.
     pub(super) fn sick(&self, pace: Pace, now: Nanos, others: Option<Nanos>) -> Option<Sick> {
-        let (silence, lane_silence) = self.patience;
+        let (silence, lane_silence) = self.timeout;
         if let Some(asked) = self.asked {
             let waited = now.since(asked);
             let is_better = others.is_some_and(|heard| heard >= asked);

@@ -82,7 +82,7 @@ pub struct Stamp {
 pub struct Closed {
     /// Which rail.
     pub slot: u8,
-    /// Which life of it.
+    /// Which incarnation of it.
     pub generation: u32,
     /// Frames received on each lane.
     pub received: [u64; LANES],

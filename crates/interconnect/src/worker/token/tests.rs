@@ -166,7 +166,7 @@ impl Worker {
     }
 
     /// The same of one that lets others go first, and then looks once more.
-    fn wait_patiently(&self) {
+    fn wait_with_timeout(&self) {
         let mut stands = false;
         self.token.stand_by(&mut stands);
         let held = self.token.try_drive(&mut stands);
@@ -270,8 +270,8 @@ fn a_visitor_loses_nothing() {
 #[test]
 fn those_who_stand_by_lose_nothing() {
     explore_all(SOUND, WITH_VISITOR, &[Worker::wait, Worker::wait]);
-    explore_all(SOUND, WITH_VISITOR, &[Worker::wait, Worker::wait_patiently]);
-    explore_all(SOUND, WITH_VISITOR, &[Worker::wait_patiently, Worker::visit]);
+    explore_all(SOUND, WITH_VISITOR, &[Worker::wait, Worker::wait_with_timeout]);
+    explore_all(SOUND, WITH_VISITOR, &[Worker::wait_with_timeout, Worker::visit]);
     explore_all(SOUND, WITH_VISITOR, &[Worker::wait, Worker::wait_for_a_claim]);
     explore_all(SOUND, WITH_VISITOR, &[Worker::drive, Worker::wait_for_a_claim]);
 }
@@ -317,7 +317,11 @@ fn it_is_left_only_to_who_still_stands_by() {
 #[test]
 #[should_panic(expected = "nobody will handle")]
 fn a_visitor_must_see_to_what_nobody_stands_by_for_any_more() {
-    explore_all(Ways { unlock: give_back, ..SOUND }, WITH_VISITOR, &[Worker::wait_patiently, Worker::visit]);
+    explore_all(
+        Ways { unlock: give_back, ..SOUND },
+        WITH_VISITOR,
+        &[Worker::wait_with_timeout, Worker::visit],
+    );
 }
 
 #[test]

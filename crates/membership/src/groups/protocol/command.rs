@@ -46,13 +46,13 @@ impl fmt::Debug for Name {
     }
 }
 
-/// A member of a group: a client of a node in one of its lives. A client is in one group, once, and its number is never used again in that life.
+/// A member of a group: a client of a node in one of its incarnations. A client is in one group, once, and its number is never used again in that incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Who {
     /// The node.
     pub node: NodeId,
-    /// Its life.
-    pub life: Incarnation,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
     /// The client's number at its node.
     pub client: u64,
 }
@@ -83,7 +83,7 @@ pub enum Deed {
 /// A deed on its way into the order of all.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Command {
-    /// Its number among those of its node's life, from 1.
+    /// Its number among those of its node's incarnation, from 1.
     pub number: u64,
     /// Whose.
     pub client: u64,
@@ -96,7 +96,7 @@ pub struct Command {
 /// What has a place in the order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum What {
-    /// A client of this node's life has done something.
+    /// A client of this node's incarnation has done something.
     Command(NodeId, Incarnation, Command),
     /// A view of the cluster: members of groups at nodes that are not in it are none any more.
     View(Members),

@@ -29,8 +29,8 @@
 //!
 //! # What the driver must keep
 //!
-//! Messages from one life of a node to one life of another arrive once each, in the order sent, until one of them ends; then any first part of them may
-//! have. A view is handed in when it is open, by each member, newer each time; some may be missed. A client's number is never used again in a life.
+//! Messages from one incarnation of a node to one incarnation of another arrive once each, in the order sent, until one of them ends; then any first part of them may
+//! have. A view is handed in when it is open, by each member, newer each time; some may be missed. A client's number is never used again in an incarnation.
 //!
 //! # What members can do
 //!
@@ -160,7 +160,7 @@ pub enum Refused {
 #[derive(Clone, Hash, Debug)]
 pub struct Groups {
     me: NodeId,
-    life: Incarnation,
+    incarnation: Incarnation,
     view: Option<Members>,
     /// None while nothing is known.
     replica: Option<Replica>,
@@ -185,12 +185,12 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// A node in a life, which knows nothing yet.
+    /// A node in an incarnation, which knows nothing yet.
     #[must_use]
-    pub fn new(me: NodeId, life: Incarnation) -> Self {
+    pub fn new(me: NodeId, incarnation: Incarnation) -> Self {
         Self {
             me,
-            life,
+            incarnation,
             view: None,
             replica: None,
             log: VecDeque::new(),
@@ -244,9 +244,15 @@ impl Groups {
         Ok(())
     }
 
-    /// A message from this life of a node.
-    pub fn message(&mut self, from: NodeId, life: Incarnation, message: Message, out: &mut Vec<Action>) {
-        self.arrived(from, life, message);
+    /// A message from this incarnation of a node.
+    pub fn message(
+        &mut self,
+        from: NodeId,
+        incarnation: Incarnation,
+        message: Message,
+        out: &mut Vec<Action>,
+    ) {
+        self.arrived(from, incarnation, message);
         self.pump();
         out.append(&mut self.out);
     }
@@ -254,13 +260,16 @@ impl Groups {
     /// The next view of the cluster is open.
     ///
     /// # Panics
-    /// When it is not newer, or does not have this life of this node.
+    /// When it is not newer, or does not have this incarnation of this node.
     pub fn view(&mut self, view: &Members, out: &mut Vec<Action>) {
         assert!(self.view.as_ref().is_none_or(|before| before.epoch < view.epoch), "a newer view");
-        assert!(view.life(self.me) == Some(self.life), "a view with this life of the node");
+        assert!(
+            view.incarnation(self.me) == Some(self.incarnation),
+            "a view with this incarnation of the node"
+        );
         self.begin_change(view.clone());
-        for (from, life, message) in std::mem::take(&mut self.parked) {
-            self.arrived(from, life, message);
+        for (from, incarnation, message) in std::mem::take(&mut self.parked) {
+            self.arrived(from, incarnation, message);
         }
         self.complete();
         self.pump();
@@ -294,14 +303,14 @@ impl Groups {
         self.out.push(Action::Fault { from, what });
     }
 
-    fn arrived(&mut self, from: NodeId, life: Incarnation, message: Message) {
+    fn arrived(&mut self, from: NodeId, incarnation: Incarnation, message: Message) {
         if self.epoch().is_none_or(|epoch| message.epoch > epoch) {
             if self.parked.len() >= MOST_EARLY {
                 return self.fault(from, "more messages of a view to come than members send");
             }
-            return self.parked.push((from, life, message));
+            return self.parked.push((from, incarnation, message));
         }
-        let is_member = self.view.as_ref().is_some_and(|view| view.life(from) == Some(life));
+        let is_member = self.view.as_ref().is_some_and(|view| view.incarnation(from) == Some(incarnation));
         if Some(message.epoch) != self.epoch() || !is_member || from == self.me {
             return;
         }
@@ -337,15 +346,15 @@ impl Groups {
     /// Gives a command its place, unless it has one.
     fn order(&mut self, from: NodeId, command: Command) {
         let Some(replica) = &self.replica else { return };
-        let Some(life) = self.view.as_ref().and_then(|view| view.life(from)) else { return };
-        let done = replica.done(from, life);
+        let Some(incarnation) = self.view.as_ref().and_then(|view| view.incarnation(from)) else { return };
+        let done = replica.done(from, incarnation);
         if command.number <= done {
             return;
         }
         if command.number > done + 1 {
             return self.fault(from, "a command before the one before it");
         }
-        let entry = Entry { seq: replica.applied + 1, what: What::Command(from, life, command) };
+        let entry = Entry { seq: replica.applied + 1, what: What::Command(from, incarnation, command) };
         for node in self.others() {
             self.send(node, Body::Ordered(self.stable, entry.clone()));
         }
@@ -374,16 +383,16 @@ impl Groups {
     /// Applies the next entry and keeps it.
     fn apply(&mut self, entry: Entry) {
         let Some(replica) = &mut self.replica else { return };
-        let (me, life, out) = (self.me, self.life, &mut self.out);
+        let (me, incarnation, out) = (self.me, self.incarnation, &mut self.out);
         replica.apply(&entry, &mut |who: Who, what| {
-            if (who.node, who.life) == (me, life) {
+            if (who.node, who.incarnation) == (me, incarnation) {
                 out.push(Action::Tell { client: who.client, seq: entry.seq, what });
             }
         });
         if let What::View(view) = &entry.what {
             out.push(Action::Opened(view.epoch, replica.applied, replica.digest));
         }
-        let done = replica.done(me, life);
+        let done = replica.done(me, incarnation);
         while self.queue.front().is_some_and(|command| command.number <= done) {
             self.queue.pop_front();
             self.sent = self.sent.saturating_sub(1);

@@ -42,15 +42,15 @@ pub(super) struct Replica {
     pub(super) applied: u64,
     /// A hash over all entries so far: nodes that know the same have the same.
     pub(super) digest: u64,
-    /// By node and life: the number of its last command.
+    /// By node and incarnation: the number of its last command.
     pub(super) done: BTreeMap<(NodeId, Incarnation), u64>,
     pub(super) groups: BTreeMap<Name, Group>,
 }
 
 impl Replica {
-    /// The last command of a node's life that has its place.
-    pub(super) fn done(&self, node: NodeId, life: Incarnation) -> u64 {
-        self.done.get(&(node, life)).copied().unwrap_or_default()
+    /// The last command of a node's incarnation that has its place.
+    pub(super) fn done(&self, node: NodeId, incarnation: Incarnation) -> u64 {
+        self.done.get(&(node, incarnation)).copied().unwrap_or_default()
     }
 
     /// Takes the next entry; who is told what goes to `tell`.
@@ -58,19 +58,25 @@ impl Replica {
         self.applied = entry.seq;
         self.digest = mix(self.digest ^ mix(entry.seq));
         match &entry.what {
-            What::Command(node, life, command) => {
-                self.digest = mix(self.digest ^ u64::from(node.0) ^ mix(life.0) ^ mix(command.number << 8));
-                self.done.insert((*node, *life), command.number);
-                self.act(Who { node: *node, life: *life, client: command.client }, command, tell);
+            What::Command(node, incarnation, command) => {
+                self.digest =
+                    mix(self.digest ^ u64::from(node.0) ^ mix(incarnation.0) ^ mix(command.number << 8));
+                self.done.insert((*node, *incarnation), command.number);
+                self.act(
+                    Who { node: *node, incarnation: *incarnation, client: command.client },
+                    command,
+                    tell,
+                );
             }
             What::View(view) => {
                 self.digest = mix(self.digest ^ u64::from(view.epoch.0));
-                let is_in = |node: NodeId, life: Incarnation| view.life(node) == Some(life);
-                self.done.retain(|(node, life), _| is_in(*node, *life));
+                let is_in =
+                    |node: NodeId, incarnation: Incarnation| view.incarnation(node) == Some(incarnation);
+                self.done.retain(|(node, incarnation), _| is_in(*node, *incarnation));
                 let names: Vec<Name> = self.groups.keys().cloned().collect();
                 for name in names {
                     let members = self.groups[&name].members.iter();
-                    let gone = members.filter(|who| !is_in(who.node, who.life)).copied().collect();
+                    let gone = members.filter(|who| !is_in(who.node, who.incarnation)).copied().collect();
                     self.remove(&name, gone, true, tell);
                 }
             }

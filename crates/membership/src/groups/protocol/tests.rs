@@ -6,7 +6,7 @@ use plexus_sim::hostile;
 use super::*;
 
 const NODE: NodeId = NodeId(0);
-const LIFE: Incarnation = Incarnation(3);
+const INCARNATION: Incarnation = Incarnation(3);
 
 fn name(name: &str) -> Name {
     Name::new(name.as_bytes()).expect("a name")
@@ -14,8 +14,8 @@ fn name(name: &str) -> Name {
 
 /// A node that is alone in its cluster.
 fn alone() -> Groups {
-    let mut groups = Groups::new(NODE, LIFE);
-    groups.view(&Members { epoch: Epoch(1), members: vec![(NODE, LIFE)] }, &mut Vec::new());
+    let mut groups = Groups::new(NODE, INCARNATION);
+    groups.view(&Members { epoch: Epoch(1), members: vec![(NODE, INCARNATION)] }, &mut Vec::new());
     groups
 }
 
@@ -37,9 +37,11 @@ fn messages() -> Vec<Message> {
     told(&mut groups, 2, "a", Deed::Arrive { barrier: name("here"), least: 2, strict: true });
     let state = groups.replica.clone().expect("it knows something");
     let command = |deed| Command { number: 7, client: 9, group: name("a group"), deed };
-    let speaks = What::Command(NODE, LIFE, command(Deed::Send([1, 2, 3].as_slice().into())));
-    let view =
-        What::View(Members { epoch: Epoch(4), members: vec![(NODE, LIFE), (NodeId(2), Incarnation(1))] });
+    let speaks = What::Command(NODE, INCARNATION, command(Deed::Send([1, 2, 3].as_slice().into())));
+    let view = What::View(Members {
+        epoch: Epoch(4),
+        members: vec![(NODE, INCARNATION), (NodeId(2), Incarnation(1))],
+    });
     let bodies = [
         Body::Command(command(Deed::Join)),
         Body::Command(command(Deed::Leave { died: true })),
@@ -94,7 +96,7 @@ fn what_is_too_much_is_refused_with_the_reason() {
     assert_eq!(told(&mut groups, 1, "a", arrive()), []);
     assert_eq!(told(&mut groups, 1, "a", arrive()), [Happened::Refused(Why::Waits)]);
     // Without a view nothing is done, and only so much waits; leaving is always taken.
-    let mut waiting = Groups::new(NODE, LIFE);
+    let mut waiting = Groups::new(NODE, INCARNATION);
     for client in 0..MOST_WAITING as u64 {
         assert_eq!(waiting.submit(client, name("a"), Deed::Join, &mut Vec::new()), Ok(()));
     }
@@ -112,7 +114,7 @@ fn a_strict_barrier_fails_when_a_member_dies_and_another_goes_on() {
         let arrive = Deed::Arrive { barrier: name("here"), least: 1, strict };
         groups.submit(1, name("a"), arrive, &mut out).expect("there is room");
         groups.submit(2, name("a"), Deed::Leave { died: true }, &mut out).expect("there is room");
-        let died = Who { node: NODE, life: LIFE, client: 2 };
+        let died = Who { node: NODE, incarnation: INCARNATION, client: 2 };
         let comes =
             if strict { Happened::Failed(name("here"), died) } else { Happened::Passed(name("here")) };
         let is_told =

@@ -17,12 +17,12 @@
 //!
 //! command, 24: number 8, client 8, bytes sent or, arriving, how many there must be 4, length of the group's name 1, of the barrier's 1, zero 1,
 //!     deed 1 (1 join, 2 leave, 3 leave: died, 4 send, 5 arrive, 6 arrive: strict); then group, barrier, bytes
-//! entry, 24: place 8, life 8, epoch 4, members 2, node 1, kind 1 (1 command, 2 view); then a command, or members of 16
-//! member of the cluster, 16: life 8, node 1, zero 7
+//! entry, 24: place 8, incarnation 8, epoch 4, members 2, node 1, kind 1 (1 command, 2 view); then a command, or members of 16
+//! member of the cluster, 16: incarnation 8, node 1, zero 7
 //! snapshot, 24: applied 8, digest 8, lives 4, groups 4; then these
-//! life of a node, 24: life 8, number of its last command 8, node 1, zero 7
+//! incarnation of a node, 24: incarnation 8, number of its last command 8, node 1, zero 7
 //! group, 16: views 8, members 4, barriers 2, length of its name 1, zero 1; then name, members, barriers
-//! member of a group, 24: life 8, client 8, node 1, zero 5, 2: at a barrier how many there must be for it to go on, else zero
+//! member of a group, 24: incarnation 8, client 8, node 1, zero 5, 2: at a barrier how many there must be for it to go on, else zero
 //! barrier, 8: arrived 4, length of its name 1, 1 if strict 1, zero 2; then name, members of the group
 //! ```
 
@@ -72,13 +72,13 @@ macro_rules! layouts {
 layouts! {
     Head 8 { version: u8, tag: u8, zero: U16, epoch: U32 }
     CommandWire 24 { number: U64, client: U64, count: U32, group: u8, barrier: u8, zero: u8, deed: u8 }
-    EntryWire 24 { seq: U64, life: U64, epoch: U32, members: U16, node: u8, kind: u8 }
-    MemberWire 16 { life: U64, node: u8, zero: [u8; 7] }
+    EntryWire 24 { seq: U64, incarnation: U64, epoch: U32, members: U16, node: u8, kind: u8 }
+    MemberWire 16 { incarnation: U64, node: u8, zero: [u8; 7] }
     FlushedWire 24 { knows: U64, applied: U64, digest: U64 }
     SnapshotWire 24 { applied: U64, digest: U64, lives: U32, groups: U32 }
-    LifeWire 24 { life: U64, done: U64, node: u8, zero: [u8; 7] }
+    IncarnationWire 24 { incarnation: U64, done: U64, node: u8, zero: [u8; 7] }
     GroupWire 16 { views: U64, members: U32, barriers: U16, name: u8, zero: u8 }
-    WhoWire 24 { life: U64, client: U64, node: u8, zero: [u8; 5], least: U16 }
+    WhoWire 24 { incarnation: U64, client: U64, node: u8, zero: [u8; 5], least: U16 }
     BarrierWire 8 { arrived: U32, name: u8, strict: u8, zero: U16 }
 }
 
@@ -184,18 +184,24 @@ fn put_command(out: &mut Vec<u8>, Command { number, client, group, deed }: &Comm
 fn put_entry(out: &mut Vec<u8>, Entry { seq, what }: &Entry) {
     let seq = U64::new(*seq);
     match what {
-        What::Command(node, life, command) => {
+        What::Command(node, incarnation, command) => {
             put(
                 out,
-                &EntryWire { seq, life: U64::new(life.0), node: node.0, kind: 1, ..EntryWire::default() },
+                &EntryWire {
+                    seq,
+                    incarnation: U64::new(incarnation.0),
+                    node: node.0,
+                    kind: 1,
+                    ..EntryWire::default()
+                },
             );
             put_command(out, command);
         }
         What::View(view) => {
             let (epoch, members) = (U32::new(view.epoch.0), U16::new(view.members.len() as u16));
             put(out, &EntryWire { seq, epoch, members, kind: 2, ..EntryWire::default() });
-            for (node, life) in &view.members {
-                put(out, &MemberWire { life: U64::new(life.0), node: node.0, zero: [0; 7] });
+            for (node, incarnation) in &view.members {
+                put(out, &MemberWire { incarnation: U64::new(incarnation.0), node: node.0, zero: [0; 7] });
             }
         }
     }
@@ -204,8 +210,16 @@ fn put_entry(out: &mut Vec<u8>, Entry { seq, what }: &Entry) {
 fn put_replica(out: &mut Vec<u8>, Replica { applied, digest, done, groups }: &Replica) {
     let (lives, count) = (U32::new(done.len() as u32), U32::new(groups.len() as u32));
     put(out, &SnapshotWire { applied: U64::new(*applied), digest: U64::new(*digest), lives, groups: count });
-    for ((node, life), done) in done {
-        put(out, &LifeWire { life: U64::new(life.0), done: U64::new(*done), node: node.0, zero: [0; 7] });
+    for ((node, incarnation), done) in done {
+        put(
+            out,
+            &IncarnationWire {
+                incarnation: U64::new(incarnation.0),
+                done: U64::new(*done),
+                node: node.0,
+                zero: [0; 7],
+            },
+        );
     }
     for (name, Group { number, members, barriers }) in groups {
         let wire = GroupWire {
@@ -228,9 +242,9 @@ fn put_replica(out: &mut Vec<u8>, Replica { applied, digest, done, groups }: &Re
     }
 }
 
-fn put_who(out: &mut Vec<u8>, Who { node, life, client }: Who, least: u16) {
-    let (life, client, least) = (U64::new(life.0), U64::new(client), U16::new(least));
-    put(out, &WhoWire { life, client, node: node.0, zero: [0; 5], least });
+fn put_who(out: &mut Vec<u8>, Who { node, incarnation, client }: Who, least: u16) {
+    let (incarnation, client, least) = (U64::new(incarnation.0), U64::new(client), U16::new(least));
+    put(out, &WhoWire { incarnation, client, node: node.0, zero: [0; 5], least });
 }
 
 fn take<T: FromBytes + KnownLayout + Immutable>(rest: &mut &[u8]) -> Result<T, DecodeError> {
@@ -284,14 +298,14 @@ fn take_command(rest: &mut &[u8]) -> Result<Command, DecodeError> {
 }
 
 fn take_entry(rest: &mut &[u8]) -> Result<Entry, DecodeError> {
-    let EntryWire { seq, life, epoch, members, node: from, kind } = take(rest)?;
+    let EntryWire { seq, incarnation, epoch, members, node: from, kind } = take(rest)?;
     let seq = counter(seq)?;
     let what = match kind {
-        1 => What::Command(node(from)?, Incarnation(life.get()), take_command(rest)?),
+        1 => What::Command(node(from)?, Incarnation(incarnation.get()), take_command(rest)?),
         2 if usize::from(members.get()) <= MAX_NODES => {
             let members = (0..members.get()).map(|_| {
-                let MemberWire { life, node: member, .. } = take(rest)?;
-                Ok((node(member)?, Incarnation(life.get())))
+                let MemberWire { incarnation, node: member, .. } = take(rest)?;
+                Ok((node(member)?, Incarnation(incarnation.get())))
             });
             What::View(Members { epoch: Epoch(epoch.get()), members: members.collect::<Result<_, _>>()? })
         }
@@ -307,8 +321,8 @@ fn take_replica(rest: &mut &[u8]) -> Result<Replica, DecodeError> {
     }
     let mut replica = Replica { applied: counter(applied)?, digest: digest.get(), ..Replica::default() };
     for _ in 0..lives.get() {
-        let LifeWire { life, done, node: of, .. } = take(rest)?;
-        replica.done.insert((node(of)?, Incarnation(life.get())), counter(done)?);
+        let IncarnationWire { incarnation, done, node: of, .. } = take(rest)?;
+        replica.done.insert((node(of)?, Incarnation(incarnation.get())), counter(done)?);
     }
     for _ in 0..groups.get() {
         let GroupWire { views, members, barriers, name, .. } = take(rest)?;
@@ -337,8 +351,8 @@ fn take_members<T, C: FromIterator<T>>(
         return Err(DecodeError::Field("count"));
     }
     let members = (0..count.get()).map(|_| {
-        let WhoWire { life, client, node: of, least, .. } = take(rest)?;
-        let who = Who { node: node(of)?, life: Incarnation(life.get()), client: client.get() };
+        let WhoWire { incarnation, client, node: of, least, .. } = take(rest)?;
+        let who = Who { node: node(of)?, incarnation: Incarnation(incarnation.get()), client: client.get() };
         Ok(one(who, least.get()))
     });
     members.collect()
@@ -351,10 +365,10 @@ fn take_members<T, C: FromIterator<T>>(
 pub fn group_message_any(bytes: &[u8]) -> bool {
     let Ok(message) = Message::decode(bytes) else { return false };
     assert_eq!(message.encode(), bytes);
-    let (other, me, life) = (NodeId(0), NodeId(1), Incarnation(3));
-    let mut groups = Groups::new(me, life);
-    let members = vec![(other, life), (me, life)];
+    let (other, me, incarnation) = (NodeId(0), NodeId(1), Incarnation(3));
+    let mut groups = Groups::new(me, incarnation);
+    let members = vec![(other, incarnation), (me, incarnation)];
     groups.view(&Members { epoch: message.epoch, members }, &mut Vec::new());
-    groups.message(other, life, message, &mut Vec::new());
+    groups.message(other, incarnation, message, &mut Vec::new());
     true
 }

@@ -1,13 +1,13 @@
 //! One node's part in the membership of a cluster.
 //!
-//! **Contract.** Make a [`Member`] for each life of a node, lives numbered upwards, and hand every [`Event`] to [`Member::handle`] with
+//! **Contract.** Make a [`Member`] for each incarnation of a node, lives numbered upwards, and hand every [`Event`] to [`Member::handle`] with
 //! the time of the node's monotonic clock; carry out the [`Action`]s in their order, and come back with [`Event::Tick`] at the time of
-//! the last [`Action::Wake`]. A node's turns at a file, over all of its lives, are carried out in their order: one that failed may have been
+//! the last [`Action::Wake`]. A node's turns at a file, over all of its incarnations, are carried out in their order: one that failed may have been
 //! carried out wholly, partly or not, or still be, but never after a later one.
 //!
 //! **What holds.** A node may act from [`Action::Opened`] on while the last [`Action::Lease`] lasts, in the view opened last. Of two nodes
-//! that may act at one time each is a member of the other's view, in its life. For one epoch nobody learns but one view, and nobody learns an
-//! earlier one after it. A life that was a member and is none any more never acts again. For this it counts that clocks differ by
+//! that may act at one time each is a member of the other's view, in its incarnation. For one epoch nobody learns but one view, and nobody learns an
+//! earlier one after it. An incarnation that was a member and is none any more never acts again. For this it counts that clocks differ by
 //! no more than the profile says, that whoever is told to die has stopped before the margin is over, and that of any two majorities of the voting files
 //! one keeps what was written to it; not how late or lost messages are.
 //!
@@ -37,7 +37,7 @@ const IN_NO_VIEW: Epoch = Epoch(u32::MAX);
 
 /// What an operator wants; one at a time at each node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wish {
+pub enum ConfigChange {
     /// This node is no member any more, and says so.
     Leave,
     /// A node belongs to the cluster and may join.
@@ -50,7 +50,7 @@ pub enum Wish {
     RemoveFile(FileId),
 }
 
-/// Why a wish is not granted.
+/// Why a config change is not granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refused {
     /// The node has no say.
@@ -100,17 +100,17 @@ pub enum Event {
         /// What was read after what was to be written was written.
         result: Result<Box<Contents>, Failed>,
     },
-    /// The links with this life are lost: nothing that it says over the network counts any more, so that only one of the two goes on. What it writes
+    /// The links with this incarnation are lost: nothing that it says over the network counts any more, so that only one of the two goes on. What it writes
     /// into voting files does: that says who lives, and what was decided.
     Lost(NodeId, Incarnation),
-    /// The process of this life, and all that it had begun, is proved to be over.
+    /// The process of this incarnation, and all that it had begun, is proved to be over.
     Dead(NodeId, Incarnation),
-    /// A life is clean: when it ends, nothing is lost with it.
+    /// An incarnation is clean: when it ends, nothing is lost with it.
     Clean(NodeId, Clean),
     /// Whoever uses the membership has taken this view, which was opened: it acts in none before it any more.
     Entered(Epoch),
     /// An operator wants something.
-    Wish(Wish),
+    ConfigChange(ConfigChange),
     /// The registry has this generation; it goes into every report from now on.
     Registry(u64),
     /// The same, and to be answered with [`Action::Remembered`] when it stands in the voting files.
@@ -123,16 +123,16 @@ pub enum Reason {
     /// No majority of the voting files answered in time.
     #[error("the lease is over: no majority of the voting files answered in time")]
     LeaseOver,
-    /// A view without this life was decided.
+    /// A view without this incarnation was decided.
     #[error("the others have decided to go on without this node")]
     Evicted,
-    /// It acts in no view, and most of the files are older copies of themselves: what this life remembers of them keeps it out for ever.
+    /// It acts in no view, and most of the files are older copies of themselves: what this incarnation remembers of them keeps it out for ever.
     #[error(
         "most of the voting files hold less than this node has read there: start it again, and it takes them as they are"
     )]
     FilesOlder,
     /// Another process is this node.
-    #[error("a later life of this node is in the voting files")]
+    #[error("a later incarnation of this node is in the voting files")]
     Replaced,
 }
 
@@ -162,14 +162,14 @@ pub enum Action {
     Opened(Arc<View>),
     /// The node may act before then, by its own clock.
     Lease(Nanos),
-    /// This life is no member any more: prove it dead where that can be done, and say so with [`Event::Dead`].
+    /// This incarnation is no member any more: prove it dead where that can be done, and say so with [`Event::Dead`].
     Fence(NodeId, Incarnation),
-    /// A life that was to be proved dead has stopped for certain: it is proved, by whomever, or else its lease is over.
+    /// An incarnation that was to be proved dead has stopped for certain: it is proved, by whomever, or else its lease is over.
     Stopped {
         /// Its node.
         node: NodeId,
-        /// Which life.
-        life: Incarnation,
+        /// Which incarnation.
+        incarnation: Incarnation,
         /// Whether it was proved.
         proved: bool,
     },
@@ -178,8 +178,8 @@ pub enum Action {
     /// A majority of the voting files was written and read since the last [`Event::Remember`]: whoever asks from now on is told this
     /// generation or a greater one, and it is at least what everybody was told before he asked.
     Remembered(u64),
-    /// What became of a wish.
-    Answer(Wish, Result<(), Refused>),
+    /// What became of a config change.
+    Answer(ConfigChange, Result<(), Refused>),
     /// Stop acting at once and end the process.
     Die(Reason),
     /// As wanted, the node is no member any more: stop acting before the next action.
@@ -202,13 +202,13 @@ struct Said {
 #[derive(Clone, Debug)]
 pub struct Member {
     me: NodeId,
-    life: Incarnation,
+    incarnation: Incarnation,
     profile: Profile,
     started: Nanos,
     decided: Arc<View>,
     /// When this node learned of it.
     learned: Nanos,
-    /// By node: the last life that was a member of any view before and is none of this one (0: none), where that is known.
+    /// By node: the last incarnation that was a member of any view before and is none of this one (0: none), where that is known.
     former: Option<[Incarnation; MAX_NODES]>,
     opened: Option<Arc<View>>,
     /// It acts in no view before this one.
@@ -231,7 +231,7 @@ pub struct Member {
     next_plan: Nanos,
     retry: Nanos,
     leaving: bool,
-    wish: Option<(Wish, Nanos)>,
+    config_change: Option<(ConfigChange, Nanos)>,
     /// The greatest generation of the registry that anybody spoke of.
     registry: u64,
     /// Somebody asked to have it remembered; the last report before.
@@ -243,15 +243,15 @@ impl Member {
     /// A node that starts, knowing of its cluster only `first`: the view that the cluster began with or any later one.
     ///
     /// # Panics
-    /// When `profile` was not found to be sound, or `life` is 0.
+    /// When `profile` was not found to be sound, or `incarnation` is 0.
     #[must_use]
-    pub fn new(me: NodeId, life: Incarnation, profile: Profile, first: Arc<View>, now: Nanos) -> Self {
+    pub fn new(me: NodeId, incarnation: Incarnation, profile: Profile, first: Arc<View>, now: Nanos) -> Self {
         assert_eq!(profile.check(), Ok(()));
-        assert!(life.0 > 0, "lives are numbered from 1");
+        assert!(incarnation.0 > 0, "lives are numbered from 1");
         let files = first.files.iter().map(|file| (file.id, FileState::new(me, *file, now))).collect();
         Self {
             me,
-            life,
+            incarnation,
             profile,
             started: now,
             decided: first,
@@ -273,7 +273,7 @@ impl Member {
             next_plan: now,
             retry: now,
             leaving: false,
-            wish: None,
+            config_change: None,
             registry: 0,
             remembering: None,
             is_over: false,
@@ -299,10 +299,10 @@ impl Member {
         fresh.filter(|report| report.lease != self.profile.lease).map(|report| (report.node, report.lease))
     }
 
-    /// Whether what this life says over the network counts: the links with it are not lost.
+    /// Whether what this incarnation says over the network counts: the links with it are not lost.
     #[must_use]
-    pub fn listens(&self, node: NodeId, life: Incarnation) -> bool {
-        self.peers.listens(node, life)
+    pub fn listens(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.peers.listens(node, incarnation)
     }
 
     /// Takes what happened at `now`; what is to be done goes to `out`.
@@ -317,11 +317,11 @@ impl Member {
             Event::Tick => {}
             Event::Heard(report) => self.heard(&report, now, out),
             Event::Finished { file, result } => self.finished(file, result, now, out),
-            Event::Lost(node, life) => self.peers.lost(node, life, now, &self.profile),
-            Event::Dead(node, life) => self.proved(node, life, now, out),
+            Event::Lost(node, incarnation) => self.peers.lost(node, incarnation, now, &self.profile),
+            Event::Dead(node, incarnation) => self.proved(node, incarnation, now, out),
             Event::Clean(node, clean) => self.peers.handed_back(node, clean),
             Event::Entered(epoch) => self.entered = self.entered.max(epoch),
-            Event::Wish(wish) => self.wish(wish, now, out),
+            Event::ConfigChange(config_change) => self.config_change(config_change, now, out),
             Event::Registry(generation) => self.registry = self.registry.max(generation),
             Event::Remember(generation) => {
                 self.registry = self.registry.max(generation);
@@ -356,13 +356,13 @@ impl Member {
     }
 
     fn is_member(&self) -> bool {
-        self.decided.has(self.me, self.life)
+        self.decided.has(self.me, self.incarnation)
     }
 
     fn heard(&mut self, report: &Arc<Report>, now: Nanos, out: &mut Vec<Action>) {
         if report.node == self.me
             || report.node.index() >= MAX_NODES
-            || !self.listens(report.node, report.life)
+            || !self.listens(report.node, report.incarnation)
         {
             return;
         }
@@ -375,22 +375,25 @@ impl Member {
     }
 
     fn absorb_proofs(&mut self, report: &Report, now: Nanos, out: &mut Vec<Action>) {
-        for (node, life) in report.dead.iter().enumerate().filter(|(_, life)| life.0 > 0) {
-            self.proved(NodeId(node as u8), *life, now, out);
+        for (node, incarnation) in report.dead.iter().enumerate().filter(|(_, incarnation)| incarnation.0 > 0)
+        {
+            self.proved(NodeId(node as u8), *incarnation, now, out);
         }
         for (node, clean) in report.clean.iter().enumerate() {
             self.peers.handed_back(NodeId(node as u8), *clean);
         }
     }
 
-    /// A life, which may be an earlier one of this node, is over.
-    fn proved(&mut self, node: NodeId, life: Incarnation, now: Nanos, out: &mut Vec<Action>) {
-        if node.index() >= MAX_NODES || self.peers.is_dead(node, life) || node == self.me && life >= self.life
+    /// An incarnation, which may be an earlier one of this node, is over.
+    fn proved(&mut self, node: NodeId, incarnation: Incarnation, now: Nanos, out: &mut Vec<Action>) {
+        if node.index() >= MAX_NODES
+            || self.peers.is_dead(node, incarnation)
+            || node == self.me && incarnation >= self.incarnation
         {
             return;
         }
-        self.peers.proved(node, life);
-        let ended = self.waits.extract_if(.., |wait| wait.node == node && wait.life <= life);
+        self.peers.proved(node, incarnation);
+        let ended = self.waits.extract_if(.., |wait| wait.node == node && wait.incarnation <= incarnation);
         out.extend(ended.map(|wait| wait.over(true)));
         self.next_plan = now;
     }
@@ -423,15 +426,15 @@ impl Member {
             return;
         }
         let before = std::mem::replace(&mut self.decided, Arc::clone(view));
-        let was_member = before.has(self.me, self.life);
-        if was_member && !self.is_member() || view.is_past(self.me, self.life) {
+        let was_member = before.has(self.me, self.incarnation);
+        if was_member && !self.is_member() || view.is_past(self.me, self.incarnation) {
             return self.leave(now, out);
         }
         out.push(Action::Decided(Arc::clone(view)));
-        for (node, life) in before.gone(view).filter(|(node, _)| *node != self.me) {
-            if !self.peers.is_dead(node, life) {
-                self.waits.push(Wait { node, life, until: now + self.profile.wait() });
-                out.push(Action::Fence(node, life));
+        for (node, incarnation) in before.gone(view).filter(|(node, _)| *node != self.me) {
+            if !self.peers.is_dead(node, incarnation) {
+                self.waits.push(Wait { node, incarnation, until: now + self.profile.wait() });
+                out.push(Action::Fence(node, incarnation));
             }
         }
         self.former = self.former_lives(&before, view);
@@ -441,21 +444,25 @@ impl Member {
             paxos.learned(view);
         }
         self.change_files(now);
-        if let Some((wish, _)) = self.wish.filter(|(wish, _)| is_granted(*wish, view)) {
-            self.answer(wish, Ok(()), out);
+        if let Some((config_change, _)) =
+            self.config_change.filter(|(config_change, _)| is_granted(*config_change, view))
+        {
+            self.answer(config_change, Ok(()), out);
         }
     }
 
     /// [`Member::former`] now that `view` is learned after `before`.
     fn former_lives(&self, before: &View, view: &View) -> Option<[Incarnation; MAX_NODES]> {
         let mut former = before.seats.map(Seat::last);
-        for node in before.members().iter().filter(|node| before.life(*node) == view.life(*node)) {
+        for node in
+            before.members().iter().filter(|node| before.incarnation(*node) == view.incarnation(*node))
+        {
             former[node.index()] = self.former?[node.index()];
         }
         (before.epoch.0 + 1 == view.epoch.0).then_some(former)
     }
 
-    /// A view without this life is decided.
+    /// A view without this incarnation is decided.
     fn leave(&mut self, now: Nanos, out: &mut Vec<Action>) {
         if !self.leaving {
             return self.end(Action::Die(Reason::Evicted), out);
@@ -463,7 +470,7 @@ impl Member {
         self.end(Action::Left, out);
         // What it says of itself proves it: it has stopped.
         let mut report = self.report(now);
-        report.dead[self.me.index()] = self.life;
+        report.dead[self.me.index()] = self.incarnation;
         let to = self.decided.cluster().without(self.me);
         out.push(Action::Send { to, report: Arc::new(report) });
     }
@@ -476,12 +483,12 @@ impl Member {
                 self.returning.insert(*id, state.file.host);
             }
         }
-        let wished = match self.wish {
-            Some((Wish::AddFile(id, host), _)) => Some((id, host)),
+        let requested = match self.config_change {
+            Some((ConfigChange::AddFile(id, host), _)) => Some((id, host)),
             _ => None,
         };
         self.returning.retain(|id, _| decided.file(*id).is_none());
-        let kept = self.returning.iter().map(|(id, host)| (*id, *host)).chain(wished);
+        let kept = self.returning.iter().map(|(id, host)| (*id, *host)).chain(requested);
         let extra = kept.filter(|(id, _)| decided.file(*id).is_none());
         let extra = extra.map(|(id, host)| VotingFile { id, since: IN_NO_VIEW, host });
         let wanted: Vec<VotingFile> = decided.files.iter().copied().chain(extra).collect();
@@ -491,49 +498,57 @@ impl Member {
         }
     }
 
-    fn wish(&mut self, wish: Wish, now: Nanos, out: &mut Vec<Action>) {
-        if let Err(refused) = self.may(wish) {
-            out.push(Action::Answer(wish, Err(refused)));
+    fn config_change(&mut self, config_change: ConfigChange, now: Nanos, out: &mut Vec<Action>) {
+        if let Err(refused) = self.may(config_change) {
+            out.push(Action::Answer(config_change, Err(refused)));
             return;
         }
-        match wish {
-            Wish::Leave => self.leaving = true,
-            wish => self.wish = Some((wish, now)),
+        match config_change {
+            ConfigChange::Leave => self.leaving = true,
+            config_change => self.config_change = Some((config_change, now)),
         }
         self.change_files(now);
         (self.next_plan, self.next_report) = (now, now);
     }
 
-    fn may(&self, wish: Wish) -> Result<(), Refused> {
+    fn may(&self, config_change: ConfigChange) -> Result<(), Refused> {
         let nodes = self.decided.cluster();
         if !self.is_member() || self.opened.is_none() {
             return Err(Refused::NoMember);
         }
-        if self.wish.is_some() && wish != Wish::Leave {
+        if self.config_change.is_some() && config_change != ConfigChange::Leave {
             return Err(Refused::Busy);
         }
-        let refused = match wish {
-            Wish::AddNode(node) | Wish::RemoveNode(node) if node.index() >= MAX_NODES => Refused::NoNode,
-            Wish::AddFile(_, Some(host)) if host.index() >= MAX_NODES => Refused::NoNode,
-            Wish::RemoveNode(node) if node == self.me => Refused::Itself,
-            Wish::RemoveFile(id) if self.decided.file(id).is_some() && self.decided.files.len() == 1 => {
+        let refused = match config_change {
+            ConfigChange::AddNode(node) | ConfigChange::RemoveNode(node) if node.index() >= MAX_NODES => {
+                Refused::NoNode
+            }
+            ConfigChange::AddFile(_, Some(host)) if host.index() >= MAX_NODES => Refused::NoNode,
+            ConfigChange::RemoveNode(node) if node == self.me => Refused::Itself,
+            ConfigChange::RemoveFile(id)
+                if self.decided.file(id).is_some() && self.decided.files.len() == 1 =>
+            {
                 Refused::LastFile
             }
-            Wish::AddFile(id, _)
+            ConfigChange::AddFile(id, _)
                 if self.decided.file(id).is_none() && self.decided.files.len() == MAX_FILES =>
             {
                 Refused::TooMany
             }
-            Wish::AddNode(node) if nodes.contains(node) => Refused::Done,
-            wish if wish != Wish::Leave && is_granted(wish, &self.decided) => Refused::Done,
+            ConfigChange::AddNode(node) if nodes.contains(node) => Refused::Done,
+            config_change
+                if config_change != ConfigChange::Leave && is_granted(config_change, &self.decided) =>
+            {
+                Refused::Done
+            }
             _ => return Ok(()),
         };
         Err(refused)
     }
 
-    fn answer(&mut self, wish: Wish, answer: Result<(), Refused>, out: &mut Vec<Action>) {
-        self.wish = None;
-        out.push(Action::Answer(wish, answer));
+    fn answer(&mut self, config_change: ConfigChange, answer: Result<(), Refused>, out: &mut Vec<Action>) {
+        self.config_change = None;
+        out.push(Action::Answer(config_change, answer));
     }
 
     /// What this node says of itself now; each is newer than the last.
@@ -542,7 +557,7 @@ impl Member {
         let Said { hears, reaches, leaving, opened, dead, clean, .. } = self.said(now);
         Report {
             node: self.me,
-            life: self.life,
+            incarnation: self.incarnation,
             counter: self.counter,
             opened,
             hears,
@@ -576,13 +591,13 @@ impl Member {
     }
 }
 
-/// Whether the view is as wished.
-fn is_granted(wish: Wish, view: &View) -> bool {
-    match wish {
-        Wish::Leave => false,
-        Wish::AddNode(node) => view.cluster().contains(node),
-        Wish::RemoveNode(node) => !view.cluster().contains(node),
-        Wish::AddFile(id, _) => view.file(id).is_some(),
-        Wish::RemoveFile(id) => view.file(id).is_none(),
+/// Whether the view is as requested.
+fn is_granted(config_change: ConfigChange, view: &View) -> bool {
+    match config_change {
+        ConfigChange::Leave => false,
+        ConfigChange::AddNode(node) => view.cluster().contains(node),
+        ConfigChange::RemoveNode(node) => !view.cluster().contains(node),
+        ConfigChange::AddFile(id, _) => view.file(id).is_some(),
+        ConfigChange::RemoveFile(id) => view.file(id).is_none(),
     }
 }

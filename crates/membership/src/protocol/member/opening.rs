@@ -1,6 +1,6 @@
 //! Leases, and when a view that is decided is opened.
 //!
-//! **Lease.** A turn at a file renews when it wrote, read, and found there neither a view nor a proposal without this life. The lease
+//! **Lease.** A turn at a file renews when it wrote, read, and found there neither a view nor a proposal without this incarnation. The lease
 //! counts from the beginning of the turns, of a majority of the files the earliest. Suppose a view without the node was chosen at
 //! some moment: it stands in a majority of the files, so one of the node's turns was at a file that has it, and read before it was
 //! there. So that turn began before the choice, and the lease ends no later than one lease after it. Whoever learns of
@@ -8,7 +8,7 @@
 //!
 //! **Who is new** has no memory of who was put out before it came. It opens a view only when of its other members everybody who
 //! acts acts in this view or a later one, and somebody does; or, if nobody acts, after waiting as long for all that it cannot know of. It need
-//! not wait if it has learned of views one after the other, so that it knows the last life of each node that was a member and is none any more, and
+//! not wait if it has learned of views one after the other, so that it knows the last incarnation of each node that was a member and is none any more, and
 //! all of these are proved dead.
 
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use plexus_base::{Epoch, Incarnation, Nanos, NodeId};
 
 use super::{Action, Member};
 
-/// A life that is no member any more and may still act.
+/// An incarnation that is no member any more and may still act.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Wait {
     pub(super) node: NodeId,
-    pub(super) life: Incarnation,
+    pub(super) incarnation: Incarnation,
     pub(super) until: Nanos,
 }
 
 impl Wait {
     pub(super) fn over(self, proved: bool) -> Action {
-        Action::Stopped { node: self.node, life: self.life, proved }
+        Action::Stopped { node: self.node, incarnation: self.incarnation, proved }
     }
 }
 
@@ -99,10 +99,11 @@ impl Member {
         self.other_members().any(|(opened, _)| opened >= self.decided.epoch)
     }
 
-    /// Whether nobody that it cannot know of still acts: all lives that were members before and are none now are proved to be over, or
+    /// Whether nobody that it cannot know of still acts: all incarnations that were members before and are none now are proved to be over, or
     /// have been waited for. Before the first view nobody acted.
     fn has_waited(&self, now: Nanos) -> bool {
-        let is_over = |(node, life): (usize, Incarnation)| self.peers.is_dead(NodeId(node as u8), life);
+        let is_over =
+            |(node, incarnation): (usize, Incarnation)| self.peers.is_dead(NodeId(node as u8), incarnation);
         self.decided.epoch == Epoch(1)
             || self.former.is_some_and(|former| former.into_iter().enumerate().all(is_over))
             || now >= self.learned + self.profile.wait()
@@ -111,7 +112,7 @@ impl Member {
     /// What each other member says that it has opened, and knows to be decided; nothing of it known: nothing.
     fn other_members(&self) -> impl Iterator<Item = (Epoch, Epoch)> {
         self.decided.members().without(self.me).iter().map(|node| {
-            let report = self.peers.alive(node).filter(|report| self.decided.has(node, report.life));
+            let report = self.peers.alive(node).filter(|report| self.decided.has(node, report.incarnation));
             report.map_or((Epoch(0), Epoch(0)), |report| (report.opened, report.decided.epoch))
         })
     }
@@ -131,19 +132,19 @@ mod tests {
 
     #[test]
     fn how_each_wait_ends_is_said() {
-        let (mut member, life, until) = (member(), Incarnation(3), Nanos(100));
-        member.waits = [1, 2].map(|node| Wait { node: NodeId(node), life, until }).into();
+        let (mut member, incarnation, until) = (member(), Incarnation(3), Nanos(100));
+        member.waits = [1, 2].map(|node| Wait { node: NodeId(node), incarnation, until }).into();
         let mut out = Vec::new();
         let mut report = member.report(Nanos(0));
         report.node = NodeId(2);
         report.dead[1] = Incarnation(4);
         member.absorb_proofs(&report, Nanos(99), &mut out);
-        assert_eq!(out, [Action::Stopped { node: NodeId(1), life, proved: true }]);
+        assert_eq!(out, [Action::Stopped { node: NodeId(1), incarnation, proved: true }]);
         out.clear();
         member.open(Nanos(99), &mut out);
         assert_eq!(out, []);
         member.open(until, &mut out);
-        assert_eq!(out, [Action::Stopped { node: NodeId(2), life, proved: false }]);
+        assert_eq!(out, [Action::Stopped { node: NodeId(2), incarnation, proved: false }]);
     }
 
     #[test]

@@ -15,13 +15,13 @@ struct Peer {
     /// When it was last heard over the interconnect, and when a newer report of it was found in a file.
     heard: Option<Nanos>,
     seen: Option<Nanos>,
-    /// The life and counter of the last report that came over the interconnect.
+    /// The incarnation and counter of the last report that came over the interconnect.
     last_heard: (u64, u64),
-    /// Its last life that is proved to be over.
+    /// Its last incarnation that is proved to be over.
     dead: u64,
-    /// Its last life that is known to be clean.
+    /// Its last incarnation that is known to be clean.
     clean: Option<Clean>,
-    /// Its last life with which the links were lost.
+    /// Its last incarnation with which the links were lost.
     lost: u64,
 }
 
@@ -36,9 +36,11 @@ impl Peers {
         self.take(report);
         let peer = &mut self.0[report.node.index()];
         let was_silent = peer.heard.is_none_or(|at| now.since(at) >= profile.evict);
-        let number = (report.life.0, report.counter);
+        let number = (report.incarnation.0, report.counter);
         // A later one may have been found in a file meanwhile.
-        if number > peer.last_heard && peer.report.as_ref().is_some_and(|last| last.life == report.life) {
+        if number > peer.last_heard
+            && peer.report.as_ref().is_some_and(|last| last.incarnation == report.incarnation)
+        {
             (peer.last_heard, peer.heard) = (number, Some(now));
         }
         was_silent || before.is_none_or(|before| is_news(&before, report))
@@ -56,10 +58,12 @@ impl Peers {
 
     fn take(&mut self, report: &Arc<Report>) -> bool {
         let peer = &mut self.0[report.node.index()];
-        let is_new =
-            peer.report.as_ref().is_none_or(|old| (old.life, old.counter) < (report.life, report.counter));
+        let is_new = peer
+            .report
+            .as_ref()
+            .is_none_or(|old| (old.incarnation, old.counter) < (report.incarnation, report.counter));
         if is_new {
-            if peer.report.as_ref().is_some_and(|old| old.life != report.life) {
+            if peer.report.as_ref().is_some_and(|old| old.incarnation != report.incarnation) {
                 (peer.heard, peer.seen) = (None, None);
             }
             peer.report = Some(Arc::clone(report));
@@ -67,25 +71,25 @@ impl Peers {
         is_new
     }
 
-    /// The links with a life of `node` are lost. What was heard of it fades soon.
-    pub(super) fn lost(&mut self, node: NodeId, life: Incarnation, now: Nanos, profile: &Profile) {
+    /// The links with an incarnation of `node` are lost. What was heard of it fades soon.
+    pub(super) fn lost(&mut self, node: NodeId, incarnation: Incarnation, now: Nanos, profile: &Profile) {
         let Some(peer) = self.0.get_mut(node.index()) else { return };
-        peer.lost = peer.lost.max(life.0);
-        let is_its = peer.report.as_ref().is_some_and(|report| report.life <= life);
+        peer.lost = peer.lost.max(incarnation.0);
+        let is_its = peer.report.as_ref().is_some_and(|report| report.incarnation <= incarnation);
         if let Some(heard) = peer.heard.as_mut().filter(|_| is_its) {
             let latest = (now.0 + SUSPECTED_FOR * profile.heartbeat.0).saturating_sub(profile.evict.0);
             *heard = (*heard).min(Nanos(latest));
         }
     }
 
-    /// Whether the links with this life are not lost.
-    pub(super) fn listens(&self, node: NodeId, life: Incarnation) -> bool {
-        self.0.get(node.index()).is_some_and(|peer| life.0 > peer.lost)
+    /// Whether the links with this incarnation are not lost.
+    pub(super) fn listens(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.0.get(node.index()).is_some_and(|peer| incarnation.0 > peer.lost)
     }
 
-    pub(super) fn proved(&mut self, node: NodeId, life: Incarnation) {
+    pub(super) fn proved(&mut self, node: NodeId, incarnation: Incarnation) {
         let peer = &mut self.0[node.index()];
-        peer.dead = peer.dead.max(life.0);
+        peer.dead = peer.dead.max(incarnation.0);
     }
 
     pub(super) fn handed_back(&mut self, node: NodeId, clean: Clean) {
@@ -98,8 +102,8 @@ impl Peers {
         self.0.each_ref().map(|peer| peer.clean.unwrap_or(Clean::NONE))
     }
 
-    pub(super) fn is_dead(&self, node: NodeId, life: Incarnation) -> bool {
-        life.0 <= self.0[node.index()].dead
+    pub(super) fn is_dead(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        incarnation.0 <= self.0[node.index()].dead
     }
 
     pub(super) fn dead(&self) -> [Incarnation; MAX_NODES] {
@@ -132,17 +136,18 @@ impl Peers {
         self.alive(node).filter(|_| now.since(last) < profile.evict)
     }
 
-    /// The last report of a node, unless that life is proved to be over.
+    /// The last report of a node, unless that incarnation is proved to be over.
     pub(super) fn alive(&self, node: NodeId) -> Option<&Arc<Report>> {
         let peer = &self.0[node.index()];
-        peer.report.as_ref().filter(|report| report.life.0 > peer.dead)
+        peer.report.as_ref().filter(|report| report.incarnation.0 > peer.dead)
     }
 }
 
 /// Whether a later report differs in what the next view is planned by. Less than what is told at once ([`Said`](super::Said)): views and proofs are
 /// taken up when they come.
 fn is_news(before: &Report, report: &Report) -> bool {
-    let plan = |report: &Report| (report.life, report.hears, report.reaches, report.leaving, report.lease);
+    let plan =
+        |report: &Report| (report.incarnation, report.hears, report.reaches, report.leaving, report.lease);
     plan(before) != plan(report)
 }
 
@@ -155,10 +160,10 @@ mod tests {
 
     const NODE: NodeId = NodeId(1);
 
-    fn report(life: u64, counter: u64) -> Arc<Report> {
+    fn report(incarnation: u64, counter: u64) -> Arc<Report> {
         Arc::new(Report {
             node: NODE,
-            life: Incarnation(life),
+            incarnation: Incarnation(incarnation),
             counter,
             opened: Epoch(0),
             hears: NodeSet::first(2),
@@ -186,13 +191,13 @@ mod tests {
     }
 
     #[test]
-    fn a_life_whose_links_are_lost_fades_and_a_later_one_does_not() {
+    fn a_incarnation_whose_links_are_lost_fades_and_a_later_one_does_not() {
         let (mut peers, profile, now) = (Peers::default(), Profile::LAN, Nanos::from_ms(9_000));
         let heard = |peers: &Peers, ms| peers.hears(now + Nanos::from_ms(ms), &profile).contains(NODE);
         peers.heard(&report(3, 1), now, &profile);
         peers.lost(NODE, Incarnation(2), now, &profile);
         assert!(peers.listens(NODE, Incarnation(3)) && !peers.listens(NODE, Incarnation(2)));
-        assert!(heard(&peers, 400), "it was another life");
+        assert!(heard(&peers, 400), "it was another incarnation");
         peers.lost(NODE, Incarnation(3), now, &profile);
         assert!(!peers.listens(NODE, Incarnation(3)) && peers.listens(NODE, Incarnation(4)));
         assert!(!heard(&peers, 400));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId, NodeSet};
 
-use super::{Action, Member, Refused, Wish, is_granted};
+use super::{Action, ConfigChange, Member, Refused, is_granted};
 use crate::protocol::{
     record::Contents,
     split::Sight,
@@ -39,7 +39,7 @@ impl Member {
             return;
         }
         self.next_plan = now + self.profile.heartbeat;
-        self.judge_wish(now, out);
+        self.judge_config_change(now, out);
         let Some(paxos) = &mut self.paxos else { return };
         if paxos.is_proposing() {
             if now.since(self.proposing_since) < self.profile.evict {
@@ -89,39 +89,39 @@ impl Member {
         for node in decided.cluster().iter() {
             let seat = &mut seats[node.index()];
             *seat = match (choice.members.contains(node), *seat) {
-                (true, _) => Seat::In(self.life_of(node, now)?),
-                (false, Seat::In(life)) => Seat::Out(life),
+                (true, _) => Seat::In(self.incarnation_of(node, now)?),
+                (false, Seat::In(incarnation)) => Seat::Out(incarnation),
                 (false, seat) => seat,
             };
         }
-        let is_wished = match self.wish {
-            Some((Wish::AddNode(node), _)) => {
+        let is_requested = match self.config_change {
+            Some((ConfigChange::AddNode(node), _)) => {
                 seats[node.index()] = Seat::Out(seats[node.index()].last());
                 true
             }
-            Some((Wish::RemoveNode(node), _)) => {
+            Some((ConfigChange::RemoveNode(node), _)) => {
                 seats[node.index()] = Seat::Free(decided.seats[node.index()].last());
                 true
             }
             _ => false,
         };
-        let (files, is_wished) = match self.other_files(Epoch(decided.epoch.0 + 1), now) {
-            Some((files, wished)) => (files, is_wished || wished),
-            None => (decided.files.clone(), is_wished),
+        let (files, is_requested) = match self.other_files(Epoch(decided.epoch.0 + 1), now) {
+            Some((files, requested)) => (files, is_requested || requested),
+            None => (decided.files.clone(), is_requested),
         };
         if seats == decided.seats && files == decided.files {
             return None;
         }
         let view = decided.next(seats, files, &self.peers.clean());
-        let delay = self.delay(&view, choice.late, is_wished, now);
+        let delay = self.delay(&view, choice.late, is_requested, now);
         Some((view, delay))
     }
 
-    /// The life that a node is known in now.
-    fn life_of(&self, node: NodeId, now: Nanos) -> Option<Incarnation> {
+    /// The incarnation that a node is known in now.
+    fn incarnation_of(&self, node: NodeId, now: Nanos) -> Option<Incarnation> {
         match node == self.me {
-            true => Some(self.life),
-            false => self.peers.fresh(node, now, &self.profile).map(|report| report.life),
+            true => Some(self.incarnation),
+            false => self.peers.fresh(node, now, &self.profile).map(|report| report.incarnation),
         }
     }
 
@@ -130,8 +130,8 @@ impl Member {
         let (mut sight, mut usable, mut leaving) = (Sight::default(), NodeSet::EMPTY, NodeSet::EMPTY);
         let mut member = NodeSet::EMPTY;
         sight.hears(self.me, self.peers.hears(now, &self.profile));
-        let mut note = |node: NodeId, life: Incarnation, reaches: bool, leaves: bool| {
-            if decided.has(node, life) {
+        let mut note = |node: NodeId, incarnation: Incarnation, reaches: bool, leaves: bool| {
+            if decided.has(node, incarnation) {
                 member.insert(node);
             }
             if leaves {
@@ -140,19 +140,20 @@ impl Member {
                 usable.insert(node);
             }
         };
-        note(self.me, self.life, self.reaches(now), self.leaving);
+        note(self.me, self.incarnation, self.reaches(now), self.leaving);
         for node in decided.cluster().without(self.me).iter() {
             if let Some(report) = self.peers.fresh(node, now, &self.profile)
                 && report.lease == self.profile.lease
             {
                 sight.hears(node, report.hears);
-                note(node, report.life, report.reaches, report.leaving);
+                note(node, report.incarnation, report.reaches, report.leaving);
             }
         }
         let live = usable.iter().filter(|node| member.contains(*node)).collect::<NodeSet>();
         let others = usable.iter().filter(|node| !live.contains(*node));
-        let others =
-            others.filter(|node| self.life_of(*node, now).is_some_and(|life| !decided.is_past(*node, life)));
+        let others = others.filter(|node| {
+            self.incarnation_of(*node, now).is_some_and(|incarnation| !decided.is_past(*node, incarnation))
+        });
         let others: NodeSet = others.collect();
         if live.is_empty() {
             return self.choose_without_members(&sight, member, leaving, others);
@@ -189,7 +190,7 @@ impl Member {
         }
     }
 
-    /// The files of the next view where they are to be others, one more or one less; and whether that is this node's wish.
+    /// The files of the next view where they are to be others, one more or one less; and whether that is this node's config change.
     fn other_files(&self, epoch: Epoch, now: Nanos) -> Option<(Vec<VotingFile>, bool)> {
         let decided = &self.decided;
         let without = |id| decided.files.iter().copied().filter(|file| file.id != id).collect::<Vec<_>>();
@@ -205,12 +206,12 @@ impl Member {
             return Some((without(file.id), false));
         }
         let is_full = decided.files.len() == MAX_FILES;
-        match self.wish {
+        match self.config_change {
             // Others may have taken in the last one meanwhile.
-            Some((Wish::AddFile(id, host), _)) if !is_full && self.answers(id, now) => {
+            Some((ConfigChange::AddFile(id, host), _)) if !is_full && self.answers(id, now) => {
                 return Some((with(id, host), true));
             }
-            Some((Wish::RemoveFile(id), _)) => return Some((without(id), true)),
+            Some((ConfigChange::RemoveFile(id), _)) => return Some((without(id), true)),
             _ => {}
         }
         let (id, host) = self.returning.iter().find(|(id, _)| self.answers(**id, now))?;
@@ -218,45 +219,48 @@ impl Member {
     }
 
     /// How long `view` must stand before this node proposes it.
-    fn delay(&self, view: &View, late: bool, is_wished: bool, now: Nanos) -> Nanos {
+    fn delay(&self, view: &View, late: bool, is_requested: bool, now: Nanos) -> Nanos {
         let Self { decided, profile, .. } = self;
         let gone: Vec<_> = decided.gone(view).collect();
-        let removed: Vec<_> = gone.iter().filter(|(node, life)| !self.is_over(*node, *life)).collect();
-        let speaks = |(node, life): &&(NodeId, Incarnation)| {
-            self.peers.fresh(*node, now, profile).is_some_and(|report| report.life == *life)
+        let removed: Vec<_> =
+            gone.iter().filter(|(node, incarnation)| !self.is_over(*node, *incarnation)).collect();
+        let speaks = |(node, incarnation): &&(NodeId, Incarnation)| {
+            self.peers.fresh(*node, now, profile).is_some_and(|report| report.incarnation == *incarnation)
         };
         let is_complete = view.members() == view.cluster();
         let joins = view.gone(decided).next().is_some();
-        let nobody_stays = decided.members().iter().all(|node| decided.life(node) != view.life(node));
+        let nobody_stays =
+            decided.members().iter().all(|node| decided.incarnation(node) != view.incarnation(node));
         let base = match removed.is_empty() {
             // Nobody more can come.
             true if is_complete => Nanos(0),
             // Who starts at about the same time comes in together.
             true if joins && nobody_stays => profile.settle(),
             // Nobody has to be asked.
-            true if is_wished || !joins || !gone.is_empty() => Nanos(0),
+            true if is_requested || !joins || !gone.is_empty() => Nanos(0),
             true => profile.heartbeat,
             false if removed.iter().any(speaks) => profile.settle(),
             false => profile.heartbeat,
         };
         if late {
-            return base + profile.patience();
+            return base + profile.timeout();
         }
         // Who has just started has yet to hear whether anybody is there.
         let listening = Nanos((self.started + profile.evict + profile.settle()).0.saturating_sub(now.0));
-        let mut lives = decided.members().iter().filter_map(|node| Some((node, decided.life(node)?)));
-        let is_new =
-            !decided.has(self.me, self.life) && lives.any(|(node, life)| !self.peers.is_dead(node, life));
+        let mut lives = decided.members().iter().filter_map(|node| Some((node, decided.incarnation(node)?)));
+        let is_new = !decided.has(self.me, self.incarnation)
+            && lives.any(|(node, incarnation)| !self.peers.is_dead(node, incarnation));
         let base = if is_new { base.max(listening) } else { base };
         let stagger =
             if base == Nanos(0) { self.proposal().min(profile.stagger()) } else { profile.stagger() };
         base + Nanos(self.turn_of(view) * stagger.0)
     }
 
-    /// Whether a life is proved to be over, or leaves and says so.
-    fn is_over(&self, node: NodeId, life: Incarnation) -> bool {
-        let left = self.peers.alive(node).is_some_and(|report| report.life == life && report.leaving);
-        left || self.leaving && node == self.me || self.peers.is_dead(node, life)
+    /// Whether an incarnation is proved to be over, or leaves and says so.
+    fn is_over(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        let left =
+            self.peers.alive(node).is_some_and(|report| report.incarnation == incarnation && report.leaving);
+        left || self.leaving && node == self.me || self.peers.is_dead(node, incarnation)
     }
 
     /// How long a proposal that nobody disputes takes, as turns at the files go at present: the turn that is under way, two more, and a report.
@@ -268,41 +272,43 @@ impl Member {
         turn.map_or(self.profile.stagger(), |turn| Nanos(4 * turn.0) + self.profile.pause())
     }
 
-    /// How many come before this node in proposing `view`: members that stay, then who joins, each by number. Who has a wish comes first.
+    /// How many come before this node in proposing `view`: members that stay, then who joins, each by number. Who has a config change comes first.
     fn turn_of(&self, view: &View) -> u64 {
-        if self.wish.is_some() {
+        if self.config_change.is_some() {
             return 0;
         }
         let members = if view.members().is_empty() { self.decided.members() } else { view.members() };
-        let stays = |node: NodeId| self.decided.life(node).is_some_and(|life| view.has(node, life));
+        let stays = |node: NodeId| {
+            self.decided.incarnation(node).is_some_and(|incarnation| view.has(node, incarnation))
+        };
         let rank = |node: NodeId| (!stays(node), node);
         members.iter().filter(|node| rank(*node) < rank(self.me)).count() as u64
     }
 
     /// Refuses what cannot be granted.
-    fn judge_wish(&mut self, now: Nanos, out: &mut Vec<Action>) {
-        let Some((wish, since)) = self.wish else { return };
-        let refused = match wish {
-            Wish::RemoveFile(id) => {
+    fn judge_config_change(&mut self, now: Nanos, out: &mut Vec<Action>) {
+        let Some((config_change, since)) = self.config_change else { return };
+        let refused = match config_change {
+            ConfigChange::RemoveFile(id) => {
                 let left = self.decided.files.len() - 1;
                 let majority = left / 2 + 1;
                 (self.reached(now, |file| file.id != id) < majority).then_some(Refused::Quorum)
             }
-            Wish::AddFile(id, _)
+            ConfigChange::AddFile(id, _)
                 if self.decided.file(id).is_none() && self.decided.files.len() == MAX_FILES =>
             {
                 Some(Refused::TooMany)
             }
-            Wish::AddFile(id, _) => {
-                let patience_is_over = now.since(since) >= self.profile.evict;
-                (patience_is_over && !self.answers(id, now)).then_some(Refused::Unreachable)
+            ConfigChange::AddFile(id, _) => {
+                let timeout_is_over = now.since(since) >= self.profile.evict;
+                (timeout_is_over && !self.answers(id, now)).then_some(Refused::Unreachable)
             }
             _ => None,
         };
-        if is_granted(wish, &self.decided) {
-            self.answer(wish, Ok(()), out);
+        if is_granted(config_change, &self.decided) {
+            self.answer(config_change, Ok(()), out);
         } else if let Some(refused) = refused {
-            self.answer(wish, Err(refused), out);
+            self.answer(config_change, Err(refused), out);
             self.change_files(now);
         }
     }
@@ -324,17 +330,17 @@ mod tests {
     use crate::protocol::{FileId, Profile};
 
     #[test]
-    fn a_file_more_than_there_may_be_is_refused_though_there_was_room_when_it_was_wished() {
+    fn a_file_more_than_there_may_be_is_refused_though_there_was_room_when_it_was_requested() {
         let (file, now) = (FileId(99), Nanos(0));
         let first = View::first(NodeSet::first(1), (0..MAX_FILES as u64).map(|id| (FileId(id), None)));
         let mut member = Member::new(NodeId(0), Incarnation(1), Profile::LAN, Arc::new(first), now);
-        let wish = Wish::AddFile(file, None);
-        member.wish = Some((wish, now));
+        let config_change = ConfigChange::AddFile(file, None);
+        member.config_change = Some((config_change, now));
         member.change_files(now);
         member.files.get_mut(&file).expect("it is looked at").answered = Some(now);
         assert_eq!(member.other_files(Epoch(1), now), None);
         let mut out = Vec::new();
-        member.judge_wish(now, &mut out);
-        assert_eq!(out, [Action::Answer(wish, Err(Refused::TooMany))]);
+        member.judge_config_change(now, &mut out);
+        assert_eq!(out, [Action::Answer(config_change, Err(Refused::TooMany))]);
     }
 }

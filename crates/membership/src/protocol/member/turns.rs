@@ -125,7 +125,7 @@ impl Member {
     /// Takes in what was read of everybody; why this node must stop, if it must.
     fn absorb(&mut self, contents: &Contents, now: Nanos, out: &mut Vec<Action>) -> Option<Reason> {
         let own = &contents.places[self.me.index()];
-        if own.heartbeat.good().is_some_and(|report| report.life > self.life) {
+        if own.heartbeat.good().is_some_and(|report| report.incarnation > self.incarnation) {
             return Some(Reason::Replaced);
         }
         if let Some(view) = contents.decided() {
@@ -147,10 +147,10 @@ impl Member {
     fn is_evicting(&self, contents: &Contents) -> bool {
         let proposed = contents.places.iter().filter_map(|place| place.ballot()?.proposed.as_ref());
         let mut next = proposed.filter(|view| view.epoch > self.decided.epoch);
-        self.is_member() && next.any(|view| !view.has(self.me, self.life))
+        self.is_member() && next.any(|view| !view.has(self.me, self.incarnation))
     }
 
-    /// When a majority of the files was read, what earlier lives have promised is known.
+    /// When a majority of the files was read, what earlier incarnations have promised is known.
     fn recover(&mut self, now: Nanos) {
         let files = self.decided.files.iter().filter_map(|file| self.files.get(&file.id));
         let found: Vec<&Contents> =

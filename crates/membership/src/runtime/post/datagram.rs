@@ -10,7 +10,7 @@
 //! | 8 | 8 | name of the cluster's key that it is sealed under |
 //! | 16 | 16 | session of the sender: random, chosen when it started |
 //! | 32 | 16 | session of the receiver that the sender has learned of; zeros: none |
-//! | 48 | 8 | life of the sender |
+//! | 48 | 8 | incarnation of the sender |
 //! | 56 | 8 | counter: one more in each datagram of the session to this node |
 //! | 64 | | the body, sealed: nothing in a hello, a report, or a piece; then the tag (16) |
 //!
@@ -57,7 +57,7 @@ struct Layout {
     key: U64,
     session: Session,
     echo: Session,
-    life: U64,
+    incarnation: U64,
     counter: U64,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Head {
     pub(super) key: u64,
     pub(super) session: Session,
     pub(super) echo: Session,
-    pub(super) life: Incarnation,
+    pub(super) incarnation: Incarnation,
     pub(super) counter: u64,
 }
 
@@ -87,7 +87,7 @@ impl Head {
             key: U64::new(self.key),
             session: self.session,
             echo: self.echo,
-            life: U64::new(self.life.0),
+            incarnation: U64::new(self.incarnation.0),
             counter: U64::new(self.counter),
         })
     }
@@ -106,7 +106,7 @@ impl Head {
         let sound = layout.magic == MAGIC
             && layout.format == FORMAT
             && usize::from(layout.from) < MAX_NODES
-            && layout.life.get() > 0
+            && layout.incarnation.get() > 0
             && (TAG..=TAG + MOST).contains(&sealed.len());
         let head = Self {
             kind,
@@ -115,7 +115,7 @@ impl Head {
             key: layout.key.get(),
             session: layout.session,
             echo: layout.echo,
-            life: Incarnation(layout.life.get()),
+            incarnation: Incarnation(layout.incarnation.get()),
             counter: layout.counter.get(),
         };
         sound.then_some((head, sealed))
@@ -142,7 +142,7 @@ mod tests {
             key: 7,
             session: [1; 16],
             echo: [2; 16],
-            life: Incarnation(9),
+            incarnation: Incarnation(9),
             counter: 5,
         };
         let mut bytes = head.encode().to_vec();

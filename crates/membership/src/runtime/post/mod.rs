@@ -4,7 +4,7 @@
 //! that this node chose when it started: so it was sent since then, and whatever was recorded before is worth nothing. A node that has not yet
 //! learned of a peer's session sends hellos, which carry its own; who gets one that does not name its session answers with a hello that names the
 //! sender's. A session is believed only when it comes with one's own, never from a hello that may be old. Of a node's sessions the one of
-//! the latest life counts.
+//! the latest incarnation counts.
 //!
 //! **Paths.** Address `i` of a node is joined with address `i` of another. Reports go over all of them, and so does everything but the first answer to
 //! who asks for a turn, which is long; the first copy counts.
@@ -45,7 +45,7 @@ const NO_SESSION: Session = [0; 16];
 #[derive(Debug)]
 pub(super) struct Letter {
     pub(super) from: NodeId,
-    pub(super) life: Incarnation,
+    pub(super) incarnation: Incarnation,
     pub(super) kind: Kind,
     pub(super) body: Vec<u8>,
     pub(super) way: Way,
@@ -67,14 +67,14 @@ struct ClusterKey {
 /// What a peer has proved.
 struct Proved {
     session: Session,
-    life: Incarnation,
+    incarnation: Incarnation,
     keys: Vec<(u64, SessionKey)>,
     window: Window,
 }
 
 impl Proved {
     fn is_of(&self, head: &Head) -> bool {
-        (self.session, self.life) == (head.session, head.life)
+        (self.session, self.incarnation) == (head.session, head.incarnation)
     }
 }
 
@@ -91,7 +91,7 @@ struct Peer {
 /// The sockets of a node, and what it knows of its peers.
 pub(super) struct Post {
     me: NodeId,
-    life: Incarnation,
+    incarnation: Incarnation,
     cluster: [u8; 16],
     session: Session,
     keys: Vec<ClusterKey>,
@@ -102,7 +102,7 @@ pub(super) struct Post {
 
 impl Post {
     pub(super) fn new(
-        (me, life): (NodeId, Incarnation),
+        (me, incarnation): (NodeId, Incarnation),
         cluster: [u8; 16],
         session: Session,
         keys: Vec<Key>,
@@ -116,7 +116,8 @@ impl Post {
             }
         }
         let peers = Default::default();
-        let mut post = Self { me, life, cluster, session, keys: Vec::new(), sockets, peers, strangers: 0 };
+        let mut post =
+            Self { me, incarnation, cluster, session, keys: Vec::new(), sockets, peers, strangers: 0 };
         post.rekey(keys);
         Ok(post)
     }
@@ -125,7 +126,7 @@ impl Post {
     pub(super) fn rekey(&mut self, keys: Vec<Key>) {
         let key = |key: Key| ClusterKey {
             name: seal::name(self.cluster, &key),
-            own: SessionKey::draw(self.cluster, &key, self.me, self.life, self.session),
+            own: SessionKey::draw(self.cluster, &key, self.me, self.incarnation, self.session),
             key,
         };
         self.keys = keys.into_iter().map(key).collect();
@@ -179,9 +180,9 @@ impl Post {
         assert!(body.len() <= MOST, "a body fits a datagram");
         let peer = &mut self.peers[to.index()];
         peer.sent += 1;
-        let (session, life, counter) = (self.session, self.life, peer.sent);
+        let (session, incarnation, counter) = (self.session, self.incarnation, peer.sent);
         for key in self.keys.iter().filter(|key| way.is_none_or(|way| way.key == key.name)) {
-            let head = Head { kind, from: self.me, to, key: key.name, session, echo, life, counter };
+            let head = Head { kind, from: self.me, to, key: key.name, session, echo, incarnation, counter };
             let bytes = key.own.seal(&head, body);
             let paths = self.sockets.iter().zip(&peer.addresses).enumerate();
             for (_, (socket, address)) in paths.filter(|(path, _)| way.is_none_or(|way| way.path == *path)) {
@@ -222,23 +223,23 @@ impl Post {
             return None;
         }
         let peer = &mut self.peers[head.from.index()];
-        if peer.proved.as_ref().is_none_or(|proved| proved.life < head.life) {
-            let (session, life) = (head.session, head.life);
-            peer.proved = Some(Proved { session, life, keys: Vec::new(), window: Window::default() });
+        if peer.proved.as_ref().is_none_or(|proved| proved.incarnation < head.incarnation) {
+            let (session, incarnation) = (head.session, head.incarnation);
+            peer.proved = Some(Proved { session, incarnation, keys: Vec::new(), window: Window::default() });
         }
-        // Else it is of an earlier life that still speaks.
+        // Else it is of an earlier incarnation that still speaks.
         let proved = peer.proved.as_mut().filter(|proved| proved.is_of(&head))?;
         if proved.keys.iter().all(|(name, _)| *name != head.key) {
             let key = self.keys.iter().find(|key| key.name == head.key)?;
-            let drawn = SessionKey::draw(self.cluster, &key.key, head.from, head.life, head.session);
+            let drawn = SessionKey::draw(self.cluster, &key.key, head.from, head.incarnation, head.session);
             proved.keys.push((head.key, drawn));
         }
         if !proved.window.is_first(head.counter) {
             return None;
         }
         peer.heard = Some(now);
-        let Head { from, life, kind, key, .. } = head;
-        (kind != Kind::Hello).then_some(Letter { from, life, kind, body, way: Way { path, key } })
+        let Head { from, incarnation, kind, key, .. } = head;
+        (kind != Kind::Hello).then_some(Letter { from, incarnation, kind, body, way: Way { path, key } })
     }
 
     /// What a node of the cluster has sealed for this one.
@@ -254,7 +255,7 @@ impl Post {
             Some((_, key)) => key.open(&head, sealed)?,
             None => {
                 let key = self.keys.iter().find(|key| key.name == head.key)?;
-                let key = SessionKey::draw(self.cluster, &key.key, head.from, head.life, head.session);
+                let key = SessionKey::draw(self.cluster, &key.key, head.from, head.incarnation, head.session);
                 key.open(&head, sealed)?
             }
         };

@@ -1,6 +1,6 @@
-//! Keys of datagrams: each node, in each of its lives, seals under keys of its own, one for each key of the cluster.
+//! Keys of datagrams: each node, in each of its incarnations, seals under keys of its own, one for each key of the cluster.
 //!
-//! A key is drawn by HKDF-SHA-256 from the cluster's key, with the sender's random session as salt and the cluster, the node and its life as
+//! A key is drawn by HKDF-SHA-256 from the cluster's key, with the sender's random session as salt and the cluster, the node and its incarnation as
 //! what it is for. Two sessions have the same key only if they chose the same 16 random bytes, so a nonce, which counts within a session,
 //! is never used twice under a key.
 
@@ -31,12 +31,12 @@ impl SessionKey {
         cluster: [u8; 16],
         key: &Key,
         node: NodeId,
-        life: Incarnation,
+        incarnation: Incarnation,
         session: Session,
     ) -> Self {
         let drawn = Salt::new(HKDF_SHA256, &session).extract(key.bytes());
-        let life = life.0.to_le_bytes();
-        let what: [&[u8]; 4] = [b"plexus membership datagrams", &cluster, &[node.0], &life];
+        let incarnation = incarnation.0.to_le_bytes();
+        let what: [&[u8]; 4] = [b"plexus membership datagrams", &cluster, &[node.0], &incarnation];
         let key = drawn.expand(&what, &AES_256_GCM).expect("a key is as long as a hash");
         Self(LessSafeKey::new(UnboundKey::from(key)))
     }
@@ -80,7 +80,7 @@ mod tests {
             key: 4,
             session: [3; 16],
             echo: [4; 16],
-            life: Incarnation(5),
+            incarnation: Incarnation(5),
             counter: 6,
         }
     }

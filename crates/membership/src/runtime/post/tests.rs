@@ -28,9 +28,9 @@ struct Node {
 }
 
 impl Node {
-    fn new(me: NodeId, life: u64, session: u8, keys: &[u8]) -> Self {
+    fn new(me: NodeId, incarnation: u64, session: u8, keys: &[u8]) -> Self {
         let keys = keys.iter().map(|byte| key(*byte)).collect();
-        let post = Post::new((me, Incarnation(life)), CLUSTER, [session; 16], keys, vec![socket()]);
+        let post = Post::new((me, Incarnation(incarnation)), CLUSTER, [session; 16], keys, vec![socket()]);
         let (mut post, out) = (post.unwrap(), socket());
         post.place(if me == A { B } else { A }, vec![out.local_addr().unwrap()]);
         Self { post, out }
@@ -68,7 +68,7 @@ fn nodes_meet_and_hear_each_other() {
     meet(&mut a, &mut b);
     let datagram = a.says(B, b"a report");
     let letter = b.post.take(0, &datagram[0], NOW).unwrap();
-    assert_eq!((letter.from, letter.life, letter.kind), (A, Incarnation(5), Kind::Report));
+    assert_eq!((letter.from, letter.incarnation, letter.kind), (A, Incarnation(5), Kind::Report));
     assert_eq!(letter.body, b"a report");
     assert_eq!(b.post.heard(A), Some(NOW));
     let back = b.says(A, b"another");
@@ -85,7 +85,7 @@ fn what_was_recorded_is_worth_nothing() {
     meet(&mut a, &mut b);
     let mut recorded: Vec<Vec<u8>> = (0..200).flat_map(|_| a.says(B, b"a report")).collect();
     recorded.extend({
-        // Hellos of this life too.
+        // Hellos of this incarnation too.
         a.post.peers[B.index()].proved = None;
         a.says(B, b"")
     });
@@ -105,7 +105,7 @@ fn what_was_recorded_is_worth_nothing() {
 }
 
 #[test]
-fn the_latest_life_counts_once_it_is_proved() {
+fn the_latest_incarnation_counts_once_it_is_proved() {
     let (mut a, mut b) = (Node::new(A, 5, 1, &[1]), Node::new(B, 6, 2, &[1]));
     meet(&mut a, &mut b);
     let mut again = Node::new(A, 7, 3, &[1]);

@@ -28,14 +28,14 @@ pub(in crate::runtime) struct Asker {
     asked: BTreeMap<FileId, Asked>,
     last: u64,
     /// After so long without a piece something was lost.
-    patience: Nanos,
+    timeout: Nanos,
     /// After so long a turn is of no use any more.
     limit: Nanos,
 }
 
 impl Asker {
-    pub(in crate::runtime) fn new(patience: Nanos, limit: Nanos) -> Self {
-        Self { asked: BTreeMap::new(), last: 0, patience, limit }
+    pub(in crate::runtime) fn new(timeout: Nanos, limit: Nanos) -> Self {
+        Self { asked: BTreeMap::new(), last: 0, timeout, limit }
     }
 
     /// Begins a turn that writes these blocks.
@@ -50,7 +50,7 @@ impl Asker {
         self.last += 1;
         let mut request = Vec::new();
         writes.iter().for_each(|(number, block)| packed::pack(&mut request, *number, block));
-        let (again, until) = (now + self.patience, now + self.limit);
+        let (again, until) = (now + self.timeout, now + self.limit);
         let asked = Asked { host, turn: self.last, request, answer: None, again, until };
         asked.send(file, out);
         self.asked.insert(file, asked);
@@ -66,7 +66,7 @@ impl Asker {
             self.asked.remove(&file);
             return Some((file, None));
         }
-        asked.again = now + self.patience;
+        asked.again = now + self.timeout;
         if !Message::take(&mut asked.answer, &piece, MOST_PIECES) {
             return None;
         }
@@ -80,7 +80,7 @@ impl Asker {
             self.asked.iter().filter(|(_, asked)| asked.until <= now).map(|(file, _)| *file).collect();
         late.iter().for_each(|file| drop(self.asked.remove(file)));
         for (file, asked) in self.asked.iter_mut().filter(|(_, asked)| asked.again <= now) {
-            asked.again = now + self.patience;
+            asked.again = now + self.timeout;
             asked.send(*file, out);
         }
         late

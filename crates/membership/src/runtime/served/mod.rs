@@ -3,8 +3,8 @@
 //! [`Asker`] asks for one turn at a time at each file, [`Server`] takes them. Both are handed datagrams and the time and hand out what is to be
 //! sent; neither knows of sockets, disks or threads.
 //!
-//! **Order.** Turns of a node are numbered, over its lives by (life, number). A server takes none that is older than one it has seen, and forgets that only
-//! with its own life, in which nothing counts that was meant for the one before (`post`). So no turn is carried out after a later one.
+//! **Order.** Turns of a node are numbered, over its incarnations by (incarnation, number). A server takes none that is older than one it has seen, and forgets that only
+//! with its own incarnation, in which nothing counts that was meant for the one before (`post`). So no turn is carried out after a later one.
 //!
 //! **Loss.** Who asked and got nothing asks again; who got a part names what is missing. A server keeps the last answer for each node and
 //! file, and never takes a turn twice. The request is small, the answer some kilobytes; both have a bound.

@@ -3,7 +3,7 @@
 //! | byte | size | field |
 //! |---|---|---|
 //! | 0 | 8 | the voting file |
-//! | 8 | 8 | number of the turn, in the life of who asks |
+//! | 8 | 8 | number of the turn, in the incarnation of who asks |
 //! | 16 | 2 | number of this piece, from 0 |
 //! | 18 | 2 | pieces in all, 1 to 256 |
 //! | 20 | 1 | in an answer: 0 read, 1 failed (then it says nothing more); else 0 |

@@ -53,7 +53,7 @@ impl Server {
     /// A piece of an ask came. A turn, if that makes it whole; pieces of the answer go to `out`, if there is one already.
     pub(in crate::runtime) fn asked(
         &mut self,
-        (node, life): (NodeId, Incarnation),
+        (node, incarnation): (NodeId, Incarnation),
         body: &[u8],
         way: Way,
         is_served: impl FnOnce(FileId) -> bool,
@@ -65,7 +65,7 @@ impl Server {
             *out = cut(About { failed: true, ..piece.about }, &[]);
             return None;
         }
-        let number = (life, turn);
+        let number = (incarnation, turn);
         let last = self.last.entry((file, node)).or_insert(Last { number, state: State::Asking(None), way });
         if number < last.number {
             return None;
@@ -106,12 +106,12 @@ impl Server {
     /// A turn that was handed out is over; the pieces of its answer, and which way they go, unless the node has asked for another meanwhile.
     pub(in crate::runtime) fn over(
         &mut self,
-        (node, life): (NodeId, Incarnation),
+        (node, incarnation): (NodeId, Incarnation),
         file: FileId,
         turn: u64,
         read: Option<Arc<[u8]>>,
     ) -> Option<(Way, Vec<Vec<u8>>)> {
-        let last = self.last.get_mut(&(file, node)).filter(|last| last.number == (life, turn))?;
+        let last = self.last.get_mut(&(file, node)).filter(|last| last.number == (incarnation, turn))?;
         let pieces = answer(About { file, turn, failed: false }, read.as_deref());
         last.state = State::Over(read);
         Some((last.way, pieces))
@@ -120,12 +120,12 @@ impl Server {
     /// What a node says is missing of an answer.
     pub(in crate::runtime) fn missing(
         &self,
-        (node, life): (NodeId, Incarnation),
+        (node, incarnation): (NodeId, Incarnation),
         body: &[u8],
     ) -> Vec<Vec<u8>> {
         let Some(piece) = Piece::decode(body) else { return Vec::new() };
         let About { file, turn, .. } = piece.about;
-        let last = self.last.get(&(file, node)).filter(|last| last.number == (life, turn));
+        let last = self.last.get(&(file, node)).filter(|last| last.number == (incarnation, turn));
         let Some(Last { state: State::Over(Some(read)), .. }) = last else { return Vec::new() };
         let pieces = cut(About { failed: false, ..piece.about }, read).into_iter().enumerate();
         pieces.filter(|(number, _)| !has_come(piece.bytes, *number)).map(|(_, piece)| piece).collect()

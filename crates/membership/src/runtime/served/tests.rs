@@ -17,16 +17,16 @@ use crate::{
 
 const HOST: NodeId = NodeId(0);
 const ASKER: NodeId = NodeId(3);
-const LIFE: Incarnation = Incarnation(4);
+const INCARNATION: Incarnation = Incarnation(4);
 const CLUSTER: ClusterId = ClusterId(77);
 const SERVED: FileId = FileId(8);
-const PATIENCE: Nanos = Nanos(10);
+const TIMEOUT: Nanos = Nanos(10);
 const LIMIT: Nanos = Nanos(2000);
 
 fn heartbeat(node: NodeId, counter: u64) -> (usize, Vec<u8>) {
     let report = Report {
         node,
-        life: LIFE,
+        incarnation: INCARNATION,
         counter,
         opened: Epoch(0),
         hears: NodeSet::EMPTY,
@@ -52,9 +52,9 @@ fn ballot(node: NodeId, counter: u64) -> (usize, Vec<u8>) {
 }
 
 /// What an ask leads to, with its answers.
-fn asked(server: &mut Server, life: Incarnation, body: &[u8]) -> (Option<Ask>, Vec<Vec<u8>>) {
+fn asked(server: &mut Server, incarnation: Incarnation, body: &[u8]) -> (Option<Ask>, Vec<Vec<u8>>) {
     let mut out = Vec::new();
-    let ask = server.asked((ASKER, life), body, Way::default(), |file| file == SERVED, &mut out);
+    let ask = server.asked((ASKER, incarnation), body, Way::default(), |file| file == SERVED, &mut out);
     (ask, out)
 }
 
@@ -69,7 +69,7 @@ fn asks(asker: &mut Asker, writes: &[(usize, Vec<u8>)], now: Nanos) -> Vec<Vec<u
 fn every_turn_is_taken_once_and_in_order_whatever_is_lost() {
     for seed in 0..12 {
         let mut random = Random::new(seed);
-        let (mut asker, mut server) = (Asker::new(PATIENCE, LIMIT), Server::new(CLUSTER));
+        let (mut asker, mut server) = (Asker::new(TIMEOUT, LIMIT), Server::new(CLUSTER));
         let mut file = vec![0; FILE];
         // As much as a file can hold.
         (0..FILE).for_each(|at| file[at] = random.bits() as u8);
@@ -96,17 +96,17 @@ fn every_turn_is_taken_once_and_in_order_whatever_is_lost() {
                     let (kind, body) = entry.remove();
                     let answers = match kind {
                         Kind::Ask => {
-                            let (ask, mut answers) = asked(&mut server, LIFE, &body);
+                            let (ask, mut answers) = asked(&mut server, INCARNATION, &body);
                             if let Some(Ask { turn, writes, .. }) = ask {
                                 taken.push(turn);
                                 let (number, block) = &writes[0];
                                 file[number * BLOCK..(number + 1) * BLOCK].copy_from_slice(block);
                                 let read = Some(Arc::from(packed::packed(&file)));
-                                answers = server.over((ASKER, LIFE), SERVED, turn, read).unwrap().1;
+                                answers = server.over((ASKER, INCARNATION), SERVED, turn, read).unwrap().1;
                             }
                             answers
                         }
-                        Kind::Missing => server.missing((ASKER, LIFE), &body),
+                        Kind::Missing => server.missing((ASKER, INCARNATION), &body),
                         _ => {
                             if let Some((which, read)) = asker.answered(HOST, &body, now) {
                                 assert_eq!((which, read.as_ref()), (SERVED, Some(&file)), "seed {seed}");
@@ -129,18 +129,18 @@ fn every_turn_is_taken_once_and_in_order_whatever_is_lost() {
 }
 
 #[test]
-fn an_older_turn_or_life_is_never_taken_after_a_later_one() {
-    let (mut asker, mut server) = (Asker::new(PATIENCE, LIMIT), Server::new(CLUSTER));
+fn an_older_turn_or_incarnation_is_never_taken_after_a_later_one() {
+    let (mut asker, mut server) = (Asker::new(TIMEOUT, LIMIT), Server::new(CLUSTER));
     let first = asks(&mut asker, &[heartbeat(ASKER, 1)], Nanos(0)).remove(0);
     let second = asks(&mut asker, &[heartbeat(ASKER, 2)], Nanos(1)).remove(0);
-    assert_eq!(asked(&mut server, LIFE, &second).0.unwrap().turn, 2);
-    assert!(asked(&mut server, LIFE, &first).0.is_none(), "it was asked before");
-    assert!(asked(&mut server, LIFE, &second).0.is_none(), "it is under way");
-    let next = Incarnation(LIFE.0 + 1);
+    assert_eq!(asked(&mut server, INCARNATION, &second).0.unwrap().turn, 2);
+    assert!(asked(&mut server, INCARNATION, &first).0.is_none(), "it was asked before");
+    assert!(asked(&mut server, INCARNATION, &second).0.is_none(), "it is under way");
+    let next = Incarnation(INCARNATION.0 + 1);
     assert_eq!(asked(&mut server, next, &first).0.unwrap().turn, 1);
     let third = asks(&mut asker, &[heartbeat(ASKER, 3)], Nanos(2)).remove(0);
-    assert!(asked(&mut server, LIFE, &third).0.is_none(), "a later life has asked");
-    assert!(server.over((ASKER, LIFE), SERVED, 2, None).is_none(), "nobody waits for it");
+    assert!(asked(&mut server, INCARNATION, &third).0.is_none(), "a later incarnation has asked");
+    assert!(server.over((ASKER, INCARNATION), SERVED, 2, None).is_none(), "nobody waits for it");
     assert!(server.over((ASKER, next), SERVED, 1, None).is_some());
     // Nor is a part of one taken for a part of another.
     let both = |counter| [heartbeat(ASKER, counter), ballot(ASKER, counter)];
@@ -166,12 +166,12 @@ fn nobody_writes_what_is_not_its_own() {
         (place, vec![1; BLOCK]),
     ];
     for (number, write) in bad.into_iter().enumerate() {
-        let mut asker = Asker::new(PATIENCE, LIMIT);
+        let mut asker = Asker::new(TIMEOUT, LIMIT);
         let mut pieces = Vec::new();
         (0..=number).for_each(|_| pieces = asks(&mut asker, std::slice::from_ref(&write), Nanos(0)));
         let mut answers = Vec::new();
         for piece in pieces {
-            let (ask, out) = asked(&mut server, LIFE, &piece);
+            let (ask, out) = asked(&mut server, INCARNATION, &piece);
             assert!(ask.is_none(), "{number}");
             answers.extend(out);
         }
@@ -181,29 +181,29 @@ fn nobody_writes_what_is_not_its_own() {
 
 #[test]
 fn a_file_that_is_not_served_and_one_that_fails_are_known_at_once() {
-    let (mut asker, mut server) = (Asker::new(PATIENCE, LIMIT), Server::new(CLUSTER));
+    let (mut asker, mut server) = (Asker::new(TIMEOUT, LIMIT), Server::new(CLUSTER));
     let piece = asks(&mut asker, &[], Nanos(0)).remove(0);
     let mut out = Vec::new();
-    let ask = server.asked((ASKER, LIFE), &piece, Way::default(), |_| false, &mut out);
+    let ask = server.asked((ASKER, INCARNATION), &piece, Way::default(), |_| false, &mut out);
     assert!(ask.is_none());
     assert_eq!(asker.answered(NodeId(1), &out[0], Nanos(0)), None, "that one does not serve it");
     assert_eq!(asker.answered(HOST, &out[0], Nanos(0)), Some((SERVED, None)));
     assert_eq!(asker.wake(), None);
     let piece = asks(&mut asker, &[], Nanos(0)).remove(0);
-    let turn = asked(&mut server, LIFE, &piece).0.unwrap().turn;
-    let (_, pieces) = server.over((ASKER, LIFE), SERVED, turn, None).unwrap();
-    assert_eq!(asked(&mut server, LIFE, &piece).1, pieces, "the answer was lost");
+    let turn = asked(&mut server, INCARNATION, &piece).0.unwrap().turn;
+    let (_, pieces) = server.over((ASKER, INCARNATION), SERVED, turn, None).unwrap();
+    assert_eq!(asked(&mut server, INCARNATION, &piece).1, pieces, "the answer was lost");
     assert_eq!(asker.answered(HOST, &pieces[0], Nanos(0)), Some((SERVED, None)));
 }
 
 #[test]
 fn a_turn_without_an_answer_is_given_up() {
-    let mut asker = Asker::new(PATIENCE, LIMIT);
+    let mut asker = Asker::new(TIMEOUT, LIMIT);
     let first = asks(&mut asker, &[heartbeat(ASKER, 1)], Nanos(5));
     let mut out = Vec::new();
-    assert_eq!(asker.wake(), Some(Nanos(5) + PATIENCE));
+    assert_eq!(asker.wake(), Some(Nanos(5) + TIMEOUT));
     assert!(asker.remind(Nanos(5), &mut out).is_empty() && out.is_empty());
-    assert!(asker.remind(Nanos(5) + PATIENCE, &mut out).is_empty());
+    assert!(asker.remind(Nanos(5) + TIMEOUT, &mut out).is_empty());
     assert_eq!(out.iter().map(|(_, _, body)| body).collect::<Vec<_>>(), first.iter().collect::<Vec<_>>());
     assert_eq!(asker.remind(Nanos(5) + LIMIT, &mut out), [SERVED]);
     assert_eq!(asker.wake(), None);
@@ -211,15 +211,16 @@ fn a_turn_without_an_answer_is_given_up() {
 
 #[test]
 fn hostile_pieces_do_no_harm() {
-    let (mut asker, mut server) = (Asker::new(PATIENCE, LIMIT), Server::new(CLUSTER));
+    let (mut asker, mut server) = (Asker::new(TIMEOUT, LIMIT), Server::new(CLUSTER));
     let ask = asks(&mut asker, &[heartbeat(ASKER, 1)], Nanos(0)).remove(0);
-    let turn = asked(&mut server, LIFE, &ask).0.unwrap().turn;
+    let turn = asked(&mut server, INCARNATION, &ask).0.unwrap().turn;
     let read: Arc<[u8]> = Arc::from(packed::packed(&vec![7; FILE]));
-    let answer = server.over((ASKER, LIFE), SERVED, turn, Some(Arc::clone(&read))).unwrap().1.remove(1);
+    let answer =
+        server.over((ASKER, INCARNATION), SERVED, turn, Some(Arc::clone(&read))).unwrap().1.remove(1);
     hostile(&[ask, answer], |bytes| {
         let _ = piece_any(bytes);
-        let _ = server.missing((ASKER, LIFE), bytes);
-        let _ = asked(&mut server, LIFE, bytes);
+        let _ = server.missing((ASKER, INCARNATION), bytes);
+        let _ = asked(&mut server, INCARNATION, bytes);
         if let Some((file, _)) = asker.answered(HOST, bytes, Nanos(0)) {
             assert_eq!(file, SERVED);
             asks(&mut asker, &[], Nanos(0));

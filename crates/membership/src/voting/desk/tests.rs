@@ -23,7 +23,7 @@ fn view() -> View {
 fn heartbeat(node: u8, counter: u64) -> (usize, Vec<u8>) {
     let report = Report {
         node: NodeId(node),
-        life: Incarnation(1),
+        incarnation: Incarnation(1),
         counter,
         opened: Epoch(0),
         hears: NodeSet::EMPTY,

@@ -6,15 +6,15 @@
 //! | 2 | 1 | node |
 //! | 3 | 1 | bit 0: reaches a majority of the voting files; bit 1: wants to leave |
 //! | 4 | 4 | epoch of the view that it acts in, 0 none |
-//! | 8 | 8 | life |
+//! | 8 | 8 | incarnation |
 //! | 16 | 8 | counter |
 //! | 24 | 8 | lease in nanoseconds |
 //! | 32 | 2 | nodes that it hears, a bit each |
 //! | 34 | 6 | zero |
 //! | 40 | 8 | greatest generation of the registry that is to be remembered |
-//! | 48 | 16 x 8 | by node: last life that is proved to be over, 0 none |
-//! | 176 | 16 x 8 | by node: last life that is known to have handed back all that it held, 0 none |
-//! | 304 | 16 x 4 | by node: epoch of the view as of which that life knew nothing to be lost, 0 none |
+//! | 48 | 16 x 8 | by node: last incarnation that is proved to be over, 0 none |
+//! | 176 | 16 x 8 | by node: last incarnation that is known to have handed back all that it held, 0 none |
+//! | 304 | 16 x 4 | by node: epoch of the view as of which that incarnation knew nothing to be lost, 0 none |
 //! | 368 | 536 | the last view that it knows to be decided (as in a ballot) |
 
 use std::sync::Arc;
@@ -45,7 +45,7 @@ struct Layout {
     node: u8,
     flags: u8,
     opened: U32,
-    life: U64,
+    incarnation: U64,
     counter: U64,
     lease: U64,
     hears: U16,
@@ -94,14 +94,14 @@ pub(super) fn encode(report: &Report) -> [u8; MESSAGE] {
         node: report.node.0,
         flags: flag(report.reaches, REACHES) | flag(report.leaving, LEAVING),
         opened: U32::new(report.opened.0),
-        life: U64::new(report.life.0),
+        incarnation: U64::new(report.incarnation.0),
         counter: U64::new(report.counter),
         lease: U64::new(report.lease.0),
         hears: view::bits(report.hears),
         zero: [0; 6],
         registry: U64::new(report.registry),
-        dead: report.dead.map(|life| U64::new(life.0)),
-        clean: report.clean.map(|clean| U64::new(clean.life.0)),
+        dead: report.dead.map(|incarnation| U64::new(incarnation.0)),
+        clean: report.clean.map(|clean| U64::new(clean.incarnation.0)),
         intact: report.clean.map(|clean| U32::new(clean.intact.0)),
         decided: view::encode(&report.decided),
     };
@@ -114,14 +114,14 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Report> {
     let sound = layout.format.get() == FORMAT
         && usize::from(layout.node) < MAX_NODES
         && layout.flags & !(REACHES | LEAVING) == 0
-        && layout.life.get() > 0
+        && layout.incarnation.get() > 0
         && layout.counter.get() < MAX_COUNTER;
     if !sound {
         return None;
     }
     Some(Report {
         node: NodeId(layout.node),
-        life: Incarnation(layout.life.get()),
+        incarnation: Incarnation(layout.incarnation.get()),
         counter: layout.counter.get(),
         opened: Epoch(layout.opened.get()),
         hears: view::nodes(layout.hears),
@@ -129,9 +129,9 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Report> {
         leaving: layout.flags & LEAVING != 0,
         lease: Nanos(layout.lease.get()),
         registry: layout.registry.get(),
-        dead: layout.dead.map(|life| Incarnation(life.get())),
+        dead: layout.dead.map(|incarnation| Incarnation(incarnation.get())),
         clean: std::array::from_fn(|node| Clean {
-            life: Incarnation(layout.clean[node].get()),
+            incarnation: Incarnation(layout.clean[node].get()),
             intact: Epoch(layout.intact[node].get()),
         }),
         decided: Arc::new(view::decode(&layout.decided)?),

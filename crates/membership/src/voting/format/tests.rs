@@ -22,7 +22,7 @@ fn view(epoch: u32) -> View {
 fn a_report(counter: u64) -> Report {
     Report {
         node: NODE,
-        life: Incarnation(11),
+        incarnation: Incarnation(11),
         counter,
         opened: Epoch(5),
         hears: NodeSet::first(2),
@@ -32,7 +32,7 @@ fn a_report(counter: u64) -> Report {
         registry: 5 << 32 | 9,
         dead: std::array::from_fn(|node| Incarnation(node as u64 % 3)),
         clean: std::array::from_fn(|node| Clean {
-            life: Incarnation(node as u64 % 5),
+            incarnation: Incarnation(node as u64 % 5),
             intact: Epoch(node as u32 % 7),
         }),
         decided: Arc::new(view(6)),
@@ -60,8 +60,8 @@ fn file() -> Vec<u8> {
 
 #[test]
 fn ballots_new_lives_and_newer_generations_must_last_and_heartbeats_need_not() {
-    let report = |counter, life, registry| {
-        heartbeat(NAME, &Report { registry, life: Incarnation(life), ..a_report(counter) })
+    let report = |counter, incarnation, registry| {
+        heartbeat(NAME, &Report { registry, incarnation: Incarnation(incarnation), ..a_report(counter) })
     };
     let (own, empty) = (heartbeat_at(NODE), vec![0; BLOCK]);
     assert!(must_last(

@@ -10,7 +10,7 @@
 //! | 12 | 4 | the same as the cluster began anew |
 //! | 16 | 4 | epoch of the view as of which nothing was lost, 0 none |
 //! | 20 | 4 | zero |
-//! | 24 | 16 x 16 | by node: life (8), 0 no such node, 1 no member (of both the life is the last that was one), 2 member (1), zero (7) |
+//! | 24 | 16 x 16 | by node: incarnation (8), 0 no such node, 1 no member (of both the incarnation is the last that was one), 2 member (1), zero (7) |
 //! | 280 | 16 x 16 | voting files by id, then zeros: id (8), epoch of the view that took it in (4), node that serves it or 255 (1), zero (3) |
 
 use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId, NodeSet};
@@ -33,7 +33,7 @@ const SHARED: u8 = 255;
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct SeatLayout {
-    life: U64,
+    incarnation: U64,
     state: u8,
     zero: [u8; 7],
 }
@@ -81,12 +81,12 @@ pub(super) fn encode(view: &View) -> [u8; VIEW] {
     (layout.sound, layout.basis) = (U32::new(view.sound.0), U32::new(view.basis.0));
     layout.intact = U32::new(view.intact.0);
     for (place, seat) in layout.seats.iter_mut().zip(view.seats) {
-        let (state, life) = match seat {
-            Seat::Free(life) => (0, life.0),
-            Seat::Out(life) => (1, life.0),
-            Seat::In(life) => (2, life.0),
+        let (state, incarnation) = match seat {
+            Seat::Free(incarnation) => (0, incarnation.0),
+            Seat::Out(incarnation) => (1, incarnation.0),
+            Seat::In(incarnation) => (2, incarnation.0),
         };
-        (place.state, place.life) = (state, U64::new(life));
+        (place.state, place.incarnation) = (state, U64::new(incarnation));
     }
     for (place, file) in layout.files.iter_mut().zip(&view.files) {
         (place.id, place.since) = (U64::new(file.id.0), U32::new(file.since.0));
@@ -100,11 +100,11 @@ pub(super) fn decode(bytes: &[u8]) -> Option<View> {
     let layout = Layout::ref_from_bytes(bytes).ok()?;
     let mut seats = [Seat::default(); MAX_NODES];
     for (seat, place) in seats.iter_mut().zip(&layout.seats) {
-        let life = Incarnation(place.life.get());
+        let incarnation = Incarnation(place.incarnation.get());
         *seat = match place.state {
-            0 => Seat::Free(life),
-            1 => Seat::Out(life),
-            2 if life.0 > 0 => Seat::In(life),
+            0 => Seat::Free(incarnation),
+            1 => Seat::Out(incarnation),
+            2 if incarnation.0 > 0 => Seat::In(incarnation),
             _ => return None,
         };
     }

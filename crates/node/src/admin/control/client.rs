@@ -150,8 +150,8 @@ impl Control {
     ///
     /// # Errors
     /// The system's.
-    pub fn set_patience(&mut self, patience: impl Into<Option<Duration>>) -> Result<(), ControlError> {
-        self.stream.get_ref().set_read_timeout(patience.into()).map_err(|source| self.io(source))
+    pub fn set_timeout(&mut self, timeout: impl Into<Option<Duration>>) -> Result<(), ControlError> {
+        self.stream.get_ref().set_read_timeout(timeout.into()).map_err(|source| self.io(source))
     }
 
     /// Has programs that are started from now on keep the connection as well: it ends with the last of them.

@@ -1,7 +1,7 @@
 //! Looking at nodes from outside: one question, to one node or to all at once.
 //!
 //! A node that is down or does not answer is something to see, not an error. All nodes are asked at the same time, so one that hangs
-//! holds nobody up for longer than the patience with it.
+//! holds nobody up for longer than the timeout with it.
 
 use std::{thread, time::Duration};
 
@@ -49,9 +49,9 @@ impl<T> Seen<T> {
 impl<T: DeserializeOwned> Seen<T> {
     /// Has the node called `name` do `command`, which needs no arguments.
     #[must_use]
-    pub fn of(dir: &ClusterDir, name: &str, command: &str, patience: Duration) -> Self {
+    pub fn of(dir: &ClusterDir, name: &str, command: &str, timeout: Duration) -> Self {
         let answer = Control::connect(dir, name).and_then(|mut control| {
-            control.set_patience(patience)?;
+            control.set_timeout(timeout)?;
             control.call(command, Value::Null, |_| {})
         });
         match answer.map(serde_json::from_value) {
@@ -66,14 +66,9 @@ impl<T: DeserializeOwned> Seen<T> {
 impl<T: DeserializeOwned + Send> Seen<T> {
     /// The same of all nodes in `names`, in their order.
     #[must_use]
-    pub fn of_all(
-        dir: &ClusterDir,
-        names: &[&str],
-        command: &str,
-        patience: Duration,
-    ) -> Vec<(String, Self)> {
+    pub fn of_all(dir: &ClusterDir, names: &[&str], command: &str, timeout: Duration) -> Vec<(String, Self)> {
         thread::scope(|scope| {
-            let ask = |name| scope.spawn(move || Self::of(dir, name, command, patience));
+            let ask = |name| scope.spawn(move || Self::of(dir, name, command, timeout));
             let asked: Vec<_> = names.iter().map(|name| (*name, ask(name))).collect();
             let seen = asked.into_iter().map(|(name, seen)| {
                 let seen =

@@ -79,7 +79,7 @@ fn after_silence_a_node_is_heard_again_and_no_part_of_a_line_is_lost() {
     fs::create_dir_all(dir.run()).unwrap();
     let listener = std::os::unix::net::UnixListener::bind(dir.socket("n1")).unwrap();
     let mut control = Control::connect(&dir, "n1").unwrap();
-    control.set_patience(Duration::from_millis(1)).unwrap();
+    control.set_timeout(Duration::from_millis(1)).unwrap();
     let mut node = listener.accept().unwrap().0;
     control.ask("hold", json!({ "name": "a" })).unwrap();
     let mut line = String::new();

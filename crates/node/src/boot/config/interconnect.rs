@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// How long a node may be unreachable before it is gone, at most.
-const LONGEST_PATIENCE_MS: u32 = 60_000;
+const MAX_PEER_TIMEOUT_MS: u32 = 60_000;
 
 /// Longest time between two questions to a silent path.
 const LONGEST_PROBE_MS: u32 = 1000;
@@ -45,7 +45,7 @@ pub struct Interconnect {
     /// Whether rails over a network are encrypted.
     pub encrypt: Encrypt,
     /// How long a node that no rail reaches is waited for before it is gone, in milliseconds.
-    pub patience_ms: u32,
+    pub peer_timeout_ms: u32,
     /// Between two questions whether a silent path is still there, in milliseconds.
     pub probe_ms: u32,
     /// The provider of libfabric that rails of kind ofi use; none: the first of verbs, efa and tcp that a host has.
@@ -54,13 +54,13 @@ pub struct Interconnect {
 
 impl Default for Interconnect {
     fn default() -> Self {
-        Self { encrypt: Encrypt::default(), patience_ms: 1000, probe_ms: 20, ofi_provider: None }
+        Self { encrypt: Encrypt::default(), peer_timeout_ms: 1000, probe_ms: 20, ofi_provider: None }
     }
 }
 
 impl Interconnect {
     pub(super) fn check(&self) -> Result<(), String> {
-        let Self { patience_ms, probe_ms, .. } = *self;
+        let Self { peer_timeout_ms, probe_ms, .. } = *self;
         if let Some(provider) = &self.ofi_provider {
             let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-;".contains(c);
             if provider.is_empty() || !provider.chars().all(fits) {
@@ -79,18 +79,18 @@ impl Interconnect {
             return Err(format!("[interconnect] probe_ms = {probe_ms}: use 1 to {LONGEST_PROBE_MS}"));
         }
         let least = PROBES * probe_ms;
-        if !(least..=LONGEST_PATIENCE_MS).contains(&patience_ms) {
+        if !(least..=MAX_PEER_TIMEOUT_MS).contains(&peer_timeout_ms) {
             return Err(format!(
-                "[interconnect] patience_ms = {patience_ms}: use {least} (three times probe_ms) to {LONGEST_PATIENCE_MS}"
+                "[interconnect] peer_timeout_ms = {peer_timeout_ms}: use {least} (three times probe_ms) to {MAX_PEER_TIMEOUT_MS}"
             ));
         }
         Ok(())
     }
 
-    /// `patience_ms`.
+    /// `peer_timeout_ms`.
     #[must_use]
-    pub fn patience(&self) -> Duration {
-        Duration::from_millis(self.patience_ms.into())
+    pub fn timeout(&self) -> Duration {
+        Duration::from_millis(self.peer_timeout_ms.into())
     }
 
     /// `probe_ms`.

@@ -8,7 +8,7 @@ pub(super) fn text(config: &Config) -> String {
     let Config {
         name, id, workers, waiting, cache_mib, program_window_mib, checkpoint_seconds, blocks, ..
     } = config;
-    let Interconnect { encrypt, patience_ms, probe_ms, ofi_provider } = &config.interconnect;
+    let Interconnect { encrypt, peer_timeout_ms, probe_ms, ofi_provider } = &config.interconnect;
     let encrypt = encrypt.name();
     let ofi_provider = match ofi_provider {
         Some(provider) => format!("ofi_provider = {}", quoted(provider)),
@@ -32,7 +32,7 @@ workers = {workers}
 # "adaptive" (poll briefly, then sleep).
 waiting = "{waiting}"
 
-# Length of a block in KiB: 4, 8 or 16. Fixed for the life of the disk group.
+# Length of a block in KiB: 4, 8 or 16. Fixed for the incarnation of the disk group.
 block_size_kib = {kib}
 
 # Memory of each node's cache in MiB: at least {MIN_FRAMES_PER_WORKER} blocks for each worker.
@@ -49,14 +49,14 @@ checkpoint_seconds = {checkpoint_seconds}
 # is for a network of your own. Who has no key of the cluster (keys/cluster.key) is never let in.
 encrypt = "{encrypt}"
 # How long a node that cannot be reached over any path is waited for, and how often a silent path is asked.
-patience_ms = {patience_ms}
+peer_timeout_ms = {peer_timeout_ms}
 probe_ms = {probe_ms}
 # Which of libfabric's providers rails = ["ofi"] use, the same on every node; without this line the first of verbs, efa, tcp
 # that a node has (verbs and efa: untested on hardware).
 {ofi_provider}
 
 [group]
-# Size: `blocks`, or `size_mib`. Fixed for the life of the disk group.
+# Size: `blocks`, or `size_mib`. Fixed for the incarnation of the disk group.
 blocks = {blocks}
 # The disks, in the order in which they were made; relative paths start at this directory.
 disks = [{disks}]

@@ -17,7 +17,7 @@ fn set(list: impl IntoIterator<Item = u64>) -> Blocks {
     list.into_iter().map(BlockId).collect()
 }
 
-/// Three nodes, each in the life of its number and ten.
+/// Three nodes, each in the incarnation of its number and ten.
 fn view(epoch: u32, nodes: &[u8]) -> LastView {
     LastView { epoch, members: nodes.iter().map(|node| (*node, u64::from(*node) + 10)).collect() }
 }
@@ -48,7 +48,7 @@ fn what_the_last_members_had_on_record_is_what_is_known() {
         known(2, Phase::Running, (last(), 6), &[7]),
     ];
     assert_eq!(settled(both), Settled { run: 1, lost: set([5, 7]), known_as_of: 6, clean: vec![(0, 10, 0)] });
-    // Who began another life and did not act in it has nothing to say of the one before.
+    // Who began another incarnation and did not act in it has nothing to say of the one before.
     let (node, mut again) = known(2, Phase::Running, (last(), 6), &[7]);
     (again.incarnation, again.view) = (99, None);
     let one = [known(0, Phase::Left, (last(), 5), &[]), earlier, (node, again)];
@@ -120,10 +120,10 @@ impl Cluster {
     /// Starts nodes that act in one view.
     fn together(&self, names: &[&str]) -> Vec<(Entry, Recorder)> {
         let nodes: Vec<_> = names.iter().map(|name| self.start(name)).collect();
-        let life = |(name, (entry, _)): (&&str, &(Entry, Recorder))| {
+        let incarnation = |(name, (entry, _)): (&&str, &(Entry, Recorder))| {
             (self.config.node(name).unwrap().0, entry.incarnation)
         };
-        let members = names.iter().zip(&nodes).map(life).collect();
+        let members = names.iter().zip(&nodes).map(incarnation).collect();
         let view = Members { epoch: Epoch(1), members };
         for (_, recorder) in &nodes {
             recorder.opened(&view).unwrap();
@@ -139,15 +139,15 @@ fn a_node_has_one_process_and_lives_that_grow() {
     let (first, _) = cluster.start("n1");
     let line = enter(&cluster.config, "n1").unwrap_err().to_string();
     assert_eq!(line, format!("n1 is already running (pid {})", std::process::id()));
-    let life = first.incarnation;
+    let incarnation = first.incarnation;
     drop(first);
     // Soon after, and even if what it left is gone.
     let (second, _) = cluster.start("n1");
-    assert!(second.incarnation > life);
-    let life = second.incarnation;
+    assert!(second.incarnation > incarnation);
+    let incarnation = second.incarnation;
     drop(second);
     fs::remove_file(cluster.config.dir.record("n1")).unwrap();
-    assert!(cluster.start("n1").0.incarnation > life);
+    assert!(cluster.start("n1").0.incarnation > incarnation);
 }
 
 #[test]
@@ -170,12 +170,12 @@ fn the_first_who_starts_settles_and_the_others_join() {
     // n1 lives: the run is not over, and n2, which died in it, comes back.
     let (again, _) = cluster.start("n2");
     assert_eq!(again.settled.run, 0);
-    let life = again.incarnation.0;
+    let incarnation = again.incarnation.0;
     drop((nodes, again));
 
     let (third, _) = cluster.start("n3");
-    // Of the life in which it did not act.
-    assert_eq!((third.settled.run, &third.settled.clean), (1, &vec![(1, life, 0)]));
+    // Of the incarnation in which it did not act.
+    assert_eq!((third.settled.run, &third.settled.clean), (1, &vec![(1, incarnation, 0)]));
     let (first, _) = cluster.start("n1");
     assert_eq!(first.settled, third.settled);
     let (second, _) = cluster.start("n2");
@@ -204,7 +204,7 @@ fn lost_blocks_stay_lost() {
     drop(entry);
     for run in 1..4 {
         let settled = settle(&cluster.config).unwrap();
-        // The first life died before it had looked at all that others knew.
+        // The first incarnation died before it had looked at all that others knew.
         assert_eq!((settled.run, &settled.lost, settled.known_as_of), (run, &lost, u32::from(run > 1)));
         for (entry, recorder) in cluster.together(&["n1"]) {
             recorder.write(Phase::Left).unwrap();
@@ -221,7 +221,7 @@ fn who_had_handed_back_is_known_until_somebody_acts_again() {
     // Of itself alone: another may have come meanwhile that was not asked.
     nodes.iter().for_each(|(_, recorder)| recorder.write(Phase::Left).unwrap());
     drop(nodes);
-    // One starts, and ends before it acts: the last life that did is the one that counts.
+    // One starts, and ends before it acts: the last incarnation that did is the one that counts.
     for run in 1..4 {
         let (entry, _) = cluster.start("n2");
         assert_eq!((entry.settled.run, &entry.settled.clean), (run, &lives));
@@ -238,7 +238,7 @@ fn who_left_while_another_goes_on_says_so_when_it_comes_back() {
     drop(first);
     let mut nodes = cluster.together(&["n1", "n2"]);
     let (second, recorder) = nodes.pop().unwrap();
-    assert_eq!(second.settled.clean.len(), 1, "the life before");
+    assert_eq!(second.settled.clean.len(), 1, "the incarnation before");
     recorder.write(Phase::Left).unwrap();
     let left = (1, second.incarnation.0, 1);
     drop(second);

@@ -13,8 +13,8 @@
 //! | what is read after a look is as new as everything answered before it | a look has its place in the order |
 //! | what is told of changes is told in order | only what is committed is shown; where a member must take over the contents of another, it is told to read anew |
 //!
-//! Messages of an older epoch are dropped, those of a newer one wait for the view. Asks of its surroundings: messages between two lives arrive in
-//! order, once, or not at all after a death; a life that is not in a view has stopped before any member is told the view; what the voting state
+//! Messages of an older epoch are dropped, those of a newer one wait for the view. Asks of its surroundings: messages between two incarnations arrive in
+//! order, once, or not at all after a death; an incarnation that is not in a view has stopped before any member is told the view; what the voting state
 //! answers to [`Act::Remember`] was read after it was asked. Must not know how views are decided, nor disks and clocks.
 
 mod lead;
@@ -47,7 +47,7 @@ pub struct View {
 pub enum Happened {
     /// A view with this node in it is open, newer than the last.
     View(View),
-    /// A message came, of the life of a node that is in the view that it speaks of.
+    /// A message came, of the incarnation of a node that is in the view that it speaks of.
     Message(NodeId, Message),
     /// Somebody here wants a command done.
     Ask(Ticket, Command),

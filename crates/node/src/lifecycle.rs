@@ -52,9 +52,9 @@ pub enum Ending {
     Together,
 }
 
-/// The life of one node in one run.
+/// The lifecycle of one node in one run.
 #[derive(Debug)]
-pub struct Life {
+pub struct Lifecycle {
     recorder: Arc<Recorder>,
     since: Nanos,
     state: Mutex<State>,
@@ -68,7 +68,7 @@ struct State {
     ending: Option<Ending>,
 }
 
-impl Life {
+impl Lifecycle {
     pub(crate) fn new(recorder: Arc<Recorder>) -> Self {
         let state = State { stage: Stage::Starting, why: None, ending: None };
         Self { recorder, since: plexus_base::clock::now(), state: Mutex::new(state), changed: Condvar::new() }

@@ -1,4 +1,4 @@
-//! Changing who belongs to a cluster and where it votes, while it runs: the command `wish`.
+//! Changing who belongs to a cluster and where it votes, while it runs: the command `config change`.
 //!
 //! It takes one of `{"add_node": NAME}`, `{"remove_node": NAME}`, `{"add_file": {"id", "path", "node"}}`, `{"remove_file": ID}`, and is
 //! answered when a view with the change is decided; another one is refused until then. Before a node is added all members read `cluster.toml` again. Before a file is added, `{"place_file": {..}}` says where this node finds it, and
@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 
 use plexus_base::NodeId;
-use plexus_membership::protocol::{FileId, NoFileId, Wish};
+use plexus_membership::protocol::{ConfigChange, FileId, NoFileId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ use crate::{
 /// What is wanted.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum WishArgs {
+pub enum ConfigChangeArgs {
     /// A node belongs to the cluster and may join.
     AddNode(String),
     /// A node does not, and is put out if it is a member.
@@ -48,7 +48,7 @@ pub struct FileArgs {
 }
 
 /// See the module.
-pub(crate) const COMMANDS: &[(&str, Run)] = &[("wish", wish)];
+pub(crate) const COMMANDS: &[(&str, Run)] = &[("config_change", config_change)];
 
 fn node(on: &On, name: &str) -> Result<NodeId, String> {
     on.config.node(name).map(|(id, _)| id).map_err(|error| error.to_string())
@@ -63,27 +63,27 @@ fn voting_file(id: &str) -> Result<FileId, String> {
     id.parse().map_err(|error: NoFileId| error.to_string())
 }
 
-fn wish(on: &On, asked: Value, _: Progress<'_>) -> Result<Value, String> {
-    let wish = match args(asked)? {
-        WishArgs::AddNode(name) => Wish::AddNode(newcomers::tell_of_node(&on.body, &name)?),
-        WishArgs::RemoveNode(name) => Wish::RemoveNode(node(on, &name)?),
-        WishArgs::PlaceFile(file) => {
+fn config_change(on: &On, asked: Value, _: Progress<'_>) -> Result<Value, String> {
+    let config_change = match args(asked)? {
+        ConfigChangeArgs::AddNode(name) => ConfigChange::AddNode(newcomers::tell_of_node(&on.body, &name)?),
+        ConfigChangeArgs::RemoveNode(name) => ConfigChange::RemoveNode(node(on, &name)?),
+        ConfigChangeArgs::PlaceFile(file) => {
             let place = place(on, file)?;
             if place.host.is_none_or(|host| host == on.body.me()) {
                 newcomers::keep(&on.config, on.body.membership(), &place)?;
             }
             return Ok(json!({}));
         }
-        WishArgs::TellOfFile(file) => {
+        ConfigChangeArgs::TellOfFile(file) => {
             newcomers::tell(&on.config, &on.body, &place(on, file)?)?;
             return Ok(json!({}));
         }
-        WishArgs::AddFile(file) => {
+        ConfigChangeArgs::AddFile(file) => {
             let place = place(on, file)?;
-            Wish::AddFile(place.file, place.host)
+            ConfigChange::AddFile(place.file, place.host)
         }
-        WishArgs::RemoveFile(id) => Wish::RemoveFile(voting_file(&id)?),
+        ConfigChangeArgs::RemoveFile(id) => ConfigChange::RemoveFile(voting_file(&id)?),
     };
-    on.body.membership().wish(wish).map_err(|error| error.to_string())?;
+    on.body.membership().config_change(config_change).map_err(|error| error.to_string())?;
     Ok(json!({}))
 }
