@@ -4,6 +4,10 @@
 //! ([`launch`]) and ended ([`down`]) as processes, how they are talked to ([`control`]), and what is known between
 //! two runs ([`settle`]).
 
+// The tests share the clusters of `tests/`.
+#[cfg(test)]
+extern crate self as plexus_node;
+
 pub mod acceptor;
 mod attach;
 pub mod blocks;
@@ -15,6 +19,8 @@ pub mod control;
 pub mod create;
 pub mod down;
 mod durable;
+#[cfg(test)]
+mod echo;
 mod fence;
 pub mod grouping;
 pub mod janitor;
@@ -35,6 +41,7 @@ pub mod settle;
 mod shards;
 mod socket;
 pub mod state;
+mod subsystems;
 pub mod temporary;
 mod vitals;
 mod watcher;

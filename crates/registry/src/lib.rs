@@ -16,4 +16,4 @@ pub use copies::{Copies, CopiesError, read_backup, write_backup};
 pub use files::{Files, Places};
 pub use keeper::Memory;
 pub use registry::{Ended, Registry, RegistryError, RegistryStatus, Waiting, Watch};
-pub use service::{Port, RegistryService, RegistryTask, Settings, wire};
+pub use service::{RegistryService, RegistryTask, Settings, wire};

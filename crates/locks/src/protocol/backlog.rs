@@ -9,7 +9,8 @@
 
 use std::collections::BTreeMap;
 
-use plexus_base::NodeId;
+use plexus_base::{Epoch, Incarnation, NodeId};
+use plexus_membership::gate::{EpochGate, Parking};
 
 use super::{
     master::Fault,
@@ -108,5 +109,52 @@ impl Backlog {
     /// In their order.
     pub(super) fn into_messages(self) -> impl Iterator<Item = (NodeId, Message)> {
         self.messages.into_values()
+    }
+}
+
+/// The gate for messages of other views. Those of older ones may be good; those of newer ones are kept in backlogs.
+pub type Gate = EpochGate<Parked>;
+
+/// Messages of views to come, by the sender's incarnation, which is what the numbers of its locks belong to; a backlog keeps apart
+/// nodes whose incarnations have the same number.
+#[derive(Clone, Debug)]
+pub struct Parked {
+    locks_max: usize,
+    backlogs: BTreeMap<Incarnation, Backlog>,
+}
+
+impl Parked {
+    /// Nothing yet. `locks_max`: the most locks that clients of a node have.
+    #[must_use]
+    pub const fn new(locks_max: usize) -> Self {
+        Self { locks_max, backlogs: BTreeMap::new() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn messages(&self) -> impl Iterator<Item = &(NodeId, Message)> {
+        self.backlogs.values().flat_map(Backlog::messages)
+    }
+}
+
+impl Parking for Parked {
+    type Sender = (NodeId, Incarnation);
+    type Message = Message;
+
+    fn park(&mut self, (from, incarnation): Self::Sender, _: Epoch, message: Message) -> Result<(), Fault> {
+        // Searches begin again.
+        if matches!(message.body, Body::Probe(..)) {
+            return Ok(());
+        }
+        let backlog = self.backlogs.entry(incarnation).or_insert_with(|| Backlog::new(self.locks_max));
+        backlog.keep(from, message)
+    }
+
+    /// All of them: what a view was missed for may be good in this one.
+    fn take(&mut self, _: Epoch) -> Vec<(Self::Sender, Message)> {
+        let all = std::mem::take(&mut self.backlogs).into_iter();
+        all.flat_map(|(incarnation, backlog)| {
+            backlog.into_messages().map(move |(from, message)| ((from, incarnation), message))
+        })
+        .collect()
     }
 }

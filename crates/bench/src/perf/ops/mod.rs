@@ -11,9 +11,8 @@ mod write;
 use plexus_base::NodeId;
 use plexus_fabric::Window;
 use plexus_interconnect::{Bytes, Channel, Kind, Message, Net};
-use plexus_node::port::Ports;
 
-use super::{Op, Trial, parameters::PROMPT, payload};
+use super::{Op, Trial, payload};
 
 /// One message that is to leave.
 pub(super) struct Sending<'a> {
@@ -42,12 +41,6 @@ pub(super) fn issue(net: &mut Net, sending: &Sending<'_>) {
         Op::Atomic => atomic::issue(net, sending),
         Op::Datagram => unreachable!("refused by `Trial::check_between_nodes`"),
     }
-}
-
-/// The token under which the answer to an access comes back to the port.
-#[inline]
-fn token(tag: u32) -> u64 {
-    Ports::token(PROMPT, u64::from(tag))
 }
 
 /// Looks at all bytes of a message of `trial` that has come; what was seen. `place` is where in this side's window
