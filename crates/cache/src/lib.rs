@@ -16,4 +16,4 @@ pub use frames::MAX_BLOCKS;
 pub use guard::{Change, Read};
 pub use service::{CacheService, CacheTask, window_of};
 pub use session::{Cache, CacheError, LostRecord, Session};
-pub use wiring::{Settings, WireError, wire};
+pub use wiring::{Settings, wire};

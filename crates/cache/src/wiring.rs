@@ -1,11 +1,11 @@
 //! Putting the parts of a node's cache together: windows and frames, the services that run on the workers, and the cache that programs
 //! use.
 
-use std::sync::Arc;
+use std::{error::Error, sync::Arc};
 
 use plexus_base::{Incarnation, NodeId, WorkerId};
 use plexus_disks::{Completion, Group, Pool, Writer};
-use plexus_fabric::{SetupError, Window};
+use plexus_fabric::Window;
 
 use crate::{
     Cache, CacheService, CacheTask, LostRecord,
@@ -47,7 +47,7 @@ pub fn wire(
     group: &Arc<Group>,
     record: &Arc<dyn LostRecord>,
     port: Arc<Port>,
-) -> Result<(Vec<CacheService>, Cache, Vec<Arc<Window>>), WireError> {
+) -> Result<(Vec<CacheService>, Cache, Vec<Arc<Window>>), Box<dyn Error>> {
     let Settings { me, incarnation, nodes, workers, cache_bytes, io_threads } = settings;
     let (blocks, block_size) = (group.shape().blocks, group.shape().block_size.bytes());
     let frames = cache_bytes / u64::from(workers) / block_size as u64;
@@ -74,15 +74,4 @@ pub fn wire(
     }
     let cache = Cache::new(port, tables, blocks, Writer { node: me, incarnation }, faults);
     Ok((services, cache, windows))
-}
-
-/// Why a cache cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum WireError {
-    /// Its memory.
-    #[error(transparent)]
-    Memory(#[from] SetupError),
-    /// A thread for its disks.
-    #[error(transparent)]
-    Thread(#[from] std::io::Error),
 }

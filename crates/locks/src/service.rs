@@ -205,13 +205,12 @@ impl Subsystem for LockService {
         self.shard.as_ref().is_some_and(Shard::is_open)
     }
 
-    /// Nothing is granted any more, and no lock that is held is worth anything.
+    /// Nothing is granted any more, and no lock that is held is worth anything. Threads that wait learn it by their replies, which are
+    /// dropped.
     fn stop(&mut self) {
         self.state.stop();
         self.clock.end();
-        for (_, reply) in std::mem::take(&mut self.replies) {
-            reply.send(Err(LockError::Stopped));
-        }
+        self.replies.clear();
         for notices in self.watched.values() {
             notices.lost();
         }

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use plexus_base::{Epoch, Incarnation, NodeId, NodeSet, WorkerId};
+use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
 use plexus_interconnect::{Bytes, Channel, Kind, Message, Net, Reply};
 use plexus_membership::{
     Before,
@@ -65,11 +65,7 @@ pub struct RegistryService {
     replies: BTreeMap<Ticket, Reply<Answer>>,
     tickets: u64,
     acts: Vec<Act>,
-    /// To be sent: the frames of a message, made once for all who get it.
-    outgoing: Vec<(NodeSet, Vec<Bytes>)>,
     gathered: BTreeMap<NodeId, Gathered>,
-    /// Nodes that sent what no member sends, and what it was.
-    faults: Vec<(NodeId, &'static str)>,
 }
 
 /// The service for worker 0, to which `port` leads, and the handle for threads of the node.
@@ -97,9 +93,7 @@ pub fn wire(settings: Settings, port: &Arc<Port>) -> Result<(RegistryService, Re
         replies: BTreeMap::new(),
         tickets: 0,
         acts: Vec::new(),
-        outgoing: Vec::new(),
         gathered: BTreeMap::new(),
-        faults: Vec::new(),
     };
     Ok((service, registry))
 }
@@ -112,8 +106,7 @@ impl Subsystem for RegistryService {
     fn view(&mut self, net: &mut Net, members: &Members, _: Before) {
         let nodes = members.members.iter().map(|(node, _)| *node).collect();
         self.shared.board().epoch = members.epoch;
-        self.handle(Happened::View(View { epoch: members.epoch, members: nodes }));
-        self.flush(net);
+        self.handle(net, Happened::View(View { epoch: members.epoch, members: nodes }));
     }
 
     /// What the peer said in part is gone with it.
@@ -124,10 +117,7 @@ impl Subsystem for RegistryService {
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
         match self.decoded(&message) {
             Ok(None) => {}
-            Ok(Some(decoded)) => {
-                self.handle(Happened::Message(message.from, decoded));
-                self.flush(net);
-            }
+            Ok(Some(decoded)) => self.handle(net, Happened::Message(message.from, decoded)),
             Err(error) => {
                 net.fault(message.from, format_args!("not a message of the registry: {error}"));
             }
@@ -136,28 +126,23 @@ impl Subsystem for RegistryService {
 
     fn task(&mut self, net: &mut Net, task: RegistryTask) {
         match task {
-            RegistryTask::Ask(_, reply) if self.shared.board().is_stopped => {
-                reply.send(Err(RegistryError::Stopped));
-            }
+            RegistryTask::Ask(..) if self.shared.board().is_stopped => {}
             RegistryTask::Ask(command, reply) => {
                 self.tickets += 1;
                 let ticket = Ticket(self.tickets);
                 self.replies.insert(ticket, reply);
-                self.handle(Happened::Ask(ticket, command));
+                self.handle(net, Happened::Ask(ticket, command));
             }
-            RegistryTask::Saved(generation) => self.handle(Happened::Saved(generation)),
-            RegistryTask::Remembered(epoch, known) => self.handle(Happened::Remembered(epoch, known)),
+            RegistryTask::Saved(generation) => self.handle(net, Happened::Saved(generation)),
+            RegistryTask::Remembered(epoch, known) => self.handle(net, Happened::Remembered(epoch, known)),
         }
-        self.flush(net);
     }
 
-    /// Nothing is done any more, and threads that wait are told so.
+    /// Nothing is done any more. Threads that wait learn it by their replies, which are dropped.
     fn stop(&mut self) {
         self.shared.board().is_stopped = true;
         self.shared.wake();
-        for (_, reply) in std::mem::take(&mut self.replies) {
-            reply.send(Err(RegistryError::Stopped));
-        }
+        self.replies.clear();
     }
 }
 
@@ -167,21 +152,25 @@ impl RegistryService {
         whole.map(|bytes| protocol::Message::decode(self.cluster, &bytes)).transpose()
     }
 
-    fn handle(&mut self, happened: Happened) {
+    fn handle(&mut self, net: &mut Net, happened: Happened) {
         let mut acts = std::mem::take(&mut self.acts);
         self.replica.handle(happened, &mut |act| acts.push(act));
         for act in acts.drain(..) {
-            self.act(act);
+            self.act(net, act);
         }
         self.acts = acts;
         self.shared.board().awaited = self.replica.awaited();
     }
 
-    fn act(&mut self, act: Act) {
+    fn act(&mut self, net: &mut Net, act: Act) {
         match act {
+            // The frames of a message are made once for all who get it.
             Act::Send(to, message) => {
-                let frames = message.frames().into_iter().map(Bytes::from);
-                self.outgoing.push((to, frames.collect()));
+                let frames: Vec<_> = message.frames().into_iter().map(Bytes::from).collect();
+                for (node, frame) in to.iter().flat_map(|node| frames.iter().map(move |frame| (node, frame)))
+                {
+                    net.send_shared_to_member(node, Channel::Registry, Kind::Request, frame);
+                }
             }
             Act::Save(contents) => self.keeper.save(contents),
             Act::Remember(epoch, generation) => self.keeper.remember(epoch, generation),
@@ -198,21 +187,9 @@ impl RegistryService {
                     reply.send(result.map_err(RegistryError::Refused));
                 }
             }
-            Act::Fault(from, what) => self.faults.push((from, what)),
-        }
-    }
-
-    /// Sends what can be sent.
-    fn flush(&mut self, net: &mut Net) {
-        for (nodes, frames) in self.outgoing.drain(..) {
-            for node in nodes.iter() {
-                for frame in &frames {
-                    net.send_shared_to_member(node, Channel::Registry, Kind::Request, frame);
-                }
+            Act::Fault(from, what) => {
+                net.fault(from, format_args!("{what}: the nodes no longer agree on what the registry holds"));
             }
-        }
-        for (from, what) in self.faults.drain(..) {
-            net.fault(from, format_args!("{what}: the nodes no longer agree on what the registry holds"));
         }
     }
 }

@@ -79,7 +79,7 @@ use plexus_membership::{
     partitions::{Masters, Place},
 };
 
-pub use backlog::{Gate, Parked};
+pub use backlog::{Backlog, Gate};
 pub use counts::Counts;
 pub use deadlock::Errand;
 pub use home::{Held, Hold};
@@ -123,8 +123,8 @@ impl Shard {
 
     /// The gate that a shard begins with: it parks what comes before the first view.
     #[must_use]
-    pub const fn gate(config: &Config) -> Gate {
-        Gate::new(Parked::new(config.locks_max))
+    pub fn gate(config: &Config) -> Gate {
+        Gate::new(Backlog::new(config.locks_max))
     }
 
     /// The same as [`Shard::new`], with messages that came before its first view.
