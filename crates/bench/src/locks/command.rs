@@ -111,7 +111,6 @@ mod tests {
     use plexus_locks::{LockService, LockTask, Locks, Port, State};
 
     use super::*;
-    use crate::Member;
 
     /// Workers that never come to what they are asked for.
     #[derive(Default)]
@@ -139,7 +138,7 @@ mod tests {
 
     struct Alone(Locks);
 
-    impl Member for Alone {
+    impl Host for Alone {
         fn me(&self) -> NodeId {
             NodeId(0)
         }
@@ -147,9 +146,7 @@ mod tests {
         fn nodes(&self) -> usize {
             1
         }
-    }
 
-    impl Host for Alone {
         fn locks(&self) -> Locks {
             self.0.clone()
         }
