@@ -1,14 +1,14 @@
-//! A desk between those who have something done and the thread that does it slowly: only the newest is worth doing.
+//! A slot for work that a slow thread does, in which newer work replaces older work.
 //!
-//! Nobody who puts something there waits, nothing is done twice, and what was not taken yet is there to be replaced or added to. Must not
-//! know what is done, nor how often it fails.
+//! Producers never wait, and no work is done twice. Work that the thread has not taken yet can be
+//! replaced or changed. The slot knows nothing of the work itself or of its failures.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-/// See the [module](self).
+/// A slot that holds the latest work; see the [module](self).
 #[derive(Debug)]
 pub struct Desk<T> {
     work: Mutex<Work<T>>,
@@ -21,14 +21,14 @@ struct Work<T> {
     is_over: bool,
 }
 
-/// What a thread finds at its desk.
+/// The result of waiting for work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Next<T> {
-    /// Something to be done.
+    /// The work to do.
     Work(T),
-    /// Nothing for as long as it had timeout.
+    /// No work arrived before the timeout.
     Nothing,
-    /// Nothing is to be done any more.
+    /// The slot is closed; no more work follows.
     Over,
 }
 
@@ -39,24 +39,24 @@ impl<T> Default for Desk<T> {
 }
 
 impl<T> Desk<T> {
-    /// Has this done, in place of what was not taken yet.
+    /// Submits work and replaces work that was not taken yet.
     pub fn put(&self, work: T) {
         self.change(|next| *next = Some(work));
     }
 
-    /// Changes what is to be done next.
+    /// Changes the work to do next.
     pub fn change(&self, change: impl FnOnce(&mut Option<T>)) {
         change(&mut self.work().next);
         self.rung.notify_one();
     }
 
-    /// Nothing is begun any more, whatever lies there.
+    /// Closes the slot. Work that was not taken is dropped.
     pub fn end(&self) {
         self.work().is_over = true;
         self.rung.notify_one();
     }
 
-    /// Waits for the next work; for so long, or as long as it takes.
+    /// Waits for the next work, at most for `timeout`; `None` waits without limit.
     pub fn next(&self, timeout: Option<Duration>) -> Next<T> {
         let mut work = self.work();
         let idle = |work: &mut Work<T>| work.next.is_none() && !work.is_over;
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_newest_is_done_and_nothing_after_the_end() {
+    fn only_the_latest_work_is_taken_and_none_after_close() {
         let desk = Desk::default();
         assert_eq!(desk.next(Some(Duration::ZERO)), Next::Nothing);
         desk.put(1);
@@ -99,12 +99,12 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_woken() {
+    fn a_waiting_thread_is_woken() {
         let desk = Desk::default();
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| (desk.next(None), desk.next(None)));
             desk.put(1);
-            // It may not have been taken yet, and is worth nothing then.
+            // Closing the slot drops work that was not taken yet, so wait until it is taken.
             while desk.work().next.is_some() {
                 std::thread::yield_now();
             }

@@ -16,29 +16,29 @@ use crate::{
 };
 pub use crate::{layout, newtypes, numbered};
 
-/// Bytes that are not the encoding of what a decoder expects.
+/// An error of a decoder: the bytes are not a valid encoding of the expected content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("malformed {what}: {fault}")]
 pub struct DecodeError {
     /// The message, packet or block that was expected, in words for the user.
     pub what: &'static str,
-    /// The reason for which the bytes are refused.
+    /// The reason why the bytes were refused.
     pub fault: Fault,
 }
 
-/// The reason for which a decoder refuses bytes.
+/// The reason why a decoder refuses bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
     /// The bytes end before the content does.
     #[error("it is cut off")]
     CutOff,
-    /// There are bytes behind the end of the content.
+    /// Bytes follow the end of the content.
     #[error("it is longer than it says")]
     Trailing,
-    /// The first bytes are not those that the format begins with.
-    #[error("it begins with other bytes")]
+    /// The first bytes are not the magic of the format.
+    #[error("it does not begin with the magic bytes of the format")]
     Magic,
-    /// The format has another version.
+    /// The bytes have another version of the format.
     #[error(
         "it has version {found}, this program reads version {known}; use the same version of plexus everywhere"
     )]
@@ -48,26 +48,26 @@ pub enum Fault {
         /// The version that the decoder reads.
         known: u32,
     },
-    /// The bytes were changed since they were written.
+    /// The checksum does not match: the bytes were changed since they were written.
     #[error("its checksum does not match")]
     Checksum,
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     #[error("impossible {0}")]
     Field(&'static str),
 }
 
 impl Fault {
-    /// The fault of a part of `what` as the error of the whole.
+    /// Returns the error for `what`, a part of which has this fault.
     #[must_use]
     pub fn of(self, what: &'static str) -> DecodeError {
         DecodeError { what, fault: self }
     }
 }
 
-/// Refuses a value of `field` for which a rule does not hold.
+/// Refuses a value of `field` if a rule does not hold.
 ///
 /// # Errors
-/// [`Fault::Field`] where `holds` is false.
+/// Returns [`Fault::Field`] if `holds` is false.
 #[inline]
 pub fn require(holds: bool, field: &'static str) -> Result<(), Fault> {
     if holds { Ok(()) } else { Err(Fault::Field(field)) }
@@ -76,7 +76,7 @@ pub fn require(holds: bool, field: &'static str) -> Result<(), Fault> {
 /// Refuses bytes that do not begin with the `known` magic.
 ///
 /// # Errors
-/// [`Fault::Magic`] where they do not.
+/// Returns [`Fault::Magic`] if they differ.
 #[inline]
 pub fn require_magic<const LEN: usize>(found: [u8; LEN], known: [u8; LEN]) -> Result<(), Fault> {
     if found == known { Ok(()) } else { Err(Fault::Magic) }
@@ -85,7 +85,7 @@ pub fn require_magic<const LEN: usize>(found: [u8; LEN], known: [u8; LEN]) -> Re
 /// Refuses a version other than the `known` one.
 ///
 /// # Errors
-/// [`Fault::Version`] where they differ.
+/// Returns [`Fault::Version`] if they differ.
 #[inline]
 pub fn require_version(found: impl Into<u32>, known: impl Into<u32>) -> Result<(), Fault> {
     let (found, known) = (found.into(), known.into());
@@ -94,10 +94,10 @@ pub fn require_version(found: impl Into<u32>, known: impl Into<u32>) -> Result<(
 
 /// A value whose encoding always has the same length.
 pub trait Fixed: Sized {
-    /// The bytes in memory: little endian, without padding.
+    /// The layout in memory: little endian, without padding.
     type Raw: FromBytes + IntoBytes + Immutable;
 
-    /// Bytes of the encoding.
+    /// The number of encoded bytes.
     const LEN: usize = size_of::<Self::Raw>();
 
     /// Encodes the value.
@@ -106,14 +106,14 @@ pub trait Fixed: Sized {
     /// Decodes a value.
     ///
     /// # Errors
-    /// A field has a value that it cannot have.
+    /// Returns a fault if a field has an invalid value.
     fn from_raw(raw: Self::Raw) -> Result<Self, Fault>;
 }
 
-/// Decodes `what`, which is all of `bytes`.
+/// Decodes `what` from all of `bytes`.
 ///
 /// # Errors
-/// `read` refuses the bytes, or leaves some of them unread.
+/// Returns an error if `read` refuses the bytes or leaves some unread.
 #[inline]
 pub fn decode<'a, T>(
     what: &'static str,
@@ -143,7 +143,7 @@ pub fn encode<T: Fixed, const LEN: usize>(value: &T) -> [u8; LEN] {
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Reads from `bytes`, of which some may be left unread. Where all must be read, use [`decode`].
+    /// Creates a reader that may leave bytes unread. Use [`decode`] where all must be read.
     #[inline]
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
@@ -153,7 +153,7 @@ impl<'a> Reader<'a> {
     /// Takes a value of fixed length.
     ///
     /// # Errors
-    /// The bytes end too early, or a field has a value that it cannot have.
+    /// Returns a fault if the bytes end too early or a field has an invalid value.
     #[inline]
     pub fn take<T: Fixed>(&mut self) -> Result<T, Fault> {
         let (raw, rest) = T::Raw::read_from_prefix(self.0).map_err(|_| Fault::CutOff)?;
@@ -164,7 +164,7 @@ impl<'a> Reader<'a> {
     /// Takes `len` bytes.
     ///
     /// # Errors
-    /// There are fewer.
+    /// Returns [`Fault::CutOff`] if fewer bytes are left.
     #[inline]
     pub fn bytes(&mut self, len: impl Into<usize>) -> Result<&'a [u8], Fault> {
         let (bytes, rest) = self.0.split_at_checked(len.into()).ok_or(Fault::CutOff)?;
@@ -172,23 +172,24 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// Whether all bytes were taken.
+    /// Returns true if all bytes were taken.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Takes all bytes that are left.
+    /// Takes all remaining bytes.
     #[inline]
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
 
-    /// Takes `count` elements, each with `one`. Room is made for elements as they are read, whatever `count` says.
+    /// Takes `count` elements, each with `one`. Memory is allocated as elements are read,
+    /// regardless of `count`.
     ///
     /// # Errors
-    /// Those of `one`.
+    /// Returns the first error of `one`.
     pub fn list<T, C: FromIterator<T>>(
         &mut self,
         count: impl Into<u64>,
@@ -198,12 +199,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Bytes that grow by what is encoded.
+/// An encoder that appends to a growing buffer.
 #[derive(Clone, Default, Debug)]
 pub struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Begins with a value of fixed length, and room for `more` bytes behind it.
+    /// Starts with a value of fixed length and reserves `more` bytes after it.
     #[inline]
     #[must_use]
     pub fn with<T: Fixed>(value: &T, more: usize) -> Self {
@@ -231,7 +232,7 @@ impl Writer {
         self
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     #[inline]
     #[must_use]
     pub fn finish(self) -> Vec<u8> {
@@ -239,7 +240,7 @@ impl Writer {
     }
 }
 
-/// Writes the CRC-32C of `bytes`, with zeros in its place, to the four bytes from `at`.
+/// Writes the CRC-32C of `bytes` at `at`, computed with zeros in its four bytes.
 pub fn seal(bytes: &mut [u8], at: usize) {
     let crc = crc32c_without(bytes, at);
     bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());
@@ -248,13 +249,13 @@ pub fn seal(bytes: &mut [u8], at: usize) {
 /// Verifies the checksum of [`seal`].
 ///
 /// # Errors
-/// The bytes were changed since, or end before the checksum does.
+/// Returns a fault if the bytes were changed since or end before the checksum does.
 pub fn verify(bytes: &[u8], at: usize) -> Result<(), Fault> {
     let crc = bytes.get(at..).and_then(|rest| rest.first_chunk()).ok_or(Fault::CutOff)?;
     if crc32c_without(bytes, at).to_le_bytes() == *crc { Ok(()) } else { Err(Fault::Checksum) }
 }
 
-/// Writes the CRC-32C of all bytes but the last four to these.
+/// Writes the CRC-32C of all bytes but the last four into the last four.
 pub fn seal_behind(bytes: &mut [u8]) {
     let (content, place) = bytes.split_at_mut(bytes.len() - 4);
     place.copy_from_slice(&crc32c(content).to_le_bytes());
@@ -263,20 +264,20 @@ pub fn seal_behind(bytes: &mut [u8]) {
 /// Verifies the checksum of [`seal_behind`].
 ///
 /// # Errors
-/// The bytes were changed since, or are fewer than four.
+/// Returns a fault if the bytes were changed since or there are fewer than four.
 pub fn verify_behind(bytes: &[u8]) -> Result<(), Fault> {
     let (content, crc) = bytes.split_last_chunk().ok_or(Fault::CutOff)?;
     if crc32c(content).to_le_bytes() == *crc { Ok(()) } else { Err(Fault::Checksum) }
 }
 
-/// The sum of the bits whose flags are set.
+/// Returns the sum of the bits whose flags are set.
 #[inline]
 #[must_use]
 pub fn bits<const COUNT: usize>(flags: [(bool, u8); COUNT]) -> u8 {
     flags.into_iter().fold(0, |bits, (on, bit)| if on { bits | bit } else { bits })
 }
 
-/// Bytes that are zero, and are refused where they are not.
+/// Reserved bytes, which are written as zeros and refused if they are not zero.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Zeros<const LEN: usize>;
 
@@ -337,7 +338,7 @@ impl Fixed for bool {
     }
 }
 
-/// The byte that stands for no node.
+/// The byte that means no node.
 const NO_NODE: u8 = 255;
 
 impl Fixed for Option<NodeId> {
@@ -370,16 +371,16 @@ impl<T: Fixed + Copy + Default, const COUNT: usize> Fixed for [T; COUNT] {
     }
 }
 
-/// Declares layouts: the length of each in bytes, which is checked, and its fields in the order in which they stand.
+/// Declares layouts: the length of each in bytes, which is checked, and its fields in order.
 ///
-/// `struct` declares a type with these fields; `impl` gives the layout to a type that has them already. A number behind a `;` at
-/// the end says how many zeros follow the fields.
+/// `struct` declares a type with these fields. `impl` gives the layout to an existing type. A
+/// number after a `;` at the end is the number of zeros after the fields.
 ///
 /// ```
 /// use plexus_base::{NodeId, wire};
 ///
 /// wire::layout! {
-///     /// The head of a message.
+/// The header of a message.
 ///     struct Head: 16 { version: u8, from: NodeId, is_last: bool, zero: wire::Zeros<5>, number: u64 }
 /// }
 /// let head = Head { version: 1, from: NodeId(3), is_last: true, zero: wire::Zeros, number: 7 };
@@ -436,7 +437,7 @@ macro_rules! layout {
     };
 }
 
-/// Declares that newtypes are encoded as the number that they hold; with `below`, only where that is less.
+/// Declares that newtypes are encoded as the number they hold; `below` adds an upper limit.
 #[macro_export]
 macro_rules! newtypes {
     ($($name:ident($inner:ty) $(below $limit:ident as $what:literal)?),*) => { $(
@@ -458,9 +459,11 @@ macro_rules! newtypes {
     )* };
 }
 
-/// Declares which numbers, of one byte each, enum variants have in formats: those of their declaration (`repr(u8)`).
+/// Declares the one-byte numbers of enum variants in formats, which are those of the declaration
+/// (`repr(u8)`).
 ///
-/// `enum` declares the type; `impl` takes one that there is, with the variants that formats have. The text names a field of the type.
+/// `enum` declares the type. `impl` takes an existing type and the variants that formats have. The
+/// text names a field of the type in errors.
 #[macro_export]
 macro_rules! numbered {
     () => {};
@@ -555,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_writer_puts_a_reader_takes() {
+    fn a_reader_takes_what_a_writer_put() {
         let pairs = [Pair { a: 1, ..Pair::default() }, Pair { b: 2, ..Pair::default() }];
         let mut writer = Writer::with(&Point { x: 9, y: [3, 4] }, 16);
         pairs.iter().for_each(|pair| _ = writer.put(pair));
@@ -603,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_and_bits_are_as_they_are_said() {
+    fn versions_and_bits_are_checked() {
         assert_eq!(require_version(2u8, 2u8), Ok(()));
         let newer = require_version(3u16, 2u16).unwrap_err().of("file").to_string();
         assert_eq!(newer, "malformed file: it has version 3, this program reads version 2");

@@ -1,43 +1,44 @@
-//! Why a lock is not granted, in words that people can act on.
+//! The reasons for refusing a lock request, with messages for the user.
 
 use crate::wire::Fixed;
 
-/// Why a request is not granted.
+/// The reason why a lock request was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[repr(u8)]
 pub enum Why {
-    /// It was not to wait.
-    #[error("held by others, and the request was not to wait")]
+    /// Other clients hold the lock, and the request did not allow waiting.
+    #[error("held by another client, and the request does not wait")]
     NotGranted = 1,
-    /// It waited as long as it was to.
+    /// The timeout of the request passed.
     #[error("not granted in time")]
     TimedOut,
-    /// Its client no longer wanted it.
+    /// The client cancelled the request.
     #[error("cancelled")]
     Cancelled,
-    /// It was one of several that waited for each other, and the youngest.
-    #[error("a deadlock, and this request the youngest in it: release what is held and begin again")]
+    /// The request was part of a deadlock and was the youngest in it.
+    #[error("deadlock: this request was the youngest; release all locks and start again")]
     Deadlock,
-    /// As many wait for the resource as may.
-    #[error("too many requests wait for this resource")]
+    /// The resource has the maximum number of waiting requests.
+    #[error("too many requests are waiting for this resource")]
     TooManyWaiting,
-    /// Clients of this node have as many locks as they may.
-    #[error("this node has as many locks as it may")]
+    /// The clients of this node have the maximum number of locks.
+    #[error("this node has the maximum number of locks")]
     TooManyLocks,
-    /// There is no lock of this number.
+    /// No lock has this number.
     #[error("no such lock")]
     Unknown,
-    /// The lock is waited for already: one request at a time.
-    #[error("the lock is being waited for")]
+    /// Another request for the same lock is waiting; one at a time is allowed.
+    #[error("another request for this lock is waiting")]
     Busy,
-    /// A value for the value block without the right to write it: it is written from PW or EX, when that is given up.
-    #[error("the value block is written when PW or EX is given up")]
+    /// The request writes the value block without the right to. It is written only when PW or EX is
+    /// lowered.
+    #[error("the value block can be written only when PW or EX is lowered or released")]
     NotWriter,
-    /// The lock was converted as often as its requests can be told apart.
-    #[error("converted four thousand million times: unlock it, and lock it again")]
+    /// The lock was converted so often that its request numbers are used up.
+    #[error("converted 2^32 times; unlock it and lock it again")]
     WornOut,
-    /// More was asked of the node that grants it than has reached it.
-    #[error("more was asked of the node that grants it than has reached it: ask again later")]
+    /// The master's request queue is full.
+    #[error("the master's request queue is full; retry later")]
     Swamped,
 }
 
@@ -48,7 +49,7 @@ crate::numbered! {
 }
 
 impl Why {
-    /// The reason with this number on the wire.
+    /// Returns the reason with this wire number.
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
         Self::from_raw(number).ok()

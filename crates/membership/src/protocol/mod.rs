@@ -1,7 +1,10 @@
-//! The pure protocol of membership: no clock, file, socket or thread; events in with the time, actions out.
+//! The pure membership protocol: events and the time go in, actions come out. It has no clock,
+//! file, socket or thread.
 //!
-//! [`Member`] is one node's part. [`View`]s are numbered; view `e + 1` is decided by [`Paxos`] over a majority of the voting files of
-//! view `e`. A [`Report`] says what a node hears and reaches; from these [`Sight`] finds who goes on when not all see each other.
+//! [`Member`] is one node's part. [`View`]s are numbered, and [`Paxos`] decides view `e + 1` over a
+//! majority of the voting files of view `e`. A [`Report`] names the nodes that its sender hears and
+//! says whether it reaches the files. From all reports, [`Connectivity`] finds the nodes that stay
+//! members when not all hear each other.
 
 mod files;
 pub mod member;

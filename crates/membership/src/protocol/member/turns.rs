@@ -1,4 +1,4 @@
-//! Turns at the voting files: when each begins, and what is made of what it read.
+//! Turns at the voting files: when each begins, and how its result is used.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::protocol::{
 };
 
 impl Member {
-    /// Begins a turn at every file where one is due.
+    /// Begins a turn at every file that is due.
     pub(super) fn begin_turns(&mut self, now: Nanos, out: &mut Vec<Action>) {
         let due = self.files.values().filter(|state| state.next <= now && self.may_begin(state));
         let due: Vec<FileId> = due.map(|state| state.file.id).collect();
@@ -26,13 +26,14 @@ impl Member {
         }
     }
 
-    /// Whether a file is free for another turn. One that is set aside is left alone until it is out.
+    /// Returns true if another turn may begin at a file. A file that is set aside has no turns
+    /// until it is removed.
     pub(super) fn may_begin(&self, state: &FileState) -> bool {
         let is_left_alone = state.is_aside && self.decided.file(state.file.id).is_some();
         state.turn.is_none() && !is_left_alone
     }
 
-    /// The turn at a file is over.
+    /// Handles the end of a turn.
     pub(super) fn finished(
         &mut self,
         id: FileId,
@@ -55,7 +56,7 @@ impl Member {
             self.next_plan = now;
         }
         let (Some(finished), Ok(contents)) = (finished, result) else { return };
-        // Only a file that is out already has turns although it is set aside.
+        // A file that is set aside has turns only after its removal.
         state.is_aside = false;
         (state.answered, state.took) = (Some(now), Some(Nanos(now.since(finished.started).0)));
         state.next = now.max(finished.started + self.profile.heartbeat);
@@ -98,7 +99,8 @@ impl Member {
         self.remember(out);
     }
 
-    /// Files that lack the newest ballot, or a report since somebody asked for one, are written at once.
+    /// Schedules immediate turns at files that lack the newest ballot or a report since the last
+    /// remember request.
     pub(super) fn hurry(&mut self, now: Nanos) {
         let newest = self.paxos.as_ref().map(|paxos| paxos.own().counter);
         for state in self.files.values_mut() {
@@ -110,7 +112,7 @@ impl Member {
         }
     }
 
-    /// Answers who asked to have a generation remembered, when a majority of the files was written and read since.
+    /// Answers the remember request when a majority of the files was written and read since.
     fn remember(&mut self, out: &mut Vec<Action>) {
         let counted = self.decided.files.iter().filter_map(|file| self.files.get(&file.id));
         let said = counted.filter(|state| !state.is_aside).map(|state| state.said);
@@ -122,7 +124,7 @@ impl Member {
         }
     }
 
-    /// Takes in what was read of everybody; why this node must stop, if it must.
+    /// Handles the blocks of all nodes. Returns the reason to stop, if any.
     fn absorb(&mut self, contents: &Contents, now: Nanos, out: &mut Vec<Action>) -> Option<Reason> {
         let own = &contents.places[self.me.index()];
         if own.heartbeat.good().is_some_and(|report| report.incarnation > self.incarnation) {
@@ -143,14 +145,14 @@ impl Member {
         None
     }
 
-    /// Whether somebody has proposed to go on without this node.
+    /// Returns true if any node has proposed a view without this node.
     fn is_evicting(&self, contents: &Contents) -> bool {
         let proposed = contents.places.iter().filter_map(|place| place.ballot()?.proposed.as_ref());
         let mut next = proposed.filter(|view| view.epoch > self.decided.epoch);
         self.is_member() && next.any(|view| !view.has(self.me, self.incarnation))
     }
 
-    /// When a majority of the files was read, what earlier incarnations have promised is known.
+    /// Recovers the promises of earlier incarnations once a majority of the files was read.
     fn recover(&mut self, now: Nanos) {
         let files = self.decided.files.iter().filter_map(|file| self.files.get(&file.id));
         let found: Vec<&Contents> =
@@ -172,7 +174,7 @@ mod tests {
     use crate::protocol::{Ballot, Block, Event, Profile, View};
 
     #[test]
-    fn who_waits_to_join_ends_when_the_files_have_forgotten_what_it_read_there() {
+    fn a_joining_node_ends_when_the_files_have_lost_what_it_read_there() {
         let (file, me) = (FileId(7), NodeId(1));
         let first = Arc::new(View::first(NodeSet::first(2), [(file, None)]));
         let mut contents = Contents::default();
