@@ -1,8 +1,9 @@
-//! A thread for each voting file that this node opens: a disk that hangs holds up nobody but who needs that file.
+//! The queue and thread of each voting file that this node opens. A disk that hangs delays only the
+//! turns of its file.
 //!
-//! Turns are taken in the order in which they came. Those that came while the thread was at the disk, of several nodes where the file is
-//! served, are taken together: all that they write, made durable once where it must be, read once. That is each of them in its order, for what
-//! each reads was read after what it wrote was written.
+//! Turns are executed in the order of arrival. A served file receives turns of several nodes, and
+//! those that arrive during disk I/O are executed together: all writes, one sync if needed, one
+//! read. This is equivalent to executing them in order, because each turn reads after it wrote.
 
 use std::{
     io,
@@ -20,23 +21,23 @@ use crate::protocol::Contents;
 
 /// A turn of one node.
 pub(crate) struct Job {
-    /// Comes back with what became of it.
+    /// The number of the turn, returned with its result.
     pub(crate) number: u64,
-    /// By number of the block.
+    /// The block numbers and blocks to write.
     pub(crate) writes: Vec<(usize, Vec<u8>)>,
-    /// Whether another node has asked for it.
+    /// True if another node requested the turn.
     pub(crate) is_served: bool,
 }
 
-/// What a turn has read.
+/// The content that a turn has read.
 pub(crate) enum Found {
-    /// For this node.
+    /// The content for this node.
     Contents(Box<Contents>),
-    /// For another.
+    /// The packed blocks for another node.
     Packed(Arc<[u8]>),
 }
 
-/// A turn that is over.
+/// A turn that has ended.
 pub(crate) struct Done {
     pub(crate) number: u64,
     pub(crate) result: Result<Found, Arc<FileError>>,
@@ -48,7 +49,8 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// Opens the file when the first turn comes, and again when one has failed. `urgent` is called once on the thread, `done` for each turn.
+    /// Starts the thread. It opens the file at the first turn, and again after a failure. It calls
+    /// `urgent` once and `done` after each turn.
     pub(crate) fn start(
         path: PathBuf,
         name: FileName,
@@ -65,10 +67,10 @@ impl Desk {
     }
 
     pub(crate) fn submit(&self, job: Job) {
-        self.jobs.send(job).expect("the thread goes on until the desk is closed");
+        self.jobs.send(job).expect("the thread runs until the queue is closed");
     }
 
-    /// No more turns; what to wait for until those that came are over.
+    /// Accepts no more turns, and returns the thread, which ends after the queued ones.
     pub(crate) fn close(self) -> JoinHandle<()> {
         self.thread
     }

@@ -1,6 +1,6 @@
-//! Makes heartbeats durable that nobody waits for, so that a file loses few of them with its power.
+//! Makes heartbeats durable in the background, so that a power loss loses only a few.
 //!
-//! A thread of its own: on a busy disk that takes longer than a lease lasts.
+//! It has its own thread, because a sync on a busy disk takes longer than a lease.
 
 use std::{
     fs::File,
@@ -19,10 +19,10 @@ use plexus_base::{
 
 use crate::protocol::{AWAITED, SETTLED};
 
-/// By node: the counter of a heartbeat, 0 where there is none.
+/// For each node, the counter of its heartbeat; 0 if there is none.
 pub(super) type Counters = [u64; MAX_NODES];
 
-/// What is durable of the heartbeats of one open file.
+/// The background sync of one open file, with the counters of the durable heartbeats.
 pub(super) struct Settler(Arc<Shared>);
 
 #[derive(Default)]
@@ -39,7 +39,7 @@ impl Drop for Settler {
 }
 
 impl Settler {
-    /// The thread ends when this is dropped and what it has begun is done.
+    /// Starts the thread, which ends with its current sync once this is dropped.
     pub(super) fn start(file: File) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let of_thread = Arc::clone(&shared);
@@ -48,24 +48,24 @@ impl Settler {
             while let Next::Work(counters) = of_thread.desk.next(None) {
                 match file.sync_data() {
                     Ok(()) => of_thread.note(&counters),
-                    Err(error) => *of_thread.failed.lock().expect("nobody panics with it") = Some(error),
+                    Err(error) => *of_thread.failed.lock().expect("no thread panics with it") = Some(error),
                 }
             }
         })?;
         Ok(Self(shared))
     }
 
-    /// Why what was written before may be lost, if it may.
+    /// Returns the error of a failed sync, after which earlier writes may be lost.
     pub(super) fn failure(&self) -> Option<io::Error> {
-        self.0.failed.lock().expect("nobody panics with it").take()
+        self.0.failed.lock().expect("no thread panics with it").take()
     }
 
-    /// All that was written so far was made durable.
+    /// Records that all writes so far are durable.
     pub(super) fn settled(&self, written: &Counters) {
         self.0.note(written);
     }
 
-    /// These were written. Whether so many are not durable that they must be before the next are.
+    /// Records written heartbeats. Returns true if so many are not durable that the turn must wait.
     pub(super) fn wrote(&self, written: &Counters) -> bool {
         let settled = self.0.settled.iter().map(|settled| settled.load(Ordering::Acquire));
         let behind = settled.zip(written).map(|(settled, written)| written.saturating_sub(settled)).max();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn few_are_left_alone() {
+    fn a_small_lag_starts_no_sync() {
         let settler = Settler(Arc::default());
         assert!(!settler.wrote(&only(SETTLED)));
         assert_eq!(settler.0.desk.next(Some(Duration::ZERO)), Next::Nothing);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn more_are_made_durable_by_the_thread() {
+    fn a_larger_lag_is_synced_by_the_thread() {
         let settler = Settler::start(tempfile::tempfile().unwrap()).unwrap();
         let much = only(AWAITED);
         while settler.wrote(&much) {
@@ -120,8 +120,8 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_cannot_is_not_trusted() {
-        // A pipe cannot be made durable.
+    fn a_failed_sync_is_reported() {
+        // A pipe cannot be synced.
         let (_read, write) = io::pipe().unwrap();
         let settler = Settler::start(File::from(std::os::fd::OwnedFd::from(write))).unwrap();
         let error = loop {

@@ -46,7 +46,7 @@ struct Test {
 }
 
 impl Test {
-    /// The thread looks for no turns before it is let in.
+    /// Starts a thread that takes no turns before the gate opens.
     fn closed() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (send, done) = mpsc::channel();
@@ -77,7 +77,7 @@ impl Test {
         self.done.recv_timeout(DEADLINE).unwrap()
     }
 
-    /// The counters of the heartbeats of nodes 0 to 3 that the next turn has read.
+    /// Returns the counters of the heartbeats of nodes 0 to 3 that the next turn has read.
     fn counters(&self) -> [u64; 4] {
         let contents = match self.next().result.unwrap() {
             Found::Contents(contents) => *contents,
@@ -90,7 +90,7 @@ impl Test {
 }
 
 #[test]
-fn turns_that_come_together_see_each_other_and_the_last_write_stands() {
+fn concurrent_turns_see_each_other_and_the_last_write_stays() {
     let test = Test::closed();
     test.make();
     test.submit(1, vec![heartbeat(0, 4)], false);
@@ -106,7 +106,7 @@ fn turns_that_come_together_see_each_other_and_the_last_write_stands() {
 }
 
 #[test]
-fn each_turn_that_fails_says_so_and_the_next_opens_the_file_again() {
+fn each_failed_turn_is_reported_and_the_next_opens_the_file_again() {
     let test = Test::closed();
     test.submit(1, vec![heartbeat(0, 4)], false);
     test.submit(2, Vec::new(), true);
@@ -119,12 +119,12 @@ fn each_turn_that_fails_says_so_and_the_next_opens_the_file_again() {
     test.make();
     test.submit(3, vec![heartbeat(0, 5)], false);
     assert_eq!(test.counters(), [5, 0, 0, 0]);
-    // Another file in its place is the one that counts.
+    // A new file at the path replaces the open one.
     std::fs::remove_file(test.path()).unwrap();
     test.make();
     test.submit(4, vec![heartbeat(1, 6)], false);
     assert_eq!(test.counters(), [0, 6, 0, 0]);
-    // Cut short, and something else.
+    // A truncated file, and one that is not a voting file.
     std::fs::OpenOptions::new().write(true).open(test.path()).unwrap().set_len(BLOCK as u64 * 7).unwrap();
     test.submit(5, Vec::new(), false);
     assert!(matches!(&*test.next().result.err().unwrap(), FileError::Io { doing: "read", .. }));
@@ -134,7 +134,7 @@ fn each_turn_that_fails_says_so_and_the_next_opens_the_file_again() {
 }
 
 #[test]
-fn a_desk_that_is_closed_ends_after_its_turns() {
+fn a_closed_queue_ends_after_its_turns() {
     let test = Test::closed();
     test.make();
     test.submit(1, vec![heartbeat(0, 4)], false);
@@ -146,8 +146,8 @@ fn a_desk_that_is_closed_ends_after_its_turns() {
 }
 
 #[test]
-fn what_was_left_in_a_file_is_not_found_before_it_is_durable() {
-    // It can be read and written, and not be made durable.
+fn content_is_read_only_after_it_is_durable() {
+    // The device can be read and written, but not synced.
     let looked = voting::look(std::path::Path::new("/dev/zero"), NAME);
     assert!(matches!(looked, Err(FileError::Io { doing: "write", .. })), "{looked:?}");
 }

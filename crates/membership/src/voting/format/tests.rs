@@ -1,4 +1,4 @@
-//! What is laid out comes back, and what is not laid out so is refused.
+//! Encodings are decoded again, and other bytes are refused.
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeSet, wire::Fault};
 use plexus_sim::{Random, hostile};
@@ -59,7 +59,7 @@ fn file() -> Vec<u8> {
 }
 
 #[test]
-fn ballots_new_lives_and_newer_generations_must_last_and_heartbeats_need_not() {
+fn ballots_new_incarnations_and_newer_generations_must_be_durable_and_heartbeats_need_not() {
     let report = |counter, incarnation, registry| {
         heartbeat(NAME, &Report { registry, incarnation: Incarnation(incarnation), ..a_report(counter) })
     };
@@ -81,7 +81,7 @@ fn ballots_new_lives_and_newer_generations_must_last_and_heartbeats_need_not() {
 }
 
 #[test]
-fn what_was_written_is_read() {
+fn a_written_file_is_read() {
     let contents = contents(NAME, &file()).expect("a voting file");
     for (node, place) in contents.places.iter().enumerate() {
         if node == NODE.index() {
@@ -99,7 +99,7 @@ fn what_was_written_is_read() {
 }
 
 #[test]
-fn every_changed_byte_is_found() {
+fn every_changed_byte_is_detected() {
     for good in [header(), heartbeat(NAME, &a_report(8)), ballot(NAME, NODE, &a_ballot(5))] {
         for byte in 0..BLOCK {
             let mut bad = good.clone();
@@ -126,7 +126,7 @@ fn a_torn_ballot_leaves_the_other_in_force() {
 }
 
 #[test]
-fn what_is_another_s_is_refused_with_the_reason() {
+fn blocks_of_other_clusters_files_and_positions_are_refused_with_the_reason() {
     let other = |name: FileName| contents(name, &file()).expect_err("another's").to_string();
     let cluster = FileName { cluster: ClusterId(1), ..NAME };
     assert!(other(cluster).starts_with("it belongs to cluster 00000000000000000000000000001234"));
@@ -141,10 +141,10 @@ fn what_is_another_s_is_refused_with_the_reason() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_though_its_sum_is_right() {
+fn impossible_values_are_refused_although_the_checksum_is_right() {
     let good = ballot(NAME, NODE, &a_ballot(5));
-    // Format, instance, whether proposed, ballot above the one taken part in, files, a founder that is no member, views since which things are
-    // so that are still to come, a seat, behind the files.
+    // Format, instance, whether proposed, a `bal` above `mbal`, files, a founder that is not a
+    // member, epochs later than the view's, a seat, bytes behind the files.
     let (block, view) = ([(4, 1), (48, 1), (52, 2), (64, 99)], [(76, 0), (76, 17), (78, 2)]);
     let times = [(80, 99), (84, 99), (88, 99)];
     for (byte, value) in block.into_iter().chain(view).chain(times).chain([(104, 3), (606, 1)]) {
@@ -156,7 +156,7 @@ fn what_cannot_be_is_refused_though_its_sum_is_right() {
 }
 
 #[test]
-fn numbers_that_could_not_be_counted_on_from_are_refused() {
+fn numbers_without_room_to_count_on_are_refused() {
     let refused = |mut block: Vec<u8>, bytes: &[usize]| {
         bytes.iter().for_each(|byte| block[*byte] = 0x80);
         block::mend(&mut block);
@@ -164,7 +164,8 @@ fn numbers_that_could_not_be_counted_on_from_are_refused() {
             && heartbeat_decoded(NAME, NODE, &block).is_err()
             && ballot_decoded(NAME, NODE, &block).is_err()
     };
-    // The highest byte of the first view's epoch; of a block's counter, which a report repeats; of a ballot's instance and epoch.
+    // The highest bytes of the first view's epoch, of a block's counter (which a report repeats),
+    // and of a ballot's instance and epoch.
     assert!(refused(header(), &[51]));
     assert!(refused(heartbeat(NAME, &a_report(8)), &[39, 71]));
     assert!(refused(ballot(NAME, NODE, &a_ballot(5)), &[39]));
