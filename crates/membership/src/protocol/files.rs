@@ -20,6 +20,7 @@ use super::{
 /// The number of reports by which a heartbeat may go back in a file that has lost power. A node
 /// counts one report per file and one for its peers in each heartbeat interval: with three files,
 /// 512 are 128 intervals. A block that [must be durable](Writes::must_be_durable) never goes back.
+pub const UNSETTLED: u64 = 512;
 
 /// The lag, in reports, at which heartbeats are made durable in the background. A disk that syncs
 /// within a second never makes a turn wait, and the cost is small.

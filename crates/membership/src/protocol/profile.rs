@@ -73,13 +73,13 @@ pub enum ProfileError {
     /// The time is too long for any use, and sums of such times could overflow.
     #[error("{longest} is too long for any time of a profile; take at most an hour")]
     Long {
-        /// As configured.
+        /// The longest configured time.
         longest: Nanos,
     },
     /// The process would have no time to end.
     #[error("a kill margin of {kill_margin} is too short; take at least {LEAST_MARGIN}")]
     Margin {
-        /// As configured.
+        /// The configured margin.
         kill_margin: Nanos,
     },
 }

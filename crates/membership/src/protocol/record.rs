@@ -41,7 +41,7 @@ pub struct Report {
 /// different nodes never have the same number.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Ballot {
-    /// Higher in every ballot block of a node that any one file holds.
+    /// The number of the ballot block. It grows with each ballot that a node writes to one file.
     pub counter: u64,
     /// The ballot in which the node takes part (Disk Paxos `mbal`). Where it is written, lower
     /// ballots can no longer succeed.

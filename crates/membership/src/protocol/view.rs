@@ -106,22 +106,23 @@ impl Clean {
     pub const NONE: Self = Self { incarnation: Incarnation(0), intact: Epoch(0) };
 }
 
-/// What a member needs to know about data lost before it joined. Clean members have written their
+/// The losses that a member must know about from before it joined. Clean members have written their
 /// memory to the disks. For other members, the remaining members know which nodes were members with
 /// them and what these have recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Before {
-    /// Who knows what was lost as of this view or a later one knows all that was lost before it was a member.
+    /// A node that knows the losses as of this epoch or a later one knows all losses before it
+    /// became a member.
     pub needs: Epoch,
-    /// As of this view nothing was.
+    /// The epoch as of which no data was lost.
     pub intact: Epoch,
 }
 
 impl View {
-    /// The view that a cluster of these nodes begins with: nobody is a member.
+    /// Returns the initial view of a cluster of these nodes, without members.
     ///
     /// # Panics
-    /// With no file or more than [`MAX_FILES`].
+    /// Panics without voting files or with more than [`MAX_FILES`].
     #[must_use]
     pub fn first(nodes: NodeSet, files: impl IntoIterator<Item = (FileId, Option<NodeId>)>) -> Self {
         let mut seats = [Seat::default(); MAX_NODES];

@@ -1,5 +1,6 @@
-//! Hands views to the guest, and lines to the log, on a thread of its own and in order: the loop waits for neither, but for the guest's
-//! last word. The thread is an ordinary one: the guest may wait here for whatever other threads hold.
+//! The thread that passes views to the observer and lines to the log, in order. The loop does not
+//! wait for it except when the observer ends. The thread has ordinary priority, so the observer may
+//! wait here for other threads.
 
 use std::{
     io,
@@ -19,9 +20,9 @@ use crate::protocol::View;
 pub(super) enum News {
     Decided(Arc<View>),
     Opened(Arc<View>, Transition),
-    /// The node is no member any more; answered when nothing acts any more.
+    /// The node has left. The receiver answers when the observer has stopped.
     Left(SyncSender<()>),
-    /// For the log.
+    /// A line for the log.
     Note(String),
     Warning(String),
 }
@@ -45,7 +46,7 @@ pub(super) fn start(
                 }
                 News::Left(stopped) => {
                     guest.end(End::Left);
-                    // The loop waits for it.
+                    // The loop is waiting for this answer.
                     let _ = stopped.send(());
                 }
                 News::Note(line) => tracing::info!("{line}"),

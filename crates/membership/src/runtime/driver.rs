@@ -1,4 +1,4 @@
-//! The loop: takes what happens, hands it to the protocol with the time, and carries out what that says, in its order.
+//! The loop: passes events with the time to the protocol, and executes its actions in order.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -37,30 +37,31 @@ use crate::{
     },
 };
 
-/// The last report of a node that leaves saves the others a lease; one may be lost.
+/// The number of times a leaving node sends its last report. It saves the other nodes a lease time,
+/// and datagrams may be lost.
 const FAREWELLS: usize = 3;
 
-/// Between two helpings of datagrams when there are more.
+/// The pause between two batches of datagrams when more are waiting.
 const PAUSE: Nanos = Nanos::from_ms(1);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Running,
-    /// Nothing is left but to say so.
+    /// The observer has stopped; only the leave announcement is left to send.
     Leaving,
     Over {
         left: bool,
     },
 }
 
-/// Where the loop is connected.
+/// The other parts of the membership that the loop uses.
 pub(super) struct Wires {
     pub(super) guest: Arc<dyn Guest>,
     pub(super) inbox: Arc<Inbox>,
     pub(super) ending: Arc<Ending>,
     pub(super) watchdog: Watchdog,
     pub(super) views: mpsc::Sender<News>,
-    /// Dropped to end the thread that asks for keys.
+    /// Ends the thread that reads keys when it is dropped.
     pub(super) _keys: mpsc::Sender<()>,
 }
 
@@ -78,9 +79,9 @@ pub(super) struct Driver {
     pub(super) fates: FileFates,
     pub(super) history: History,
     pub(super) priority: Priority,
-    /// By node, a lease that is not the one of this node, of which was warned.
+    /// For each node, a lease that differs from this node's and was warned of.
     warned_of: BTreeMap<NodeId, Nanos>,
-    /// By node, the last incarnation that said it leaves.
+    /// For each node, the last incarnation that announced its leave.
     leavers: [Incarnation; MAX_NODES],
     config_change: Option<Answer>,
     leaving: Vec<Answer>,
@@ -143,7 +144,8 @@ impl Driver {
             let strangers = self.post.strangers();
             more = self.post.receive(clock::now(), &mut letters);
             if strangers == 0 && self.post.strangers() > 0 {
-                let what = "a datagram came that is not for this node, or that no key of the cluster opens: of a node with \
+                let what = "unauthenticated datagram: it is not for this node, or its key is not a key of this cluster; \
+                            check the key and cluster identifier of all nodes";
                             another key, or of a stranger";
                 self.tell_guest(News::Warning(what.into()));
             }
@@ -159,28 +161,28 @@ impl Driver {
         matches!(self.phase, Phase::Over { .. }) || self.wires.ending.is_over()
     }
 
-    /// Until there is something to do.
+    /// Waits until there is work.
     fn rest(&self, more: bool) {
         let wakes = [Some(self.wake), self.asker.wake(), self.files.wake()];
         let wake = wakes.into_iter().flatten().min().unwrap_or(self.wake);
-        // Whoever floods the sockets must not have the processor.
+        // A flood of datagrams must not occupy the processor.
         match more {
             true => self.sleep(wake.min(clock::now() + PAUSE), &[]),
             false => self.sleep(wake, self.post.sockets()),
         }
     }
 
-    /// Until then, or until something comes to these sockets, or from another thread.
+    /// Waits until the time, a datagram on one of these sockets, or input of another thread.
     fn sleep(&self, until: Nanos, sockets: &[UdpSocket]) {
         let time = until.since(clock::now());
         let sockets = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN));
         let mut watched: Vec<PollFd<'_>> = sockets.collect();
         watched.push(PollFd::new(&self.wires.inbox.bell, PollFlags::IN));
-        // Interrupted or not: everything is looked at.
+        // The result does not matter, because the loop checks all sources.
         let _ = poll(&mut watched, Some(&timespec(time)));
     }
 
-    /// Hands an event to the protocol, and all that comes of it at once.
+    /// Passes an event, and all events that result from it, to the protocol.
     fn handle(&mut self, event: Event) {
         self.events.push_back(event);
         let mut actions = Vec::new();
@@ -235,7 +237,7 @@ impl Driver {
                 self.history.stopped(now);
             }
             Action::SetAside(file) => {
-                let what = "is an older copy of itself: it is set aside, and taken in again in a later view";
+                let what = "is an older copy of itself; it is set aside and added again in a later view";
                 self.tell_guest(News::Warning(format!("voting file {file} {what}")));
                 self.fates.set_aside(file);
             }
@@ -264,10 +266,10 @@ impl Driver {
         }
     }
 
-    /// Has the guest stop, and waits for it; false: nobody can say that it has.
+    /// Stops the observer and waits for it. Returns false if it cannot be known to have stopped.
     ///
-    /// Not on this thread: what the guest waits for may be held by an ordinary one, which does not get past one of real time that only
-    /// gives way.
+    /// The observer runs on another thread. It may wait for an ordinary thread, which would not get
+    /// a processor while a real-time thread yields in a loop.
     fn has_stopped(&self) -> bool {
         if !self.wires.ending.begin() {
             return false;
@@ -277,7 +279,7 @@ impl Driver {
         told.recv().is_ok()
     }
 
-    /// Nobody takes it any more only when the guest has panicked, which was reported.
+    /// Sends a notice. The receiver is gone only after a panic of the observer, which was reported.
     pub(super) fn tell_guest(&self, news: News) {
         let _ = self.wires.views.send(news);
     }
@@ -289,16 +291,17 @@ impl Driver {
         }
     }
 
-    /// Nodes whose leases differ do not take each other in.
+    /// Warns of a node with a different lease, because the two nodes never accept each other as
+    /// members.
     fn note_lease(&mut self, report: &Report) {
         let (node, lease) = (report.node, report.lease);
         if lease == self.lease_time {
             self.warned_of.remove(&node);
         } else if self.warned_of.insert(node, lease) != Some(lease) {
             let mine = self.lease_time;
-            let what = "neither takes the other in until their settings are alike";
+            let what = "the nodes do not accept each other as members until their settings agree";
             self.tell_guest(News::Warning(format!(
-                "{node} has a lease of {lease}, this node of {mine}: {what}"
+                "{node} has a lease of {lease}, this node has {mine}: {what}"
             )));
         }
     }
@@ -306,7 +309,7 @@ impl Driver {
     fn fence(&mut self, node: NodeId, incarnation: Incarnation) {
         self.history.fencing(node, incarnation);
         if self.leavers[node.index()] == incarnation {
-            // It says itself when it has stopped; if not, its lease is waited for.
+            // A leaving node announces that it has stopped; otherwise its lease is waited for.
             return;
         }
         let (guest, inbox) = (Arc::clone(&self.wires.guest), Arc::clone(&self.wires.inbox));
@@ -314,7 +317,7 @@ impl Driver {
         let fence = move || inbox.post(Input::Fenced(node, incarnation, guest.fence(node, incarnation)));
         if let Err(error) = thread.spawn(fence) {
             self.tell_guest(News::Warning(format!(
-                "no thread to fence {node} on, its lease is waited for: {error}"
+                "cannot start a thread to fence {node}, its lease is waited for: {error}"
             )));
         }
     }
@@ -392,13 +395,14 @@ impl Driver {
         }
     }
 
-    /// Nothing of this incarnation goes on after this, except at disks that hang.
+    /// Ends all activity of this incarnation, except I/O at disks that hang.
     fn close(mut self) {
         self.wires.ending.stop();
         self.wires.watchdog.stop(self.phase == Phase::Over { left: true });
         self.files.stop();
         while let Some(until) = self.files.wake() {
-            // Nobody takes from the sockets any more what would wake it time and again.
+            // The sockets are not read any more, and datagrams would wake the thread again and
+            // again.
             self.sleep(until, &[]);
             for input in self.wires.inbox.take() {
                 if let Input::Turned(file, done) = input {
@@ -415,7 +419,7 @@ impl Driver {
     }
 }
 
-/// Who asked may have gone; else there is room for the answer.
+/// Sends an answer. The channel has room for it, and the receiver may be gone.
 fn tell<T>(whom: &SyncSender<T>, what: T) {
     let _ = whom.send(what);
 }

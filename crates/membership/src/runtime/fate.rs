@@ -1,4 +1,4 @@
-//! How each voting file has done lately, as this node sees it.
+//! The recent health of each voting file as seen by this node.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use crate::protocol::{FileId, VotingFile};
 pub(super) struct Fate {
     pub(super) file: VotingFile,
     began: Nanos,
-    /// When a turn last went well, and how long it took.
+    /// The time of the last successful turn, and its duration.
     pub(super) answered: Option<(Nanos, Nanos)>,
     pub(super) error: Option<String>,
     pub(super) is_aside: bool,
 }
 
-/// By file.
+/// The health of all files.
 #[derive(Debug, Default)]
 pub(super) struct FileFates(BTreeMap<FileId, Fate>);
 
@@ -25,13 +25,13 @@ impl FileFates {
         let new = Fate { file, began: now, answered: None, error: None, is_aside: false };
         let fate = self.0.entry(file.id).or_insert_with(|| new.clone());
         if fate.file != file {
-            // Nothing that is known of it counts in another view that took it in.
+            // State from before another view added the file again does not count.
             *fate = Fate { is_aside: fate.is_aside, ..new };
         }
         fate.began = now;
     }
 
-    /// Whether that is news.
+    /// Records a failed turn. Returns true if the error is new.
     pub(super) fn failed(&mut self, file: FileId, why: &str) -> bool {
         let Some(fate) = self.0.get_mut(&file) else { return false };
         let is_news = fate.error.as_deref() != Some(why);
@@ -39,11 +39,11 @@ impl FileFates {
         is_news
     }
 
-    /// Whether it had failed before.
+    /// Records a successful turn. Returns true if the previous turn failed.
     pub(super) fn finished(&mut self, file: FileId, now: Nanos) -> bool {
         let Some(fate) = self.0.get_mut(&file) else { return false };
         fate.answered = Some((now, now.since(fate.began)));
-        // While it is aside it has no turns until a view without it is decided.
+        // A file that is set aside has turns only after a view without it was decided.
         fate.is_aside = false;
         fate.error.take().is_some()
     }

@@ -1,4 +1,4 @@
-//! What the loop says of itself when it is asked.
+//! The status of the loop's state.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Turns at voting files: of this node, here or at the node that serves the file, and of others at files of this node.
+//! Turns at voting files: of this node at its own and other nodes' files, and of other nodes at
+//! files of this node.
 
 use std::sync::Arc;
 
@@ -67,7 +68,7 @@ impl Driver {
         self.events.push_back(Event::Finished { file, result: Ok(contents) });
     }
 
-    /// A turn at a file of this node is over.
+    /// Handles the end of a turn at a file of this node.
     pub(super) fn turned(&mut self, file: FileId, owner: Owner, result: Result<Found, String>) {
         match result {
             Ok(Found::Contents(contents)) => self.finished(file, contents),
@@ -84,12 +85,13 @@ impl Driver {
         }
     }
 
-    /// A piece of what another node asks for came.
+    /// Handles a piece of another node's request.
     pub(super) fn asked(&mut self, (from, incarnation): (NodeId, Incarnation), body: &[u8], way: Way) {
         let (mut out, files) = (Vec::new(), &self.files);
         let is_served = |file| files.path(file).is_some();
         let ask = self.server.asked((from, incarnation), body, way, is_served, &mut out);
-        // The way back may be cut where the way here is not: what is asked again is answered over all.
+        // The path of the request may be cut in the other direction, so the answer to a repeated
+        // request takes all paths.
         out.iter().for_each(|piece| self.post.send(from, Kind::Answer, piece));
         if let Some(Ask { file, turn, writes }) = ask {
             let owner = Owner { node: from, incarnation, turn };
@@ -99,7 +101,7 @@ impl Driver {
         }
     }
 
-    /// A turn at a file of another node is over.
+    /// Handles the end of a turn at a file of another node.
     pub(super) fn answered(&mut self, host: NodeId, file: FileId, read: Option<Vec<u8>>) {
         let name = FileName { cluster: self.cluster, file };
         match read.map(|bytes| format::contents(name, &bytes)) {
@@ -109,11 +111,11 @@ impl Driver {
         }
     }
 
-    /// Ends what has taken too long.
+    /// Gives up turns that have taken too long.
     pub(super) fn give_up(&mut self) {
         let now = clock::now();
         for (file, owner) in self.files.give_up(now) {
-            self.turned(file, owner, Err("it takes longer than a lease".into()));
+            self.turned(file, owner, Err("the turn takes longer than a lease".into()));
         }
         let mut out = Vec::new();
         for file in self.asker.remind(now, &mut out) {

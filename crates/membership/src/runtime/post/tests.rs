@@ -1,4 +1,4 @@
-//! Two nodes whose datagrams a test carries, keeps and repeats.
+//! Two nodes whose datagrams the test delivers, records and repeats.
 
 use std::net::Ipv4Addr;
 
@@ -21,7 +21,7 @@ fn socket() -> UdpSocket {
     socket
 }
 
-/// A node, and where what it sends to its peer arrives.
+/// A node, and the socket that receives what it sends.
 struct Node {
     post: Post,
     out: UdpSocket,
@@ -52,7 +52,7 @@ impl Node {
     }
 }
 
-/// Until each knows the other's session.
+/// Exchanges hellos until each node knows the other's session.
 fn meet(a: &mut Node, b: &mut Node) {
     let hello = a.says(B, b"lost: the session of the other is not known");
     assert_eq!(b.hears(&hello), [b""; 0]);
@@ -80,12 +80,12 @@ fn nodes_meet_and_hear_each_other() {
 }
 
 #[test]
-fn what_was_recorded_is_worth_nothing() {
+fn recorded_datagrams_are_worthless() {
     let (mut a, mut b) = (Node::new(A, 5, 1, &[1]), Node::new(B, 6, 2, &[1]));
     meet(&mut a, &mut b);
     let mut recorded: Vec<Vec<u8>> = (0..200).flat_map(|_| a.says(B, b"a report")).collect();
     recorded.extend({
-        // Hellos of this incarnation too.
+        // These include hellos of this incarnation.
         a.post.peers[B.index()].proved = None;
         a.says(B, b"")
     });
@@ -98,7 +98,7 @@ fn what_was_recorded_is_worth_nothing() {
     assert_eq!(next.post.heard(A), None, "it may be long gone");
     let answers = next.sent();
     assert_eq!(answers.len(), 1, "many are answered once");
-    // And that makes nobody listen to who is gone.
+    // The answer does not make the node accept the old session.
     let mut later = Node::new(A, 6, 4, &[1]);
     assert_eq!(later.hears(&answers).len(), 0);
     assert_eq!(later.post.heard(B), None);
@@ -123,7 +123,7 @@ fn the_latest_incarnation_counts_once_it_is_proved() {
 }
 
 #[test]
-fn while_a_key_is_replaced_nobody_is_missed() {
+fn no_datagram_is_lost_while_a_key_is_replaced() {
     let (mut a, mut b) = (Node::new(A, 5, 1, &[1]), Node::new(B, 6, 2, &[1]));
     meet(&mut a, &mut b);
     for (at_a, at_b, copies) in
@@ -136,7 +136,7 @@ fn while_a_key_is_replaced_nobody_is_missed() {
         let datagrams = b.says(A, b"a report");
         assert_eq!(a.hears(&datagrams).len(), 1);
     }
-    // The key that is out opens nothing.
+    // The removed key opens no datagram.
     let mut old = Node::new(A, 8, 3, &[1]);
     let strangers = b.post.strangers();
     let datagrams = old.says(B, b"");
@@ -145,15 +145,15 @@ fn while_a_key_is_replaced_nobody_is_missed() {
 }
 
 #[test]
-fn what_is_for_another_or_of_nobody_known_is_a_stranger_s() {
+fn datagrams_for_other_nodes_or_of_unknown_nodes_are_unauthenticated() {
     let (mut a, mut b) = (Node::new(A, 5, 1, &[1]), Node::new(B, 6, 2, &[1]));
     meet(&mut a, &mut b);
     let own = a.says(B, b"a report");
     assert_eq!(a.hears(&own).len(), 0, "it is not for the sender");
     let mut other = Node::new(NodeId(3), 6, 2, &[1]);
-    assert_eq!(other.hears(&own).len(), 0, "nor for a third, though its session be the same");
+    assert_eq!(other.hears(&own).len(), 0, "nor for a third node with the same session");
     b.post.place(A, Vec::new());
-    assert_eq!(b.hears(&own).len(), 0, "a node that is nowhere is none");
+    assert_eq!(b.hears(&own).len(), 0, "a node without addresses is unknown");
     let strangers = [&a, &b, &other].map(|node| node.post.strangers());
     assert_eq!(strangers, [1, 1, 1]);
 }

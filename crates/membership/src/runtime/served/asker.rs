@@ -1,4 +1,4 @@
-//! Asking for turns at a file that another node serves, until an answer is whole.
+//! Requests for turns at a file that another node serves, repeated until the answer is complete.
 
 use std::collections::BTreeMap;
 
@@ -12,24 +12,24 @@ struct Asked {
     turn: u64,
     request: Vec<u8>,
     answer: Option<Message>,
-    /// When to ask again, and when to give up.
+    /// The times of the next repetition and of giving up.
     again: Nanos,
     until: Nanos,
 }
 
-/// What came of a turn: the whole file, or nothing.
+/// The result of a turn: the whole file, or `None` after a failure.
 pub(in crate::runtime) type Came = (FileId, Option<Vec<u8>>);
 
-/// What is to be sent to whom.
+/// Messages to send, with their receivers.
 pub(in crate::runtime) type Sends = Vec<(NodeId, Kind, Vec<u8>)>;
 
-/// The turns under way, one at most at each file.
+/// The turns under way, at most one at each file.
 pub(in crate::runtime) struct Asker {
     asked: BTreeMap<FileId, Asked>,
     last: u64,
-    /// After so long without a piece something was lost.
+    /// The time without a piece after which the request is repeated.
     timeout: Nanos,
-    /// After so long a turn is of no use any more.
+    /// The time after which a turn is given up.
     limit: Nanos,
 }
 
@@ -56,7 +56,7 @@ impl Asker {
         self.asked.insert(file, asked);
     }
 
-    /// A piece of an answer came.
+    /// Handles a piece of an answer.
     pub(in crate::runtime) fn answered(&mut self, from: NodeId, body: &[u8], now: Nanos) -> Option<Came> {
         let piece = Piece::decode(body).ok()?;
         let file = piece.about.file;
@@ -74,7 +74,7 @@ impl Asker {
         Some((file, packed::unpacked_file(&whole).ok()))
     }
 
-    /// Asks again where nothing came for long; the turns that are given up.
+    /// Repeats requests without progress. Returns the turns that are given up.
     pub(in crate::runtime) fn remind(&mut self, now: Nanos, out: &mut Sends) -> Vec<FileId> {
         let late: Vec<FileId> =
             self.asked.iter().filter(|(_, asked)| asked.until <= now).map(|(file, _)| *file).collect();
@@ -86,7 +86,7 @@ impl Asker {
         late
     }
 
-    /// When [`Asker::remind`] has something to do.
+    /// Returns the time of the next [`TurnRequester::remind`].
     pub(in crate::runtime) fn wake(&self) -> Option<Nanos> {
         self.asked.values().map(|asked| asked.again.min(asked.until)).min()
     }

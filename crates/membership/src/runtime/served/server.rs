@@ -1,4 +1,4 @@
-//! Taking turns at a file of this node for the others.
+//! Execution of turns at a file of this node for other nodes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// A turn to be carried out, after those that were handed out before.
+/// A turn to execute after all turns returned before.
 #[derive(Debug)]
 pub(in crate::runtime) struct Ask {
     pub(in crate::runtime) file: FileId,
@@ -26,7 +26,7 @@ pub(in crate::runtime) struct Ask {
 enum State {
     Asking(Option<Message>),
     UnderWay,
-    /// `None`: it failed.
+    /// The content that was read, or `None` after a failure.
     Over(Option<Arc<[u8]>>),
 }
 
@@ -35,11 +35,11 @@ enum State {
 struct Last {
     number: (Incarnation, u64),
     state: State,
-    /// How the last piece of it came.
+    /// The path and key of its last piece.
     way: Way,
 }
 
-/// What the other nodes have asked for last.
+/// The last turns that other nodes have requested.
 pub(in crate::runtime) struct Server {
     cluster: format::ClusterId,
     last: BTreeMap<(FileId, NodeId), Last>,
@@ -50,7 +50,8 @@ impl Server {
         Self { cluster, last: BTreeMap::new() }
     }
 
-    /// A piece of an ask came. A turn, if that makes it whole; pieces of the answer go to `out`, if there is one already.
+    /// Handles a piece of a request. Returns the turn once the request is complete. Pieces of an
+    /// existing answer go to `out`.
     pub(in crate::runtime) fn asked(
         &mut self,
         (node, incarnation): (NodeId, Incarnation),
@@ -94,7 +95,7 @@ impl Server {
             }
             State::UnderWay => None,
             State::Over(over) => {
-                // One piece of what is asked again is enough.
+                // One piece of a repeated request is enough.
                 if piece.piece == 0 {
                     *out = answer(piece.about, over.as_deref());
                 }
@@ -103,7 +104,8 @@ impl Server {
         }
     }
 
-    /// A turn that was handed out is over; the pieces of its answer, and which way they go, unless the node has asked for another meanwhile.
+    /// Handles the end of a turn. Returns the pieces of its answer with their path, unless the node
+    /// has requested another turn meanwhile.
     pub(in crate::runtime) fn over(
         &mut self,
         (node, incarnation): (NodeId, Incarnation),
@@ -117,7 +119,7 @@ impl Server {
         Some((last.way, pieces))
     }
 
-    /// What a node says is missing of an answer.
+    /// Returns the pieces that a node reports as missing.
     pub(in crate::runtime) fn missing(
         &self,
         (node, incarnation): (NodeId, Incarnation),
@@ -136,7 +138,7 @@ fn answer(about: About, read: Option<&[u8]>) -> Vec<Vec<u8>> {
     cut(About { failed: read.is_none(), ..about }, read.unwrap_or_default())
 }
 
-/// Whether a block is one of this node's, for the place where it is to stand.
+/// Returns true if a block belongs to this node and to its position in the file.
 fn is_own(name: FileName, node: NodeId, (number, block): &(usize, Vec<u8>)) -> bool {
     let is_ballot = |slot| {
         *number == format::ballot_at(node, slot)

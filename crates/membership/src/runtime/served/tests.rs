@@ -1,4 +1,4 @@
-//! Asker and server over a network that loses, doubles and delays.
+//! Requester and server over a network that loses, duplicates and delays datagrams.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -41,7 +41,7 @@ fn heartbeat(node: NodeId, counter: u64) -> (usize, Vec<u8>) {
     (format::heartbeat_at(node), format::heartbeat(FileName { cluster: CLUSTER, file: SERVED }, &report))
 }
 
-/// As long as a ballot can be.
+/// Returns the longest possible ballot.
 fn ballot(node: NodeId, counter: u64) -> (usize, Vec<u8>) {
     let files = (1..=16).map(|id| (FileId(id), Some(NodeId(id as u8 - 1))));
     let decided = View::first(NodeSet::first(16), files);
@@ -51,7 +51,7 @@ fn ballot(node: NodeId, counter: u64) -> (usize, Vec<u8>) {
     (format::ballot_at(node, 0), format::ballot(name, node, &ballot))
 }
 
-/// What an ask leads to, with its answers.
+/// Returns the turn and the answers that a piece of a request leads to.
 fn asked(server: &mut Server, incarnation: Incarnation, body: &[u8]) -> (Option<Ask>, Vec<Vec<u8>>) {
     let mut out = Vec::new();
     let ask = server.asked((ASKER, incarnation), body, Way::default(), |file| file == SERVED, &mut out);
@@ -75,7 +75,7 @@ fn every_turn_is_taken_once_and_in_order_whatever_is_lost() {
         (0..FILE).for_each(|at| file[at] = random.bits() as u8);
         let lost = random.below(40);
         let (mut now, mut taken, mut came, mut given_up) = (Nanos(0), Vec::new(), 0, 0);
-        // By time of arrival: to the server or back.
+        // Messages by time of arrival, in both directions.
         let mut wire: BTreeMap<(Nanos, u64), (Kind, Vec<u8>)> = BTreeMap::new();
         let mut sent = 0;
         for turn in 1..=12 {
@@ -142,7 +142,7 @@ fn an_older_turn_or_incarnation_is_never_taken_after_a_later_one() {
     assert!(asked(&mut server, INCARNATION, &third).0.is_none(), "a later incarnation has asked");
     assert!(server.over((ASKER, INCARNATION), SERVED, 2, None).is_none(), "nobody waits for it");
     assert!(server.over((ASKER, next), SERVED, 1, None).is_some());
-    // Nor is a part of one taken for a part of another.
+    // Pieces of two requests are never mixed.
     let both = |counter| [heartbeat(ASKER, counter), ballot(ASKER, counter)];
     let (older, newer) = (asks(&mut asker, &both(4), Nanos(3)), asks(&mut asker, &both(5), Nanos(4)));
     assert_eq!((older.len(), newer.len()), (2, 2));
