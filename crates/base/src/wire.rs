@@ -1,9 +1,11 @@
 //! The reader and writer of all wire and disk formats, and the error of every decoder.
 //!
-//! A format consists of [`Fixed`] layouts and of bytes whose lengths stand in them. [`layout!`](crate::layout) declares a
-//! layout: it reads and writes all fields in one copy of fixed length (`zerocopy`), little endian, without padding, and checks
-//! the value of each field. A decoder is a closure for [`decode`], which names what is decoded and refuses bytes behind the
-//! end. Hostile bytes give a [`DecodeError`], never a panic, and no count is believed before its elements were read.
+//! A format consists of [`Fixed`] layouts and of bytes whose lengths stand in them.
+//! [`layout!`](crate::layout) declares a layout: it reads and writes all fields in one copy of
+//! fixed length (`zerocopy`), little endian, without padding, and checks the value of each field. A
+//! decoder is a closure for [`decode`], which names what is decoded and refuses bytes behind the
+//! end. Hostile bytes give a [`DecodeError`], never a panic, and no count is believed before its
+//! elements were read.
 
 use std::array;
 

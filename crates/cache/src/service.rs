@@ -12,7 +12,7 @@ use crate::{
     faults::Faults,
     frames::{FrameTable, Hand},
     protocol::{
-        self, Action, Before, Counts, Event, Granted, Lost, Members, Outlet, ReadFault, Shard, Ticket,
+        self, Action, Counts, Event, Granted, LossHistory, Lost, Members, Outlet, ReadFault, Shard, Ticket,
         WaitError, Why,
     },
 };
@@ -170,7 +170,7 @@ impl CacheService {
     }
 
     /// The next view, or the first: whoever is not in it has stopped, and no link leads to it any more. `before`: see [`Shard::view`].
-    pub fn view(&mut self, net: &mut Net, members: &Members, before: Before) {
+    pub fn view(&mut self, net: &mut Net, members: &Members, before: LossHistory) {
         self.outbox.view();
         // What reads under way find is not used: it may have been written since.
         self.expected.fill(0);

@@ -67,10 +67,7 @@ impl Token {
     /// Panics if the epoch does not fit, which is after 16 million views.
     #[must_use]
     pub fn before(epoch: Epoch) -> Self {
-        assert!(
-            epoch.0 < 1 << (u64::BITS - Self::GRANT_BITS),
-            "{epoch:?} has no fencing tokens"
-        );
+        assert!(epoch.0 < 1 << (u64::BITS - Self::GRANT_BITS), "{epoch:?} has no fencing tokens");
         Self(u64::from(epoch.0) << Self::GRANT_BITS)
     }
 

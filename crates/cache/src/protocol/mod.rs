@@ -62,7 +62,7 @@ mod views;
 use std::collections::VecDeque;
 
 use plexus_base::{BlockId, Epoch, Nanos, NodeId, NodeSet};
-pub use plexus_membership::{partitions::Members, protocol::Before};
+pub use plexus_membership::{partitions::Members, protocol::LossHistory};
 
 pub use counts::Counts;
 pub use interface::{
@@ -279,7 +279,7 @@ impl Shard {
     pub fn view(
         &mut self,
         now: Nanos,
-        (view, before): (&Members, Before),
+        (view, before): (&Members, LossHistory),
         frames: &mut impl Frames,
         out: &mut impl Outlet,
     ) {

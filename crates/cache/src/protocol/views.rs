@@ -14,7 +14,7 @@
 //! let none of the others settle in it. So of older messages only those of the view settled last are worth anything.
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId, NodeSet, Partition};
-use plexus_membership::{partitions::Members, protocol::Before};
+use plexus_membership::{partitions::Members, protocol::LossHistory};
 
 use super::{
     Action, Ask, Body, Config, Frames, Io, Lost, Message, Mode, Outlet, Shard, Slot, Source, Witness,
@@ -226,7 +226,7 @@ impl Shard {
     pub(super) fn change<F: Frames, O: Outlet>(
         &mut self,
         view: &Members,
-        before: Before,
+        before: LossHistory,
         io: &mut Io<'_, F, O>,
     ) {
         let me = self.config.me;

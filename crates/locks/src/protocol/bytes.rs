@@ -25,7 +25,7 @@ fn every_shape() -> Vec<Message> {
     let names = [vec![0], b"accounts".to_vec(), vec![0xff; MAX_NAME]];
     let names = names.map(|bytes| Name::new(&bytes).expect("a name"));
     let (lock, seq) = (LockId(0x0102_0304_0506_0708), 0x1112_1314);
-    let mut bodies = vec![Body::Done, Body::Ask([0u16, 9, 4095].map(Place).into_iter().collect())];
+    let mut bodies = vec![Body::Done, Body::Ask([0u16, 9, 4095].map(PartitionSlot).into_iter().collect())];
     let (mut records, mut values) = (Vec::new(), Vec::new());
     for (at, name) in names.into_iter().enumerate() {
         let yes = at % 2 == 0;

@@ -86,7 +86,7 @@ fn body(random: &mut Random) -> Body {
         9 => Body::Refused(Refused { lock, seq, why: *random.pick(&[Why::NotGranted, Why::Deadlock]) }),
         10 => Body::Blocking(Blocking { lock, seq, wanted: mode }),
         11 => Body::Chase(vec![Chased { lock, seq, queued: yes }; 2], probe(random)),
-        _ => Body::Ask((0..random.below(4)).map(|at| Place(at as u16)).collect()),
+        _ => Body::Ask((0..random.below(4)).map(|at| PartitionSlot(at as u16)).collect()),
     }
 }
 

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use plexus_base::{Epoch, Nanos, NodeId};
 
 use super::{
-    Action, LockId, Mode, Name, Owner, Place, Places, Token, VALUE_LEN, Value, WaitLimit, Want, Why,
+    Action, LockId, Mode, Name, Owner, PartitionSlot, PartitionSlots, Token, VALUE_LEN, Value, WaitLimit,
+    Want, Why,
     core::Core,
     master::Fault,
     message::{Blocking, Body, Cancel, Convert, Granted, Origin, Record, Refused, Request, Unlock},
@@ -30,7 +31,7 @@ const RECORDS: usize = 384;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Held {
     pub(super) name: Name,
-    pub(super) place: Place,
+    pub(super) place: PartitionSlot,
     pub(super) owner: Owner,
     pub(super) start_time: u64,
     notify: bool,
@@ -219,7 +220,7 @@ impl Home {
     }
 
     /// A new lock that was granted at once.
-    pub(super) fn hold(&mut self, want: Want, place: Place, hold: Hold, core: &mut Core) {
+    pub(super) fn hold(&mut self, want: Want, place: PartitionSlot, hold: Hold, core: &mut Core) {
         let Want { lock, owner, start_time, name, notify, .. } = want;
         core.counts.requests += 1;
         core.counts.granted += 1;
@@ -236,7 +237,7 @@ impl Home {
             core.counts.too_many += 1;
             return core.out.push(Action::Refused { lock, why: Why::TooManyLocks });
         }
-        let place = core.masters.place(name.partition());
+        let place = core.masters.slot(name.partition());
         let held = Held { name, place, owner, start_time, notify, seq: 0, hold: None, pending: None };
         self.insert(lock, held);
         self.ask(lock, mode, timeout, None, core);
@@ -323,7 +324,7 @@ impl Home {
         lock: LockId,
         value: Option<[u8; VALUE_LEN]>,
         core: &mut Core,
-    ) -> Option<(Place, Unlock)> {
+    ) -> Option<(PartitionSlot, Unlock)> {
         let may_write = |held: &Held| held.usable().is_some_and(Mode::writes);
         if value.is_some() && self.locks.get(&lock).is_some_and(|held| !may_write(held)) {
             core.out.push(Action::Refused { lock, why: Why::NotWriter });
@@ -433,7 +434,7 @@ impl Home {
 
     /// Tells a master that does not know them of all locks in these places: what is held in batches, then what is waited for. What is held comes in
     /// the order in which the master will keep it: there each finds its place beside the last, where it would miss every cache otherwise.
-    pub(super) fn report(&self, to: NodeId, need: &Places, core: &mut Core) {
+    pub(super) fn report(&self, to: NodeId, need: &PartitionSlots, core: &mut Core) {
         let (mut records, mut requests) = (Vec::new(), Vec::new());
         for (lock, held) in self.locks.iter().filter(|(_, held)| need.contains(held.place)) {
             records.extend(held.record(*lock, core));

@@ -10,7 +10,7 @@ use std::collections::{
 use plexus_base::{Nanos, NodeId, NodeSet};
 
 use super::{
-    Mode, Name, Places, Token, Validity, Value, Why,
+    Mode, Name, PartitionSlots, Token, Validity, Value, Why,
     core::Core,
     message::{
         Blocking, Body, Cancel, Chased, Convert, Granted, Handover, MAX_CHASED, Probe, Record, Refused,
@@ -173,7 +173,7 @@ impl Master {
         &mut self,
         token: Token,
         gone: NodeSet,
-        kept: &Places,
+        kept: &PartitionSlots,
         core: &mut Core,
     ) -> BTreeMap<Name, Handover> {
         self.grants.token = token;
@@ -191,7 +191,7 @@ impl Master {
                     lose(resource, holder.mode, core);
                 }
             }
-            if !kept.contains(core.masters.place(name.partition())) {
+            if !kept.contains(core.masters.slot(name.partition())) {
                 let writer = resource.granted().iter().any(|holder| holder.mode.writes());
                 values.insert(name.clone(), Handover { name: name.clone(), value: resource.value, writer });
                 return false;
@@ -255,12 +255,12 @@ impl Master {
     /// All that is held at `rebuilt` places is known: value blocks that no holder knows for sure are what the master before said, or lost.
     pub(super) fn rebuild_values(
         &mut self,
-        rebuilt: &Places,
+        rebuilt: &PartitionSlots,
         handed: &BTreeMap<Name, Handover>,
         core: &mut Core,
     ) {
         let all = self.resources.iter_mut();
-        for (name, resource) in all.filter(|(name, _)| rebuilt.contains(core.masters.place(name.partition())))
+        for (name, resource) in all.filter(|(name, _)| rebuilt.contains(core.masters.slot(name.partition())))
         {
             if resource.granted().is_empty() {
                 resource.value = Value::default().lost();
@@ -278,9 +278,9 @@ impl Master {
     }
 
     /// All is known and asked again: grants from now on, beginning with what has waited longest at `rebuilt` places.
-    pub(super) fn resume(&mut self, rebuilt: &Places, core: &mut Core) {
+    pub(super) fn resume(&mut self, rebuilt: &PartitionSlots, core: &mut Core) {
         for name in self.grants.changed.take().unwrap_or_default() {
-            let is_rebuilt = rebuilt.contains(core.masters.place(name.partition()));
+            let is_rebuilt = rebuilt.contains(core.masters.slot(name.partition()));
             let Entry::Occupied(mut found) = self.resources.entry(name) else { continue };
             if is_rebuilt {
                 let resource = found.get_mut();

@@ -73,8 +73,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 pub use plexus_base::locks::{MAX_NAME, MODES, Mode, Token, VALUE_LEN, Validity, Value, Why};
 use plexus_base::{Incarnation, Nanos, NodeId};
-use plexus_membership::partitions::{Masters, Place};
-pub use plexus_membership::partitions::{Members, Places};
+use plexus_membership::partitions::{Masters, PartitionSlot};
+pub use plexus_membership::partitions::{Members, PartitionSlots};
 
 pub use counts::Counts;
 pub use deadlock::Errand;
@@ -393,12 +393,12 @@ impl Shard {
     }
 
     /// The place of the resource's partition among those of this worker.
-    fn place_of(&self, name: &Name) -> Result<Place, Fault> {
+    fn place_of(&self, name: &Name) -> Result<PartitionSlot, Fault> {
         let Config { worker, workers, .. } = self.core.config;
         let partition = name.partition();
         if partition.worker(workers) != worker {
             return Err("a message for another worker");
         }
-        Ok(self.core.masters.place(partition))
+        Ok(self.core.masters.slot(partition))
     }
 }

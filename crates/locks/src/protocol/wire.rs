@@ -44,7 +44,7 @@ use plexus_base::{
 };
 
 use super::{
-    LockId, Mode, Name, Places, Token, VALUE_LEN, Validity, Value, Why,
+    LockId, Mode, Name, PartitionSlots, Token, VALUE_LEN, Validity, Value, Why,
     message::{
         Blocking, Body, Cancel, Chased, Convert, Granted, Handover, Hop, MAX_CHASED, MAX_HOPS, Message,
         Origin, Probe, Record, Refused, Request, Unlock,
@@ -244,7 +244,7 @@ fn body(head: &Head, reader: &mut Reader<'_>) -> Result<Body, Fault> {
             require(seq as usize <= MAX_CHASED, "number of blockers")?;
             Body::Chase(reader.list(seq, Reader::take)?, Box::new(probe))
         }
-        13 => Body::Ask(Places::from_wire(reader.take()?)),
+        13 => Body::Ask(PartitionSlots::from_wire(reader.take()?)),
         _ => return Err(Fault::Field("tag")),
     })
 }

@@ -20,15 +20,15 @@ use super::{
 /// The number of reports by which a heartbeat may go back in a file that has lost power. A node
 /// counts one report per file and one for its peers in each heartbeat interval: with three files,
 /// 512 are 128 intervals. A block that [must be durable](Writes::must_be_durable) never goes back.
-pub const UNSETTLED: u64 = 512;
+pub const MAX_UNDURABLE_REPORTS: u64 = 512;
 
 /// The lag, in reports, at which heartbeats are made durable in the background. A disk that syncs
 /// within a second never makes a turn wait, and the cost is small.
-pub const SETTLED: u64 = UNSETTLED / 8;
+pub const SYNC_LAG: u64 = MAX_UNDURABLE_REPORTS / 8;
 
 /// The lag, in reports, at which a turn waits for durability. It is half the allowed loss, because
 /// a turn may write some more reports before it waits.
-pub const AWAITED: u64 = UNSETTLED / 2;
+pub const SYNC_WAIT_LAG: u64 = MAX_UNDURABLE_REPORTS / 2;
 
 /// The blocks to write to a file before it is read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -50,7 +50,7 @@ impl Writes {
     /// before it reads, even if it writes nothing: readers trust what they find, and no node writes
     /// it again.
     #[must_use]
-    pub fn must_last(&self, before: &Block<Report>) -> bool {
+    pub fn must_be_durable(&self, before: &Block<Report>) -> bool {
         let is_new = |now: &Arc<Report>| {
             before
                 .good()
@@ -88,13 +88,13 @@ pub(super) struct FileState {
     /// The start of the last turn that showed no eviction.
     pub(super) renewed: Option<Nanos>,
     /// The number of the report that it wrote.
-    pub(super) said: u64,
+    pub(super) reported: u64,
     /// The duration of the last turn.
     pub(super) took: Option<Nanos>,
     /// The time of the last answer.
     pub(super) answered: Option<Nanos>,
     /// True if the file is an older copy of itself.
-    pub(super) is_aside: bool,
+    pub(super) is_set_aside: bool,
     /// The content of the last read.
     pub(super) contents: Option<Contents>,
 }
@@ -116,10 +116,10 @@ impl FileState {
             turn: None,
             next: now,
             renewed: None,
-            said: 0,
+            reported: 0,
             took: None,
             answered: None,
-            is_aside: false,
+            is_set_aside: false,
             contents: None,
         }
     }
@@ -152,10 +152,10 @@ impl FileState {
         let Turn { started, writes } = self.turn.take()?;
         if self.is_older(contents) {
             self.failed();
-            self.is_aside = true;
+            self.is_set_aside = true;
             return None;
         }
-        let own = &contents.places[self.me.index()];
+        let own = &contents.nodes[self.me.index()];
         let stands = |written: u64, found: Option<u64>| found == Some(written);
         let heartbeat = writes
             .heartbeat
@@ -170,7 +170,7 @@ impl FileState {
         }
         let in_force = own.ballot().map_or(0, |ballot| ballot.counter);
         self.known = Some(Known { ballot: in_force, slot: own.next_slot() });
-        Some(Finished { started, said: writes.heartbeat.map(|report| report.counter) })
+        Some(Finished { started, reported: writes.heartbeat.map(|report| report.counter) })
     }
 
     /// Returns the counter of the own ballot in the file, if known.
@@ -180,15 +180,16 @@ impl FileState {
 
     fn is_older(&mut self, contents: &Contents) -> bool {
         let mut older = false;
-        for (place, marks) in contents.places.iter().zip(&mut self.marks) {
-            let heartbeat = match &place.heartbeat {
+        for (blocks, marks) in contents.nodes.iter().zip(&mut self.marks) {
+            let heartbeat = match &blocks.heartbeat {
                 Block::Empty => (0, 0),
                 // A torn block says nothing about the file.
                 Block::Bad => marks.heartbeat,
                 Block::Good(report) => (report.incarnation.0, report.counter),
             };
-            let ballot = place.ballot().map_or(0, |ballot| ballot.counter);
-            older |= (heartbeat.0, heartbeat.1 + UNSETTLED) < marks.heartbeat || ballot < marks.ballot;
+            let ballot = blocks.ballot().map_or(0, |ballot| ballot.counter);
+            older |=
+                (heartbeat.0, heartbeat.1 + MAX_UNDURABLE_REPORTS) < marks.heartbeat || ballot < marks.ballot;
             *marks = Marks { heartbeat: heartbeat.max(marks.heartbeat), ballot: ballot.max(marks.ballot) };
         }
         older
@@ -199,5 +200,5 @@ impl FileState {
 pub(super) struct Finished {
     pub(super) started: Nanos,
     /// The number of the report that it wrote. A turn without one renews no lease.
-    pub(super) said: Option<u64>,
+    pub(super) reported: Option<u64>,
 }

@@ -15,10 +15,10 @@ mod record;
 mod split;
 mod view;
 
-pub use files::{AWAITED, SETTLED, UNSETTLED, Writes};
-pub use member::{Action, ConfigChange, Event, Failed, Member, Reason, Refused};
-pub use paxos::{Paxos, Progress};
-pub use profile::{LAST_WORDS, Profile, ProfileError};
-pub use record::{Ballot, Block, Contents, Place, Report};
-pub use split::Sight;
-pub use view::{Before, Clean, FileId, MAX_FILES, NoFileId, Seat, View, VotingFile};
+pub use files::{MAX_UNDURABLE_REPORTS, SYNC_LAG, SYNC_WAIT_LAG, Writes};
+pub use member::{Action, ConfigChange, ConfigChangeRefusal, Event, Member, StopReason, TurnFailed};
+pub use paxos::{Paxos, PaxosProgress};
+pub use profile::{FINAL_LOG_TIME, Profile, ProfileError};
+pub use record::{Ballot, Block, Contents, NodeBlocks, Report};
+pub use split::Connectivity;
+pub use view::{Clean, FileId, InvalidFileId, LossHistory, MAX_FILES, Seat, View, VotingFile};

@@ -70,13 +70,13 @@ impl Masters {
     }
 
     /// Applies the next view and returns the slots whose master changed.
-    pub fn change(&mut self, view: &Members, worker: WorkerId) -> Places {
-        let mut changed = Places::none();
+    pub fn change(&mut self, view: &Members, worker: WorkerId) -> PartitionSlots {
+        let mut changed = PartitionSlots::none();
         for (at, slot) in self.table.iter_mut().enumerate() {
             let partition = Partition(at as u16 * u16::from(self.workers) + u16::from(worker.0));
             let now = mastery(view, partition);
             if (now.master, now.incarnation) != (slot.master, slot.incarnation) {
-                changed.insert(Place(at as u16));
+                changed.insert(PartitionSlot(at as u16));
                 *slot = now;
             }
         }
@@ -85,8 +85,8 @@ impl Masters {
 
     /// Returns the slot of a partition of this worker.
     #[must_use]
-    pub fn place(&self, partition: Partition) -> Place {
-        Place(partition.0 / u16::from(self.workers))
+    pub fn slot(&self, partition: Partition) -> PartitionSlot {
+        PartitionSlot(partition.0 / u16::from(self.workers))
     }
 
     /// Returns the master of a slot, and since when.
@@ -94,19 +94,19 @@ impl Masters {
     /// # Panics
     /// Panics if the worker has no such slot.
     #[must_use]
-    pub fn of(&self, place: Place) -> Mastery {
-        self.table[usize::from(place.0)]
+    pub fn of(&self, slot: PartitionSlot) -> Mastery {
+        self.table[usize::from(slot.0)]
     }
 
     /// Marks the slot as taken over in `epoch` although its master did not change.
-    pub fn begin_again(&mut self, place: Place, epoch: Epoch) {
-        self.table[usize::from(place.0)].since = epoch;
+    pub fn begin_again(&mut self, slot: PartitionSlot, epoch: Epoch) {
+        self.table[usize::from(slot.0)].since = epoch;
     }
 
     /// Iterates over the slots of this worker that `node` masters.
-    pub fn mastered_by(&self, node: NodeId) -> impl Iterator<Item = Place> {
-        let places = self.table.iter().enumerate();
-        places.filter(move |(_, slot)| slot.master == node).map(|(at, _)| Place(at as u16))
+    pub fn mastered_by(&self, node: NodeId) -> impl Iterator<Item = PartitionSlot> {
+        let slots = self.table.iter().enumerate();
+        slots.filter(move |(_, slot)| slot.master == node).map(|(at, _)| PartitionSlot(at as u16))
     }
 }
 
@@ -118,13 +118,13 @@ fn mastery(view: &Members, partition: Partition) -> Mastery {
 
 /// A partition's index among those of its worker: `partition / workers`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Place(pub u16);
+pub struct PartitionSlot(pub u16);
 
 /// A set of slots, as one bit each.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Places(Box<[u8; Self::BYTES]>);
+pub struct PartitionSlots(Box<[u8; Self::BYTES]>);
 
-impl Places {
+impl PartitionSlots {
     /// The size for a node with a single worker, which owns all partitions.
     pub const BYTES: usize = Partition::COUNT as usize / 8;
 
@@ -148,28 +148,28 @@ impl Places {
 
     /// Returns true if the slot is in the set.
     #[must_use]
-    pub fn contains(&self, place: Place) -> bool {
-        self.0[usize::from(place.0 / 8)] & 1 << (place.0 % 8) != 0
+    pub fn contains(&self, slot: PartitionSlot) -> bool {
+        self.0[usize::from(slot.0 / 8)] & 1 << (slot.0 % 8) != 0
     }
 
     /// Adds a slot.
     ///
     /// # Panics
     /// Panics if the slot is beyond all partitions.
-    pub fn insert(&mut self, place: Place) {
-        self.0[usize::from(place.0 / 8)] |= 1 << (place.0 % 8);
+    pub fn insert(&mut self, slot: PartitionSlot) {
+        self.0[usize::from(slot.0 / 8)] |= 1 << (slot.0 % 8);
     }
 
     /// Iterates over the slots, lowest first.
-    pub fn iter(&self) -> impl Iterator<Item = Place> {
-        (0..Partition::COUNT).map(Place).filter(|place| self.contains(*place))
+    pub fn iter(&self) -> impl Iterator<Item = PartitionSlot> {
+        (0..Partition::COUNT).map(PartitionSlot).filter(|slot| self.contains(*slot))
     }
 }
 
-impl FromIterator<Place> for Places {
-    fn from_iter<I: IntoIterator<Item = Place>>(places: I) -> Self {
+impl FromIterator<PartitionSlot> for PartitionSlots {
+    fn from_iter<I: IntoIterator<Item = PartitionSlot>>(slots: I) -> Self {
         let mut set = Self::none();
-        places.into_iter().for_each(|place| set.insert(place));
+        slots.into_iter().for_each(|slot| set.insert(slot));
         set
     }
 }
@@ -229,8 +229,8 @@ mod tests {
         next.members[1].1 = Incarnation(2);
         let changed = masters.change(&next, worker);
         assert_eq!(changed, masters.mastered_by(NodeId(1)).collect());
-        assert!(changed.iter().all(|place| masters.of(place).since == Epoch(2)));
-        assert!(masters.mastered_by(NodeId(0)).all(|place| masters.of(place).since == Epoch(1)));
+        assert!(changed.iter().all(|slot| masters.of(slot).since == Epoch(2)));
+        assert!(masters.mastered_by(NodeId(0)).all(|slot| masters.of(slot).since == Epoch(1)));
     }
 
     #[test]
@@ -239,8 +239,8 @@ mod tests {
             for worker in 0..workers {
                 let masters = Masters::new(&view(1, 0..3), WorkerId(worker), workers);
                 for partition in partitions().filter(|part| part.worker(workers) == WorkerId(worker)) {
-                    let place = masters.place(partition);
-                    assert_eq!(masters.of(place).master, view(1, 0..3).master(partition));
+                    let slot = masters.slot(partition);
+                    assert_eq!(masters.of(slot).master, view(1, 0..3).master(partition));
                 }
             }
         }
@@ -248,9 +248,9 @@ mod tests {
 
     #[test]
     fn a_set_contains_inserted_slots() {
-        let some = [0u16, 7, 8, 4095].map(Place);
-        let places: Places = some.into_iter().collect();
-        let again = Places::from_wire(*places.bytes());
+        let some = [0u16, 7, 8, 4095].map(PartitionSlot);
+        let slots: PartitionSlots = some.into_iter().collect();
+        let again = PartitionSlots::from_wire(*slots.bytes());
         assert_eq!(again.iter().collect::<Vec<_>>(), some);
     }
 }

@@ -31,7 +31,7 @@ use super::{
 
 /// The result of confirming a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Progress {
+pub enum PaxosProgress {
     /// More files are needed, or no proposal is under way.
     Waiting,
     /// The file has a higher ballot, so this attempt is over.
@@ -80,7 +80,7 @@ impl Paxos {
         found: impl IntoIterator<Item = &'a Contents>,
     ) -> Self {
         let mut own = Ballot { counter: 0, mbal: 0, bal: 0, proposed: None, decided };
-        for ballot in found.into_iter().filter_map(|contents| contents.places[node.index()].ballot()) {
+        for ballot in found.into_iter().filter_map(|contents| contents.nodes[node.index()].ballot()) {
             own.counter = own.counter.max(ballot.counter);
             if ballot.decided.epoch != own.decided.epoch {
                 continue;
@@ -149,22 +149,22 @@ impl Paxos {
     /// Handles `contents`, which was read from `file`. The file counts only if it holds exactly
     /// this ballot of the node, not one of an earlier incarnation with a higher counter. The caller
     /// has already learned the decided views in `contents`.
-    pub fn confirmed(&mut self, file: FileId, contents: &Contents) -> Progress {
+    pub fn confirmed(&mut self, file: FileId, contents: &Contents) -> PaxosProgress {
         let epoch = self.own.decided.epoch;
         let others = (0..MAX_NODES).filter(|node| *node != self.node.index());
-        let others = others.filter_map(|node| contents.places[node].ballot());
+        let others = others.filter_map(|node| contents.nodes[node].ballot());
         let others: Vec<&Arc<Ballot>> =
             others.filter(|ballot| ballot.decided.epoch == epoch && ballot.mbal > 0).collect();
         let seen = others.iter().map(|ballot| ballot.mbal).max().unwrap_or_default();
         self.highest = self.highest.max(seen);
-        let Some(attempt) = &mut self.attempt else { return Progress::Waiting };
+        let Some(attempt) = &mut self.attempt else { return PaxosProgress::Waiting };
         if seen > self.own.mbal {
             self.attempt = None;
-            return Progress::Beaten;
+            return PaxosProgress::Beaten;
         }
-        let stands = contents.places[self.node.index()].ballot() == Some(&self.own);
+        let stands = contents.nodes[self.node.index()].ballot() == Some(&self.own);
         if !stands || self.own.decided.file(file).is_none() {
-            return Progress::Waiting;
+            return PaxosProgress::Waiting;
         }
         for ballot in others {
             if let Some(proposed) = ballot.proposed.as_ref().filter(|_| ballot.bal > 0)
@@ -175,25 +175,25 @@ impl Paxos {
         }
         attempt.confirmed.insert(file);
         if attempt.confirmed.len() < self.own.decided.majority() {
-            return Progress::Waiting;
+            return PaxosProgress::Waiting;
         }
         match attempt.phase {
             Phase::Preparing => self.accept(),
             Phase::Accepting => {
                 let chosen = self.own.proposed.clone().expect("a ballot that accepts has proposed");
                 self.attempt = None;
-                Progress::Chosen(chosen)
+                PaxosProgress::Chosen(chosen)
             }
         }
     }
 
-    fn accept(&mut self) -> Progress {
+    fn accept(&mut self) -> PaxosProgress {
         let mut attempt = self.attempt.take().expect("a proposal is under way");
         let value = attempt.best.take().map_or_else(|| Arc::clone(&attempt.value), |(_, view)| view);
         self.change(|own| (own.bal, own.proposed) = (own.mbal, Some(value)));
         attempt.confirmed.clear();
         self.attempt = Some(Attempt { phase: Phase::Accepting, ..attempt });
-        Progress::Accepting
+        PaxosProgress::Accepting
     }
 
     fn own_proposal(&self) -> Option<(u64, Arc<View>)> {

@@ -15,10 +15,10 @@ const LONGEST: Nanos = Nanos::from_ms(3_600_000);
 
 /// The part of the kill margin in which a process that must end may log the reason; the rest is for
 /// its end.
-pub const LAST_WORDS: Nanos = Nanos::from_ms(5);
+pub const FINAL_LOG_TIME: Nanos = Nanos::from_ms(5);
 
 /// The minimum kill margin.
-const LEAST_MARGIN: Nanos = Nanos(2 * LAST_WORDS.0);
+const LEAST_MARGIN: Nanos = Nanos(2 * FINAL_LOG_TIME.0);
 
 /// The membership times of a cluster, the same on all nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

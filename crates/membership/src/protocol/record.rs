@@ -79,14 +79,14 @@ impl<T> Block<T> {
 
 /// The blocks of one node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Place {
+pub struct NodeBlocks {
     /// The last report.
     pub heartbeat: Block<Report>,
     /// The two ballots. The one with the higher counter is in force.
     pub ballots: [Block<Ballot>; 2],
 }
 
-impl Place {
+impl NodeBlocks {
     /// Returns the index of the ballot in force.
     #[must_use]
     pub fn newest(&self) -> Option<usize> {
@@ -112,16 +112,16 @@ impl Place {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Contents {
     /// The blocks of each node.
-    pub places: [Place; MAX_NODES],
+    pub nodes: [NodeBlocks; MAX_NODES],
 }
 
 impl Contents {
     /// Returns the latest decided view in any report or ballot.
     #[must_use]
     pub fn decided(&self) -> Option<&Arc<View>> {
-        let ballots = self.places.iter().filter_map(|place| place.ballot().map(|ballot| &ballot.decided));
+        let ballots = self.nodes.iter().filter_map(|blocks| blocks.ballot().map(|ballot| &ballot.decided));
         let reports =
-            self.places.iter().filter_map(|place| place.heartbeat.good().map(|report| &report.decided));
+            self.nodes.iter().filter_map(|blocks| blocks.heartbeat.good().map(|report| &report.decided));
         ballots.chain(reports).max_by_key(|view| view.epoch)
     }
 }

@@ -7,11 +7,11 @@ use plexus_base::{MAX_NODES, NodeId, NodeSet};
 
 /// The record of which nodes hear which.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Sight {
+pub struct Connectivity {
     sees: [NodeSet; MAX_NODES],
 }
 
-impl Sight {
+impl Connectivity {
     /// Records the peers that `node` hears.
     pub fn hears(&mut self, node: NodeId, peers: NodeSet) {
         self.sees[node.index()] = peers;
@@ -79,13 +79,13 @@ mod tests {
     use super::*;
     use plexus_sim::Random;
 
-    fn sight(nodes: u8, cut: &[(u8, u8)]) -> Sight {
-        let mut sight = Sight::default();
+    fn connectivity(nodes: u8, cut: &[(u8, u8)]) -> Connectivity {
+        let mut connectivity = Connectivity::default();
         for a in 0..nodes {
             let heard = (0..nodes).filter(|b| *b != a && !cut.contains(&(a, *b)));
-            sight.hears(NodeId(a), heard.map(NodeId).collect());
+            connectivity.hears(NodeId(a), heard.map(NodeId).collect());
         }
-        sight
+        connectivity
     }
 
     fn set(nodes: &[u8]) -> NodeSet {
@@ -104,11 +104,14 @@ mod tests {
             (5, &[(0, 1), (0, 2), (3, 4)], &[1, 2, 3]),
         ];
         for (nodes, cut, expected) in cases {
-            assert_eq!(sight(nodes, cut).largest(NodeSet::first(nodes), NodeSet::EMPTY), set(expected));
+            assert_eq!(
+                connectivity(nodes, cut).largest(NodeSet::first(nodes), NodeSet::EMPTY),
+                set(expected)
+            );
         }
-        let sight = sight(3, &[(0, 1)]);
-        assert_eq!(sight.largest(NodeSet::first(3), set(&[1])), set(&[1, 2]));
-        assert_eq!(sight.largest(NodeSet::first(3), set(&[0, 1])), NodeSet::EMPTY);
+        let connectivity = connectivity(3, &[(0, 1)]);
+        assert_eq!(connectivity.largest(NodeSet::first(3), set(&[1])), set(&[1, 2]));
+        assert_eq!(connectivity.largest(NodeSet::first(3), set(&[0, 1])), NodeSet::EMPTY);
     }
 
     #[test]
@@ -121,12 +124,16 @@ mod tests {
             for a in 0..nodes {
                 cut.extend((0..nodes).filter(|_| random.percent(percent)).map(|b| (a, b)));
             }
-            let sight = sight(nodes, &cut);
+            let connectivity = connectivity(nodes, &cut);
             let all = (0..1u32 << nodes)
                 .map(|bits| (0..nodes).filter(|node| bits & (1 << node) != 0).map(NodeId).collect());
-            let sound = |set: &NodeSet| set.iter().all(|node| sight.mutual_with_all(node, *set));
+            let sound = |set: &NodeSet| set.iter().all(|node| connectivity.mutual_with_all(node, *set));
             let expected = all.filter(sound).reduce(|a, b| if is_before(b, a) { b } else { a });
-            assert_eq!(Some(sight.largest(NodeSet::first(nodes), NodeSet::EMPTY)), expected, "seed {seed}");
+            assert_eq!(
+                Some(connectivity.largest(NodeSet::first(nodes), NodeSet::EMPTY)),
+                expected,
+                "seed {seed}"
+            );
         }
     }
 
@@ -135,7 +142,7 @@ mod tests {
         // Eight pairs that do not hear each other: the largest possible number of equal sets of
         // pairs.
         let cut: Vec<(u8, u8)> = (0..8).map(|pair| (2 * pair, 2 * pair + 1)).collect();
-        let found = sight(16, &cut).largest(NodeSet::first(16), NodeSet::EMPTY);
+        let found = connectivity(16, &cut).largest(NodeSet::first(16), NodeSet::EMPTY);
         assert_eq!(found, set(&[0, 2, 4, 6, 8, 10, 12, 14]));
     }
 }

@@ -15,7 +15,7 @@ pub struct FileId(pub u64);
 /// An error for text that is not a voting file identifier.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is not a voting file identifier (16 hexadecimal digits)")]
-pub struct NoFileId(String);
+pub struct InvalidFileId(String);
 
 impl fmt::Display for FileId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,10 +24,10 @@ impl fmt::Display for FileId {
 }
 
 impl FromStr for FileId {
-    type Err = NoFileId;
+    type Err = InvalidFileId;
 
-    fn from_str(text: &str) -> Result<Self, NoFileId> {
-        hex::number(text, 16).map(|number| Self(number as u64)).ok_or_else(|| NoFileId(text.into()))
+    fn from_str(text: &str) -> Result<Self, InvalidFileId> {
+        hex::number(text, 16).map(|number| Self(number as u64)).ok_or_else(|| InvalidFileId(text.into()))
     }
 }
 
@@ -110,7 +110,7 @@ impl Clean {
 /// memory to the disks. For other members, the remaining members know which nodes were members with
 /// them and what these have recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Before {
+pub struct LossHistory {
     /// A node that knows the losses as of this epoch or a later one knows all losses before it
     /// became a member.
     pub needs: Epoch,
@@ -161,9 +161,9 @@ impl View {
 
     /// Returns the loss history for `node`.
     #[must_use]
-    pub fn before(&self, node: NodeId) -> Before {
+    pub fn loss_history(&self, node: NodeId) -> LossHistory {
         let needs = if self.founders.contains(node) { self.basis } else { self.sound };
-        Before { needs, intact: self.intact }
+        LossHistory { needs, intact: self.intact }
     }
 
     /// Returns the members.
@@ -226,8 +226,11 @@ impl View {
 
     /// Iterates over the members of this view that are not in `next`, with their incarnations here.
     pub fn gone(&self, next: &Self) -> impl Iterator<Item = (NodeId, Incarnation)> {
-        let lives = self.members().iter().filter_map(|node| Some((node, self.incarnation(node)?)));
-        lives.filter(|(node, incarnation)| !next.has(*node, *incarnation)).collect::<Vec<_>>().into_iter()
+        let incarnations = self.members().iter().filter_map(|node| Some((node, self.incarnation(node)?)));
+        incarnations
+            .filter(|(node, incarnation)| !next.has(*node, *incarnation))
+            .collect::<Vec<_>>()
+            .into_iter()
     }
 }
 
@@ -270,7 +273,7 @@ mod tests {
             seats[node] = seat;
             view.next(seats, view.files.clone(), clean)
         };
-        let needs = |view: &View| [0, 1].map(|node| view.before(NodeId(node)).needs.0);
+        let needs = |view: &View| [0, 1].map(|node| view.loss_history(NodeId(node)).needs.0);
         let first = View::first(NodeSet::first(2), [(FileId(1), None)]);
         let (a, b) = (Seat::In(Incarnation(1)), Seat::In(Incarnation(7)));
         let (left, again) = (Seat::Out(Incarnation(1)), Seat::In(Incarnation(2)));

@@ -1,10 +1,10 @@
 //! The voting files that this node opens: its own turns at them, and those it executes for other
 //! nodes.
 //!
-//! Each node has at most one turn under way at a file, and at most one more that waits: the newest.
-//! A turn that exceeds its time limit counts as failed at once, but the next turn still waits for
-//! its end. Files in the view have turns all the time. A file without a turn for the time limit was
-//! removed or set aside, so its thread ends. The next turn opens it again.
+//! Each node has at most one turn under way at a file, and at most one more that waits: the
+//! newest. A turn that exceeds its time limit counts as failed at once, but the next turn still
+//! waits for its end. Files in the view have turns all the time. A file without a turn for the time
+//! limit was removed or set aside, so its thread ends. The next turn opens it again.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use super::{
 use crate::{
     protocol::FileId,
     voting::{
-        Desk, Job,
+        FileQueue, TurnJob,
         format::{ClusterId, FileName},
     },
 };
@@ -41,14 +41,14 @@ struct Lane {
     /// The turn under way.
     running: Option<u64>,
     /// The waiting turn.
-    waiting: Option<Job>,
+    waiting: Option<TurnJob>,
     /// The turn whose end is awaited, its owner and its time limit.
     awaited: Option<(u64, Owner, Nanos)>,
 }
 
 impl Lane {
     /// Adds a turn. Returns it if it must be submitted now.
-    fn begin(&mut self, job: Job, owner: Owner, until: Nanos) -> Option<Job> {
+    fn begin(&mut self, job: TurnJob, owner: Owner, until: Nanos) -> Option<TurnJob> {
         self.awaited = Some((job.number, owner, until));
         if self.running.is_some() {
             self.waiting = Some(job);
@@ -59,7 +59,7 @@ impl Lane {
     }
 
     /// Ends the turn under way. Returns its owner, if still awaited, and the next turn to submit.
-    fn ended(&mut self) -> (Option<Owner>, Option<Job>) {
+    fn ended(&mut self) -> (Option<Owner>, Option<TurnJob>) {
         let ended = self.running.take();
         let owner = self.awaited.filter(|(number, ..)| Some(*number) == ended).map(|(_, owner, _)| owner);
         if owner.is_some() {
@@ -79,7 +79,7 @@ impl Lane {
 }
 
 struct Open {
-    desk: Desk,
+    queue: FileQueue,
     lanes: BTreeMap<NodeId, Lane>,
     /// The time of the last submitted or ended turn.
     used: Nanos,
@@ -139,17 +139,17 @@ impl Files {
                     priority::raise();
                 };
                 let done = move |done| inbox.post(Input::Turned(file, done));
-                let desk = Desk::start(path.clone(), name, urgent, done);
-                let desk = desk.map_err(|error| format!("the system refuses a thread: {error}"))?;
-                entry.insert(Open { desk, lanes: BTreeMap::new(), used: now })
+                let queue = FileQueue::start(path.clone(), name, urgent, done);
+                let queue = queue.map_err(|error| format!("the system refuses a thread: {error}"))?;
+                entry.insert(Open { queue, lanes: BTreeMap::new(), used: now })
             }
         };
         open.used = now;
         self.last += 1;
-        let job = Job { number: self.last, writes, is_served };
+        let job = TurnJob { number: self.last, writes, is_served };
         let lane = open.lanes.entry(owner.node).or_default();
         if let Some(job) = lane.begin(job, owner, now + self.limit) {
-            open.desk.submit(job);
+            open.queue.submit(job);
         }
         Ok(())
     }
@@ -161,7 +161,7 @@ impl Files {
         let lane = open.lanes.values_mut().find(|lane| lane.running == Some(number))?;
         let (owner, next) = lane.ended();
         if let Some(next) = next {
-            open.desk.submit(next);
+            open.queue.submit(next);
         }
         owner
     }
@@ -194,7 +194,7 @@ impl Files {
         let stuck =
             |open: &Open| open.lanes.values().any(|lane| lane.running.is_some() && lane.awaited.is_none());
         let (_, sound): (Vec<Open>, Vec<Open>) = self.open.into_values().partition(stuck);
-        sound.into_iter().map(|open| open.desk.close()).collect()
+        sound.into_iter().map(|open| open.queue.close()).collect()
     }
 }
 
@@ -211,7 +211,7 @@ mod tests {
     }
 
     fn begin(lane: &mut Lane, number: u64) -> Option<u64> {
-        let job = Job { number, writes: Vec::new(), is_served: false };
+        let job = TurnJob { number, writes: Vec::new(), is_served: false };
         lane.begin(job, owner(number), Nanos(number * 10)).map(|job| job.number)
     }
 

@@ -85,10 +85,10 @@ impl History {
         let steps = std::mem::take(&mut self.steps);
         let before = self.opened.replace(Arc::clone(view));
         let (gone, came) = match &before {
-            Some(before) => (lives(before.gone(view)), lives(view.gone(before))),
+            Some(before) => (incarnations(before.gone(view)), incarnations(view.gone(before))),
             None => (
                 Vec::new(),
-                lives(view.members().iter().filter_map(|node| Some((node, view.incarnation(node)?)))),
+                incarnations(view.members().iter().filter_map(|node| Some((node, view.incarnation(node)?)))),
             ),
         };
         let decided = steps.decided.unwrap_or(now);
@@ -131,7 +131,7 @@ pub(super) fn ms(time: Nanos) -> f64 {
     time.0 as f64 / 1e6
 }
 
-fn lives(of: impl Iterator<Item = (NodeId, Incarnation)>) -> Vec<(u8, u64)> {
+fn incarnations(of: impl Iterator<Item = (NodeId, Incarnation)>) -> Vec<(u8, u64)> {
     of.map(|(node, incarnation)| (node.0, incarnation.0)).collect()
 }
 

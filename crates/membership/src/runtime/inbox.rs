@@ -15,10 +15,10 @@ use plexus_base::{Epoch, Incarnation, NodeId};
 use plexus_fabric::Event;
 use plexus_interconnect::mesh::Key;
 
-use super::{ConfigChangeError, Proof, Status};
+use super::{ConfigChangeError, FencingProof, Status};
 use crate::{
     protocol::{Clean, ConfigChange, FileId},
-    voting::Done,
+    voting::FinishedTurn,
 };
 
 /// The channel for the answer to a config change.
@@ -26,12 +26,12 @@ pub(super) type Answer = SyncSender<Result<(), ConfigChangeError>>;
 
 pub(super) enum Input {
     /// A turn at a file that this node opens has ended.
-    Turned(FileId, Done),
+    Turned(FileId, FinishedTurn),
     Lost(NodeId, Incarnation),
     Dead(NodeId, Incarnation),
     Clean(NodeId, Clean),
     /// The result of a fence.
-    Fenced(NodeId, Incarnation, Option<Proof>),
+    Fenced(NodeId, Incarnation, Option<FencingProof>),
     ConfigChange(ConfigChange, Answer),
     /// A registry generation, and the channel for the answer once it is remembered.
     Registry(u64, Option<SyncSender<u64>>),

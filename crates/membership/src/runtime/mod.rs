@@ -27,24 +27,24 @@
 //!
 //! # Health
 //!
-//! Before each report and each turn the loop asks the observer whether the node is well. If not, it
-//! does neither: the other nodes stop hearing this node, and its lease ends. A report names a view
-//! as opened only after [`MembershipObserver::opened`] has returned.
+//! Before each report and each turn the loop asks the observer whether the node is well. If
+//! not, it does neither: the other nodes stop hearing this node, and its lease ends. A report names
+//! a view as opened only after [`MembershipObserver::opened`] has returned.
 
 pub mod clock;
-mod courier;
 mod driver;
-mod fate;
+mod file_health;
 mod files;
 mod history;
 mod inbox;
 mod lease;
-mod post;
+mod network;
+mod notifier;
 mod priority;
 mod served;
 mod snapshot;
 mod status;
-mod turning;
+mod turns;
 mod watchdog;
 
 use std::{
@@ -65,19 +65,21 @@ use plexus_interconnect::mesh::{Key, KeySource};
 use serde::{Deserialize, Serialize};
 
 pub use lease::Lease;
-pub use post::datagram::SEAL;
+pub use network::datagram::SEAL;
 pub use priority::Priority;
 pub use status::{Fencing, FencingState, FileStatus, MemberStatus, Phases, Quorum, Status, Transition};
 
 use self::{
     driver::Driver,
-    driver::Wires,
+    driver::DriverParts,
     inbox::{Inbox, Input},
     watchdog::{Ending, Watchdog},
 };
 #[cfg(doc)]
 use crate::protocol::Member;
-use crate::protocol::{Clean, ConfigChange, FileId, Profile, ProfileError, Reason, Refused, View};
+use crate::protocol::{
+    Clean, ConfigChange, ConfigChangeRefusal, FileId, Profile, ProfileError, StopReason, View,
+};
 
 /// The interval at which the cluster's keys are read.
 const KEYS: Duration = Duration::from_secs(1);
@@ -148,7 +150,7 @@ pub enum StartError {
 /// The way in which an incarnation was proved dead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Proof {
+pub enum FencingProof {
     /// The process was killed and has ended, with all its I/O.
     Killed,
     /// The host was switched off or reset.
@@ -159,18 +161,18 @@ pub enum Proof {
 
 /// The reason why a node is no longer a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum MembershipEnd {
     /// The node must stop at once, because the other members go on without it.
-    Died(Reason),
+    Died(StopReason),
     /// The node has left as requested.
     Left,
 }
 
 /// The user of a membership, which it informs of views and asks for actions.
-/// [`MembershipObserver::is_well`] and [`MembershipObserver::end`] with [`End::Died`] run on
-/// threads of the membership. These may have real-time priority, so both functions must not wait
+/// [`MembershipObserver::is_well`] and [`MembershipObserver::end`] with [`MembershipEnd::Died`] run
+/// on threads of the membership. These may have real-time priority, so both functions must not wait
 /// for other threads.
-pub trait Guest: Send + Sync + 'static {
+pub trait MembershipObserver: Send + Sync + 'static {
     /// Informs of a decided view, in which the node does not act yet. Calls of this function and
     /// [`MembershipObserver::opened`] come in order on one thread, and each view is decided before
     /// it is opened. A view is never opened if a later one was decided before.
@@ -182,7 +184,7 @@ pub trait Guest: Send + Sync + 'static {
 
     /// Proves that an evicted incarnation, which did not announce a leave, has stopped. It may take
     /// long and runs on its own thread. `None`: there is no proof, and the lease is waited for.
-    fn fence(&self, node: NodeId, incarnation: Incarnation) -> Option<Proof>;
+    fn fence(&self, node: NodeId, incarnation: Incarnation) -> Option<FencingProof>;
 
     /// Returns true if the node's subsystems make progress. It is called before each report and
     /// turn and must not wait.
@@ -190,12 +192,12 @@ pub trait Guest: Send + Sync + 'static {
 
     /// Ends the node; called at most once.
     ///
-    /// - [`End::Died`]: end the process at once and do not return. The call comes on the loop's or
-    ///   the lease's thread.
-    /// - [`End::Left`]: return when all actions have stopped; the other nodes then go on without
-    ///   waiting for the lease. The call comes after all views and on their thread. The loop waits
-    ///   for it, so it must not call the membership.
-    fn end(&self, why: End);
+    /// - [`MembershipEnd::Died`]: end the process at once and do not return. The call comes on the
+    ///   loop's or the lease's thread.
+    /// - [`MembershipEnd::Left`]: return when all actions have stopped; the other nodes then go on
+    ///   without waiting for the lease. The call comes after all views and on their thread. The
+    ///   loop waits for it, so it must not call the membership.
+    fn end(&self, why: MembershipEnd);
 }
 
 /// The reason why a config change failed.
@@ -203,7 +205,7 @@ pub trait Guest: Send + Sync + 'static {
 pub enum ConfigChangeError {
     /// The membership refused it.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] ConfigChangeRefusal),
     /// The membership has ended.
     #[error("this node is no longer a member")]
     Ended,
@@ -230,7 +232,7 @@ impl Membership {
     ///
     /// # Errors
     /// Returns which setting is invalid, or which system resource is missing.
-    pub fn start(settings: Settings, guest: Arc<dyn Guest>) -> Result<Self, StartError> {
+    pub fn start(settings: Settings, observer: Arc<dyn MembershipObserver>) -> Result<Self, StartError> {
         settings.profile.check()?;
         let (me, incarnation) = (settings.me, settings.incarnation);
         if me.index() >= MAX_NODES || incarnation.0 == 0 {
@@ -243,7 +245,7 @@ impl Membership {
         let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
         let inbox = Arc::new(Inbox::create().map_err(system("a bell"))?);
         let lease = Arc::new(Lease::default());
-        let ending = Arc::new(Ending::new(Arc::clone(&guest), Arc::clone(&lease)));
+        let ending = Arc::new(Ending::new(Arc::clone(&observer), Arc::clone(&lease)));
         let watchdog = Watchdog::start(Arc::clone(&ending), Arc::clone(&inbox));
         let (watchdog, lease_thread) = watchdog.map_err(system("the watchdog"))?;
         let started = Self {
@@ -255,13 +257,13 @@ impl Membership {
             threads: Mutex::new(vec![lease_thread]),
         };
         let (views, thread) =
-            courier::start(Arc::clone(&guest), Arc::clone(&inbox)).map_err(system("a thread"))?;
+            notifier::start(Arc::clone(&observer), Arc::clone(&inbox)).map_err(system("a thread"))?;
         started.keep(thread);
         let (stop, stopped) = mpsc::channel();
         started.keep(watch_keys(&settings, keys.clone(), &inbox, stopped).map_err(system("a thread"))?);
         let device = settings.watchdog.clone();
-        let wires = Wires { guest, inbox, ending, watchdog: watchdog.clone(), views, _keys: stop };
-        let driver = Driver::new(settings, keys, sockets, wires).map_err(system("the sockets"))?;
+        let parts = DriverParts { observer, inbox, ending, watchdog: watchdog.clone(), views, _keys: stop };
+        let driver = Driver::new(settings, keys, sockets, parts).map_err(system("the sockets"))?;
         // This comes last, so that a failed start leaves the host's watchdog alone.
         if let Some(path) = &device {
             watchdog.guard(path).map_err(system("the watchdog"))?;
@@ -313,7 +315,7 @@ impl Membership {
     }
 
     /// Leaves the cluster, and returns when the other nodes know it. [`MembershipObserver::end`]
-    /// was called with [`End::Left`] before.
+    /// was called with [`MembershipEnd::Left`] before.
     ///
     /// # Errors
     /// Returns an error if the node is not a member or ends in another way.
@@ -389,7 +391,10 @@ impl Drop for Membership {
 #[must_use]
 pub fn datagram_any(bytes: &[u8]) -> usize {
     let packed = crate::voting::packed::unpacked(bytes).is_ok();
-    [post::datagram::head_any(bytes), served::piece_any(bytes), packed].into_iter().filter(|is| *is).count()
+    [network::datagram::head_any(bytes), served::piece_any(bytes), packed]
+        .into_iter()
+        .filter(|is| *is)
+        .count()
 }
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {

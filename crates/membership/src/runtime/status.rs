@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Proof, priority::Priority};
+use super::{FencingProof, priority::Priority};
 
 /// A node's status in its cluster.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub struct Status {
     /// The nodes heard recently whose configured lease differs, with that lease in milliseconds.
     /// Such nodes do not accept each other as members.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub odd_leases: Vec<(u8, f64)>,
+    pub differing_leases: Vec<(u8, f64)>,
     /// The state of the majority of voting files.
     pub quorum: Quorum,
     /// The voting files of the view, and others that had turns.
@@ -33,7 +33,7 @@ pub struct Status {
     /// must have both keys before the old one is removed.
     pub keys: Vec<String>,
     /// The number of unauthenticated datagrams received.
-    pub strangers: u64,
+    pub unauthenticated: u64,
 }
 
 /// The status of a member.
@@ -98,11 +98,11 @@ pub enum FencingState {
     /// It is not known yet.
     UnderWay,
     /// This node has proved it.
-    Proved(Proof),
+    Proved(FencingProof),
     /// It was reported by another member, by the observer, or by the leaving node itself.
-    Told,
+    Reported,
     /// Its lease has ended; there is no proof.
-    WaitedOut,
+    LeaseEnded,
 }
 
 /// An opened view, and the duration of each step to it.

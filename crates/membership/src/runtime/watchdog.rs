@@ -21,34 +21,34 @@ use std::{
 use plexus_base::Nanos;
 
 use super::{
-    End, Guest,
+    MembershipEnd, MembershipObserver,
     clock::{self, Timer},
     inbox::{Inbox, Input},
     lease::Lease,
     priority,
 };
-use crate::protocol::Reason;
+use crate::protocol::StopReason;
 
 /// The feeding interval. Devices count in seconds, from 1 up.
 const FEED: Nanos = Nanos::from_ms(500);
 
 /// Ends the node once.
 pub(super) struct Ending {
-    guest: Arc<dyn Guest>,
+    observer: Arc<dyn MembershipObserver>,
     lease: Arc<Lease>,
     was_held: AtomicBool,
     is_over: AtomicBool,
 }
 
 impl Ending {
-    pub(super) fn new(guest: Arc<dyn Guest>, lease: Arc<Lease>) -> Self {
-        Self { guest, lease, was_held: AtomicBool::new(false), is_over: AtomicBool::new(false) }
+    pub(super) fn new(observer: Arc<dyn MembershipObserver>, lease: Arc<Lease>) -> Self {
+        Self { observer, lease, was_held: AtomicBool::new(false), is_over: AtomicBool::new(false) }
     }
 
     /// Ends the node because it must stop at once.
-    pub(super) fn die(&self, why: Reason) {
+    pub(super) fn die(&self, why: StopReason) {
         if self.begin() {
-            self.guest.end(End::Died(why));
+            self.observer.end(MembershipEnd::Died(why));
         }
     }
 
@@ -105,7 +105,7 @@ struct Shared {
 
 /// The state on which the thread acts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Seen {
+struct WatchdogState {
     order: u8,
     is_over: bool,
     until: Nanos,
@@ -129,12 +129,12 @@ impl Watchdog {
     pub(super) fn guard(&self, path: &Path) -> io::Result<()> {
         let device = OpenOptions::new().write(true).open(path)?;
         assert!(self.0.device.set(device).is_ok(), "a host is guarded once");
-        self.look();
+        self.check();
         Ok(())
     }
 
     /// Makes the thread check its state.
-    pub(super) fn look(&self) {
+    pub(super) fn check(&self) {
         self.0.timer.set(Nanos(0));
     }
 
@@ -142,20 +142,20 @@ impl Watchdog {
     pub(super) fn stop(&self, left: bool) {
         let order = if left { CLOSE } else { STOP };
         let _ = self.0.order.compare_exchange(WATCH, order, Ordering::AcqRel, Ordering::Acquire);
-        self.look();
+        self.check();
     }
 }
 
 impl Shared {
     fn watch(&self) {
         priority::raise();
-        let mut has_said = false;
+        let mut has_warned = false;
         loop {
             let seen = self.seen();
             if seen.order != WATCH {
                 return self.close(seen.order == CLOSE);
             }
-            self.timer.set(self.next(seen, &mut has_said));
+            self.timer.set(self.next(seen, &mut has_warned));
             // Other threads set the timer after a change, possibly before it was set here.
             if self.seen() == seen {
                 self.timer.wait();
@@ -163,8 +163,8 @@ impl Shared {
         }
     }
 
-    fn seen(&self) -> Seen {
-        Seen {
+    fn seen(&self) -> WatchdogState {
+        WatchdogState {
             order: self.order.load(Ordering::Acquire),
             is_over: self.ending.is_over(),
             until: self.ending.lease.until(),
@@ -173,7 +173,7 @@ impl Shared {
     }
 
     /// Does the work that is due and returns the time of the next.
-    fn next(&self, seen: Seen, has_said: &mut bool) -> Nanos {
+    fn next(&self, seen: WatchdogState, has_warned: &mut bool) -> Nanos {
         // The order tells how the node ended. It comes when nothing is left to do.
         if seen.is_over {
             return NEVER;
@@ -181,14 +181,14 @@ impl Shared {
         let (now, until) = (clock::now(), seen.until);
         if until != Nanos(0) && now >= until {
             if self.ending.lease.end_if_still(until) {
-                self.ending.die(Reason::LeaseOver);
+                self.ending.die(StopReason::LeaseOver);
             }
             return now;
         }
         let lease = if until == Nanos(0) { NEVER } else { until };
         let Some(mut device) = self.device.get() else { return lease };
         if let Err(error) = device.write_all(&[0])
-            && !std::mem::replace(has_said, true)
+            && !std::mem::replace(has_warned, true)
         {
             let what = format!("the host's watchdog cannot be fed and will reset the host: {error}");
             self.inbox.post(Input::Trouble(what));
@@ -219,17 +219,17 @@ mod tests {
     use super::*;
     use crate::{
         protocol::View,
-        runtime::{Proof, Transition},
+        runtime::{FencingProof, Transition},
     };
 
-    struct Quiet;
+    struct IdleObserver;
 
-    impl Guest for Quiet {
+    impl MembershipObserver for IdleObserver {
         fn decided(&self, _: &Arc<View>) {}
 
         fn opened(&self, _: &Arc<View>, _: &Transition) {}
 
-        fn fence(&self, _: NodeId, _: Incarnation) -> Option<Proof> {
+        fn fence(&self, _: NodeId, _: Incarnation) -> Option<FencingProof> {
             None
         }
 
@@ -237,7 +237,7 @@ mod tests {
             true
         }
 
-        fn end(&self, _: End) {}
+        fn end(&self, _: MembershipEnd) {}
     }
 
     struct Guarded {
@@ -253,7 +253,7 @@ mod tests {
             let place = tempfile::tempdir().unwrap();
             let path = place.path().join("watchdog");
             std::fs::write(&path, "").unwrap();
-            let ending = Arc::new(Ending::new(Arc::new(Quiet), Arc::default()));
+            let ending = Arc::new(Ending::new(Arc::new(IdleObserver), Arc::default()));
             let inbox = Arc::new(Inbox::create().unwrap());
             let (watchdog, thread) = Watchdog::start(Arc::clone(&ending), inbox).unwrap();
             watchdog.guard(&path).unwrap();
@@ -289,12 +289,12 @@ mod tests {
         let guarded = Guarded::start();
         guarded.ending.hold(Nanos(u64::MAX));
         while guarded.fed().is_empty() {
-            guarded.watchdog.look();
+            guarded.watchdog.check();
         }
         assert!(guarded.ending.begin());
         // Wake the thread before the other nodes know of the leave.
         for _ in 0..1_000 {
-            guarded.watchdog.look();
+            guarded.watchdog.check();
             thread::yield_now();
         }
         assert_eq!(guarded.stop(true).last(), Some(&b'V'));

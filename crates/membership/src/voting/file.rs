@@ -25,7 +25,7 @@ use rustix::fs::{Advice, OFlags};
 
 use super::{
     format::{self, BLOCK, BlockError, FILE, FileName, Header},
-    settler::{Counters, Settler},
+    syncer::{Counters, Syncer},
 };
 use crate::protocol::View;
 
@@ -141,7 +141,7 @@ pub(super) struct Disk {
     /// The counters of the written heartbeats.
     written: Counters,
     /// `None` if I/O is not direct: then each turn waits until its writes are durable.
-    settler: Option<Settler>,
+    syncer: Option<Syncer>,
 }
 
 impl Disk {
@@ -162,10 +162,10 @@ impl Disk {
         let meta = file.metadata().map_err(FileError::io("look at", path))?;
         let (block, whole) = (Buffer::zeroed(BLOCK), Buffer::zeroed(FILE));
         let (path, identity) = (path.to_path_buf(), identity(&meta));
-        let start = || file.try_clone().and_then(Settler::start).map_err(FileError::io("open", &path));
-        let settler = is_direct.then(start).transpose()?;
+        let start = || file.try_clone().and_then(Syncer::start).map_err(FileError::io("open", &path));
+        let syncer = is_direct.then(start).transpose()?;
         let (is_known, written) = (false, Counters::default());
-        Ok(Self { path, file, identity, block, whole, is_known, written, settler })
+        Ok(Self { path, file, identity, block, whole, is_known, written, syncer })
     }
 
     /// Returns true if the path still leads to this file.
@@ -178,11 +178,11 @@ impl Disk {
         &mut self,
         writes: impl IntoIterator<Item = &'a (usize, Vec<u8>)>,
     ) -> Result<&[u8], FileError> {
-        if let Some(source) = self.settler.as_ref().and_then(Settler::failure) {
+        if let Some(source) = self.syncer.as_ref().and_then(Syncer::failure) {
             return Err(FileError::io("write", &self.path)(source));
         }
         // Content from before the first turn may not be durable, and this turn reads it.
-        let (mut wrote, mut must_last) = (false, !self.is_known || self.settler.is_none());
+        let (mut wrote, mut must_be_durable) = (false, !self.is_known || self.syncer.is_none());
         for (number, bytes) in writes {
             let at = number * BLOCK;
             self.block.copy_from_slice(bytes);
@@ -191,15 +191,16 @@ impl Disk {
             if let Some((node, counter)) = format::beat(*number, bytes) {
                 self.written[node.index()] = counter;
             }
-            must_last = must_last || format::must_last(*number, &self.whole[at..at + BLOCK], bytes);
+            must_be_durable =
+                must_be_durable || format::must_be_durable(*number, &self.whole[at..at + BLOCK], bytes);
             wrote = true;
         }
-        let lags = |settler: &Settler| wrote && settler.wrote(&self.written);
-        if must_last || self.settler.as_ref().is_some_and(lags) {
+        let lags = |syncer: &Syncer| wrote && syncer.wrote(&self.written);
+        if must_be_durable || self.syncer.as_ref().is_some_and(lags) {
             self.file.sync_data().map_err(FileError::io("write", &self.path))?;
-            self.settler.iter().for_each(|settler| settler.settled(&self.written));
+            self.syncer.iter().for_each(|syncer| syncer.synced(&self.written));
         }
-        if self.settler.is_none() {
+        if self.syncer.is_none() {
             // If the system ignores this, reads come from the cache.
             let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed);
         }

@@ -4,12 +4,12 @@
 //! [`format`](mod@format) defines the layout, and [`create`] makes a file. Each file has a thread
 //! that executes turns.
 
-mod desk;
 mod file;
 pub mod format;
 pub(crate) mod packed;
-mod settler;
+mod queue;
+mod syncer;
 
 pub use file::{FileError, create, discard, look};
 
-pub(crate) use desk::{Desk, Done, Found, Job};
+pub(crate) use queue::{FileQueue, FinishedTurn, TurnContents, TurnJob};

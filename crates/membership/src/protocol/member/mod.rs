@@ -66,7 +66,7 @@ pub enum ConfigChange {
 
 /// The reason why a config change was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refused {
+pub enum ConfigChangeRefusal {
     /// The node is not a member.
     #[error("this node is no member of the cluster; ask one that is")]
     NoMember,
@@ -99,7 +99,7 @@ pub enum Refused {
 /// The failure of a turn at a file. The file could not be written or read in time, or is not the
 /// expected voting file of this cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Failed;
+pub struct TurnFailed;
 
 /// An input of the protocol.
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ pub enum Event {
         /// The voting file.
         file: FileId,
         /// The content that was read after the writes, or the failure.
-        result: Result<Box<Contents>, Failed>,
+        result: Result<Box<Contents>, TurnFailed>,
     },
     /// The links with this incarnation are lost. Its messages are ignored from now on, so that only
     /// one of the two nodes stays a member. Its blocks in voting files still count, because they
@@ -136,7 +136,7 @@ pub enum Event {
 
 /// The reason why a node must stop at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Reason {
+pub enum StopReason {
     /// No majority of the voting files answered in time.
     #[error("the lease is over: no majority of the voting files answered in time")]
     LeaseOver,
@@ -202,9 +202,9 @@ pub enum Action {
     /// answer given before the query.
     Remembered(u64),
     /// The result of a config change.
-    Answer(ConfigChange, Result<(), Refused>),
+    Answer(ConfigChange, Result<(), ConfigChangeRefusal>),
     /// Stop acting at once and end the process.
-    Die(Reason),
+    Die(StopReason),
     /// The node has left as requested and is no member any more. Stop acting before the next
     /// action.
     Left,
@@ -212,7 +212,7 @@ pub enum Action {
 
 /// The content of a report that other nodes act on. A change is reported at once.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Said {
+struct ReportedState {
     hears: NodeSet,
     reaches: bool,
     leaving: bool,
@@ -250,7 +250,7 @@ pub struct Member {
     counter: u64,
     next_report: Nanos,
     /// The state in the last report, and the time of that report.
-    said: Option<(Said, Nanos)>,
+    last_reported: Option<(ReportedState, Nanos)>,
     plan: Option<Plan>,
     /// The time of the next planning, and the earliest time of the next proposal.
     next_plan: Nanos,
@@ -294,7 +294,7 @@ impl Member {
             peers: Peers::default(),
             counter: 0,
             next_report: now,
-            said: None,
+            last_reported: None,
             plan: None,
             next_plan: now,
             retry: now,
@@ -320,7 +320,7 @@ impl Member {
 
     /// Returns the live nodes whose profile has a different lease, with that lease. Such nodes
     /// never accept each other as members.
-    pub fn odd_leases(&self, now: Nanos) -> impl Iterator<Item = (NodeId, Nanos)> {
+    pub fn differing_leases(&self, now: Nanos) -> impl Iterator<Item = (NodeId, Nanos)> {
         let others = self.decided.cluster().without(self.me).iter();
         let fresh = others.filter_map(move |node| self.peers.fresh(node, now, &self.profile));
         fresh.filter(|report| report.lease != self.profile.lease).map(|report| (report.node, report.lease))
@@ -329,8 +329,8 @@ impl Member {
     /// Returns true if messages of this incarnation count, that is, if the links with it are not
     /// lost.
     #[must_use]
-    pub fn listens(&self, node: NodeId, incarnation: Incarnation) -> bool {
-        self.peers.listens(node, incarnation)
+    pub fn accepts_from(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.peers.accepts_from(node, incarnation)
     }
 
     /// Handles an event that happened at `now` and appends the resulting actions to `out`.
@@ -339,14 +339,14 @@ impl Member {
             return;
         }
         if self.opened.is_some() && now >= self.lease_until {
-            return self.end(Action::Die(Reason::LeaseOver), out);
+            return self.end(Action::Die(StopReason::LeaseOver), out);
         }
         match event {
             Event::Tick => {}
             Event::Heard(report) => self.heard(&report, now, out),
             Event::Finished { file, result } => self.finished(file, result, now, out),
             Event::Lost(node, incarnation) => self.peers.lost(node, incarnation, now, &self.profile),
-            Event::Dead(node, incarnation) => self.proved(node, incarnation, now, out),
+            Event::Dead(node, incarnation) => self.proved_dead(node, incarnation, now, out),
             Event::Clean(node, clean) => self.peers.handed_back(node, clean),
             Event::Entered(epoch) => self.entered = self.entered.max(epoch),
             Event::ConfigChange(config_change) => self.config_change(config_change, now, out),
@@ -354,20 +354,20 @@ impl Member {
             Event::Remember(generation) => {
                 self.registry = self.registry.max(generation);
                 self.remembering = Some(self.counter);
-                self.hurry(now);
+                self.schedule_urgent_turns(now);
             }
         }
         if self.is_over {
             return;
         }
-        if self.opened.is_none() && self.is_kept_out() {
-            return self.end(Action::Die(Reason::FilesOlder), out);
+        if self.opened.is_none() && self.lacks_sound_majority() {
+            return self.end(Action::Die(StopReason::FilesOlder), out);
         }
         self.open(now, out);
-        self.notice(now);
-        self.think(now, out);
+        self.schedule_report(now);
+        self.plan_next_view(now, out);
         self.begin_turns(now, out);
-        self.say(now, out);
+        self.send_report(now, out);
         out.push(Action::Wake(self.wake()));
     }
 
@@ -378,8 +378,8 @@ impl Member {
 
     /// Returns true if the files that are not set aside are no majority. A node that acts then
     /// stops when its lease ends.
-    fn is_kept_out(&self) -> bool {
-        let aside = |file: &&VotingFile| self.files.get(&file.id).is_some_and(|state| state.is_aside);
+    fn lacks_sound_majority(&self) -> bool {
+        let aside = |file: &&VotingFile| self.files.get(&file.id).is_some_and(|state| state.is_set_aside);
         let sound = self.decided.files.len() - self.decided.files.iter().filter(aside).count();
         sound < self.decided.majority()
     }
@@ -391,7 +391,7 @@ impl Member {
     fn heard(&mut self, report: &Arc<Report>, now: Nanos, out: &mut Vec<Action>) {
         if report.node == self.me
             || report.node.index() >= MAX_NODES
-            || !self.listens(report.node, report.incarnation)
+            || !self.accepts_from(report.node, report.incarnation)
         {
             return;
         }
@@ -406,7 +406,7 @@ impl Member {
     fn absorb_proofs(&mut self, report: &Report, now: Nanos, out: &mut Vec<Action>) {
         for (node, incarnation) in report.dead.iter().enumerate().filter(|(_, incarnation)| incarnation.0 > 0)
         {
-            self.proved(NodeId(node as u8), *incarnation, now, out);
+            self.proved_dead(NodeId(node as u8), *incarnation, now, out);
         }
         for (node, clean) in report.clean.iter().enumerate() {
             self.peers.handed_back(NodeId(node as u8), *clean);
@@ -415,14 +415,14 @@ impl Member {
 
     /// Handles the proof that an incarnation has ended. It may be an earlier incarnation of this
     /// node.
-    fn proved(&mut self, node: NodeId, incarnation: Incarnation, now: Nanos, out: &mut Vec<Action>) {
+    fn proved_dead(&mut self, node: NodeId, incarnation: Incarnation, now: Nanos, out: &mut Vec<Action>) {
         if node.index() >= MAX_NODES
             || self.peers.is_dead(node, incarnation)
             || node == self.me && incarnation >= self.incarnation
         {
             return;
         }
-        self.peers.proved(node, incarnation);
+        self.peers.proved_dead(node, incarnation);
         let ended = self.waits.extract_if(.., |wait| wait.node == node && wait.incarnation <= incarnation);
         out.extend(ended.map(|wait| wait.over(true)));
         self.next_plan = now;
@@ -430,17 +430,17 @@ impl Member {
 
     /// Schedules a report at once if the reported state has changed, but not right after the last
     /// one.
-    fn notice(&mut self, now: Nanos) {
-        let said = self.said(now);
-        if let Some((last, at)) = &self.said
-            && *last != said
+    fn schedule_report(&mut self, now: Nanos) {
+        let state = self.reported_state(now);
+        if let Some((last, at)) = &self.last_reported
+            && *last != state
         {
             self.next_report = self.next_report.min(*at + self.profile.pause()).max(now);
         }
     }
 
-    fn said(&self, now: Nanos) -> Said {
-        Said {
+    fn reported_state(&self, now: Nanos) -> ReportedState {
+        ReportedState {
             hears: self.peers.hears(now, &self.profile),
             reaches: self.reaches(now),
             leaving: self.leaving,
@@ -468,7 +468,7 @@ impl Member {
                 out.push(Action::Fence(node, incarnation));
             }
         }
-        self.former = self.former_lives(&before, view);
+        self.former = self.former_incarnations(&before, view);
         (self.learned, self.plan) = (now, None);
         (self.next_plan, self.next_report) = (now, now);
         if let Some(paxos) = &mut self.paxos {
@@ -483,7 +483,7 @@ impl Member {
     }
 
     /// Returns the new [`Member::former`] when `view` is learned after `before`.
-    fn former_lives(&self, before: &View, view: &View) -> Option<[Incarnation; MAX_NODES]> {
+    fn former_incarnations(&self, before: &View, view: &View) -> Option<[Incarnation; MAX_NODES]> {
         let mut former = before.seats.map(Seat::last);
         for node in
             before.members().iter().filter(|node| before.incarnation(*node) == view.incarnation(*node))
@@ -496,7 +496,7 @@ impl Member {
     /// Ends this incarnation, because a view without it was decided.
     fn leave(&mut self, now: Nanos, out: &mut Vec<Action>) {
         if !self.leaving {
-            return self.end(Action::Die(Reason::Evicted), out);
+            return self.end(Action::Die(StopReason::Evicted), out);
         }
         self.end(Action::Left, out);
         // The node's own statement is the proof that it has stopped.
@@ -510,7 +510,7 @@ impl Member {
     fn change_files(&mut self, now: Nanos) {
         let (me, decided) = (self.me, Arc::clone(&self.decided));
         for (id, state) in &self.files {
-            if state.is_aside && decided.file(*id).is_none() {
+            if state.is_set_aside && decided.file(*id).is_none() {
                 self.returning.insert(*id, state.file.host);
             }
         }
@@ -530,7 +530,7 @@ impl Member {
     }
 
     fn config_change(&mut self, config_change: ConfigChange, now: Nanos, out: &mut Vec<Action>) {
-        if let Err(refused) = self.may(config_change) {
+        if let Err(refused) = self.check_config_change(config_change) {
             out.push(Action::Answer(config_change, Err(refused)));
             return;
         }
@@ -542,42 +542,47 @@ impl Member {
         (self.next_plan, self.next_report) = (now, now);
     }
 
-    fn may(&self, config_change: ConfigChange) -> Result<(), Refused> {
+    fn check_config_change(&self, config_change: ConfigChange) -> Result<(), ConfigChangeRefusal> {
         let nodes = self.decided.cluster();
         if !self.is_member() || self.opened.is_none() {
-            return Err(Refused::NoMember);
+            return Err(ConfigChangeRefusal::NoMember);
         }
         if self.config_change.is_some() && config_change != ConfigChange::Leave {
-            return Err(Refused::Busy);
+            return Err(ConfigChangeRefusal::Busy);
         }
         let refused = match config_change {
             ConfigChange::AddNode(node) | ConfigChange::RemoveNode(node) if node.index() >= MAX_NODES => {
-                Refused::NoNode
+                ConfigChangeRefusal::NoNode
             }
-            ConfigChange::AddFile(_, Some(host)) if host.index() >= MAX_NODES => Refused::NoNode,
-            ConfigChange::RemoveNode(node) if node == self.me => Refused::Itself,
+            ConfigChange::AddFile(_, Some(host)) if host.index() >= MAX_NODES => ConfigChangeRefusal::NoNode,
+            ConfigChange::RemoveNode(node) if node == self.me => ConfigChangeRefusal::Itself,
             ConfigChange::RemoveFile(id)
                 if self.decided.file(id).is_some() && self.decided.files.len() == 1 =>
             {
-                Refused::LastFile
+                ConfigChangeRefusal::LastFile
             }
             ConfigChange::AddFile(id, _)
                 if self.decided.file(id).is_none() && self.decided.files.len() == MAX_FILES =>
             {
-                Refused::TooMany
+                ConfigChangeRefusal::TooMany
             }
-            ConfigChange::AddNode(node) if nodes.contains(node) => Refused::Done,
+            ConfigChange::AddNode(node) if nodes.contains(node) => ConfigChangeRefusal::Done,
             config_change
                 if config_change != ConfigChange::Leave && is_granted(config_change, &self.decided) =>
             {
-                Refused::Done
+                ConfigChangeRefusal::Done
             }
             _ => return Ok(()),
         };
         Err(refused)
     }
 
-    fn answer(&mut self, config_change: ConfigChange, answer: Result<(), Refused>, out: &mut Vec<Action>) {
+    fn answer(
+        &mut self,
+        config_change: ConfigChange,
+        answer: Result<(), ConfigChangeRefusal>,
+        out: &mut Vec<Action>,
+    ) {
         self.config_change = None;
         out.push(Action::Answer(config_change, answer));
     }
@@ -585,7 +590,7 @@ impl Member {
     /// Returns a new report of this node's state, with the next number.
     fn report(&mut self, now: Nanos) -> Report {
         self.counter += 1;
-        let Said { hears, reaches, leaving, opened, dead, clean, .. } = self.said(now);
+        let ReportedState { hears, reaches, leaving, opened, dead, clean, .. } = self.reported_state(now);
         Report {
             node: self.me,
             incarnation: self.incarnation,
@@ -602,10 +607,10 @@ impl Member {
         }
     }
 
-    fn say(&mut self, now: Nanos, out: &mut Vec<Action>) {
+    fn send_report(&mut self, now: Nanos, out: &mut Vec<Action>) {
         if now >= self.next_report {
             self.next_report = now + self.profile.heartbeat;
-            self.said = Some((self.said(now), now));
+            self.last_reported = Some((self.reported_state(now), now));
             let to = self.decided.cluster().without(self.me);
             let report = Arc::new(self.report(now));
             out.push(Action::Send { to, report });

@@ -45,7 +45,7 @@ impl Member {
     pub(super) fn renew(&mut self, out: &mut Vec<Action>) {
         let counted = self.decided.files.iter().filter_map(|file| self.files.get(&file.id));
         let mut renewed: Vec<Nanos> =
-            counted.filter(|state| !state.is_aside).filter_map(|state| state.renewed).collect();
+            counted.filter(|state| !state.is_set_aside).filter_map(|state| state.renewed).collect();
         renewed.sort_unstable_by(|a, b| b.cmp(a));
         let Some(earliest) = renewed.get(self.decided.majority() - 1) else { return };
         let until = *earliest + self.profile.lease;
@@ -71,7 +71,7 @@ impl Member {
     /// Returns true if a file has answered within the last lease time and is not set aside.
     pub(super) fn answers(&self, file: super::FileId, now: Nanos) -> bool {
         self.files.get(&file).is_some_and(|state| {
-            !state.is_aside && state.answered.is_some_and(|at| now.since(at) < self.profile.lease)
+            !state.is_set_aside && state.answered.is_some_and(|at| now.since(at) < self.profile.lease)
         })
     }
 
@@ -163,9 +163,9 @@ mod tests {
         let mut view = (**member.decided()).clone();
         (view.epoch, view.seats[0]) = (Epoch(1), Seat::In(Incarnation(1)));
         (member.decided, member.lease_until) = (Arc::new(view), Nanos(u64::MAX));
-        assert_eq!(member.said(now).opened, Epoch(0));
+        assert_eq!(member.reported_state(now).opened, Epoch(0));
         member.open(now, &mut Vec::new());
-        assert_eq!(member.said(now).opened, Epoch(1), "otherwise it would seem to act in no view");
+        assert_eq!(member.reported_state(now).opened, Epoch(1), "otherwise it would seem to act in no view");
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
         (member.decided, member.next_report) = (Arc::new(view), now + Nanos(50_000_000));
         member.opened = Some(Arc::clone(&member.decided));
         member.lease_until = Nanos(u64::MAX);
-        member.said = Some((member.said(now), Nanos(0)));
+        member.last_reported = Some((member.reported_state(now), Nanos(0)));
         let said = |member: &mut Member, event| {
             let mut out = Vec::new();
             member.handle(now, event, &mut out);

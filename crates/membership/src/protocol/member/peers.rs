@@ -47,7 +47,7 @@ impl Peers {
         {
             (peer.last_heard, peer.heard) = (number, Some(now));
         }
-        was_silent || before.is_none_or(|before| is_news(&before, report))
+        was_silent || before.is_none_or(|before| affects_plan(&before, report))
     }
 
     /// Stores a report from a file. Returns true if it affects the plan.
@@ -57,7 +57,7 @@ impl Peers {
             return false;
         }
         self.0[report.node.index()].seen = Some(now);
-        before.is_none_or(|before| is_news(&before, report))
+        before.is_none_or(|before| affects_plan(&before, report))
     }
 
     fn take(&mut self, report: &Arc<Report>) -> bool {
@@ -88,11 +88,11 @@ impl Peers {
     }
 
     /// Returns true if the links with this incarnation are not lost.
-    pub(super) fn listens(&self, node: NodeId, incarnation: Incarnation) -> bool {
+    pub(super) fn accepts_from(&self, node: NodeId, incarnation: Incarnation) -> bool {
         self.0.get(node.index()).is_some_and(|peer| incarnation.0 > peer.lost)
     }
 
-    pub(super) fn proved(&mut self, node: NodeId, incarnation: Incarnation) {
+    pub(super) fn proved_dead(&mut self, node: NodeId, incarnation: Incarnation) {
         let peer = &mut self.0[node.index()];
         peer.dead = peer.dead.max(incarnation.0);
     }
@@ -152,7 +152,7 @@ impl Peers {
 
 /// Returns true if a report changes an input of the next plan. These are fewer fields than in
 /// [`ReportedState`](super::ReportedState), because views and proofs are handled on arrival.
-fn is_news(before: &Report, report: &Report) -> bool {
+fn affects_plan(before: &Report, report: &Report) -> bool {
     let plan =
         |report: &Report| (report.incarnation, report.hears, report.reaches, report.leaving, report.lease);
     plan(before) != plan(report)
@@ -190,10 +190,7 @@ mod tests {
         let at = |ms: u64| Nanos::from_ms(5_000 + ms);
         assert!(peers.heard(&report(1, 1), at(0), &profile), "it was never heard");
         assert!(!peers.heard(&report(1, 2), at(999), &profile));
-        assert!(
-            peers.heard(&report(1, 3), at(1_999), &profile),
-            "it was silent for the eviction time"
-        );
+        assert!(peers.heard(&report(1, 3), at(1_999), &profile), "it was silent for the eviction time");
         assert!(!peers.heard(&report(1, 4), at(2_000), &profile));
     }
 
@@ -203,10 +200,10 @@ mod tests {
         let heard = |peers: &Peers, ms| peers.hears(now + Nanos::from_ms(ms), &profile).contains(NODE);
         peers.heard(&report(3, 1), now, &profile);
         peers.lost(NODE, Incarnation(2), now, &profile);
-        assert!(peers.listens(NODE, Incarnation(3)) && !peers.listens(NODE, Incarnation(2)));
+        assert!(peers.accepts_from(NODE, Incarnation(3)) && !peers.accepts_from(NODE, Incarnation(2)));
         assert!(heard(&peers, 400), "it was another incarnation");
         peers.lost(NODE, Incarnation(3), now, &profile);
-        assert!(!peers.listens(NODE, Incarnation(3)) && peers.listens(NODE, Incarnation(4)));
+        assert!(!peers.accepts_from(NODE, Incarnation(3)) && peers.accepts_from(NODE, Incarnation(4)));
         assert!(!heard(&peers, 400));
     }
 }

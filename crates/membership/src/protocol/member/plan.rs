@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId, NodeSet};
 
-use super::{Action, ConfigChange, Member, Refused, is_granted};
+use super::{Action, ConfigChange, ConfigChangeRefusal, Member, is_granted};
 use crate::protocol::{
     record::Contents,
-    split::Sight,
+    split::Connectivity,
     view::{MAX_FILES, Seat, View, VotingFile},
 };
 
@@ -35,12 +35,12 @@ struct Choice {
 
 impl Member {
     /// Plans the next view and proposes it when its time has come.
-    pub(super) fn think(&mut self, now: Nanos, out: &mut Vec<Action>) {
+    pub(super) fn plan_next_view(&mut self, now: Nanos, out: &mut Vec<Action>) {
         if now < self.next_plan {
             return;
         }
         self.next_plan = now + self.profile.heartbeat;
-        self.judge_config_change(now, out);
+        self.review_config_change(now, out);
         let Some(paxos) = &mut self.paxos else { return };
         if paxos.is_proposing() {
             if now.since(self.proposing_since) < self.profile.evict {
@@ -64,17 +64,17 @@ impl Member {
         if let Some(paxos) = &mut self.paxos {
             paxos.propose(view);
             self.proposing_since = now;
-            self.hurry(now);
+            self.schedule_urgent_turns(now);
         }
     }
 
     /// Returns the time until which a beaten node waits before it proposes again. The delay differs
     /// by node so that one of them succeeds. A dead winner is not waited for.
-    pub(super) fn give_way(&self, contents: &Contents, now: Nanos) -> Nanos {
+    pub(super) fn retry_time(&self, contents: &Contents, now: Nanos) -> Nanos {
         let ballots = contents
-            .places
+            .nodes
             .iter()
-            .map(|place| place.ballot().map(|ballot| (ballot.decided.epoch, ballot.mbal)));
+            .map(|blocks| blocks.ballot().map(|ballot| (ballot.decided.epoch, ballot.mbal)));
         let winner = ballots.enumerate().max_by_key(|(_, number)| *number);
         let winner = winner.and_then(|(node, _)| self.peers.alive(NodeId(node as u8)));
         match winner {
@@ -130,9 +130,10 @@ impl Member {
 
     fn choose(&self, now: Nanos) -> Option<Choice> {
         let decided = &self.decided;
-        let (mut sight, mut usable, mut leaving) = (Sight::default(), NodeSet::EMPTY, NodeSet::EMPTY);
+        let (mut connectivity, mut usable, mut leaving) =
+            (Connectivity::default(), NodeSet::EMPTY, NodeSet::EMPTY);
         let mut member = NodeSet::EMPTY;
-        sight.hears(self.me, self.peers.hears(now, &self.profile));
+        connectivity.hears(self.me, self.peers.hears(now, &self.profile));
         let mut note = |node: NodeId, incarnation: Incarnation, reaches: bool, leaves: bool| {
             if decided.has(node, incarnation) {
                 member.insert(node);
@@ -148,7 +149,7 @@ impl Member {
             if let Some(report) = self.peers.fresh(node, now, &self.profile)
                 && report.lease == self.profile.lease
             {
-                sight.hears(node, report.hears);
+                connectivity.hears(node, report.hears);
                 note(node, report.incarnation, report.reaches, report.leaving);
             }
         }
@@ -159,27 +160,27 @@ impl Member {
         });
         let others: NodeSet = others.collect();
         if live.is_empty() {
-            return self.choose_without_members(&sight, member, leaving, others);
+            return self.choose_without_members(&connectivity, member, leaving, others);
         }
         // Only members decide about members.
         if !live.contains(self.me) {
             return None;
         }
-        let choice = self.side(&sight, live);
-        Some(Choice { members: joined(&sight, choice.members, others), ..choice })
+        let choice = self.split_side(&connectivity, live);
+        Some(Choice { members: joined(&connectivity, choice.members, others), ..choice })
     }
 
     /// Chooses the next members when no member can stay. The last member leaves; without any
     /// member, the waiting nodes form a view.
     fn choose_without_members(
         &self,
-        sight: &Sight,
+        connectivity: &Connectivity,
         member: NodeSet,
         leaving: NodeSet,
         others: NodeSet,
     ) -> Option<Choice> {
         if member.is_empty() {
-            return others.contains(self.me).then(|| self.side(sight, others));
+            return others.contains(self.me).then(|| self.split_side(connectivity, others));
         }
         let all_leave = member.iter().all(|node| leaving.contains(node));
         (all_leave && member.contains(self.me)).then_some(Choice { members: NodeSet::EMPTY, late: false })
@@ -187,11 +188,13 @@ impl Member {
 
     /// Returns the side of a split that stays, or this node's own side, marked late, if it is on
     /// another side.
-    fn side(&self, sight: &Sight, nodes: NodeSet) -> Choice {
-        let members = sight.largest(nodes, NodeSet::EMPTY);
+    fn split_side(&self, connectivity: &Connectivity, nodes: NodeSet) -> Choice {
+        let members = connectivity.largest(nodes, NodeSet::EMPTY);
         match members.contains(self.me) {
             true => Choice { members, late: false },
-            false => Choice { members: sight.largest(nodes, NodeSet::from_iter([self.me])), late: true },
+            false => {
+                Choice { members: connectivity.largest(nodes, NodeSet::from_iter([self.me])), late: true }
+            }
         }
     }
 
@@ -206,8 +209,10 @@ impl Member {
             files.sort_unstable();
             files
         };
-        let aside =
-            decided.files.iter().find(|file| self.files.get(&file.id).is_some_and(|state| state.is_aside));
+        let aside = decided
+            .files
+            .iter()
+            .find(|file| self.files.get(&file.id).is_some_and(|state| state.is_set_aside));
         if let Some(file) = aside.filter(|_| decided.files.len() > 1) {
             return Some((without(file.id), false));
         }
@@ -253,13 +258,14 @@ impl Member {
         }
         // A newly started node must first hear whether other nodes are running.
         let listening = Nanos((self.started + profile.evict + profile.settle()).0.saturating_sub(now.0));
-        let mut lives = decided.members().iter().filter_map(|node| Some((node, decided.incarnation(node)?)));
+        let mut incarnations =
+            decided.members().iter().filter_map(|node| Some((node, decided.incarnation(node)?)));
         let is_new = !decided.has(self.me, self.incarnation)
-            && lives.any(|(node, incarnation)| !self.peers.is_dead(node, incarnation));
+            && incarnations.any(|(node, incarnation)| !self.peers.is_dead(node, incarnation));
         let base = if is_new { base.max(listening) } else { base };
         let stagger =
             if base == Nanos(0) { self.proposal().min(profile.stagger()) } else { profile.stagger() };
-        base + Nanos(self.turn_of(view) * stagger.0)
+        base + Nanos(self.proposal_rank(view) * stagger.0)
     }
 
     /// Returns true if an incarnation is proved dead or has announced its leave.
@@ -281,7 +287,7 @@ impl Member {
 
     /// Returns the number of nodes that propose `view` before this node: staying members first,
     /// then joining nodes, each by number. A node with a config change proposes first.
-    fn turn_of(&self, view: &View) -> u64 {
+    fn proposal_rank(&self, view: &View) -> u64 {
         if self.config_change.is_some() {
             return 0;
         }
@@ -294,22 +300,22 @@ impl Member {
     }
 
     /// Refuses a config change that cannot be granted.
-    fn judge_config_change(&mut self, now: Nanos, out: &mut Vec<Action>) {
+    fn review_config_change(&mut self, now: Nanos, out: &mut Vec<Action>) {
         let Some((config_change, since)) = self.config_change else { return };
         let refused = match config_change {
             ConfigChange::RemoveFile(id) => {
                 let left = self.decided.files.len() - 1;
                 let majority = left / 2 + 1;
-                (self.reached(now, |file| file.id != id) < majority).then_some(Refused::Quorum)
+                (self.reached(now, |file| file.id != id) < majority).then_some(ConfigChangeRefusal::Quorum)
             }
             ConfigChange::AddFile(id, _)
                 if self.decided.file(id).is_none() && self.decided.files.len() == MAX_FILES =>
             {
-                Some(Refused::TooMany)
+                Some(ConfigChangeRefusal::TooMany)
             }
             ConfigChange::AddFile(id, _) => {
                 let timeout_is_over = now.since(since) >= self.profile.evict;
-                (timeout_is_over && !self.answers(id, now)).then_some(Refused::Unreachable)
+                (timeout_is_over && !self.answers(id, now)).then_some(ConfigChangeRefusal::Unreachable)
             }
             _ => None,
         };
@@ -324,9 +330,9 @@ impl Member {
 
 /// Adds to `members` each of `others`, in order, that hears all nodes added so far and is heard by
 /// them.
-fn joined(sight: &Sight, mut members: NodeSet, others: NodeSet) -> NodeSet {
+fn joined(connectivity: &Connectivity, mut members: NodeSet, others: NodeSet) -> NodeSet {
     for node in others.iter() {
-        if !members.contains(node) && sight.mutual_with_all(node, members) {
+        if !members.contains(node) && connectivity.mutual_with_all(node, members) {
             members.insert(node);
         }
     }
@@ -349,7 +355,7 @@ mod tests {
         member.files.get_mut(&file).expect("it is looked at").answered = Some(now);
         assert_eq!(member.other_files(Epoch(1), now), None);
         let mut out = Vec::new();
-        member.judge_config_change(now, &mut out);
-        assert_eq!(out, [Action::Answer(config_change, Err(Refused::TooMany))]);
+        member.review_config_change(now, &mut out);
+        assert_eq!(out, [Action::Answer(config_change, Err(ConfigChangeRefusal::TooMany))]);
     }
 }

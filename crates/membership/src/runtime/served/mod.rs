@@ -12,12 +12,12 @@
 //! the missing pieces. A server keeps the last answer for each node and file and never executes a
 //! turn twice. Requests are small, answers take some kilobytes, and both are bounded.
 
-mod asker;
 mod pieces;
+mod requester;
 mod server;
 
-pub(super) use asker::Asker;
-pub(super) use server::{Ask, Server};
+pub(super) use requester::TurnRequester;
+pub(super) use server::{TurnRequest, TurnServer};
 
 /// Returns true if hostile bytes decode as a piece, for fuzz tests.
 pub(super) fn piece_any(bytes: &[u8]) -> bool {

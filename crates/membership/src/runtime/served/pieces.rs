@@ -16,7 +16,7 @@ use plexus_base::wire::{self, DecodeError, Writer, Zeros, require};
 
 use crate::{
     protocol::FileId,
-    runtime::post::datagram::MOST,
+    runtime::network::datagram::MOST,
     voting::{format::BLOCKS, packed},
 };
 
@@ -29,7 +29,7 @@ const PART: usize = MOST - HEAD;
 pub(super) const MOST_PIECES: usize = 256;
 
 /// The most pieces of a request, which has a report and a ballot.
-pub(super) const ASK_PIECES: usize = packed::most(2).div_ceil(PART);
+pub(super) const REQUEST_PIECES: usize = packed::most(2).div_ceil(PART);
 
 const _: () = assert!(packed::most(BLOCKS).div_ceil(PART) <= MOST_PIECES);
 
@@ -39,7 +39,7 @@ wire::layout! {
 
 /// The fields that all pieces of a message share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct About {
+pub(super) struct PieceHeader {
     pub(super) file: FileId,
     pub(super) turn: u64,
     pub(super) failed: bool,
@@ -47,7 +47,7 @@ pub(super) struct About {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Piece<'a> {
-    pub(super) about: About,
+    pub(super) header: PieceHeader,
     pub(super) piece: usize,
     pub(super) pieces: usize,
     pub(super) bytes: &'a [u8],
@@ -55,7 +55,7 @@ pub(super) struct Piece<'a> {
 
 impl<'a> Piece<'a> {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let About { file, turn, failed } = self.about;
+        let PieceHeader { file, turn, failed } = self.header;
         let (piece, pieces) = (self.piece as u16, self.pieces as u16);
         let layout = Layout { file, turn, piece, pieces, failed, zero: Zeros };
         let mut writer = Writer::with(&layout, self.bytes.len());
@@ -68,16 +68,16 @@ impl<'a> Piece<'a> {
             let Layout { file, turn, piece, pieces, failed, .. } = reader.take()?;
             let (piece, pieces, bytes) = (usize::from(piece), usize::from(pieces), reader.rest());
             require(piece < pieces && pieces <= MOST_PIECES && bytes.len() <= PART, "piece")?;
-            Ok(Self { about: About { file, turn, failed }, piece, pieces, bytes })
+            Ok(Self { header: PieceHeader { file, turn, failed }, piece, pieces, bytes })
         })
     }
 }
 
 /// Cuts a message into pieces, in order.
-pub(super) fn cut(about: About, message: &[u8]) -> Vec<Vec<u8>> {
+pub(super) fn cut(header: PieceHeader, message: &[u8]) -> Vec<Vec<u8>> {
     let parts: Vec<&[u8]> = if message.is_empty() { vec![message] } else { message.chunks(PART).collect() };
     let pieces = parts.len();
-    let piece = |(piece, bytes)| Piece { about, piece, pieces, bytes }.encode();
+    let piece = |(piece, bytes)| Piece { header, piece, pieces, bytes }.encode();
     parts.into_iter().enumerate().map(piece).collect()
 }
 
@@ -109,7 +109,7 @@ impl Message {
     }
 
     /// Returns one bit for each piece that has arrived, and the number of pieces.
-    pub(super) fn come(&self) -> (Vec<u8>, usize) {
+    pub(super) fn arrived(&self) -> (Vec<u8>, usize) {
         let mut bits = vec![0; self.parts.len().div_ceil(8)];
         for (piece, _) in self.parts.iter().enumerate().filter(|(_, part)| part.is_some()) {
             bits[piece / 8] |= 1 << (piece % 8);
@@ -119,6 +119,6 @@ impl Message {
 }
 
 /// Returns true if a piece has arrived according to its receiver.
-pub(super) fn has_come(bits: &[u8], piece: usize) -> bool {
+pub(super) fn has_arrived(bits: &[u8], piece: usize) -> bool {
     bits.get(piece / 8).is_some_and(|byte| byte & (1 << (piece % 8)) != 0)
 }

@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use plexus_base::{Incarnation, NodeId};
 
-use super::pieces::{ASK_PIECES, About, Message, Piece, cut, has_come};
+use super::pieces::{Message, Piece, PieceHeader, REQUEST_PIECES, cut, has_arrived};
 use crate::{
     protocol::FileId,
-    runtime::post::Way,
+    runtime::network::Route,
     voting::{
         format::{self, FileName},
         packed,
@@ -16,7 +16,7 @@ use crate::{
 
 /// A turn to execute after all turns returned before.
 #[derive(Debug)]
-pub(in crate::runtime) struct Ask {
+pub(in crate::runtime) struct TurnRequest {
     pub(in crate::runtime) file: FileId,
     pub(in crate::runtime) turn: u64,
     pub(in crate::runtime) writes: Vec<(usize, Vec<u8>)>,
@@ -32,20 +32,20 @@ enum State {
 
 /// The last turn of a node at a file.
 #[derive(Debug)]
-struct Last {
+struct LastTurn {
     number: (Incarnation, u64),
     state: State,
     /// The path and key of its last piece.
-    way: Way,
+    route: Route,
 }
 
 /// The last turns that other nodes have requested.
-pub(in crate::runtime) struct Server {
+pub(in crate::runtime) struct TurnServer {
     cluster: format::ClusterId,
-    last: BTreeMap<(FileId, NodeId), Last>,
+    last: BTreeMap<(FileId, NodeId), LastTurn>,
 }
 
-impl Server {
+impl TurnServer {
     pub(in crate::runtime) fn new(cluster: format::ClusterId) -> Self {
         Self { cluster, last: BTreeMap::new() }
     }
@@ -56,28 +56,29 @@ impl Server {
         &mut self,
         (node, incarnation): (NodeId, Incarnation),
         body: &[u8],
-        way: Way,
+        route: Route,
         is_served: impl FnOnce(FileId) -> bool,
         out: &mut Vec<Vec<u8>>,
-    ) -> Option<Ask> {
+    ) -> Option<TurnRequest> {
         let piece = Piece::decode(body).ok()?;
-        let About { file, turn, .. } = piece.about;
+        let PieceHeader { file, turn, .. } = piece.header;
         if !is_served(file) {
-            *out = cut(About { failed: true, ..piece.about }, &[]);
+            *out = cut(PieceHeader { failed: true, ..piece.header }, &[]);
             return None;
         }
         let number = (incarnation, turn);
-        let last = self.last.entry((file, node)).or_insert(Last { number, state: State::Asking(None), way });
+        let last =
+            self.last.entry((file, node)).or_insert(LastTurn { number, state: State::Asking(None), route });
         if number < last.number {
             return None;
         }
         if number > last.number {
-            *last = Last { number, state: State::Asking(None), way };
+            *last = LastTurn { number, state: State::Asking(None), route };
         }
-        last.way = way;
+        last.route = route;
         match &mut last.state {
             State::Asking(message) => {
-                if !Message::take(message, &piece, ASK_PIECES) {
+                if !Message::take(message, &piece, REQUEST_PIECES) {
                     return None;
                 }
                 let whole = message.take()?.whole();
@@ -88,16 +89,16 @@ impl Server {
                     writes.filter(|writes| writes.iter().all(|write| is_own(name, node, write)))
                 else {
                     last.state = State::Over(None);
-                    *out = answer(piece.about, None);
+                    *out = answer(piece.header, None);
                     return None;
                 };
-                Some(Ask { file, turn, writes })
+                Some(TurnRequest { file, turn, writes })
             }
             State::UnderWay => None,
             State::Over(over) => {
                 // One piece of a repeated request is enough.
                 if piece.piece == 0 {
-                    *out = answer(piece.about, over.as_deref());
+                    *out = answer(piece.header, over.as_deref());
                 }
                 None
             }
@@ -112,11 +113,11 @@ impl Server {
         file: FileId,
         turn: u64,
         read: Option<Arc<[u8]>>,
-    ) -> Option<(Way, Vec<Vec<u8>>)> {
+    ) -> Option<(Route, Vec<Vec<u8>>)> {
         let last = self.last.get_mut(&(file, node)).filter(|last| last.number == (incarnation, turn))?;
-        let pieces = answer(About { file, turn, failed: false }, read.as_deref());
+        let pieces = answer(PieceHeader { file, turn, failed: false }, read.as_deref());
         last.state = State::Over(read);
-        Some((last.way, pieces))
+        Some((last.route, pieces))
     }
 
     /// Returns the pieces that a node reports as missing.
@@ -126,16 +127,16 @@ impl Server {
         body: &[u8],
     ) -> Vec<Vec<u8>> {
         let Ok(piece) = Piece::decode(body) else { return Vec::new() };
-        let About { file, turn, .. } = piece.about;
+        let PieceHeader { file, turn, .. } = piece.header;
         let last = self.last.get(&(file, node)).filter(|last| last.number == (incarnation, turn));
-        let Some(Last { state: State::Over(Some(read)), .. }) = last else { return Vec::new() };
-        let pieces = cut(About { failed: false, ..piece.about }, read).into_iter().enumerate();
-        pieces.filter(|(number, _)| !has_come(piece.bytes, *number)).map(|(_, piece)| piece).collect()
+        let Some(LastTurn { state: State::Over(Some(read)), .. }) = last else { return Vec::new() };
+        let pieces = cut(PieceHeader { failed: false, ..piece.header }, read).into_iter().enumerate();
+        pieces.filter(|(number, _)| !has_arrived(piece.bytes, *number)).map(|(_, piece)| piece).collect()
     }
 }
 
-fn answer(about: About, read: Option<&[u8]>) -> Vec<Vec<u8>> {
-    cut(About { failed: read.is_none(), ..about }, read.unwrap_or_default())
+fn answer(header: PieceHeader, read: Option<&[u8]>) -> Vec<Vec<u8>> {
+    cut(PieceHeader { failed: read.is_none(), ..header }, read.unwrap_or_default())
 }
 
 /// Returns true if a block belongs to this node and to its position in the file.

@@ -93,14 +93,14 @@ pub(super) enum Kind {
 
 /// The position of a block.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct BlockPosition {
     pub(super) name: FileName,
     pub(super) kind: Kind,
     pub(super) node: NodeId,
 }
 
 /// Returns a whole block with this body.
-pub(super) fn seal(at: Place, counter: u64, body: &impl Fixed) -> Vec<u8> {
+pub(super) fn seal(at: BlockPosition, counter: u64, body: &impl Fixed) -> Vec<u8> {
     let prefix = Prefix {
         magic: MAGIC,
         format: FORMAT,
@@ -125,7 +125,7 @@ pub(super) fn mend(block: &mut [u8]) {
 }
 
 /// Returns the counter and body of a block, or `None` if it was never written.
-pub(super) fn open(at: Place, bytes: &[u8]) -> Result<Option<(u64, &[u8])>, BlockError> {
+pub(super) fn open(at: BlockPosition, bytes: &[u8]) -> Result<Option<(u64, &[u8])>, BlockError> {
     if bytes.len() != BLOCK {
         return Err(Fault::CutOff.into());
     }

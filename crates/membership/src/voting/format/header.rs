@@ -11,7 +11,7 @@ use plexus_base::{
 };
 
 use super::{
-    block::{self, BlockError, FileName, Kind, Place, seal},
+    block::{self, BlockError, BlockPosition, FileName, Kind, seal},
     view,
 };
 use crate::protocol::View;
@@ -26,14 +26,14 @@ pub struct Header {
 }
 
 impl Header {
-    fn place(name: FileName) -> Place {
-        Place { name, kind: Kind::Header, node: NodeId(0) }
+    fn position(name: FileName) -> BlockPosition {
+        BlockPosition { name, kind: Kind::Header, node: NodeId(0) }
     }
 
     /// Returns the header's block.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        seal(Self::place(self.name), 0, &view::encode(&self.first))
+        seal(Self::position(self.name), 0, &view::encode(&self.first))
     }
 
     /// Decodes the header of the file `name`.
@@ -41,7 +41,7 @@ impl Header {
     /// # Errors
     /// Returns the reason why the header is refused.
     pub fn decode(name: FileName, bytes: &[u8]) -> Result<Self, BlockError> {
-        let (_, body) = block::open(Self::place(name), bytes)?.ok_or(Fault::Magic)?;
+        let (_, body) = block::open(Self::position(name), bytes)?.ok_or(Fault::Magic)?;
         let first = view::decode(&Reader::new(body).take()?)?;
         Ok(Self { name, first })
     }

@@ -1,4 +1,5 @@
-//! A voting file: a header, and three blocks for each of 16 nodes, each block 4096 bytes, little endian:
+//! A voting file: a header, and three blocks for each of 16 nodes, each block 4096 bytes, little
+//! endian:
 //!
 //! | block | what |
 //! |---|---|
@@ -27,8 +28,8 @@ pub use block::{BLOCK, BlockError, ClusterId, FileName};
 pub use header::Header;
 pub use report::{MESSAGE, message, message_decoded};
 
-use self::block::{Kind, Place as At, seal};
-use crate::protocol::{Ballot, Block, Contents, Place, Report, Writes};
+use self::block::{BlockPosition as At, Kind, seal};
+use crate::protocol::{Ballot, Block, Contents, NodeBlocks, Report, Writes};
 
 /// The number of blocks of a voting file.
 pub const BLOCKS: usize = 1 + 3 * MAX_NODES;
@@ -71,12 +72,12 @@ pub fn writes(name: FileName, node: NodeId, writes: &Writes) -> Vec<(usize, Vec<
 
 /// Evaluates [`Writes::must_be_durable`] for `bytes`, written to block `number` in place of
 /// `before`.
-pub(super) fn must_last(number: usize, before: &[u8], bytes: &[u8]) -> bool {
+pub(super) fn must_be_durable(number: usize, before: &[u8], bytes: &[u8]) -> bool {
     let (name, node) = block::claimed(bytes);
     let report = |block| found(heartbeat_decoded(name, node, block));
     match report(bytes) {
         Block::Good(now) if number == heartbeat_at(node) => {
-            Writes { heartbeat: Some(now), ballot: None }.must_last(&report(before))
+            Writes { heartbeat: Some(now), ballot: None }.must_be_durable(&report(before))
         }
         // A ballot, or a block of another version.
         _ => true,
@@ -120,11 +121,11 @@ pub fn ballot_decoded(name: FileName, node: NodeId, bytes: &[u8]) -> Result<Opti
 pub fn contents(name: FileName, bytes: &[u8]) -> Result<Contents, BlockError> {
     let block = |number: usize| bytes.get(number * BLOCK..(number + 1) * BLOCK).unwrap_or_default();
     Header::decode(name, block(0))?;
-    let place = |node: NodeId| Place {
+    let place = |node: NodeId| NodeBlocks {
         heartbeat: found(heartbeat_decoded(name, node, block(heartbeat_at(node)))),
         ballots: [0, 1].map(|slot| found(ballot_decoded(name, node, block(ballot_at(node, slot))))),
     };
-    Ok(Contents { places: std::array::from_fn(|node| place(NodeId(node as u8))) })
+    Ok(Contents { nodes: std::array::from_fn(|node| place(NodeId(node as u8))) })
 }
 
 fn found<T>(decoded: Result<Option<T>, BlockError>) -> Block<T> {

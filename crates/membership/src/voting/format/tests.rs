@@ -64,32 +64,32 @@ fn ballots_new_incarnations_and_newer_generations_must_be_durable_and_heartbeats
         heartbeat(NAME, &Report { registry, incarnation: Incarnation(incarnation), ..a_report(counter) })
     };
     let (own, empty) = (heartbeat_at(NODE), vec![0; BLOCK]);
-    assert!(must_last(
+    assert!(must_be_durable(
         ballot_at(NODE, 0),
         &ballot(NAME, NODE, &a_ballot(1)),
         &ballot(NAME, NODE, &a_ballot(3))
     ));
-    assert!(must_last(ballot_at(NODE, 1), &empty, &ballot(NAME, NODE, &a_ballot(2))));
-    assert!(must_last(own, &report(1, 7, 3), &report(2, 7, 4)));
-    assert!(must_last(own, &report(1, 7, 4), &report(2, 8, 4)));
-    assert!(must_last(own, &empty, &report(1, 7, 0)));
-    assert!(!must_last(own, &report(1, 7, 4), &report(2, 7, 4)));
-    assert!(!must_last(own, &report(1, 7, 4), &report(2, 7, 0)));
+    assert!(must_be_durable(ballot_at(NODE, 1), &empty, &ballot(NAME, NODE, &a_ballot(2))));
+    assert!(must_be_durable(own, &report(1, 7, 3), &report(2, 7, 4)));
+    assert!(must_be_durable(own, &report(1, 7, 4), &report(2, 8, 4)));
+    assert!(must_be_durable(own, &empty, &report(1, 7, 0)));
+    assert!(!must_be_durable(own, &report(1, 7, 4), &report(2, 7, 4)));
+    assert!(!must_be_durable(own, &report(1, 7, 4), &report(2, 7, 0)));
     let mut torn = report(1, 7, 4);
     torn[1000] ^= 1;
-    assert!(must_last(own, &torn, &report(2, 7, 4)));
+    assert!(must_be_durable(own, &torn, &report(2, 7, 4)));
 }
 
 #[test]
 fn a_written_file_is_read() {
     let contents = contents(NAME, &file()).expect("a voting file");
-    for (node, place) in contents.places.iter().enumerate() {
+    for (node, blocks) in contents.nodes.iter().enumerate() {
         if node == NODE.index() {
-            assert_eq!(place.heartbeat, Block::Good(Arc::new(a_report(8))));
-            assert_eq!(place.ballots, [5, 4].map(|counter| Block::Good(Arc::new(a_ballot(counter)))));
-            assert_eq!(place.newest(), Some(0));
+            assert_eq!(blocks.heartbeat, Block::Good(Arc::new(a_report(8))));
+            assert_eq!(blocks.ballots, [5, 4].map(|counter| Block::Good(Arc::new(a_ballot(counter)))));
+            assert_eq!(blocks.newest(), Some(0));
         } else {
-            assert_eq!(*place, Place::default());
+            assert_eq!(*blocks, NodeBlocks::default());
         }
     }
     let bare = Ballot { mbal: 3, bal: 0, proposed: None, ..a_ballot(1) };
@@ -118,10 +118,10 @@ fn a_torn_ballot_leaves_the_other_in_force() {
         let torn = ballot_at(NODE, 0) * BLOCK;
         let before = vec![0; BLOCK];
         bytes[torn + at * 512..torn + BLOCK].copy_from_slice(&before[at * 512..]);
-        let place = contents(NAME, &bytes).expect("a voting file").places[NODE.index()].clone();
+        let blocks = contents(NAME, &bytes).expect("a voting file").nodes[NODE.index()].clone();
         // With two files, all that is not zero is in the first two sectors.
         let expected = if at < 2 { 4 } else { 5 };
-        assert_eq!(place.ballot().map(|ballot| ballot.counter), Some(expected), "torn at {at}");
+        assert_eq!(blocks.ballot().map(|ballot| ballot.counter), Some(expected), "torn at {at}");
     }
 }
 

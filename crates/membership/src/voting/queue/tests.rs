@@ -40,8 +40,8 @@ fn heartbeat(node: u8, counter: u64) -> (usize, Vec<u8>) {
 
 struct Test {
     dir: tempfile::TempDir,
-    desk: Desk,
-    done: mpsc::Receiver<Done>,
+    queue: FileQueue,
+    done: mpsc::Receiver<FinishedTurn>,
     gate: mpsc::Sender<()>,
 }
 
@@ -53,8 +53,8 @@ impl Test {
         let (gate, at_gate) = mpsc::channel();
         let urgent = move || at_gate.recv().unwrap();
         let path = dir.path().join("file");
-        let desk = Desk::start(path, NAME, urgent, move |done| send.send(done).unwrap()).unwrap();
-        Self { dir, desk, done, gate }
+        let queue = FileQueue::start(path, NAME, urgent, move |done| send.send(done).unwrap()).unwrap();
+        Self { dir, queue, done, gate }
     }
 
     fn open(&self) {
@@ -70,22 +70,22 @@ impl Test {
     }
 
     fn submit(&self, number: u64, writes: Vec<(usize, Vec<u8>)>, is_served: bool) {
-        self.desk.submit(Job { number, writes, is_served });
+        self.queue.submit(TurnJob { number, writes, is_served });
     }
 
-    fn next(&self) -> Done {
+    fn next(&self) -> FinishedTurn {
         self.done.recv_timeout(DEADLINE).unwrap()
     }
 
     /// Returns the counters of the heartbeats of nodes 0 to 3 that the next turn has read.
     fn counters(&self) -> [u64; 4] {
         let contents = match self.next().result.unwrap() {
-            Found::Contents(contents) => *contents,
-            Found::Packed(packed) => {
+            TurnContents::Contents(contents) => *contents,
+            TurnContents::Packed(packed) => {
                 format::contents(NAME, &packed::unpacked_file(&packed).unwrap()).unwrap()
             }
         };
-        std::array::from_fn(|node| contents.places[node].heartbeat.good().map_or(0, |report| report.counter))
+        std::array::from_fn(|node| contents.nodes[node].heartbeat.good().map_or(0, |report| report.counter))
     }
 }
 
@@ -138,8 +138,8 @@ fn a_closed_queue_ends_after_its_turns() {
     let test = Test::closed();
     test.make();
     test.submit(1, vec![heartbeat(0, 4)], false);
-    let Test { desk, done, gate, dir: _dir } = test;
-    let thread = desk.close();
+    let Test { queue, done, gate, dir: _dir } = test;
+    let thread = queue.close();
     gate.send(()).unwrap();
     thread.join().unwrap();
     assert_eq!(done.try_iter().count(), 1);

@@ -45,17 +45,17 @@ const NO_SESSION: Session = [0; 16];
 
 /// An authenticated datagram.
 #[derive(Debug)]
-pub(super) struct Letter {
+pub(super) struct ReceivedDatagram {
     pub(super) from: NodeId,
     pub(super) incarnation: Incarnation,
     pub(super) kind: Kind,
     pub(super) body: Vec<u8>,
-    pub(super) way: Way,
+    pub(super) route: Route,
 }
 
 /// The path and key of a datagram, which are also used for its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Way {
+pub(super) struct Route {
     path: usize,
     key: u64,
 }
@@ -91,7 +91,7 @@ struct Peer {
 }
 
 /// The sockets of a node, and the state of its peers.
-pub(super) struct Post {
+pub(super) struct Network {
     me: NodeId,
     incarnation: Incarnation,
     cluster: [u8; 16],
@@ -99,10 +99,10 @@ pub(super) struct Post {
     keys: Vec<ClusterKey>,
     sockets: Vec<UdpSocket>,
     peers: [Peer; MAX_NODES],
-    strangers: u64,
+    unauthenticated: u64,
 }
 
-impl Post {
+impl Network {
     pub(super) fn new(
         (me, incarnation): (NodeId, Incarnation),
         cluster: [u8; 16],
@@ -119,10 +119,10 @@ impl Post {
             }
         }
         let peers = Default::default();
-        let mut post =
-            Self { me, incarnation, cluster, session, keys: Vec::new(), sockets, peers, strangers: 0 };
-        post.rekey(keys);
-        Ok(post)
+        let mut network =
+            Self { me, incarnation, cluster, session, keys: Vec::new(), sockets, peers, unauthenticated: 0 };
+        network.rekey(keys);
+        Ok(network)
     }
 
     /// Sets the valid keys, newest first.
@@ -150,8 +150,8 @@ impl Post {
         &self.sockets
     }
 
-    pub(super) fn strangers(&self) -> u64 {
-        self.strangers
+    pub(super) fn unauthenticated(&self) -> u64 {
+        self.unauthenticated
     }
 
     /// Returns the names of the valid keys, newest first.
@@ -164,8 +164,8 @@ impl Post {
         self.peers[node.index()].heard
     }
 
-    /// Sends over every path and under every key, or sends a hello while the peer's session is
-    /// unknown.
+    /// Sends over every path and under every key, or sends a hello while the peer's
+    /// session is unknown.
     pub(super) fn send(&mut self, to: NodeId, kind: Kind, body: &[u8]) {
         match self.peers[to.index()].proved.as_ref().map(|proved| proved.session) {
             Some(echo) => self.deliver(to, kind, echo, body, None),
@@ -174,22 +174,24 @@ impl Post {
     }
 
     /// Sends over the path and under the key of a received datagram.
-    pub(super) fn reply(&mut self, to: NodeId, kind: Kind, body: &[u8], way: Way) {
+    pub(super) fn reply(&mut self, to: NodeId, kind: Kind, body: &[u8], route: Route) {
         if let Some(echo) = self.peers[to.index()].proved.as_ref().map(|proved| proved.session) {
-            self.deliver(to, kind, echo, body, Some(way));
+            self.deliver(to, kind, echo, body, Some(route));
         }
     }
 
-    fn deliver(&mut self, to: NodeId, kind: Kind, echo: Session, body: &[u8], way: Option<Way>) {
+    fn deliver(&mut self, to: NodeId, kind: Kind, echo: Session, body: &[u8], route: Option<Route>) {
         assert!(body.len() <= MOST, "a body fits a datagram");
         let peer = &mut self.peers[to.index()];
         peer.sent += 1;
         let (session, incarnation, counter) = (self.session, self.incarnation, peer.sent);
-        for key in self.keys.iter().filter(|key| way.is_none_or(|way| way.key == key.name)) {
+        for key in self.keys.iter().filter(|key| route.is_none_or(|route| route.key == key.name)) {
             let head = Head { kind, from: self.me, to, key: key.name, session, echo, incarnation, counter };
             let bytes = key.own.seal(&head, body);
             let paths = self.sockets.iter().zip(&peer.addresses).enumerate();
-            for (_, (socket, address)) in paths.filter(|(path, _)| way.is_none_or(|way| way.path == *path)) {
+            for (_, (socket, address)) in
+                paths.filter(|(path, _)| route.is_none_or(|route| route.path == *path))
+            {
                 // Datagrams may be lost anyway.
                 let _ = socket.send_to(&bytes, address);
             }
@@ -197,7 +199,7 @@ impl Post {
     }
 
     /// Receives datagrams. Returns true if more may be waiting.
-    pub(super) fn receive(&mut self, now: Nanos, out: &mut Vec<Letter>) -> bool {
+    pub(super) fn receive(&mut self, now: Nanos, out: &mut Vec<ReceivedDatagram>) -> bool {
         let mut more = false;
         let mut buffer = [0; LIMIT + 1];
         for path in 0..self.sockets.len() {
@@ -216,10 +218,10 @@ impl Post {
         more
     }
 
-    fn take(&mut self, path: usize, bytes: &[u8], now: Nanos) -> Option<Letter> {
+    fn take(&mut self, path: usize, bytes: &[u8], now: Nanos) -> Option<ReceivedDatagram> {
         let opened = self.opened(bytes);
         let Some((head, body)) = opened else {
-            self.strangers += 1;
+            self.unauthenticated += 1;
             return None;
         };
         if head.echo != self.session {
@@ -243,7 +245,13 @@ impl Post {
         }
         peer.heard = Some(now);
         let Head { from, incarnation, kind, key, .. } = head;
-        (kind != Kind::Hello).then_some(Letter { from, incarnation, kind, body, way: Way { path, key } })
+        (kind != Kind::Hello).then_some(ReceivedDatagram {
+            from,
+            incarnation,
+            kind,
+            body,
+            route: Route { path, key },
+        })
     }
 
     /// Decrypts a datagram that a node of the cluster has sealed for this one.
@@ -266,7 +274,8 @@ impl Post {
         Some((head, body))
     }
 
-    /// Sends this session to a node that does not know it. Its own session is not accepted yet.
+    /// Sends this session to a node that does not know it. Its own session is not
+    /// accepted yet.
     fn greet(&mut self, head: &Head, now: Nanos) {
         let peer = &mut self.peers[head.from.index()];
         if peer.answered.is_none_or(|at| now.since(at) >= HELLOS) {

@@ -44,7 +44,7 @@ wire::numbered! {
     pub(in crate::runtime) enum Kind as "kind" {
         Hello = 1,
         Report = 2,
-        Ask = 3,
+        TurnRequest = 3,
         Answer = 4,
         Missing = 5,
     }

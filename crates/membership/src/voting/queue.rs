@@ -20,7 +20,7 @@ use super::{
 use crate::protocol::Contents;
 
 /// A turn of one node.
-pub(crate) struct Job {
+pub(crate) struct TurnJob {
     /// The number of the turn, returned with its result.
     pub(crate) number: u64,
     /// The block numbers and blocks to write.
@@ -30,7 +30,7 @@ pub(crate) struct Job {
 }
 
 /// The content that a turn has read.
-pub(crate) enum Found {
+pub(crate) enum TurnContents {
     /// The content for this node.
     Contents(Box<Contents>),
     /// The packed blocks for another node.
@@ -38,24 +38,24 @@ pub(crate) enum Found {
 }
 
 /// A turn that has ended.
-pub(crate) struct Done {
+pub(crate) struct FinishedTurn {
     pub(crate) number: u64,
-    pub(crate) result: Result<Found, Arc<FileError>>,
+    pub(crate) result: Result<TurnContents, Arc<FileError>>,
 }
 
-pub(crate) struct Desk {
-    jobs: mpsc::Sender<Job>,
+pub(crate) struct FileQueue {
+    jobs: mpsc::Sender<TurnJob>,
     thread: JoinHandle<()>,
 }
 
-impl Desk {
+impl FileQueue {
     /// Starts the thread. It opens the file at the first turn, and again after a failure. It calls
     /// `urgent` once and `done` after each turn.
     pub(crate) fn start(
         path: PathBuf,
         name: FileName,
         urgent: impl FnOnce() + Send + 'static,
-        done: impl Fn(Done) + Send + 'static,
+        done: impl Fn(FinishedTurn) + Send + 'static,
     ) -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel();
         let thread = thread::Builder::new().name(format!("plexus-vote-{:04x}", name.file.0 as u16));
@@ -66,7 +66,7 @@ impl Desk {
         Ok(Self { jobs, thread })
     }
 
-    pub(crate) fn submit(&self, job: Job) {
+    pub(crate) fn submit(&self, job: TurnJob) {
         self.jobs.send(job).expect("the thread runs until the queue is closed");
     }
 
@@ -76,10 +76,15 @@ impl Desk {
     }
 }
 
-fn serve(path: &std::path::Path, name: FileName, queue: &mpsc::Receiver<Job>, done: impl Fn(Done)) {
+fn serve(
+    path: &std::path::Path,
+    name: FileName,
+    queue: &mpsc::Receiver<TurnJob>,
+    done: impl Fn(FinishedTurn),
+) {
     let mut disk: Option<Disk> = None;
     while let Ok(first) = queue.recv() {
-        let jobs: Vec<Job> = std::iter::once(first).chain(queue.try_iter()).collect();
+        let jobs: Vec<TurnJob> = std::iter::once(first).chain(queue.try_iter()).collect();
         disk = disk.filter(Disk::is_in_place);
         let opened = match disk.take() {
             Some(open) => Ok(open),
@@ -96,20 +101,21 @@ fn serve(path: &std::path::Path, name: FileName, queue: &mpsc::Receiver<Job>, do
         match result {
             Ok((contents, packed)) => {
                 let mut contents = Some(contents);
-                for Job { number, is_served, .. } in jobs {
+                for TurnJob { number, is_served, .. } in jobs {
                     let found = match (&packed, is_served) {
-                        (Some(packed), true) => Found::Packed(Arc::clone(packed)),
-                        _ => {
-                            Found::Contents(Box::new(contents.take().expect("a node has one turn at a time")))
-                        }
+                        (Some(packed), true) => TurnContents::Packed(Arc::clone(packed)),
+                        _ => TurnContents::Contents(Box::new(
+                            contents.take().expect("a node has one turn at a time"),
+                        )),
                     };
-                    done(Done { number, result: Ok(found) });
+                    done(FinishedTurn { number, result: Ok(found) });
                 }
             }
             Err(error) => {
                 let error = Arc::new(error);
-                jobs.iter()
-                    .for_each(|job| done(Done { number: job.number, result: Err(Arc::clone(&error)) }));
+                jobs.iter().for_each(|job| {
+                    done(FinishedTurn { number: job.number, result: Err(Arc::clone(&error)) })
+                });
             }
         }
     }

@@ -72,7 +72,7 @@ fn nonce(head: &Head) -> Nonce {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::post::datagram::{HEAD, Kind};
+    use crate::runtime::network::datagram::{HEAD, Kind};
 
     fn head() -> Head {
         Head {

@@ -12,12 +12,12 @@ use std::{
 };
 
 use super::{
-    End, Guest, Transition,
+    MembershipEnd, MembershipObserver, Transition,
     inbox::{Inbox, Input},
 };
 use crate::protocol::View;
 
-pub(super) enum News {
+pub(super) enum ObserverNotice {
     Decided(Arc<View>),
     Opened(Arc<View>, Transition),
     /// The node has left. The receiver answers when the observer has stopped.
@@ -28,29 +28,29 @@ pub(super) enum News {
 }
 
 pub(super) fn start(
-    guest: Arc<dyn Guest>,
+    observer: Arc<dyn MembershipObserver>,
     inbox: Arc<Inbox>,
-) -> io::Result<(mpsc::Sender<News>, JoinHandle<()>)> {
-    let (send, news) = mpsc::channel();
+) -> io::Result<(mpsc::Sender<ObserverNotice>, JoinHandle<()>)> {
+    let (send, notices) = mpsc::channel();
     let thread = thread::Builder::new().name("plexus-views".into()).spawn(move || {
-        for news in news {
-            match news {
-                News::Decided(view) => {
+        for notice in notices {
+            match notice {
+                ObserverNotice::Decided(view) => {
                     tracing::info!(epoch = view.epoch.0, members = ?view.members(), "a view is decided");
-                    guest.decided(&view);
+                    observer.decided(&view);
                 }
-                News::Opened(view, transition) => {
+                ObserverNotice::Opened(view, transition) => {
                     tracing::info!(epoch = view.epoch.0, members = ?view.members(), "a view is opened");
-                    guest.opened(&view, &transition);
+                    observer.opened(&view, &transition);
                     inbox.post(Input::Entered(view.epoch));
                 }
-                News::Left(stopped) => {
-                    guest.end(End::Left);
+                ObserverNotice::Left(stopped) => {
+                    observer.end(MembershipEnd::Left);
                     // The loop is waiting for this answer.
                     let _ = stopped.send(());
                 }
-                News::Note(line) => tracing::info!("{line}"),
-                News::Warning(line) => tracing::warn!("{line}"),
+                ObserverNotice::Note(line) => tracing::info!("{line}"),
+                ObserverNotice::Warning(line) => tracing::warn!("{line}"),
             }
         }
     })?;

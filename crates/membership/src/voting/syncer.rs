@@ -14,38 +14,38 @@ use std::{
 
 use plexus_base::{
     MAX_NODES,
-    desk::{Desk, Next},
+    latest::{LatestWork, NextWork},
 };
 
-use crate::protocol::{AWAITED, SETTLED};
+use crate::protocol::{SYNC_LAG, SYNC_WAIT_LAG};
 
 /// For each node, the counter of its heartbeat; 0 if there is none.
 pub(super) type Counters = [u64; MAX_NODES];
 
 /// The background sync of one open file, with the counters of the durable heartbeats.
-pub(super) struct Settler(Arc<Shared>);
+pub(super) struct Syncer(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    desk: Desk<Counters>,
-    settled: [AtomicU64; MAX_NODES],
+    work: LatestWork<Counters>,
+    durable: [AtomicU64; MAX_NODES],
     failed: Mutex<Option<io::Error>>,
 }
 
-impl Drop for Settler {
+impl Drop for Syncer {
     fn drop(&mut self) {
-        self.0.desk.end();
+        self.0.work.close();
     }
 }
 
-impl Settler {
+impl Syncer {
     /// Starts the thread, which ends with its current sync once this is dropped.
     pub(super) fn start(file: File) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let of_thread = Arc::clone(&shared);
-        let thread = thread::Builder::new().name("plexus-settler".into());
+        let thread = thread::Builder::new().name("plexus-syncer".into());
         thread.spawn(move || {
-            while let Next::Work(counters) = of_thread.desk.next(None) {
+            while let NextWork::Ready(counters) = of_thread.work.next(None) {
                 match file.sync_data() {
                     Ok(()) => of_thread.note(&counters),
                     Err(error) => *of_thread.failed.lock().expect("no thread panics with it") = Some(error),
@@ -61,26 +61,26 @@ impl Settler {
     }
 
     /// Records that all writes so far are durable.
-    pub(super) fn settled(&self, written: &Counters) {
+    pub(super) fn synced(&self, written: &Counters) {
         self.0.note(written);
     }
 
     /// Records written heartbeats. Returns true if so many are not durable that the turn must wait.
     pub(super) fn wrote(&self, written: &Counters) -> bool {
-        let settled = self.0.settled.iter().map(|settled| settled.load(Ordering::Acquire));
-        let behind = settled.zip(written).map(|(settled, written)| written.saturating_sub(settled)).max();
+        let durable = self.0.durable.iter().map(|durable| durable.load(Ordering::Acquire));
+        let behind = durable.zip(written).map(|(durable, written)| written.saturating_sub(durable)).max();
         let behind = behind.unwrap_or(0);
-        if behind > SETTLED {
-            self.0.desk.put(*written);
+        if behind > SYNC_LAG {
+            self.0.work.put(*written);
         }
-        behind >= AWAITED
+        behind >= SYNC_WAIT_LAG
     }
 }
 
 impl Shared {
     fn note(&self, counters: &Counters) {
-        for (settled, written) in self.settled.iter().zip(counters) {
-            settled.fetch_max(*written, Ordering::Release);
+        for (durable, written) in self.durable.iter().zip(counters) {
+            durable.fetch_max(*written, Ordering::Release);
         }
     }
 }
@@ -90,7 +90,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::protocol::UNSETTLED;
+    use crate::protocol::MAX_UNDURABLE_REPORTS;
 
     fn only(counter: u64) -> Counters {
         let mut counters = Counters::default();
@@ -100,33 +100,33 @@ mod tests {
 
     #[test]
     fn a_small_lag_starts_no_sync() {
-        let settler = Settler(Arc::default());
-        assert!(!settler.wrote(&only(SETTLED)));
-        assert_eq!(settler.0.desk.next(Some(Duration::ZERO)), Next::Nothing);
-        assert!(!settler.wrote(&only(SETTLED + 1)));
-        assert_eq!(settler.0.desk.next(Some(Duration::ZERO)), Next::Work(only(SETTLED + 1)));
+        let syncer = Syncer(Arc::default());
+        assert!(!syncer.wrote(&only(SYNC_LAG)));
+        assert_eq!(syncer.0.work.next(Some(Duration::ZERO)), NextWork::TimedOut);
+        assert!(!syncer.wrote(&only(SYNC_LAG + 1)));
+        assert_eq!(syncer.0.work.next(Some(Duration::ZERO)), NextWork::Ready(only(SYNC_LAG + 1)));
     }
 
     #[test]
     fn a_larger_lag_is_synced_by_the_thread() {
-        let settler = Settler::start(tempfile::tempfile().unwrap()).unwrap();
-        let much = only(AWAITED);
-        while settler.wrote(&much) {
+        let syncer = Syncer::start(tempfile::tempfile().unwrap()).unwrap();
+        let much = only(SYNC_WAIT_LAG);
+        while syncer.wrote(&much) {
             thread::yield_now();
         }
-        assert!(settler.failure().is_none());
-        settler.settled(&only(UNSETTLED));
-        assert!(!settler.wrote(&only(UNSETTLED + 1)));
+        assert!(syncer.failure().is_none());
+        syncer.synced(&only(MAX_UNDURABLE_REPORTS));
+        assert!(!syncer.wrote(&only(MAX_UNDURABLE_REPORTS + 1)));
     }
 
     #[test]
     fn a_failed_sync_is_reported() {
         // A pipe cannot be synced.
         let (_read, write) = io::pipe().unwrap();
-        let settler = Settler::start(File::from(std::os::fd::OwnedFd::from(write))).unwrap();
+        let syncer = Syncer::start(File::from(std::os::fd::OwnedFd::from(write))).unwrap();
         let error = loop {
-            assert!(settler.wrote(&only(AWAITED)));
-            match settler.failure() {
+            assert!(syncer.wrote(&only(SYNC_WAIT_LAG)));
+            match syncer.failure() {
                 Some(error) => break error,
                 None => thread::yield_now(),
             }
