@@ -20,7 +20,9 @@ use crate::{
     locks::{Answer, Asked, Grant, LockError, Port, State, Taker},
     notice::Notices,
     programs::ProgramNews,
-    protocol::{self, Action, Counts, Errand, Event, Hold, LockId, Members, Shard, VALUE_LEN, Want, Why},
+    protocol::{
+        self, Action, Counts, Errand, Event, Hold, LockId, LockRefusal, Members, Shard, VALUE_LEN, Want,
+    },
     survey::Survey,
 };
 
@@ -236,7 +238,7 @@ impl LockService {
                     }
                     Err(want) if self.is_behind(net, &want) => {
                         self.watched.remove(&want.lock);
-                        return Some(Err(LockError::Refused(Why::Swamped)));
+                        return Some(Err(LockError::Refused(LockRefusal::Overloaded)));
                     }
                     Err(want) => (want.lock, Event::Lock(want)),
                 }
@@ -270,7 +272,8 @@ impl LockService {
                 self.news.push(ProgramNews::Answer(lock, Err(LockError::Stopped)));
             }
             Event::Lock(want) if self.is_behind(net, &want) => {
-                self.news.push(ProgramNews::Answer(want.lock, Err(LockError::Refused(Why::Swamped))));
+                self.news
+                    .push(ProgramNews::Answer(want.lock, Err(LockError::Refused(LockRefusal::Overloaded))));
             }
             event => self.handle(net, event),
         }

@@ -1,12 +1,12 @@
 //! The lock types that masters, clients and their libraries share.
 
 mod mode;
+mod refusal;
 mod value;
-mod why;
 
 pub use mode::{MODES, Mode};
+pub use refusal::LockRefusal;
 pub use value::{Token, VALUE_LEN, Validity, Value};
-pub use why::Why;
 
 /// The content of a lock grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

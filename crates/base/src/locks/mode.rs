@@ -59,7 +59,7 @@ impl Mode {
 
     /// Returns true if one client may hold this mode while another holds `other`.
     #[must_use]
-    pub fn goes_with(self, other: Self) -> bool {
+    pub fn is_compatible_with(self, other: Self) -> bool {
         COMPATIBLE[self.index()] & 1 << other.index() != 0
     }
 
@@ -104,7 +104,7 @@ impl Mode {
     /// the holder's copy stays the latest.
     #[must_use]
     pub fn keeps_value(self) -> bool {
-        !self.goes_with(Self::PW)
+        !self.is_compatible_with(Self::PW)
     }
 }
 
@@ -138,8 +138,12 @@ mod tests {
     fn the_compatibility_table_is_the_published_one() {
         for (asked, row) in Mode::ALL.into_iter().zip(PUBLISHED) {
             for (held, cell) in Mode::ALL.into_iter().zip(row.split(' ')) {
-                assert_eq!(asked.goes_with(held), cell == "yes", "{asked:?} beside {held:?}");
-                assert_eq!(asked.goes_with(held), held.goes_with(asked), "{asked:?} and {held:?} both ways");
+                assert_eq!(asked.is_compatible_with(held), cell == "yes", "{asked:?} beside {held:?}");
+                assert_eq!(
+                    asked.is_compatible_with(held),
+                    held.is_compatible_with(asked),
+                    "{asked:?} and {held:?} both ways"
+                );
             }
         }
     }
@@ -166,8 +170,11 @@ mod tests {
         }
         for (from, to) in Mode::ALL.into_iter().flat_map(|from| Mode::ALL.map(|to| (from, to))) {
             let left = from.common(to);
-            let goes = |mode: Mode| from.goes_with(mode) || to.goes_with(mode);
-            assert!(Mode::ALL.into_iter().all(|mode| left.goes_with(mode) || !goes(mode)), "{from:?} {to:?}");
+            let goes = |mode: Mode| from.is_compatible_with(mode) || to.is_compatible_with(mode);
+            assert!(
+                Mode::ALL.into_iter().all(|mode| left.is_compatible_with(mode) || !goes(mode)),
+                "{from:?} {to:?}"
+            );
         }
     }
 

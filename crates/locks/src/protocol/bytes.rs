@@ -47,7 +47,7 @@ fn every_shape() -> Vec<Message> {
         let convert = Convert { lock, seq, name: name(), mode, attempt, again, waited_ns, value: written };
         bodies.push(Body::Convert(convert));
         bodies.push(Body::Unlock(Unlock { lock, name: name(), died: !yes, value: written }));
-        let why = [Why::TimedOut, Why::Cancelled, Why::Deadlock][at];
+        let why = [LockRefusal::TimedOut, LockRefusal::Cancelled, LockRefusal::Deadlock][at];
         bodies.push(Body::Cancel(Cancel { lock, seq, name: name(), why }));
         bodies.push(Body::Refused(Refused { lock, seq, why }));
         bodies.push(Body::Probe(name(), probe(1 + at as u64, yes.then_some(at as u16))));

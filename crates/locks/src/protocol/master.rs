@@ -10,7 +10,7 @@ use std::collections::{
 use plexus_base::{Nanos, NodeId, NodeSet};
 
 use super::{
-    Mode, Name, PartitionSlots, Token, Validity, Value, Why,
+    LockRefusal, Mode, Name, PartitionSlots, Token, Validity, Value,
     core::Core,
     message::{
         Blocking, Body, Cancel, Chased, Convert, Granted, Handover, MAX_CHASED, Probe, Record, Refused,
@@ -72,7 +72,7 @@ impl Master {
             return granted(&holder, resource.value, core);
         }
         if self.grants.are_given() && resource.queued() >= core.config.waiting_max {
-            return refused(who, seq, Why::TooManyWaiting, core);
+            return refused(who, seq, LockRefusal::TooManyWaiting, core);
         }
         let since = since(core.now, waited_ns);
         resource.wait(true, Waiter { who, seq, mode, since, attempt, notify });
@@ -107,7 +107,7 @@ impl Master {
                 granted(&holder, value, core);
             }
         } else if self.grants.are_given() && resource.queued() >= core.config.waiting_max {
-            refused(who, seq, Why::TooManyWaiting, core);
+            refused(who, seq, LockRefusal::TooManyWaiting, core);
         } else {
             let (since, notify) = (since(core.now, waited_ns), holder.notify);
             resource.wait(false, Waiter { who, seq, mode, since, attempt, notify });
@@ -345,7 +345,9 @@ impl Grants {
         for outcome in outcomes {
             match outcome {
                 Outcome::Granted(holder) => granted(&holder, resource.value, core),
-                Outcome::NotGranted(Waiter { who, seq, .. }) => refused(who, seq, Why::NotGranted, core),
+                Outcome::NotGranted(Waiter { who, seq, .. }) => {
+                    refused(who, seq, LockRefusal::NotGranted, core)
+                }
                 Outcome::Blocking(Holder { who, seq, .. }, wanted) => {
                     core.send(who.node, Body::Blocking(Blocking { lock: who.lock, seq, wanted }));
                 }
@@ -380,7 +382,7 @@ fn granted(holder: &Holder, value: Value, core: &mut Core) {
     core.send(node, Body::Granted(Granted { lock, seq, mode, token, value }));
 }
 
-fn refused(who: Who, seq: u32, why: Why, core: &mut Core) {
+fn refused(who: Who, seq: u32, why: LockRefusal, core: &mut Core) {
     let Who { node, lock } = who;
     core.send(node, Body::Refused(Refused { lock, seq, why }));
 }

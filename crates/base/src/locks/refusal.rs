@@ -5,7 +5,7 @@ use crate::wire::Fixed;
 /// The reason why a lock request was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[repr(u8)]
-pub enum Why {
+pub enum LockRefusal {
     /// Other clients hold the lock, and the request did not allow waiting.
     #[error("held by another client, and the request does not wait")]
     NotGranted = 1,
@@ -36,19 +36,19 @@ pub enum Why {
     NotWriter,
     /// The lock was converted so often that its request numbers are used up.
     #[error("converted 2^32 times; unlock it and lock it again")]
-    WornOut,
+    TooManyConversions,
     /// The master's request queue is full.
     #[error("the master's request queue is full; retry later")]
-    Swamped,
+    Overloaded,
 }
 
 crate::numbered! {
-    impl Why as "reason" {
-        NotGranted, TimedOut, Cancelled, Deadlock, TooManyWaiting, TooManyLocks, Unknown, Busy, NotWriter, WornOut, Swamped
+    impl LockRefusal as "reason" {
+        NotGranted, TimedOut, Cancelled, Deadlock, TooManyWaiting, TooManyLocks, Unknown, Busy, NotWriter, TooManyConversions, Overloaded
     }
 }
 
-impl Why {
+impl LockRefusal {
     /// Returns the reason with this wire number.
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
