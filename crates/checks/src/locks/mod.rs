@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 
 use plexus_base::{Epoch, Nanos, WorkerId};
 use plexus_locks::protocol::{
-    Action, Counts, Errand, Event, LockId, Members, Message, Mode, Name, WaitLimit, Why,
+    Action, Counts, Errand, Event, LockId, LockRefusal, Members, Message, Mode, Name, WaitLimit,
 };
 use plexus_sim::Engine;
 
@@ -333,7 +333,7 @@ impl Locks {
                 self.engine.digest.add(why as u64);
                 let id = (node, lock);
                 answers::refused(self, id, why)?;
-                if why == Why::Deadlock {
+                if why == LockRefusal::Deadlock {
                     self.circles.victim(self, id, worker)?;
                 }
                 self.refused(id);

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId};
 use plexus_membership::protocol::{
-    Action, Clean, ConfigChange, Contents, Event, Failed, Member, Place, Profile, Refused, Report, View,
-    Writes,
+    Action, Clean, ConfigChange, ConfigChangeRefusal, Contents, Event, Member, NodeBlocks, Profile, Report,
+    TurnFailed, View, Writes,
 };
 use plexus_sim::Engine;
 
@@ -56,7 +56,7 @@ pub(super) enum Ev {
     Write(Turn, Writes),
     /// Whether what was written must be durable before.
     Read(Turn, bool),
-    Replied(Turn, Result<Box<Contents>, Failed>),
+    Replied(Turn, Result<Box<Contents>, TurnFailed>),
     /// A node, and which of its pauses ends.
     Resume(usize, u64),
     /// The run goes on with its plan.
@@ -110,7 +110,7 @@ pub(super) struct Node {
     /// The last incarnation that has surely stopped.
     over: u64,
     pub(super) deaths: u64,
-    pub(super) answers: Vec<(ConfigChange, Result<(), Refused>)>,
+    pub(super) answers: Vec<(ConfigChange, Result<(), ConfigChangeRefusal>)>,
     pub(super) has_left: bool,
 }
 
@@ -291,7 +291,7 @@ impl World {
     pub(super) fn hears(&self, to: usize, from: usize) -> bool {
         let (member, incarnation) = (&self.nodes[to].member, Incarnation(self.nodes[from].incarnation));
         !self.cut[from][to]
-            && member.as_ref().is_none_or(|member| member.listens(NodeId(from as u8), incarnation))
+            && member.as_ref().is_none_or(|member| member.accepts_from(NodeId(from as u8), incarnation))
     }
 
     pub(super) fn pause(&mut self, node: usize, for_ns: u64) {
@@ -488,7 +488,7 @@ impl World {
         one.turns.insert(file, one.turn);
         // Whoever drives a turn gives up in the end.
         let timeout = self.profile.lease.0 / 2;
-        self.engine.schedule(timeout, Some(node), Ev::Replied(turn, Err(Failed)));
+        self.engine.schedule(timeout, Some(node), Ev::Replied(turn, Err(TurnFailed)));
         let after = self.disk_delay(file);
         self.engine.schedule(after, self.served(turn), Ev::Write(turn, writes));
     }
@@ -577,8 +577,8 @@ impl World {
         if self.sabotage == Some(Sabotage::Blind)
             && let Ok(contents) = &mut result
         {
-            let others = contents.places.iter_mut().enumerate().filter(|(node, _)| *node != turn.node);
-            others.for_each(|(_, place)| *place = Place::default());
+            let others = contents.nodes.iter_mut().enumerate().filter(|(node, _)| *node != turn.node);
+            others.for_each(|(_, place)| *place = NodeBlocks::default());
         }
         let after = self.disk_delay(turn.file);
         self.engine.schedule(after, Some(turn.node), Ev::Replied(turn, result.map(Box::new)));

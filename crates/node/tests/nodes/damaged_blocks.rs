@@ -1,8 +1,6 @@
 //! A block that is not what was written is refused, by name, each time; every other one is there, and the disk is left as
 //! it is.
 
-mod cluster;
-
 use std::{fs, os::unix::fs::FileExt};
 
 use plexus_base::BlockId;
@@ -29,9 +27,9 @@ fn end(config: &Config, node: Node) {
 #[test]
 fn each_kind_of_damage_is_named_and_nothing_else_suffers() {
     let directory = tempfile::tempdir().unwrap();
-    let config = cluster::config(directory.path(), 1, RailKind::Shm, 4_000);
+    let config = crate::cluster::config(directory.path(), 1, RailKind::Shm, 4_000);
     create::create(&config).unwrap();
-    let node = cluster::start(&config, "n1");
+    let node = crate::cluster::start(&config, "n1");
     let mut session = node.body().cache().session();
     for block in 0..10 {
         session.change(BlockId(block)).unwrap().fill(block as u8 + 1);
@@ -49,7 +47,7 @@ fn each_kind_of_damage_is_named_and_nothing_else_suffers() {
     disk.write_all_at(&[0xee; BLOCK as usize], place(20)).unwrap();
     let before = fs::read(&config.disks[0]).unwrap();
 
-    let node = cluster::start(&config, "n1");
+    let node = crate::cluster::start(&config, "n1");
     let mut session = node.body().cache().session();
     let damaged = [
         (3, "block 3 is damaged: checksum"),

@@ -1,8 +1,6 @@
 //! Nodes in one process that read and change the same blocks at once: nothing is lost, over every rail, in every waiting
 //! mode, with more blocks than memory.
 
-mod cluster;
-
 use std::{
     sync::{
         Arc,
@@ -36,7 +34,7 @@ struct Shape {
 }
 
 fn start(place: &std::path::Path, shape: &Shape) -> Vec<Node> {
-    let config = cluster::config(place, shape.nodes, shape.rail, 4_000);
+    let config = crate::cluster::config(place, shape.nodes, shape.rail, 4_000);
     let config = Config {
         workers: shape.workers,
         waiting: shape.waiting,
@@ -48,7 +46,7 @@ fn start(place: &std::path::Path, shape: &Shape) -> Vec<Node> {
         ..config
     };
     create::create(&config).unwrap();
-    cluster::start_all(&config)
+    crate::cluster::start_all(&config)
 }
 
 fn counter(bytes: &[u8]) -> u64 {
@@ -204,7 +202,7 @@ fn a_node_that_dies_takes_what_it_had_and_the_others_go_on() {
             changed[number as usize] += 1;
             page[..8].copy_from_slice(&changed[number as usize].to_le_bytes());
         }
-        nodes.push(cluster::start(nodes[0].body().config(), "n3"));
+        nodes.push(crate::cluster::start(nodes[0].body().config(), "n3"));
         nodes.iter().for_each(|node| check(node, &changed, 7, lost, kept));
         nodes.iter().for_each(|node| assert_eq!(node.lifecycle().stage(), (Stage::Running, None)));
     }
