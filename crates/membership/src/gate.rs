@@ -7,6 +7,8 @@
 //! Most protocols park with [`Latest`]. One that uses some messages of older views, or knows which of those that
 //! it parks it will not need, has a [`Parking`] of its own.
 
+use std::cmp::Ordering;
+
 use plexus_base::Epoch;
 
 /// What to do with a message.
@@ -40,7 +42,8 @@ pub trait Parking {
 /// The gate of one protocol.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct EpochGate<P> {
-    epoch: Epoch,
+    /// The view that this node is in; `None` before the first.
+    epoch: Option<Epoch>,
     parked: P,
 }
 
@@ -48,7 +51,7 @@ impl<P: Parking> EpochGate<P> {
     /// A gate before the first view.
     #[must_use]
     pub const fn new(parking: P) -> Self {
-        Self { epoch: Epoch(0), parked: parking }
+        Self { epoch: None, parked: parking }
     }
 
     /// What is parked.
@@ -68,11 +71,11 @@ impl<P: Parking> EpochGate<P> {
         epoch: Epoch,
         message: P::Message,
     ) -> Result<Admission<P::Message>, &'static str> {
-        // Nothing is of this view before the first.
-        if epoch > self.epoch || self.epoch == Epoch(0) {
-            return self.parked.park(from, epoch, message).map(|()| Admission::Parked);
+        match Some(epoch).cmp(&self.epoch) {
+            Ordering::Less => Ok(Admission::Older(message)),
+            Ordering::Equal => Ok(Admission::Current(message)),
+            Ordering::Greater => self.parked.park(from, epoch, message).map(|()| Admission::Parked),
         }
-        Ok(if epoch == self.epoch { Admission::Current(message) } else { Admission::Older(message) })
     }
 
     /// Enters a view; the parked messages that are to be admitted again now, in the order in which they came.
@@ -80,8 +83,8 @@ impl<P: Parking> EpochGate<P> {
     /// # Panics
     /// When the view is not newer than the last.
     pub fn enter(&mut self, epoch: Epoch) -> Vec<(P::Sender, P::Message)> {
-        assert!(epoch > self.epoch, "{epoch:?} after {:?}", self.epoch);
-        self.epoch = epoch;
+        assert!(Some(epoch) > self.epoch, "{epoch:?} after {:?}", self.epoch);
+        self.epoch = Some(epoch);
         self.parked.take(epoch)
     }
 }
