@@ -1,11 +1,12 @@
 //! Which view a message belongs to, and what becomes of one that does not belong to this one.
 //!
-//! Members open a view at different moments, so messages of a newer view arrive before this node has opened
-//! it: [`EpochGate`] parks them until then. Messages of an older view are handed back as [`Admission::Older`];
-//! most protocols drop them. What is parked is bounded for each sender; more than that is a fault.
+//! Members open a view at different moments, so messages of a newer view arrive before this node
+//! has opened it: [`EpochGate`] parks them until then. Messages of an older view are handed back as
+//! [`Admission::Older`]; most protocols drop them. What is parked is bounded for each sender; more
+//! than that is a fault.
 //!
-//! Most protocols park with [`Latest`]. One that uses some messages of older views, or knows which of those that
-//! it parks it will not need, has a [`Parking`] of its own.
+//! Most protocols park with [`Latest`]. One that uses some messages of older views, or knows which
+//! of those that it parks it will not need, has a [`Parking`] of its own.
 
 use std::cmp::Ordering;
 
@@ -60,7 +61,8 @@ impl<P: Parking> EpochGate<P> {
         &self.parked
     }
 
-    /// Judges a message that `from` sent in the view `epoch`, and parks it if this node has yet to open that.
+    /// Judges a message that `from` sent in the view `epoch`, and parks it if this node has yet to
+    /// open that.
     ///
     /// # Errors
     /// The sender has sent more of views to come than members send.
@@ -78,7 +80,8 @@ impl<P: Parking> EpochGate<P> {
         }
     }
 
-    /// Enters a view; the parked messages that are to be admitted again now, in the order in which they came.
+    /// Enters a view; the parked messages that are to be admitted again now, in the order in which
+    /// they came.
     ///
     /// # Panics
     /// When the view is not newer than the last.
@@ -89,8 +92,8 @@ impl<P: Parking> EpochGate<P> {
     }
 }
 
-/// Keeps of each sender the messages of the latest view that it has spoken in, up to a number: a sender that speaks
-/// in a view has left those before.
+/// Keeps of each sender the messages of the latest view that it has spoken in, up to a number: a
+/// sender that speaks in a view has left those before.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Latest<S, M> {
     most: usize,
