@@ -57,8 +57,8 @@ pub(crate) type Answer = Result<Granted, WaitError>;
 /// See the module.
 pub struct CacheService {
     shard: Shard,
-    /// Before the frames, which its jobs use: fields are dropped in this order. Dropped outside of the worker, because it waits
-    /// for its jobs, whose completions come to the worker.
+    /// Before the frames, which its jobs use: fields are dropped in this order. Dropped outside of
+    /// the worker, because it waits for its jobs, whose completions come to the worker.
     pool: Pool,
     frames: Arc<FrameTable>,
     window: WindowId,

@@ -1,5 +1,5 @@
-//! Putting the parts of a node's cache together: windows and frames, the services that run on the workers, and the cache that programs
-//! use.
+//! Putting the parts of a node's cache together: windows and frames, the services that run on the
+//! workers, and the cache that programs use.
 
 use std::{error::Error, sync::Arc};
 
@@ -36,8 +36,8 @@ pub struct Settings {
     pub io_threads: usize,
 }
 
-/// The services, one for each worker, to which `port` leads; the cache for programs; and the windows that peers must be told of. What is lost
-/// with those who are gone is kept on `record`.
+/// The services, one for each worker, to which `port` leads; the cache for programs; and the
+/// windows that peers must be told of. What is lost with those who are gone is kept on `record`.
 ///
 /// # Errors
 /// There is too little memory, or the system refuses a thread.

@@ -1,8 +1,9 @@
 //! The channels of a link and what is counted on each.
 //!
-//! A channel is a subsystem's own stream of messages: it decides the lane they travel on (so who waits behind
-//! whom) and under which name they are counted. The numbers are part of the wire format. `Store`, `Sql`,
-//! `Disks`, `Files`, `Network` and `Sockets` are reserved for subsystems of these names.
+//! A channel is a subsystem's own stream of messages: it decides the lane they travel on (so who
+//! waits behind whom) and under which name they are counted. The numbers are part of the wire
+//! format. `Store`, `Sql`, `Disks`, `Files`, `Network` and `Sockets` are reserved for subsystems of
+//! these names.
 
 use plexus_base::counters::{SizeCounters, SizeCounts};
 use plexus_fabric::Lane;

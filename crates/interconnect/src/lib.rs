@@ -1,8 +1,9 @@
 //! Links between nodes: handshake, channels, credits, calls, and the worker loop with its [`Service`].
 //!
-//! A node runs some [`Worker`]s; worker `i` has a link to worker `i` of every peer. A [`Service`] handles the messages
-//! that arrive on them and sends its own through [`Net`]: messages on [`Channel`]s, puts into a peer's windows,
-//! calls. [`mesh`] connects the nodes of a cluster and hands each worker its links.
+//! A node runs some [`Worker`]s; worker `i` has a link to worker `i` of every peer. A [`Service`]
+//! handles the messages that arrive on them and sends its own through [`Net`]: messages on
+//! [`Channel`]s, puts into a peer's windows, calls. [`mesh`] connects the nodes of a cluster and
+//! hands each worker its links.
 //!
 //! The rules of a link (credits, what is sent again) are [`link::protocol`], pure and simulated; here is what drives it.
 

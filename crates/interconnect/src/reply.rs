@@ -1,8 +1,9 @@
 //! How a thread waits for the answer of a worker.
 //!
-//! The worker has a [`Reply`], to be used once. The thread has either a channel, where it does something else
-//! meanwhile or waits for a limited time, or a [`ReplySlot`], where it drives the worker until it is answered:
-//! [`Worker::wait`](crate::Worker::wait) on the slot's signal. A reply that is dropped tells the thread that no answer will come.
+//! The worker has a [`Reply`], to be used once. The thread has either a channel, where it does
+//! something else meanwhile or waits for a limited time, or a [`ReplySlot`], where it drives the
+//! worker until it is answered: [`Worker::wait`](crate::Worker::wait) on the slot's signal. A reply
+//! that is dropped tells the thread that no answer will come.
 
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -43,7 +44,8 @@ impl<T> Drop for Reply<T> {
     }
 }
 
-/// Where a thread waits that drives the worker itself; used again for each of its requests, one at a time.
+/// Where a thread waits that drives the worker itself; used again for each of its requests, one at
+/// a time.
 ///
 /// Belongs to the thread that made it, as its [`Signal`] does.
 pub struct ReplySlot<T> {

@@ -26,7 +26,8 @@ pub trait Service: Send + 'static {
     /// A local thread has handed this in.
     fn task(&mut self, net: &mut Net, task: Self::Task);
 
-    /// The reply to a call or an access on `channel`, `token` being what [`Net::call`] or, say, [`Net::get`] was given.
+    /// The reply to a call or an access on `channel`, `token` being what [`Net::call`] or, say,
+    /// [`Net::get`] was given.
     fn reply(&mut self, net: &mut Net, from: NodeId, channel: Channel, token: u64, payload: &[u8]) {
         let _ = (net, from, channel, token, payload);
     }
@@ -98,8 +99,9 @@ pub struct Net {
     fault: Option<(NodeId, Incarnation)>,
 }
 
-/// What is said to a member before a link leads to it. A view names the members: of what was said before it nothing is kept that is
-/// meant for an incarnation that is not in it, so what waits is bounded by what is said to members.
+/// What is said to a member before a link leads to it. A view names the members: of what was said
+/// before it nothing is kept that is meant for an incarnation that is not in it, so what waits is
+/// bounded by what is said to members.
 struct Early {
     channel: Channel,
     kind: Kind,
@@ -150,8 +152,9 @@ impl Net {
         self.epoch
     }
 
-    /// From now on the messages of this worker are of this epoch. `stays` says which peers were members before and still are, in
-    /// the same incarnation: what waits for a link to another one is dropped.
+    /// From now on the messages of this worker are of this epoch. `stays` says which peers were
+    /// members before and still are, in the same incarnation: what waits for a link to another one
+    /// is dropped.
     pub fn enter(&mut self, epoch: Epoch, stays: impl Fn(NodeId) -> bool) {
         self.epoch = epoch;
         self.early.retain(|peer, _| stays(*peer));
@@ -165,7 +168,8 @@ impl Net {
         self.fault = self.incarnation(peer).map(|incarnation| (peer, incarnation)).or(self.fault);
     }
 
-    /// A peer that sent what no member sends, in the incarnation that its link led to; reported once.
+    /// A peer that sent what no member sends, in the incarnation that its link led to; reported
+    /// once.
     #[inline]
     pub fn take_fault(&mut self) -> Option<(NodeId, Incarnation)> {
         self.fault.take()
@@ -185,7 +189,8 @@ impl Net {
         }
     }
 
-    /// Messages to `peer` that wait in memory for credits, room, a rail or the link: who sends much looks here and holds off.
+    /// Messages to `peer` that wait in memory for credits, room, a rail or the link: who sends much
+    /// looks here and holds off.
     #[must_use]
     pub fn backlog(&self, peer: NodeId) -> usize {
         self.links.get(peer).map_or_else(|| self.early.get(&peer).map_or(0, Vec::len), Link::queued)
@@ -197,8 +202,8 @@ impl Net {
         self.early.get(&peer).into_iter().flatten().map(|early| (early.channel, &early.payload[..]))
     }
 
-    /// Sends a message, as [`Net::send`] does with tag 0; where there is no link to the member yet, the message waits for it, or
-    /// for the view in which that incarnation is no member.
+    /// Sends a message, as [`Net::send`] does with tag 0; where there is no link to the member yet,
+    /// the message waits for it, or for the view in which that incarnation is no member.
     #[inline]
     pub fn send_to_member(&mut self, to: NodeId, channel: Channel, kind: Kind, payload: &[u8]) {
         if self.send(to, channel, kind, 0, payload).is_err() {

@@ -219,13 +219,15 @@ impl Locks {
         self.0.state.is_stopped()
     }
 
-    /// What this node masters and somebody has or wants; `None`: not all workers answered within `limit`.
+    /// What this node masters and somebody has or wants; `None`: not all workers answered within
+    /// `limit`.
     #[must_use]
     pub fn survey(&self, limit: Duration) -> Option<Survey> {
         Some(Survey::joined(self.each(limit, LockTask::Survey)?))
     }
 
-    /// What the workers counted of locks since they began; `None`: not all of them answered within `limit`.
+    /// What the workers counted of locks since they began; `None`: not all of them answered within
+    /// `limit`.
     #[must_use]
     pub fn counts(&self, limit: Duration) -> Option<Counts> {
         let mut sum = Counts::default();

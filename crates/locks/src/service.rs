@@ -1,7 +1,7 @@
 //! The lock manager on one worker: brings events to the shard and carries out its actions.
 //!
-//! It serves from the first view on, and takes up each that follows. When this node stops, every request is
-//! answered with [`LockError::Stopped`], and every lock that is held says so too.
+//! It serves from the first view on, and takes up each that follows. When this node stops, every
+//! request is answered with [`LockError::Stopped`], and every lock that is held says so too.
 
 #[cfg(test)]
 mod tests;
@@ -82,7 +82,8 @@ pub struct LockService {
     early: Option<Gate>,
     worker: WorkerId,
     replies: BTreeMap<LockId, Reply<Answer>>,
-    /// What is asked just now, and its answer: most requests are answered at once and need no reply.
+    /// What is asked just now, and its answer: most requests are answered at once and need no
+    /// reply.
     asking: Option<(LockId, Option<Answer>)>,
     /// Holders that want to be told what happens.
     watched: BTreeMap<LockId, Arc<Notices>>,
@@ -205,8 +206,8 @@ impl Subsystem for LockService {
         self.shard.as_ref().is_some_and(Shard::is_open)
     }
 
-    /// Nothing is granted any more, and no lock that is held is worth anything. Threads that wait learn it by their replies, which are
-    /// dropped.
+    /// Nothing is granted any more, and no lock that is held is worth anything. Threads that wait
+    /// learn it by their replies, which are dropped.
     fn stop(&mut self) {
         self.state.stop();
         self.clock.end();

@@ -1,11 +1,14 @@
 //! Which view a message belongs to, and what becomes of one that does not belong to this one.
 //!
-//! Members open a view at different moments, so messages of a newer view arrive before this node has opened
-//! it: [`EpochGate`] parks them until then. Messages of an older view are handed back as [`Admission::Older`];
-//! most protocols drop them. What is parked is bounded for each sender; more than that is a fault.
+//! Members open a view at different moments, so messages of a newer view arrive before this node
+//! has opened it: [`EpochGate`] parks them until then. Messages of an older view are handed back as
+//! [`Admission::Older`]; most protocols drop them. What is parked is bounded for each sender; more
+//! than that is a fault.
 //!
-//! Most protocols park with [`Latest`]. One that uses some messages of older views, or knows which of those that
-//! it parks it will not need, has a [`Parking`] of its own.
+//! Most protocols park with [`Latest`]. One that uses some messages of older views, or knows which
+//! of those that it parks it will not need, has a [`Parking`] of its own.
+
+use std::cmp::Ordering;
 
 use plexus_base::Epoch;
 
@@ -40,7 +43,8 @@ pub trait Parking {
 /// The gate of one protocol.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct EpochGate<P> {
-    epoch: Epoch,
+    /// The view that this node is in; `None` before the first.
+    epoch: Option<Epoch>,
     parked: P,
 }
 
@@ -48,7 +52,7 @@ impl<P: Parking> EpochGate<P> {
     /// A gate before the first view.
     #[must_use]
     pub const fn new(parking: P) -> Self {
-        Self { epoch: Epoch(0), parked: parking }
+        Self { epoch: None, parked: parking }
     }
 
     /// What is parked.
@@ -57,7 +61,8 @@ impl<P: Parking> EpochGate<P> {
         &self.parked
     }
 
-    /// Judges a message that `from` sent in the view `epoch`, and parks it if this node has yet to open that.
+    /// Judges a message that `from` sent in the view `epoch`, and parks it if this node has yet to
+    /// open that.
     ///
     /// # Errors
     /// The sender has sent more of views to come than members send.
@@ -68,26 +73,27 @@ impl<P: Parking> EpochGate<P> {
         epoch: Epoch,
         message: P::Message,
     ) -> Result<Admission<P::Message>, &'static str> {
-        // Nothing is of this view before the first.
-        if epoch > self.epoch || self.epoch == Epoch(0) {
-            return self.parked.park(from, epoch, message).map(|()| Admission::Parked);
+        match Some(epoch).cmp(&self.epoch) {
+            Ordering::Less => Ok(Admission::Older(message)),
+            Ordering::Equal => Ok(Admission::Current(message)),
+            Ordering::Greater => self.parked.park(from, epoch, message).map(|()| Admission::Parked),
         }
-        Ok(if epoch == self.epoch { Admission::Current(message) } else { Admission::Older(message) })
     }
 
-    /// Enters a view; the parked messages that are to be admitted again now, in the order in which they came.
+    /// Enters a view; the parked messages that are to be admitted again now, in the order in which
+    /// they came.
     ///
     /// # Panics
     /// When the view is not newer than the last.
     pub fn enter(&mut self, epoch: Epoch) -> Vec<(P::Sender, P::Message)> {
-        assert!(epoch > self.epoch, "{epoch:?} after {:?}", self.epoch);
-        self.epoch = epoch;
+        assert!(Some(epoch) > self.epoch, "{epoch:?} after {:?}", self.epoch);
+        self.epoch = Some(epoch);
         self.parked.take(epoch)
     }
 }
 
-/// Keeps of each sender the messages of the latest view that it has spoken in, up to a number: a sender that speaks
-/// in a view has left those before.
+/// Keeps of each sender the messages of the latest view that it has spoken in, up to a number: a
+/// sender that speaks in a view has left those before.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Latest<S, M> {
     most: usize,

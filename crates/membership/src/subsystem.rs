@@ -1,5 +1,5 @@
-//! What runs on the workers of a node: a [`Subsystem`] has a part on each worker that it uses, which speaks to
-//! its counterparts on other nodes and serves threads of its own node.
+//! What runs on the workers of a node: a [`Subsystem`] has a part on each worker that it uses,
+//! which speaks to its counterparts on other nodes and serves threads of its own node.
 //!
 //! | what comes | what is called |
 //! |---|---|
@@ -9,9 +9,10 @@
 //! | the reply to a call that it made with [`Net::call`], or none because the peer is lost | [`Subsystem::reply`], [`Subsystem::call_failed`] |
 //! | a link | [`Subsystem::peer_up`], [`Subsystem::peer_lost`] |
 //!
-//! What every subsystem needs exists once: [`EpochGate`](crate::gate::EpochGate) for messages of other views,
-//! [`Net::send_to_member`] for what is said before there is a link, [`Net::fault`] for a peer that sent what no
-//! member sends, [`Reply`](plexus_interconnect::Reply) for a thread that waits for an answer.
+//! What every subsystem needs exists once: [`EpochGate`](crate::gate::EpochGate) for messages of
+//! other views, [`Net::send_to_member`] for what is said before there is a link, [`Net::fault`] for
+//! a peer that sent what no member sends, [`Reply`](plexus_interconnect::Reply) for a thread that
+//! waits for an answer.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,8 @@ use plexus_interconnect::{Channel, Message, Net, Reply, Signal};
 
 use crate::{partitions::Members, protocol::LossHistory};
 
-/// One worker's part of a subsystem. All calls come one at a time from the thread that drives the worker; none may block.
+/// One worker's part of a subsystem. All calls come one at a time from the thread that drives the
+/// worker; none may block.
 pub trait Subsystem: Send + Sized + 'static {
     /// What it is called in logs.
     const NAME: &'static str;
@@ -31,8 +33,8 @@ pub trait Subsystem: Send + Sized + 'static {
     /// What threads of the node hand in.
     type Task: Send + 'static;
 
-    /// A view is open, newer than the last: a node that is not in it has stopped, and no link leads to it any more. `before` is
-    /// what membership knows of the time before this node was a member.
+    /// A view is open, newer than the last: a node that is not in it has stopped, and no link leads
+    /// to it any more. `before` is what membership knows of the time before this node was a member.
     fn view(&mut self, net: &mut Net, view: &Members, before: LossHistory) {
         let _ = (net, view, before);
     }
@@ -68,7 +70,8 @@ pub trait Subsystem: Send + Sized + 'static {
         true
     }
 
-    /// The others go on without this node: what is held here is worth nothing from now on, and nothing is granted.
+    /// The others go on without this node: what is held here is worth nothing from now on, and
+    /// nothing is granted.
     fn stop(&mut self) {}
 }
 
@@ -77,22 +80,25 @@ pub trait WorkerPort<S: Subsystem>: Send + Sync {
     /// Hands a task in and sees to it that it is handled; does not wait for that.
     fn submit(&self, worker: WorkerId, task: S::Task);
 
-    /// Hands a task in without waiting or driving anything, so that a handler of another worker may; dropped where there is no room.
+    /// Hands a task in without waiting or driving anything, so that a handler of another worker
+    /// may; dropped where there is no room.
     fn offer(&self, worker: WorkerId, task: S::Task);
 
-    /// Has `act` done by the calling thread on the worker, now. False: another thread drives the worker, or the subsystem has
-    /// ended, and nothing was done.
+    /// Has `act` done by the calling thread on the worker, now. False: another thread drives the
+    /// worker, or the subsystem has ended, and nothing was done.
     fn visit(&self, worker: WorkerId, act: &mut dyn FnMut(&mut S, &mut Net)) -> bool;
 
-    /// Looks after the worker if no other thread does and something waits for it: for threads that get by without it.
+    /// Looks after the worker if no other thread does and something waits for it: for threads that
+    /// get by without it.
     fn attend(&self, worker: WorkerId);
 
-    /// Hands in a task, if there is one, and waits for the signal, driving the worker meanwhile. The signal is the calling thread's.
+    /// Hands in a task, if there is one, and waits for the signal, driving the worker meanwhile.
+    /// The signal is the calling thread's.
     fn wait(&self, worker: WorkerId, task: Option<S::Task>, signal: &Signal);
 }
 
-/// Has a worker enter a view before its subsystems do: what is still to be said to members of the view before that are not in this one,
-/// in the same incarnation, is dropped.
+/// Has a worker enter a view before its subsystems do: what is still to be said to members of the
+/// view before that are not in this one, in the same incarnation, is dropped.
 pub fn enter(net: &mut Net, before: Option<&Members>, view: &Members) {
     let stays = |node| {
         view.incarnation(node).is_some_and(|incarnation| {
@@ -111,7 +117,8 @@ pub const fn set_of(channels: &[Channel]) -> u64 {
     }
 }
 
-/// Asserts that no two of the sets have a channel in common, at compile time where it is called there.
+/// Asserts that no two of the sets have a channel in common, at compile time where it is called
+/// there.
 ///
 /// # Panics
 /// When two have.
@@ -126,7 +133,8 @@ pub const fn assert_disjoint(sets: &[u64]) {
     }
 }
 
-/// Hands a task to each worker and waits for their answers for no longer than `limit`; those that came.
+/// Hands a task to each worker and waits for their answers for no longer than `limit`; those that
+/// came.
 pub fn ask_each<S: Subsystem, T>(
     port: &dyn WorkerPort<S>,
     workers: u8,

@@ -1,4 +1,5 @@
-//! The smallest subsystem, to show what one is made of: a thread of a node has another node send back some bytes.
+//! The smallest subsystem, to show what one is made of: a thread of a node has another node send
+//! back some bytes.
 
 use std::{collections::BTreeMap, sync::Arc};
 

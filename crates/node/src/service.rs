@@ -1,5 +1,5 @@
-//! What runs on each worker of a node: its [subsystems](crate::subsystems), the programs attached to the node, and a port for every channel
-//! that nothing of the node uses.
+//! What runs on each worker of a node: its [subsystems](crate::subsystems), the programs attached
+//! to the node, and a port for every channel that nothing of the node uses.
 
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 
@@ -95,8 +95,8 @@ impl NodeService {
         self.subsystems.stop();
     }
 
-    /// Ends what programs have and all subsystems, which must be dropped outside of the worker: they wait for threads that hand it
-    /// tasks.
+    /// Ends what programs have and all subsystems, which must be dropped outside of the worker:
+    /// they wait for threads that hand it tasks.
     #[must_use]
     pub(crate) fn end(&mut self) -> Subsystems {
         self.programs.close();

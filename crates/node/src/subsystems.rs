@@ -1,7 +1,8 @@
 //! The subsystems of a node, all in one list.
 //!
-//! To add one: write a file with its [`Subsystem`], which is what runs on workers, and its [`Install`], which is how
-//! a node makes it; and add a line to the list below. `echo.rs` is the smallest example.
+//! To add one: write a file with its [`Subsystem`], which is what runs on workers, and its
+//! [`Install`], which is how a node makes it; and add a line to the list below. `echo.rs` is the
+//! smallest example.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -106,7 +107,8 @@ macro_rules! subsystems {
             }
         })*
 
-        /// Makes all subsystems: those of each worker, how threads use them, and the windows that peers reach into.
+        /// Makes all subsystems: those of each worker, how threads use them, and the windows that
+        /// peers reach into.
         pub(crate) fn install(node: &Making<'_>, port: &Arc<Workers>) -> Result<(Vec<Subsystems>, Handles, Vec<Arc<Window>>), String> {
             let mut workers: Vec<_> = (0..node.parts.config.workers).map(|_| Subsystems::default()).collect();
             let mut windows = Vec::new();
@@ -148,7 +150,8 @@ macro_rules! subsystems {
                 true
             }
 
-            /// Hands on the reply to a call on `channel`, or that there will be none; false where it was made by no subsystem.
+            /// Hands on the reply to a call on `channel`, or that there will be none; false where
+            /// it was made by no subsystem.
             pub(crate) fn reply(&mut self, net: &mut Net, peer: NodeId, channel: Channel, token: u64, payload: Option<&[u8]>) -> bool {
                 $($(#[$when])* if owns::<$type>(channel)
                     && let Some(part) = &mut self.$name
@@ -170,7 +173,8 @@ macro_rules! subsystems {
                 $($(#[$when])* if let Some(part) = &mut self.$name { part.peer_lost(net, peer); })*
             }
 
-            /// True once all have taken up the last view. The first that has not is named in the log.
+            /// True once all have taken up the last view. The first that has not is named in the
+            /// log.
             pub(crate) fn are_ready(&self) -> bool {
                 $($(#[$when])* if self.$name.as_ref().is_some_and(|part| !part.is_ready()) {
                     tracing::trace!("{} is not ready", <$type>::NAME);

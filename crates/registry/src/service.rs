@@ -1,8 +1,9 @@
 //! The registry of a node on worker 0: brings messages and tasks to the replica and carries out its acts.
 //!
-//! To wire it: [`wire`] makes the service, a [`Subsystem`] of worker 0, and the handle. `memory` is an `Arc<OnceLock<Weak<Membership>>>`
-//! that is set when the membership has started. Epochs only grow, also from one run of the cluster to the next. [`Registry::end`] waits until
-//! nothing is written any more.
+//! To wire it: [`wire`] makes the service, a [`Subsystem`] of worker 0, and the handle. `memory` is
+//! an `Arc<OnceLock<Weak<Membership>>>` that is set when the membership has started. Epochs only
+//! grow, also from one run of the cluster to the next. [`Registry::end`] waits until nothing is
+//! written any more.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -242,7 +242,8 @@ impl<S: Service> Worker<S> {
         })
     }
 
-    /// Hands a task in and sees to it that it is handled, by this thread if no other drives the worker; does not wait for that.
+    /// Hands a task in and sees to it that it is handled, by this thread if no other drives the
+    /// worker; does not wait for that.
     pub fn submit(&self, task: S::Task) {
         let mut task = Some(task);
         let mut handle = |service: &mut S, net: &mut Net| {

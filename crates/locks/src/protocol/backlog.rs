@@ -115,8 +115,8 @@ impl<S: Copy + Ord> Backlog<S> {
     }
 }
 
-/// The gate for messages of other views. Those of older ones may be good. Those of newer ones are kept by the sender's incarnation, which is
-/// what the numbers of its locks belong to.
+/// The gate for messages of other views. Those of older ones may be good. Those of newer ones are
+/// kept by the sender's incarnation, which is what the numbers of its locks belong to.
 pub type Gate = EpochGate<Backlog<(NodeId, Incarnation)>>;
 
 impl Parking for Backlog<(NodeId, Incarnation)> {

@@ -71,8 +71,8 @@ pub const MOST_WAITING: usize = 1024;
 /// A node says what it has after so many entries, and the sequencer what all have: few enough that a window never fills because of that.
 const SAY_AFTER: u64 = 8;
 
-/// Messages that came too early, of one node for a view to come or of all for one that has not begun: more than windows let
-/// them send.
+/// Messages that came too early, of one node for a view to come or of all for one that has not
+/// begun: more than windows let them send.
 const MOST_EARLY: usize = 16 * 1024;
 
 /// What one node says to another.
