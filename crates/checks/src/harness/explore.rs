@@ -285,6 +285,18 @@ impl Hasher for Wide {
         }
     }
 
+    fn write_u8(&mut self, number: u8) {
+        self.write_u64(u64::from(number));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(u64::from(number));
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+
     fn write_u64(&mut self, number: u64) {
         self.0.iter_mut().for_each(|digest| digest.add(number));
     }

@@ -46,7 +46,7 @@ impl Locks {
         if !waiting.is_empty() {
             let id = *random.pick(&waiting);
             return match random.below(100) {
-                act if act < self.params.cancels => self.cancel(id),
+                0..4 => self.cancel(id),
                 4..6 => self.unlock(id),
                 6..20 if self.params.several && waiting.len() + held.len() < MOST => self.lock(node, client),
                 _ => Ok(()),

@@ -1,6 +1,7 @@
 //! Protocols in the simulator, from seeds and in every order of events: one program, because linking is expensive.
 
 mod disk_paxos;
+mod false_victim;
 mod groups;
 mod groups_explored;
 mod locks;
