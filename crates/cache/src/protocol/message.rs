@@ -538,4 +538,10 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn the_bytes_stay_as_they_are() {
+        let bytes = every_shape().iter().flat_map(Message::encode).collect::<Vec<_>>();
+        assert_eq!((bytes.len(), plexus_base::crc32c(&bytes)), (2360, 2_592_201_227));
+    }
 }

@@ -118,3 +118,9 @@ fn another_version_is_named() {
     let error = Message::decode(&bytes).expect_err("another version");
     assert_eq!(error.fault, Fault::Version { found: 2, known: 1 });
 }
+
+#[test]
+fn the_bytes_stay_as_they_are() {
+    let bytes = every_shape().iter().map(Message::encode).collect::<Vec<_>>().concat();
+    assert_eq!((bytes.len(), plexus_base::crc32c(&bytes)), (17132, 1_853_632_323));
+}

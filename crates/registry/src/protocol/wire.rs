@@ -354,4 +354,10 @@ mod tests {
         plexus_sim::hostile(&good, |bytes| taken += message_any(bytes));
         assert!(taken > 100, "{taken}");
     }
+
+    #[test]
+    fn the_bytes_stay_as_they_are() {
+        let bytes = messages(&Arc::new(large())).iter().map(Message::encode).collect::<Vec<_>>().concat();
+        assert_eq!((bytes.len(), plexus_base::crc32c(&bytes)), (787_188, 2_911_505_456));
+    }
 }

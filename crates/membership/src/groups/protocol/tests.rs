@@ -165,3 +165,9 @@ fn nobody_passes_alone_where_another_died_on_the_way() {
     told(&mut groups, 4, "a", Deed::Join);
     assert_eq!(passed(&mut groups, 4, arrive(1)), [1, 4]);
 }
+
+#[test]
+fn the_bytes_stay_as_they_are() {
+    let bytes = messages().iter().map(Message::encode).collect::<Vec<_>>().concat();
+    assert_eq!((bytes.len(), plexus_base::crc32c(&bytes)), (480, 1_988_112_852));
+}

@@ -188,3 +188,9 @@ fn hostile_bytes_do_no_harm() {
         let _ = contents(NAME, &bytes);
     }
 }
+
+#[test]
+fn the_bytes_stay_as_they_are() {
+    let bytes = [file(), message(&a_report(3))].concat();
+    assert_eq!((bytes.len(), plexus_base::crc32c(&bytes)), (201_608, 3_108_341_036));
+}
