@@ -243,7 +243,7 @@ impl MembershipObserver for Member {
         for worker in self.workers.all() {
             worker.with(|service, net| {
                 net.enter(view.epoch);
-                service.view(net, &members, view.before(self.me));
+                service.view(net, &members, view.loss_history(self.me));
             });
         }
         let names: Vec<_> = view.members().iter().map(|node| self.config.name_of(node)).collect();

@@ -12,7 +12,7 @@ use plexus_locks::{LockService, LockTask, Port as LockPort};
 use plexus_membership::{
     groups::{GroupService, GroupTask, Port as GroupPort},
     partitions::Members,
-    protocol::Before,
+    protocol::LossHistory,
 };
 
 use plexus_registry::{Port as RegistryPort, RegistryService, RegistryTask};
@@ -83,7 +83,7 @@ impl NodeService {
     }
 
     /// The next view is open: whoever is not in it has stopped.
-    pub(crate) fn view(&mut self, net: &mut Net, members: &Members, before: Before) {
+    pub(crate) fn view(&mut self, net: &mut Net, members: &Members, before: LossHistory) {
         self.cache.view(net, members, before);
         self.locks.view(net, members.clone());
         if let Some(groups) = &mut self.groups {

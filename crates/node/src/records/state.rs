@@ -18,7 +18,7 @@ use std::{
 
 use plexus_base::{
     BlockId, Epoch, Incarnation, NodeId, Partition, WorkerId,
-    desk::{Desk, Next},
+    latest::{LatestWork, NextWork},
 };
 use plexus_cache::{
     LostRecord,
@@ -282,13 +282,13 @@ type Entries = BTreeMap<WorkerId, (Lost, Box<dyn FnOnce() + Send>)>;
 /// Keeps what is lost on record for the cache, on a thread of its own.
 pub(crate) struct Ledger {
     recorder: Arc<Recorder>,
-    desk: Arc<Desk<Entries>>,
+    desk: Arc<LatestWork<Entries>>,
 }
 
 impl Ledger {
     /// Starts the thread; it ends with the ledger.
     pub(crate) fn start(recorder: Arc<Recorder>, workers: u8) -> io::Result<Self> {
-        let desk = Arc::<Desk<Entries>>::default();
+        let desk = Arc::<LatestWork<Entries>>::default();
         let (keeps, at) = (Arc::clone(&recorder), Arc::clone(&desk));
         thread::Builder::new().name("plexus-ledger".into()).spawn(move || keep(&keeps, &at, workers))?;
         Ok(Self { recorder, desk })
@@ -297,18 +297,18 @@ impl Ledger {
 
 impl Drop for Ledger {
     fn drop(&mut self) {
-        self.desk.end();
+        self.desk.close();
     }
 }
 
 /// Writes what lies on the desk, and what could not be written until it is: masters stay closed so long.
-fn keep(recorder: &Recorder, desk: &Desk<Entries>, workers: u8) {
+fn keep(recorder: &Recorder, desk: &LatestWork<Entries>, workers: u8) {
     let mut entries = Entries::new();
     loop {
         match desk.next((!entries.is_empty()).then_some(AGAIN_EVERY)) {
-            Next::Work(newer) => entries.extend(newer),
-            Next::Nothing => {}
-            Next::Over => return,
+            NextWork::Ready(newer) => entries.extend(newer),
+            NextWork::TimedOut => {}
+            NextWork::Closed => return,
         }
         match recorder.lost(workers, &entries) {
             Ok(()) => std::mem::take(&mut entries).into_values().for_each(|(_, done)| done()),
