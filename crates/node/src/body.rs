@@ -236,7 +236,7 @@ impl Body {
         self.config.learn(nodes)?;
         for id in (known..self.config.node_count()).map(NodeId) {
             let peer = join::peer(&self.config, self.me, id);
-            self.membership.place_peer(id, peer.addresses.clone());
+            self.membership.set_peer_addresses(id, peer.addresses.clone());
             self.mesh.meet(peer);
         }
         Ok(())

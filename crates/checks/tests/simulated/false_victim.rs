@@ -5,8 +5,8 @@
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId, WorkerId};
 use plexus_checks::harness::{Cluster, Lane};
 use plexus_locks::protocol::{
-    Action, Body, Config, Event, Kind, LockId, Members, Message, Mode, Name, Owner, Shard, WaitLimit, Want,
-    Why,
+    Action, Body, Config, Event, Kind, LockId, LockRefusal, Members, Message, Mode, Name, Owner, Shard,
+    WaitLimit, Want,
 };
 
 const DEADLOCK_NS: u64 = 1_000;
@@ -14,7 +14,7 @@ const DEADLOCK_NS: u64 = 1_000;
 struct Three {
     cluster: Cluster<Shard, Message>,
     now: Nanos,
-    refused: Vec<(LockId, Why)>,
+    refused: Vec<(LockId, LockRefusal)>,
     /// Once node 1 has sent so many searches back to node 0, nothing more of that node is delivered there.
     chases: usize,
 }
@@ -108,7 +108,7 @@ impl Three {
 }
 
 /// Two clients wait for each other, and the younger's search has come back once; it is confirmed while the youngest `thinks_again`.
-fn circle(thinks_again: bool) -> Vec<(LockId, Why)> {
+fn circle(thinks_again: bool) -> Vec<(LockId, LockRefusal)> {
     let mut run = Three::new();
     let (young, old, third) = ((0, 1), (1, 2), (1, 3));
     let view = run.cluster.node(0).expect("it is up").view().clone();
@@ -144,6 +144,6 @@ fn circle(thinks_again: bool) -> Vec<(LockId, Why)> {
 
 #[test]
 fn a_request_that_came_after_a_circle_was_found_is_no_victim_of_it() {
-    assert_eq!(circle(false), [(LockId(1), Why::Deadlock)]);
-    assert_eq!(circle(true), [(LockId(1), Why::Cancelled)]);
+    assert_eq!(circle(false), [(LockId(1), LockRefusal::Deadlock)]);
+    assert_eq!(circle(true), [(LockId(1), LockRefusal::Cancelled)]);
 }

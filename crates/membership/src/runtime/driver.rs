@@ -102,7 +102,7 @@ impl Driver {
         let mut session = [0; 16];
         getrandom::fill(&mut session).map_err(io::Error::other)?;
         let mut network = Network::new((me, incarnation), cluster, session, keys, sockets)?;
-        peers.into_iter().for_each(|(node, addresses)| network.place(node, addresses));
+        peers.into_iter().for_each(|(node, addresses)| network.set_addresses(node, addresses));
         let (cluster, limit) = (ClusterId(u128::from_le_bytes(cluster)), profile.lease);
         let now = clock::now();
         Ok(Self {
@@ -358,8 +358,8 @@ impl Driver {
                 Event::Remember(generation)
             }
             Input::Status(answer) => return tell(&answer, self.status()),
-            Input::File(file, path) => return self.files.place(file, path),
-            Input::Peer(node, addresses) => return self.network.place(node, addresses),
+            Input::File(file, path) => return self.files.set_path(file, path),
+            Input::Peer(node, addresses) => return self.network.set_addresses(node, addresses),
             Input::Keys(keys) => return self.network.rekey(keys),
             Input::Trouble(what) => return self.notify(ObserverNotice::Warning(what)),
             Input::Entered(epoch) => Event::Entered(epoch),
@@ -383,7 +383,7 @@ impl Driver {
                     self.handle(Event::Heard(Arc::new(report)));
                 }
             }
-            Kind::TurnRequest => self.asked((from, incarnation), &body, route),
+            Kind::TurnRequest => self.handle_request((from, incarnation), &body, route),
             Kind::Answer => {
                 if let Some((file, read)) = self.requester.answered(from, &body, clock::now()) {
                     self.answered(from, file, read);

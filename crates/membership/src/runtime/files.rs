@@ -113,7 +113,7 @@ impl Files {
     }
 
     /// Sets the path of a file unless it is known.
-    pub(super) fn place(&mut self, file: FileId, path: PathBuf) {
+    pub(super) fn set_path(&mut self, file: FileId, path: PathBuf) {
         self.paths.entry(file).or_insert(path);
     }
 

@@ -126,7 +126,7 @@ pub enum StartError {
         incarnation: Incarnation,
     },
     /// The cluster's keys cannot be read, and no node is accepted without a key.
-    #[error("the cluster's keys: {0}")]
+    #[error("cannot read the cluster's keys: {0}")]
     Keys(String),
     /// The node cannot listen on an address.
     #[error("cannot listen on {address} (UDP): {source}")]
@@ -243,7 +243,7 @@ impl Membership {
             UdpSocket::bind(address).map_err(|source| StartError::Listen { address: *address, source })
         });
         let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
-        let inbox = Arc::new(Inbox::create().map_err(system("a bell"))?);
+        let inbox = Arc::new(Inbox::create().map_err(system("an event"))?);
         let lease = Arc::new(Lease::default());
         let ending = Arc::new(Ending::new(Arc::clone(&observer), Arc::clone(&lease)));
         let watchdog = Watchdog::start(Arc::clone(&ending), Arc::clone(&inbox));
@@ -361,12 +361,12 @@ impl Membership {
     }
 
     /// Adds the path of a voting file that is not in the settings. A known path stays.
-    pub fn place_file(&self, file: FileId, path: PathBuf) {
+    pub fn set_file_path(&self, file: FileId, path: PathBuf) {
         self.inbox.post(Input::File(file, path));
     }
 
     /// Sets the addresses of a node that is not in the settings or has moved.
-    pub fn place_peer(&self, node: NodeId, addresses: Vec<SocketAddr>) {
+    pub fn set_peer_addresses(&self, node: NodeId, addresses: Vec<SocketAddr>) {
         self.inbox.post(Input::Peer(node, addresses));
     }
 

@@ -34,7 +34,7 @@ impl Driver {
         match file.host.filter(|host| *host != self.me) {
             Some(host) => {
                 let mut out = Vec::new();
-                self.requester.ask(host, file.id, &blocks, now, &mut out);
+                self.requester.request(host, file.id, &blocks, now, &mut out);
                 out.iter().for_each(|(to, kind, body)| self.network.send(*to, *kind, body));
             }
             None => {
@@ -86,14 +86,19 @@ impl Driver {
     }
 
     /// Handles a piece of another node's request.
-    pub(super) fn asked(&mut self, (from, incarnation): (NodeId, Incarnation), body: &[u8], route: Route) {
+    pub(super) fn handle_request(
+        &mut self,
+        (from, incarnation): (NodeId, Incarnation),
+        body: &[u8],
+        route: Route,
+    ) {
         let (mut out, files) = (Vec::new(), &self.files);
         let is_served = |file| files.path(file).is_some();
-        let ask = self.server.asked((from, incarnation), body, route, is_served, &mut out);
+        let request = self.server.handle_piece((from, incarnation), body, route, is_served, &mut out);
         // The path of the request may be cut in the other direction, so the answer to a repeated
         // request takes all paths.
         out.iter().for_each(|piece| self.network.send(from, Kind::Answer, piece));
-        if let Some(TurnRequest { file, turn, writes }) = ask {
+        if let Some(TurnRequest { file, turn, writes }) = request {
             let owner = Owner { node: from, incarnation, turn };
             if self.files.begin(file, owner, true, writes, clock::now()).is_err() {
                 self.serve(file, owner, None);

@@ -102,9 +102,9 @@ fn files_are_added_and_removed_as_requested() {
         cluster.make_file(file);
     }
     for node in &nodes {
-        node.membership.place_file(shared, cluster.path(shared));
+        node.membership.set_file_path(shared, cluster.path(shared));
     }
-    nodes[1].membership.place_file(served, cluster.path(served));
+    nodes[1].membership.set_file_path(served, cluster.path(served));
     config_change(ConfigChange::AddFile(shared, None)).unwrap();
     config_change(ConfigChange::AddFile(served, Some(NodeId(1)))).unwrap();
     nodes[0].wait_status("all of them to answer", |status| status.quorum.answering == 3);
@@ -136,7 +136,7 @@ fn a_removed_file_has_no_thread_until_it_is_added_again() {
     // identifier. No other test uses these digits.
     let (file, thread) = (FileId(0xabc0), "plexus-vote-abc");
     cluster.make_file(file);
-    nodes[0].membership.place_file(file, cluster.path(file));
+    nodes[0].membership.set_file_path(file, cluster.path(file));
     for _ in 0..2 {
         nodes[0].membership.config_change(ConfigChange::AddFile(file, None)).unwrap();
         nodes[0].wait_status("the file to answer", |status| status.quorum.answering == 2);
@@ -153,7 +153,7 @@ fn a_node_is_added_and_removed_as_requested() {
     let nodes = cluster.start_all();
     let new = NodeId(2);
     nodes[0].membership.config_change(ConfigChange::AddNode(new)).unwrap();
-    nodes.iter().for_each(|node| node.membership.place_peer(new, cluster.addresses(new.0)));
+    nodes.iter().for_each(|node| node.membership.set_peer_addresses(new, cluster.addresses(new.0)));
     let third = cluster.start(new.0);
     for node in nodes.iter().chain([&third]) {
         node.watcher.wait_with(&[0, 1, 2]);

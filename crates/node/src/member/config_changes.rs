@@ -1,7 +1,7 @@
 //! Changing who belongs to a cluster and where it votes, while it runs: the command `config change`.
 //!
 //! It takes one of `{"add_node": NAME}`, `{"remove_node": NAME}`, `{"add_file": {"id", "path", "node"}}`, `{"remove_file": ID}`, and is
-//! answered when a view with the change is decided; another one is refused until then. Before a node is added all members read `cluster.toml` again. Before a file is added, `{"place_file": {..}}` says where this node finds it, and
+//! answered when a view with the change is decided; another one is refused until then. Before a node is added all members read `cluster.toml` again. Before a file is added, `{"set_file_path": {..}}` says where this node finds it, and
 //! `{"tell_of_file": {..}}` has this node tell all members, and is answered when all that must open it have.
 
 use std::path::PathBuf;

@@ -102,7 +102,7 @@ pub(crate) fn keep(config: &Config, membership: &Membership, place: &Place) -> R
     let path = config.dir.root().join(&place.path);
     let name = FileName { cluster: ClusterId(config.id.0), file: place.file };
     voting::look(&path, name).map_err(|error| error.to_string())?;
-    membership.place_file(place.file, path);
+    membership.set_file_path(place.file, path);
     Ok(())
 }
 

@@ -301,7 +301,7 @@ impl Drop for Ledger {
     }
 }
 
-/// Writes what lies on the latest, and what could not be written until it is: masters stay closed so long.
+/// Writes the latest entries, and what could not be written until it is: masters stay closed so long.
 fn keep(recorder: &Recorder, latest: &LatestWork<Entries>, workers: u8) {
     let mut entries = Entries::new();
     loop {

@@ -140,7 +140,7 @@ impl Network {
     }
 
     /// Sets the addresses of a node.
-    pub(super) fn place(&mut self, node: NodeId, addresses: Vec<SocketAddr>) {
+    pub(super) fn set_addresses(&mut self, node: NodeId, addresses: Vec<SocketAddr>) {
         if let Some(peer) = self.peers.get_mut(node.index()).filter(|_| node != self.me) {
             peer.addresses = addresses;
         }

@@ -33,7 +33,7 @@ impl Node {
         let network =
             Network::new((me, Incarnation(incarnation)), CLUSTER, [session; 16], keys, vec![socket()]);
         let (mut network, out) = (network.unwrap(), socket());
-        network.place(if me == A { B } else { A }, vec![out.local_addr().unwrap()]);
+        network.set_addresses(if me == A { B } else { A }, vec![out.local_addr().unwrap()]);
         Self { network, out }
     }
 
@@ -157,7 +157,7 @@ fn datagrams_for_other_nodes_or_of_unknown_nodes_are_unauthenticated() {
     assert_eq!(a.hears(&own).len(), 0, "it is not for the sender");
     let mut other = Node::new(NodeId(3), 6, 2, &[1]);
     assert_eq!(other.hears(&own).len(), 0, "nor for a third node with the same session");
-    b.network.place(A, Vec::new());
+    b.network.set_addresses(A, Vec::new());
     assert_eq!(b.hears(&own).len(), 0, "a node without addresses is unknown");
     let unauthenticated = [&a, &b, &other].map(|node| node.network.unauthenticated());
     assert_eq!(unauthenticated, [1, 1, 1]);

@@ -39,7 +39,7 @@ impl TurnRequester {
     }
 
     /// Begins a turn that writes these blocks.
-    pub(in crate::runtime) fn ask(
+    pub(in crate::runtime) fn request(
         &mut self,
         host: NodeId,
         file: FileId,

@@ -24,7 +24,7 @@ pub(in crate::runtime) struct TurnRequest {
 
 #[derive(Debug)]
 enum State {
-    Asking(Option<Message>),
+    Receiving(Option<Message>),
     UnderWay,
     /// The content that was read, or `None` after a failure.
     Over(Option<Arc<[u8]>>),
@@ -52,7 +52,7 @@ impl TurnServer {
 
     /// Handles a piece of a request. Returns the turn once the request is complete. Pieces of an
     /// existing answer go to `out`.
-    pub(in crate::runtime) fn asked(
+    pub(in crate::runtime) fn handle_piece(
         &mut self,
         (node, incarnation): (NodeId, Incarnation),
         body: &[u8],
@@ -67,17 +67,20 @@ impl TurnServer {
             return None;
         }
         let number = (incarnation, turn);
-        let last =
-            self.last.entry((file, node)).or_insert(LastTurn { number, state: State::Asking(None), route });
+        let last = self.last.entry((file, node)).or_insert(LastTurn {
+            number,
+            state: State::Receiving(None),
+            route,
+        });
         if number < last.number {
             return None;
         }
         if number > last.number {
-            *last = LastTurn { number, state: State::Asking(None), route };
+            *last = LastTurn { number, state: State::Receiving(None), route };
         }
         last.route = route;
         match &mut last.state {
-            State::Asking(message) => {
+            State::Receiving(message) => {
                 if !Message::take(message, &piece, REQUEST_PIECES) {
                     return None;
                 }

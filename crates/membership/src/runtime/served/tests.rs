@@ -16,7 +16,7 @@ use crate::{
 };
 
 const HOST: NodeId = NodeId(0);
-const ASKER: NodeId = NodeId(3);
+const REQUESTER: NodeId = NodeId(3);
 const INCARNATION: Incarnation = Incarnation(4);
 const CLUSTER: ClusterId = ClusterId(77);
 const SERVED: FileId = FileId(8);
@@ -52,25 +52,31 @@ fn ballot(node: NodeId, counter: u64) -> (usize, Vec<u8>) {
 }
 
 /// Returns the turn and the answers that a piece of a request leads to.
-fn asked(
+fn handle_request(
     server: &mut TurnServer,
     incarnation: Incarnation,
     body: &[u8],
 ) -> (Option<TurnRequest>, Vec<Vec<u8>>) {
     let mut out = Vec::new();
-    let ask = server.asked((ASKER, incarnation), body, Route::default(), |file| file == SERVED, &mut out);
-    (ask, out)
+    let request = server.handle_piece(
+        (REQUESTER, incarnation),
+        body,
+        Route::default(),
+        |file| file == SERVED,
+        &mut out,
+    );
+    (request, out)
 }
 
-fn asks(requester: &mut TurnRequester, writes: &[(usize, Vec<u8>)], now: Nanos) -> Vec<Vec<u8>> {
+fn request_turn(requester: &mut TurnRequester, writes: &[(usize, Vec<u8>)], now: Nanos) -> Vec<Vec<u8>> {
     let mut out = Vec::new();
-    requester.ask(HOST, SERVED, writes, now, &mut out);
+    requester.request(HOST, SERVED, writes, now, &mut out);
     assert!(out.iter().all(|(to, kind, _)| (*to, *kind) == (HOST, Kind::TurnRequest)));
     out.into_iter().map(|(_, _, body)| body).collect()
 }
 
 #[test]
-fn every_turn_is_taken_once_and_in_order_whatever_is_lost() {
+fn every_turn_is_executed_once_and_in_order_despite_losses() {
     for seed in 0..12 {
         let mut random = Random::new(seed);
         let (mut requester, mut server) = (TurnRequester::new(TIMEOUT, LIMIT), TurnServer::new(CLUSTER));
@@ -84,7 +90,7 @@ fn every_turn_is_taken_once_and_in_order_whatever_is_lost() {
         let mut sent = 0;
         for turn in 1..=12 {
             let mut out = Vec::new();
-            requester.ask(HOST, SERVED, &[heartbeat(ASKER, turn)], now, &mut out);
+            requester.request(HOST, SERVED, &[heartbeat(REQUESTER, turn)], now, &mut out);
             let mut waits = true;
             while waits {
                 for (_, kind, body) in out.drain(..) {
@@ -100,17 +106,18 @@ fn every_turn_is_taken_once_and_in_order_whatever_is_lost() {
                     let (kind, body) = entry.remove();
                     let answers = match kind {
                         Kind::TurnRequest => {
-                            let (ask, mut answers) = asked(&mut server, INCARNATION, &body);
-                            if let Some(TurnRequest { turn, writes, .. }) = ask {
+                            let (request, mut answers) = handle_request(&mut server, INCARNATION, &body);
+                            if let Some(TurnRequest { turn, writes, .. }) = request {
                                 taken.push(turn);
                                 let (number, block) = &writes[0];
                                 file[number * BLOCK..(number + 1) * BLOCK].copy_from_slice(block);
                                 let read = Some(Arc::from(packed::packed(&file)));
-                                answers = server.over((ASKER, INCARNATION), SERVED, turn, read).unwrap().1;
+                                answers =
+                                    server.over((REQUESTER, INCARNATION), SERVED, turn, read).unwrap().1;
                             }
                             answers
                         }
-                        Kind::Missing => server.missing((ASKER, INCARNATION), &body),
+                        Kind::Missing => server.missing((REQUESTER, INCARNATION), &body),
                         _ => {
                             if let Some((which, read)) = requester.answered(HOST, &body, now) {
                                 assert_eq!((which, read.as_ref()), (SERVED, Some(&file)), "seed {seed}");
@@ -119,7 +126,7 @@ fn every_turn_is_taken_once_and_in_order_whatever_is_lost() {
                             Vec::new()
                         }
                     };
-                    out.extend(answers.into_iter().map(|body| (ASKER, Kind::Answer, body)));
+                    out.extend(answers.into_iter().map(|body| (REQUESTER, Kind::Answer, body)));
                 }
                 if !requester.remind(now, &mut out).is_empty() {
                     (given_up, waits) = (given_up + 1, false);
@@ -133,50 +140,55 @@ fn every_turn_is_taken_once_and_in_order_whatever_is_lost() {
 }
 
 #[test]
-fn an_older_turn_or_incarnation_is_never_taken_after_a_later_one() {
+fn an_older_turn_or_incarnation_is_never_executed_after_a_later_one() {
     let (mut requester, mut server) = (TurnRequester::new(TIMEOUT, LIMIT), TurnServer::new(CLUSTER));
-    let first = asks(&mut requester, &[heartbeat(ASKER, 1)], Nanos(0)).remove(0);
-    let second = asks(&mut requester, &[heartbeat(ASKER, 2)], Nanos(1)).remove(0);
-    assert_eq!(asked(&mut server, INCARNATION, &second).0.unwrap().turn, 2);
-    assert!(asked(&mut server, INCARNATION, &first).0.is_none(), "it was asked before");
-    assert!(asked(&mut server, INCARNATION, &second).0.is_none(), "it is under way");
+    let first = request_turn(&mut requester, &[heartbeat(REQUESTER, 1)], Nanos(0)).remove(0);
+    let second = request_turn(&mut requester, &[heartbeat(REQUESTER, 2)], Nanos(1)).remove(0);
+    assert_eq!(handle_request(&mut server, INCARNATION, &second).0.unwrap().turn, 2);
+    assert!(handle_request(&mut server, INCARNATION, &first).0.is_none(), "it is older than the last turn");
+    assert!(handle_request(&mut server, INCARNATION, &second).0.is_none(), "it is under way");
     let next = Incarnation(INCARNATION.0 + 1);
-    assert_eq!(asked(&mut server, next, &first).0.unwrap().turn, 1);
-    let third = asks(&mut requester, &[heartbeat(ASKER, 3)], Nanos(2)).remove(0);
-    assert!(asked(&mut server, INCARNATION, &third).0.is_none(), "a later incarnation has asked");
-    assert!(server.over((ASKER, INCARNATION), SERVED, 2, None).is_none(), "nobody waits for it");
-    assert!(server.over((ASKER, next), SERVED, 1, None).is_some());
+    assert_eq!(handle_request(&mut server, next, &first).0.unwrap().turn, 1);
+    let third = request_turn(&mut requester, &[heartbeat(REQUESTER, 3)], Nanos(2)).remove(0);
+    assert!(
+        handle_request(&mut server, INCARNATION, &third).0.is_none(),
+        "a later incarnation has requested a turn"
+    );
+    assert!(server.over((REQUESTER, INCARNATION), SERVED, 2, None).is_none(), "it is not awaited any more");
+    assert!(server.over((REQUESTER, next), SERVED, 1, None).is_some());
     // Pieces of two requests are never mixed.
-    let both = |counter| [heartbeat(ASKER, counter), ballot(ASKER, counter)];
-    let (older, newer) = (asks(&mut requester, &both(4), Nanos(3)), asks(&mut requester, &both(5), Nanos(4)));
+    let both = |counter| [heartbeat(REQUESTER, counter), ballot(REQUESTER, counter)];
+    let (older, newer) =
+        (request_turn(&mut requester, &both(4), Nanos(3)), request_turn(&mut requester, &both(5), Nanos(4)));
     assert_eq!((older.len(), newer.len()), (2, 2));
     for piece in [&newer[0], &older[0], &older[1]] {
-        assert!(asked(&mut server, next, piece).0.is_none());
+        assert!(handle_request(&mut server, next, piece).0.is_none());
     }
-    let ask = asked(&mut server, next, &newer[1]).0.unwrap();
-    assert_eq!((ask.turn, ask.writes), (5, both(5).to_vec()));
+    let request = handle_request(&mut server, next, &newer[1]).0.unwrap();
+    assert_eq!((request.turn, request.writes), (5, both(5).to_vec()));
 }
 
 #[test]
-fn nobody_writes_what_is_not_its_own() {
+fn a_node_writes_only_its_own_blocks() {
     let mut server = TurnServer::new(CLUSTER);
-    let (place, block) = heartbeat(ASKER, 1);
+    let (place, block) = heartbeat(REQUESTER, 1);
     let other = heartbeat(NodeId(2), 1);
     let bad = [
         other.clone(),
         (place, other.1),
-        (format::ballot_at(ASKER, 0), block.clone()),
+        (format::ballot_at(REQUESTER, 0), block.clone()),
         (0, block.clone()),
         (place, vec![1; BLOCK]),
     ];
     for (number, write) in bad.into_iter().enumerate() {
         let mut requester = TurnRequester::new(TIMEOUT, LIMIT);
         let mut pieces = Vec::new();
-        (0..=number).for_each(|_| pieces = asks(&mut requester, std::slice::from_ref(&write), Nanos(0)));
+        (0..=number)
+            .for_each(|_| pieces = request_turn(&mut requester, std::slice::from_ref(&write), Nanos(0)));
         let mut answers = Vec::new();
         for piece in pieces {
-            let (ask, out) = asked(&mut server, INCARNATION, &piece);
-            assert!(ask.is_none(), "{number}");
+            let (request, out) = handle_request(&mut server, INCARNATION, &piece);
+            assert!(request.is_none(), "{number}");
             answers.extend(out);
         }
         assert_eq!(requester.answered(HOST, &answers[0], Nanos(1)), Some((SERVED, None)));
@@ -184,26 +196,27 @@ fn nobody_writes_what_is_not_its_own() {
 }
 
 #[test]
-fn a_file_that_is_not_served_and_one_that_fails_are_known_at_once() {
+fn a_file_that_is_not_served_and_one_that_fails_are_reported_at_once() {
     let (mut requester, mut server) = (TurnRequester::new(TIMEOUT, LIMIT), TurnServer::new(CLUSTER));
-    let piece = asks(&mut requester, &[], Nanos(0)).remove(0);
+    let piece = request_turn(&mut requester, &[], Nanos(0)).remove(0);
     let mut out = Vec::new();
-    let ask = server.asked((ASKER, INCARNATION), &piece, Route::default(), |_| false, &mut out);
-    assert!(ask.is_none());
-    assert_eq!(requester.answered(NodeId(1), &out[0], Nanos(0)), None, "that one does not serve it");
+    let request =
+        server.handle_piece((REQUESTER, INCARNATION), &piece, Route::default(), |_| false, &mut out);
+    assert!(request.is_none());
+    assert_eq!(requester.answered(NodeId(1), &out[0], Nanos(0)), None, "this node does not serve the file");
     assert_eq!(requester.answered(HOST, &out[0], Nanos(0)), Some((SERVED, None)));
     assert_eq!(requester.wake(), None);
-    let piece = asks(&mut requester, &[], Nanos(0)).remove(0);
-    let turn = asked(&mut server, INCARNATION, &piece).0.unwrap().turn;
-    let (_, pieces) = server.over((ASKER, INCARNATION), SERVED, turn, None).unwrap();
-    assert_eq!(asked(&mut server, INCARNATION, &piece).1, pieces, "the answer was lost");
+    let piece = request_turn(&mut requester, &[], Nanos(0)).remove(0);
+    let turn = handle_request(&mut server, INCARNATION, &piece).0.unwrap().turn;
+    let (_, pieces) = server.over((REQUESTER, INCARNATION), SERVED, turn, None).unwrap();
+    assert_eq!(handle_request(&mut server, INCARNATION, &piece).1, pieces, "the answer was lost");
     assert_eq!(requester.answered(HOST, &pieces[0], Nanos(0)), Some((SERVED, None)));
 }
 
 #[test]
 fn a_turn_without_an_answer_is_given_up() {
     let mut requester = TurnRequester::new(TIMEOUT, LIMIT);
-    let first = asks(&mut requester, &[heartbeat(ASKER, 1)], Nanos(5));
+    let first = request_turn(&mut requester, &[heartbeat(REQUESTER, 1)], Nanos(5));
     let mut out = Vec::new();
     assert_eq!(requester.wake(), Some(Nanos(5) + TIMEOUT));
     assert!(requester.remind(Nanos(5), &mut out).is_empty() && out.is_empty());
@@ -216,18 +229,18 @@ fn a_turn_without_an_answer_is_given_up() {
 #[test]
 fn hostile_pieces_do_no_harm() {
     let (mut requester, mut server) = (TurnRequester::new(TIMEOUT, LIMIT), TurnServer::new(CLUSTER));
-    let ask = asks(&mut requester, &[heartbeat(ASKER, 1)], Nanos(0)).remove(0);
-    let turn = asked(&mut server, INCARNATION, &ask).0.unwrap().turn;
+    let request = request_turn(&mut requester, &[heartbeat(REQUESTER, 1)], Nanos(0)).remove(0);
+    let turn = handle_request(&mut server, INCARNATION, &request).0.unwrap().turn;
     let read: Arc<[u8]> = Arc::from(packed::packed(&vec![7; FILE]));
     let answer =
-        server.over((ASKER, INCARNATION), SERVED, turn, Some(Arc::clone(&read))).unwrap().1.remove(1);
-    hostile(&[ask, answer], |bytes| {
+        server.over((REQUESTER, INCARNATION), SERVED, turn, Some(Arc::clone(&read))).unwrap().1.remove(1);
+    hostile(&[request, answer], |bytes| {
         let _ = piece_any(bytes);
-        let _ = server.missing((ASKER, INCARNATION), bytes);
-        let _ = asked(&mut server, INCARNATION, bytes);
+        let _ = server.missing((REQUESTER, INCARNATION), bytes);
+        let _ = handle_request(&mut server, INCARNATION, bytes);
         if let Some((file, _)) = requester.answered(HOST, bytes, Nanos(0)) {
             assert_eq!(file, SERVED);
-            asks(&mut requester, &[], Nanos(0));
+            request_turn(&mut requester, &[], Nanos(0));
         }
     });
 }
