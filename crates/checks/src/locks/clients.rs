@@ -1,7 +1,9 @@
 //! What clients do.
 
 use plexus_base::Nanos;
-use plexus_locks::protocol::{Event, LockId, Mode, Owner, Patience, VALUE_LEN, Want};
+use plexus_locks::protocol::{
+    Event, LockId, LockRequest, Mode, NewLock, Owner, Patience, RequestKind, VALUE_LEN,
+};
 
 use super::{Ev, Id, Lock, Locks, values};
 use crate::failure::Broken;
@@ -104,7 +106,8 @@ impl Locks {
         self.locks.insert((node, lock), new);
         let &Client { owner, born } = &self.nodes[node].clients[client];
         let name = self.names[name].clone();
-        self.handle(node, worker, Event::Lock(Want { lock, owner, born, name, mode, patience, notify }))
+        let kind = RequestKind::New(NewLock { owner, born, name, notify });
+        self.handle(node, worker, Event::Request(LockRequest { lock, mode, patience, kind }))
     }
 
     fn convert(&mut self, id: Id) -> Result<(), Broken> {
@@ -115,7 +118,8 @@ impl Locks {
         (lock.asked, lock.patience, lock.cancelled) = (Some(mode), patience, false);
         lock.requests += 1;
         let worker = lock.worker;
-        self.handle(id.0, worker, Event::Convert { lock: id.1, mode, patience, value })
+        let kind = RequestKind::Conversion { value };
+        self.handle(id.0, worker, Event::Request(LockRequest { lock: id.1, mode, patience, kind }))
     }
 
     fn cancel(&mut self, id: Id) -> Result<(), Broken> {

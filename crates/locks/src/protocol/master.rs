@@ -10,11 +10,11 @@ use std::collections::{
 use plexus_base::{Nanos, NodeId, NodeSet};
 
 use super::{
-    Mode, Name, Places, Token, Validity, Value, Why,
+    Mode, Name, Places, Token, VALUE_LEN, Validity, Value, Why,
     core::Core,
     message::{
-        Blocking, Body, Cancel, Chased, Convert, Granted, Handover, MAX_CHASED, Probe, Record, Refused,
-        Request, Unlock,
+        Blocking, Cancel, Chased, Granted, Handover, LockMessage, MAX_CHASED, MasterRequest,
+        MasterRequestKind, Probe, Record, Refused, Unlock,
     },
     resource::{Holder, Outcome, Resource, Waiter, Who},
 };
@@ -52,17 +52,30 @@ impl Master {
         seq: u32,
         mode: Mode,
         notify: bool,
-    ) -> Option<(Holder, Value)> {
+    ) -> Option<(Token, Value)> {
         if !self.grants.are_given() {
             return None;
         }
         let resource = self.resources.entry(name.clone()).or_default();
         let holder = self.grants.at_once(resource, who, seq, mode, notify)?;
-        Some((holder, resource.value))
+        Some((holder.token, resource.value))
     }
 
-    pub(super) fn request(&mut self, from: NodeId, request: Request, core: &mut Core) {
-        let Request { lock, seq, name, mode, attempt, notify, waited_ns, .. } = request;
+    pub(super) fn request(
+        &mut self,
+        from: NodeId,
+        request: MasterRequest,
+        core: &mut Core,
+    ) -> Result<(), Fault> {
+        match request.kind {
+            MasterRequestKind::Conversion { value } => return self.convert(from, request, value, core),
+            MasterRequestKind::New { notify } => self.lock(from, request, notify, core),
+        }
+        Ok(())
+    }
+
+    fn lock(&mut self, from: NodeId, request: MasterRequest, notify: bool, core: &mut Core) {
+        let MasterRequest { lock, seq, name, mode, attempt, waited_ns, .. } = request;
         let who = Who { node: from, lock };
         let resource = self.resources.entry(name.clone()).or_default();
         if resource.holder(who).is_some() || resource.waiter(who).is_some() {
@@ -80,8 +93,14 @@ impl Master {
         self.grants.settle(name, resource, core);
     }
 
-    pub(super) fn convert(&mut self, from: NodeId, convert: Convert, core: &mut Core) -> Result<(), Fault> {
-        let Convert { lock, seq, name, mode, attempt, again, waited_ns, value } = convert;
+    fn convert(
+        &mut self,
+        from: NodeId,
+        request: MasterRequest,
+        value: Option<[u8; VALUE_LEN]>,
+        core: &mut Core,
+    ) -> Result<(), Fault> {
+        let MasterRequest { lock, seq, name, mode, attempt, again, waited_ns, .. } = request;
         let who = Who { node: from, lock };
         let resource = self.resources.get_mut(&name);
         let Some((resource, holder)) = resource.and_then(|resource| {
@@ -156,13 +175,13 @@ impl Master {
             let next = probe.path.get(at + 1).map_or(probe.origin.node, |next| next.node);
             let still = chased.remove(&next).is_some_and(|blockers| blockers.contains(&hop.blocker));
             if still {
-                core.send(next, Body::Chase(vec![hop.blocker], Box::new(probe)));
+                core.send(next, LockMessage::Chase(vec![hop.blocker], Box::new(probe)));
             }
             return;
         }
         for (node, blockers) in chased {
             for some in blockers.chunks(MAX_CHASED) {
-                core.send(node, Body::Chase(some.to_vec(), Box::new(probe.clone())));
+                core.send(node, LockMessage::Chase(some.to_vec(), Box::new(probe.clone())));
             }
         }
     }
@@ -347,7 +366,7 @@ impl Grants {
                 Outcome::Granted(holder) => granted(&holder, resource.value, core),
                 Outcome::NotGranted(Waiter { who, seq, .. }) => refused(who, seq, Why::NotGranted, core),
                 Outcome::Blocking(Holder { who, seq, .. }, wanted) => {
-                    core.send(who.node, Body::Blocking(Blocking { lock: who.lock, seq, wanted }));
+                    core.send(who.node, LockMessage::Blocking(Blocking { lock: who.lock, seq, wanted }));
                 }
             }
         }
@@ -377,10 +396,10 @@ fn lose(resource: &mut Resource, mode: Mode, core: &mut Core) {
 
 fn granted(holder: &Holder, value: Value, core: &mut Core) {
     let Holder { who: Who { node, lock }, mode, token, seq, .. } = *holder;
-    core.send(node, Body::Granted(Granted { lock, seq, mode, token, value }));
+    core.send(node, LockMessage::Granted(Granted { lock, seq, mode, token, value }));
 }
 
 fn refused(who: Who, seq: u32, why: Why, core: &mut Core) {
     let Who { node, lock } = who;
-    core.send(node, Body::Refused(Refused { lock, seq, why }));
+    core.send(node, LockMessage::Refused(Refused { lock, seq, why }));
 }

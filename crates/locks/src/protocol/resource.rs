@@ -12,7 +12,7 @@ use plexus_base::NodeId;
 use super::{
     LockId, Mode, Token, VALUE_LEN, Validity, Value,
     holders::Holders,
-    queue::{Queue, Told},
+    queue::{NotifiedHolders, Queue},
 };
 
 /// A lock, cluster-wide.
@@ -144,7 +144,7 @@ impl Resource {
     }
 
     fn granted_since(&mut self, who: Who) {
-        if let Some(Told { of: Some(_), fresh }) = self.queue.told() {
+        if let Some(NotifiedHolders { of: Some(_), fresh }) = self.queue.told() {
             fresh.push(who);
         }
     }
