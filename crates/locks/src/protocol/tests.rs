@@ -342,6 +342,76 @@ fn two_who_convert_are_a_circle_and_so_is_one_who_waits_for_itself() {
 }
 
 #[test]
+fn a_confirmation_of_an_earlier_request_makes_no_victim_of_the_next() {
+    let mut few = Few::new(&[0, 1]);
+    let name = few.name_at(1);
+    few.lock(0, 1, FIRST, &name, Mode::CR, Patience::Forever);
+    few.lock(0, 2, FIRST, &name, Mode::CR, Patience::Forever);
+    few.lock(1, 3, Owner(3), &name, Mode::CW, Patience::Forever);
+    few.convert(0, 2, Mode::EX, None);
+    few.news();
+    // It waits for a lock of its own owner. The search comes back, and so does its second round, which is delivered late.
+    (few.held_up, few.now) = (true, 5_000);
+    few.event(0, Event::Tick);
+    (0..3).for_each(|_| few.deliver());
+    let late = few.said.pop().filter(|(_, _, message)| matches!(message.body, LockMessage::Chase(..)));
+    few.held_up = false;
+    few.event(0, Event::Cancel { lock: LockId(2) });
+    // The next request of the same lock waits for another owner only.
+    few.convert(0, 2, Mode::PR, None);
+    assert_eq!((few.news(), few.said.len()), (vec!["2-Cancelled".to_owned()], 0));
+    few.said.extend(late);
+    assert_eq!(few.said.len(), 1);
+    few.go_on();
+    assert_eq!(few.news(), [""; 0]);
+}
+
+#[test]
+fn a_new_master_serves_requests_in_the_order_of_their_waiting() {
+    let mut few = Few::new(&[0, 1, 2]);
+    let moved = few.name_at(2);
+    few.lock(0, 1, FIRST, &moved, Mode::EX, Patience::Forever);
+    few.now = 10;
+    few.lock(1, 2, Owner(2), &moved, Mode::EX, Patience::Forever);
+    few.now = 20;
+    // Of the first node, whose name comes first in any other order.
+    few.lock(0, 3, Owner(3), &moved, Mode::EX, Patience::Forever);
+    few.news();
+    few.now = 30;
+    for node in [0, 1] {
+        few.event(node, Event::View(view(2, &[0, 1])));
+    }
+    few.unlock(0, 1, None);
+    few.unlock(1, 2, None);
+    let told = few.news().into_iter().filter(|told| told.contains('+')).collect::<Vec<_>>();
+    assert_eq!(told, ["2+EX", "3+EX"]);
+}
+
+#[test]
+fn a_node_that_missed_a_view_hands_over_no_value_block() {
+    let (before, joined) = (view(1, &[0, 1]), [0, 1, 2]);
+    for epoch in [2, 3] {
+        let mut few = Few::new(&[0, 1]);
+        let next = view(epoch, &joined);
+        let moves = |name: &Name| {
+            let masters = [&before, &next].map(|view| view.master(name.partition()));
+            masters == [NodeId(0), NodeId(2)]
+        };
+        let name = (0..=255).map(|byte| Name::new(&[byte]).expect("a name")).find(moves).expect("one moves");
+        few.lock(1, 1, FIRST, name.bytes(), Mode::NL, Patience::Forever);
+        few.lock(1, 2, FIRST, name.bytes(), Mode::EX, Patience::Forever);
+        few.unlock(1, 2, Some([5; VALUE_LEN]));
+        few.held_up = true;
+        few.event(0, Event::View(next));
+        let need = [few.shards[0].core.masters.place(name.partition())].into_iter().collect();
+        let message = Message { epoch: Epoch(epoch), body: LockMessage::Ask(need) };
+        few.hand(0, Event::Message { from: NodeId(2), life: Incarnation(1), message });
+        let handed = few.said.iter().any(|(_, _, message)| matches!(message.body, LockMessage::Values(_)));
+        assert_eq!(handed, epoch == 2, "the view before the one of epoch {epoch} was the first");
+    }
+}
+
+#[test]
 fn the_locks_of_a_dead_node_are_released_and_those_that_it_mastered_are_found_again() {
     let mut few = Few::new(&[0, 1, 2]);
     let (kept, moved) = (few.name_at(0), few.name_at(2));
