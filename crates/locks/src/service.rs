@@ -259,7 +259,9 @@ impl LockService {
     /// A thread gives a lock up.
     pub(crate) fn unlock(&mut self, net: &mut Net, lock: LockId, value: Option<[u8; VALUE_LEN]>) {
         self.watched.remove(&lock);
-        self.handle(net, Event::Unlock { lock, value });
+        if !self.shard.as_mut().is_some_and(|shard| shard.unlock_at_once(lock, value)) {
+            self.handle(net, Event::Unlock { lock, value });
+        }
     }
 
     /// A program wants something; what comes of it is among the news.

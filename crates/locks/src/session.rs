@@ -91,7 +91,7 @@ impl NodeLockSession {
     pub fn lock(&self, name: Name, mode: Mode, timeout: Option<Duration>) -> Result<NodeLock, LockError> {
         let (request, place) = self.request(name, mode, timeout);
         let grant = place.ask_and_wait(request, place.notices.clone())?;
-        Ok(NodeLock { place, grant, value: None })
+        Ok(NodeLock { place, grant, is_released: false })
     }
 
     fn request(&self, name: Name, mode: Mode, timeout: Option<Duration>) -> (LockRequest, LockPlace) {
@@ -166,7 +166,7 @@ impl PendingNodeLock {
 
     fn answered(&mut self, result: LockResult) -> Result<NodeLock, LockError> {
         let place = self.place.take().expect("it is answered once");
-        result.map(|grant| NodeLock { place, grant, value: None })
+        result.map(|grant| NodeLock { place, grant, is_released: false })
     }
 
     /// Waits for the answer, for no longer than `limit`.
@@ -220,8 +220,8 @@ impl Drop for PendingNodeLock {
 pub struct NodeLock {
     place: LockPlace,
     grant: Grant,
-    /// The bytes to write into the value block at the end.
-    value: Option<[u8; VALUE_LEN]>,
+    /// True once it was given up with a value.
+    is_released: bool,
 }
 
 impl NodeLock {
@@ -282,13 +282,16 @@ impl NodeLock {
         if !self.grant.mode.writes() {
             return Err(LockError::Refused(Why::NotWriter));
         }
-        self.value = Some(value);
+        self.place.unlock(Some(value));
+        self.is_released = true;
         Ok(())
     }
 }
 
 impl Drop for NodeLock {
     fn drop(&mut self) {
-        self.place.unlock(self.value);
+        if !self.is_released {
+            self.place.unlock(None);
+        }
     }
 }

@@ -67,17 +67,13 @@ pub struct SurveyedWaiter {
 impl LockSurvey {
     /// Of what one worker masters, and of its clients' locks.
     pub(crate) fn of(shard: &Shard, now: Nanos) -> Self {
-        let first = Self::first((ROWS_MAX, COUNTED_MAX), shard.resources(), now);
+        let first = Self::first((ROWS_MAX, COUNTED_MAX), shard, now);
         Self { waiting: waiting(ROWS_MAX, shard), holding: holding(ROWS_MAX, shard), ..first }
     }
 
-    fn first<'a>(
-        (rows, counted): (usize, usize),
-        mut resources: impl ExactSizeIterator<Item = (&'a Name, &'a Resource)>,
-        now: Nanos,
-    ) -> Self {
+    fn first((rows, counted): (usize, usize), shard: &Shard, now: Nanos) -> Self {
         let (mut survey, mut left) = (Self::default(), rows);
-        for (name, resource) in resources.by_ref().take(counted) {
+        for (name, resource) in shard.resources().take(counted) {
             let all = resource.granted().len() + resource.queued();
             let told = all.min(left);
             if told > 0 {
@@ -86,7 +82,7 @@ impl LockSurvey {
             survey.more += all - told;
             left -= told;
         }
-        survey.more += resources.len();
+        survey.more += shard.resource_count().saturating_sub(counted);
         survey
     }
 
@@ -210,14 +206,14 @@ mod tests {
     #[test]
     fn so_much_is_told_and_the_rest_is_counted() {
         let shard = master(&["a", "c", "e"]);
-        let of = |rows| LockSurvey::first((rows, 3), shard.resources(), Nanos(30));
+        let of = |rows| LockSurvey::first((rows, 3), &shard, Nanos(30));
         assert_eq!(told(&of(9)), "c:1+2 a:1+2 e:1+2 and 0");
         assert_eq!(told(&of(5)), "c:1+2 a:1+1 and 4");
         assert_eq!(told(&of(4)), "c:1+2 a:1+0 and 5");
         assert_eq!(told(&of(3)), "c:1+2 and 6");
         assert_eq!(told(&of(0)), "and 9");
         assert_eq!(of(9).resources[0].waiting[1].waited, Nanos(20));
-        let counted = |most| told(&LockSurvey::first((4, most), shard.resources(), Nanos(30)));
+        let counted = |most| told(&LockSurvey::first((4, most), &shard, Nanos(30)));
         assert_eq!([counted(2), counted(0)], ["c:1+2 a:1+0 and 3", "and 3"], "the others count as one each");
     }
 
@@ -237,7 +233,7 @@ mod tests {
     #[test]
     fn workers_are_told_together_in_the_order_of_names() {
         let (one, other) = (master(&["a", "c"]), master(&["b", "d"]));
-        let of = |shard: &Shard| LockSurvey::first((5, 9), shard.resources(), Nanos(30));
+        let of = |shard: &Shard| LockSurvey::first((5, 9), shard, Nanos(30));
         let joined = |rows| LockSurvey::first_of(rows, [of(&other), of(&one)]);
         assert_eq!(told(&joined(100)), "a:1+1 b:1+2 c:1+2 d:1+1 and 2");
         assert_eq!(told(&joined(5)), "a:1+1 b:1+2 and 7");

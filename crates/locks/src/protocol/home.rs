@@ -18,6 +18,7 @@ use super::{
         Blocking, Cancel, Granted, LockMessage, MasterRequest, MasterRequestKind, Origin, Record, Refused,
         Unlock,
     },
+    recent::RecentMap,
 };
 
 /// Requests whose searches a request remembers to have passed on, so that none passes twice. Where there are more it forgets them all, which only
@@ -187,7 +188,9 @@ impl HomeLock {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Home {
     /// In boxes: the map moves what it holds as locks come and go.
-    pub(super) locks: BTreeMap<LockId, Box<HomeLock>>,
+    pub(super) locks: RecentMap<LockId, Box<HomeLock>>,
+    /// The box of a lock that was given up, for the next one: a thread that takes lock after lock allocates nothing.
+    spare: Option<Box<HomeLock>>,
     waits: Waits,
 }
 
@@ -238,12 +241,21 @@ impl Home {
     pub(super) fn hold(&mut self, lock: LockId, new: NewLock, place: Place, hold: Hold, core: &mut Core) {
         core.counts.requests += 1;
         core.counts.granted += 1;
-        self.insert(lock, HomeLock::new(new, place, Some(hold)));
+        let held = HomeLock::new(new, place, Some(hold));
+        let held = match self.spare.take() {
+            Some(mut spare) => {
+                *spare = held;
+                spare
+            }
+            None => Box::new(held),
+        };
+        self.assert_new(lock);
+        self.locks.add_recent(lock, held);
     }
 
-    fn insert(&mut self, lock: LockId, held: HomeLock) {
-        let before = self.locks.insert(lock, Box::new(held));
-        assert!(before.is_none(), "{lock:?} is a lock already");
+    #[inline]
+    fn assert_new(&self, lock: LockId) {
+        assert!(self.locks.get(&lock).is_none(), "{lock:?} is a lock already");
     }
 
     /// Asks the master for a lock or a conversion, unless the request is refused here.
@@ -254,7 +266,8 @@ impl Home {
                 core.counts.requests += 1;
                 if self.has_room(core) {
                     let place = core.masters.place(new.name.partition());
-                    self.insert(lock, HomeLock::new(new, place, None));
+                    self.assert_new(lock);
+                    self.locks.tree().insert(lock, Box::new(HomeLock::new(new, place, None)));
                     (None, None)
                 } else {
                     core.counts.too_many += 1;
@@ -330,24 +343,23 @@ impl Home {
         self.waits.add(at, held.owner, lock);
     }
 
-    /// What the master is to be told, if anything.
-    pub(super) fn unlock(
-        &mut self,
-        lock: LockId,
-        value: Option<[u8; VALUE_LEN]>,
-        core: &mut Core,
-    ) -> Option<(Place, Unlock)> {
+    /// Gives a lock up, and tells the master.
+    pub(super) fn unlock(&mut self, lock: LockId, value: Option<[u8; VALUE_LEN]>, core: &mut Core) {
         if value.is_some() && self.locks.get(&lock).is_some_and(|held| !held.may_write()) {
-            core.out.push(Action::Refused { lock, why: Why::NotWriter });
-            return None;
+            return core.out.push(Action::Refused { lock, why: Why::NotWriter });
         }
-        let held = self.remove(lock)?;
+        let Some(held) = self.remove(lock) else { return };
         if held.pending.is_some() {
             core.counts.cancelled += 1;
             core.out.push(Action::Refused { lock, why: Why::Cancelled });
         }
         let HomeLock { name, place, .. } = *held;
-        Some((place, Unlock { lock, name, died: false, value }))
+        core.ask_master(place, LockMessage::Unlock(Unlock { lock, name, died: false, value }));
+    }
+
+    /// Forgets a lock that is given up and has no request under way.
+    pub(super) fn forget(&mut self, lock: LockId) {
+        self.spare = self.locks.remove(&lock);
     }
 
     pub(super) fn client_gone(&mut self, locks: &[LockId], core: &mut Core) {

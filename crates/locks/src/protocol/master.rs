@@ -16,6 +16,7 @@ use super::{
         Blocking, Cancel, Chased, Granted, Handover, LockMessage, MAX_CHASED, MasterRequest,
         MasterRequestKind, Probe, Record, Refused, Unlock,
     },
+    recent::RecentMap,
     resource::{Holder, Outcome, Resource, Waiter, Who},
 };
 
@@ -25,7 +26,7 @@ pub(super) type Fault = &'static str;
 /// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Master {
-    pub(super) resources: BTreeMap<Name, Resource>,
+    pub(super) resources: RecentMap<Name, Resource>,
     grants: Grants,
 }
 
@@ -41,7 +42,7 @@ struct Grants {
 impl Master {
     /// Grants nothing yet.
     pub(super) fn new(token: Token) -> Self {
-        Self { resources: BTreeMap::new(), grants: Grants { token, changed: Some(BTreeSet::new()) } }
+        Self { resources: RecentMap::default(), grants: Grants { token, changed: Some(BTreeSet::new()) } }
     }
 
     /// Grants a new lock that nobody knows yet, if it need not wait.
@@ -56,9 +57,28 @@ impl Master {
         if !self.grants.are_given() {
             return None;
         }
-        let resource = self.resources.entry(name.clone()).or_default();
-        let holder = self.grants.at_once(resource, who, seq, mode, notify)?;
-        Some((holder.token, resource.value))
+        if let Some(resource) = self.resources.get_mut(name) {
+            let holder = self.grants.at_once(resource, who, seq, mode, notify)?;
+            return Some((holder.token, resource.value));
+        }
+        let mut resource = Resource::default();
+        let holder = self.grants.at_once(&mut resource, who, seq, mode, notify)?;
+        let value = resource.value;
+        self.resources.add_recent(name.clone(), resource);
+        Some((holder.token, value))
+    }
+
+    /// Releases a lock that is held, if no request waits for its resource. False: nothing has happened.
+    pub(super) fn unlock_at_once(&mut self, name: &Name, who: Who, value: Option<[u8; VALUE_LEN]>) -> bool {
+        if !self.grants.are_given() {
+            return false;
+        }
+        let Some(resource) = self.resources.get_mut(name) else { return false };
+        let is_released = resource.release_alone(who, value);
+        if is_released && resource.is_empty() {
+            self.resources.remove(name);
+        }
+        is_released
     }
 
     pub(super) fn request(
@@ -77,7 +97,7 @@ impl Master {
     fn lock(&mut self, from: NodeId, request: MasterRequest, notify: bool, core: &mut Core) {
         let MasterRequest { lock, seq, name, mode, attempt, waited_ns, .. } = request;
         let who = Who { node: from, lock };
-        let resource = self.resources.entry(name.clone()).or_default();
+        let resource = self.resources.tree().entry(name.clone()).or_default();
         if resource.holder(who).is_some() || resource.waiter(who).is_some() {
             return;
         }
@@ -137,7 +157,7 @@ impl Master {
 
     pub(super) fn unlock(&mut self, from: NodeId, unlock: Unlock, core: &mut Core) {
         let Unlock { lock, name, died, value } = unlock;
-        let Entry::Occupied(mut found) = self.resources.entry(name) else { return };
+        let Entry::Occupied(mut found) = self.resources.tree().entry(name) else { return };
         let resource = found.get_mut();
         if let Some(holder) = resource.remove(Who { node: from, lock }) {
             resource.write(holder.mode, value);
@@ -151,7 +171,7 @@ impl Master {
     pub(super) fn cancel(&mut self, from: NodeId, cancel: Cancel, core: &mut Core) {
         let Cancel { lock, seq, name, why } = cancel;
         let who = Who { node: from, lock };
-        let Entry::Occupied(mut found) = self.resources.entry(name) else { return };
+        let Entry::Occupied(mut found) = self.resources.tree().entry(name) else { return };
         let resource = found.get_mut();
         if resource.waiter(who).is_none_or(|waiter| waiter.seq != seq) {
             return;
@@ -198,7 +218,7 @@ impl Master {
         self.grants.token = token;
         let changed = self.grants.changed.get_or_insert_default();
         let (mut values, mut dead) = (BTreeMap::new(), Vec::new());
-        self.resources.retain(|name, resource| {
+        self.resources.tree().retain(|name, resource| {
             let all = resource.granted().iter().map(|holder| holder.who);
             dead.extend(
                 all.chain(resource.waiting().map(|waiter| waiter.who)).filter(|who| gone.contains(who.node)),
@@ -234,7 +254,7 @@ impl Master {
     ) -> Result<(), Fault> {
         let Record { lock, seq, name, mode, notify, token, value } = record;
         let who = Who { node: from, lock };
-        let resource = match self.resources.entry(name) {
+        let resource = match self.resources.tree().entry(name) {
             Entry::Vacant(new) => {
                 let resource = new.insert(Resource::default());
                 resource.value = if mode.keeps_value() { value } else { Value::default().lost() };
@@ -268,7 +288,7 @@ impl Master {
 
     /// A resource that is only waited for, perhaps, and was known to its master before.
     pub(super) fn rebuild_waited_for(&mut self, name: &Name) {
-        self.resources.entry(name.clone()).or_default();
+        self.resources.tree().entry(name.clone()).or_default();
     }
 
     /// All that is held at `rebuilt` places is known: value blocks that no holder knows for sure are what the master before said, or lost.
@@ -278,7 +298,7 @@ impl Master {
         handed: &BTreeMap<Name, Handover>,
         core: &mut Core,
     ) {
-        let all = self.resources.iter_mut();
+        let all = self.resources.tree().iter_mut();
         for (name, resource) in all.filter(|(name, _)| rebuilt.contains(core.masters.place(name.partition())))
         {
             if resource.granted().is_empty() {
@@ -300,7 +320,7 @@ impl Master {
     pub(super) fn resume(&mut self, rebuilt: &Places, core: &mut Core) {
         for name in self.grants.changed.take().unwrap_or_default() {
             let is_rebuilt = rebuilt.contains(core.masters.place(name.partition()));
-            let Entry::Occupied(mut found) = self.resources.entry(name) else { continue };
+            let Entry::Occupied(mut found) = self.resources.tree().entry(name) else { continue };
             if is_rebuilt {
                 let resource = found.get_mut();
                 resource.sort();

@@ -63,6 +63,7 @@ mod master;
 mod message;
 mod name;
 mod queue;
+mod recent;
 mod recovery;
 mod resource;
 #[cfg(test)]
@@ -186,8 +187,14 @@ impl Shard {
     }
 
     /// The resources mastered here that are held or waited for.
-    pub fn resources(&self) -> impl ExactSizeIterator<Item = (&Name, &Resource)> {
+    pub fn resources(&self) -> impl Iterator<Item = (&Name, &Resource)> {
         self.master.resources.iter()
+    }
+
+    /// How many there are in [`Shard::resources`].
+    #[must_use]
+    pub fn resource_count(&self) -> usize {
+        self.master.resources.len()
     }
 
     /// A resource that it masters.
@@ -226,12 +233,8 @@ impl Shard {
                 }
             }
             Event::Unlock { lock, value } => {
-                if let Some((place, unlock)) = self.home.unlock(lock, value, core) {
-                    // To a master that is here and open in one step: nothing else is under way.
-                    match core.masters.of(place).master == core.config.me && self.recovering.is_none() {
-                        true => self.master.unlock(core.config.me, unlock, core),
-                        false => core.ask_master(place, LockMessage::Unlock(unlock)),
-                    }
+                if !self.unlock_at_once(lock, value) {
+                    self.home.unlock(lock, value, &mut self.core);
                 }
             }
             Event::Cancel { lock } => self.home.end(lock, Why::Cancelled, core),
@@ -271,6 +274,25 @@ impl Shard {
         let hold = Hold { mode, token, seq, value };
         self.home.hold(lock, new.clone(), place, hold, core);
         Some(Grant { mode, token, value })
+    }
+
+    /// Gives a lock up without any message, if its master is here and no request waits for the resource; the time does not matter. False: nothing has
+    /// happened, and [`Event::Unlock`], which begins with this, does the rest.
+    pub fn unlock_at_once(&mut self, lock: LockId, value: Option<[u8; VALUE_LEN]>) -> bool {
+        let Self { core, home, master, recovering, .. } = self;
+        let Some(held) = home.locks.get(&lock) else { return false };
+        if core.masters.of(held.place).master != core.config.me
+            || recovering.is_some()
+            || held.pending.is_some()
+            || (value.is_some() && !held.may_write())
+        {
+            return false;
+        }
+        let at_once = master.unlock_at_once(&held.name, Who { node: core.config.me, lock }, value);
+        if at_once {
+            home.forget(lock);
+        }
+        at_once
     }
 
     /// What the halves have to say to each other.

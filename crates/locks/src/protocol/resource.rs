@@ -155,6 +155,16 @@ impl Resource {
         self.granted.remove(who)
     }
 
+    /// Takes a lock out that is held, writing the value block, if no request waits. False: nothing has happened.
+    pub(super) fn release_alone(&mut self, who: Who, value: Option<[u8; VALUE_LEN]>) -> bool {
+        if !self.queue.is_empty() {
+            return false;
+        }
+        let holder = self.granted.remove(who);
+        holder.into_iter().for_each(|holder| self.write(holder.mode, value));
+        holder.is_some()
+    }
+
     /// Takes a request out that waits; the lock that it was to convert stays.
     pub(super) fn cancel(&mut self, who: Who) -> Option<Waiter> {
         self.queue.remove(who)
