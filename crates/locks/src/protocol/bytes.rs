@@ -26,7 +26,7 @@ fn every_shape() -> Vec<Message> {
     let names = names.map(|bytes| Name::new(&bytes).expect("a name"));
     let (lock, seq) = (LockId(0x0102_0304_0506_0708), 0x1112_1314);
     let mut bodies =
-        vec![LockMessage::Done, LockMessage::Ask([0u16, 9, 4095].map(Place).into_iter().collect())];
+        vec![LockMessage::Done, LockMessage::Ask([0u16, 9, 4095].map(MasterSlot).into_iter().collect())];
     let (mut records, mut values) = (Vec::new(), Vec::new());
     for (at, name) in names.into_iter().enumerate() {
         let yes = at % 2 == 0;

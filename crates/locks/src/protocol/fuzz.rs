@@ -98,7 +98,7 @@ fn body(random: &mut Random) -> LockMessage {
         }
         10 => LockMessage::Blocking(Blocking { lock, seq, wanted: mode }),
         11 => LockMessage::Chase(vec![Chased { lock, seq, queued: yes }; 2], probe(random)),
-        _ => LockMessage::Ask((0..random.below(4)).map(|at| Place(at as u16)).collect()),
+        _ => LockMessage::Ask((0..random.below(4)).map(|at| MasterSlot(at as u16)).collect()),
     }
 }
 

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use plexus_base::{Epoch, Nanos, NodeId};
 
 use super::{
-    Action, LockId, LockRequest, Mode, Name, NewLock, Owner, Patience, Place, Places, RequestKind, Token,
-    VALUE_LEN, Value, Why,
+    Action, LockId, LockRequest, MasterSlot, MasterSlots, Mode, Name, NewLock, Owner, Patience, RequestKind,
+    Token, VALUE_LEN, Value, Why,
     core::Core,
     master::Fault,
     message::{
@@ -35,7 +35,7 @@ const RECORDS: usize = 384;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HomeLock {
     pub(super) name: Name,
-    pub(super) place: Place,
+    pub(super) place: MasterSlot,
     pub(super) owner: Owner,
     pub(super) born: u64,
     notify: bool,
@@ -101,7 +101,7 @@ impl PendingRequest {
 }
 
 impl HomeLock {
-    fn new(new: NewLock, place: Place, hold: Option<Hold>) -> Self {
+    fn new(new: NewLock, place: MasterSlot, hold: Option<Hold>) -> Self {
         let NewLock { owner, born, name, notify } = new;
         let seq = hold.map_or(0, |hold| hold.seq);
         Self { name, place, owner, born, notify, seq, hold, pending: None }
@@ -238,7 +238,14 @@ impl Home {
     }
 
     /// A new lock that was granted at once.
-    pub(super) fn hold(&mut self, lock: LockId, new: NewLock, place: Place, hold: Hold, core: &mut Core) {
+    pub(super) fn hold(
+        &mut self,
+        lock: LockId,
+        new: NewLock,
+        place: MasterSlot,
+        hold: Hold,
+        core: &mut Core,
+    ) {
         core.counts.requests += 1;
         core.counts.granted += 1;
         let held = HomeLock::new(new, place, Some(hold));
@@ -457,7 +464,7 @@ impl Home {
 
     /// Tells a master that does not know them of all locks in these places: what is held in batches, then what is waited for. What is held comes in
     /// the order in which the master will keep it: there each finds its place beside the last, where it would miss every cache otherwise.
-    pub(super) fn report(&self, to: NodeId, need: &Places, core: &mut Core) {
+    pub(super) fn report(&self, to: NodeId, need: &MasterSlots, core: &mut Core) {
         let (mut records, mut requests) = (Vec::new(), Vec::new());
         for (lock, held) in self.locks.iter().filter(|(_, held)| need.contains(held.place)) {
             records.extend(held.record(*lock, core));

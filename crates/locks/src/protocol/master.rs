@@ -10,7 +10,7 @@ use std::collections::{
 use plexus_base::{Nanos, NodeId, NodeSet};
 
 use super::{
-    Mode, Name, Places, Token, VALUE_LEN, Validity, Value, Why,
+    MasterSlots, Mode, Name, Token, VALUE_LEN, Validity, Value, Why,
     core::Core,
     message::{
         Blocking, Cancel, Chased, Granted, Handover, LockMessage, MAX_CHASED, MasterRequest,
@@ -212,7 +212,7 @@ impl Master {
         &mut self,
         token: Token,
         gone: NodeSet,
-        kept: &Places,
+        kept: &MasterSlots,
         core: &mut Core,
     ) -> BTreeMap<Name, Handover> {
         self.grants.token = token;
@@ -294,7 +294,7 @@ impl Master {
     /// All that is held at `rebuilt` places is known: value blocks that no holder knows for sure are what the master before said, or lost.
     pub(super) fn rebuild_values(
         &mut self,
-        rebuilt: &Places,
+        rebuilt: &MasterSlots,
         handed: &BTreeMap<Name, Handover>,
         core: &mut Core,
     ) {
@@ -317,7 +317,7 @@ impl Master {
     }
 
     /// All is known and asked again: grants from now on, beginning with what has waited longest at `rebuilt` places.
-    pub(super) fn resume(&mut self, rebuilt: &Places, core: &mut Core) {
+    pub(super) fn resume(&mut self, rebuilt: &MasterSlots, core: &mut Core) {
         for name in self.grants.changed.take().unwrap_or_default() {
             let is_rebuilt = rebuilt.contains(core.masters.place(name.partition()));
             let Entry::Occupied(mut found) = self.resources.tree().entry(name) else { continue };

@@ -2,7 +2,7 @@
 
 use plexus_base::{Epoch, NodeId, WorkerId};
 
-use super::{LockId, Mode, Name, Places, Token, VALUE_LEN, Value, Why};
+use super::{LockId, MasterSlots, Mode, Name, Token, VALUE_LEN, Value, Why};
 
 /// Most hops that a search for a deadlock goes: a longer circle is not found, and ends by the patience of its members.
 pub const MAX_HOPS: usize = 128;
@@ -55,7 +55,7 @@ pub enum LockMessage {
     /// To the holders: the waiter at the end of the path waits for these of your locks.
     Chase(Vec<Chased>, Box<Probe>),
     /// To every member: I master these and do not know them.
-    Ask(Places),
+    Ask(MasterSlots),
 }
 
 /// A client's request, as its node sends it to the master of the resource.

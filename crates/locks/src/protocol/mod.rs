@@ -74,8 +74,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 pub use plexus_base::locks::{Grant, MAX_NAME, MODES, Mode, Token, VALUE_LEN, Validity, Value, Why};
 use plexus_base::{Incarnation, Nanos, NodeId};
-use plexus_membership::partitions::{Masters, Place};
-pub use plexus_membership::partitions::{Members, Places};
+use plexus_membership::partitions::{MasterSlot, Masters};
+pub use plexus_membership::partitions::{MasterSlots, Members};
 
 pub use counts::Counts;
 pub use deadlock::Errand;
@@ -413,7 +413,7 @@ impl Shard {
     }
 
     /// The place of the resource's partition among those of this worker.
-    fn place_of(&self, name: &Name) -> Result<Place, Fault> {
+    fn place_of(&self, name: &Name) -> Result<MasterSlot, Fault> {
         let Config { worker, workers, .. } = self.core.config;
         let partition = name.partition();
         if partition.worker(workers) != worker {

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use plexus_base::{NodeId, NodeSet};
 
 use super::{
-    Action, Members, Name, Places, Shard, Token,
+    Action, MasterSlots, Members, Name, Shard, Token,
     backlog::Backlog,
     core::Core,
     master::{Fault, Master, Worth},
@@ -38,7 +38,7 @@ pub(super) struct Recovery {
     /// Members that have not said `Done`.
     pub(super) awaited: NodeSet,
     /// What is mastered here and not known yet.
-    pub(super) need: Places,
+    pub(super) need: MasterSlots,
     /// What masters are to do afterwards.
     pub(super) held_back: Backlog,
     /// Of rebuilt resources that several hold: what the word is worth by which the value block is known.
@@ -48,7 +48,7 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    pub(super) fn new(need: Places, view: &Members, locks_max: usize) -> Self {
+    pub(super) fn new(need: MasterSlots, view: &Members, locks_max: usize) -> Self {
         let awaited = view.members.iter().map(|(node, _)| *node).collect();
         let held_back = Backlog::new(locks_max);
         Self { awaited, need, held_back, known: BTreeMap::new(), handed: BTreeMap::new() }
@@ -58,7 +58,7 @@ impl Recovery {
 #[cfg(test)]
 impl Recovery {
     /// What tells it from others, as far as one place goes.
-    pub(super) fn print(&self, place: super::Place) -> String {
+    pub(super) fn print(&self, place: super::MasterSlot) -> String {
         let Self { awaited, need, held_back, known, handed } = self;
         let held_back: Vec<_> = held_back.messages().collect();
         format!("{awaited:?} {} {held_back:?} {known:?} {handed:?}", need.contains(place))
@@ -78,8 +78,8 @@ impl Shard {
         let interrupted = self.recovering.take();
         let unknown = |place| interrupted.as_ref().is_some_and(|recovery| recovery.need.contains(place));
 
-        let own = core.masters.mastered_by(me).collect::<Places>();
-        let need: Places =
+        let own = core.masters.mastered_by(me).collect::<MasterSlots>();
+        let need: MasterSlots =
             own.iter().filter(|place| !next || unknown(*place) || changed.contains(*place)).collect();
         need.iter().for_each(|place| core.masters.begin_again(place, core.view.epoch));
         // Who was a member and is not any more, at least not in that life.
@@ -114,9 +114,9 @@ impl Shard {
     }
 
     /// Answers who asks.
-    pub(super) fn answer(&mut self, to: NodeId, need: &Places) {
+    pub(super) fn answer(&mut self, to: NodeId, need: &MasterSlots) {
         let core = &mut self.core;
-        if *need == Places::none() {
+        if *need == MasterSlots::none() {
             return core.send(to, LockMessage::Done);
         }
         let masters = core.masters.clone();

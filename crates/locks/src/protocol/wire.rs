@@ -45,7 +45,7 @@ use zerocopy::{
 };
 
 use super::{
-    LockId, Mode, Name, Places, Token, VALUE_LEN, Validity, Value, Why,
+    LockId, MasterSlots, Mode, Name, Token, VALUE_LEN, Validity, Value, Why,
     message::{
         Blocking, Cancel, Chased, Granted, Handover, Hop, LockMessage, MAX_CHASED, MAX_HOPS, MasterRequest,
         MasterRequestKind, Message, Origin, Probe, Record, Refused, Unlock,
@@ -352,7 +352,7 @@ fn body(head: &Head, rest: &mut Reader<'_>) -> Result<LockMessage, DecodeError> 
             }
             LockMessage::Chase((0..count).map(|_| rest.blocker()).collect::<Result<_, _>>()?, Box::new(probe))
         }
-        13 => LockMessage::Ask(Places::from_wire(rest.take()?)),
+        13 => LockMessage::Ask(MasterSlots::from_wire(rest.take()?)),
         tag => return Err(DecodeError::Tag(tag)),
     })
 }
