@@ -5,7 +5,7 @@ use std::sync::Arc;
 use plexus_base::NodeId;
 use plexus_cache::{Cache, protocol::Counts};
 use plexus_interconnect::Worker;
-use plexus_locks::Locks;
+use plexus_locks::LockManager;
 use plexus_node::{body::Body, control::Command, service::NodeService};
 use plexus_observe::Traffic;
 
@@ -40,7 +40,7 @@ impl Host for Body {
 }
 
 impl locks::Host for Body {
-    fn locks(&self) -> Locks {
+    fn locks(&self) -> LockManager {
         self.locks().clone()
     }
 }

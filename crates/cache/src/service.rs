@@ -12,14 +12,13 @@ use crate::{
     faults::Faults,
     frames::{FrameTable, Hand},
     protocol::{
-        self, Action, Before, Counts, Event, Granted, Lost, Members, Outlet, ReadFault, Shard, Ticket,
-        WaitError, Why,
+        self, Action, Before, BlockError, Counts, Event, Granted, Lost, Members, Outlet, Shard, Ticket,
     },
 };
 
 /// What sessions, I/O threads and the node hand to a worker.
 pub enum CacheTask {
-    /// A session waits; its answer goes to the signal, see [`Answer`].
+    /// A session waits; the result goes to the signal.
     Want {
         /// The session's number.
         session: u32,
@@ -50,55 +49,22 @@ pub enum CacheTask {
     Leave(mpsc::Sender<()>),
 }
 
-/// What a waiting session is told, in the number that a [`Signal`] carries.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Answer {
-    Pinned(protocol::Slot),
-    Private(protocol::Slot),
-    Failed(Failure),
-}
-
-/// Why a wait ended with nothing; the details are with the cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u64)]
-pub(crate) enum Failure {
-    HandingBack = 0,
-    Io,
-    Corrupt,
-    Stale,
-    WriteFailed,
-    Refused,
-    Lost,
-}
-
-impl Failure {
-    const ALL: [Self; 7] = [
-        Self::HandingBack,
-        Self::Io,
-        Self::Corrupt,
-        Self::Stale,
-        Self::WriteFailed,
-        Self::Refused,
-        Self::Lost,
-    ];
-}
-
-impl Answer {
-    fn encode(self) -> u64 {
-        match self {
-            Self::Pinned(slot) => u64::from(slot.0),
-            Self::Private(slot) => 1 << 32 | u64::from(slot.0),
-            Self::Failed(failure) => 2 << 32 | failure as u64,
-        }
+/// The result of a wait for a block, as the number that a [`Signal`] carries to the session.
+fn signalled(result: Result<Granted, BlockError>) -> u64 {
+    match result {
+        Ok(Granted::Pinned(slot)) => u64::from(slot.0),
+        Ok(Granted::Private(slot)) => 1 << 32 | u64::from(slot.0),
+        Err(error) => 2 << 32 | error as u64,
     }
+}
 
-    pub(crate) fn decode(answer: u64) -> Self {
-        let low = answer as u32;
-        match answer >> 32 {
-            0 => Self::Pinned(protocol::Slot(low)),
-            1 => Self::Private(protocol::Slot(low)),
-            _ => Self::Failed(Failure::ALL[low as usize]),
-        }
+/// Reads the result of a wait from the number in the session's [`Signal`].
+pub(crate) fn wait_result(signal: u64) -> Result<Granted, BlockError> {
+    let low = signal as u32;
+    match signal >> 32 {
+        0 => Ok(Granted::Pinned(protocol::Slot(low))),
+        1 => Ok(Granted::Private(protocol::Slot(low))),
+        _ => Err(BlockError::ALL[low as usize]),
     }
 }
 
@@ -256,14 +222,14 @@ impl CacheService {
         let event = match (done.op, &done.result) {
             (Op::Write, result) => Event::Wrote { slot, ok: result.is_ok() },
             (Op::Read, Ok(version)) => Event::Read { slot, result: self.fresh(slot, done.block, version.0) },
-            (Op::Read, Err(DiskError::Page { .. })) => Event::Read { slot, result: Err(ReadFault::Corrupt) },
-            (Op::Read, Err(_)) => Event::Read { slot, result: Err(ReadFault::Io) },
+            (Op::Read, Err(DiskError::Page { .. })) => Event::Read { slot, result: Err(BlockError::Corrupt) },
+            (Op::Read, Err(_)) => Event::Read { slot, result: Err(BlockError::Unreadable) },
         };
         self.handle(net, event);
     }
 
     /// Whether a page that was read is the one that was written last, as far as the master knows.
-    fn fresh(&self, slot: protocol::Slot, block: BlockId, version: u64) -> Result<u64, ReadFault> {
+    fn fresh(&self, slot: protocol::Slot, block: BlockId, version: u64) -> Result<u64, BlockError> {
         match self.expected[slot.index()] {
             expected if expected == 0 || expected == version => Ok(version),
             expected => {
@@ -273,7 +239,7 @@ impl CacheService {
                 );
                 tracing::error!("{what}");
                 self.faults.remember(block, what);
-                Err(ReadFault::Stale)
+                Err(BlockError::Stale)
             }
         }
     }
@@ -321,13 +287,8 @@ impl CacheService {
                 tracing::error!("{block} could not be written; it stays in memory and is tried again");
             }
             Action::Wake { ticket, result } => {
-                let answer = match result {
-                    Ok(Granted::Pinned(slot)) => Answer::Pinned(slot),
-                    Ok(Granted::Private(slot)) => Answer::Private(slot),
-                    Err(error) => Answer::Failed(error.into()),
-                };
                 if let Some(signal) = self.waiting[ticket.0 as usize].take() {
-                    signal.set(answer.encode());
+                    signal.set(signalled(result));
                 }
             }
             Action::CheckpointDone { failed } => {
@@ -430,31 +391,16 @@ fn kind(message: &protocol::Message) -> Kind {
     }
 }
 
-impl From<WaitError> for Failure {
-    fn from(error: WaitError) -> Self {
-        match error {
-            WaitError::HandingBack => Self::HandingBack,
-            WaitError::Read(ReadFault::Io) => Self::Io,
-            WaitError::Read(ReadFault::Corrupt) => Self::Corrupt,
-            WaitError::Read(ReadFault::Stale) => Self::Stale,
-            WaitError::WriteFailed => Self::WriteFailed,
-            WaitError::Refused(Why::NotMaster) => Self::Refused,
-            WaitError::Refused(Why::Lost) => Self::Lost,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn an_answer_survives_the_signal() {
-        let failures = Failure::ALL.map(Answer::Failed);
         let slots = [0, 7, u32::MAX].map(protocol::Slot);
-        let granted = slots.into_iter().flat_map(|slot| [Answer::Pinned(slot), Answer::Private(slot)]);
-        for answer in failures.into_iter().chain(granted) {
-            assert_eq!(Answer::decode(answer.encode()), answer);
+        let granted = slots.into_iter().flat_map(|slot| [Granted::Pinned(slot), Granted::Private(slot)]);
+        for result in granted.map(Ok).chain(BlockError::ALL.map(Err)) {
+            assert_eq!(wait_result(signalled(result)), result);
         }
     }
 }

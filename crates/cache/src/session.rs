@@ -12,9 +12,9 @@ use plexus_interconnect::Signal;
 use crate::{
     faults::Faults,
     frames::FrameTable,
-    guard::{Change, Held, Read},
-    protocol::{Ask, Lost},
-    service::{Answer, CacheTask, Failure},
+    guard::{Change, Read},
+    protocol::{Ask, BlockError, Granted, Lost},
+    service::{CacheTask, wait_result},
 };
 
 /// A session that finds its blocks here looks after the worker every so many times, so that it does not keep peers waiting
@@ -166,14 +166,14 @@ impl Cache {
         (sum(|c| &c.hits), sum(|c| &c.waits))
     }
 
-    fn error(&self, block: BlockId, failure: Failure) -> CacheError {
+    fn error(&self, block: BlockId, error: BlockError) -> CacheError {
         let fault = || self.inner.faults.of(block).unwrap_or_else(|| format!("{block} cannot be read"));
-        match failure {
-            Failure::HandingBack => CacheError::ShuttingDown,
-            Failure::Io | Failure::Corrupt | Failure::Stale => CacheError::Damaged(fault()),
-            Failure::WriteFailed => CacheError::WriteFailed(fault()),
-            Failure::Refused => CacheError::Refused(block),
-            Failure::Lost => CacheError::Lost(block),
+        match error {
+            BlockError::HandingBack => CacheError::ShuttingDown,
+            BlockError::Unreadable | BlockError::Corrupt | BlockError::Stale => CacheError::Damaged(fault()),
+            BlockError::WriteFailed => CacheError::WriteFailed(fault()),
+            BlockError::NotMaster => CacheError::Refused(block),
+            BlockError::Lost => CacheError::Lost(block),
         }
     }
 }
@@ -212,8 +212,8 @@ impl Session {
     /// # Errors
     /// See [`CacheError`].
     pub fn read(&mut self, block: BlockId) -> Result<Read<'_>, CacheError> {
-        let held = self.obtain(block, Ask::S)?;
-        Ok(Read::new(self, block, held))
+        let granted = self.obtain(block, Ask::S)?;
+        Ok(Read::new(self, block, granted))
     }
 
     /// A copy of the block as it was at some moment between call and return; a node that is changing it keeps it.
@@ -221,8 +221,8 @@ impl Session {
     /// # Errors
     /// See [`CacheError`].
     pub fn read_consistent(&mut self, block: BlockId) -> Result<Read<'_>, CacheError> {
-        let held = self.obtain(block, Ask::Cr)?;
-        Ok(Read::new(self, block, held))
+        let granted = self.obtain(block, Ask::Cr)?;
+        Ok(Read::new(self, block, granted))
     }
 
     /// The block, to change: no other session, here or on another node, has it meanwhile.
@@ -230,8 +230,8 @@ impl Session {
     /// # Errors
     /// See [`CacheError`].
     pub fn change(&mut self, block: BlockId) -> Result<Change<'_>, CacheError> {
-        let held = self.obtain(block, Ask::X)?;
-        Ok(Change::new(self, block, held))
+        let granted = self.obtain(block, Ask::X)?;
+        Ok(Change::new(self, block, granted))
     }
 
     /// How often this session did not find a block here and free so far.
@@ -240,7 +240,7 @@ impl Session {
         self.counters.waits.load(Relaxed)
     }
 
-    fn obtain(&mut self, block: BlockId, ask: Ask) -> Result<Held, CacheError> {
+    fn obtain(&mut self, block: BlockId, ask: Ask) -> Result<Granted, CacheError> {
         let inner = &*self.cache.inner;
         if block.0 >= inner.blocks {
             return Err(CacheError::OutOfRange { block, blocks: inner.blocks });
@@ -254,16 +254,12 @@ impl Session {
             if count(&self.counters.hits).is_multiple_of(ATTEND_EVERY) {
                 inner.port.attend(worker);
             }
-            return Ok(Held::Pinned(slot));
+            return Ok(Granted::Pinned(slot));
         }
         count(&self.counters.waits);
         let want = CacheTask::Want { session: self.number, block, ask, signal: self.signal.clone() };
-        let answer = inner.port.submit_and_wait(worker, want, &self.signal);
-        match Answer::decode(answer) {
-            Answer::Pinned(slot) => Ok(Held::Pinned(slot)),
-            Answer::Private(slot) => Ok(Held::Private(slot)),
-            Answer::Failed(failure) => Err(self.cache.error(block, failure)),
-        }
+        let signal = inner.port.submit_and_wait(worker, want, &self.signal);
+        wait_result(signal).map_err(|error| self.cache.error(block, error))
     }
 
     /// The frames that the block may live in.

@@ -7,7 +7,7 @@ use std::{
 
 use plexus_base::{Nanos, WorkerId, clock};
 
-use crate::{locks::Port, service::LockTask};
+use crate::{port::Port, service::LockTask};
 
 /// When each worker's shard is to be told the time.
 pub(crate) struct Clock {

@@ -17,11 +17,15 @@ use plexus_interconnect::{Channel, Message, Net, Outbox};
 
 use crate::{
     clock::Clock,
-    locks::{Answer, Asked, Grant, LockError, Port, State, Taker},
-    notice::Notices,
+    notice::LockNotices,
+    port::{Port, StopFlag},
     programs::ProgramNews,
-    protocol::{self, Action, Counts, Errand, Event, Hold, LockId, Members, Shard, VALUE_LEN, Want, Why},
-    survey::Survey,
+    protocol::{
+        self, Action, Counts, Errand, Event, Grant, LockId, LockRequest, Members, RequestKind, Shard,
+        VALUE_LEN, Why,
+    },
+    reply::{LockError, LockReply, LockResult},
+    survey::LockSurvey,
 };
 
 /// How long a request waits before it looks for a deadlock.
@@ -42,16 +46,16 @@ const BEHIND_MAX: usize = 1 << 12;
 
 /// What threads of the node hand to a worker.
 pub enum LockTask {
-    /// A client wants something; who is told what comes of it.
-    Ask(Asked, Taker),
-    /// A client wants something that is not answered.
+    /// A client's request, where its holder hears of others that wait, and where the result goes.
+    Ask(LockRequest, Option<Arc<LockNotices>>, LockReply),
+    /// Something of a client that is not answered.
     Tell(Event),
     /// Another worker of this node says something.
     Told(Errand),
     /// It is the time that the shard asked for.
     Tick,
     /// What it masters is asked for.
-    Survey(mpsc::Sender<Survey>),
+    Survey(mpsc::Sender<LockSurvey>),
     /// What it counted is asked for.
     Counts(mpsc::Sender<Counts>),
 }
@@ -75,11 +79,11 @@ pub struct LockService {
     /// What members of the first view said before this node knew it.
     heard: Vec<(NodeId, Incarnation, protocol::Message)>,
     worker: WorkerId,
-    takers: BTreeMap<LockId, Taker>,
-    /// What is asked just now, and its answer: most requests are answered at once and need no taker.
-    asking: Option<(LockId, Option<Answer>)>,
+    replies: BTreeMap<LockId, LockReply>,
+    /// The request being handled, and its result: most requests are answered at once and need no [`LockReply`].
+    asking: Option<(LockId, Option<LockResult>)>,
     /// Holders that want to be told what happens.
-    watched: BTreeMap<LockId, Arc<Notices>>,
+    watched: BTreeMap<LockId, Arc<LockNotices>>,
     /// What programs are to be told.
     news: Vec<ProgramNews>,
     actions: Vec<Action>,
@@ -91,7 +95,7 @@ pub struct LockService {
     /// When the clock will tell the time.
     armed: Option<Nanos>,
     port: Weak<dyn Port>,
-    state: Arc<State>,
+    stopped: Arc<StopFlag>,
     /// Who sent what no member sends.
     fault: Option<NodeId>,
 }
@@ -100,7 +104,11 @@ pub struct LockService {
 ///
 /// # Errors
 /// The system refuses a thread.
-pub fn wire(settings: Settings, port: &Weak<dyn Port>, state: &Arc<State>) -> io::Result<Vec<LockService>> {
+pub fn wire(
+    settings: Settings,
+    port: &Weak<dyn Port>,
+    stopped: &Arc<StopFlag>,
+) -> io::Result<Vec<LockService>> {
     let Settings { me, incarnation, workers } = settings;
     let clock = Clock::start(workers, port.clone())?;
     let service = |worker| {
@@ -118,7 +126,7 @@ pub fn wire(settings: Settings, port: &Weak<dyn Port>, state: &Arc<State>) -> io
             config,
             heard: Vec::new(),
             worker,
-            takers: BTreeMap::new(),
+            replies: BTreeMap::new(),
             asking: None,
             watched: BTreeMap::new(),
             news: Vec::new(),
@@ -128,7 +136,7 @@ pub fn wire(settings: Settings, port: &Weak<dyn Port>, state: &Arc<State>) -> io
             now: Nanos(0),
             armed: None,
             port: port.clone(),
-            state: state.clone(),
+            stopped: stopped.clone(),
             fault: None,
         }
     };
@@ -196,11 +204,11 @@ impl LockService {
     /// Handles a task.
     pub fn task(&mut self, net: &mut Net, task: LockTask) {
         match task {
-            LockTask::Ask(asked, taker) => {
-                let lock = asked.lock();
-                match self.ask(net, asked) {
-                    Some(answer) => taker.take(answer),
-                    None => self.answer_to(lock, taker),
+            LockTask::Ask(request, notices, reply) => {
+                let lock = request.lock;
+                match self.ask(net, request, notices) {
+                    Some(result) => reply.send(result),
+                    None => self.answer_to(lock, reply),
                 }
             }
             LockTask::Tell(Event::Unlock { lock, value }) => self.unlock(net, lock, value),
@@ -212,7 +220,7 @@ impl LockService {
             }
             LockTask::Survey(reply) => {
                 // Who does not wait any more does not need it.
-                let survey = self.shard.as_ref().map(|shard| Survey::of(shard, clock::now()));
+                let survey = self.shard.as_ref().map(|shard| LockSurvey::of(shard, clock::now()));
                 let _ = reply.send(survey.unwrap_or_default());
             }
             LockTask::Counts(reply) => {
@@ -222,63 +230,60 @@ impl LockService {
         }
     }
 
-    /// A thread wants something; its answer if there is one at once. Otherwise it is to be told later: [`LockService::answer_to`] follows.
-    pub(crate) fn ask(&mut self, net: &mut Net, asked: Asked) -> Option<Answer> {
-        let Some(shard) = self.shard.as_mut().filter(|_| !self.state.is_stopped()) else {
+    /// Handles a thread's request; its result if there is one at once. Otherwise [`LockService::answer_to`] follows.
+    pub(crate) fn ask(
+        &mut self,
+        net: &mut Net,
+        request: LockRequest,
+        notices: Option<Arc<LockNotices>>,
+    ) -> Option<LockResult> {
+        let Some(shard) = self.shard.as_mut().filter(|_| !self.stopped.is_stopped()) else {
             return Some(Err(LockError::Stopped));
         };
-        let (lock, event) = match asked {
-            Asked::Lock(want, notices) => {
-                self.watched.extend(notices.map(|notices| (want.lock, notices)));
-                match shard.lock_at_once(want) {
-                    Ok((_, Hold { mode, token, value, .. })) => {
-                        return Some(Ok(Grant { mode, token, value }));
-                    }
-                    Err(want) if self.is_behind(net, &want) => {
-                        self.watched.remove(&want.lock);
-                        return Some(Err(LockError::Refused(Why::Swamped)));
-                    }
-                    Err(want) => (want.lock, Event::Lock(want)),
-                }
-            }
-            Asked::Convert { lock, mode, timeout, value } => {
-                (lock, Event::Convert { lock, mode, timeout, value })
-            }
-        };
+        let lock = request.lock;
+        self.watched.extend(notices.map(|notices| (lock, notices)));
+        if let Some(grant) = shard.lock_at_once(&request) {
+            return Some(Ok(grant));
+        }
+        if self.is_behind(net, &request) {
+            self.watched.remove(&lock);
+            return Some(Err(LockError::Refused(Why::Swamped)));
+        }
         self.asking = Some((lock, None));
-        self.handle(net, event);
-        self.asking.take().and_then(|(_, answer)| answer)
+        self.handle(net, Event::Request(request));
+        self.asking.take().and_then(|(_, result)| result)
     }
 
-    /// Who is to be told what becomes of the request for a lock.
-    pub(crate) fn answer_to(&mut self, lock: LockId, taker: Taker) {
-        self.takers.insert(lock, taker);
+    /// Notes where the result of the request that waits for a lock goes.
+    pub(crate) fn answer_to(&mut self, lock: LockId, reply: LockReply) {
+        self.replies.insert(lock, reply);
     }
 
     /// A thread gives a lock up.
     pub(crate) fn unlock(&mut self, net: &mut Net, lock: LockId, value: Option<[u8; VALUE_LEN]>) {
         self.watched.remove(&lock);
-        self.handle(net, Event::Unlock { lock, value });
+        if !self.shard.as_mut().is_some_and(|shard| shard.unlock_at_once(lock, value)) {
+            self.handle(net, Event::Unlock { lock, value });
+        }
     }
 
     /// A program wants something; what comes of it is among the news.
     pub fn program(&mut self, net: &mut Net, event: Event) {
         match event {
-            Event::Lock(Want { lock, .. }) | Event::Convert { lock, .. }
-                if self.state.is_stopped() || self.shard.is_none() =>
-            {
+            Event::Request(LockRequest { lock, .. }) if self.stopped.is_stopped() || self.shard.is_none() => {
                 self.news.push(ProgramNews::Answer(lock, Err(LockError::Stopped)));
             }
-            Event::Lock(want) if self.is_behind(net, &want) => {
-                self.news.push(ProgramNews::Answer(want.lock, Err(LockError::Refused(Why::Swamped))));
+            Event::Request(request) if self.is_behind(net, &request) => {
+                self.news.push(ProgramNews::Answer(request.lock, Err(LockError::Refused(Why::Swamped))));
             }
             event => self.handle(net, event),
         }
     }
 
-    /// Whether more was asked of the master of what is wanted than has left this node.
-    fn is_behind(&self, net: &Net, want: &Want) -> bool {
-        let Some(master) = self.shard.as_ref().and_then(|shard| shard.master(&want.name)) else {
+    /// Whether a new lock must be refused, because more was asked of its master than has left this node.
+    fn is_behind(&self, net: &Net, request: &LockRequest) -> bool {
+        let RequestKind::New(new) = &request.kind else { return false };
+        let Some(master) = self.shard.as_ref().and_then(|shard| shard.master(&new.name)) else {
             return false;
         };
         self.outbox.waiting(master).unwrap_or_else(|| net.backlog(master)) >= BEHIND_MAX
@@ -315,10 +320,10 @@ impl LockService {
 
     /// The cluster has stopped: nothing is granted any more, and no lock that is held is worth anything.
     pub fn stop(&mut self) {
-        self.state.stop();
+        self.stopped.stop();
         self.clock.end();
-        for (_, taker) in std::mem::take(&mut self.takers) {
-            taker.take(Err(LockError::Stopped));
+        for (_, reply) in std::mem::take(&mut self.replies) {
+            reply.send(Err(LockError::Stopped));
         }
         for notices in self.watched.values() {
             notices.lost();
@@ -382,7 +387,7 @@ impl LockService {
         }
     }
 
-    fn answer(&mut self, lock: LockId, answer: Result<Grant, LockError>) {
+    fn answer(&mut self, lock: LockId, answer: LockResult) {
         if lock.is_of_program() {
             return self.news.push(ProgramNews::Answer(lock, answer));
         }
@@ -397,8 +402,8 @@ impl LockService {
         }
         if let Some((_, now)) = self.asking.as_mut().filter(|(asking, _)| *asking == lock) {
             *now = Some(answer);
-        } else if let Some(taker) = self.takers.remove(&lock) {
-            taker.take(answer);
+        } else if let Some(reply) = self.replies.remove(&lock) {
+            reply.send(answer);
         }
     }
 
@@ -409,7 +414,7 @@ impl LockService {
             protocol::Kind::Reply => plexus_interconnect::Kind::Reply,
         };
         // No link any more: the peer is gone, and the next view is without it.
-        let unlocks = matches!(message.body, protocol::Body::Unlock(_));
+        let unlocks = matches!(message.body, protocol::LockMessage::Unlock(_));
         let payload = message.encode();
         let _ = match unlocks {
             true => net.send_unhurried(to, Channel::Locks, kind, 0, &payload),

@@ -28,9 +28,6 @@ pub use self::{
 };
 use crate::{body::BENCHMARK_WINDOW_BYTES, layout::ClusterDir};
 
-/// The configuration keys of earlier versions, with the names that they have now.
-const RENAMED_KEYS: &[(&str, &str)] = &[("patience_ms", "peer_timeout_ms")];
-
 /// The format of `cluster.toml` that this program reads.
 pub const FORMAT: u32 = 1;
 
@@ -230,10 +227,7 @@ impl Config {
             let at = error.span().map_or(0, |span| span.start);
             let line = 1 + text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count();
             // One line for the user, whatever the parser thinks of.
-            let mut what = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
-            if let Some((_, new)) = RENAMED_KEYS.iter().find(|(old, _)| what.contains(&format!("`{old}`"))) {
-                what = format!("{what}; this key is now `{new}`");
-            }
+            let what = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
             ConfigError::Syntax { path: path.clone(), line, what }
         })?;
         check::check(dir, parsed).map_err(|what| ConfigError::Value { path, what })

@@ -7,7 +7,7 @@
 use std::{thread, time::Duration};
 
 use plexus_locks::{
-    Ask, Lock,
+    NodeLock, PendingNodeLock,
     protocol::{Mode, Name},
 };
 use serde::{Deserialize, Serialize};
@@ -44,8 +44,9 @@ pub(crate) const LOOKS: &[(&str, Run)] = &[("locks", show::locks)];
 fn lock(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let LockArgs { name, mode: wanted, wait_ms } = args(asked)?;
     let name = Name::new(name.as_bytes()).map_err(|error| error.to_string())?;
-    let ask = Ask { name, mode: mode(&wanted)?, timeout: wait_ms.map(Duration::from_millis) };
-    let Some(lock) = wait(on, ask, progress)? else { return Ok(json!({})) };
+    let timeout = wait_ms.map(Duration::from_millis);
+    let pending = on.body.locks().session().ask(name, mode(&wanted)?, timeout);
+    let Some(lock) = wait(pending, progress)? else { return Ok(json!({})) };
     // A node that stood still finds answers for its clients when it goes on, and others may have the lock by then.
     let lease = on.body.membership().lease();
     let protects = || match lease.is_held() && !lock.is_lost() {
@@ -64,10 +65,9 @@ fn lock(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> 
     Ok(json!({}))
 }
 
-/// None: nobody is there any more to whom it could be granted.
-fn wait(on: &On, ask: Ask, progress: Progress<'_>) -> Result<Option<Lock>, String> {
-    let waiting = on.body.locks().session().ask(ask);
-    let answer = waiting.wait_while(LOOK_EVERY, || progress(Value::Null));
+/// Waits for the lock. `None`: the connection has ended, and the request was given up.
+fn wait(pending: PendingNodeLock, progress: Progress<'_>) -> Result<Option<NodeLock>, String> {
+    let answer = pending.wait_while(LOOK_EVERY, || progress(Value::Null));
     answer.transpose().map_err(|error| error.to_string())
 }
 

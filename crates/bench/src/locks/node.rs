@@ -2,7 +2,7 @@
 
 use std::time::{Instant, SystemTime};
 
-use plexus_locks::Locks;
+use plexus_locks::LockManager;
 use serde::{Deserialize, Serialize};
 
 use super::{Workload, client, names};
@@ -17,7 +17,7 @@ const NAMES_PER_CLIENT: usize = 16;
 /// What the workload needs of its node.
 pub trait Host: Member {
     /// Its lock manager.
-    fn locks(&self) -> Locks;
+    fn locks(&self) -> LockManager;
 }
 
 /// What came out on one node.

@@ -13,7 +13,7 @@ use plexus_base::NodeId;
 
 use super::{
     master::Fault,
-    message::{Body, Cancel, Convert, Message, Request, Unlock},
+    message::{Cancel, LockMessage, MasterRequest, MasterRequestKind, Message, Unlock},
     resource::Who,
 };
 
@@ -24,7 +24,7 @@ const OF_A_LOCK: usize = 7;
 
 /// What is said of a request, once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Said {
+enum RequestStep {
     /// What is wanted.
     Asked,
     /// That it no longer is.
@@ -40,7 +40,7 @@ pub(super) struct Backlog {
     messages: BTreeMap<u64, (NodeId, Message)>,
     last: u64,
     /// The numbers of those that are about the requests of a lock.
-    requests: BTreeMap<(Who, u32, Said), u64>,
+    requests: BTreeMap<(Who, u32, RequestStep), u64>,
     /// How many are from each node.
     of: BTreeMap<NodeId, usize>,
 }
@@ -57,11 +57,11 @@ impl Backlog {
     pub(super) fn keep(&mut self, from: NodeId, message: Message) -> Result<(), Fault> {
         let who = |lock| Who { node: from, lock };
         let said = match message.body {
-            Body::Request(Request { lock, seq, .. }) | Body::Convert(Convert { lock, seq, .. }) => {
-                Some((who(lock), seq, Said::Asked))
+            LockMessage::Request(MasterRequest { lock, seq, .. }) => {
+                Some((who(lock), seq, RequestStep::Asked))
             }
-            Body::Cancel(Cancel { lock, seq, .. }) => Some((who(lock), seq, Said::Cancelled)),
-            Body::Unlock(Unlock { lock, .. }) if self.give_up(who(lock)) => return Ok(()),
+            LockMessage::Cancel(Cancel { lock, seq, .. }) => Some((who(lock), seq, RequestStep::Cancelled)),
+            LockMessage::Unlock(Unlock { lock, .. }) if self.give_up(who(lock)) => return Ok(()),
             _ => None,
         };
         // What is said again stands where it is said last: a cancellation behind what it is of.
@@ -79,13 +79,16 @@ impl Backlog {
 
     /// A lock is given up, and what need not be done any more is taken out. Whether no master knows the lock.
     fn give_up(&mut self, who: Who) -> bool {
-        let all = self.requests.range((who, 0, Said::Asked)..=(who, u32::MAX, Said::Cancelled));
+        let all = self.requests.range((who, 0, RequestStep::Asked)..=(who, u32::MAX, RequestStep::Cancelled));
         let all: Vec<_> = all.map(|(said, number)| (*said, *number)).collect();
         let mut is_new = false;
         for (said, number) in all {
             match self.messages[&number].1.body {
-                Body::Convert(_) | Body::Request(Request { again: true, .. }) => continue,
-                Body::Request(_) => is_new = true,
+                LockMessage::Request(MasterRequest { again: true, .. }) => continue,
+                LockMessage::Request(MasterRequest {
+                    kind: MasterRequestKind::Conversion { .. }, ..
+                }) => continue,
+                LockMessage::Request(_) => is_new = true,
                 _ => {}
             }
             self.drop(said);
@@ -94,7 +97,7 @@ impl Backlog {
     }
 
     /// Takes one out, if it is there.
-    fn drop(&mut self, said: (Who, u32, Said)) {
+    fn drop(&mut self, said: (Who, u32, RequestStep)) {
         let Some(number) = self.requests.remove(&said) else { return };
         self.messages.remove(&number);
         self.of.entry(said.0.node).and_modify(|count| *count -= 1);

@@ -25,11 +25,11 @@ use std::collections::BTreeMap;
 use plexus_base::{NodeId, NodeSet};
 
 use super::{
-    Action, Members, Name, Places, Shard, Token,
+    Action, MasterSlots, Members, Name, Shard, Token,
     backlog::Backlog,
     core::Core,
     master::{Fault, Master, Worth},
-    message::{Body, Handover, Message, Record, Request},
+    message::{Handover, LockMessage, MasterRequest, MasterRequestKind, Message, Record},
 };
 
 /// A change of view that is under way here.
@@ -38,7 +38,7 @@ pub(super) struct Recovery {
     /// Members that have not said `Done`.
     pub(super) awaited: NodeSet,
     /// What is mastered here and not known yet.
-    pub(super) need: Places,
+    pub(super) need: MasterSlots,
     /// What masters are to do afterwards.
     pub(super) held_back: Backlog,
     /// Of rebuilt resources that several hold: what the word is worth by which the value block is known.
@@ -48,7 +48,7 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    pub(super) fn new(need: Places, view: &Members, locks_max: usize) -> Self {
+    pub(super) fn new(need: MasterSlots, view: &Members, locks_max: usize) -> Self {
         let awaited = view.members.iter().map(|(node, _)| *node).collect();
         let held_back = Backlog::new(locks_max);
         Self { awaited, need, held_back, known: BTreeMap::new(), handed: BTreeMap::new() }
@@ -58,7 +58,7 @@ impl Recovery {
 #[cfg(test)]
 impl Recovery {
     /// What tells it from others, as far as one place goes.
-    pub(super) fn print(&self, place: super::Place) -> String {
+    pub(super) fn print(&self, place: super::MasterSlot) -> String {
         let Self { awaited, need, held_back, known, handed } = self;
         let held_back: Vec<_> = held_back.messages().collect();
         format!("{awaited:?} {} {held_back:?} {known:?} {handed:?}", need.contains(place))
@@ -81,8 +81,8 @@ impl Shard {
         let interrupted = self.recovering.take();
         let unknown = |place| interrupted.as_ref().is_some_and(|recovery| recovery.need.contains(place));
 
-        let own = core.masters.mastered_by(me).collect::<Places>();
-        let need: Places =
+        let own = core.masters.mastered_by(me).collect::<MasterSlots>();
+        let need: MasterSlots =
             own.iter().filter(|place| !next || unknown(*place) || changed.contains(*place)).collect();
         need.iter().for_each(|place| core.masters.begin_again(place, core.view.epoch));
         // Who was a member and is not any more, at least not in that incarnation.
@@ -114,16 +114,16 @@ impl Shard {
     /// Asks all members for what is not known, and waits for their answers.
     pub(super) fn ask(&mut self, recovery: Recovery) {
         for node in recovery.awaited.iter() {
-            self.core.send(node, Body::Ask(recovery.need.clone()));
+            self.core.send(node, LockMessage::Ask(recovery.need.clone()));
         }
         self.recovering = Some(recovery);
     }
 
     /// Answers who asks.
-    pub(super) fn answer(&mut self, to: NodeId, need: &Places) {
+    pub(super) fn answer(&mut self, to: NodeId, need: &MasterSlots) {
         let core = &mut self.core;
-        if *need == Places::none() {
-            return core.send(to, Body::Done);
+        if *need == MasterSlots::none() {
+            return core.send(to, LockMessage::Done);
         }
         let masters = core.masters.clone();
         let wanted = |name: &Name| {
@@ -133,10 +133,10 @@ impl Shard {
         let values: Vec<Handover> =
             self.values.iter().filter(|(name, _)| wanted(name)).map(|(_, value)| value.clone()).collect();
         for batch in values.chunks(VALUES_IN_A_MESSAGE) {
-            core.send(to, Body::Values(batch.to_vec()));
+            core.send(to, LockMessage::Values(batch.to_vec()));
         }
         self.home.report(to, need, core);
-        core.send(to, Body::Done);
+        core.send(to, LockMessage::Done);
     }
 
     /// What a member holds.
@@ -184,7 +184,12 @@ impl Shard {
         let Shard { core, master, .. } = self;
         // Who waited for it knew it, even if nobody holds it any more.
         for (_, Message { body, .. }) in recovery.held_back.messages() {
-            if let Body::Request(Request { name, again: true, .. }) = body
+            if let LockMessage::Request(MasterRequest {
+                name,
+                again: true,
+                kind: MasterRequestKind::New { .. },
+                ..
+            }) = body
                 && recovery.need.contains(core.masters.place(name.partition()))
             {
                 master.rebuild_waited_for(name);
@@ -209,15 +214,14 @@ const VALUES_IN_A_MESSAGE: usize = 512;
 pub(super) fn do_as_master(
     master: &mut Master,
     from: NodeId,
-    body: Body,
+    body: LockMessage,
     core: &mut Core,
 ) -> Result<(), Fault> {
     match body {
-        Body::Request(request) => master.request(from, request, core),
-        Body::Convert(convert) => return master.convert(from, convert, core),
-        Body::Unlock(unlock) => master.unlock(from, unlock, core),
-        Body::Cancel(cancel) => master.cancel(from, cancel, core),
-        Body::Probe(name, probe) => master.probe(from, &name, *probe, core),
+        LockMessage::Request(request) => return master.request(from, request, core),
+        LockMessage::Unlock(unlock) => master.unlock(from, unlock, core),
+        LockMessage::Cancel(cancel) => master.cancel(from, cancel, core),
+        LockMessage::Probe(name, probe) => master.probe(from, &name, *probe, core),
         _ => return Err("a holder's word that is none"),
     }
     Ok(())

@@ -45,10 +45,10 @@ use zerocopy::{
 };
 
 use super::{
-    LockId, Mode, Name, Places, Token, VALUE_LEN, Validity, Value, Why,
+    LockId, MasterSlots, Mode, Name, Token, VALUE_LEN, Validity, Value, Why,
     message::{
-        Blocking, Body, Cancel, Chased, Convert, Granted, Handover, Hop, MAX_CHASED, MAX_HOPS, Message,
-        Origin, Probe, Record, Refused, Request, Unlock,
+        Blocking, Cancel, Chased, Granted, Handover, Hop, LockMessage, MAX_CHASED, MAX_HOPS, MasterRequest,
+        MasterRequestKind, Message, Origin, Probe, Record, Refused, Unlock,
     },
 };
 
@@ -167,21 +167,25 @@ impl Message {
         let head = self.head();
         let mut bytes = head.as_bytes().to_vec();
         match &self.body {
-            Body::Request(Request { name, .. }) | Body::Cancel(Cancel { name, .. }) => {
-                bytes.extend_from_slice(name.bytes());
-            }
-            Body::Convert(Convert { name, value, .. }) | Body::Unlock(Unlock { name, value, .. }) => {
+            LockMessage::Request(MasterRequest { name, kind: MasterRequestKind::New { .. }, .. })
+            | LockMessage::Cancel(Cancel { name, .. }) => bytes.extend_from_slice(name.bytes()),
+            LockMessage::Request(MasterRequest {
+                name,
+                kind: MasterRequestKind::Conversion { value },
+                ..
+            })
+            | LockMessage::Unlock(Unlock { name, value, .. }) => {
                 bytes.extend_from_slice(name.bytes());
                 bytes.extend(value.iter().flatten());
             }
-            Body::Probe(name, probe) => {
+            LockMessage::Probe(name, probe) => {
                 bytes.extend_from_slice(name.bytes());
                 put_probe(&mut bytes, probe);
             }
-            Body::Records(records) => records.iter().for_each(|record| put_record(&mut bytes, record)),
-            Body::Values(values) => values.iter().for_each(|value| put_handover(&mut bytes, value)),
-            Body::Granted(granted) => bytes.extend_from_slice(&granted.value.bytes),
-            Body::Chase(blockers, probe) => {
+            LockMessage::Records(records) => records.iter().for_each(|record| put_record(&mut bytes, record)),
+            LockMessage::Values(values) => values.iter().for_each(|value| put_handover(&mut bytes, value)),
+            LockMessage::Granted(granted) => bytes.extend_from_slice(&granted.value.bytes),
+            LockMessage::Chase(blockers, probe) => {
                 put_probe(&mut bytes, probe);
                 for Chased { lock, seq, queued } in blockers {
                     let (lock, seq) = (lock.0.into(), (*seq).into());
@@ -189,8 +193,8 @@ impl Message {
                     bytes.extend_from_slice(wire.as_bytes());
                 }
             }
-            Body::Ask(places) => bytes.extend_from_slice(places.bytes()),
-            Body::Done | Body::Refused(_) | Body::Blocking(_) => {}
+            LockMessage::Ask(places) => bytes.extend_from_slice(places.bytes()),
+            LockMessage::Done | LockMessage::Refused(_) | LockMessage::Blocking(_) => {}
         }
         bytes
     }
@@ -201,56 +205,66 @@ impl Message {
         let len = |name: &Name| name.bytes().len() as u8;
         let hops = |probe: &Probe| (probe.path.len() as u16).into();
         match &self.body {
-            Body::Request(Request { lock, seq, name, mode, attempt, notify, again, waited_ns }) => Head {
-                mode: *mode as u8,
-                flags: flag(*attempt, ATTEMPT) | flag(*notify, NOTIFY) | flag(*again, AGAIN),
-                name: len(name),
-                number: (*waited_ns).into(),
-                ..about(1, *lock, *seq)
-            },
-            Body::Convert(Convert { lock, seq, name, mode, attempt, again, waited_ns, value }) => Head {
-                mode: *mode as u8,
-                flags: flag(*attempt, ATTEMPT) | flag(*again, AGAIN) | flag(value.is_some(), VALUE),
-                name: len(name),
-                number: (*waited_ns).into(),
-                ..about(2, *lock, *seq)
-            },
-            Body::Unlock(Unlock { lock, name, died, value }) => Head {
+            LockMessage::Request(MasterRequest {
+                lock,
+                seq,
+                name,
+                mode,
+                attempt,
+                again,
+                waited_ns,
+                kind,
+            }) => {
+                let (tag, flags) = match kind {
+                    MasterRequestKind::New { notify } => (1, flag(*notify, NOTIFY)),
+                    MasterRequestKind::Conversion { value } => (2, flag(value.is_some(), VALUE)),
+                };
+                Head {
+                    mode: *mode as u8,
+                    flags: flags | flag(*attempt, ATTEMPT) | flag(*again, AGAIN),
+                    name: len(name),
+                    number: (*waited_ns).into(),
+                    ..about(tag, *lock, *seq)
+                }
+            }
+            LockMessage::Unlock(Unlock { lock, name, died, value }) => Head {
                 flags: flag(*died, DIED) | flag(value.is_some(), VALUE),
                 name: len(name),
                 ..about(3, *lock, 0)
             },
-            Body::Cancel(Cancel { lock, seq, name, why }) => {
+            LockMessage::Cancel(Cancel { lock, seq, name, why }) => {
                 Head { mode: *why as u8, name: len(name), ..about(4, *lock, *seq) }
             }
-            Body::Probe(name, probe) => Head {
+            LockMessage::Probe(name, probe) => Head {
                 tag: 5,
                 flags: flag(probe.confirming.is_some(), CONFIRMING),
                 name: len(name),
                 hops: hops(probe),
                 ..base
             },
-            Body::Records(records) => Head { tag: 6, seq: (records.len() as u32).into(), ..base },
-            Body::Values(values) => Head { tag: 7, seq: (values.len() as u32).into(), ..base },
-            Body::Done => Head { tag: 8, ..base },
-            Body::Granted(Granted { lock, seq, mode, token, value }) => Head {
+            LockMessage::Records(records) => Head { tag: 6, seq: (records.len() as u32).into(), ..base },
+            LockMessage::Values(values) => Head { tag: 7, seq: (values.len() as u32).into(), ..base },
+            LockMessage::Done => Head { tag: 8, ..base },
+            LockMessage::Granted(Granted { lock, seq, mode, token, value }) => Head {
                 mode: *mode as u8,
                 flags: (value.validity as u8) << VALIDITY_SHIFT,
                 number: token.0.into(),
                 ..about(9, *lock, *seq)
             },
-            Body::Refused(Refused { lock, seq, why }) => Head { mode: *why as u8, ..about(10, *lock, *seq) },
-            Body::Blocking(Blocking { lock, seq, wanted }) => {
+            LockMessage::Refused(Refused { lock, seq, why }) => {
+                Head { mode: *why as u8, ..about(10, *lock, *seq) }
+            }
+            LockMessage::Blocking(Blocking { lock, seq, wanted }) => {
                 Head { mode: *wanted as u8, ..about(11, *lock, *seq) }
             }
-            Body::Chase(blockers, probe) => Head {
+            LockMessage::Chase(blockers, probe) => Head {
                 tag: 12,
                 flags: flag(probe.confirming.is_some(), CONFIRMING),
                 seq: (blockers.len() as u32).into(),
                 hops: hops(probe),
                 ..base
             },
-            Body::Ask(_) => Head { tag: 13, ..base },
+            LockMessage::Ask(_) => Head { tag: 13, ..base },
         }
     }
 
@@ -277,22 +291,12 @@ impl Message {
     }
 }
 
-fn body(head: &Head, rest: &mut Reader<'_>) -> Result<Body, DecodeError> {
+fn body(head: &Head, rest: &mut Reader<'_>) -> Result<LockMessage, DecodeError> {
     let (lock, seq) = (LockId(head.lock.get()), head.seq.get());
     let is = |bit: u8| head.flags & bit != 0;
     let count = head.seq.get() as usize;
     Ok(match head.tag {
-        1 => Body::Request(Request {
-            lock,
-            seq,
-            name: rest.name(head.name)?,
-            mode: mode(head.mode)?,
-            attempt: is(ATTEMPT),
-            notify: is(NOTIFY),
-            again: is(AGAIN),
-            waited_ns: head.number.get(),
-        }),
-        2 => Body::Convert(Convert {
+        1 | 2 => LockMessage::Request(MasterRequest {
             lock,
             seq,
             name: rest.name(head.name)?,
@@ -300,9 +304,15 @@ fn body(head: &Head, rest: &mut Reader<'_>) -> Result<Body, DecodeError> {
             attempt: is(ATTEMPT),
             again: is(AGAIN),
             waited_ns: head.number.get(),
-            value: is(VALUE).then(|| rest.take()).transpose()?,
+            kind: match head.tag {
+                1 => MasterRequestKind::New { notify: is(NOTIFY) },
+                _ => {
+                    let value = is(VALUE).then(|| rest.take()).transpose()?;
+                    MasterRequestKind::Conversion { value }
+                }
+            },
         }),
-        3 => Body::Unlock(Unlock {
+        3 => LockMessage::Unlock(Unlock {
             lock,
             name: rest.name(head.name)?,
             died: is(DIED),
@@ -313,19 +323,19 @@ fn body(head: &Head, rest: &mut Reader<'_>) -> Result<Body, DecodeError> {
             if !matches!(why, Why::TimedOut | Why::Cancelled | Why::Deadlock) {
                 return Err(DecodeError::Field("reason to cancel"));
             }
-            Body::Cancel(Cancel { lock, seq, name: rest.name(head.name)?, why })
+            LockMessage::Cancel(Cancel { lock, seq, name: rest.name(head.name)?, why })
         }
         5 => {
             let name = rest.name(head.name)?;
-            Body::Probe(name, Box::new(rest.probe(head)?))
+            LockMessage::Probe(name, Box::new(rest.probe(head)?))
         }
-        6 => Body::Records((0..count).map(|_| rest.record()).collect::<Result<_, _>>()?),
-        7 => Body::Values((0..count).map(|_| rest.handover()).collect::<Result<_, _>>()?),
-        8 => Body::Done,
+        6 => LockMessage::Records((0..count).map(|_| rest.record()).collect::<Result<_, _>>()?),
+        7 => LockMessage::Values((0..count).map(|_| rest.handover()).collect::<Result<_, _>>()?),
+        8 => LockMessage::Done,
         9 => {
             let validity = validity(head.flags >> VALIDITY_SHIFT)?;
             let value = Value { bytes: rest.take()?, validity };
-            Body::Granted(Granted {
+            LockMessage::Granted(Granted {
                 lock,
                 seq,
                 mode: mode(head.mode)?,
@@ -333,16 +343,16 @@ fn body(head: &Head, rest: &mut Reader<'_>) -> Result<Body, DecodeError> {
                 value,
             })
         }
-        10 => Body::Refused(Refused { lock, seq, why: why(head.mode)? }),
-        11 => Body::Blocking(Blocking { lock, seq, wanted: mode(head.mode)? }),
+        10 => LockMessage::Refused(Refused { lock, seq, why: why(head.mode)? }),
+        11 => LockMessage::Blocking(Blocking { lock, seq, wanted: mode(head.mode)? }),
         12 => {
             let probe = rest.probe(head)?;
             if count > MAX_CHASED {
                 return Err(DecodeError::Field("number of blockers"));
             }
-            Body::Chase((0..count).map(|_| rest.blocker()).collect::<Result<_, _>>()?, Box::new(probe))
+            LockMessage::Chase((0..count).map(|_| rest.blocker()).collect::<Result<_, _>>()?, Box::new(probe))
         }
-        13 => Body::Ask(Places::from_wire(rest.take()?)),
+        13 => LockMessage::Ask(MasterSlots::from_wire(rest.take()?)),
         tag => return Err(DecodeError::Tag(tag)),
     })
 }

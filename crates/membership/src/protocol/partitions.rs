@@ -68,13 +68,13 @@ impl Masters {
     }
 
     /// Takes the next view up; the places of partitions whose master changed.
-    pub fn change(&mut self, view: &Members, worker: WorkerId) -> Places {
-        let mut changed = Places::none();
+    pub fn change(&mut self, view: &Members, worker: WorkerId) -> MasterSlots {
+        let mut changed = MasterSlots::none();
         for (at, slot) in self.table.iter_mut().enumerate() {
             let partition = Partition(at as u16 * u16::from(self.workers) + u16::from(worker.0));
             let now = mastery(view, partition);
             if (now.master, now.incarnation) != (slot.master, slot.incarnation) {
-                changed.insert(Place(at as u16));
+                changed.insert(MasterSlot(at as u16));
                 *slot = now;
             }
         }
@@ -83,8 +83,8 @@ impl Masters {
 
     /// The place of a partition of this worker.
     #[must_use]
-    pub fn place(&self, partition: Partition) -> Place {
-        Place(partition.0 / u16::from(self.workers))
+    pub fn place(&self, partition: Partition) -> MasterSlot {
+        MasterSlot(partition.0 / u16::from(self.workers))
     }
 
     /// Who masters a partition, and since when.
@@ -92,19 +92,19 @@ impl Masters {
     /// # Panics
     /// When the worker has no such place.
     #[must_use]
-    pub fn of(&self, place: Place) -> Mastery {
+    pub fn of(&self, place: MasterSlot) -> Mastery {
         self.table[usize::from(place.0)]
     }
 
     /// Counts the partition as taken over in `epoch`, although nobody else had it that we know of.
-    pub fn begin_again(&mut self, place: Place, epoch: Epoch) {
+    pub fn begin_again(&mut self, place: MasterSlot, epoch: Epoch) {
         self.table[usize::from(place.0)].since = epoch;
     }
 
     /// The places of all partitions of this worker that `node` masters.
-    pub fn mastered_by(&self, node: NodeId) -> impl Iterator<Item = Place> {
+    pub fn mastered_by(&self, node: NodeId) -> impl Iterator<Item = MasterSlot> {
         let places = self.table.iter().enumerate();
-        places.filter(move |(_, slot)| slot.master == node).map(|(at, _)| Place(at as u16))
+        places.filter(move |(_, slot)| slot.master == node).map(|(at, _)| MasterSlot(at as u16))
     }
 }
 
@@ -116,13 +116,13 @@ fn mastery(view: &Members, partition: Partition) -> Mastery {
 
 /// A partition of one worker, by its number among those of the worker: `partition / workers`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Place(pub u16);
+pub struct MasterSlot(pub u16);
 
 /// A set of places, a bit each.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Places(Box<[u8; Self::BYTES]>);
+pub struct MasterSlots(Box<[u8; Self::BYTES]>);
 
-impl Places {
+impl MasterSlots {
     /// As long as with a single worker, whose places are all partitions.
     pub const BYTES: usize = Partition::COUNT as usize / 8;
 
@@ -146,7 +146,7 @@ impl Places {
 
     /// Whether the place is in it.
     #[must_use]
-    pub fn contains(&self, place: Place) -> bool {
+    pub fn contains(&self, place: MasterSlot) -> bool {
         self.0[usize::from(place.0 / 8)] & 1 << (place.0 % 8) != 0
     }
 
@@ -154,18 +154,18 @@ impl Places {
     ///
     /// # Panics
     /// When it is beyond all partitions.
-    pub fn insert(&mut self, place: Place) {
+    pub fn insert(&mut self, place: MasterSlot) {
         self.0[usize::from(place.0 / 8)] |= 1 << (place.0 % 8);
     }
 
     /// The places in it, the lowest first.
-    pub fn iter(&self) -> impl Iterator<Item = Place> {
-        (0..Partition::COUNT).map(Place).filter(|place| self.contains(*place))
+    pub fn iter(&self) -> impl Iterator<Item = MasterSlot> {
+        (0..Partition::COUNT).map(MasterSlot).filter(|place| self.contains(*place))
     }
 }
 
-impl FromIterator<Place> for Places {
-    fn from_iter<I: IntoIterator<Item = Place>>(places: I) -> Self {
+impl FromIterator<MasterSlot> for MasterSlots {
+    fn from_iter<I: IntoIterator<Item = MasterSlot>>(places: I) -> Self {
         let mut set = Self::none();
         places.into_iter().for_each(|place| set.insert(place));
         set
@@ -246,9 +246,9 @@ mod tests {
 
     #[test]
     fn a_set_of_places_holds_what_was_put_in() {
-        let some = [0u16, 7, 8, 4095].map(Place);
-        let places: Places = some.into_iter().collect();
-        let again = Places::from_wire(*places.bytes());
+        let some = [0u16, 7, 8, 4095].map(MasterSlot);
+        let places: MasterSlots = some.into_iter().collect();
+        let again = MasterSlots::from_wire(*places.bytes());
         assert_eq!(again.iter().collect::<Vec<_>>(), some);
     }
 }

@@ -11,7 +11,7 @@ use plexus_cache::{Port, Settings, Wiring};
 use plexus_disks::Group;
 use plexus_fabric::Window;
 use plexus_interconnect::mesh::{self, Mesh};
-use plexus_locks::{Locks, Port as LockPort};
+use plexus_locks::{LockManager, Port as LockPort};
 use plexus_membership::{
     groups::{GroupService, Groups},
     protocol::Clean,
@@ -157,7 +157,7 @@ impl Body {
             cache,
             groups: Groups::new(workers.clone()),
             registry,
-            locks: Locks::new(lock_port, lock_settings.workers, granting),
+            locks: LockManager::new(lock_port, lock_settings.workers, granting),
             workers,
             mesh,
             member,

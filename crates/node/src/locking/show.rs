@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use plexus_base::NodeId;
 use plexus_client::wire::lock::SESSIONS;
 use plexus_locks::{
-    OF_PROGRAMS, Survey, Surveyed,
+    LockSurvey, OF_PROGRAMS, SurveyedResource,
     protocol::{Owner, Validity},
 };
 use serde::{Deserialize, Serialize};
@@ -85,14 +85,14 @@ pub(super) fn locks(on: &On, _: Value, _: Progress<'_>) -> Result<Value, String>
     json_of(&said(on, locks.is_stopped(), &survey))
 }
 
-fn said(on: &On, stopped: bool, survey: &Survey) -> NodeLocks {
+fn said(on: &On, stopped: bool, survey: &LockSurvey) -> NodeLocks {
     let resources = survey.resources.iter().map(|resource| shown(on, resource)).collect();
     let owners = survey.waiting.iter().chain(&survey.holding);
     let owners = owners.map(|(lock, owner)| (lock.0, words(*owner))).collect();
     NodeLocks { stopped, resources, more: survey.more, owners }
 }
 
-fn shown(on: &On, resource: &Surveyed) -> LockedResource {
+fn shown(on: &On, resource: &SurveyedResource) -> LockedResource {
     let node = |id: NodeId| on.config.name_of(id);
     let granted = resource.granted.iter().map(|held| LockHolder {
         node: node(held.node),
