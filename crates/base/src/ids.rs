@@ -89,7 +89,7 @@ impl Partition {
 
 /// A set of nodes, a bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct NodeSet(u16);
+pub struct NodeSet(pub(crate) u16);
 
 const _: () = assert!(MAX_NODES <= 16, "NodeSet has 16 bits");
 

@@ -3,6 +3,9 @@
 //! Nothing here knows what a cluster does with these; nothing here blocks, allocates on a hot path or
 //! talks to the outside, except [`clock::now`], [`durable`] and [`desk`], which drivers (never protocols) call.
 
+// The layouts of `wire` name this crate.
+extern crate self as plexus_base;
+
 pub mod aligned;
 pub mod clock;
 pub mod counters;
@@ -13,6 +16,7 @@ pub mod hex;
 mod ids;
 pub mod locks;
 pub mod waiting;
+pub mod wire;
 
 use crc_fast::CrcAlgorithm;
 

@@ -14,8 +14,9 @@ use crate::{
     driver,
     failure::Broken,
     frames::{Done, SimFrames},
+    harness::{Outcome, Simulation},
     page::Page,
-    properties::{debt, delivery::Delivery, exclusive, latest::Truth, turns::Turns, union},
+    properties::{debt, delivery::Delivery, ends, exclusive, latest::Truth, sums, turns::Turns, union},
     records::Record,
     scenario::{Carrier, Params},
     sessions::Session,
@@ -316,18 +317,6 @@ impl Cluster {
         self.sessions.iter().all(|session| !self.lives(session.node) || session.is_finished())
     }
 
-    /// The block that the last event of a shard was about.
-    #[must_use]
-    pub fn last_block(&self) -> Option<BlockId> {
-        self.last_block
-    }
-
-    /// The last events of the traced block.
-    #[must_use]
-    pub fn history(&self) -> Vec<String> {
-        self.history.iter().cloned().collect()
-    }
-
     /// Something happens to a block: it is looked at after the event, and the event kept if the block is traced.
     pub(crate) fn note(&mut self, block: BlockId, what: impl FnOnce() -> String) {
         if self.touched.last() != Some(&block) && block.0 < self.params.blocks {
@@ -483,12 +472,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ends of rails that were destroyed so far.
-    #[must_use]
-    pub fn rails_lost(&self) -> u64 {
-        self.transport.rails_lost()
-    }
-
     /// No more failures, no more operations.
     pub fn heal(&mut self) {
         self.phase = Phase::Healed;
@@ -517,4 +500,80 @@ pub(crate) fn config(params: &Params, node: u8, worker: u8) -> Config {
         sets: params.sets,
         ways: params.ways,
     }
+}
+
+impl Simulation for Cluster {
+    fn now(&self) -> u64 {
+        self.engine.now()
+    }
+
+    fn last_block(&self) -> Option<BlockId> {
+        self.last_block
+    }
+
+    fn history(&self) -> Vec<String> {
+        self.history.iter().cloned().collect()
+    }
+
+    fn drive(&mut self) -> Result<Outcome, Broken> {
+        drive(self)?;
+        let outcome = Outcome::of(&self.engine, self.operations);
+        let outcome = outcome.with(self.counts().iter().flat_map(Counts::named));
+        Ok(Outcome { rails_lost: self.transport.rails_lost(), ..outcome })
+    }
+}
+
+/// Takes a cluster to its end: it runs, is healed, comes to rest, and is handed back.
+fn drive(cluster: &mut Cluster) -> Result<(), Broken> {
+    let limit = cluster.params.operations * ends::EVENTS_PER_OPERATION;
+    loop {
+        let more = cluster.step()?;
+        if cluster.phase == Phase::Running
+            && (!more
+                || cluster.operations >= cluster.params.operations
+                || cluster.engine.events().is_multiple_of(64) && cluster.all_finished())
+        {
+            cluster.heal();
+        } else if !more {
+            break;
+        }
+        if cluster.engine.events() > limit {
+            return Err(Broken::general("ends", "does not come to rest".into()));
+        }
+    }
+    ends::check(cluster)?;
+    accept(cluster)?;
+    cluster.phase = Phase::HandingBack;
+    for node in cluster.living().collect::<Vec<_>>() {
+        cluster.hand_back(usize::from(node))?;
+    }
+    while cluster.step()? {
+        if cluster.engine.events() > limit {
+            return Err(Broken::general("ends", "hand-back does not come to rest".into()));
+        }
+    }
+    ends::check(cluster)?;
+    for node in cluster.living() {
+        for local in cluster.locals_of(node) {
+            if local.checkpoints > 0 || local.handed_back != Some(0) {
+                let what = format!("checkpoints {}, hand-back {:?}", local.checkpoints, local.handed_back);
+                return Err(Broken::general("ends", format!("of node {node} unanswered: {what}")));
+            }
+        }
+    }
+    sums::check(cluster)
+}
+
+/// What is lost is accepted at one node, and is lost nowhere any more.
+fn accept(cluster: &mut Cluster) -> Result<(), Broken> {
+    let one = cluster.living().next().expect("somebody lives");
+    cluster.accept_lost(usize::from(one))?;
+    while cluster.step()? {}
+    ends::check(cluster)?;
+    for node in cluster.living() {
+        if cluster.locals_of(node).iter().any(|local| !local.shard.lost().is_empty()) {
+            return Err(Broken::general("named", format!("node {node} counts as lost what was accepted")));
+        }
+    }
+    Ok(())
 }

@@ -10,6 +10,7 @@ use plexus_sim::Engine;
 use crate::{
     cluster::Ev,
     failure::Broken,
+    harness::{Outcome, Simulation},
     page::Page,
     properties::{delivery::Delivery, ends},
     scenario::Params,
@@ -47,6 +48,18 @@ pub struct Links {
     arrivals: Vec<Arrival>,
 }
 
+impl Simulation for Links {
+    fn now(&self) -> u64 {
+        self.engine.now()
+    }
+
+    fn drive(&mut self) -> Result<Outcome, Broken> {
+        self.send_all()?;
+        let outcome = Outcome::of(&self.engine, self.messages);
+        Ok(Outcome { rails_lost: self.transport.rails_lost(), ..outcome })
+    }
+}
+
 impl Links {
     /// Nothing sent yet.
     #[must_use]
@@ -74,11 +87,8 @@ impl Links {
         }
     }
 
-    /// Sends everything and waits until it has arrived.
-    ///
-    /// # Errors
-    /// Something was lost, doubled, reordered, or waits for ever.
-    pub fn drive(&mut self) -> Result<(), Broken> {
+    /// Sends everything and waits until it has arrived, once and in order.
+    fn send_all(&mut self) -> Result<(), Broken> {
         let limit = self.params.operations * ends::EVENTS_PER_OPERATION;
         while let Some(event) = self.engine.advance() {
             match event {
@@ -111,12 +121,6 @@ impl Links {
             }
         }
         self.delivery.complete()
-    }
-
-    /// Ends of rails that were destroyed so far.
-    #[must_use]
-    pub fn rails_lost(&self) -> u64 {
-        self.transport.rails_lost()
     }
 
     fn burst(&mut self, node: usize) -> Result<(), Broken> {

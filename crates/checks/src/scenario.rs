@@ -1,6 +1,18 @@
 //! What is varied: each scenario draws its parameters from the seed.
 
+use plexus_base::BlockId;
 use plexus_sim::{Delay, Random};
+
+use crate::{
+    cluster::Cluster,
+    groups::Groups,
+    harness::Simulation,
+    links::Links,
+    locks::Locks,
+    membership::Membership,
+    paths::Paths,
+    registry::{copies::Copies, replicas::World as Replicas},
+};
 
 /// How messages travel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,134 +93,34 @@ pub struct Scenario {
     pub about: &'static str,
     /// So many times bigger than the others: of so many seeds one is taken when all scenarios run.
     pub bigger: u64,
+    /// Its nodes have the cache.
+    pub has_cache: bool,
     vary: fn(&mut Params, &mut Random),
+    /// Makes the run of a seed; in those that have blocks, one may be traced.
+    pub(crate) make: fn(u64, Params, Option<BlockId>) -> Box<dyn Simulation>,
 }
-
-/// The scenarios that have links and no cache.
-pub const LINKS: [&str; 2] = ["links", "wide"];
-
-/// The scenario that has one link, over paths with a rate and a queue.
-pub const PATHS: &str = "paths";
-
-/// The scenario of the registry.
-pub const REGISTRY: &str = "registry";
-
-/// The scenario of the registry's members.
-pub const REPLICAS: &str = "replicas";
-
-/// The scenario of the lock manager.
-pub const LOCKS: &str = "locks";
-
-/// The scenario that has members, views and voting files, and nothing of the cache.
-pub const MEMBERSHIP: &str = "membership";
-
-/// The scenario in which members of the cache change.
-pub const VIEWS: &str = "views";
-
-/// The scenario of groups of processes.
-pub const GROUPS: &str = "groups";
 
 /// All scenarios.
 pub const ALL: [Scenario; 19] = [
-    Scenario { name: "calm", about: "room for everything, nothing fails", bigger: 1, vary: calm },
-    Scenario { name: "hot", about: "one or two blocks that everybody wants", bigger: 1, vary: hot },
-    Scenario {
-        name: "crowded",
-        about: "more blocks than frames: evictions, sessions waiting for a frame",
-        bigger: 1,
-        vary: crowded,
-    },
-    Scenario {
-        name: "disk",
-        about: "slow disk, failing writes and reads, checkpoints",
-        bigger: 1,
-        vary: disk,
-    },
-    Scenario {
-        name: "pauses",
-        about: "nodes that stop for long and go on, two-slot rings",
-        bigger: 1,
-        vary: pauses,
-    },
-    Scenario {
-        name: "leaving",
-        about: "a node hands everything back while others go on",
-        bigger: 1,
-        vary: leaving,
-    },
-    Scenario {
-        name: VIEWS,
-        about: "nodes die, leave and come back, and the others go on; what is lost is named and accepted",
-        bigger: 1,
-        vary: views,
-    },
-    Scenario {
-        name: "anew",
-        about: "as views, and all nodes may die or leave: the cluster begins anew with what is on record",
-        bigger: 1,
-        vary: anew,
-    },
-    Scenario {
-        name: "death",
-        about: "a node dies for good, and the others go on; what is lost is named",
-        bigger: 1,
-        vary: death,
-    },
-    Scenario {
-        name: "rails",
-        about: "the real link core; rails are lost and come back",
-        bigger: 1,
-        vary: rails,
-    },
-    Scenario {
-        name: LINKS[0],
-        about: "links alone: bursts over two-slot rings, rails lost and back",
-        bigger: 1,
-        vary: links,
-    },
-    Scenario {
-        name: LINKS[1],
-        about: "links alone: 24 nodes, each joined with every other",
-        bigger: 10,
-        vary: wide,
-    },
-    Scenario {
-        name: PATHS,
-        about: "one link over paths with a rate and a queue: what it gives up, shares, and how long it stands still",
-        bigger: 10,
-        vary: calm,
-    },
-    Scenario {
-        name: REGISTRY,
-        about: "the registry: two copies on disks that fail, crashes behind any step",
-        bigger: 1,
-        vary: calm,
-    },
-    Scenario {
-        name: REPLICAS,
-        about: "the registry: members of views that keep the same, nodes that come back with older copies or none",
-        bigger: 1,
-        vary: calm,
-    },
-    Scenario {
-        name: LOCKS,
-        about: "the lock manager: clients and nodes that die, views on top of each other",
-        bigger: 1,
-        vary: calm,
-    },
-    Scenario {
-        name: MEMBERSHIP,
-        about: "members, views and voting files: crashes, pauses, cuts, files that fail; who goes on, and that only they act",
-        bigger: 1,
-        vary: calm,
-    },
-    Scenario {
-        name: GROUPS,
-        about: "groups of processes: order, views, barriers; the sequencer dies, views of the cluster on top of each other",
-        bigger: 1,
-        vary: calm,
-    },
-    Scenario { name: "mixed", about: "a little of everything but death", bigger: 1, vary: mixed },
+    scenario("calm", "room for everything, nothing fails", calm),
+    scenario("hot", "one or two blocks that everybody wants", hot),
+    scenario("crowded", "more blocks than frames: evictions, sessions waiting for a frame", crowded),
+    scenario("disk", "slow disk, failing writes and reads, checkpoints", disk),
+    scenario("pauses", "nodes that stop for long and go on, two-slot rings", pauses),
+    scenario("leaving", "a node hands everything back while others go on", leaving),
+    scenario("views", "nodes die, leave and come back, and the others go on; what is lost is named and accepted", views),
+    scenario("anew", "as views, and all nodes may die or leave: the cluster begins anew with what is on record", anew),
+    scenario("death", "a node dies for good, and the others go on; what is lost is named", death),
+    scenario("rails", "the real link core; rails are lost and come back", rails),
+    scenario("links", "links alone: bursts over two-slot rings, rails lost and back", links).of(|seed, params, _| Box::new(Links::new(seed, params))),
+    scenario("wide", "links alone: 24 nodes, each joined with every other", wide).of(|seed, params, _| Box::new(Links::new(seed, params))).bigger(10),
+    scenario("paths", "one link over paths with a rate and a queue: what it gives up, shares, and how long it stands still", calm).of(|seed, _, _| Box::new(Paths::new(seed))).bigger(10),
+    scenario("registry", "the registry: two copies on disks that fail, crashes behind any step", calm).of(|seed, _, _| Box::new(Copies::drawn(seed))),
+    scenario("replicas", "the registry: members of views that keep the same, nodes that come back with older copies or none", calm).of(|seed, _, _| Box::new(Replicas::new(seed, None))),
+    scenario("locks", "the lock manager: clients and nodes that die, views on top of each other", calm).of(|seed, _, _| Box::new(Locks::new(seed, None))),
+    scenario("membership", "members, views and voting files: crashes, pauses, cuts, files that fail; who goes on, and that only they act", calm).of(|seed, _, _| Box::new(Membership::new(seed, None))),
+    scenario("groups", "groups of processes: order, views, barriers; the sequencer dies, views of the cluster on top of each other", calm).of(|seed, _, _| Box::new(Groups::new(seed, None))),
+    scenario("mixed", "a little of everything but death", mixed),
 ];
 
 /// The scenario of this name.
@@ -217,7 +129,28 @@ pub fn named(name: &str) -> Option<Scenario> {
     ALL.into_iter().find(|scenario| scenario.name == name)
 }
 
+/// A scenario of the cache, as big as others.
+const fn scenario(name: &'static str, about: &'static str, vary: fn(&mut Params, &mut Random)) -> Scenario {
+    Scenario {
+        name,
+        about,
+        bigger: 1,
+        has_cache: true,
+        vary,
+        make: |seed, params, traced| Box::new(Cluster::new(seed, params, traced)),
+    }
+}
+
 impl Scenario {
+    const fn bigger(self, bigger: u64) -> Self {
+        Self { bigger, ..self }
+    }
+
+    /// Not of the cache.
+    const fn of(self, make: fn(u64, Params, Option<BlockId>) -> Box<dyn Simulation>) -> Self {
+        Self { make, has_cache: false, ..self }
+    }
+
     /// Draws the parameters of one run.
     #[must_use]
     pub fn params(&self, random: &mut Random) -> Params {

@@ -1,9 +1,9 @@
 //! The interface that every rail offers.
 
-use std::{fmt, io, os::fd::BorrowedFd};
+use std::{fmt, io, os::fd::BorrowedFd, str::FromStr};
 
 use bytes::Bytes;
-use plexus_base::Nanos;
+use plexus_base::{Nanos, wire::DecodeError};
 
 use crate::{Frame, WindowId};
 
@@ -83,6 +83,43 @@ impl RailKind {
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.number() == number)
+    }
+}
+
+impl RailKind {
+    /// Checks that this build and this machine have what a rail of this kind needs.
+    ///
+    /// # Errors
+    /// A line that says what is missing and what to do.
+    pub fn available(self) -> Result<(), String> {
+        #[cfg(feature = "libfabric")]
+        if self == Self::Ofi {
+            return crate::ofi::available().map_err(|why| why.to_string());
+        }
+        self.built()
+    }
+
+    /// Checks that this build has rails of this kind.
+    fn built(self) -> Result<(), String> {
+        if self == Self::Ofi && !cfg!(feature = "libfabric") {
+            let others = Self::BUILT_IN.map(Self::name).join(" or ");
+            return Err(format!(
+                "rail `ofi` is not in this build: use {others}, or build with the feature `libfabric`"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for RailKind {
+    type Err = String;
+
+    /// Finds the kind by its name; the error names those that there are.
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = || Self::ALL.map(Self::name).join(" or ");
+        let kind = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        let kind = kind.ok_or_else(|| format!("unknown rail `{name}`: use {}", known()))?;
+        kind.built().map(|()| kind)
     }
 }
 
@@ -173,6 +210,9 @@ pub enum Lost {
     /// every window or into a granule that does not expect it.
     #[error("the peer sent what it must not: {0}")]
     Corrupt(&'static str),
+    /// As [`Lost::Corrupt`], where the bytes of a message are at fault.
+    #[error("the peer sent what it must not: {0}")]
+    Malformed(#[from] DecodeError),
 }
 
 /// What the system knows of a stream of frames on its path; everything 0 where it does not say.
@@ -306,4 +346,24 @@ pub trait Rail: Send {
     /// # Errors
     /// The system's refusal.
     fn register(&self, epoll: BorrowedFd<'_>, token: u64) -> io::Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rail_is_known_by_its_name_and_refused_where_it_is_not_built() {
+        for kind in RailKind::ALL {
+            match kind.name().parse::<RailKind>() {
+                Ok(parsed) => assert_eq!(parsed, kind),
+                Err(why) => {
+                    assert!(kind == RailKind::Ofi && !cfg!(feature = "libfabric"), "{why}");
+                    assert!(why.contains("use shm or tcp, or build with the feature `libfabric`"), "{why}");
+                    assert_eq!(kind.available(), Err(why));
+                }
+            }
+        }
+        assert_eq!("rdma".parse::<RailKind>(), Err("unknown rail `rdma`: use shm or ofi or tcp".into()));
+    }
 }

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use plexus_attach::{Door, Offer, Usage};
 use plexus_base::NodeId;
 use plexus_cache::{Cache, CacheTask, protocol::Counts};
 use plexus_disks::Group;
@@ -24,14 +25,13 @@ use plexus_registry::Registry;
 pub use self::join::Parts;
 pub use self::status::{BodyStatus, PeerStatus, ProgramsStatus};
 use crate::{
-    attach::{Door, Offer, Usage},
-    config::{Config, Nodes},
-    keys::KeyFiles,
+    boot::config::{Config, Nodes},
+    boot::keys::KeyFiles,
     lifecycle::{Ending, Lifecycle},
     member::Member,
+    records::state::{Recorder, StateError},
     service::{News, NodeService, Workers},
     shards::Shards,
-    state::{Recorder, StateError},
 };
 
 /// How long a node that ends waits for the others to take note.

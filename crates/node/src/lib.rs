@@ -1,47 +1,36 @@
 //! A node as a library: configuration, links, cache, disk group and control socket, wired.
 //!
-//! [`Node`] is one node in this process. Around it: how a cluster is made ([`create`]), how its nodes are started
-//! ([`launch`]) and ended ([`down`]) as processes, how they are talked to ([`control`]), and what is known between
-//! two runs ([`settle`]).
+//! [`Node`] is one node in this process. The rest stands in folders:
+//!
+//! | folder | what |
+//! |---|---|
+//! | `boot` | how clusters and nodes are made, configured, started and ended: [`config`], [`keys`], [`create`], [`launch`], [`down`], [`temporary`] |
+//! | `body` | the parts of a running node: links, cache, disk group |
+//! | `member` | how a node takes part in its cluster: views, dead peers, config changes |
+//! | `admin` | the [control socket](control) and its [commands] |
+//! | `records` | what a node keeps on disk between two runs: [`state`], [`settle`] |
+//!
+//! The modules of these folders that other crates use stand at the root of this crate as well.
 
-pub mod acceptor;
-mod attach;
-pub mod blocks;
+mod admin;
 pub mod body;
-pub mod commands;
-pub mod config;
-pub mod config_changes;
-pub mod control;
-pub mod create;
-pub mod down;
-mod durable;
-mod fence;
-pub mod grouping;
-pub mod janitor;
-pub mod keys;
-pub mod launch;
-pub mod layout;
+mod boot;
 pub mod lifecycle;
-pub mod lifeline;
-pub mod locking;
-pub mod machine;
 pub mod member;
-mod newcomers;
 pub mod node;
 pub mod port;
-pub mod registry;
+mod records;
 pub mod service;
-pub mod settle;
 mod shards;
-mod socket;
-pub mod state;
-pub mod temporary;
-mod vitals;
-mod watcher;
+
+pub use admin::{acceptor, commands, control, grouping, locking, registry};
+pub use boot::{config, create, down, janitor, keys, launch, layout, lifeline, machine, temporary};
+pub use member::config_changes;
+pub use node::{Node, NodeError};
+pub use records::{blocks, settle, state};
+pub use temporary::{Parameters, TemporaryCluster};
 
 #[doc(hidden)]
-pub use durable::files_any;
+pub use member::newcomers::newcomers_any;
 #[doc(hidden)]
-pub use newcomers::newcomers_any;
-pub use node::{Node, NodeError};
-pub use temporary::{Parameters, TemporaryCluster};
+pub use records::durable::files_any;

@@ -10,7 +10,7 @@ use std::{
 use plexus_base::Nanos;
 use serde::{Deserialize, Serialize};
 
-use crate::state::{Phase, Recorder, StateError};
+use crate::records::state::{Phase, Recorder, StateError};
 
 /// Where a node stands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]

@@ -3,6 +3,12 @@
 //! Before a view opens, the links to whoever is none any more are gone: that is what refuses all that an earlier epoch might still
 //! send. Who comes is let in as soon as that is decided, so that its links stand when the view opens.
 
+pub mod config_changes;
+mod fence;
+pub(crate) mod newcomers;
+mod vitals;
+pub(crate) mod watcher;
+
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::{Duration, Instant},
@@ -18,12 +24,12 @@ use plexus_membership::{
 use rustix::process::Signal;
 
 use crate::{
-    config::Config,
-    fence::Fence,
+    boot::config::Config,
     lifecycle::Lifecycle,
+    member::fence::Fence,
+    member::vitals::Vitals,
+    records::state::Recorder,
     service::{NodeService, NodeTask, Workers},
-    state::Recorder,
-    vitals::Vitals,
 };
 
 /// What a node does when it must stop at once; does not return where the process is its own.

@@ -15,19 +15,20 @@ use signal_hook::{
 };
 
 use crate::{
+    admin::commands::{self, On},
+    admin::control::{Command, Commands, Server},
+    admin::grouping,
+    admin::locking,
+    admin::registry,
     body::{Body, Parts},
-    commands::{self, On},
-    config::{Config, ConfigError, NodeConfig},
-    config_changes,
-    control::{Command, Commands, Server},
-    grouping,
+    boot::config::{Config, ConfigError, NodeConfig},
+    boot::machine::{self, MachineError},
     lifecycle::{Ending, Lifecycle, Stage},
-    locking,
-    machine::{self, MachineError},
     member::Die,
-    newcomers, registry,
-    settle::{self, Entry},
-    state::{Recorder, StateError},
+    member::config_changes,
+    member::newcomers,
+    records::settle::{self, Entry},
+    records::state::{Recorder, StateError},
 };
 
 /// A node that serves.

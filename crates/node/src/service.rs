@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 
+use plexus_attach::Programs;
 use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
 use plexus_cache::{CacheService, CacheTask, Port as CachePort};
 use plexus_disks::Pool;
@@ -16,7 +17,7 @@ use plexus_membership::{
 
 use plexus_registry::{Port as RegistryPort, RegistryService, RegistryTask};
 
-use crate::{attach::Programs, member::Member, port::Ports};
+use crate::{member::Member, port::Ports};
 
 /// What workers tell the node.
 #[derive(Debug)]

@@ -6,14 +6,14 @@
 
 mod copies;
 mod files;
+mod handle;
 mod keeper;
 pub mod protocol;
-mod registry;
 mod service;
 mod shared;
 
 pub use copies::{Copies, CopiesError, read_backup, write_backup};
 pub use files::{Files, Places};
+pub use handle::{Ended, Registry, RegistryError, RegistryStatus, Waiting, Watch};
 pub use keeper::Memory;
-pub use registry::{Ended, Registry, RegistryError, RegistryStatus, Waiting, Watch};
 pub use service::{Port, RegistryService, RegistryTask, Settings, wire};

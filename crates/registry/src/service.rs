@@ -10,17 +10,15 @@ use std::{
     sync::{Arc, Weak, mpsc},
 };
 
-use plexus_base::{Epoch, Incarnation, NodeId, NodeSet};
+use plexus_base::{Epoch, Incarnation, NodeId, NodeSet, wire::DecodeError};
 use plexus_interconnect::{Bytes, Channel, Kind, Message, Net, Outbox};
 use plexus_membership::partitions::Members;
 
 use crate::{
     Copies, CopiesError, Files,
+    handle::{Registry, RegistryError},
     keeper::{Keeper, Memory},
-    protocol::{
-        self, Act, ClusterName, Command, Gathered, Happened, Refused, Replica, Ticket, View, WireError,
-    },
-    registry::{Registry, RegistryError},
+    protocol::{self, Act, ClusterName, Command, Gathered, Happened, Refused, Replica, Ticket, View},
     shared::Shared,
 };
 
@@ -152,7 +150,7 @@ impl RegistryService {
         }
     }
 
-    fn decoded(&mut self, message: &Message<'_>) -> Result<Option<protocol::Message>, WireError> {
+    fn decoded(&mut self, message: &Message<'_>) -> Result<Option<protocol::Message>, DecodeError> {
         let whole = self.gathered.entry(message.from).or_default().take(message.payload)?;
         whole.map(|bytes| protocol::Message::decode(self.cluster, &bytes)).transpose()
     }

@@ -3,7 +3,7 @@
 use super::{Finding, Tree};
 
 /// The crates of the design, lowest first. One that does not exist yet has its place here already.
-pub(super) const ORDER: [&str; 25] = [
+pub(super) const ORDER: [&str; 26] = [
     "base",
     "sim",
     "namespaces",
@@ -20,6 +20,7 @@ pub(super) const ORDER: [&str; 25] = [
     "network",
     "services",
     "client",
+    "attach",
     "node",
     "capi",
     "sockets",

@@ -3,6 +3,8 @@
 //! Modes and table are those of the VAX/VMS lock manager (Kronenberg, Levy, Strecker: "VAXclusters: a closely-coupled
 //! distributed system", ACM TOCS 4(2), 1986; and the OpenVMS manuals since).
 
+use crate::wire::Fixed;
+
 /// How a lock is held. The order of the variants is that of the published table, not of strength: CW and PR cannot be compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
@@ -35,6 +37,8 @@ const COMPATIBLE: [u8; MODES] = [
     0b00_0001, // EX: NL
 ];
 
+crate::numbered! { impl Mode as "lock mode" { NL, CR, CW, PR, PW, EX } }
+
 impl Mode {
     /// Every mode, in the order of the table.
     pub const ALL: [Self; MODES] = [Self::NL, Self::CR, Self::CW, Self::PR, Self::PW, Self::EX];
@@ -42,7 +46,7 @@ impl Mode {
     /// The mode with this number on the wire.
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(number)).copied()
+        Self::from_raw(number).ok()
     }
 
     /// The mode as an index.

@@ -20,13 +20,7 @@ pub enum Validity {
     Lost,
 }
 
-impl Validity {
-    /// The one with this number on the wire.
-    #[must_use]
-    pub fn from_wire(number: u8) -> Option<Self> {
-        [Self::Unwritten, Self::Valid, Self::Lost].get(usize::from(number)).copied()
-    }
-}
+crate::numbered! { impl Validity as "validity" { Unwritten, Valid, Lost } }
 
 /// A resource's value block: 32 bytes that those who hold PW or EX write when they give it up, and everyone is handed with a grant. It lives
 /// as long as anybody has a lock on the resource.
@@ -56,6 +50,8 @@ impl Value {
 /// whole incarnation of the cluster. What is protected by a lock can remember the greatest token seen and refuse smaller ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Token(pub u64);
+
+crate::newtypes!(Token(u64));
 
 impl Token {
     /// Bits for the grants of one view at one worker: at a million each second they last twelve days, and 16 million views are left.

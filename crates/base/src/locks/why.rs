@@ -1,5 +1,7 @@
 //! Why a lock is not granted, in words that people can act on.
 
+use crate::wire::Fixed;
+
 /// Why a request is not granted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[repr(u8)]
@@ -39,25 +41,16 @@ pub enum Why {
     Swamped,
 }
 
-impl Why {
-    /// Every reason.
-    pub const ALL: [Self; 11] = [
-        Self::NotGranted,
-        Self::TimedOut,
-        Self::Cancelled,
-        Self::Deadlock,
-        Self::TooManyWaiting,
-        Self::TooManyLocks,
-        Self::Unknown,
-        Self::Busy,
-        Self::NotWriter,
-        Self::WornOut,
-        Self::Swamped,
-    ];
+crate::numbered! {
+    impl Why as "reason" {
+        NotGranted, TimedOut, Cancelled, Deadlock, TooManyWaiting, TooManyLocks, Unknown, Busy, NotWriter, WornOut, Swamped
+    }
+}
 
+impl Why {
     /// The reason with this number on the wire.
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|why| *why as u8 == number)
+        Self::from_raw(number).ok()
     }
 }

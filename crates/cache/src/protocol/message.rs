@@ -20,10 +20,9 @@
 //!
 //! Messages from tag 10 on belong to a change of view and are about no block where none is named.
 
-use plexus_base::{BlockId, Epoch, MAX_NODES, NodeId, Partition};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U32, U64},
+use plexus_base::{
+    BlockId, Epoch, NodeId, Partition,
+    wire::{self, DecodeError, Fault, Fixed, bits, require},
 };
 
 use super::{Ask, Mode, Slot};
@@ -158,7 +157,8 @@ pub enum Body {
     Refused {
         /// The request that this answers.
         target: Target,
-        /// The block's latest version may have gone down with a node; otherwise the node does not master it.
+        /// The block's latest version may have gone down with a node; otherwise the node does not
+        /// master it.
         lost: bool,
     },
     /// Member to member: all that I sent in earlier views on this lane is ahead of this.
@@ -279,34 +279,16 @@ impl Body {
     }
 }
 
-/// Why bytes are not a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum DecodeError {
-    /// Not [`Message::LEN`] bytes.
-    #[error("a cache message of {0} bytes instead of {len}", len = Message::LEN)]
-    Length(usize),
-    /// A tag that no message has.
-    #[error("unknown tag {0} of a cache message")]
-    Tag(u8),
-    /// A value that the field cannot have in this message.
-    #[error("impossible {0} in a cache message")]
-    Field(&'static str),
+wire::numbered! {
+    impl Ask as "ask" { S, X, Cr }
+    impl Mode as "mode" { N, S, X }
 }
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(C)]
-struct Wire {
-    tag: u8,
-    mode: u8,
-    node: u8,
-    flags: u8,
-    epoch: U32,
-    block: U64,
-    slot: U32,
-    generation: U32,
-    id: U32,
-    seq: U32,
-    version: U64,
+wire::layout! {
+    #[derive(Default)]
+    struct Wire: 40 {
+        tag: u8, mode: u8, node: u8, flags: u8, epoch: u32, block: u64, slot: u32, generation: u32, id: u32, seq: u32, version: u64
+    }
 }
 
 const OWED: u8 = 1;
@@ -319,21 +301,20 @@ const NOT_MASTER: u8 = 0x80;
 
 impl Message {
     /// Bytes of every message.
-    pub const LEN: usize = size_of::<Wire>();
+    pub const LEN: usize = Wire::LEN;
 
     /// The bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
-        zerocopy::transmute!(self.wire())
+        wire::encode(&self.wire())
     }
 
     fn wire(&self) -> Wire {
-        let base = Wire { epoch: self.epoch.0.into(), block: self.block.0.into(), ..Wire::default() };
-        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        let base = Wire { epoch: self.epoch.0, block: self.block.0, ..Wire::default() };
         let aimed = |target: Target| Wire {
-            slot: target.slot.0.into(),
-            generation: target.generation.into(),
-            id: target.id.into(),
+            slot: target.slot.0,
+            generation: target.generation,
+            id: target.id,
             ..base
         };
         match self.body {
@@ -344,14 +325,12 @@ impl Message {
                 tag: 2,
                 mode: ask as u8,
                 node: requester.0,
-                flags: flag(owed, OWED),
-                seq: seq.into(),
+                flags: bits([(owed, OWED)]),
+                seq,
                 ..aimed(target)
             },
-            Body::Invalidate { seq } => Wire { tag: 3, seq: seq.into(), ..base },
-            Body::Invalidated { seq, owed } => {
-                Wire { tag: 4, flags: flag(owed, OWED), seq: seq.into(), ..base }
-            }
+            Body::Invalidate { seq } => Wire { tag: 3, seq, ..base },
+            Body::Invalidated { seq, owed } => Wire { tag: 4, flags: bits([(owed, OWED)]), seq, ..base },
             Body::Grant { ask, target, seq, source, owed, behind } => {
                 let (number, version) = match source {
                     Source::Data => (0, 0),
@@ -361,34 +340,28 @@ impl Message {
                 Wire {
                     tag: 5,
                     mode: ask as u8,
-                    flags: flag(owed, OWED) | flag(behind, BEHIND) | number << SOURCE_SHIFT,
-                    seq: seq.into(),
-                    version: version.into(),
+                    flags: bits([(owed, OWED), (behind, BEHIND)]) | number << SOURCE_SHIFT,
+                    seq,
+                    version,
                     ..aimed(target)
                 }
             }
-            Body::Done { seq, held } => Wire { tag: 6, flags: flag(held, HELD), seq: seq.into(), ..base },
-            Body::Evict { mode, version } => {
-                Wire { tag: 7, mode: mode as u8, version: version.into(), ..base }
-            }
+            Body::Done { seq, held } => Wire { tag: 6, flags: bits([(held, HELD)]), seq, ..base },
+            Body::Evict { mode, version } => Wire { tag: 7, mode: mode as u8, version, ..base },
             Body::Evicted => Wire { tag: 8, ..base },
             Body::Refused { target, lost } => {
                 Wire { tag: 9, flags: if lost { LOST } else { NOT_MASTER }, ..aimed(target) }
             }
-            Body::Mark { blocks } => Wire { tag: 10, flags: flag(blocks, BLOCKS), ..base },
+            Body::Mark { blocks } => Wire { tag: 10, flags: bits([(blocks, BLOCKS)]), ..base },
             Body::Held { mode, owed, behind } => {
-                Wire { tag: 11, mode: mode as u8, flags: flag(owed, OWED) | flag(behind, BEHIND), ..base }
+                Wire { tag: 11, mode: mode as u8, flags: bits([(owed, OWED), (behind, BEHIND)]), ..base }
             }
-            Body::Place { partition, opened, orphaned } => Wire {
-                tag: 12,
-                slot: u32::from(partition.0).into(),
-                generation: opened.0.into(),
-                id: orphaned.0.into(),
-                ..base
-            },
-            Body::Doubt { opened } => Wire { tag: 13, generation: opened.0.into(), ..base },
+            Body::Place { partition, opened, orphaned } => {
+                Wire { tag: 12, slot: u32::from(partition.0), generation: opened.0, id: orphaned.0, ..base }
+            }
+            Body::Doubt { opened } => Wire { tag: 13, generation: opened.0, ..base },
             Body::Lost { partition, last } => {
-                Wire { tag: 14, slot: u32::from(partition.0).into(), version: last.0.into(), ..base }
+                Wire { tag: 14, slot: u32::from(partition.0), version: last.0, ..base }
             }
             Body::Reported { witness } => {
                 let (flags, epoch) = match witness {
@@ -396,7 +369,7 @@ impl Message {
                     Witness::Recorded(epoch) => (BEHIND, epoch),
                     Witness::Present => (HELD, Epoch(0)),
                 };
-                Wire { tag: 15, flags, generation: epoch.0.into(), ..base }
+                Wire { tag: 15, flags, generation: epoch.0, ..base }
             }
             Body::Owe => Wire { tag: 16, ..base },
             Body::Published => Wire { tag: 17, ..base },
@@ -414,94 +387,75 @@ impl Message {
     /// # Errors
     /// The bytes are not the encoding of any message.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let wire = Wire::read_from_bytes(bytes).map_err(|_| DecodeError::Length(bytes.len()))?;
-        let seq = wire.seq.get();
-        let owed = wire.flags & OWED != 0;
-        let target =
-            Target { slot: Slot(wire.slot.get()), generation: wire.generation.get(), id: wire.id.get() };
-        let body = match wire.tag {
-            1 => Body::Request { ask: ask(wire.mode)?, have: mode(wire.node)?, target },
-            2 => {
-                if usize::from(wire.node) >= MAX_NODES {
-                    return Err(DecodeError::Field("node"));
-                }
-                Body::Forward { ask: ask(wire.mode)?, requester: NodeId(wire.node), target, seq, owed }
-            }
-            3 => Body::Invalidate { seq },
-            4 => Body::Invalidated { seq, owed },
-            5 => {
-                let source = match wire.flags >> SOURCE_SHIFT {
-                    0 => Source::Data,
-                    1 => Source::Keep,
-                    2 => Source::Disk { version: wire.version.get() },
-                    _ => return Err(DecodeError::Field("source")),
-                };
-                let behind = wire.flags & BEHIND != 0;
-                Body::Grant { ask: ask(wire.mode)?, target, seq, source, owed, behind }
-            }
-            6 => Body::Done { seq, held: wire.flags & HELD != 0 },
-            7 => Body::Evict { mode: mode(wire.mode)?, version: wire.version.get() },
-            8 => Body::Evicted,
-            9 => Body::Refused { target, lost: wire.flags == LOST },
-            10 => Body::Mark { blocks: wire.flags & BLOCKS != 0 },
-            11 => Body::Held { mode: mode(wire.mode)?, owed, behind: wire.flags & BEHIND != 0 },
-            12 => Body::Place {
-                partition: partition(wire.slot.get())?,
-                opened: Epoch(wire.generation.get()),
-                orphaned: Epoch(wire.id.get()),
-            },
-            13 => Body::Doubt { opened: Epoch(wire.generation.get()) },
-            14 => Body::Lost { partition: partition(wire.slot.get())?, last: BlockId(wire.version.get()) },
-            15 => {
-                let witness = match wire.flags {
-                    HELD => Witness::Present,
-                    BEHIND => Witness::Recorded(Epoch(wire.generation.get())),
-                    _ => Witness::None,
-                };
-                Body::Reported { witness }
-            }
-            16 => Body::Owe,
-            17 => Body::Published,
-            18 => Body::Kept,
-            19 => Body::Opened,
-            20 => Body::More,
-            21 => Body::Accept,
-            22 => Body::Leaving,
-            23 => Body::Noted,
-            tag => return Err(DecodeError::Tag(tag)),
-        };
-        let message = Self { epoch: Epoch(wire.epoch.get()), block: BlockId(wire.block.get()), body };
-        // What is left over must be as the encoder leaves it.
-        if message.wire() != wire {
-            return Err(DecodeError::Field("unused field"));
+        wire::decode("cache message", bytes, |reader| {
+            let wire: Wire = reader.take()?;
+            let message = Self { epoch: Epoch(wire.epoch), block: BlockId(wire.block), body: body(&wire)? };
+            // What is left over must be as the encoder leaves it.
+            require(message.wire() == wire, "unused field")?;
+            Ok(message)
+        })
+    }
+}
+
+#[inline]
+fn body(wire: &Wire) -> Result<Body, Fault> {
+    let (seq, owed) = (wire.seq, wire.flags & OWED != 0);
+    let ask = || Ask::from_raw(wire.mode);
+    let target = Target { slot: Slot(wire.slot), generation: wire.generation, id: wire.id };
+    Ok(match wire.tag {
+        1 => Body::Request { ask: ask()?, have: Mode::from_raw(wire.node)?, target },
+        2 => {
+            let requester = NodeId::from_raw(wire.node)?;
+            Body::Forward { ask: ask()?, requester, target, seq, owed }
         }
-        Ok(message)
-    }
+        3 => Body::Invalidate { seq },
+        4 => Body::Invalidated { seq, owed },
+        5 => {
+            let source = match wire.flags >> SOURCE_SHIFT {
+                0 => Source::Data,
+                1 => Source::Keep,
+                2 => Source::Disk { version: wire.version },
+                _ => return Err(Fault::Field("source")),
+            };
+            let behind = wire.flags & BEHIND != 0;
+            Body::Grant { ask: ask()?, target, seq, source, owed, behind }
+        }
+        6 => Body::Done { seq, held: wire.flags & HELD != 0 },
+        7 => Body::Evict { mode: Mode::from_raw(wire.mode)?, version: wire.version },
+        8 => Body::Evicted,
+        9 => Body::Refused { target, lost: wire.flags == LOST },
+        10 => Body::Mark { blocks: wire.flags & BLOCKS != 0 },
+        11 => Body::Held { mode: Mode::from_raw(wire.mode)?, owed, behind: wire.flags & BEHIND != 0 },
+        12 => Body::Place {
+            partition: partition(wire.slot)?,
+            opened: Epoch(wire.generation),
+            orphaned: Epoch(wire.id),
+        },
+        13 => Body::Doubt { opened: Epoch(wire.generation) },
+        14 => Body::Lost { partition: partition(wire.slot)?, last: BlockId(wire.version) },
+        15 => {
+            let witness = match wire.flags {
+                HELD => Witness::Present,
+                BEHIND => Witness::Recorded(Epoch(wire.generation)),
+                _ => Witness::None,
+            };
+            Body::Reported { witness }
+        }
+        16 => Body::Owe,
+        17 => Body::Published,
+        18 => Body::Kept,
+        19 => Body::Opened,
+        20 => Body::More,
+        21 => Body::Accept,
+        22 => Body::Leaving,
+        23 => Body::Noted,
+        _ => return Err(Fault::Field("tag")),
+    })
 }
 
-fn ask(byte: u8) -> Result<Ask, DecodeError> {
-    match byte {
-        1 => Ok(Ask::S),
-        2 => Ok(Ask::X),
-        3 => Ok(Ask::Cr),
-        _ => Err(DecodeError::Field("ask")),
-    }
-}
-
-fn partition(number: u32) -> Result<Partition, DecodeError> {
-    match u16::try_from(number) {
-        Ok(number) if number < Partition::COUNT => Ok(Partition(number)),
-        _ => Err(DecodeError::Field("partition")),
-    }
-}
-
-fn mode(byte: u8) -> Result<Mode, DecodeError> {
-    match byte {
-        0 => Ok(Mode::N),
-        1 => Ok(Mode::S),
-        2 => Ok(Mode::X),
-        _ => Err(DecodeError::Field("mode")),
-    }
+fn partition(number: u32) -> Result<Partition, Fault> {
+    require(number < u32::from(Partition::COUNT), "partition")?;
+    Ok(Partition(number as u16))
 }
 
 #[cfg(test)]

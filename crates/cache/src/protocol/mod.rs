@@ -69,7 +69,7 @@ pub use interface::{
     Action, Ask, BlockError, Config, Contents, Event, Frames, Granted, Mode, Outlet, Slot, Ticket,
 };
 pub use lost::{Lost, Run};
-pub use message::{Body, DecodeError, Kind, Message, Source, Target, Witness};
+pub use message::{Body, Kind, Message, Source, Target, Witness};
 
 use directory::{Directory, Fault, Mail};
 use frame::{Frame, Order, Usage, Waiter};

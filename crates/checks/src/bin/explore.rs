@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use plexus_checks::{explore::Worlds, groups, registry};
+use plexus_checks::{groups, harness::explore::Worlds, registry};
 
 const USAGE: &str = "explore registry|groups [ENDS]: what is explored, and how often nodes end at most [2]";
 

@@ -6,7 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_checks::{Failure, Scenario, paths::Stalls, run, run_paths, scenario};
+use plexus_checks::{
+    Failure, Scenario,
+    harness::run_seed,
+    paths::{Paths, Stalls},
+    run, scenario,
+};
 
 /// How often it says how far it is.
 const SAY_EVERY: Duration = Duration::from_secs(1);
@@ -135,9 +140,9 @@ fn failovers(count: usize, from: u64) -> Result<(), Failure> {
     let mut told = Instant::now();
     let (mut stalls, mut delivered) = (Stalls::default(), 0);
     for seed in from.. {
-        let outcome = run_paths(seed)?;
-        delivered += outcome.delivered;
-        outcome.stalls.into_iter().for_each(|stall| stalls.add(stall));
+        let (paths, outcome) = run_seed("paths", seed, |_| Paths::new(seed))?;
+        delivered += outcome.operations;
+        paths.stalls.into_iter().for_each(|stall| stalls.add(stall));
         if stalls.count() >= count {
             println!(
                 "{} fail-overs, {} seeds, {delivered} messages: 0 lost, 0 doubled, 0 out of order; stalls in simulated time\n{stalls}",

@@ -79,7 +79,7 @@ impl Member {
             me: me.parse().ok().filter(|me| *me < 2)?,
             cluster: cluster.parse().ok()?,
             incarnation: incarnation.parse().ok()?,
-            rail: RailKind::ALL.into_iter().find(|kind| kind.name() == rail)?,
+            rail: rail.parse().ok()?,
             encrypt: encrypt.parse().ok()?,
             listen: addresses(listen)?,
             peer: addresses(peer)?,

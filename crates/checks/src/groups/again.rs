@@ -6,14 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use plexus_base::{Epoch, Incarnation, NodeId};
 use plexus_membership::{
     groups::protocol::{Action, Deed, Groups, Happened, Message},
     protocol::partitions::Members,
 };
 
 use super::name;
-use crate::explore::{Lanes, World, Worlds, explore};
+use crate::harness::{
+    Lane,
+    explore::{Scope, World, Worlds, explore},
+};
 
 /// How many have to come.
 const TOGETHER: u16 = 2;
@@ -49,49 +51,31 @@ struct Node {
 }
 
 #[derive(Clone, Hash)]
-struct Cluster {
-    nodes: Vec<Node>,
-    lanes: Lanes<Message>,
+struct Explored {
+    scope: Scope<Node, Message>,
     /// Who went on, by place in the order.
     passed: BTreeMap<u64, BTreeSet<(usize, u64)>>,
+    callers: u8,
     ends: u8,
     lie: Lie,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Deliver(usize, usize),
+/// What the caller of a node does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Act {
     Join(usize),
     Come(usize),
     Leave(usize),
     End(usize),
 }
 
-fn incarnation(at: usize) -> (NodeId, Incarnation) {
-    (NodeId(at as u8), Incarnation(1))
-}
-
-impl Cluster {
-    fn new(callers: u8, ends: u8, lie: Lie) -> Self {
-        let node = |at| {
-            let (me, incarnation) = incarnation(at);
-            Node { groups: Groups::new(me, incarnation), to_come: callers, last: 0, stands: None }
-        };
-        let nodes = (0..2).map(node).collect();
-        let mut cluster = Self { nodes, lanes: Lanes::default(), passed: BTreeMap::new(), ends, lie };
-        let view = Members { epoch: Epoch(1), members: (0..2).map(incarnation).collect() };
-        (0..2).for_each(|at| {
-            cluster.with(at, |groups, out| groups.view(&view, out)).expect("no fault in a first view");
-        });
-        cluster
-    }
-
+impl Explored {
     fn with(&mut self, at: usize, does: impl FnOnce(&mut Groups, &mut Vec<Action>)) -> Result<(), String> {
         let mut actions = Vec::new();
-        does(&mut self.nodes[at].groups, &mut actions);
+        does(&mut self.node(at).groups, &mut actions);
         for action in actions {
             match action {
-                Action::Send { to, message } => self.lanes.push(at, to.index(), message),
+                Action::Send { to, message } => self.scope.send(at, to.index(), message),
                 Action::Tell { client, seq, what } => self.tell(at, client, seq, &what)?,
                 Action::Opened(..) => {}
                 Action::Fault { from, what } => return Err(format!("{at} says of {from}: {what}")),
@@ -100,9 +84,14 @@ impl Cluster {
         Ok(())
     }
 
+    fn node(&mut self, at: usize) -> &mut Node {
+        self.scope.cluster.node_mut(at).expect("no node ends here")
+    }
+
     fn tell(&mut self, at: usize, client: u64, seq: u64, what: &Happened) -> Result<(), String> {
-        let node = &mut self.nodes[at];
-        let stands = node.stands.as_mut().filter(|_| client == node.last);
+        let node = self.node(at);
+        let last = node.last;
+        let stands = node.stands.as_mut().filter(|_| client == last);
         match (what, stands) {
             (Happened::View { members, .. }, Some(Stands::Joined(told))) => *told = members.len(),
             (Happened::Passed(_), stands) => {
@@ -121,64 +110,81 @@ impl Cluster {
         }
         Ok(())
     }
-
-    /// The last caller of a node does something, and stands there from then on.
-    fn act(&mut self, at: usize, deed: Deed, stands: Option<Stands>) -> Result<(), String> {
-        let client = self.nodes[at].last;
-        self.nodes[at].stands = stands;
-        self.with(at, |groups, out| {
-            groups.submit(client, name("g"), deed, out).expect("there is room");
-        })
-    }
 }
 
-impl World for Cluster {
-    type Step = Step;
+impl World for Explored {
+    type Node = Node;
+    type Message = Message;
+    type Own = Act;
 
-    fn steps(&self) -> Vec<Step> {
-        let mut steps: Vec<Step> = self.lanes.busy().map(|(from, to)| Step::Deliver(from, to)).collect();
+    fn scope(&mut self) -> &mut Scope<Node, Message> {
+        &mut self.scope
+    }
+
+    fn seen(&self) -> &Scope<Node, Message> {
+        &self.scope
+    }
+
+    fn own_steps(&self) -> Vec<Act> {
         let enough = usize::from(if self.lie == Lie::Counted { TOGETHER } else { 1 });
-        for (at, node) in self.nodes.iter().enumerate() {
+        let mut steps = Vec::new();
+        for (at, node) in self.scope.cluster.up() {
             match node.stands {
-                None if node.to_come > 0 => steps.push(Step::Join(at)),
-                Some(Stands::Joined(told)) if told >= enough => steps.push(Step::Come(at)),
-                Some(Stands::Passed) => steps.push(Step::Leave(at)),
+                None if node.to_come > 0 => steps.push(Act::Join(at)),
+                Some(Stands::Joined(told)) if told >= enough => steps.push(Act::Come(at)),
+                Some(Stands::Passed) => steps.push(Act::Leave(at)),
                 _ => {}
             }
             if self.ends > 0 && matches!(node.stands, Some(Stands::Joined(_) | Stands::Waits)) {
-                steps.push(Step::End(at));
+                steps.push(Act::End(at));
             }
         }
         steps
     }
 
-    fn is_at_rest(steps: &[Step]) -> bool {
-        steps.iter().all(|step| matches!(step, Step::End(_)))
+    fn is_outside(act: &Act) -> bool {
+        matches!(act, Act::End(_))
     }
 
-    fn take(&mut self, step: Step) -> Result<(), String> {
-        match step {
-            Step::Deliver(from, to) => {
-                let message = self.lanes.pop(from, to);
-                let (from, incarnation) = incarnation(from);
-                self.with(to, |groups, out| groups.message(from, incarnation, message, out))
+    fn act(&mut self, act: Act) -> Result<(), String> {
+        let (at, deed, stands) = match act {
+            Act::Join(at) => {
+                let node = self.node(at);
+                (node.to_come, node.last) = (node.to_come - 1, node.last + 1);
+                (at, Deed::Join, Some(Stands::Joined(0)))
             }
-            Step::Join(at) => {
-                self.nodes[at].to_come -= 1;
-                self.nodes[at].last += 1;
-                self.act(at, Deed::Join, Some(Stands::Joined(0)))
-            }
-            Step::Come(at) => {
+            Act::Come(at) => {
                 let least = if self.lie == Lie::Counted { 1 } else { TOGETHER };
-                let arrive = Deed::Arrive { barrier: name("here"), least, strict: false };
-                self.act(at, arrive, Some(Stands::Waits))
+                (at, Deed::Arrive { barrier: name("here"), least, strict: false }, Some(Stands::Waits))
             }
-            Step::Leave(at) => self.act(at, Deed::Leave { died: false }, None),
-            Step::End(at) => {
+            Act::Leave(at) => (at, Deed::Leave { died: false }, None),
+            Act::End(at) => {
                 self.ends -= 1;
-                self.act(at, Deed::Leave { died: true }, None)
+                (at, Deed::Leave { died: true }, None)
             }
-        }
+        };
+        let client = self.node(at).last;
+        self.node(at).stands = stands;
+        self.with(at, |groups, out| {
+            groups.submit(client, name("g"), deed, out).expect("there is room");
+        })
+    }
+
+    fn hear(&mut self, lane: Lane, message: Message) -> Result<(), String> {
+        let (from, incarnation) = lane.from.member();
+        self.with(lane.to.node, |groups, out| groups.message(from, incarnation, message, out))
+    }
+
+    fn learn(&mut self, node: usize, view: &Members) -> Result<(), String> {
+        self.with(node, |groups, out| groups.view(view, out))
+    }
+
+    fn start(&mut self, node: usize) {
+        let to_come = self.callers;
+        self.scope.cluster.start(node, |instance| {
+            let (me, incarnation) = instance.member();
+            Node { groups: Groups::new(me, incarnation), to_come, last: 0, stands: None }
+        });
     }
 
     fn rest(&self) -> Result<(), String> {
@@ -187,7 +193,7 @@ impl World for Cluster {
         {
             return Err(format!("{alone:?} has gone on alone at place {seq}"));
         }
-        let waiting = self.nodes.iter().filter(|node| node.stands.is_some()).count();
+        let waiting = self.scope.cluster.up().filter(|(_, node)| node.stands.is_some()).count();
         match waiting < usize::from(TOGETHER) {
             true => Ok(()),
             false => Err("two wait for each other".into()),
@@ -200,5 +206,8 @@ impl World for Cluster {
 /// # Errors
 /// What does not hold, and the steps that lead to it.
 pub fn explored(callers: u8, ends: u8, lie: Lie) -> Result<Worlds, String> {
-    explore(Cluster::new(callers, ends, lie))
+    let scope = Scope::new(2, 0, Some(0), 0);
+    let mut first = Explored { scope, passed: BTreeMap::new(), callers, ends, lie };
+    first.boot();
+    explore(first)
 }

@@ -8,14 +8,16 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use plexus_base::{Epoch, Incarnation, NodeId};
 use plexus_membership::{
     groups::protocol::{Action, Body, Deed, Groups, Happened, Message, Name, Who},
     protocol::partitions::Members,
 };
 
 use super::name;
-use crate::explore::{Lanes, World, Worlds, explore};
+use crate::harness::{
+    Instance, Lane,
+    explore::{Scope, World, Worlds, explore},
+};
 
 /// What is broken on purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -43,20 +45,17 @@ fn script(node: usize) -> Vec<Deed> {
 
 #[derive(Clone, Hash)]
 struct Node {
-    incarnation: u64,
-    groups: Option<Groups>,
+    instance: Instance,
+    groups: Groups,
     todo: VecDeque<Deed>,
-    /// Views that it was not told yet.
-    views: VecDeque<Members>,
     /// What its client was told, by place.
     told: Vec<(u64, Happened)>,
-    /// Lives in which its client has come to the barrier: of one that has ended others may still hear it.
-    came: BTreeSet<Incarnation>,
 }
 
 impl Node {
-    fn incarnation(&self) -> Incarnation {
-        Incarnation(self.incarnation)
+    fn who(&self) -> Who {
+        let (node, incarnation) = self.instance.member();
+        Who { node, incarnation, client: 1 }
     }
 
     /// The members of the last view that its client was told.
@@ -74,76 +73,28 @@ impl Node {
 }
 
 #[derive(Clone, Hash)]
-struct Cluster {
-    nodes: Vec<Node>,
-    lanes: Lanes<Message>,
-    epoch: u32,
-    ends: u8,
-    starts: u8,
+struct Explored {
+    scope: Scope<Node, Message>,
+    /// Clients that have come to the barrier: of one that has ended others may still hear it.
+    came: BTreeSet<Who>,
     lie: Lie,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Deliver(usize, usize),
-    Do(usize),
-    Learn(usize),
-    Miss(usize),
-    /// Of what it said to each other so much has left it.
-    End(usize, [usize; 3]),
-    Start(usize),
 }
 
 fn group() -> Name {
     name("g")
 }
 
-impl Cluster {
-    fn new(nodes: usize, ends: u8, starts: u8, lie: Lie) -> Self {
-        let node = |_| Node {
-            incarnation: 0,
-            groups: None,
-            todo: VecDeque::new(),
-            views: VecDeque::new(),
-            told: Vec::new(),
-            came: BTreeSet::new(),
-        };
-        let nodes = (0..nodes).map(node).collect();
-        let mut cluster = Self { nodes, lanes: Lanes::default(), epoch: 0, ends, starts, lie };
-        (0..cluster.nodes.len()).for_each(|node| cluster.start(node));
-        cluster.decide();
-        cluster
-    }
-
-    fn start(&mut self, at: usize) {
-        let node = &mut self.nodes[at];
-        node.incarnation += 1;
-        node.groups = Some(Groups::new(NodeId(at as u8), node.incarnation()));
-        (node.todo, node.told) = (script(at).into(), Vec::new());
-    }
-
-    /// A view of all who live.
-    fn decide(&mut self) {
-        self.epoch += 1;
-        let living = self.nodes.iter().enumerate().filter(|(_, node)| node.groups.is_some());
-        let members = living.map(|(at, node)| (NodeId(at as u8), node.incarnation())).collect();
-        let view = Members { epoch: Epoch(self.epoch), members };
-        for (node, _) in &view.members {
-            self.nodes[node.index()].views.push_back(view.clone());
-        }
-    }
-
+impl Explored {
     fn with(&mut self, at: usize, does: impl FnOnce(&mut Groups, &mut Vec<Action>)) -> Result<(), String> {
         let mut actions = Vec::new();
-        if let Some(groups) = &mut self.nodes[at].groups {
-            does(groups, &mut actions);
+        if let Some(node) = self.scope.cluster.node_mut(at) {
+            does(&mut node.groups, &mut actions);
         }
         for action in actions {
             match action {
                 Action::Send { to, message } => {
-                    let is_lost = self.lie == Lie::NotKept && matches!(message.body, Body::Kept(_));
-                    if self.nodes[to.index()].groups.is_some() && !is_lost {
-                        self.lanes.push(at, to.index(), message);
+                    if self.lie != Lie::NotKept || !matches!(message.body, Body::Kept(_)) {
+                        self.scope.send(at, to.index(), message);
                     }
                 }
                 Action::Tell { seq, what, .. } => self.tell(at, seq, what)?,
@@ -158,127 +109,92 @@ impl Cluster {
         if matches!(what, Happened::Refused(_) | Happened::Failed(..)) {
             return Err(format!("{at} is told {what:?}"));
         }
-        let told = &self.nodes[at].told;
-        if told.contains(&(seq, what.clone())) || told.last().is_some_and(|(last, _)| *last > seq) {
+        let Some(own) = self.scope.cluster.node(at) else { return Ok(()) };
+        if own.told.contains(&(seq, what.clone())) || own.told.last().is_some_and(|(last, _)| *last > seq) {
             return Err(format!("{at} is told {what:?} of place {seq} again, or late"));
         }
-        if let Happened::Passed(_) = what {
-            let has_come = |who: &&Who| self.nodes[who.node.index()].came.contains(&who.incarnation);
-            if let Some(late) = self.nodes[at].members().iter().find(|who| !has_come(who)) {
-                return Err(format!("{at} passes the barrier, and {late:?} has not come"));
-            }
+        if let Happened::Passed(_) = what
+            && let Some(late) = own.members().iter().find(|who| !self.came.contains(who))
+        {
+            return Err(format!("{at} passes the barrier, and {late:?} has not come"));
         }
-        for (other, node) in self.nodes.iter().enumerate() {
+        for (other, node) in self.scope.cluster.up().filter(|(other, _)| *other != at) {
             let there: Vec<&Happened> =
                 node.told.iter().filter(|(place, _)| *place == seq).map(|(_, what)| what).collect();
-            if other != at && node.groups.is_some() && !there.is_empty() && !there.contains(&&what) {
+            if !there.is_empty() && !there.contains(&&what) {
                 return Err(format!("{at} is told {what:?} at place {seq}, and {other} {there:?}"));
             }
         }
-        self.nodes[at].told.push((seq, what));
+        if let Some(node) = self.scope.cluster.node_mut(at) {
+            node.told.push((seq, what));
+        }
         Ok(())
     }
 }
 
-impl World for Cluster {
-    type Step = Step;
+impl World for Explored {
+    type Node = Node;
+    type Message = Message;
+    /// The client of a node does its next deed.
+    type Own = usize;
 
-    fn steps(&self) -> Vec<Step> {
-        let mut steps: Vec<Step> = self.lanes.busy().map(|(from, to)| Step::Deliver(from, to)).collect();
-        let living = self.nodes.iter().filter(|node| node.groups.is_some()).count();
-        for (at, node) in self.nodes.iter().enumerate() {
-            if node.groups.is_none() {
-                if self.starts > 0 {
-                    steps.push(Step::Start(at));
-                }
-                continue;
-            }
-            if !node.todo.is_empty() {
-                steps.push(Step::Do(at));
-            }
-            if !node.views.is_empty() {
-                steps.push(Step::Learn(at));
-            }
-            if node.views.len() > 1 {
-                steps.push(Step::Miss(at));
-            }
-            if self.ends > 0 && living > 1 {
-                let said = |to: usize| self.lanes.len(at, to);
-                for (a, b, c) in (0..=said(0))
-                    .flat_map(|a| (0..=said(1)).flat_map(move |b| (0..=said(2)).map(move |c| (a, b, c))))
-                {
-                    steps.push(Step::End(at, [a, b, c]));
-                }
-            }
-        }
-        steps
+    fn scope(&mut self) -> &mut Scope<Node, Message> {
+        &mut self.scope
     }
 
-    fn is_at_rest(steps: &[Step]) -> bool {
-        steps.iter().all(|step| matches!(step, Step::End(..) | Step::Start(_)))
+    fn seen(&self) -> &Scope<Node, Message> {
+        &self.scope
     }
 
-    fn take(&mut self, step: Step) -> Result<(), String> {
-        match step {
-            Step::Deliver(from, to) => {
-                let message = self.lanes.pop(from, to);
-                let incarnation = self.nodes[from].incarnation();
-                self.with(to, |groups, out| groups.message(NodeId(from as u8), incarnation, message, out))
-            }
-            Step::Do(at) => {
-                let node = &mut self.nodes[at];
-                let deed = node.todo.pop_front().expect("a deed");
-                if matches!(deed, Deed::Arrive { .. }) {
-                    node.came.insert(node.incarnation());
-                }
-                let said = match (self.lie, &deed) {
-                    (Lie::Early, Deed::Join) => vec![deed, arrive()],
-                    (Lie::Early, Deed::Arrive { .. }) => vec![],
-                    _ => vec![deed],
-                };
-                self.with(at, |groups, out| {
-                    for deed in said {
-                        groups.submit(1, group(), deed, out).expect("there is room");
-                    }
-                })
-            }
-            Step::Learn(at) => {
-                let view = self.nodes[at].views.pop_front().expect("a view");
-                self.with(at, |groups, out| groups.view(&view, out))
-            }
-            Step::Miss(at) => {
-                self.nodes[at].views.pop_front();
-                Ok(())
-            }
-            Step::End(at, left) => {
-                self.ends -= 1;
-                let node = &mut self.nodes[at];
-                node.groups = None;
-                (node.told, node.todo, node.views) = (Vec::new(), VecDeque::new(), VecDeque::new());
-                self.lanes.end(at, |to| left[to]);
-                self.decide();
-                Ok(())
-            }
-            Step::Start(at) => {
-                self.starts -= 1;
-                self.lanes.silence(at);
-                self.start(at);
-                self.decide();
-                Ok(())
-            }
+    fn own_steps(&self) -> Vec<usize> {
+        self.scope.cluster.up().filter(|(_, node)| !node.todo.is_empty()).map(|(at, _)| at).collect()
+    }
+
+    fn act(&mut self, at: usize) -> Result<(), String> {
+        let Some(node) = self.scope.cluster.node_mut(at) else { return Ok(()) };
+        let deed = node.todo.pop_front().expect("a deed");
+        if matches!(deed, Deed::Arrive { .. }) {
+            self.came.insert(node.who());
         }
+        let said = match (self.lie, &deed) {
+            (Lie::Early, Deed::Join) => vec![deed, arrive()],
+            (Lie::Early, Deed::Arrive { .. }) => vec![],
+            _ => vec![deed],
+        };
+        self.with(at, |groups, out| {
+            for deed in said {
+                groups.submit(1, group(), deed, out).expect("there is room");
+            }
+        })
+    }
+
+    fn hear(&mut self, lane: Lane, message: Message) -> Result<(), String> {
+        let (from, incarnation) = lane.from.member();
+        self.with(lane.to.node, |groups, out| groups.message(from, incarnation, message, out))
+    }
+
+    fn learn(&mut self, node: usize, view: &Members) -> Result<(), String> {
+        self.with(node, |groups, out| groups.view(view, out))
+    }
+
+    fn start(&mut self, node: usize) {
+        self.scope.cluster.start(node, |instance| {
+            let (me, incarnation) = instance.member();
+            Node {
+                instance,
+                groups: Groups::new(me, incarnation),
+                todo: script(node).into(),
+                told: Vec::new(),
+            }
+        });
     }
 
     fn rest(&self) -> Result<(), String> {
-        let living: Vec<(usize, &Node)> =
-            self.nodes.iter().enumerate().filter(|(_, node)| node.groups.is_some()).collect();
+        let living: Vec<(usize, &Node)> = self.scope.cluster.up().collect();
         // Who has passed, or comes to no barrier, holds those up who come after.
-        let waits = |who: &Who| {
-            let node = &self.nodes[who.node.index()];
-            node.incarnation() == who.incarnation
-                && node.came.contains(&who.incarnation)
-                && node.passed() == 0
-        };
+        let has_not_passed =
+            |who: &Who| living.iter().any(|(_, node)| node.who() == *who && node.passed() == 0);
+        let waits = |who: &Who| self.came.contains(who) && has_not_passed(who);
         for (at, node) in &living {
             let Some((joined, Happened::View { .. })) = node.told.first() else {
                 return Err(format!("{at} is not told that it has joined"));
@@ -286,7 +202,7 @@ impl World for Cluster {
             if node.members().iter().all(waits) {
                 return Err(format!("all of {:?} are at the barrier", node.members()));
             }
-            let me = Who { node: NodeId(*at as u8), incarnation: node.incarnation(), client: 1 };
+            let me = node.who();
             let own = node
                 .told
                 .iter()
@@ -318,5 +234,8 @@ impl World for Cluster {
 /// # Errors
 /// What does not hold, and the steps that lead to it.
 pub fn explored(nodes: usize, ends: u8, starts: u8, lie: Lie) -> Result<Worlds, String> {
-    explore(Cluster::new(nodes, ends, starts, lie))
+    let scope = Scope::new(nodes, ends, Some(starts), 1);
+    let mut first = Explored { scope, came: BTreeSet::new(), lie };
+    first.boot();
+    explore(first)
 }

@@ -11,7 +11,7 @@ mod told;
 
 use std::collections::BTreeMap;
 
-use plexus_base::{Epoch, NodeId};
+use plexus_base::Epoch;
 use plexus_membership::{
     groups::protocol::{Action, Deed, Groups as Protocol, Name, WINDOW, Who},
     protocol::partitions::Members,
@@ -19,10 +19,13 @@ use plexus_membership::{
 use plexus_sim::Engine;
 
 use self::{
-    nodes::{Lane, Node, Queue},
+    nodes::Node,
     told::{Barriers, Client},
 };
-use crate::failure::Broken;
+use crate::{
+    failure::Broken,
+    harness::{Cluster, Instance, Lane, Outcome, Simulation},
+};
 
 /// A view of the cluster takes so long at most to be handed in.
 const VIEW_NS: u64 = 3_000_000;
@@ -66,7 +69,7 @@ pub(crate) enum Ev {
     /// The first message of a lane arrives.
     Deliver(Lane),
     /// A client of a node's incarnation does something.
-    Client(usize, u64),
+    Client(Instance),
     /// A node dies.
     Kill,
     /// A node begins its next incarnation.
@@ -74,27 +77,13 @@ pub(crate) enum Ev {
     /// The cluster decides who is in it.
     Decide,
     /// A node's incarnation is handed a view.
-    Give(usize, u64, Members),
-}
-
-/// A run in which everything held.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Outcome {
-    /// The hash over all events.
-    pub digest: u64,
-    /// How many there were.
-    pub events: u64,
-    /// What clients were told.
-    pub told: u64,
-    /// Nodes that died.
-    pub deaths: u64,
+    Give(Instance, Members),
 }
 
 /// The run of one seed.
 pub struct Groups {
     engine: Engine<Ev>,
-    nodes: Vec<Node>,
-    lanes: BTreeMap<Lane, Queue>,
+    cluster: Cluster<Node, Vec<u8>>,
     epoch: u32,
     clients: BTreeMap<Who, Client>,
     barriers: Barriers,
@@ -108,6 +97,29 @@ pub struct Groups {
     actions: Vec<Action>,
 }
 
+impl Simulation for Groups {
+    fn now(&self) -> u64 {
+        self.engine.now()
+    }
+
+    fn drive(&mut self) -> Result<Outcome, Broken> {
+        for node in self.cluster.nodes() {
+            let after = self.engine.random.below(VIEW_NS);
+            self.engine.schedule(after, None, Ev::Start(node));
+        }
+        self.engine.schedule(VIEW_NS, None, Ev::Decide);
+        self.engine.schedule(2 * VIEW_NS, None, Ev::Kill);
+        while let Some(event) = self.engine.advance() {
+            self.take(event)?;
+            if self.deeds >= DEEDS && !self.ending {
+                self.ending = true;
+            }
+        }
+        self.at_the_end()?;
+        Ok(Outcome::of(&self.engine, self.told).with([("deaths", self.deaths)]))
+    }
+}
+
 impl Groups {
     /// Two to five nodes.
     #[must_use]
@@ -116,8 +128,7 @@ impl Groups {
         let nodes = engine.random.between(2, 5) as usize;
         Self {
             engine,
-            nodes: (0..nodes).map(|_| Node::default()).collect(),
-            lanes: BTreeMap::new(),
+            cluster: Cluster::new(nodes),
             epoch: 0,
             clients: BTreeMap::new(),
             barriers: Barriers::default(),
@@ -131,42 +142,10 @@ impl Groups {
         }
     }
 
-    /// When, in simulated nanoseconds.
-    #[must_use]
-    pub fn now(&self) -> u64 {
-        self.engine.now()
-    }
-
-    /// Takes it to its end.
-    ///
-    /// # Errors
-    /// The property that does not hold.
-    pub fn drive(&mut self) -> Result<Outcome, Broken> {
-        for node in 0..self.nodes.len() {
-            let after = self.engine.random.below(VIEW_NS);
-            self.engine.schedule(after, None, Ev::Start(node));
-        }
-        self.engine.schedule(VIEW_NS, None, Ev::Decide);
-        self.engine.schedule(2 * VIEW_NS, None, Ev::Kill);
-        while let Some(event) = self.engine.advance() {
-            self.take(event)?;
-            if self.deeds >= DEEDS && !self.ending {
-                self.ending = true;
-            }
-        }
-        self.at_the_end()?;
-        Ok(Outcome {
-            digest: self.engine.digest.value(),
-            events: self.engine.events(),
-            told: self.told,
-            deaths: self.deaths,
-        })
-    }
-
     fn take(&mut self, event: Ev) -> Result<(), Broken> {
         match event {
             Ev::Deliver(lane) => self.deliver(lane),
-            Ev::Client(node, incarnation) => self.client(node, incarnation),
+            Ev::Client(instance) => self.client(instance),
             Ev::Kill => {
                 self.kill_one();
                 Ok(())
@@ -179,18 +158,18 @@ impl Groups {
                 self.decide();
                 Ok(())
             }
-            Ev::Give(node, incarnation, view) => self.give(node, incarnation, &view),
+            Ev::Give(instance, view) => self.give(instance, &view),
         }
     }
 
     /// A client begins, or one that is there does something.
-    fn client(&mut self, node: usize, incarnation: u64) -> Result<(), Broken> {
-        if self.ending || !self.nodes[node].is(incarnation) {
+    fn client(&mut self, instance: Instance) -> Result<(), Broken> {
+        if self.ending || !self.cluster.is_up(instance) {
             return Ok(());
         }
         let after = self.engine.random.between(1, 400_000);
-        self.engine.schedule(after, None, Ev::Client(node, incarnation));
-        let id = NodeId(node as u8);
+        self.engine.schedule(after, None, Ev::Client(instance));
+        let (id, _) = instance.member();
         let free: Vec<Who> = self
             .clients
             .iter()
@@ -200,7 +179,7 @@ impl Groups {
         let room = self.clients.iter().filter(|(who, client)| who.node == id && !client.has_left()).count()
             < MOST_CLIENTS;
         if room && (free.is_empty() || self.engine.random.percent(20)) {
-            return self.joins(node, incarnation);
+            return self.joins(instance);
         }
         if free.is_empty() {
             // All of them wait; that is a turn too, so that a run ends.
@@ -225,11 +204,11 @@ impl Groups {
         self.does(who, deed)
     }
 
-    fn joins(&mut self, node: usize, incarnation: u64) -> Result<(), Broken> {
-        self.nodes[node].last_client += 1;
-        let client = self.nodes[node].last_client;
-        let who =
-            Who { node: NodeId(node as u8), incarnation: plexus_base::Incarnation(incarnation), client };
+    fn joins(&mut self, instance: Instance) -> Result<(), Broken> {
+        let Some(node) = self.cluster.node_mut(instance.node) else { return Ok(()) };
+        node.last_client += 1;
+        let (client, (node, incarnation)) = (node.last_client, instance.member());
+        let who = Who { node, incarnation, client };
         let which = if self.engine.random.percent(50) { "a" } else { "b" };
         let group = name(which);
         self.clients.insert(who, Client::new(group));
@@ -261,12 +240,15 @@ impl Groups {
 
     /// Lets a node's groups do something, and carries out what comes of it.
     fn with(&mut self, node: usize, act: impl FnOnce(&mut Protocol, &mut Vec<Action>)) -> Result<(), Broken> {
-        let Some(groups) = &mut self.nodes[node].groups else { return Ok(()) };
+        let Some(Node { groups, .. }) = self.cluster.node_mut(node) else { return Ok(()) };
         let mut actions = std::mem::take(&mut self.actions);
         act(groups, &mut actions);
         let kept = groups.kept();
-        let most =
-            if self.sabotage == Some(Sabotage::NoRoom) { 0 } else { WINDOW * self.nodes.len() + MOST_VIEWS };
+        let most = if self.sabotage == Some(Sabotage::NoRoom) {
+            0
+        } else {
+            WINDOW * self.cluster.nodes().len() + MOST_VIEWS
+        };
         if kept > most {
             return Err(Broken::general("bounded", format!("node {node} keeps {kept} entries")));
         }
@@ -284,8 +266,8 @@ impl Groups {
                 Ok(())
             }
             Action::Tell { client, seq, what } => {
-                let incarnation = plexus_base::Incarnation(self.nodes[node].incarnation);
-                self.is_told(Who { node: NodeId(node as u8), incarnation, client }, seq, what)
+                let (node, incarnation) = self.cluster.instance(node).member();
+                self.is_told(Who { node, incarnation, client }, seq, what)
             }
             Action::Opened(epoch, applied, digest) => {
                 self.engine.digest.add(digest);

@@ -180,8 +180,7 @@ impl Groups {
 
     /// Nothing is under way any more.
     pub(super) fn at_the_end(&self) -> Result<(), Broken> {
-        let alive: Vec<_> = self.nodes.iter().filter_map(|node| node.groups.as_ref()).collect();
-        let known: BTreeSet<_> = alive.iter().map(|groups| groups.known()).collect();
+        let known: BTreeSet<_> = self.cluster.up().map(|(_, node)| node.groups.known()).collect();
         if known.len() > 1 {
             return Err(Broken::general("ends", format!("all is quiet, and nodes know {known:?}")));
         }

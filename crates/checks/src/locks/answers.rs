@@ -2,7 +2,7 @@
 
 use plexus_locks::protocol::{Mode, WaitLimit, Why};
 
-use super::{Id, Locks, Node};
+use super::{Id, Locks};
 use crate::failure::Broken;
 
 fn broken(what: String) -> Broken {
@@ -23,7 +23,7 @@ pub(crate) fn refused(run: &Locks, id: Id, why: Why) -> Result<(), Broken> {
         Some(lock) if lock.asked.is_some() => {
             let good = match why {
                 Why::NotGranted => lock.timeout == WaitLimit::Try,
-                Why::TimedOut => matches!(lock.timeout, WaitLimit::Until(end) if end.0 <= run.now()),
+                Why::TimedOut => matches!(lock.timeout, WaitLimit::Until(end) if end.0 <= run.engine.now()),
                 Why::Cancelled => lock.cancelled,
                 // The file for circles looks at the rest.
                 Why::Deadlock => lock.timeout != WaitLimit::Try,
@@ -48,7 +48,7 @@ pub(crate) fn check(run: &Locks) -> Result<(), Broken> {
     if let Some((id, lock)) = run.locks.first_key_value() {
         return Err(broken(format!("{id:?} is left: {lock:?}")));
     }
-    for shard in run.nodes.iter().flat_map(Node::shards) {
+    for shard in run.shards() {
         let (me, left) = (shard.config().me, shard.resources().next());
         if left.is_some() || shard.locks().next().is_some() {
             return Err(broken(format!("{me} is left with {left:?}")));

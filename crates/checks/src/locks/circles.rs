@@ -11,7 +11,7 @@ use plexus_locks::protocol::{
     Event, HomeLock, LockId, LockMessage, Owner, Resource, Shard, WaitLimit, Waiter,
 };
 
-use super::{Id, Locks};
+use super::{Id, Locks, Node};
 use crate::failure::Broken;
 
 /// A request that waits: node, worker, lock, number.
@@ -97,7 +97,7 @@ pub(crate) fn real(run: &Locks, ticks: Option<Worker>) -> BTreeSet<Request> {
 }
 
 fn shards(run: &Locks) -> impl Iterator<Item = (usize, &Shard)> {
-    let locals = run.nodes.iter().flat_map(|node| node.workers.iter().enumerate());
+    let locals = run.cluster.up().flat_map(|(_, node)| node.workers.iter().enumerate());
     locals.filter_map(|(worker, local)| Some((worker, local.shard.as_ref()?)))
 }
 
@@ -111,7 +111,8 @@ fn queue<'a>(
     let is_over = move |waiter: &Waiter| {
         let (node, lock) = (waiter.who.node.index(), waiter.who.lock);
         let timeout = run.locks.get(&(node, lock)).map(|lock| lock.timeout);
-        ticks == Some((node, worker)) && matches!(timeout, Some(WaitLimit::Until(end)) if end.0 <= run.now())
+        ticks == Some((node, worker))
+            && matches!(timeout, Some(WaitLimit::Until(end)) if end.0 <= run.engine.now())
     };
     resource.converting().chain(resource.waiting()).filter(move |waiter| !is_over(waiter))
 }
@@ -124,7 +125,7 @@ fn home<'a>(
     node: usize,
     lock: LockId,
 ) -> Option<&'a HomeLock> {
-    let shard = run.nodes[node].workers.get(worker)?.shard.as_ref()?;
+    let shard = run.shard(node, worker)?;
     (shard.view() == master.view()).then(|| shard.lock(lock)).flatten()
 }
 
@@ -176,7 +177,7 @@ fn blockers(
 /// All requests that an owner waits with, at any worker.
 fn waiting_of(run: &Locks, node: usize, owner: Owner) -> Vec<Request> {
     let mut requests = Vec::new();
-    for shard in run.nodes[node].shards() {
+    for shard in run.cluster.node(node).into_iter().flat_map(Node::shards) {
         let WorkerId(worker) = shard.config().worker;
         for (lock, held) in shard.locks().filter(|(_, held)| held.owner() == owner && held.waits()) {
             requests.extend(held.asked().map(|(seq, _)| (node, usize::from(worker), lock, seq)));

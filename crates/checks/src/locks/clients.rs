@@ -6,7 +6,7 @@ use plexus_locks::protocol::{
 };
 
 use super::{Ev, Id, Lock, Locks, values};
-use crate::failure::Broken;
+use crate::{failure::Broken, harness::Instance};
 
 /// Most locks that a client has at once.
 const MOST: usize = 4;
@@ -24,7 +24,8 @@ impl Locks {
     }
 
     /// One act of a client.
-    pub(crate) fn act(&mut self, node: usize, client: usize) -> Result<(), Broken> {
+    pub(crate) fn act(&mut self, instance: Instance, client: usize) -> Result<(), Broken> {
+        let Instance { node, .. } = instance;
         let own = |(id, lock): (&Id, &Lock)| (id.0 == node && lock.client == client).then_some(*id);
         let all: Vec<Id> = self.locks.iter().filter_map(own).collect();
         let (waiting, held): (Vec<Id>, Vec<Id>) =
@@ -39,8 +40,7 @@ impl Locks {
             return Ok(());
         }
         let after = self.engine.random.between(1, self.params.think_ns);
-        let incarnation = self.nodes[node].incarnation;
-        self.engine.schedule(after, None, Ev::Client(node, incarnation, client));
+        self.engine.schedule(after, None, Ev::Client(instance, client));
         let random = &mut self.engine.random;
         if random.percent(self.params.client_deaths) {
             return self.die(node, client);
@@ -93,7 +93,7 @@ impl Locks {
     fn lock(&mut self, node: usize, client: usize) -> Result<(), Broken> {
         let name = self.engine.random.below(self.names.len() as u64) as usize;
         let worker = usize::from(self.names[name].partition().worker(self.params.workers).0);
-        if self.nodes[node].workers[worker].shard.is_none() {
+        if self.shard(node, worker).is_none() {
             return Ok(());
         }
         let (mode, timeout) = (self.mode(), self.timeout());
@@ -104,7 +104,8 @@ impl Locks {
         let (granted, asked, told, requests, cancelled) = (None, Some(mode), false, 1, false);
         let new = Lock { worker, client, name, granted, asked, notify, told, requests, timeout, cancelled };
         self.locks.insert((node, lock), new);
-        let &Client { owner, start_time } = &self.nodes[node].clients[client];
+        let Some(up) = self.cluster.node(node) else { return Ok(()) };
+        let Client { owner, start_time } = up.clients[client];
         let name = self.names[name].clone();
         let kind = RequestKind::New(NewLock { owner, start_time, name, notify });
         self.handle(node, worker, Event::Request(LockRequest { lock, mode, timeout, kind }))
@@ -159,7 +160,10 @@ impl Locks {
             values::ends(self, *id);
             self.locks.remove(id);
         }
-        self.nodes[node].clients[client] = self.client();
+        let next = self.client();
+        if let Some(up) = self.cluster.node_mut(node) {
+            up.clients[client] = next;
+        }
         for worker in 0..usize::from(self.params.workers) {
             let here = own.iter().filter(|(_, at)| *at == worker);
             let locks = here.map(|((_, lock), _)| *lock).collect();
@@ -205,9 +209,9 @@ impl Locks {
         if self.ending
             && let Some(lock) = self.locks.get(&id)
         {
-            let (incarnation, after) =
-                (self.nodes[id.0].incarnation, self.engine.random.between(1, self.params.think_ns));
-            self.engine.schedule(after, None, Ev::Client(id.0, incarnation, lock.client));
+            let (instance, client) = (self.cluster.instance(id.0), lock.client);
+            let after = self.engine.random.between(1, self.params.think_ns);
+            self.engine.schedule(after, None, Ev::Client(instance, client));
         }
     }
 }

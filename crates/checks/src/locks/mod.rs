@@ -23,19 +23,17 @@ pub mod values;
 use std::collections::BTreeMap;
 
 use plexus_base::{Epoch, Nanos, WorkerId};
-use plexus_locks::protocol::{Action, Counts, Errand, Event, LockId, Members, Mode, Name, WaitLimit, Why};
+use plexus_locks::protocol::{
+    Action, Counts, Errand, Event, LockId, Members, Message, Mode, Name, WaitLimit, Why,
+};
 use plexus_sim::Engine;
 
 pub use self::sabotage::Sabotage;
-use self::{
-    circles::Circles,
-    nodes::{Lane, Node},
-    order::Queues,
-    params::Params,
-    tokens::Tokens,
-    values::Values,
+use self::{circles::Circles, nodes::Node, order::Queues, params::Params, tokens::Tokens, values::Values};
+use crate::{
+    failure::Broken,
+    harness::{Cluster, Instance, Lane, Outcome, Simulation},
 };
-use crate::failure::Broken;
 
 /// More than any run needs: one that takes as many does not come to rest.
 const EVENTS_PER_OPERATION: u64 = 2_000;
@@ -46,11 +44,11 @@ pub(crate) enum Ev {
     /// The first message of a lane arrives.
     Deliver(Lane),
     /// A worker is told something by another of its node.
-    Tell(usize, u64, WorkerId, Box<Errand>),
+    Tell(Instance, WorkerId, Box<Errand>),
     /// A client does something.
-    Client(usize, u64, usize),
+    Client(Instance, usize),
     /// A worker looks at the clock.
-    Tick(usize, u64, usize),
+    Tick(Instance, usize),
     /// A node dies.
     Kill,
     /// A node begins another incarnation.
@@ -58,7 +56,7 @@ pub(crate) enum Ev {
     /// Membership decides.
     Decide,
     /// A worker learns a view.
-    Give(usize, u64, usize, Members),
+    Give(Instance, usize, Members),
     /// Everything stands still until nothing is under way.
     Freeze,
 }
@@ -95,30 +93,12 @@ impl Lock {
 /// Whose lock: its node and its number, which is used once in a whole run.
 pub(crate) type Id = (usize, LockId);
 
-/// A run in which every property held.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// The hash over all events.
-    pub digest: u64,
-    /// How many there were.
-    pub events: u64,
-    /// Requests and conversions of clients.
-    pub operations: u64,
-    /// What all shards counted.
-    pub counts: Counts,
-    /// How often masters were compared with clients.
-    pub compared: u64,
-    /// Nodes that died.
-    pub deaths: u64,
-}
-
 /// The run of one seed.
 pub struct Locks {
     pub(crate) params: Params,
     pub(crate) engine: Engine<Ev>,
     pub(crate) names: Vec<Name>,
-    pub(crate) nodes: Vec<Node>,
-    pub(crate) lanes: BTreeMap<Lane, nodes::Queue>,
+    pub(crate) cluster: Cluster<Node, Message>,
     /// The view decided last.
     pub(crate) view: Members,
     /// How many were.
@@ -141,6 +121,35 @@ pub struct Locks {
     pub(crate) sabotage: Option<Sabotage>,
 }
 
+impl Simulation for Locks {
+    fn now(&self) -> u64 {
+        self.engine.now()
+    }
+
+    fn drive(&mut self) -> Result<Outcome, Broken> {
+        let limit = (self.params.operations + 100) * EVENTS_PER_OPERATION;
+        while let Some(event) = self.engine.advance() {
+            self.step(event)?;
+            if !self.ending && self.operations >= self.params.operations {
+                self.end();
+            }
+            if self.frozen.is_some() && self.under_way == 0 {
+                self.thaw()?;
+            }
+            if self.engine.events() > limit {
+                circles::none_left(self)?;
+                return Err(answers::restless(self));
+            }
+        }
+        union::check(self)?;
+        answers::check(self)?;
+        let mut counts = self.counts;
+        self.shards().for_each(|shard| counts.add(shard.counts()));
+        let outcome = Outcome::of(&self.engine, self.operations).with(counts.named());
+        Ok(outcome.with([("compared", self.compared), ("deaths", self.deaths)]))
+    }
+}
+
 impl Locks {
     /// A cluster of parameters drawn from the seed; `sabotage` breaks the protocol on purpose.
     #[must_use]
@@ -149,9 +158,8 @@ impl Locks {
         let params = Params::draw(&mut engine.random);
         let names = (0..params.names).map(params::name).collect();
         let mut run = Self {
-            nodes: (0..params.nodes).map(|_| Node::down()).collect(),
+            cluster: Cluster::new(params.nodes),
             names,
-            lanes: BTreeMap::new(),
             view: Members { epoch: Epoch(0), members: Vec::new() },
             views: 0,
             locks: BTreeMap::new(),
@@ -171,7 +179,7 @@ impl Locks {
             engine,
             params,
         };
-        for node in 0..run.params.nodes {
+        for node in run.cluster.nodes() {
             run.start(node);
         }
         run.decide();
@@ -183,46 +191,6 @@ impl Locks {
         run
     }
 
-    /// The time.
-    #[must_use]
-    pub fn now(&self) -> u64 {
-        self.engine.now()
-    }
-
-    /// Takes it to its end.
-    ///
-    /// # Errors
-    /// The property that does not hold.
-    pub fn drive(&mut self) -> Result<Outcome, Broken> {
-        let limit = (self.params.operations + 100) * EVENTS_PER_OPERATION;
-        while let Some(event) = self.engine.advance() {
-            self.step(event)?;
-            if !self.ending && self.operations >= self.params.operations {
-                self.end();
-            }
-            if self.frozen.is_some() && self.under_way == 0 {
-                self.thaw()?;
-            }
-            if self.engine.events() > limit {
-                circles::none_left(self)?;
-                return Err(answers::restless(self));
-            }
-        }
-        union::check(self)?;
-        answers::check(self)?;
-        let shards = self.nodes.iter().flat_map(Node::shards);
-        let mut counts = self.counts;
-        shards.for_each(|shard| counts.add(shard.counts()));
-        Ok(Outcome {
-            digest: self.engine.digest.value(),
-            events: self.engine.events(),
-            operations: self.operations,
-            counts,
-            compared: self.compared,
-            deaths: self.deaths,
-        })
-    }
-
     fn step(&mut self, event: Ev) -> Result<(), Broken> {
         let waits = matches!(event, Ev::Client(..) | Ev::Tick(..) | Ev::Kill | Ev::Start(_) | Ev::Freeze);
         if let Some(waiting) = self.frozen.as_mut().filter(|_| waits) {
@@ -231,22 +199,25 @@ impl Locks {
         }
         match event {
             Ev::Deliver(lane) => self.deliver(lane),
-            Ev::Tell(node, incarnation, worker, errand) => {
+            Ev::Tell(instance, worker, errand) => {
                 self.under_way -= 1;
-                if self.is_alive(node, incarnation) {
-                    self.handle(node, usize::from(worker.0), Event::Told(*errand))?;
+                if self.cluster.is_up(instance) {
+                    self.handle(instance.node, usize::from(worker.0), Event::Told(*errand))?;
                 }
                 Ok(())
             }
-            Ev::Client(node, incarnation, client) if self.is_alive(node, incarnation) => {
-                self.act(node, client)
-            }
-            Ev::Tick(node, incarnation, worker) if self.is_alive(node, incarnation) => {
-                self.nodes[node].workers[worker].tick_at = None;
-                self.handle(node, worker, Event::Tick)
+            Ev::Client(instance, client) if self.cluster.is_up(instance) => self.act(instance, client),
+            Ev::Tick(instance, worker) if self.cluster.is_up(instance) => {
+                if let Some(local) = self.local(instance.node, worker) {
+                    local.tick_at = None;
+                }
+                self.handle(instance.node, worker, Event::Tick)
             }
             Ev::Client(..) | Ev::Tick(..) => Ok(()),
-            Ev::Kill => self.kill_one(),
+            Ev::Kill => {
+                self.kill_one();
+                Ok(())
+            }
             Ev::Start(node) => {
                 self.start(node);
                 self.decide_soon();
@@ -257,9 +228,9 @@ impl Locks {
                 self.decide();
                 Ok(())
             }
-            Ev::Give(node, incarnation, worker, view) => {
+            Ev::Give(instance, worker, view) => {
                 self.under_way -= 1;
-                if self.is_alive(node, incarnation) { self.give(node, worker, view) } else { Ok(()) }
+                if self.cluster.is_up(instance) { self.give(instance, worker, view) } else { Ok(()) }
             }
             Ev::Freeze => {
                 self.frozen = Some(Vec::new());
@@ -285,10 +256,9 @@ impl Locks {
     /// Nobody begins anything any more: who waits is answered, who holds releases.
     fn end(&mut self) {
         self.ending = true;
-        for node in 0..self.nodes.len() {
-            for client in 0..self.nodes[node].clients.len() {
-                let incarnation = self.nodes[node].incarnation;
-                self.engine.schedule(0, None, Ev::Client(node, incarnation, client));
+        for instance in self.cluster.instances() {
+            for client in 0..self.params.clients {
+                self.engine.schedule(0, None, Ev::Client(instance, client));
             }
         }
     }
@@ -296,7 +266,7 @@ impl Locks {
     /// Hands an event to a shard, carries out what follows and checks what can be seen.
     pub(crate) fn handle(&mut self, node: usize, worker: usize, event: Event) -> Result<(), Broken> {
         let now = Nanos(self.engine.now());
-        if self.nodes[node].workers[worker].shard.is_none() {
+        if self.shard(node, worker).is_none() {
             return Ok(());
         }
         if Circles::may_begin(&event) {
@@ -307,7 +277,8 @@ impl Locks {
             let real = circles::real(self, Some((node, worker)));
             self.circles.note(node, worker, real);
         }
-        let Some(shard) = &mut self.nodes[node].workers[worker].shard else { return Ok(()) };
+        let shard = self.local(node, worker).and_then(|local| local.shard.as_mut());
+        let Some(shard) = shard else { return Ok(()) };
         let before = Queues::of(shard);
         let mut actions = Vec::new();
         shard.handle(now, event, &mut actions);
@@ -327,12 +298,12 @@ impl Locks {
                 self.carry(node, worker, action)?;
             }
         }
-        let local = &self.nodes[node].workers[worker];
+        let (instance, now) = (self.cluster.instance(node), self.engine.now());
+        let Some(local) = self.local(node, worker) else { return Ok(()) };
         let due = local.shard.as_ref().and_then(|shard| shard.next_tick()).map(|at| at.0);
         if let Some(due) = due.filter(|due| local.tick_at.is_none_or(|at| *due < at)) {
-            let (incarnation, now) = (self.nodes[node].incarnation, self.engine.now());
-            self.nodes[node].workers[worker].tick_at = Some(due);
-            self.engine.schedule(due.saturating_sub(now), None, Ev::Tick(node, incarnation, worker));
+            local.tick_at = Some(due);
+            self.engine.schedule(due.saturating_sub(now), None, Ev::Tick(instance, worker));
         }
         Ok(())
     }
@@ -343,10 +314,10 @@ impl Locks {
             // What workers say to each other may be lost.
             Action::Tell { .. } if self.engine.random.percent(self.params.tells_lost) => {}
             Action::Tell { worker, errand } => {
-                let (after, incarnation) =
-                    (self.params.delay(&mut self.engine.random), self.nodes[node].incarnation);
+                let after = self.params.delay(&mut self.engine.random);
+                let tell = Ev::Tell(self.cluster.instance(node), worker, Box::new(errand));
                 self.under_way += 1;
-                self.engine.schedule(after, None, Ev::Tell(node, incarnation, worker, Box::new(errand)));
+                self.engine.schedule(after, None, tell);
             }
             Action::Granted { lock, mode, token, value } => {
                 self.engine.digest.add(token.0);

@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use plexus_base::NodeId;
 use plexus_locks::protocol::{LockId, Mode, Name, Shard, Token};
 
-use super::{Locks, Node};
+use super::Locks;
 use crate::failure::Broken;
 
 /// Checks all nodes that live.
 pub(crate) fn check(run: &Locks) -> Result<(), Broken> {
-    for shard in run.nodes.iter().flat_map(Node::shards) {
+    for shard in run.shards() {
         if shard.view() != &run.view || !shard.is_open() {
             let what = format!("{} is in {:?}, open: {}", shard.config().me, shard.view(), shard.is_open());
             return Err(broken(what));
@@ -19,10 +19,9 @@ pub(crate) fn check(run: &Locks) -> Result<(), Broken> {
     }
     let workers = usize::from(run.params.workers);
     for worker in 0..workers {
-        let shards = || run.nodes.iter().filter_map(move |node| node.workers.get(worker)?.shard.as_ref());
         let (mut held, mut waiting) = (BTreeSet::new(), BTreeSet::new());
         let (mut known, mut queued) = (BTreeSet::new(), BTreeSet::new());
-        for shard in shards() {
+        for shard in run.cluster.nodes().filter_map(|node| run.shard(node, worker)) {
             homes(shard, &mut held, &mut waiting);
             masters(run, shard, &mut known, &mut queued)?;
         }
@@ -80,15 +79,14 @@ fn masters(run: &Locks, shard: &Shard, known: &mut Holds, queued: &mut Waits) ->
 
 fn clients(run: &Locks) -> Result<(), Broken> {
     for ((node, id), lock) in &run.locks {
-        let shard = run.nodes[*node].workers[lock.worker].shard.as_ref();
+        let shard = run.shard(*node, lock.worker);
         let own = shard.and_then(|shard| shard.lock(*id));
         let (mode, asked) = own.map_or((None, None), |own| (own.usable(), own.asked()));
         if lock.mode() != mode || lock.asked != asked.map(|(_, mode)| mode) {
             return Err(broken(format!("node {node} {id:?}: its client has {lock:?}, its shard {own:?}")));
         }
     }
-    let shards = run.nodes.iter().flat_map(Node::shards);
-    let locks: usize = shards.map(|shard| shard.locks().count()).sum();
+    let locks: usize = run.shards().map(|shard| shard.locks().count()).sum();
     if locks != run.locks.len() {
         return Err(broken(format!("{locks} locks, and clients have {}", run.locks.len())));
     }

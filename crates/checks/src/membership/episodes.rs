@@ -12,7 +12,7 @@ use super::{
     witness::broken,
     world::{Ev, World},
 };
-use crate::failure::Broken;
+use crate::{failure::Broken, harness::Simulation};
 
 /// All is healed: in so many times [`Profile::evict`] all nodes must be in one view.
 const ONE_VIEW_AFTER: u64 = 12;
@@ -172,7 +172,6 @@ impl Membership {
                 return broken("ends", format!("not all are in one view: {acting:?}"));
             }
         }
-        self.slowest_percent = self.slowest_percent.max((since - began) * 100 / timeout);
         Ok(())
     }
 

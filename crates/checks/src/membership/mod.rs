@@ -17,7 +17,10 @@ use plexus_sim::Random;
 
 use self::{episodes::Episode, world::World};
 pub use self::{prompt::Prompt, traffic::Traffic};
-use crate::failure::Broken;
+use crate::{
+    failure::Broken,
+    harness::{Outcome, Simulation},
+};
 
 /// Breaks what the protocol counts on, so that a property must not hold: it is shown that it is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,26 +47,27 @@ pub enum Sabotage {
     OtherSide,
 }
 
-/// A run in which everything held.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Outcome {
-    /// The hash over all events.
-    pub digest: u64,
-    /// How many there were.
-    pub events: u64,
-    /// Views opened, by all nodes together.
-    pub opened: u64,
-    /// Processes that ended because they were told to.
-    pub deaths: u64,
-    /// How many times slower than it may be the slowest cluster was to be in one view again, in percent of the time it has.
-    pub slowest_percent: u64,
-}
-
 /// The run of one seed.
 pub struct Membership {
     world: World,
     random: Random,
-    slowest_percent: u64,
+}
+
+impl Simulation for Membership {
+    fn now(&self) -> u64 {
+        self.world.engine.now()
+    }
+
+    fn drive(&mut self) -> Result<Outcome, Broken> {
+        self.boot()?;
+        for _ in 0..self.random.between(2, 5) {
+            let episode = Episode::draw(&self.world, &mut self.random);
+            self.play(episode)?;
+        }
+        self.rest()?;
+        let deaths = self.world.nodes.iter().map(|node| node.deaths).sum();
+        Ok(Outcome::of(&self.world.engine, self.world.opened).with([("deaths", deaths)]))
+    }
 }
 
 impl Membership {
@@ -83,36 +87,10 @@ impl Membership {
         let mut world = World::new(seed, nodes, &hosts, profile, sabotage);
         world.proofs = random.percent(30);
         world.rests = random.percent(30);
-        Self { world, random, slowest_percent: 0 }
+        Self { world, random }
     }
 
     fn of(seed: u64, world: World) -> Self {
-        Self { world, random: Random::new(seed ^ 0x70_726f_6d70), slowest_percent: 0 }
-    }
-
-    /// When, in simulated nanoseconds.
-    #[must_use]
-    pub fn now(&self) -> u64 {
-        self.world.now()
-    }
-
-    /// Takes it to its end.
-    ///
-    /// # Errors
-    /// The property that does not hold.
-    pub fn drive(&mut self) -> Result<Outcome, Broken> {
-        self.boot()?;
-        for _ in 0..self.random.between(2, 5) {
-            let episode = Episode::draw(&self.world, &mut self.random);
-            self.play(episode)?;
-        }
-        self.rest()?;
-        Ok(Outcome {
-            digest: self.world.engine.digest.value(),
-            events: self.world.engine.events(),
-            opened: self.world.opened,
-            deaths: self.world.nodes.iter().map(|node| node.deaths).sum(),
-            slowest_percent: self.slowest_percent,
-        })
+        Self { world, random: Random::new(seed ^ 0x70_726f_6d70) }
     }
 }

@@ -9,7 +9,7 @@ use super::{
     witness::broken,
     world::{Ev, World},
 };
-use crate::failure::Broken;
+use crate::{failure::Broken, harness::Simulation};
 
 /// Nodes that start at about the same time do so within this.
 const TOGETHER: u64 = 20_000_000;

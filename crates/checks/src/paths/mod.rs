@@ -21,7 +21,10 @@ use self::{
     wire::{ACKNOWLEDGEMENT, Connection, Path},
 };
 pub use self::{report::Stalls, wire::Fault};
-use crate::failure::Broken;
+use crate::{
+    failure::Broken,
+    harness::{Outcome, Simulation},
+};
 
 const MS: u64 = 1_000_000;
 
@@ -70,21 +73,6 @@ impl Stall {
         };
         found + 12 * self.rtt_ns + 2 * self.burst_ns
     }
-}
-
-/// A run in which everything held.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// The hash over all events.
-    pub digest: u64,
-    /// How many there were.
-    pub events: u64,
-    /// Frames delivered.
-    pub delivered: u64,
-    /// Ends of rails that were destroyed.
-    pub rails_lost: u64,
-    /// Every fail-over.
-    pub stalls: Vec<Stall>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -148,7 +136,20 @@ pub struct Paths {
     strikes: u32,
     /// Bulk that each end's rails had carried when the measurement began.
     carried: [Vec<u64>; 2],
-    stalls: Vec<Stall>,
+    /// Every fail-over.
+    pub stalls: Vec<Stall>,
+}
+
+impl Simulation for Paths {
+    fn now(&self) -> u64 {
+        self.engine.now()
+    }
+
+    fn drive(&mut self) -> Result<Outcome, Broken> {
+        self.deliver_all()?;
+        let outcome = Outcome::of(&self.engine, self.hosts.iter().flat_map(|host| host.received).sum());
+        Ok(Outcome { rails_lost: self.hosts.iter().map(|host| host.lost).sum(), ..outcome })
+    }
 }
 
 impl Paths {
@@ -196,11 +197,8 @@ impl Paths {
         run
     }
 
-    /// Takes it to its end.
-    ///
-    /// # Errors
-    /// The property that does not hold.
-    pub fn drive(&mut self) -> Result<Outcome, Broken> {
+    /// Takes it to its end: everything is delivered.
+    fn deliver_all(&mut self) -> Result<(), Broken> {
         while let Some(event) = self.engine.advance() {
             self.event(event)?;
         }
@@ -212,19 +210,7 @@ impl Paths {
             );
             return Err(Broken::general("delivery", what));
         }
-        Ok(Outcome {
-            digest: self.engine.digest.value(),
-            events: self.engine.events(),
-            delivered: self.hosts.iter().flat_map(|host| host.received).sum(),
-            rails_lost: self.hosts.iter().map(|host| host.lost).sum(),
-            stalls: std::mem::take(&mut self.stalls),
-        })
-    }
-
-    /// When, in simulated nanoseconds.
-    #[must_use]
-    pub fn now(&self) -> u64 {
-        self.engine.now()
+        Ok(())
     }
 
     fn event(&mut self, event: Ev) -> Result<(), Broken> {

@@ -9,9 +9,15 @@ use plexus_registry::protocol::{
     Action, COPIES, Change, ClusterName, Contents, Event, Found, Key, Kind, Step, Store, encode, open,
 };
 
+use plexus_sim::Random;
+
 use super::{
     chance::Chance,
     disks::{Disks, Faults},
+};
+use crate::{
+    failure::Broken,
+    harness::{Outcome, Simulation},
 };
 
 const CLUSTER: ClusterName = ClusterName(7);
@@ -47,16 +53,41 @@ pub struct Copies {
     /// The copy that was damaged, until it was written again.
     damaged: Option<(usize, u64)>,
     /// Of all that happened.
-    pub digest: u64,
+    digest: u64,
     /// Steps of disks.
-    pub steps: u64,
-    /// Crashes there were.
-    pub crashes: u64,
+    steps: u64,
+    crashes: u64,
     /// Saves that were reported.
-    pub saved: u64,
+    saved: u64,
+}
+
+impl Simulation for Copies {
+    fn now(&self) -> u64 {
+        self.steps
+    }
+
+    fn drive(&mut self) -> Result<Outcome, Broken> {
+        self.run().map_err(|what| Broken::general("registry", what))?;
+        let Self { digest, steps, saved, crashes, .. } = *self;
+        let outcome = Outcome { digest, events: steps, operations: saved, ..Outcome::default() };
+        Ok(outcome.with([("crashes", crashes)]))
+    }
 }
 
 impl Copies {
+    /// A history drawn from a seed.
+    #[must_use]
+    pub fn drawn(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let plan = Plan {
+            saves: random.between(5, 60),
+            faults: Faults { step: *random.pick(&[0, 20, 150]), disk: *random.pick(&[0, 5, 30]) },
+            crash: *random.pick(&[0, 20, 100]),
+            damage: *random.pick(&[0, 20]),
+        };
+        Self { digest: seed, ..Self::new(plan, Chance::Drawn(random)) }
+    }
+
     /// Nothing on either disk.
     #[must_use]
     pub fn new(plan: Plan, chance: Chance) -> Self {

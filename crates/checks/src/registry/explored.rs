@@ -11,13 +11,17 @@ use std::{
     sync::Arc,
 };
 
-use plexus_base::{Epoch, Incarnation, NodeId};
+use plexus_base::Epoch;
+use plexus_membership::protocol::partitions::Members;
 use plexus_registry::protocol::{
     Act, Change, ClusterName, Command, Contents, Edit, Happened, Key, Message, Opened, Refused, Replica,
     Ticket, View, What,
 };
 
-use crate::explore::{Lanes, World, Worlds, explore};
+use crate::harness::{
+    Instance, Lane,
+    explore::{Scope, World, Worlds, explore},
+};
 
 const NODES: usize = 2;
 const CLUSTER: ClusterName = ClusterName(7);
@@ -35,47 +39,41 @@ pub enum Lie {
 
 #[derive(Clone, Hash)]
 struct Node {
-    incarnation: u64,
-    replica: Option<Replica>,
-    holds: Arc<Contents>,
-    writing: Option<Arc<Contents>>,
-    next: Option<Arc<Contents>>,
-    /// Views that it was not told yet.
-    views: VecDeque<View>,
+    replica: Replica,
     shown: u64,
-    may_ask: bool,
     is_asking: bool,
 }
 
+/// What a node has while it is down too.
 #[derive(Clone, Hash)]
-struct Cluster {
-    nodes: Vec<Node>,
-    lanes: Lanes<Message>,
-    epoch: Epoch,
-    /// What the voting state is to remember: who asked, in which incarnation and view, and what.
-    votes: Vec<VecDeque<(u64, Epoch, u64)>>,
+struct Kept {
+    holds: Arc<Contents>,
+    writing: Option<Arc<Contents>>,
+    next: Option<Arc<Contents>>,
+    may_ask: bool,
+    /// What the voting state is to remember: who asked, in which view, and what.
+    votes: VecDeque<(Instance, Epoch, u64)>,
+}
+
+#[derive(Clone, Hash)]
+struct Explored {
+    scope: Scope<Node, Message>,
+    kept: Vec<Kept>,
     remembered: u64,
     shown: BTreeMap<u64, Arc<Contents>>,
     answered: u64,
     /// The version that the value of each node's command got.
     versions: [Option<u64>; NODES],
     refused: bool,
-    deaths: u8,
     lie: Lie,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
-    Deliver(usize, usize),
+enum Own {
     Written(usize),
     /// The voting state answers, or forgets who has ended.
     Vote(usize, bool),
     Ask(usize),
-    Learn(usize),
-    Miss(usize),
-    /// Its last write has landed; so many of its last messages are lost.
-    End(usize, bool, usize),
-    Start(usize),
 }
 
 fn key() -> Key {
@@ -88,118 +86,64 @@ fn command(node: usize) -> Command {
     Command::Change(Change(vec![Edit { key: key(), expect, what: What::Set(value) }]))
 }
 
-impl Cluster {
-    fn new(deaths: u8, lie: Lie) -> Self {
-        let node = |_| Node {
-            incarnation: 0,
-            replica: None,
-            holds: Arc::new(Contents::new(CLUSTER)),
-            writing: None,
-            next: None,
-            views: VecDeque::new(),
-            shown: 0,
-            may_ask: true,
-            is_asking: false,
-        };
-        let mut world = Self {
-            nodes: (0..NODES).map(node).collect(),
-            lanes: Lanes::default(),
-            epoch: Epoch(0),
-            votes: vec![VecDeque::new(); NODES],
-            remembered: 0,
-            shown: BTreeMap::new(),
-            answered: 0,
-            versions: [None; NODES],
-            refused: false,
-            deaths,
-            lie,
-        };
-        (0..NODES).for_each(|node| world.start(node));
-        world.decide();
-        world
-    }
-
-    fn start(&mut self, number: usize) {
-        let node = &mut self.nodes[number];
-        node.incarnation += 1;
-        let opened = Opened {
-            contents: Contents::clone(&node.holds),
-            is_lost: false,
-            holds: [None; 2],
-            trouble: [None, None],
-        };
-        node.replica = Some(Replica::new(NodeId(number as u8), Incarnation(node.incarnation), &opened));
-        (node.shown, node.is_asking) = (0, false);
-    }
-
-    /// A view of all who live.
-    fn decide(&mut self) {
-        self.epoch.0 += 1;
-        let lives = |node: &usize| self.nodes[*node].replica.is_some();
-        let living: Vec<usize> = (0..NODES).filter(lives).collect();
-        let view =
-            View { epoch: self.epoch, members: living.iter().map(|node| NodeId(*node as u8)).collect() };
-        living.iter().for_each(|node| self.nodes[*node].views.push_back(view));
-    }
-
+impl Explored {
     fn handle(&mut self, at: usize, happened: Happened) -> Result<(), String> {
         let mut acts = Vec::new();
-        let Some(replica) = &mut self.nodes[at].replica else { return Ok(()) };
-        replica.handle(happened, &mut |act| acts.push(act));
-        for act in acts {
-            match act {
-                Act::Send(nodes, message) => {
-                    for to in nodes.iter().map(NodeId::index) {
-                        if self.nodes[to].replica.is_some() {
-                            self.lanes.push(at, to, message.clone());
-                        }
-                    }
-                }
-                Act::Save(contents) => {
-                    let node = &mut self.nodes[at];
-                    match node.writing {
-                        None => node.writing = Some(contents),
-                        Some(_) => node.next = Some(contents),
-                    }
-                }
-                Act::Remember(epoch, generation) => {
-                    let incarnation = self.nodes[at].incarnation;
-                    self.votes[at].push_back((incarnation, epoch, generation));
-                }
-                Act::Show(changed, contents) => {
-                    let generation = contents.generation();
-                    if changed.generation != generation || generation <= self.nodes[at].shown {
-                        return Err(format!(
-                            "{at} shows {generation} after {}, as {changed:?}",
-                            self.nodes[at].shown
-                        ));
-                    }
-                    self.nodes[at].shown = generation;
-                    self.shows(generation, contents)?;
-                }
-                Act::Done(_, result) => {
-                    self.nodes[at].is_asking = false;
-                    match result {
-                        Ok(generation) if generation <= self.nodes[at].shown => {
-                            self.answered = self.answered.max(generation);
-                            // What node 1 made may have been set anew before anybody was shown it.
-                            let newest =
-                                self.shown.last_key_value().and_then(|(_, contents)| contents.entry("k"));
-                            let is_over = at == 1 && newest.is_some_and(|entry| entry.version > generation);
-                            if !is_over && self.versions[at].is_none_or(|version| version > generation) {
-                                return Err(format!("the command of {at} is answered and was not done"));
-                            }
-                        }
-                        Err(Refused::Version { .. }) if at == 1 && self.versions[0].is_some() => {
-                            self.refused = true;
-                        }
-                        // Nobody here has what is remembered: who asked is told, and does not know what became of it.
-                        Err(Refused::Closed { .. }) => {}
-                        other => return Err(format!("{at} is answered {other:?}")),
-                    }
-                }
-                Act::Fault(from, what) => return Err(format!("{from} is said to have sent {what}")),
+        let Some(node) = self.scope.cluster.node_mut(at) else { return Ok(()) };
+        node.replica.handle(happened, &mut |act| acts.push(act));
+        acts.into_iter().try_for_each(|act| self.carry(at, act))
+    }
+
+    fn node(&mut self, at: usize) -> &mut Node {
+        self.scope.cluster.node_mut(at).expect("it is up")
+    }
+
+    fn carry(&mut self, at: usize, act: Act) -> Result<(), String> {
+        match act {
+            Act::Send(nodes, message) => {
+                nodes.iter().for_each(|to| self.scope.send(at, to.index(), message.clone()));
             }
+            Act::Save(contents) => {
+                let kept = &mut self.kept[at];
+                match kept.writing {
+                    None => kept.writing = Some(contents),
+                    Some(_) => kept.next = Some(contents),
+                }
+            }
+            Act::Remember(epoch, generation) => {
+                let asked = self.scope.cluster.instance(at);
+                self.kept[at].votes.push_back((asked, epoch, generation));
+            }
+            Act::Show(changed, contents) => {
+                let (generation, shown) = (contents.generation(), &mut self.node(at).shown);
+                if changed.generation != generation || generation <= *shown {
+                    return Err(format!("{at} shows {generation} after {shown}, as {changed:?}"));
+                }
+                *shown = generation;
+                self.shows(generation, contents)?;
+            }
+            Act::Done(_, result) => {
+                self.node(at).is_asking = false;
+                match result {
+                    Ok(generation) if generation <= self.node(at).shown => {
+                        self.answered = self.answered.max(generation);
+                        // What node 1 made may have been set anew before anybody was shown it.
+                        let newest =
+                            self.shown.last_key_value().and_then(|(_, contents)| contents.entry("k"));
+                        let is_over = at == 1 && newest.is_some_and(|entry| entry.version > generation);
+                        if !is_over && self.versions[at].is_none_or(|version| version > generation) {
+                            return Err(format!("the command of {at} is answered and was not done"));
+                        }
+                    }
+                    Err(Refused::Version { .. }) if at == 1 && self.versions[0].is_some() => {
+                        self.refused = true;
+                    }
+                    // Nobody here has what is remembered: who asked is told, and does not know what became of it.
+                    Err(Refused::Closed { .. }) => {}
+                    other => return Err(format!("{at} is answered {other:?}")),
+                }
+            }
+            Act::Fault(from, what) => return Err(format!("{from} is said to have sent {what}")),
         }
         Ok(())
     }
@@ -234,69 +178,47 @@ impl Cluster {
     }
 }
 
-impl World for Cluster {
-    type Step = Step;
+impl World for Explored {
+    type Node = Node;
+    type Message = Message;
+    type Own = Own;
 
-    fn steps(&self) -> Vec<Step> {
-        let mut steps: Vec<Step> = self.lanes.busy().map(|(from, to)| Step::Deliver(from, to)).collect();
-        for (at, node) in self.nodes.iter().enumerate() {
-            if let Some((incarnation, ..)) = self.votes[at].front() {
-                steps.push(Step::Vote(at, true));
-                if *incarnation != node.incarnation || node.replica.is_none() {
-                    steps.push(Step::Vote(at, false));
-                }
+    fn scope(&mut self) -> &mut Scope<Node, Message> {
+        &mut self.scope
+    }
+
+    fn seen(&self) -> &Scope<Node, Message> {
+        &self.scope
+    }
+
+    fn own_steps(&self) -> Vec<Own> {
+        let mut steps = Vec::new();
+        for (at, kept) in self.kept.iter().enumerate() {
+            let is_up = self.scope.cluster.node(at).is_some();
+            if let Some((asked, ..)) = kept.votes.front() {
+                steps.push(Own::Vote(at, true));
+                steps.extend((!self.scope.cluster.is_up(*asked)).then_some(Own::Vote(at, false)));
             }
-            if node.replica.is_none() {
-                steps.push(Step::Start(at));
-                continue;
-            }
-            if node.writing.is_some() {
-                steps.push(Step::Written(at));
-            }
-            if node.may_ask {
-                steps.push(Step::Ask(at));
-            }
-            if !node.views.is_empty() {
-                steps.push(Step::Learn(at));
-            }
-            if node.views.len() > 1 {
-                steps.push(Step::Miss(at));
-            }
-            if self.deaths > 0 {
-                let said = self.lanes.len(at, 1 - at);
-                for lost in 0..=said {
-                    steps.push(Step::End(at, false, lost));
-                    if node.writing.is_some() {
-                        steps.push(Step::End(at, true, lost));
-                    }
-                }
-            }
+            steps.extend(kept.writing.is_some().then_some(Own::Written(at)));
+            steps.extend((is_up && kept.may_ask).then_some(Own::Ask(at)));
         }
         steps
     }
 
-    fn is_at_rest(steps: &[Step]) -> bool {
-        steps.iter().all(|step| matches!(step, Step::End(..)))
-    }
-
-    fn take(&mut self, step: Step) -> Result<(), String> {
-        match step {
-            Step::Deliver(from, to) => {
-                let message = self.lanes.pop(from, to);
-                self.handle(to, Happened::Message(NodeId(from as u8), message))
-            }
-            Step::Written(at) => {
-                let node = &mut self.nodes[at];
-                let written = node.writing.take().expect("it writes");
+    fn act(&mut self, own: Own) -> Result<(), String> {
+        match own {
+            Own::Written(at) => {
+                let kept = &mut self.kept[at];
+                let written = kept.writing.take().expect("it writes");
                 let generation = written.generation();
                 if self.lie != Lie::Disks {
-                    node.holds = written;
+                    kept.holds = written;
                 }
-                node.writing = node.next.take();
+                kept.writing = kept.next.take();
                 self.handle(at, Happened::Saved(generation))
             }
-            Step::Vote(at, lands) => {
-                let (incarnation, epoch, generation) = self.votes[at].pop_front().expect("a vote");
+            Own::Vote(at, lands) => {
+                let (asked, epoch, generation) = self.kept[at].votes.pop_front().expect("a vote");
                 if !lands {
                     return Ok(());
                 }
@@ -304,55 +226,56 @@ impl World for Cluster {
                 if self.lie != Lie::Voting {
                     self.remembered = known;
                 }
-                match incarnation == self.nodes[at].incarnation {
+                match asked == self.scope.cluster.instance(at) {
                     true => self.handle(at, Happened::Remembered(epoch, known)),
                     false => Ok(()),
                 }
             }
-            Step::Ask(at) => {
-                (self.nodes[at].may_ask, self.nodes[at].is_asking) = (false, true);
+            Own::Ask(at) => {
+                (self.kept[at].may_ask, self.node(at).is_asking) = (false, true);
                 self.handle(at, Happened::Ask(Ticket(at as u64), command(at)))
             }
-            Step::Learn(at) => {
-                let view = self.nodes[at].views.pop_front().expect("a view");
-                self.handle(at, Happened::View(view))
-            }
-            Step::Miss(at) => {
-                self.nodes[at].views.pop_front();
-                Ok(())
-            }
-            Step::End(at, landed, lost) => {
-                self.deaths -= 1;
-                let node = &mut self.nodes[at];
-                (node.replica, node.next) = (None, None);
-                node.views.clear();
-                node.is_asking = false;
-                if let Some(writing) = node.writing.take().filter(|_| landed) {
-                    node.holds = writing;
-                }
-                let left = self.lanes.len(at, 1 - at) - lost;
-                self.lanes.end(at, |_| left);
-                if self.nodes.iter().any(|node| node.replica.is_some()) {
-                    self.decide();
-                }
-                Ok(())
-            }
-            Step::Start(at) => {
-                self.lanes.silence(at);
-                self.start(at);
-                self.decide();
-                Ok(())
-            }
+        }
+    }
+
+    fn hear(&mut self, lane: Lane, message: Message) -> Result<(), String> {
+        let (from, _) = lane.from.member();
+        self.handle(lane.to.node, Happened::Message(from, message))
+    }
+
+    fn learn(&mut self, node: usize, view: &Members) -> Result<(), String> {
+        let members = view.members.iter().map(|(node, _)| *node).collect();
+        self.handle(node, Happened::View(View { epoch: view.epoch, members }))
+    }
+
+    fn start(&mut self, node: usize) {
+        let contents = Contents::clone(&self.kept[node].holds);
+        let opened = Opened { contents, is_lost: false, holds: [None; 2], trouble: [None, None] };
+        self.scope.cluster.start(node, |instance| {
+            let (me, incarnation) = instance.member();
+            Node { replica: Replica::new(me, incarnation, &opened), shown: 0, is_asking: false }
+        });
+    }
+
+    /// Its last write has landed or not.
+    fn ways_to_end(&self, node: usize) -> usize {
+        1 + usize::from(self.kept[node].writing.is_some())
+    }
+
+    fn ended(&mut self, node: usize, way: usize) {
+        let kept = &mut self.kept[node];
+        kept.next = None;
+        if let Some(writing) = kept.writing.take().filter(|_| way == 1) {
+            kept.holds = writing;
         }
     }
 
     fn rest(&self) -> Result<(), String> {
         let newest = self.shown.last_key_value();
-        for (at, node) in self.nodes.iter().enumerate() {
-            let shows = node.replica.as_ref().and_then(Replica::contents);
+        for (at, node) in self.scope.cluster.up() {
+            let (shows, holds) = (node.replica.contents(), &self.kept[at].holds);
             let Some((generation, newest)) = newest else { return Err("nothing is shown".into()) };
-            if node.is_asking || shows != Some(newest) || node.holds != *newest || self.answered > *generation
-            {
+            if node.is_asking || shows != Some(newest) || holds != newest || self.answered > *generation {
                 let asking = node.is_asking;
                 return Err(format!("{at} rests with {shows:?} of {newest:?}, asking: {asking}"));
             }
@@ -366,5 +289,23 @@ impl World for Cluster {
 /// # Errors
 /// What does not hold, and the steps that lead to it.
 pub fn explored(ends: u8, lie: Lie) -> Result<Worlds, String> {
-    explore(Cluster::new(ends, lie))
+    let kept = Kept {
+        holds: Arc::new(Contents::new(CLUSTER)),
+        writing: None,
+        next: None,
+        may_ask: true,
+        votes: VecDeque::new(),
+    };
+    let mut first = Explored {
+        scope: Scope::new(NODES, ends, None, 0),
+        kept: vec![kept; NODES],
+        remembered: 0,
+        shown: BTreeMap::new(),
+        answered: 0,
+        versions: [None; NODES],
+        refused: false,
+        lie,
+    };
+    first.boot();
+    explore(first)
 }

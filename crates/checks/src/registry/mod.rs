@@ -6,42 +6,9 @@ pub mod disks;
 pub mod explored;
 pub mod replicas;
 
-use plexus_sim::Random;
-
 use chance::Chance;
 use copies::{Copies, Plan};
 use disks::Faults;
-
-/// What a run came to.
-#[derive(Clone, Copy, Debug)]
-pub struct Outcome {
-    /// The hash of the run.
-    pub digest: u64,
-    /// Steps of disks that there were.
-    pub events: u64,
-    /// What was reported as saved, or answered as done.
-    pub done: u64,
-    /// Crashes.
-    pub crashes: u64,
-}
-
-/// Takes one seed through a history of one node's two copies.
-///
-/// # Errors
-/// What does not hold.
-pub fn run_copies(seed: u64) -> Result<Outcome, String> {
-    let mut random = Random::new(seed);
-    let plan = Plan {
-        saves: random.between(5, 60),
-        faults: Faults { step: *random.pick(&[0, 20, 150]), disk: *random.pick(&[0, 5, 30]) },
-        crash: *random.pick(&[0, 20, 100]),
-        damage: *random.pick(&[0, 20]),
-    };
-    let mut copies = Copies::new(plan, Chance::Drawn(random));
-    copies.digest = seed;
-    copies.run()?;
-    Ok(Outcome { digest: copies.digest, events: copies.steps, done: copies.saved, crashes: copies.crashes })
-}
 
 /// Takes three saves through every history with so many faults at most: a step that fails, a crash, a loss of power, behind every
 /// step, and all that may stand on the disks then. How many histories there were.

@@ -1,11 +1,11 @@
 //! Packets with descriptors over a local socket, and paths of sockets that are longer than an address holds.
 
 use std::{
-    fs::File,
+    fs::{File, Permissions},
     io,
     os::{
         fd::{AsRawFd, BorrowedFd, OwnedFd},
-        unix::ffi::OsStrExt,
+        unix::{ffi::OsStrExt, fs::PermissionsExt},
     },
     path::{Path, PathBuf},
 };
@@ -57,4 +57,19 @@ impl ShortPath {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Binds a socket to `path` by `bind`, for the owner only. The caller has the node's lock, so a socket that is there is a dead
+/// node's, and is replaced. `bind` gets another name of the same place: a socket's address has room for a short one only.
+///
+/// # Errors
+/// The system's.
+pub fn bind_for_owner<T>(path: &Path, bind: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let bound = bind(ShortPath::of(path)?.path())?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    Ok(bound)
 }

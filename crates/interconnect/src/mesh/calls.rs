@@ -17,7 +17,6 @@ use super::{
     hello::HELLO,
     line::Line,
     noise::{self, Calling, GREETING, Session},
-    ofi,
     pair::{MAX_SLOTS, Path},
     tcp::{self, GO, SEALED_SPANS},
 };
@@ -213,10 +212,7 @@ impl Calls {
             Ok(rail) => {
                 let incarnation = incarnation.expect("every lane was answered");
                 let made = Made { place, generation, rail, path: path.name() };
-                match path.kind {
-                    RailKind::Ofi => ofi::attach(self.common.clone(), path.here.ip(), made, incarnation),
-                    RailKind::Shm | RailKind::Tcp => self.common.attach(made, incarnation),
-                }
+                self.common.attach_over(&path, made, incarnation);
             }
             Err(why) => self.common.failed(place, why),
         }

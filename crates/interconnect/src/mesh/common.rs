@@ -42,12 +42,15 @@ pub(super) struct Made {
 pub(super) type Give = Box<dyn Fn(Made, Incarnation) + Send + Sync>;
 
 /// Why libfabric does not join a pair that lists it.
-const OFI_LEFT_OUT: &str =
-    "ofi is not used, because it cannot encrypt and these two nodes must (`encrypt` under [interconnect])";
+const OFI_LEFT_OUT: &str = if cfg!(feature = "libfabric") {
+    "ofi is not used, because it cannot encrypt and these two nodes must (`encrypt` under [interconnect])"
+} else {
+    "ofi is not used, because this build is without libfabric"
+};
 
-/// Whether a pair may use a rail of this kind: libfabric encrypts nothing.
+/// Whether a pair may use a rail of this kind: libfabric encrypts nothing, and may not be built in.
 fn may_carry(rail: RailKind, peer: &Peer) -> bool {
-    rail != RailKind::Ofi || !peer.encrypt
+    rail != RailKind::Ofi || cfg!(feature = "libfabric") && !peer.encrypt
 }
 
 pub(super) struct Common {
@@ -231,6 +234,15 @@ impl Common {
             return Err(Refusal::NoMember.to_string());
         }
         Ok(answer)
+    }
+
+    /// Hands a worker the rail of `path`. One over libfabric is set up first, over the TCP rail that was made.
+    pub(super) fn attach_over(self: &Arc<Self>, path: &Path, made: Made, incarnation: Incarnation) {
+        match path.kind {
+            #[cfg(feature = "libfabric")]
+            RailKind::Ofi => super::ofi::attach(Arc::clone(self), path.here.ip(), made, incarnation),
+            _ => self.attach(made, incarnation),
+        }
     }
 
     /// Hands a worker its rail to the incarnation `incarnation` of a peer, unless that is outdated by now.

@@ -23,7 +23,6 @@ use super::{
     hello::Hello,
     line::Line,
     noise::{self, GREETING, Session},
-    ofi,
     tcp::{self, GO, Lane, SEALED_GO, SEALED_SPANS},
     warned::Warned,
 };
@@ -256,12 +255,7 @@ impl Door {
         match tcp::rail(&self.common, place.peer, lanes, gathered.peer_windows) {
             Ok(rail) => {
                 let made = Made { place, generation: gathered.generation, rail, path: path.name() };
-                match path.kind {
-                    RailKind::Ofi => {
-                        ofi::attach(self.common.clone(), path.here.ip(), made, gathered.incarnation);
-                    }
-                    RailKind::Shm | RailKind::Tcp => self.common.attach(made, gathered.incarnation),
-                }
+                self.common.attach_over(&path, made, gathered.incarnation);
             }
             Err(why) => tracing::warn!("{}: {}: {why}", place.peer, path.name()),
         }

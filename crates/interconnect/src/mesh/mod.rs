@@ -18,6 +18,7 @@
 //! | `warned.rs` | that nobody from outside fills the log |
 //! | `ofi.rs` | libfabric: what a TCP rail proved and carries becomes a rail of the other kind |
 //! | `shm.rs` | shared memory: descriptors passed over a local socket |
+//! | `sealed.rs` | the same proof for two programs outside of a mesh |
 //! | `any.rs` | what a handshake reads, over any bytes, for fuzz targets |
 
 #[doc(hidden)]
@@ -30,8 +31,10 @@ mod keys;
 mod line;
 mod network;
 mod noise;
+#[cfg(feature = "libfabric")]
 mod ofi;
 mod pair;
+mod sealed;
 mod shm;
 mod spans;
 mod tcp;
@@ -62,6 +65,7 @@ pub use self::{
     hello::Refusal,
     keys::{KEY, Key, KeySource},
     pair::{Admission, MAX_SLOTS},
+    sealed::SealedStream,
 };
 use crate::{Events, LinkEvent, LinkInfo, LinkSettings, RailReport, Service, Worker, WorkerParts};
 

@@ -273,6 +273,7 @@ impl Pair {
     }
 
     /// The rail of a seat is being made elsewhere: it is not tried again before `until`.
+    #[cfg(feature = "libfabric")]
     pub(super) fn hold(&mut self, slot: u8, worker: u8, until: Instant) {
         self.seats[usize::from(slot)][usize::from(worker)].due = Some(until);
     }

@@ -1,6 +1,6 @@
 //! What is encoded is decoded, and nothing else: every message, damaged in every way.
 
-use plexus_base::{Epoch, NodeId, WorkerId};
+use plexus_base::{Epoch, NodeId, WorkerId, wire::Fault};
 
 use super::*;
 
@@ -110,5 +110,5 @@ fn another_version_is_named() {
     let mut bytes = every_shape()[0].encode();
     bytes[0] = 2;
     let error = Message::decode(&bytes).expect_err("another version");
-    assert_eq!(error.to_string(), "version 2 of the lock manager's messages; this node speaks 1");
+    assert_eq!(error.fault, Fault::Version { found: 2, known: 1 });
 }

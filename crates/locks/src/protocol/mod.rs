@@ -87,7 +87,6 @@ pub use message::{
 };
 pub use name::{Name, NameError};
 pub use resource::{Holder, Resource, Waiter, Who};
-pub use wire::DecodeError;
 
 use self::{
     backlog::Backlog,

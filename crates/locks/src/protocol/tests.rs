@@ -3,7 +3,7 @@
 mod backlog;
 mod values;
 
-use plexus_base::{Epoch, Incarnation, WorkerId};
+use plexus_base::{Epoch, Incarnation, WorkerId, wire::Fault};
 
 use super::*;
 
@@ -600,5 +600,5 @@ fn a_search_that_names_many_locks_is_said_in_several_messages() {
     let too_many =
         LockMessage::Chase([chased, vec![Chased { lock: LockId(0), seq: 1, queued: false }]].concat(), probe);
     let bytes = Message { epoch: Epoch(1), body: too_many }.encode();
-    assert_eq!(Message::decode(&bytes), Err(DecodeError::Field("number of blockers")));
+    assert_eq!(Message::decode(&bytes).map_err(|error| error.fault), Err(Fault::Field("number of blockers")));
 }

@@ -38,10 +38,9 @@
 //! handover, 40: length of the name 1, validity 1, writer 1, zero 5, value 32
 //! ```
 
-use plexus_base::{Epoch, MAX_NODES, MAX_WORKERS, NodeId, WorkerId};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U16, U32, U64},
+use plexus_base::{
+    Epoch, NodeId, WorkerId,
+    wire::{self, DecodeError, Fault, Fixed, Reader, Writer, Zeros, bits, require, require_version},
 };
 
 use super::{
@@ -55,97 +54,26 @@ use super::{
 /// The layout above.
 const VERSION: u8 = 1;
 
-/// Why bytes are not a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum DecodeError {
-    /// They end too early or too late.
-    #[error("a message of the lock manager of {0} bytes, which do not fit what it says")]
-    Length(usize),
-    /// Another version.
-    #[error("version {0} of the lock manager's messages; this node speaks {VERSION}")]
-    Version(u8),
-    /// A tag that no message has.
-    #[error("unknown tag {0} of a message of the lock manager")]
-    Tag(u8),
-    /// A value that the field cannot have in this message.
-    #[error("impossible {0} in a message of the lock manager")]
-    Field(&'static str),
-}
+wire::newtypes!(LockId(u64));
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(C)]
-struct Head {
-    version: u8,
-    tag: u8,
-    mode: u8,
-    flags: u8,
-    epoch: U32,
-    lock: U64,
-    seq: U32,
-    name: u8,
-    zero: u8,
-    hops: U16,
-    number: U64,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(C)]
-struct OriginWire {
-    start_time: U64,
-    lock: U64,
-    seq: U32,
-    round: U32,
-    node: u8,
-    worker: u8,
-    zero: U16,
-    confirming: U16,
-    zero_too: U16,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(C)]
-struct HopWire {
-    lock: U64,
-    blocker: U64,
-    seq: U32,
-    blocker_seq: U32,
-    node: u8,
-    worker: u8,
-    queued: u8,
-    zero: [u8; 5],
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(C)]
-struct BlockerWire {
-    lock: U64,
-    seq: U32,
-    queued: u8,
-    zero: [u8; 3],
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(C)]
-struct RecordWire {
-    lock: U64,
-    token: U64,
-    seq: U32,
-    mode: u8,
-    name: u8,
-    notify: u8,
-    validity: u8,
-    zero: [u8; 8],
-    value: [u8; VALUE_LEN],
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(C)]
-struct HandoverWire {
-    name: u8,
-    validity: u8,
-    writer: u8,
-    zero: [u8; 5],
-    value: [u8; VALUE_LEN],
+wire::layout! {
+    #[derive(Default)]
+    struct Head: 32 {
+        version: u8, tag: u8, mode: u8, flags: u8, epoch: u32, lock: u64, seq: u32, name: u8, zero: Zeros<1>, hops: u16, number: u64
+    }
+    impl Origin: 28 { start_time: u64, lock: LockId, seq: u32, round: u32, node: NodeId, worker: WorkerId; 2 }
+    struct ProbeWire: 32 { origin: Origin, confirming: u16, zero: Zeros<2> }
+    struct HopWire: 32 {
+        lock: LockId, blocker: LockId, seq: u32, blocker_seq: u32, node: NodeId, worker: WorkerId, queued: bool, zero: Zeros<5>
+    }
+    impl Chased: 16 { lock: LockId, seq: u32, queued: bool; 3 }
+    struct RecordWire: 64 {
+        lock: LockId, token: Token, seq: u32, mode: Mode, name: u8, notify: bool, validity: Validity, zero: Zeros<8>,
+        value: [u8; VALUE_LEN]
+    }
+    struct HandoverWire: 40 {
+        name: u8, validity: Validity, writer: bool, zero: Zeros<5>, value: [u8; VALUE_LEN]
+    }
 }
 
 const ATTEMPT: u8 = 1;
@@ -156,54 +84,49 @@ const VALUE: u8 = 16;
 const CONFIRMING: u8 = 32;
 const VALIDITY_SHIFT: u8 = 6;
 
-fn flag(on: bool, bit: u8) -> u8 {
-    if on { bit } else { 0 }
-}
+/// Bytes that most messages have behind their head, at most.
+const BEHIND: usize = 64;
 
 impl Message {
     /// The bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let head = self.head();
-        let mut bytes = head.as_bytes().to_vec();
+        let mut writer = Writer::with(&self.head(), BEHIND);
         match &self.body {
             LockMessage::Request(MasterRequest { name, kind: MasterRequestKind::New { .. }, .. })
-            | LockMessage::Cancel(Cancel { name, .. }) => bytes.extend_from_slice(name.bytes()),
+            | LockMessage::Cancel(Cancel { name, .. }) => _ = writer.bytes(name.bytes()),
             LockMessage::Request(MasterRequest {
                 name,
                 kind: MasterRequestKind::Conversion { value },
                 ..
             })
             | LockMessage::Unlock(Unlock { name, value, .. }) => {
-                bytes.extend_from_slice(name.bytes());
-                bytes.extend(value.iter().flatten());
+                writer.bytes(name.bytes()).bytes(value.as_ref().map_or(&[], |value| value));
             }
             LockMessage::Probe(name, probe) => {
-                bytes.extend_from_slice(name.bytes());
-                put_probe(&mut bytes, probe);
+                writer.bytes(name.bytes());
+                put_probe(&mut writer, probe);
             }
-            LockMessage::Records(records) => records.iter().for_each(|record| put_record(&mut bytes, record)),
-            LockMessage::Values(values) => values.iter().for_each(|value| put_handover(&mut bytes, value)),
-            LockMessage::Granted(granted) => bytes.extend_from_slice(&granted.value.bytes),
+            LockMessage::Records(records) => {
+                records.iter().for_each(|record| put_record(&mut writer, record))
+            }
+            LockMessage::Values(values) => values.iter().for_each(|value| put_handover(&mut writer, value)),
+            LockMessage::Granted(granted) => _ = writer.bytes(&granted.value.bytes),
             LockMessage::Chase(blockers, probe) => {
-                put_probe(&mut bytes, probe);
-                for Chased { lock, seq, queued } in blockers {
-                    let (lock, seq) = (lock.0.into(), (*seq).into());
-                    let wire = BlockerWire { lock, seq, queued: u8::from(*queued), zero: [0; 3] };
-                    bytes.extend_from_slice(wire.as_bytes());
-                }
+                put_probe(&mut writer, probe);
+                blockers.iter().for_each(|blocker| _ = writer.put(blocker));
             }
-            LockMessage::Ask(places) => bytes.extend_from_slice(places.bytes()),
+            LockMessage::Ask(places) => _ = writer.bytes(places.bytes()),
             LockMessage::Done | LockMessage::Refused(_) | LockMessage::Blocking(_) => {}
         }
-        bytes
+        writer.finish()
     }
 
     fn head(&self) -> Head {
-        let base = Head { version: VERSION, epoch: self.epoch.0.into(), ..Head::default() };
-        let about = |tag, lock: LockId, seq: u32| Head { tag, lock: lock.0.into(), seq: seq.into(), ..base };
+        let base = Head { version: VERSION, epoch: self.epoch.0, ..Head::default() };
+        let about = |tag, lock: LockId, seq: u32| Head { tag, lock: lock.0, seq, ..base };
         let len = |name: &Name| name.bytes().len() as u8;
-        let hops = |probe: &Probe| (probe.path.len() as u16).into();
+        let hops = |probe: &Probe| probe.path.len() as u16;
         match &self.body {
             LockMessage::Request(MasterRequest {
                 lock,
@@ -215,20 +138,20 @@ impl Message {
                 waited_ns,
                 kind,
             }) => {
-                let (tag, flags) = match kind {
-                    MasterRequestKind::New { notify } => (1, flag(*notify, NOTIFY)),
-                    MasterRequestKind::Conversion { value } => (2, flag(value.is_some(), VALUE)),
+                let (tag, of_kind) = match kind {
+                    MasterRequestKind::New { notify } => (1, (*notify, NOTIFY)),
+                    MasterRequestKind::Conversion { value } => (2, (value.is_some(), VALUE)),
                 };
                 Head {
                     mode: *mode as u8,
-                    flags: flags | flag(*attempt, ATTEMPT) | flag(*again, AGAIN),
+                    flags: bits([(*attempt, ATTEMPT), (*again, AGAIN), of_kind]),
                     name: len(name),
-                    number: (*waited_ns).into(),
+                    number: *waited_ns,
                     ..about(tag, *lock, *seq)
                 }
             }
             LockMessage::Unlock(Unlock { lock, name, died, value }) => Head {
-                flags: flag(*died, DIED) | flag(value.is_some(), VALUE),
+                flags: bits([(*died, DIED), (value.is_some(), VALUE)]),
                 name: len(name),
                 ..about(3, *lock, 0)
             },
@@ -237,18 +160,18 @@ impl Message {
             }
             LockMessage::Probe(name, probe) => Head {
                 tag: 5,
-                flags: flag(probe.confirming.is_some(), CONFIRMING),
+                flags: bits([(probe.confirming.is_some(), CONFIRMING)]),
                 name: len(name),
                 hops: hops(probe),
                 ..base
             },
-            LockMessage::Records(records) => Head { tag: 6, seq: (records.len() as u32).into(), ..base },
-            LockMessage::Values(values) => Head { tag: 7, seq: (values.len() as u32).into(), ..base },
+            LockMessage::Records(records) => Head { tag: 6, seq: records.len() as u32, ..base },
+            LockMessage::Values(values) => Head { tag: 7, seq: values.len() as u32, ..base },
             LockMessage::Done => Head { tag: 8, ..base },
             LockMessage::Granted(Granted { lock, seq, mode, token, value }) => Head {
                 mode: *mode as u8,
                 flags: (value.validity as u8) << VALIDITY_SHIFT,
-                number: token.0.into(),
+                number: token.0,
                 ..about(9, *lock, *seq)
             },
             LockMessage::Refused(Refused { lock, seq, why }) => {
@@ -259,8 +182,8 @@ impl Message {
             }
             LockMessage::Chase(blockers, probe) => Head {
                 tag: 12,
-                flags: flag(probe.confirming.is_some(), CONFIRMING),
-                seq: (blockers.len() as u32).into(),
+                flags: bits([(probe.confirming.is_some(), CONFIRMING)]),
+                seq: blockers.len() as u32,
                 hops: hops(probe),
                 ..base
             },
@@ -273,278 +196,129 @@ impl Message {
     /// # Errors
     /// The bytes are not the encoding of any message.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let mut rest = Reader { rest: bytes, all: bytes.len() };
-        let head: Head = rest.take()?;
-        if head.version != VERSION {
-            return Err(DecodeError::Version(head.version));
-        }
-        let body = body(&head, &mut rest)?;
-        if !rest.rest.is_empty() {
-            return Err(DecodeError::Length(bytes.len()));
-        }
-        let message = Self { epoch: Epoch(head.epoch.get()), body };
-        // What the message does not use must be as the encoder leaves it.
-        if message.head() != head {
-            return Err(DecodeError::Field("unused field"));
-        }
-        Ok(message)
+        wire::decode("message of the lock manager", bytes, |reader| {
+            let head: Head = reader.take()?;
+            require_version(head.version, VERSION)?;
+            let message = Self { epoch: Epoch(head.epoch), body: body(&head, reader)? };
+            // What the message does not use must be as the encoder leaves it.
+            require(message.head() == head, "unused field")?;
+            Ok(message)
+        })
     }
 }
 
-fn body(head: &Head, rest: &mut Reader<'_>) -> Result<LockMessage, DecodeError> {
-    let (lock, seq) = (LockId(head.lock.get()), head.seq.get());
+fn body(head: &Head, reader: &mut Reader<'_>) -> Result<LockMessage, Fault> {
+    let (lock, seq) = (LockId(head.lock), head.seq);
     let is = |bit: u8| head.flags & bit != 0;
-    let count = head.seq.get() as usize;
+    let mode = || Mode::from_raw(head.mode);
+    let value = |reader: &mut Reader<'_>| is(VALUE).then(|| reader.take()).transpose();
     Ok(match head.tag {
         1 | 2 => LockMessage::Request(MasterRequest {
             lock,
             seq,
-            name: rest.name(head.name)?,
-            mode: mode(head.mode)?,
+            name: name(reader, head.name)?,
+            mode: mode()?,
             attempt: is(ATTEMPT),
             again: is(AGAIN),
-            waited_ns: head.number.get(),
+            waited_ns: head.number,
             kind: match head.tag {
                 1 => MasterRequestKind::New { notify: is(NOTIFY) },
-                _ => {
-                    let value = is(VALUE).then(|| rest.take()).transpose()?;
-                    MasterRequestKind::Conversion { value }
-                }
+                _ => MasterRequestKind::Conversion { value: value(reader)? },
             },
         }),
         3 => LockMessage::Unlock(Unlock {
             lock,
-            name: rest.name(head.name)?,
+            name: name(reader, head.name)?,
             died: is(DIED),
-            value: is(VALUE).then(|| rest.take()).transpose()?,
+            value: value(reader)?,
         }),
         4 => {
             let why = why(head.mode)?;
-            if !matches!(why, Why::TimedOut | Why::Cancelled | Why::Deadlock) {
-                return Err(DecodeError::Field("reason to cancel"));
-            }
-            LockMessage::Cancel(Cancel { lock, seq, name: rest.name(head.name)?, why })
+            require(matches!(why, Why::TimedOut | Why::Cancelled | Why::Deadlock), "reason to cancel")?;
+            LockMessage::Cancel(Cancel { lock, seq, name: name(reader, head.name)?, why })
         }
-        5 => {
-            let name = rest.name(head.name)?;
-            LockMessage::Probe(name, Box::new(rest.probe(head)?))
-        }
-        6 => LockMessage::Records((0..count).map(|_| rest.record()).collect::<Result<_, _>>()?),
-        7 => LockMessage::Values((0..count).map(|_| rest.handover()).collect::<Result<_, _>>()?),
+        5 => LockMessage::Probe(name(reader, head.name)?, Box::new(probe(reader, head)?)),
+        6 => LockMessage::Records(reader.list(seq, record)?),
+        7 => LockMessage::Values(reader.list(seq, handover)?),
         8 => LockMessage::Done,
         9 => {
-            let validity = validity(head.flags >> VALIDITY_SHIFT)?;
-            let value = Value { bytes: rest.take()?, validity };
-            LockMessage::Granted(Granted {
-                lock,
-                seq,
-                mode: mode(head.mode)?,
-                token: Token(head.number.get()),
-                value,
-            })
+            let validity = Validity::from_raw(head.flags >> VALIDITY_SHIFT)?;
+            let value = Value { bytes: reader.take()?, validity };
+            LockMessage::Granted(Granted { lock, seq, mode: mode()?, token: Token(head.number), value })
         }
         10 => LockMessage::Refused(Refused { lock, seq, why: why(head.mode)? }),
-        11 => LockMessage::Blocking(Blocking { lock, seq, wanted: mode(head.mode)? }),
+        11 => LockMessage::Blocking(Blocking { lock, seq, wanted: mode()? }),
         12 => {
-            let probe = rest.probe(head)?;
-            if count > MAX_CHASED {
-                return Err(DecodeError::Field("number of blockers"));
-            }
-            LockMessage::Chase((0..count).map(|_| rest.blocker()).collect::<Result<_, _>>()?, Box::new(probe))
+            let probe = probe(reader, head)?;
+            require(seq as usize <= MAX_CHASED, "number of blockers")?;
+            LockMessage::Chase(reader.list(seq, Reader::take)?, Box::new(probe))
         }
-        13 => LockMessage::Ask(MasterSlots::from_wire(rest.take()?)),
-        tag => return Err(DecodeError::Tag(tag)),
+        13 => LockMessage::Ask(MasterSlots::from_wire(reader.take()?)),
+        _ => return Err(Fault::Field("tag")),
     })
 }
 
-/// The bytes that are left.
-struct Reader<'a> {
-    rest: &'a [u8],
-    all: usize,
-}
-
-impl Reader<'_> {
-    fn take<T: FromBytes>(&mut self) -> Result<T, DecodeError> {
-        let (value, rest) = T::read_from_prefix(self.rest).map_err(|_| DecodeError::Length(self.all))?;
-        self.rest = rest;
-        Ok(value)
-    }
-
-    fn name(&mut self, len: u8) -> Result<Name, DecodeError> {
-        let (name, rest) =
-            self.rest.split_at_checked(usize::from(len)).ok_or(DecodeError::Length(self.all))?;
-        self.rest = rest;
-        Name::new(name).map_err(|_| DecodeError::Field("name"))
-    }
-
-    fn probe(&mut self, head: &Head) -> Result<Probe, DecodeError> {
-        let hops = usize::from(head.hops.get());
-        if hops == 0 || hops > MAX_HOPS {
-            return Err(DecodeError::Field("number of hops"));
-        }
-        let wire: OriginWire = self.take()?;
-        let (node, worker) = place(wire.node, wire.worker)?;
-        let origin = Origin {
-            start_time: wire.start_time.get(),
-            node,
-            worker,
-            lock: LockId(wire.lock.get()),
-            seq: wire.seq.get(),
-            round: wire.round.get(),
-        };
-        let confirming = (head.flags & CONFIRMING != 0).then(|| wire.confirming.get());
-        if confirming.is_some_and(|at| usize::from(at) >= hops) {
-            return Err(DecodeError::Field("hop being confirmed"));
-        }
-        let path = (0..hops).map(|_| self.hop()).collect::<Result<_, _>>()?;
-        let probe = Probe { origin, path, confirming };
-        if probe.wire() != wire {
-            return Err(DecodeError::Field("unused field"));
-        }
-        Ok(probe)
-    }
-
-    fn hop(&mut self) -> Result<Hop, DecodeError> {
-        let wire: HopWire = self.take()?;
-        let (node, worker) = place(wire.node, wire.worker)?;
-        let blocker = Chased {
-            lock: LockId(wire.blocker.get()),
-            seq: wire.blocker_seq.get(),
-            queued: boolean(wire.queued)?,
-        };
-        let hop = Hop { node, worker, lock: LockId(wire.lock.get()), seq: wire.seq.get(), blocker };
-        if hop.wire() != wire {
-            return Err(DecodeError::Field("unused field"));
-        }
-        Ok(hop)
-    }
-
-    fn blocker(&mut self) -> Result<Chased, DecodeError> {
-        let wire: BlockerWire = self.take()?;
-        if wire.zero != [0; 3] {
-            return Err(DecodeError::Field("unused field"));
-        }
-        Ok(Chased { lock: LockId(wire.lock.get()), seq: wire.seq.get(), queued: boolean(wire.queued)? })
-    }
-
-    fn record(&mut self) -> Result<Record, DecodeError> {
-        let wire: RecordWire = self.take()?;
-        if wire.zero != [0; 8] {
-            return Err(DecodeError::Field("unused field"));
-        }
-        Ok(Record {
-            lock: LockId(wire.lock.get()),
-            seq: wire.seq.get(),
-            mode: mode(wire.mode)?,
-            notify: boolean(wire.notify)?,
-            token: Token(wire.token.get()),
-            value: Value { bytes: wire.value, validity: validity(wire.validity)? },
-            name: self.name(wire.name)?,
-        })
-    }
-
-    fn handover(&mut self) -> Result<Handover, DecodeError> {
-        let wire: HandoverWire = self.take()?;
-        if wire.zero != [0; 5] {
-            return Err(DecodeError::Field("unused field"));
-        }
-        let value = Value { bytes: wire.value, validity: validity(wire.validity)? };
-        Ok(Handover { value, writer: boolean(wire.writer)?, name: self.name(wire.name)? })
-    }
-}
-
-impl Probe {
-    fn wire(&self) -> OriginWire {
-        let Origin { start_time, node, worker, lock, seq, round } = self.origin;
-        OriginWire {
-            start_time: start_time.into(),
-            lock: lock.0.into(),
-            seq: seq.into(),
-            round: round.into(),
-            node: node.0,
-            worker: worker.0,
-            confirming: self.confirming.unwrap_or(0).into(),
-            ..OriginWire::default()
-        }
-    }
-}
-
-impl Hop {
-    fn wire(&self) -> HopWire {
-        let Chased { lock: blocker, seq: blocker_seq, queued } = self.blocker;
-        HopWire {
-            lock: self.lock.0.into(),
-            blocker: blocker.0.into(),
-            seq: self.seq.into(),
-            blocker_seq: blocker_seq.into(),
-            node: self.node.0,
-            worker: self.worker.0,
-            queued: u8::from(queued),
-            zero: [0; 5],
-        }
-    }
-}
-
-fn put_probe(bytes: &mut Vec<u8>, probe: &Probe) {
-    bytes.extend_from_slice(probe.wire().as_bytes());
-    for hop in &probe.path {
-        bytes.extend_from_slice(hop.wire().as_bytes());
-    }
-}
-
-fn put_record(bytes: &mut Vec<u8>, record: &Record) {
-    let wire = RecordWire {
-        lock: record.lock.0.into(),
-        token: record.token.0.into(),
-        seq: record.seq.into(),
-        mode: record.mode as u8,
-        name: record.name.bytes().len() as u8,
-        notify: u8::from(record.notify),
-        validity: record.value.validity as u8,
-        zero: [0; 8],
-        value: record.value.bytes,
-    };
-    bytes.extend_from_slice(wire.as_bytes());
-    bytes.extend_from_slice(record.name.bytes());
-}
-
-fn put_handover(bytes: &mut Vec<u8>, handover: &Handover) {
-    let wire = HandoverWire {
-        name: handover.name.bytes().len() as u8,
-        validity: handover.value.validity as u8,
-        writer: u8::from(handover.writer),
-        zero: [0; 5],
-        value: handover.value.bytes,
-    };
-    bytes.extend_from_slice(wire.as_bytes());
-    bytes.extend_from_slice(handover.name.bytes());
-}
-
-fn mode(byte: u8) -> Result<Mode, DecodeError> {
-    Mode::from_wire(byte).ok_or(DecodeError::Field("mode"))
-}
-
-fn boolean(byte: u8) -> Result<bool, DecodeError> {
-    match byte {
-        0 => Ok(false),
-        1 => Ok(true),
-        _ => Err(DecodeError::Field("yes or no")),
-    }
-}
-
-fn validity(byte: u8) -> Result<Validity, DecodeError> {
-    Validity::from_wire(byte).ok_or(DecodeError::Field("validity"))
+fn name(reader: &mut Reader<'_>, len: u8) -> Result<Name, Fault> {
+    Name::new(reader.bytes(len)?).map_err(|_| Fault::Field("name"))
 }
 
 /// A reason that masters give: the others are given at home.
-fn why(byte: u8) -> Result<Why, DecodeError> {
-    let all = [Why::NotGranted, Why::TimedOut, Why::Cancelled, Why::Deadlock, Why::TooManyWaiting];
-    all.into_iter().find(|why| *why as u8 == byte).ok_or(DecodeError::Field("reason"))
+fn why(number: u8) -> Result<Why, Fault> {
+    let why = Why::from_raw(number)?;
+    require(why as u8 <= Why::TooManyWaiting as u8, "reason")?;
+    Ok(why)
 }
 
-fn place(node: u8, worker: u8) -> Result<(NodeId, WorkerId), DecodeError> {
-    if usize::from(node) >= MAX_NODES || usize::from(worker) >= MAX_WORKERS {
-        return Err(DecodeError::Field("node or worker"));
+fn put_probe(writer: &mut Writer, Probe { origin, path, confirming }: &Probe) {
+    writer.put(&ProbeWire { origin: *origin, confirming: confirming.unwrap_or(0), zero: Zeros });
+    for Hop { node, worker, lock, seq, blocker } in path {
+        writer.put(&HopWire {
+            lock: *lock,
+            blocker: blocker.lock,
+            seq: *seq,
+            blocker_seq: blocker.seq,
+            node: *node,
+            worker: *worker,
+            queued: blocker.queued,
+            zero: Zeros,
+        });
     }
-    Ok((NodeId(node), WorkerId(worker)))
+}
+
+fn probe(reader: &mut Reader<'_>, head: &Head) -> Result<Probe, Fault> {
+    require((1..=MAX_HOPS).contains(&usize::from(head.hops)), "number of hops")?;
+    let ProbeWire { origin, confirming, .. } = reader.take()?;
+    let is_confirming = head.flags & CONFIRMING != 0;
+    require(confirming < head.hops && (is_confirming || confirming == 0), "hop being confirmed")?;
+    let path = reader.list(head.hops, |reader| {
+        let HopWire { lock, blocker, seq, blocker_seq, node, worker, queued, .. } = reader.take()?;
+        Ok(Hop { node, worker, lock, seq, blocker: Chased { lock: blocker, seq: blocker_seq, queued } })
+    })?;
+    Ok(Probe { origin, path, confirming: is_confirming.then_some(confirming) })
+}
+
+fn put_record(writer: &mut Writer, record: &Record) {
+    let Record { lock, seq, ref name, mode, notify, token, value: Value { bytes: value, validity } } =
+        *record;
+    let len = name.bytes().len() as u8;
+    writer.put(&RecordWire { lock, token, seq, mode, name: len, notify, validity, zero: Zeros, value });
+    writer.bytes(name.bytes());
+}
+
+fn record(reader: &mut Reader<'_>) -> Result<Record, Fault> {
+    let RecordWire { lock, token, seq, mode, name: len, notify, validity, value, .. } = reader.take()?;
+    let value = Value { bytes: value, validity };
+    Ok(Record { lock, seq, name: name(reader, len)?, mode, notify, token, value })
+}
+
+fn put_handover(writer: &mut Writer, Handover { name, value, writer: is_writer }: &Handover) {
+    let Value { bytes: value, validity } = *value;
+    let len = name.bytes().len() as u8;
+    writer.put(&HandoverWire { name: len, validity, writer: *is_writer, zero: Zeros, value });
+    writer.bytes(name.bytes());
+}
+
+fn handover(reader: &mut Reader<'_>) -> Result<Handover, Fault> {
+    let HandoverWire { name: len, validity, writer, value, .. } = reader.take()?;
+    Ok(Handover { name: name(reader, len)?, value: Value { bytes: value, validity }, writer })
 }

@@ -160,7 +160,7 @@ impl FileState {
             return None;
         }
         let in_force = own.ballot().map_or(0, |ballot| ballot.counter);
-        self.known = Some(Known { ballot: in_force, slot: own.newest().map_or(0, |slot| 1 - slot as u8) });
+        self.known = Some(Known { ballot: in_force, slot: own.next_slot() });
         Some(Finished { started, said: writes.heartbeat.map(|report| report.counter) })
     }
 

@@ -91,6 +91,12 @@ impl Place {
         [0, 1].into_iter().filter(|slot| counter(*slot).is_some()).max_by_key(|slot| counter(*slot))
     }
 
+    /// Where the next ballot is written: never over the one in force, which a torn write would destroy.
+    #[must_use]
+    pub fn next_slot(&self) -> u8 {
+        self.newest().map_or(0, |slot| 1 - slot as u8)
+    }
+
     /// The ballot in force.
     #[must_use]
     pub fn ballot(&self) -> Option<&Arc<Ballot>> {

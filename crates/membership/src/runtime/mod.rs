@@ -356,7 +356,7 @@ impl Drop for Membership {
 #[doc(hidden)]
 #[must_use]
 pub fn datagram_any(bytes: &[u8]) -> usize {
-    let packed = crate::voting::packed::unpacked(bytes).is_some();
+    let packed = crate::voting::packed::unpacked(bytes).is_ok();
     [post::datagram::head_any(bytes), served::piece_any(bytes), packed].into_iter().filter(|is| *is).count()
 }
 

@@ -8,9 +8,15 @@
 //! | 2 | 2 | length, 1 to 4096 |
 //! | 4 | length | the block up to its last byte that is not zero |
 
+use plexus_base::wire::{self, DecodeError, Fixed, Zeros, require};
+
 use super::format::{BLOCK, BLOCKS, FILE};
 
-const HEAD: usize = 4;
+wire::layout! {
+    struct Head: 4 { number: u8, zero: Zeros<1>, length: u16 }
+}
+
+const HEAD: usize = Head::LEN;
 
 /// Most bytes that `blocks` blocks take.
 pub(crate) const fn most(blocks: usize) -> usize {
@@ -29,36 +35,42 @@ pub(crate) fn packed(file: &[u8]) -> Vec<u8> {
 /// Adds one block.
 pub(crate) fn pack(packed: &mut Vec<u8>, number: usize, block: &[u8]) {
     let Some(last) = block.iter().rposition(|byte| *byte != 0) else { return };
-    packed.extend_from_slice(&[number as u8, 0]);
-    packed.extend_from_slice(&(last as u16 + 1).to_le_bytes());
+    let head = Head { number: number as u8, zero: Zeros, length: last as u16 + 1 };
+    packed.extend_from_slice(&wire::encode::<_, HEAD>(&head));
     packed.extend_from_slice(&block[..=last]);
 }
 
-/// The blocks by number, each whole again; `None` where it cannot be.
-pub(crate) fn unpacked(mut bytes: &[u8]) -> Option<Vec<(usize, Vec<u8>)>> {
-    let mut blocks: Vec<(usize, Vec<u8>)> = Vec::new();
-    while let Some((head, rest)) = bytes.split_first_chunk::<HEAD>() {
-        let (number, length) = (usize::from(head[0]), usize::from(u16::from_le_bytes([head[2], head[3]])));
-        let sound = number < BLOCKS && head[1] == 0 && (1..=BLOCK).contains(&length);
-        if !sound || blocks.last().is_some_and(|(last, _)| *last >= number) {
-            return None;
+/// The blocks by number, each whole again.
+///
+/// # Errors
+/// They were not packed so.
+pub(crate) fn unpacked(bytes: &[u8]) -> Result<Vec<(usize, Vec<u8>)>, DecodeError> {
+    wire::decode("blocks of a voting file", bytes, |reader| {
+        let mut blocks: Vec<(usize, Vec<u8>)> = Vec::new();
+        while !reader.is_empty() {
+            let Head { number, length, .. } = reader.take()?;
+            let (number, length) = (usize::from(number), usize::from(length));
+            let is_next = blocks.last().is_none_or(|(last, _)| *last < number);
+            require(number < BLOCKS && is_next, "number of a block")?;
+            require((1..=BLOCK).contains(&length), "length of a block")?;
+            let mut whole = reader.bytes(length)?.to_vec();
+            whole.resize(BLOCK, 0);
+            blocks.push((number, whole));
         }
-        let (block, rest) = rest.split_at_checked(length)?;
-        let mut whole = block.to_vec();
-        whole.resize(BLOCK, 0);
-        blocks.push((number, whole));
-        bytes = rest;
-    }
-    bytes.is_empty().then_some(blocks)
+        Ok(blocks)
+    })
 }
 
 /// The whole file.
-pub(crate) fn unpacked_file(bytes: &[u8]) -> Option<Vec<u8>> {
+///
+/// # Errors
+/// Its blocks were not packed so.
+pub(crate) fn unpacked_file(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
     let mut file = vec![0; FILE];
     for (number, block) in unpacked(bytes)? {
         file[number * BLOCK..(number + 1) * BLOCK].copy_from_slice(&block);
     }
-    Some(file)
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -76,18 +88,18 @@ mod tests {
         }
         let packed = packed(&file);
         assert_eq!(packed.len(), (HEAD + 1) + (HEAD + 8) + (HEAD + BLOCK) + (HEAD + BLOCK));
-        assert_eq!(unpacked_file(&packed), Some(file));
+        assert_eq!(unpacked_file(&packed), Ok(file));
     }
 
     #[test]
     fn what_was_not_packed_is_refused() {
         for bad in [&[0, 0, 1][..], &[0, 0, 0, 0], &[49, 0, 1, 0, 7], &[1, 0, 2, 0, 7], &[1, 1, 1, 0, 7]] {
-            assert_eq!(unpacked(bad), None, "{bad:?}");
+            assert!(unpacked(bad).is_err(), "{bad:?}");
         }
-        assert_eq!(unpacked(&[2, 0, 1, 0, 7, 1, 0, 1, 0, 7]), None);
+        assert!(unpacked(&[2, 0, 1, 0, 7, 1, 0, 1, 0, 7]).is_err());
         hostile(&[packed(&[5; FILE])], |bytes| {
-            if let Some(file) = unpacked_file(bytes) {
-                assert_eq!(unpacked_file(&super::packed(&file)), Some(file));
+            if let Ok(file) = unpacked_file(bytes) {
+                assert_eq!(unpacked_file(&super::packed(&file)), Ok(file));
             }
         });
     }

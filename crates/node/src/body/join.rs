@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use plexus_attach::{ARENA, Programs, Usage};
 use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId};
 use plexus_cache::{Port, Settings, Wiring};
 use plexus_disks::Group;
@@ -21,16 +22,15 @@ use plexus_registry::Port as RegistryPort;
 
 use super::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, Body, end, lost};
 use crate::{
-    attach::{ARENA, Programs, Usage},
-    config::Config,
-    keys::KeyFiles,
+    admin::registry,
+    boot::config::Config,
+    boot::keys::KeyFiles,
     lifecycle::{Ending, Lifecycle},
+    member::watcher::Watcher,
     member::{Die, Member},
-    registry,
+    records::settle::Settled,
+    records::state::{Ledger, Recorder},
     service::{News, NodeService, Workers},
-    settle::Settled,
-    state::{Ledger, Recorder},
-    watcher::Watcher,
 };
 
 /// How often it is said what a node that starts waits for.

@@ -2,13 +2,13 @@
 
 use std::sync::PoisonError;
 
+use plexus_attach::Door;
 use plexus_base::NodeId;
 use plexus_client::wire::limits::MAX_CLIENTS;
 use plexus_interconnect::RailState;
 use serde::{Deserialize, Serialize};
 
 use super::Body;
-use crate::attach::Door;
 
 /// What the body says about itself; part of the node's status.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]

@@ -74,7 +74,7 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
     if args.port == 0 || args.port.checked_add(u16::from(args.nodes) - 1).is_none() {
         bail!("--port {}: there are not {} ports from there on; choose a lower one", args.port, args.nodes);
     }
-    let rails = args.rails.iter().map(|name| config::rail(name)).collect::<Result<Vec<_>, _>>();
+    let rails = args.rails.iter().map(|name| name.parse()).collect::<Result<Vec<_>, _>>();
     let rails = rails.map_err(anyhow::Error::msg).context("--rails")?;
     let host = config::this_host();
     let node = |index: u8| NodeConfig {

@@ -1,7 +1,5 @@
 //! `plexus lock`: runs a command while it holds a lock.
 
-mod child;
-
 use std::{
     io,
     path::PathBuf,
@@ -18,10 +16,10 @@ use plexus_node::{
 };
 use rustix::process::Signal;
 
-use self::child::Running;
 use super::{
     Ended, Failed,
     ask::{connect, wait_ms},
+    child::{self, Running},
     cluster::Cluster,
 };
 use crate::output;

@@ -8,7 +8,7 @@ use plexus_bench::{RunError, perf::BetweenError};
 use plexus_disks::BlockSize;
 use plexus_node::{
     Parameters, TemporaryCluster,
-    config::{self, Config},
+    config::Config,
     control::{ANSWER_WITHIN, Control, ControlError},
 };
 use rustix::fs::Access;
@@ -49,7 +49,7 @@ impl Wanted<'_> {
         let Some(block_size) = BlockSize::from_kib(self.block_kib) else {
             bail!("blocks of {} KiB: blocks are 4, 8 or 16 KiB long; choose one of these", self.block_kib);
         };
-        let rail = config::rail(self.rail).map_err(anyhow::Error::msg)?;
+        let rail = self.rail.parse().map_err(anyhow::Error::msg)?;
         let cores = if self.pin { cores()? } else { Vec::new() };
         let mut parameters = Parameters::new(self.nodes).context("where this program lies")?;
         for (index, node) in parameters.nodes.iter_mut().enumerate() {

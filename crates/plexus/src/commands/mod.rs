@@ -2,6 +2,7 @@
 
 mod ask;
 pub(crate) mod bench;
+mod child;
 mod cluster;
 mod demo;
 mod down;

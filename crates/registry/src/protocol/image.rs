@@ -27,10 +27,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use plexus_base::{Incarnation, MAX_NODES, NodeId, crc32c, crc32c_append};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U32, U64, U128},
+use plexus_base::{
+    Incarnation, MAX_NODES, NodeId,
+    wire::{self, Fault, Fixed, Reader, Writer, require, require_magic},
 };
 
 use super::{
@@ -42,11 +41,11 @@ use super::{
 
 const FORMAT: u32 = 1;
 const CRC_AT: usize = 12;
-const HEADER: usize = 64;
-const DONE: usize = 25;
+const HEADER: usize = Header::LEN;
+const DONE: usize = DoneLayout::LEN;
 
 /// Bytes in front of an entry's key.
-pub(super) const ENTRY: usize = 13;
+pub(super) const ENTRY: usize = EntryLayout::LEN;
 
 /// Bytes of the longest image: nobody need read more of a file.
 pub const IMAGE_MAX: usize = HEADER + MAX_NODES * DONE + TOTAL_MAX;
@@ -79,7 +78,7 @@ impl Kind {
 pub enum Bad {
     /// Other bytes than were written, or fewer.
     #[error("is damaged: {0}")]
-    Damaged(&'static str),
+    Damaged(#[from] Fault),
     /// Whole, and of a format to come.
     #[error("has format {0}, which this program does not read; use the newer one that wrote it")]
     Newer(u32),
@@ -88,79 +87,43 @@ pub enum Bad {
     Foreign(ClusterName),
 }
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Header {
-    magic: [u8; 8],
-    format: U32,
-    crc: U32,
-    cluster: U128,
-    generation: U64,
-    bytes: U64,
-    keys: U32,
-    done: U32,
-    zero: [u8; 8],
-}
+wire::newtypes!(ClusterName(u128));
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct DoneLayout {
-    incarnation: U64,
-    number: U64,
-    generation: U64,
-    node: u8,
+wire::layout! {
+    struct Header: 64 {
+        magic: [u8; 8], format: u32, crc: u32, cluster: ClusterName, generation: u64, bytes: u64, keys: u32, done: u32, zero: [u8; 8]
+    }
+    struct DoneLayout: 25 { incarnation: Incarnation, number: u64, generation: u64, node: NodeId }
+    struct EntryLayout: 13 { version: u64, value: u32, key: u8 }
 }
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct EntryLayout {
-    version: U64,
-    value: U32,
-    key: u8,
-}
-
-const _: () = assert!(size_of::<Header>() == HEADER && size_of::<DoneLayout>() == DONE);
-const _: () = assert!(size_of::<EntryLayout>() == ENTRY && std::mem::offset_of!(Header, crc) == CRC_AT);
 
 /// The image of `contents`.
 #[must_use]
 pub fn encode(kind: Kind, contents: &Contents) -> Vec<u8> {
     let len = HEADER + contents.done.len() * DONE + contents.bytes;
-    let mut image = Vec::with_capacity(len);
     let header = Header {
         magic: kind.magic(),
-        format: U32::new(FORMAT),
-        crc: U32::ZERO,
-        cluster: U128::new(contents.cluster.0),
-        generation: U64::new(contents.generation),
-        bytes: U64::new(len as u64),
-        keys: U32::new(contents.entries.len() as u32),
-        done: U32::new(contents.done.len() as u32),
+        format: FORMAT,
+        crc: 0,
+        cluster: contents.cluster,
+        generation: contents.generation,
+        bytes: len as u64,
+        keys: contents.entries.len() as u32,
+        done: contents.done.len() as u32,
         zero: [0; 8],
     };
-    image.extend_from_slice(header.as_bytes());
-    for (node, (origin, generation)) in &contents.done {
-        let done = DoneLayout {
-            incarnation: U64::new(origin.incarnation.0),
-            number: U64::new(origin.number),
-            generation: U64::new(*generation),
-            node: node.0,
-        };
-        image.extend_from_slice(done.as_bytes());
+    let mut writer = Writer::with(&header, len - HEADER);
+    for (&node, &(Origin { incarnation, number, .. }, generation)) in &contents.done {
+        writer.put(&DoneLayout { incarnation, number, generation, node });
     }
     for (key, Entry { version, value }) in contents.entries.iter() {
-        let entry = EntryLayout {
-            version: U64::new(*version),
-            value: U32::new(value.len() as u32),
-            key: key.as_str().len() as u8,
-        };
-        image.extend_from_slice(entry.as_bytes());
-        image.extend_from_slice(key.as_str().as_bytes());
-        image.extend_from_slice(value);
+        let key = key.as_str().as_bytes();
+        writer.put(&EntryLayout { version: *version, value: value.len() as u32, key: key.len() as u8 });
+        writer.bytes(key).bytes(value);
     }
+    let mut image = writer.finish();
     assert_eq!(image.len(), len, "bytes are counted as they are written");
-    let crc = sum(&image);
-    image[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    wire::seal(&mut image, CRC_AT);
     image
 }
 
@@ -169,84 +132,68 @@ pub fn encode(kind: Kind, contents: &Contents) -> Vec<u8> {
 /// # Errors
 /// It is none; with the reason.
 pub fn decode(kind: Kind, cluster: ClusterName, image: &[u8]) -> Result<Contents, Bad> {
-    let (header, mut rest) = Header::ref_from_prefix(image).map_err(|_| Bad::Damaged("it is cut off"))?;
-    if header.magic != kind.magic() {
-        return Err(Bad::Damaged("it does not begin like one"));
-    }
-    if header.crc.get() != sum(image) {
-        return Err(Bad::Damaged("its checksum is wrong"));
-    }
+    let mut reader = Reader::new(image);
+    let header: Header = reader.take()?;
+    require_magic(header.magic, kind.magic())?;
+    wire::verify(image, CRC_AT)?;
     // From here on somebody wrote these bytes on purpose.
-    if header.format.get() > FORMAT {
-        return Err(Bad::Newer(header.format.get()));
+    if header.format > FORMAT {
+        return Err(Bad::Newer(header.format));
     }
-    if header.cluster.get() != cluster.0 {
-        return Err(Bad::Foreign(ClusterName(header.cluster.get())));
+    if header.cluster != cluster {
+        return Err(Bad::Foreign(header.cluster));
     }
-    let (generation, keys, done) = (header.generation.get(), header.keys.get(), header.done.get());
-    if header.format.get() != FORMAT || header.bytes.get() != image.len() as u64 || header.zero != [0; 8] {
-        return Err(Bad::Damaged("its head is not lawful"));
-    }
-    if generation > GENERATION_MAX || keys as usize > KEYS_MAX || done as usize > MAX_NODES {
-        return Err(Bad::Damaged("it counts more than there can be"));
-    }
+    let Header { generation, keys, done, .. } = header;
+    require(header.format == FORMAT && header.bytes == image.len() as u64 && header.zero == [0; 8], "head")?;
+    let fits = generation <= GENERATION_MAX && keys as usize <= KEYS_MAX && done as usize <= MAX_NODES;
+    require(fits, "count")?;
     let mut contents = Contents { generation, ..Contents::new(cluster) };
     for _ in 0..done {
-        take_done(&mut rest, generation, &mut contents.done)?;
+        take_done(&mut reader, generation, &mut contents.done)?;
     }
     for _ in 0..keys {
-        contents.bytes += take_entry(&mut rest, generation, &mut contents.entries)?;
+        contents.bytes += take_entry(&mut reader, generation, &mut contents.entries)?;
     }
-    if !rest.is_empty() || contents.bytes > TOTAL_MAX {
-        return Err(Bad::Damaged("it is too long"));
-    }
+    require(reader.is_empty() && contents.bytes <= TOTAL_MAX, "length")?;
     Ok(contents)
 }
 
-fn take_done(rest: &mut &[u8], newest: u64, done: &mut BTreeMap<NodeId, (Origin, u64)>) -> Result<(), Bad> {
-    let (layout, behind) =
-        DoneLayout::ref_from_prefix(rest).map_err(|_| Bad::Damaged("it ends too early"))?;
-    *rest = behind;
-    let (node, generation) = (NodeId(layout.node), layout.generation.get());
+fn take_done(
+    reader: &mut Reader<'_>,
+    newest: u64,
+    done: &mut BTreeMap<NodeId, (Origin, u64)>,
+) -> Result<(), Fault> {
+    let DoneLayout { incarnation, number, generation, node } = reader.take()?;
     let ordered = done.last_key_value().is_none_or(|(last, _)| *last < node);
-    if !ordered || node.index() >= MAX_NODES || generation > newest {
-        return Err(Bad::Damaged("a last command is not lawful"));
-    }
-    let incarnation = Incarnation(layout.incarnation.get());
-    done.insert(node, (Origin { node, incarnation, number: layout.number.get() }, generation));
+    require(ordered && generation <= newest, "last command")?;
+    done.insert(node, (Origin { node, incarnation, number }, generation));
     Ok(())
 }
 
-fn take_entry(rest: &mut &[u8], newest: u64, entries: &mut Entries) -> Result<usize, Bad> {
-    let cut = Bad::Damaged("it ends too early");
-    let (layout, behind) = EntryLayout::ref_from_prefix(rest).map_err(|_| cut)?;
-    let (version, value) = (layout.version.get(), layout.value.get() as usize);
-    let (key, behind) = behind.split_at_checked(usize::from(layout.key)).ok_or(cut)?;
-    let key = std::str::from_utf8(key).ok().and_then(|text| Key::new(text).ok());
-    let key = key.ok_or(Bad::Damaged("a key is not lawful"))?;
+fn take_entry(reader: &mut Reader<'_>, newest: u64, entries: &mut Entries) -> Result<usize, Fault> {
+    let EntryLayout { version, value, key } = reader.take()?;
+    let (key, value) = (take_key(reader, key)?, value as usize);
     let ordered = entries.last().is_none_or(|last| *last < key);
-    if !ordered || version == 0 || version > newest || value > VALUE_MAX {
-        return Err(Bad::Damaged("an entry is not lawful"));
-    }
-    let (value, behind) = behind.split_at_checked(value).ok_or(cut)?;
-    *rest = behind;
+    require(ordered && version != 0 && version <= newest && value <= VALUE_MAX, "entry")?;
+    let value = reader.bytes(value)?;
     let bytes = size(&key, value);
     entries.insert(key, Entry { version, value: Arc::from(value) });
     Ok(bytes)
 }
 
-fn sum(image: &[u8]) -> u32 {
-    let head = crc32c_append(crc32c(&image[..CRC_AT]), &[0; 4]);
-    crc32c_append(head, &image[CRC_AT + 4..])
+/// Takes a key of `len` bytes.
+pub(super) fn take_key(reader: &mut Reader<'_>, len: u8) -> Result<Key, Fault> {
+    let key = std::str::from_utf8(reader.bytes(len)?).ok().and_then(|text| Key::new(text).ok());
+    key.ok_or(Fault::Field("key"))
 }
 
 /// Makes length, cluster and checksum right.
 pub(super) fn mend(image: &mut [u8]) {
     let len = image.len() as u64;
-    if let Ok((header, _)) = Header::mut_from_prefix(image) {
-        (header.bytes, header.cluster) = (U64::new(len), U128::new(1));
-        let crc = sum(image);
-        image[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    if let Ok(header) = Reader::new(image).take::<Header>() {
+        let header = Header { bytes: len, cluster: ClusterName(1), ..header };
+        image[..HEADER].copy_from_slice(&wire::encode::<_, HEADER>(&header));
+        wire::seal(image, CRC_AT);
     }
 }
 
@@ -313,8 +260,7 @@ mod tests {
         let mut image = encode(Kind::Copy, &contents());
         image[8] = 2;
         image.extend_from_slice(b"what is to come");
-        let crc = sum(&image);
-        image[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        wire::seal(&mut image, CRC_AT);
         assert_eq!(decode(Kind::Copy, CLUSTER, &image), Err(Bad::Newer(2)));
     }
 

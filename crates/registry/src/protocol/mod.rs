@@ -31,4 +31,4 @@ pub use store::{Action, COPIES, Event, Step, Store};
 pub use watch::{News, WatchId, Watches};
 #[doc(hidden)]
 pub use wire::message_any;
-pub use wire::{FRAME, Gathered, MESSAGE_MAX, WireError};
+pub use wire::{FRAME, Gathered, MESSAGE_MAX};

@@ -43,15 +43,14 @@
 
 use std::sync::Arc;
 
-use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U32, U64},
+use plexus_base::{
+    Epoch, Incarnation, NodeId,
+    wire::{self, DecodeError, Fault, Fixed, Reader, Writer, Zeros, require, require_version},
 };
 
 use super::{
-    Bad, Change, ClusterName, Command, Edit, Key, Kind, Origin, What, decode, encode,
-    image::{IMAGE_MAX, mend},
+    Bad, Change, ClusterName, Command, Contents, Edit, Kind, Origin, What, decode, encode,
+    image::{IMAGE_MAX, mend, take_key},
     limits::{EDITS_MAX, VALUE_MAX},
     message::{Body, Message},
 };
@@ -63,65 +62,20 @@ pub const FRAME: usize = 256 << 10;
 pub const MESSAGE_MAX: usize = HEAD + IMAGE_MAX + EDITS_MAX * EDIT;
 
 const VERSION: u8 = 1;
-const HEAD: usize = 40;
-const EDIT: usize = 16;
-const FRAME_HEAD: usize = 8;
+const HEAD: usize = Head::LEN;
+const EDIT: usize = EditHead::LEN;
+const FRAME_HEAD: usize = FrameHead::LEN;
 
-/// Why bytes are not a message.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum WireError {
-    /// They end too early or too late.
-    #[error("a message of the registry of {0} bytes, which do not fit what it says")]
-    Length(usize),
-    /// Another version.
-    #[error("version {0} of the registry's messages; this node speaks {VERSION}")]
-    Version(u8),
-    /// A frame that does not follow the one before.
-    #[error("a frame of the registry that does not belong behind the one before")]
-    Frame,
-    /// A value that the field cannot have.
-    #[error("impossible {0} in a message of the registry")]
-    Field(&'static str),
-    /// An image that is none.
-    #[error("contents of the registry in a message: {0}")]
-    Image(#[from] Bad),
+wire::layout! {
+    #[derive(Default)]
+    struct Head: 40 {
+        version: u8, tag: u8, what: u8, node: u8, epoch: u32, at: u64, number: u64, incarnation: u64, edits: u32, zero: Zeros<4>
+    }
+    struct EditHead: 16 { version: u64, value: u32, key: u8, what: u8, matters: bool, zero: Zeros<1> }
+    struct FrameHead: 8 { whole: u32, at: u32 }
 }
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Default, PartialEq)]
-#[repr(C)]
-struct Head {
-    version: u8,
-    tag: u8,
-    what: u8,
-    node: u8,
-    epoch: U32,
-    at: U64,
-    number: U64,
-    incarnation: U64,
-    edits: U32,
-    zero: U32,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
-#[repr(C)]
-struct EditHead {
-    version: U64,
-    value: U32,
-    key: u8,
-    what: u8,
-    matters: u8,
-    zero: u8,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
-#[repr(C)]
-struct FrameHead {
-    whole: U32,
-    at: U32,
-}
-
-const _: () = assert!(size_of::<Head>() == HEAD && size_of::<EditHead>() == EDIT);
-const _: () = assert!(size_of::<FrameHead>() == FRAME_HEAD && MESSAGE_MAX <= u32::MAX as usize);
+const _: () = assert!(MESSAGE_MAX <= u32::MAX as usize);
 
 const LOOK: u8 = 0;
 const CHANGE: u8 = 1;
@@ -131,29 +85,30 @@ impl Message {
     /// The bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = self.head().as_bytes().to_vec();
+        let mut writer = Writer::with(&self.head(), 0);
         match &self.body {
-            Body::Whole(contents) => bytes.append(&mut encode(Kind::Copy, contents)),
+            Body::Whole(contents) => _ = writer.bytes(&encode(Kind::Copy, contents)),
             Body::Ask(_, Command::Restore(backup)) | Body::Do(_, _, Command::Restore(backup)) => {
-                bytes.append(&mut encode(Kind::Backup, backup));
+                writer.bytes(&encode(Kind::Backup, backup));
             }
             Body::Ask(_, Command::Change(Change(edits))) | Body::Do(_, _, Command::Change(Change(edits))) => {
-                edits.iter().for_each(|edit| put_edit(&mut bytes, edit));
+                edits.iter().for_each(|edit| put_edit(&mut writer, edit));
             }
             _ => {}
         }
-        bytes
+        writer.finish()
     }
 
     /// The frames that carry it.
     #[must_use]
     pub fn frames(&self) -> Vec<Vec<u8>> {
         let bytes = self.encode();
-        let whole = U32::new(bytes.len() as u32);
         let parts = bytes.chunks(FRAME - FRAME_HEAD).enumerate();
         let frame = |(number, part): (usize, &[u8])| {
-            let at = U32::new((number * (FRAME - FRAME_HEAD)) as u32);
-            [FrameHead { whole, at }.as_bytes(), part].concat()
+            let at = (number * (FRAME - FRAME_HEAD)) as u32;
+            let mut writer = Writer::with(&FrameHead { whole: bytes.len() as u32, at }, part.len());
+            writer.bytes(part);
+            writer.finish()
         };
         parts.map(frame).collect()
     }
@@ -162,54 +117,32 @@ impl Message {
     ///
     /// # Errors
     /// They are no message.
-    pub fn decode(cluster: ClusterName, bytes: &[u8]) -> Result<Self, WireError> {
-        let length = WireError::Length(bytes.len());
-        let Ok((head, mut rest)) = Head::ref_from_prefix(bytes) else { return Err(length) };
-        if head.version != VERSION {
-            return Err(WireError::Version(head.version));
-        }
-        let (at, number) = (head.at.get(), head.number.get());
-        let body = match head.tag {
-            1 => Body::Have { generation: at, is_lost: boolean(head.what)? },
-            2 => Body::Fetch,
-            3 => Body::Whole(Arc::new(decode(Kind::Copy, cluster, std::mem::take(&mut rest))?)),
-            4 => Body::Begin,
-            5 => Body::Closed { number, found: at, known: head.incarnation.get() },
-            6 => Body::Ask(origin(head)?, command(cluster, head, &mut rest)?),
-            7 => Body::Do(at, origin(head)?, command(cluster, head, &mut rest)?),
-            8 => Body::Durable(at),
-            9 => Body::Committed(at),
-            _ => return Err(WireError::Field("tag")),
-        };
-        if !rest.is_empty() {
-            return Err(length);
-        }
-        let message = Self { epoch: Epoch(head.epoch.get()), body };
-        if message.head() != *head {
-            return Err(WireError::Field("unused field"));
-        }
-        Ok(message)
+    pub fn decode(cluster: ClusterName, bytes: &[u8]) -> Result<Self, DecodeError> {
+        wire::decode("message of the registry", bytes, |reader| {
+            let head: Head = reader.take()?;
+            require_version(head.version, VERSION)?;
+            let message = Self { epoch: Epoch(head.epoch), body: body(cluster, &head, reader)? };
+            require(message.head() == head, "unused field")?;
+            Ok(message)
+        })
     }
 
     fn head(&self) -> Head {
-        let head = Head { version: VERSION, epoch: self.epoch.0.into(), ..Head::default() };
+        let head = Head { version: VERSION, epoch: self.epoch.0, ..Head::default() };
         match &self.body {
             Body::Have { generation, is_lost } => {
-                Head { tag: 1, at: (*generation).into(), what: u8::from(*is_lost), ..head }
+                Head { tag: 1, at: *generation, what: u8::from(*is_lost), ..head }
             }
             Body::Fetch => Head { tag: 2, ..head },
             Body::Whole(_) => Head { tag: 3, ..head },
             Body::Begin => Head { tag: 4, ..head },
             Body::Closed { number, found, known } => {
-                let (number, at, incarnation) = ((*number).into(), (*found).into(), (*known).into());
-                Head { tag: 5, number, at, incarnation, ..head }
+                Head { tag: 5, number: *number, at: *found, incarnation: *known, ..head }
             }
             Body::Ask(origin, command) => Head { tag: 6, ..asked(head, *origin, command) },
-            Body::Do(order, origin, command) => {
-                Head { tag: 7, at: (*order).into(), ..asked(head, *origin, command) }
-            }
-            Body::Durable(order) => Head { tag: 8, at: (*order).into(), ..head },
-            Body::Committed(order) => Head { tag: 9, at: (*order).into(), ..head },
+            Body::Do(order, origin, command) => Head { tag: 7, at: *order, ..asked(head, *origin, command) },
+            Body::Durable(order) => Head { tag: 8, at: *order, ..head },
+            Body::Committed(order) => Head { tag: 9, at: *order, ..head },
         }
     }
 }
@@ -220,83 +153,82 @@ fn asked(head: Head, origin: Origin, command: &Command) -> Head {
         Command::Change(Change(edits)) => (CHANGE, edits.len() as u32),
         Command::Restore(_) => (RESTORE, 0),
     };
-    let (number, incarnation) = (origin.number.into(), origin.incarnation.0.into());
-    Head { what, node: origin.node.0, number, incarnation, edits: edits.into(), ..head }
+    let Origin { node, incarnation, number } = origin;
+    Head { what, node: node.0, number, incarnation: incarnation.0, edits, ..head }
 }
 
-fn origin(head: &Head) -> Result<Origin, WireError> {
-    if usize::from(head.node) >= MAX_NODES {
-        return Err(WireError::Field("node"));
-    }
-    let (node, incarnation) = (NodeId(head.node), Incarnation(head.incarnation.get()));
-    Ok(Origin { node, incarnation, number: head.number.get() })
+fn body(cluster: ClusterName, head: &Head, reader: &mut Reader<'_>) -> Result<Body, Fault> {
+    let (at, number) = (head.at, head.number);
+    Ok(match head.tag {
+        1 => Body::Have { generation: at, is_lost: bool::from_raw(head.what)? },
+        2 => Body::Fetch,
+        3 => Body::Whole(contents(Kind::Copy, cluster, reader)?),
+        4 => Body::Begin,
+        5 => Body::Closed { number, found: at, known: head.incarnation },
+        6 => Body::Ask(origin(head)?, command(cluster, head, reader)?),
+        7 => Body::Do(at, origin(head)?, command(cluster, head, reader)?),
+        8 => Body::Durable(at),
+        9 => Body::Committed(at),
+        _ => return Err(Fault::Field("tag")),
+    })
+}
+
+fn contents(kind: Kind, cluster: ClusterName, reader: &mut Reader<'_>) -> Result<Arc<Contents>, Fault> {
+    decode(kind, cluster, reader.rest()).map(Arc::new).map_err(|bad| match bad {
+        Bad::Damaged(fault) => fault,
+        Bad::Newer(_) | Bad::Foreign(_) => Fault::Field("contents"),
+    })
+}
+
+fn origin(head: &Head) -> Result<Origin, Fault> {
+    let (node, incarnation) = (NodeId::from_raw(head.node)?, Incarnation(head.incarnation));
+    Ok(Origin { node, incarnation, number: head.number })
 }
 
 /// What is asked for: only what could be done to some contents.
-fn command(cluster: ClusterName, head: &Head, rest: &mut &[u8]) -> Result<Command, WireError> {
+fn command(cluster: ClusterName, head: &Head, reader: &mut Reader<'_>) -> Result<Command, Fault> {
     let command = match head.what {
         LOOK => Command::Look,
         CHANGE => {
-            let edits = head.edits.get() as usize;
-            if edits > EDITS_MAX {
-                return Err(WireError::Field("number of edits"));
-            }
-            Command::Change(Change((0..edits).map(|_| edit(rest)).collect::<Result<_, _>>()?))
+            require(head.edits as usize <= EDITS_MAX, "number of edits")?;
+            Command::Change(Change(reader.list(head.edits, edit)?))
         }
-        RESTORE => Command::Restore(Arc::new(decode(Kind::Backup, cluster, std::mem::take(rest))?)),
-        _ => return Err(WireError::Field("command")),
+        RESTORE => Command::Restore(contents(Kind::Backup, cluster, reader)?),
+        _ => return Err(Fault::Field("command")),
     };
-    command.check(cluster).map_err(|_| WireError::Field("change"))?;
+    command.check(cluster).map_err(|_| Fault::Field("change"))?;
     Ok(command)
 }
 
-fn put_edit(bytes: &mut Vec<u8>, Edit { key, expect, what }: &Edit) {
-    let (tag, value) = match what {
+fn put_edit(writer: &mut Writer, Edit { key, expect, what }: &Edit) {
+    let (what, value) = match what {
         What::Keep => (0, &[][..]),
         What::Delete => (1, &[][..]),
         What::Set(value) => (2, &value[..]),
     };
-    let head = EditHead {
-        version: expect.unwrap_or(0).into(),
-        value: (value.len() as u32).into(),
-        key: key.as_str().len() as u8,
-        what: tag,
-        matters: u8::from(expect.is_some()),
-        zero: 0,
-    };
-    bytes.extend_from_slice(head.as_bytes());
-    bytes.extend_from_slice(key.as_str().as_bytes());
-    bytes.extend_from_slice(value);
+    let key = key.as_str().as_bytes();
+    writer.put(&EditHead {
+        version: expect.unwrap_or(0),
+        value: value.len() as u32,
+        key: key.len() as u8,
+        what,
+        matters: expect.is_some(),
+        zero: Zeros,
+    });
+    writer.bytes(key).bytes(value);
 }
 
-fn edit(rest: &mut &[u8]) -> Result<Edit, WireError> {
-    let short = WireError::Length(rest.len());
-    let Ok((head, behind)) = EditHead::ref_from_prefix(rest) else { return Err(short) };
-    let (version, len) = (head.version.get(), head.value.get() as usize);
-    let Some((key, behind)) = behind.split_at_checked(usize::from(head.key)) else { return Err(short) };
-    let key = std::str::from_utf8(key).ok().and_then(|text| Key::new(text).ok());
-    let key = key.ok_or(WireError::Field("key"))?;
-    let matters = boolean(head.matters)?;
-    if head.zero != 0 || len > VALUE_MAX || !matters && version != 0 || head.what != 2 && len != 0 {
-        return Err(WireError::Field("edit"));
-    }
-    let Some((value, behind)) = behind.split_at_checked(len) else { return Err(short) };
-    *rest = behind;
-    let what = match head.what {
+fn edit(reader: &mut Reader<'_>) -> Result<Edit, Fault> {
+    let EditHead { version, value, key, what, matters, .. } = reader.take()?;
+    let (key, len) = (take_key(reader, key)?, value as usize);
+    require(len <= VALUE_MAX && (matters || version == 0) && (what == 2 || len == 0), "edit")?;
+    let what = match what {
         0 => What::Keep,
         1 => What::Delete,
-        2 => What::Set(value.into()),
-        _ => return Err(WireError::Field("edit")),
+        2 => What::Set(reader.bytes(len)?.into()),
+        _ => return Err(Fault::Field("edit")),
     };
     Ok(Edit { key, expect: matters.then_some(version), what })
-}
-
-fn boolean(byte: u8) -> Result<bool, WireError> {
-    match byte {
-        0 => Ok(false),
-        1 => Ok(true),
-        _ => Err(WireError::Field("yes or no")),
-    }
 }
 
 /// Puts the frames of one sender together again.
@@ -308,16 +240,16 @@ impl Gathered {
     ///
     /// # Errors
     /// It is no frame, or not the next one.
-    pub fn take(&mut self, frame: &[u8]) -> Result<Option<Vec<u8>>, WireError> {
-        let Ok((head, part)) = FrameHead::ref_from_prefix(frame) else {
-            return Err(WireError::Length(frame.len()));
-        };
-        let (whole, at) = (head.whole.get() as usize, head.at.get() as usize);
-        if at != self.0.len() || part.is_empty() || whole > MESSAGE_MAX || at + part.len() > whole {
-            return Err(WireError::Frame);
-        }
-        self.0.extend_from_slice(part);
-        Ok((self.0.len() == whole).then(|| std::mem::take(&mut self.0)))
+    pub fn take(&mut self, frame: &[u8]) -> Result<Option<Vec<u8>>, DecodeError> {
+        let is_whole = wire::decode("frame of the registry", frame, |reader| {
+            let FrameHead { whole, at } = reader.take()?;
+            let (part, whole, at) = (reader.rest(), whole as usize, at as usize);
+            require(at == self.0.len() && !part.is_empty(), "place behind the frame before")?;
+            require(whole <= MESSAGE_MAX && at + part.len() <= whole, "length of the message")?;
+            self.0.extend_from_slice(part);
+            Ok(self.0.len() == whole)
+        });
+        is_whole.map(|is_whole| is_whole.then(|| std::mem::take(&mut self.0)))
     }
 }
 
@@ -350,7 +282,7 @@ pub fn message_any(bytes: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Contents;
+    use crate::protocol::Key;
 
     const CLUSTER: ClusterName = ClusterName(1);
 
@@ -404,9 +336,12 @@ mod tests {
         let mut gathered = Gathered::default();
         assert!(frames.len() > 1 && gathered.take(&frames[1]).is_err());
         assert_eq!(gathered.take(&frames[0]), Ok(None));
-        assert_eq!(gathered.take(&frames[0]), Err(WireError::Frame));
-        let endless = FrameHead { whole: U32::MAX_VALUE, at: U32::ZERO };
-        assert_eq!(Gathered::default().take(&[endless.as_bytes(), b"x"].concat()), Err(WireError::Frame));
+        let fault = |gathered: &mut Gathered, frame: &[u8]| gathered.take(frame).map_err(|error| error.fault);
+        let misplaced = Fault::Field("place behind the frame before");
+        assert_eq!(fault(&mut gathered, &frames[0]), Err(misplaced));
+        let endless = [&[0xff; 4][..], &[0; 4], b"x"].concat();
+        let too_long = Fault::Field("length of the message");
+        assert_eq!(fault(&mut Gathered::default(), &endless), Err(too_long));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use plexus_interconnect::mesh::Key;
 use super::{
     AloneError, Ask, PORT, RailChoice,
     machine::identity,
-    meet::{Answer, AskWire, has},
+    meet::{Answer, AskWire},
     mesh::{End, LISTENER, Pair},
     sealed::Sealed,
 };
@@ -41,7 +41,7 @@ impl Session {
     /// This machine does not have what the rail needs, nobody listens there, or it refuses.
     pub fn open(target: &str, ask: &Ask, key: Option<&Key>) -> Result<Self, AloneError> {
         if let RailChoice::Only(rail) = ask.rail {
-            has(rail).map_err(AloneError::Machine)?;
+            rail.available().map_err(AloneError::Machine)?;
         }
         let stream = reach(target)?;
         let talk = |what| move |error| AloneError::Talk { what, error };

@@ -1,7 +1,7 @@
 //! The first words between a client and a listener, over a [sealed](super::sealed) connection: one each way, as JSON.
 //!
 //! ```text
-//! -> {"version":3,"machine":"...","rail":"auto","waiting":"adaptive","driving":"waiting","core":1,"encrypt":"auto"}
+//! -> {"version":4,"machine":"...","rail":"auto","waiting":"adaptive","driving":"waiting","core":1,"encrypt":"auto"}
 //! <- {"Ok":{"rail":"shm","why":"...","encrypt":false,"cluster":[16 numbers],"port":40001}}    or {"Err":"one line"}
 //! ```
 //!
@@ -10,7 +10,7 @@
 use std::{fmt, str::FromStr};
 
 use plexus_base::Waiting;
-use plexus_fabric::{RailKind, ofi};
+use plexus_fabric::RailKind;
 use plexus_node::config::Encrypt;
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ use crate::perf::Driving;
 pub const PORT: u16 = 7490;
 
 /// What both sides must speak.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 
 /// Which rail a client wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,9 +54,7 @@ impl FromStr for RailChoice {
         if text == "auto" {
             return Ok(Self::Auto);
         }
-        let known = || RailKind::ALL.map(RailKind::name).join(", ");
-        let kind = RailKind::ALL.into_iter().find(|kind| kind.name() == text);
-        kind.map(Self::Only).ok_or_else(|| format!("unknown rail `{text}`: use auto or one of {}", known()))
+        text.parse().map(Self::Only).map_err(|why: String| format!("{why}, or auto"))
     }
 }
 
@@ -137,14 +135,6 @@ pub(super) struct Answer {
     pub(super) port: u16,
 }
 
-/// Whether this machine has what a rail of this kind needs; the line says what to install.
-pub(super) fn has(rail: RailKind) -> Result<(), String> {
-    match rail {
-        RailKind::Ofi => ofi::available().map_err(|why| why.to_string()),
-        RailKind::Shm | RailKind::Tcp => Ok(()),
-    }
-}
-
 /// The rail for a client on `theirs` as seen by a listener on `ours`, why, and whether what goes over it is encrypted.
 pub(super) fn choose(ask: &Ask, ours: &str, theirs: &str) -> Result<(RailKind, String, bool), String> {
     let same = !ours.is_empty() && ours == theirs;
@@ -176,7 +166,7 @@ fn rail(rail: RailChoice, same: bool) -> Result<(RailKind, String), String> {
                 .into())
         }
         RailChoice::Only(kind) => {
-            has(kind)?;
+            kind.available()?;
             Ok((kind, "asked for with --rail".into()))
         }
     }
@@ -200,7 +190,7 @@ mod tests {
         assert_eq!(kind(RailChoice::Auto, "", ""), Ok((RailKind::Tcp, true)), "nobody knows");
         assert_eq!(kind(RailChoice::Only(RailKind::Tcp), "a", "a"), Ok((RailKind::Tcp, false)));
         assert!(kind(RailChoice::Only(RailKind::Shm), "a", "b").unwrap_err().contains("one machine"));
-        assert!("ipx".parse::<RailChoice>().unwrap_err().contains("use auto or one of"));
+        assert!("ipx".parse::<RailChoice>().unwrap_err().contains("or auto"));
     }
 
     #[test]

@@ -63,22 +63,3 @@ impl Params {
         }
     }
 }
-
-/// What a run came to.
-#[derive(Clone, Copy, Debug)]
-pub struct Outcome {
-    /// The hash of the run.
-    pub digest: u64,
-    /// Events.
-    pub events: u64,
-    /// What was answered.
-    pub done: u64,
-    /// Nodes that died.
-    pub crashes: u64,
-    /// Answers that the registry is closed.
-    pub closed: u64,
-    /// Restorations that opened it.
-    pub opened: u64,
-    /// How often a member went on from contents that it was sent as a view began.
-    pub taken_over: u64,
-}

@@ -1,11 +1,8 @@
 //! Nodes, their disks and clients, the network between incarnations, and somebody who decides views.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
-use plexus_base::{Epoch, Incarnation, NodeId, NodeSet};
+use plexus_base::{Epoch, NodeSet};
 use plexus_registry::protocol::{
     Act, Change, ClusterName, Command, Contents, Edit, Happened, Key, Message, Opened, Refused, Replica,
     Ticket, View, What,
@@ -13,31 +10,31 @@ use plexus_registry::protocol::{
 use plexus_sim::Engine;
 
 use super::{
-    Outcome, Params, Sabotage,
+    Params, Sabotage,
     history::{Asked, Follower, History, Operation, broken, bytes},
 };
-use crate::failure::Broken;
+use crate::{
+    failure::Broken,
+    harness::{Cluster, Instance, Lane, Outcome, Simulation},
+};
 
 const CLUSTER: ClusterName = ClusterName(7);
 const US: u64 = 1_000;
 /// More than any run needs: one that takes as many does not come to rest.
 const EVENTS_PER_OPERATION: u64 = 4_000;
 
-/// Whose: a node and its incarnation.
-type Who = (usize, u64);
-
 #[derive(Debug)]
 enum Ev {
-    /// The next message between two incarnations arrives.
-    Deliver(Who, Who),
+    /// The next message of a lane arrives.
+    Deliver(Lane),
     /// The disk of a node has written.
-    Written(Who),
+    Written(Instance),
     /// The voting state has written, and then read.
-    Voted(Who, Epoch, u64),
-    Client(Who),
+    Voted(Instance, Epoch, u64),
+    Client(Instance),
     Decide,
     /// A node learns a view.
-    Give(Who, View),
+    Give(Instance, View),
     Start(usize),
 }
 
@@ -51,13 +48,12 @@ struct Disk {
     next: Option<Arc<Contents>>,
 }
 
+/// A node that is up.
 struct Node {
-    incarnation: u64,
-    /// The last view that this incarnation was told.
+    /// The last view that it was told.
     view: Epoch,
-    replica: Option<Replica>,
-    disk: Disk,
-    follower: Option<Follower>,
+    replica: Replica,
+    follower: Follower,
     /// What it showed last.
     shown: Option<Arc<Contents>>,
     asked: BTreeMap<Ticket, Operation>,
@@ -70,10 +66,10 @@ pub struct World {
     params: Params,
     engine: Engine<Ev>,
     sabotage: Option<Sabotage>,
-    nodes: Vec<Node>,
-    lanes: BTreeMap<(Who, Who), VecDeque<Message>>,
+    cluster: Cluster<Node, Message>,
+    disks: Vec<Disk>,
     epoch: Epoch,
-    members: Vec<Who>,
+    members: Vec<Instance>,
     /// What the voting state remembers.
     remembered: u64,
     /// What it was asked to, and may yet: also by who is dead by then.
@@ -92,63 +88,13 @@ pub struct World {
     is_healed: bool,
 }
 
-impl World {
-    /// Before its first event.
-    #[must_use]
-    pub fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
-        let params = Params::drawn(seed);
-        let nothing = Arc::new(Contents::new(CLUSTER));
-        let node = |_| Node {
-            incarnation: 0,
-            view: Epoch(0),
-            replica: None,
-            disk: Disk {
-                holds: Arc::clone(&nothing),
-                is_lost: false,
-                older: Vec::new(),
-                writing: None,
-                next: None,
-            },
-            follower: None,
-            shown: None,
-            asked: BTreeMap::new(),
-            is_closed: false,
-        };
-        Self {
-            engine: Engine::new(seed, 0),
-            nodes: (0..params.nodes).map(node).collect(),
-            params,
-            sabotage,
-            lanes: BTreeMap::new(),
-            epoch: Epoch(0),
-            members: Vec::new(),
-            remembered: 0,
-            promised: 0,
-            history: History::default(),
-            backup: None,
-            operations: 0,
-            answered: 0,
-            crashes: 0,
-            tickets: 0,
-            closed: 0,
-            opened: 0,
-            taken_over: 0,
-            is_healed: false,
-        }
-    }
-
-    /// The time in the simulation.
-    #[must_use]
-    pub fn now(&self) -> u64 {
+impl Simulation for World {
+    fn now(&self) -> u64 {
         self.engine.now()
     }
 
-    /// Takes it to its end.
-    ///
-    /// # Errors
-    /// The property that does not hold.
-    pub fn drive(&mut self) -> Result<Outcome, Broken> {
-        (0..self.nodes.len()).for_each(|node| self.engine.schedule(0, None, Ev::Start(node)));
+    fn drive(&mut self) -> Result<Outcome, Broken> {
+        self.cluster.nodes().for_each(|node| self.engine.schedule(0, None, Ev::Start(node)));
         self.engine.schedule(US, None, Ev::Decide);
         let limit = (self.params.operations + 100) * EVENTS_PER_OPERATION;
         loop {
@@ -168,33 +114,68 @@ impl World {
             }
         }
         self.rest()?;
-        Ok(Outcome {
-            digest: self.engine.digest.value(),
-            events: self.engine.events(),
-            done: self.answered,
-            crashes: self.crashes,
-            closed: self.closed,
-            opened: self.opened,
-            taken_over: self.taken_over,
-        })
+        let counted = [
+            ("crashes", self.crashes),
+            ("closed", self.closed),
+            ("opened", self.opened),
+            ("taken over", self.taken_over),
+        ];
+        Ok(Outcome::of(&self.engine, self.answered).with(counted))
+    }
+}
+
+impl World {
+    /// Before its first event.
+    #[must_use]
+    pub fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
+        let params = Params::drawn(seed);
+        let nothing = Arc::new(Contents::new(CLUSTER));
+        let disk = |_| Disk {
+            holds: Arc::clone(&nothing),
+            is_lost: false,
+            older: Vec::new(),
+            writing: None,
+            next: None,
+        };
+        Self {
+            engine: Engine::new(seed, 0),
+            cluster: Cluster::new(params.nodes),
+            disks: (0..params.nodes).map(disk).collect(),
+            params,
+            sabotage,
+            epoch: Epoch(0),
+            members: Vec::new(),
+            remembered: 0,
+            promised: 0,
+            history: History::default(),
+            backup: None,
+            operations: 0,
+            answered: 0,
+            crashes: 0,
+            tickets: 0,
+            closed: 0,
+            opened: 0,
+            taken_over: 0,
+            is_healed: false,
+        }
     }
 
     /// Everybody lives and is in the last view.
     fn heal(&mut self) {
         self.is_healed = true;
-        (0..self.nodes.len()).for_each(|node| self.start(node));
-        self.decide((0..self.nodes.len()).collect());
+        self.cluster.nodes().for_each(|node| self.start(node));
+        self.decide(self.cluster.nodes().collect());
     }
 
     fn rest(&self) -> Result<(), Broken> {
-        let newest = self.nodes[0].replica.as_ref().and_then(Replica::contents);
-        for (number, node) in self.nodes.iter().enumerate() {
+        let newest = self.cluster.node(0).and_then(|node| node.replica.contents());
+        for (number, node) in self.cluster.up() {
             if let Some(operation) = node.asked.values().next() {
                 return broken("ends", format!("{operation:?} of node {number} is not answered"));
             }
-            let shown = node.replica.as_ref().and_then(Replica::contents);
-            if shown.is_none() || shown != newest || shown.map(|shown| &**shown) != Some(&*node.disk.holds) {
-                let what = format!("node {number} shows {shown:?} and holds {:?}", node.disk.holds);
+            let (shown, holds) = (node.replica.contents(), &self.disks[number].holds);
+            if shown.is_none() || shown != newest || shown != Some(holds) {
+                let what = format!("node {number} shows {shown:?} and holds {holds:?}");
                 return broken("ends", what);
             }
         }
@@ -215,27 +196,21 @@ impl World {
                     self.engine.schedule(after, None, Ev::Decide);
                 }
             }
-            Ev::Give(who, view) if self.lives(who) => self.handle(who, Happened::View(view))?,
-            Ev::Deliver(from, to) => {
-                let lane = self.lanes.get_mut(&(from, to));
-                let message = lane.and_then(|lane| {
-                    let last = lane.len().saturating_sub(1);
-                    match self.sabotage {
-                        Some(Sabotage::Unordered) => {
-                            lane.swap_remove_back(self.engine.random.below(2).min(last as u64) as usize)
-                        }
-                        _ => lane.pop_front(),
-                    }
+            Ev::Give(who, view) if self.cluster.is_up(who) => self.handle(who, Happened::View(view))?,
+            Ev::Deliver(lane) => {
+                let message = self.cluster.receive_nth(lane, |len| match self.sabotage {
+                    Some(Sabotage::Unordered) => self.engine.random.below(2).min(len as u64 - 1) as usize,
+                    _ => 0,
                 });
-                if let Some(message) = message.filter(|_| self.lives(to)) {
+                if let Some(message) = message {
                     // As it comes over a wire.
                     let message = Message::decode(CLUSTER, &message.encode())
                         .map_err(|error| Broken::general("faults", error.to_string()))?;
-                    self.handle(to, Happened::Message(NodeId(from.0 as u8), message))?;
+                    self.handle(lane.to, Happened::Message(lane.from.member().0, message))?;
                 }
             }
-            Ev::Written(who) if self.lives(who) => {
-                let disk = &mut self.nodes[who.0].disk;
+            Ev::Written(who) if self.cluster.is_up(who) => {
+                let disk = &mut self.disks[who.node];
                 let written = disk.writing.take().expect("it was writing");
                 let generation = written.generation();
                 if self.sabotage == Some(Sabotage::LyingDisks) && self.engine.random.percent(50) {
@@ -251,7 +226,7 @@ impl World {
                 if self.sabotage != Some(Sabotage::Forgetful) {
                     self.remembered = self.remembered.max(generation);
                 }
-                if self.lives(who) {
+                if self.cluster.is_up(who) {
                     let known = self.remembered.max(generation);
                     self.handle(who, Happened::Remembered(epoch, known))?;
                 }
@@ -262,23 +237,20 @@ impl World {
         Ok(())
     }
 
-    fn lives(&self, (node, incarnation): Who) -> bool {
-        self.nodes[node].incarnation == incarnation && self.nodes[node].replica.is_some()
-    }
-
     fn start(&mut self, number: usize) {
-        if self.nodes[number].replica.is_some() {
+        if self.cluster.node(number).is_some() {
             return;
         }
         self.spoil(number);
-        let node = &mut self.nodes[number];
-        (node.incarnation, node.view) = (node.incarnation + 1, Epoch(0));
-        let contents =
-            if node.disk.is_lost { Contents::new(CLUSTER) } else { Contents::clone(&node.disk.holds) };
-        node.follower = Some(Follower::new(&contents));
-        let opened = Opened { contents, is_lost: node.disk.is_lost, holds: [None; 2], trouble: [None, None] };
-        node.replica = Some(Replica::new(NodeId(number as u8), Incarnation(node.incarnation), &opened));
-        let who = (number, node.incarnation);
+        let Disk { is_lost, ref holds, .. } = self.disks[number];
+        let contents = if is_lost { Contents::new(CLUSTER) } else { Contents::clone(holds) };
+        let follower = Follower::new(&contents);
+        let opened = Opened { contents, is_lost, holds: [None; 2], trouble: [None, None] };
+        let who = self.cluster.start(number, |instance| {
+            let (me, incarnation) = instance.member();
+            let replica = Replica::new(me, incarnation, &opened);
+            Node { view: Epoch(0), replica, follower, shown: None, asked: BTreeMap::new(), is_closed: false }
+        });
         self.engine.schedule(US, None, Ev::Client(who));
     }
 
@@ -286,11 +258,10 @@ impl World {
     /// without that the registry is closed, and rightly.
     fn spoil(&mut self, number: usize) {
         let newest = self.history.newest().max(self.promised);
-        let another = |(at, node): (usize, &Node)| {
-            at != number && !node.disk.is_lost && node.disk.holds.generation() >= newest
-        };
-        let may_be = newest > 0 && self.nodes.iter().enumerate().any(another);
-        let disk = &mut self.nodes[number].disk;
+        let another =
+            |(at, disk): (usize, &Disk)| at != number && !disk.is_lost && disk.holds.generation() >= newest;
+        let may_be = newest > 0 && self.disks.iter().enumerate().any(another);
+        let disk = &mut self.disks[number];
         if self.sabotage == Some(Sabotage::OlderCopy) {
             // How old it is within an epoch the voting state does not say.
             let same = disk.older.iter().find(|old| old.generation() >> 32 == newest >> 32);
@@ -309,28 +280,22 @@ impl World {
     }
 
     fn kill(&mut self, number: usize) {
-        let node = &mut self.nodes[number];
-        if node.replica.take().is_none() {
+        if self.cluster.node(number).is_none() {
             return;
         }
         self.crashes += 1;
-        let who = (number, node.incarnation);
-        for operation in std::mem::take(&mut node.asked).values() {
-            self.history.dies(operation, self.epoch);
-        }
-        node.shown = None;
-        node.disk.next = None;
-        if let Some(writing) = node.disk.writing.take()
-            && self.engine.random.percent(50)
+        let (disk, random) = (&mut self.disks[number], &mut self.engine.random);
+        disk.next = None;
+        if let Some(writing) = disk.writing.take()
+            && random.percent(50)
         {
-            node.disk.older.push(std::mem::replace(&mut node.disk.holds, writing));
-            node.disk.is_lost = false;
+            disk.older.push(std::mem::replace(&mut disk.holds, writing));
+            disk.is_lost = false;
         }
         // What it said last arrives in part.
-        for ((from, _), lane) in &mut self.lanes {
-            if *from == who {
-                lane.truncate(self.engine.random.below(lane.len() as u64 + 1) as usize);
-            }
+        let ended = self.cluster.kill(number, |_, said| random.below(said as u64 + 1) as usize);
+        for operation in ended.iter().flat_map(|node| node.asked.values()) {
+            self.history.dies(operation, self.epoch);
         }
         if !self.is_healed {
             let after = self.engine.random.between(100 * US, 30_000 * US);
@@ -339,65 +304,63 @@ impl World {
     }
 
     fn draw_members(&mut self) -> Vec<usize> {
-        let living = (0..self.nodes.len()).filter(|node| self.nodes[*node].replica.is_some());
-        let living: Vec<usize> = living.collect();
+        let living: Vec<usize> = self.cluster.up().map(|(node, _)| node).collect();
         let out = *self.engine.random.pick(&[0, 0, 10, 50]);
         living.into_iter().filter(|_| !self.engine.random.percent(out)).collect()
     }
 
     /// A view of these nodes. Who lives and is not in it is stopped before any of them is told.
     fn decide(&mut self, members: Vec<usize>) {
-        let lives: Vec<Who> = members.into_iter().map(|node| (node, self.nodes[node].incarnation)).collect();
-        if lives.is_empty() || lives == self.members {
+        let next: Vec<Instance> = members.into_iter().map(|node| self.cluster.instance(node)).collect();
+        if next.is_empty() || next == self.members {
             return;
         }
-        for node in 0..self.nodes.len() {
+        for node in self.cluster.nodes() {
             // A node that was in no view yet only waits.
-            let was_in = self.members.contains(&(node, self.nodes[node].incarnation));
-            if was_in && !lives.iter().any(|(member, _)| *member == node) {
+            let was_in = self.members.contains(&self.cluster.instance(node));
+            if was_in && !next.iter().any(|member| member.node == node) {
                 self.kill(node);
             }
         }
         self.epoch.0 += 1;
-        let members = lives.iter().map(|(node, _)| NodeId(*node as u8)).collect::<NodeSet>();
+        let members = next.iter().map(|instance| instance.member().0).collect::<NodeSet>();
         let view = View { epoch: self.epoch, members };
-        for who in &lives {
+        for who in &next {
             let after = self.engine.random.between(US, 500 * US);
             self.engine.schedule(after, None, Ev::Give(*who, view));
         }
-        self.members = lives;
+        self.members = next;
     }
 
-    fn handle(&mut self, who: Who, happened: Happened) -> Result<(), Broken> {
+    fn handle(&mut self, who: Instance, happened: Happened) -> Result<(), Broken> {
+        let Some(node) = self.cluster.node_mut(who.node) else { return Ok(()) };
         if let Happened::View(view) = happened {
             // Of a view that is not the last any more some are not told.
             let is_missed = self.epoch != view.epoch && self.engine.random.percent(50);
-            let node = &mut self.nodes[who.0];
             if is_missed || view.epoch <= node.view {
                 return Ok(());
             }
             node.view = view.epoch;
         }
         let mut acts = Vec::new();
-        let Some(replica) = self.nodes[who.0].replica.as_mut() else { return Ok(()) };
-        replica.handle(happened, &mut |act| acts.push(act));
+        node.replica.handle(happened, &mut |act| acts.push(act));
         for act in acts {
             self.act(who, act)?;
         }
-        let node = &mut self.nodes[who.0];
-        if let (Some(follower), Some(contents)) = (&mut node.follower, &node.shown) {
+        if let Some(Node { follower, shown: Some(contents), .. }) = self.cluster.node_mut(who.node) {
             follower.compare(contents)?;
         }
         Ok(())
     }
 
-    fn act(&mut self, who: Who, act: Act) -> Result<(), Broken> {
+    fn act(&mut self, who: Instance, act: Act) -> Result<(), Broken> {
+        let Some(node) = self.cluster.node_mut(who.node) else { return Ok(()) };
         match act {
             Act::Send(nodes, message) => {
                 nodes.iter().for_each(|to| self.send(who, to.index(), &message));
             }
             Act::Save(contents) => {
-                self.nodes[who.0].disk.next = Some(contents);
+                self.disks[who.node].next = Some(contents);
                 self.write(who);
             }
             Act::Remember(epoch, generation) => {
@@ -412,18 +375,16 @@ impl World {
                 self.taken_over += u64::from(changed.whole && is_first(changed.generation));
                 self.history.shows(&changed, &contents)?;
                 let missed = self.sabotage == Some(Sabotage::MissedChange) && self.engine.random.percent(10);
-                let node = &mut self.nodes[who.0];
                 (node.shown, node.is_closed) = (Some(Arc::clone(&contents)), false);
                 if self.engine.random.percent(5) {
                     self.backup = Some(contents);
                 }
-                if let Some(follower) = node.follower.as_mut().filter(|_| !missed) {
-                    follower.changed(changed);
+                if !missed {
+                    node.follower.changed(changed);
                 }
             }
             Act::Done(ticket, result) => {
                 self.answered += 1;
-                let node = &mut self.nodes[who.0];
                 node.is_closed = matches!(result, Err(Refused::Closed { .. }));
                 self.closed += u64::from(node.is_closed);
                 if let Some(operation) = node.asked.remove(&ticket) {
@@ -437,19 +398,20 @@ impl World {
         Ok(())
     }
 
-    fn send(&mut self, who: Who, to: usize, message: &Message) {
-        let to = (to, self.nodes[to].incarnation);
+    fn send(&mut self, from: Instance, to: usize, message: &Message) {
+        let lane = Lane { from, to: self.cluster.instance(to), class: 0 };
         let times = 1 + u64::from(self.sabotage == Some(Sabotage::Doubled) && self.engine.random.percent(5));
         for _ in 0..times {
-            self.lanes.entry((who, to)).or_default().push_back(message.clone());
+            // What is later on its way than what came behind it arrives with that.
+            self.cluster.send(lane, message.clone(), 0, 0);
             let after = self.engine.random.between(5 * US, 60 * US);
-            self.engine.schedule(after, None, Ev::Deliver(who, to));
+            self.engine.schedule(after, None, Ev::Deliver(lane));
         }
     }
 
     /// Has the disk write what comes next, if it rests.
-    fn write(&mut self, who: Who) {
-        let disk = &mut self.nodes[who.0].disk;
+    fn write(&mut self, who: Instance) {
+        let disk = &mut self.disks[who.node];
         if disk.writing.is_none() && disk.next.is_some() {
             disk.writing = disk.next.take();
             let slow = if self.engine.random.percent(20) { self.params.slow } else { 1 };
@@ -458,22 +420,22 @@ impl World {
         }
     }
 
-    fn client(&mut self, who: Who) -> Result<(), Broken> {
-        if self.is_healed || !self.lives(who) {
+    fn client(&mut self, who: Instance) -> Result<(), Broken> {
+        if self.is_healed || !self.cluster.is_up(who) {
             return Ok(());
         }
         let after = self.engine.random.between(10 * US, 1_000 * US);
         self.engine.schedule(after, None, Ev::Client(who));
         if self.engine.random.permille(self.params.kills) {
             let all = self.engine.random.percent(5);
-            let one = self.engine.random.below(self.nodes.len() as u64) as usize;
-            (0..self.nodes.len()).filter(|node| all || *node == one).for_each(|node| self.kill(node));
+            let one = self.engine.random.below(self.disks.len() as u64) as usize;
+            self.cluster.nodes().filter(|node| all || *node == one).for_each(|node| self.kill(node));
             return Ok(());
         }
-        if self.nodes[who.0].asked.len() >= 3 {
+        if self.cluster.node(who.node).is_some_and(|node| node.asked.len() >= 3) {
             return Ok(());
         }
-        let asked = self.draw(who);
+        let asked = self.draw(who.node);
         self.operations += 1;
         let times =
             1 + u64::from(self.sabotage == Some(Sabotage::AskedTwice) && self.engine.random.percent(10));
@@ -481,18 +443,21 @@ impl World {
             self.tickets += 1;
             let ticket = Ticket(self.tickets);
             let operation = self.history.asks(asked.clone());
-            self.nodes[who.0].asked.insert(ticket, operation);
+            if let Some(node) = self.cluster.node_mut(who.node) {
+                node.asked.insert(ticket, operation);
+            }
             self.handle(who, Happened::Ask(ticket, command(&asked)))?;
         }
         Ok(())
     }
 
     /// What a client asks for; a value stands for the operation.
-    fn draw(&mut self, who: Who) -> Asked {
+    fn draw(&mut self, node: usize) -> Asked {
         let random = &mut self.engine.random;
-        let shown = self.nodes[who.0].replica.as_ref().and_then(Replica::contents);
+        let node = self.cluster.node(node);
+        let shown = node.and_then(|node| node.replica.contents());
         // Somebody has a backup where there is nothing else.
-        let often = if self.nodes[who.0].is_closed { 5 } else { 1 };
+        let often = if node.is_some_and(|node| node.is_closed) { 5 } else { 1 };
         if random.permille(often * self.params.restores)
             && let Some(contents) = shown.or(self.backup.as_ref())
         {

@@ -56,7 +56,6 @@ use self::{change::Change, replica::Replica};
 pub use self::{
     command::{Command, Deed, Entry, Happened, MAX_MESSAGE, MAX_NAME, Name, NameError, What, Who, Why},
     replica::{MAX_AT_NODE, MAX_GROUPS, MAX_MEMBERS},
-    wire::DecodeError,
 };
 use crate::protocol::partitions::Members;
 

@@ -26,12 +26,11 @@
 //! barrier, 8: arrived 4, length of its name 1, 1 if strict 1, zero 2; then name, members of the group
 //! ```
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
-use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U16, U32, U64},
+use plexus_base::{
+    Epoch, Incarnation, MAX_NODES, NodeId,
+    wire::{self, DecodeError, Fault, Fixed, Reader, Writer, Zeros, require, require_version},
 };
 
 use super::{
@@ -46,40 +45,21 @@ const VERSION: u8 = 2;
 /// A counter above this could not be counted on from.
 const MOST: u64 = u64::MAX / 2;
 
-/// Why bytes are not a message about groups.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum DecodeError {
-    /// They end too early or too late.
-    #[error("a message about groups is cut off, or longer than it says")]
-    Length,
-    /// Another version.
-    #[error("version {0} of the messages about groups; this node speaks {VERSION}")]
-    Version(u8),
-    /// What no message says.
-    #[error("impossible {0} in a message about groups")]
-    Field(&'static str),
-}
+/// Bytes that most messages have behind their head, at most.
+const BEHIND: usize = 120;
 
-macro_rules! layouts {
-    ($($name:ident $size:literal { $($field:ident: $type:ty),* })*) => { $(
-        #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Default)]
-        #[repr(C)]
-        struct $name { $($field: $type),* }
-        const _: () = assert!(size_of::<$name>() == $size);
-    )* };
-}
-
-layouts! {
-    Head 8 { version: u8, tag: u8, zero: U16, epoch: U32 }
-    CommandWire 24 { number: U64, client: U64, count: U32, group: u8, barrier: u8, zero: u8, deed: u8 }
-    EntryWire 24 { seq: U64, incarnation: U64, epoch: U32, members: U16, node: u8, kind: u8 }
-    MemberWire 16 { incarnation: U64, node: u8, zero: [u8; 7] }
-    FlushedWire 24 { knows: U64, applied: U64, digest: U64 }
-    SnapshotWire 24 { applied: U64, digest: U64, lives: U32, groups: U32 }
-    IncarnationWire 24 { incarnation: U64, done: U64, node: u8, zero: [u8; 7] }
-    GroupWire 16 { views: U64, members: U32, barriers: U16, name: u8, zero: u8 }
-    WhoWire 24 { incarnation: U64, client: U64, node: u8, zero: [u8; 5], least: U16 }
-    BarrierWire 8 { arrived: U32, name: u8, strict: u8, zero: U16 }
+wire::layout! {
+    struct Head: 8 { version: u8, tag: u8, zero: Zeros<2>, epoch: Epoch }
+    struct CommandWire: 24 { number: u64, client: u64, count: u32, group: u8, barrier: u8, zero: Zeros<1>, deed: u8 }
+    #[derive(Default)]
+    struct EntryWire: 24 { seq: u64, incarnation: u64, epoch: u32, members: u16, node: u8, kind: u8 }
+    struct MemberWire: 16 { incarnation: Incarnation, node: NodeId, zero: Zeros<7> }
+    struct FlushedWire: 24 { knows: bool, zero: Zeros<7>, applied: u64, digest: u64 }
+    struct SnapshotWire: 24 { applied: u64, digest: u64, lives: u32, groups: u32 }
+    struct IncarnationWire: 24 { incarnation: Incarnation, done: u64, node: NodeId, zero: Zeros<7> }
+    struct GroupWire: 16 { views: u64, members: u32, barriers: u16, name: u8, zero: Zeros<1> }
+    struct WhoWire: 24 { incarnation: Incarnation, client: u64, node: NodeId, zero: Zeros<5>, least: u16 }
+    struct BarrierWire: 8 { arrived: u32, name: u8, strict: bool, zero: Zeros<2> }
 }
 
 impl Message {
@@ -95,23 +75,18 @@ impl Message {
             Body::Flushed(_) => 6,
             Body::State(_) => 7,
         };
-        let head = Head { version: VERSION, tag, zero: U16::ZERO, epoch: U32::new(self.epoch.0) };
-        let mut out = head.as_bytes().to_vec();
+        let mut out = Writer::with(&Head { version: VERSION, tag, zero: Zeros, epoch: self.epoch }, BEHIND);
         match &self.body {
             Body::Command(command) => put_command(&mut out, command),
-            Body::Ordered(stable, entry) => {
-                put(&mut out, &U64::new(*stable));
-                put_entry(&mut out, entry);
-            }
-            Body::Ack(number) | Body::Stable(number) => put(&mut out, &U64::new(*number)),
+            Body::Ordered(stable, entry) => put_entry(out.put(stable), entry),
+            Body::Ack(number) | Body::Stable(number) => _ = out.put(number),
             Body::Kept(entry) => put_entry(&mut out, entry),
             Body::Flushed(Flushed { knows, applied, digest }) => {
-                let knows = U64::new(u64::from(*knows));
-                put(&mut out, &FlushedWire { knows, applied: U64::new(*applied), digest: U64::new(*digest) });
+                out.put(&FlushedWire { knows: *knows, zero: Zeros, applied: *applied, digest: *digest });
             }
             Body::State(Snapshot(replica)) => put_replica(&mut out, replica),
         }
-        out
+        out.finish()
     }
 
     /// What bytes say.
@@ -119,45 +94,34 @@ impl Message {
     /// # Errors
     /// They are no message.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let mut rest = bytes;
-        let head: Head = take(&mut rest)?;
-        if head.version != VERSION {
-            return Err(DecodeError::Version(head.version));
-        }
-        let body = match head.tag {
-            1 => Body::Command(take_command(&mut rest)?),
-            2 => {
-                let stable = counter(take(&mut rest)?)?;
-                Body::Ordered(stable, take_entry(&mut rest)?)
-            }
-            3 => Body::Ack(counter(take(&mut rest)?)?),
-            4 => Body::Stable(counter(take(&mut rest)?)?),
-            5 => Body::Kept(take_entry(&mut rest)?),
-            6 => {
-                let FlushedWire { knows, applied, digest } = take(&mut rest)?;
-                let knows = flag(knows.get())?;
-                Body::Flushed(Flushed { knows, applied: counter(applied)?, digest: digest.get() })
-            }
-            7 => Body::State(Snapshot(Arc::new(take_replica(&mut rest)?))),
-            _ => return Err(DecodeError::Field("tag")),
-        };
-        if !rest.is_empty() {
-            return Err(DecodeError::Length);
-        }
-        let message = Self { epoch: Epoch(head.epoch.get()), body };
-        // What is not said is zero, and what has an order is in it.
-        if message.encode() != bytes {
-            return Err(DecodeError::Field("order or filling"));
-        }
-        Ok(message)
+        wire::decode("message about groups", bytes, |reader| {
+            let Head { version, tag, epoch, .. } = reader.take()?;
+            require_version(version, VERSION)?;
+            let message = Self { epoch, body: take_body(reader, tag)? };
+            // What is not said is zero, and what has an order is in it.
+            require(message.encode() == bytes, "order or filling")?;
+            Ok(message)
+        })
     }
 }
 
-fn put<T: IntoBytes + Immutable>(out: &mut Vec<u8>, what: &T) {
-    out.extend_from_slice(what.as_bytes());
+fn take_body(reader: &mut Reader<'_>, tag: u8) -> Result<Body, Fault> {
+    Ok(match tag {
+        1 => Body::Command(take_command(reader)?),
+        2 => Body::Ordered(take_counter(reader)?, take_entry(reader)?),
+        3 => Body::Ack(take_counter(reader)?),
+        4 => Body::Stable(take_counter(reader)?),
+        5 => Body::Kept(take_entry(reader)?),
+        6 => {
+            let FlushedWire { knows, applied, digest, .. } = reader.take()?;
+            Body::Flushed(Flushed { knows, applied: counter(applied)?, digest })
+        }
+        7 => Body::State(Snapshot(Arc::new(take_replica(reader)?))),
+        _ => return Err(Fault::Field("tag")),
+    })
 }
 
-fn put_command(out: &mut Vec<u8>, Command { number, client, group, deed }: &Command) {
+fn put_command(out: &mut Writer, Command { number, client, group, deed }: &Command) {
     let none = &[] as &[u8];
     let (deed, barrier, bytes, count) = match deed {
         Deed::Join => (1, none, none, 0),
@@ -168,194 +132,141 @@ fn put_command(out: &mut Vec<u8>, Command { number, client, group, deed }: &Comm
             (5 + u8::from(*strict), barrier.bytes(), none, u32::from(*least))
         }
     };
-    let wire = CommandWire {
-        number: U64::new(*number),
-        client: U64::new(*client),
-        count: U32::new(count),
+    out.put(&CommandWire {
+        number: *number,
+        client: *client,
+        count,
         group: group.bytes().len() as u8,
         barrier: barrier.len() as u8,
-        zero: 0,
+        zero: Zeros,
         deed,
-    };
-    put(out, &wire);
-    [group.bytes(), barrier, bytes].iter().for_each(|part| out.extend_from_slice(part));
+    });
+    out.bytes(group.bytes()).bytes(barrier).bytes(bytes);
 }
 
-fn put_entry(out: &mut Vec<u8>, Entry { seq, what }: &Entry) {
-    let seq = U64::new(*seq);
+fn put_entry(out: &mut Writer, Entry { seq, what }: &Entry) {
+    let head = EntryWire { seq: *seq, ..EntryWire::default() };
     match what {
         What::Command(node, incarnation, command) => {
-            put(
-                out,
-                &EntryWire {
-                    seq,
-                    incarnation: U64::new(incarnation.0),
-                    node: node.0,
-                    kind: 1,
-                    ..EntryWire::default()
-                },
-            );
+            out.put(&EntryWire { incarnation: incarnation.0, node: node.0, kind: 1, ..head });
             put_command(out, command);
         }
         What::View(view) => {
-            let (epoch, members) = (U32::new(view.epoch.0), U16::new(view.members.len() as u16));
-            put(out, &EntryWire { seq, epoch, members, kind: 2, ..EntryWire::default() });
-            for (node, incarnation) in &view.members {
-                put(out, &MemberWire { incarnation: U64::new(incarnation.0), node: node.0, zero: [0; 7] });
+            let members = view.members.len() as u16;
+            out.put(&EntryWire { epoch: view.epoch.0, members, kind: 2, ..head });
+            for &(node, incarnation) in &view.members {
+                out.put(&MemberWire { incarnation, node, zero: Zeros });
             }
         }
     }
 }
 
-fn put_replica(out: &mut Vec<u8>, Replica { applied, digest, done, groups }: &Replica) {
-    let (lives, count) = (U32::new(done.len() as u32), U32::new(groups.len() as u32));
-    put(out, &SnapshotWire { applied: U64::new(*applied), digest: U64::new(*digest), lives, groups: count });
-    for ((node, incarnation), done) in done {
-        put(
-            out,
-            &IncarnationWire {
-                incarnation: U64::new(incarnation.0),
-                done: U64::new(*done),
-                node: node.0,
-                zero: [0; 7],
-            },
-        );
+fn put_replica(out: &mut Writer, Replica { applied, digest, done, groups }: &Replica) {
+    let (lives, count) = (done.len() as u32, groups.len() as u32);
+    out.put(&SnapshotWire { applied: *applied, digest: *digest, lives, groups: count });
+    for (&(node, incarnation), &done) in done {
+        out.put(&IncarnationWire { incarnation, done, node, zero: Zeros });
     }
     for (name, Group { number, members, barriers }) in groups {
-        let wire = GroupWire {
-            views: U64::new(*number),
-            members: U32::new(members.len() as u32),
-            barriers: U16::new(barriers.len() as u16),
+        out.put(&GroupWire {
+            views: *number,
+            members: members.len() as u32,
+            barriers: barriers.len() as u16,
             name: name.bytes().len() as u8,
-            zero: 0,
-        };
-        put(out, &wire);
-        out.extend_from_slice(name.bytes());
+            zero: Zeros,
+        });
+        out.bytes(name.bytes());
         members.iter().for_each(|who| put_who(out, *who, 0));
         for (name, Barrier { strict, arrived }) in barriers {
-            let (arrives, strict) = (U32::new(arrived.len() as u32), u8::from(*strict));
-            let len = name.bytes().len() as u8;
-            put(out, &BarrierWire { arrived: arrives, name: len, strict, zero: U16::ZERO });
-            out.extend_from_slice(name.bytes());
+            let (arrives, len) = (arrived.len() as u32, name.bytes().len() as u8);
+            out.put(&BarrierWire { arrived: arrives, name: len, strict: *strict, zero: Zeros });
+            out.bytes(name.bytes());
             arrived.iter().for_each(|(who, least)| put_who(out, *who, *least));
         }
     }
 }
 
-fn put_who(out: &mut Vec<u8>, Who { node, incarnation, client }: Who, least: u16) {
-    let (incarnation, client, least) = (U64::new(incarnation.0), U64::new(client), U16::new(least));
-    put(out, &WhoWire { incarnation, client, node: node.0, zero: [0; 5], least });
+fn put_who(out: &mut Writer, Who { node, incarnation, client }: Who, least: u16) {
+    out.put(&WhoWire { incarnation, client, node, zero: Zeros, least });
 }
 
-fn take<T: FromBytes + KnownLayout + Immutable>(rest: &mut &[u8]) -> Result<T, DecodeError> {
-    let (what, behind) = T::read_from_prefix(rest).map_err(|_| DecodeError::Length)?;
-    *rest = behind;
-    Ok(what)
+fn take_name(reader: &mut Reader<'_>, len: u8) -> Result<Name, Fault> {
+    Name::new(reader.bytes(len)?).map_err(|_| Fault::Field("name"))
 }
 
-fn take_bytes<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8], DecodeError> {
-    let (bytes, behind) = rest.split_at_checked(len).ok_or(DecodeError::Length)?;
-    *rest = behind;
-    Ok(bytes)
+fn take_counter(reader: &mut Reader<'_>) -> Result<u64, Fault> {
+    counter(reader.take()?)
 }
 
-fn take_name(rest: &mut &[u8], len: u8) -> Result<Name, DecodeError> {
-    Name::new(take_bytes(rest, usize::from(len))?).map_err(|_| DecodeError::Field("name"))
+fn counter(number: u64) -> Result<u64, Fault> {
+    require(number < MOST, "counter")?;
+    Ok(number)
 }
 
-fn counter(number: U64) -> Result<u64, DecodeError> {
-    (number.get() < MOST).then_some(number.get()).ok_or(DecodeError::Field("counter"))
-}
-
-fn flag(number: u64) -> Result<bool, DecodeError> {
-    match number {
-        0 => Ok(false),
-        1 => Ok(true),
-        _ => Err(DecodeError::Field("flag")),
-    }
-}
-
-fn node(number: u8) -> Result<NodeId, DecodeError> {
-    (usize::from(number) < MAX_NODES).then_some(NodeId(number)).ok_or(DecodeError::Field("node"))
-}
-
-fn take_command(rest: &mut &[u8]) -> Result<Command, DecodeError> {
-    let CommandWire { number, client, count, group, barrier, deed, .. } = take(rest)?;
-    let group = take_name(rest, group)?;
-    let len = count.get() as usize;
+fn take_command(reader: &mut Reader<'_>) -> Result<Command, Fault> {
+    let CommandWire { number, client, count, group, barrier, deed, .. } = reader.take()?;
+    let group = take_name(reader, group)?;
     let deed = match deed {
         1 => Deed::Join,
         2 | 3 => Deed::Leave { died: deed == 3 },
-        4 if len <= MAX_MESSAGE => Deed::Send(take_bytes(rest, len)?.into()),
+        4 if count as usize <= MAX_MESSAGE => Deed::Send(reader.bytes(count as usize)?.into()),
         5 | 6 => Deed::Arrive {
-            barrier: take_name(rest, barrier)?,
-            least: u16::try_from(count.get()).map_err(|_| DecodeError::Field("count"))?,
+            barrier: take_name(reader, barrier)?,
+            least: u16::try_from(count).map_err(|_| Fault::Field("count"))?,
             strict: deed == 6,
         },
-        _ => return Err(DecodeError::Field("deed")),
+        _ => return Err(Fault::Field("deed")),
     };
-    Ok(Command { number: counter(number)?, client: client.get(), group, deed })
+    Ok(Command { number: counter(number)?, client, group, deed })
 }
 
-fn take_entry(rest: &mut &[u8]) -> Result<Entry, DecodeError> {
-    let EntryWire { seq, incarnation, epoch, members, node: from, kind } = take(rest)?;
-    let seq = counter(seq)?;
+fn take_entry(reader: &mut Reader<'_>) -> Result<Entry, Fault> {
+    let EntryWire { seq, incarnation, epoch, members, node, kind } = reader.take()?;
     let what = match kind {
-        1 => What::Command(node(from)?, Incarnation(incarnation.get()), take_command(rest)?),
-        2 if usize::from(members.get()) <= MAX_NODES => {
-            let members = (0..members.get()).map(|_| {
-                let MemberWire { incarnation, node: member, .. } = take(rest)?;
-                Ok((node(member)?, Incarnation(incarnation.get())))
-            });
-            What::View(Members { epoch: Epoch(epoch.get()), members: members.collect::<Result<_, _>>()? })
+        1 => What::Command(NodeId::from_raw(node)?, Incarnation(incarnation), take_command(reader)?),
+        2 if usize::from(members) <= MAX_NODES => {
+            let members = reader.list(members, |reader| {
+                let MemberWire { incarnation, node, .. } = reader.take()?;
+                Ok((node, incarnation))
+            })?;
+            What::View(Members { epoch: Epoch(epoch), members })
         }
-        _ => return Err(DecodeError::Field("kind")),
+        _ => return Err(Fault::Field("kind")),
     };
-    Ok(Entry { seq, what })
+    Ok(Entry { seq: counter(seq)?, what })
 }
 
-fn take_replica(rest: &mut &[u8]) -> Result<Replica, DecodeError> {
-    let SnapshotWire { applied, digest, lives, groups } = take(rest)?;
-    if lives.get() as usize > MAX_NODES || groups.get() as usize > MAX_GROUPS {
-        return Err(DecodeError::Field("count"));
-    }
-    let mut replica = Replica { applied: counter(applied)?, digest: digest.get(), ..Replica::default() };
-    for _ in 0..lives.get() {
-        let IncarnationWire { incarnation, done, node: of, .. } = take(rest)?;
-        replica.done.insert((node(of)?, Incarnation(incarnation.get())), counter(done)?);
-    }
-    for _ in 0..groups.get() {
-        let GroupWire { views, members, barriers, name, .. } = take(rest)?;
-        let name = take_name(rest, name)?;
-        let number = counter(views)?;
-        let members = take_members(rest, members, |who, _| who)?;
-        let mut group = Group { number, members, barriers: BTreeMap::new() };
-        for _ in 0..barriers.get() {
-            let BarrierWire { arrived, name, strict, .. } = take(rest)?;
-            let name = take_name(rest, name)?;
-            let strict = flag(u64::from(strict))?;
-            let arrived = take_members(rest, arrived, |who, least| (who, least))?;
-            group.barriers.insert(name, Barrier { strict, arrived });
-        }
-        replica.groups.insert(name, group);
-    }
-    Ok(replica)
+fn take_replica(reader: &mut Reader<'_>) -> Result<Replica, Fault> {
+    let SnapshotWire { applied, digest, lives, groups } = reader.take()?;
+    require(lives as usize <= MAX_NODES && groups as usize <= MAX_GROUPS, "count")?;
+    let done = reader.list(lives, |reader| {
+        let IncarnationWire { incarnation, done, node, .. } = reader.take()?;
+        Ok(((node, incarnation), counter(done)?))
+    })?;
+    let groups = reader.list(groups, |reader| {
+        let GroupWire { views, members, barriers, name, .. } = reader.take()?;
+        let name = take_name(reader, name)?;
+        let members = take_members(reader, members, |who, _| who)?;
+        let barriers = reader.list(barriers, |reader| {
+            let BarrierWire { arrived, name, strict, .. } = reader.take()?;
+            let name = take_name(reader, name)?;
+            Ok((name, Barrier { strict, arrived: take_members(reader, arrived, |who, least| (who, least))? }))
+        })?;
+        Ok((name, Group { number: counter(views)?, members, barriers }))
+    })?;
+    Ok(Replica { applied: counter(applied)?, digest, done, groups })
 }
 
 fn take_members<T, C: FromIterator<T>>(
-    rest: &mut &[u8],
-    count: U32,
+    reader: &mut Reader<'_>,
+    count: u32,
     one: impl Fn(Who, u16) -> T,
-) -> Result<C, DecodeError> {
-    if count.get() as usize > MAX_MEMBERS {
-        return Err(DecodeError::Field("count"));
-    }
-    let members = (0..count.get()).map(|_| {
-        let WhoWire { incarnation, client, node: of, least, .. } = take(rest)?;
-        let who = Who { node: node(of)?, incarnation: Incarnation(incarnation.get()), client: client.get() };
-        Ok(one(who, least.get()))
-    });
-    members.collect()
+) -> Result<C, Fault> {
+    require(count as usize <= MAX_MEMBERS, "count")?;
+    reader.list(count, |reader| {
+        let WhoWire { incarnation, client, node, least, .. } = reader.take()?;
+        Ok(one(Who { node, incarnation, client }, least))
+    })
 }
 
 /// Reads any bytes as a message of another member, as a fuzz target would, and takes it in; whether it is one. What is taken has only this

@@ -16,8 +16,10 @@
 //!
 //! The nonce of a datagram is the receiver (1), zeros (3) and the counter (8).
 
-use plexus_base::{Incarnation, MAX_NODES, NodeId};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, little_endian::U64};
+use plexus_base::{
+    Incarnation, NodeId,
+    wire::{self, DecodeError, require, require_magic, require_version},
+};
 
 /// Most bytes of a datagram: fits every Ethernet, tunnels included.
 pub(in crate::runtime) const LIMIT: usize = 1400;
@@ -37,31 +39,15 @@ const FORMAT: u8 = 1;
 /// One start of a node's membership.
 pub(super) type Session = [u8; 16];
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::runtime) enum Kind {
-    Hello = 1,
-    Report = 2,
-    Ask = 3,
-    Answer = 4,
-    Missing = 5,
+wire::numbered! {
+    pub(in crate::runtime) enum Kind as "kind" {
+        Hello = 1,
+        Report = 2,
+        Ask = 3,
+        Answer = 4,
+        Missing = 5,
+    }
 }
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Layout {
-    magic: [u8; 4],
-    format: u8,
-    kind: u8,
-    from: u8,
-    to: u8,
-    key: U64,
-    session: Session,
-    echo: Session,
-    incarnation: U64,
-    counter: U64,
-}
-
-const _: () = assert!(size_of::<Layout>() == HEAD);
 
 /// What stands in front of the body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,55 +62,35 @@ pub(super) struct Head {
     pub(super) counter: u64,
 }
 
+wire::layout! {
+    impl Head: 59 {
+        kind: Kind, from: NodeId, to: NodeId, key: u64, session: Session, echo: Session, incarnation: Incarnation, counter: u64
+    }
+    struct Front: 64 { magic: [u8; 4], format: u8, head: Head }
+}
+
 impl Head {
     pub(super) fn encode(&self) -> [u8; HEAD] {
-        zerocopy::transmute!(Layout {
-            magic: MAGIC,
-            format: FORMAT,
-            kind: self.kind as u8,
-            from: self.from.0,
-            to: self.to.0,
-            key: U64::new(self.key),
-            session: self.session,
-            echo: self.echo,
-            incarnation: U64::new(self.incarnation.0),
-            counter: U64::new(self.counter),
-        })
+        wire::encode(&Front { magic: MAGIC, format: FORMAT, head: *self })
     }
 
     /// The head, and the sealed body behind it, of what can be a datagram.
-    pub(super) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
-        let (layout, sealed) = Layout::ref_from_prefix(bytes).ok()?;
-        let kind = match layout.kind {
-            1 => Kind::Hello,
-            2 => Kind::Report,
-            3 => Kind::Ask,
-            4 => Kind::Answer,
-            5 => Kind::Missing,
-            _ => return None,
-        };
-        let sound = layout.magic == MAGIC
-            && layout.format == FORMAT
-            && usize::from(layout.from) < MAX_NODES
-            && layout.incarnation.get() > 0
-            && (TAG..=TAG + MOST).contains(&sealed.len());
-        let head = Self {
-            kind,
-            from: NodeId(layout.from),
-            to: NodeId(layout.to),
-            key: layout.key.get(),
-            session: layout.session,
-            echo: layout.echo,
-            incarnation: Incarnation(layout.incarnation.get()),
-            counter: layout.counter.get(),
-        };
-        sound.then_some((head, sealed))
+    pub(super) fn decode(bytes: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
+        wire::decode("datagram of a membership", bytes, |reader| {
+            let Front { magic, format, head } = reader.take()?;
+            require_magic(magic, MAGIC)?;
+            require_version(format, FORMAT)?;
+            require(head.incarnation.0 > 0, "incarnation")?;
+            let sealed = reader.rest();
+            require((TAG..=TAG + MOST).contains(&sealed.len()), "length")?;
+            Ok((head, sealed))
+        })
     }
 }
 
 /// Reads a head from any bytes, as a fuzz target would; whether it is one.
 pub(in crate::runtime) fn head_any(bytes: &[u8]) -> bool {
-    Head::decode(bytes).is_some_and(|(head, sealed)| [&head.encode()[..], sealed].concat() == bytes)
+    Head::decode(bytes).is_ok_and(|(head, sealed)| [&head.encode()[..], sealed].concat() == bytes)
 }
 
 #[cfg(test)]
@@ -146,19 +112,19 @@ mod tests {
             counter: 5,
         };
         let mut bytes = head.encode().to_vec();
-        assert_eq!(Head::decode(&bytes), None);
+        assert!(Head::decode(&bytes).is_err());
         bytes.extend([8; TAG]);
-        assert_eq!(Head::decode(&bytes), Some((head, &[8; TAG][..])));
+        assert_eq!(Head::decode(&bytes), Ok((head, &[8; TAG][..])));
         for (at, value) in [(0, b'x'), (4, 2), (5, 0), (5, 6), (6, 16), (48, 0)] {
             let mut bad = bytes.clone();
             bad[at] = value;
-            assert_eq!(Head::decode(&bad), None, "byte {at}");
+            assert!(Head::decode(&bad).is_err(), "byte {at}");
         }
         let mut long = bytes.clone();
         long.resize(LIMIT + 1, 0);
-        assert_eq!(Head::decode(&long), None);
+        assert!(Head::decode(&long).is_err());
         hostile(&[bytes], |bytes| {
-            if let Some((head, sealed)) = Head::decode(bytes) {
+            if let Ok((head, sealed)) = Head::decode(bytes) {
                 assert_eq!((&head.encode()[..], sealed), bytes.split_at(HEAD));
             }
         });

@@ -244,7 +244,7 @@ impl Post {
 
     /// What a node of the cluster has sealed for this one.
     fn opened(&self, bytes: &[u8]) -> Option<(Head, Vec<u8>)> {
-        let (head, sealed) = Head::decode(bytes)?;
+        let (head, sealed) = Head::decode(bytes).ok()?;
         let peer = &self.peers[head.from.index()];
         if head.to != self.me || head.from == self.me || peer.addresses.is_empty() {
             return None;

@@ -58,7 +58,7 @@ impl Asker {
 
     /// A piece of an answer came.
     pub(in crate::runtime) fn answered(&mut self, from: NodeId, body: &[u8], now: Nanos) -> Option<Came> {
-        let piece = Piece::decode(body)?;
+        let piece = Piece::decode(body).ok()?;
         let file = piece.about.file;
         let asked =
             self.asked.get_mut(&file).filter(|asked| (asked.host, asked.turn) == (from, piece.about.turn))?;
@@ -71,7 +71,7 @@ impl Asker {
             return None;
         }
         let whole = self.asked.remove(&file)?.answer?.whole();
-        Some((file, packed::unpacked_file(&whole)))
+        Some((file, packed::unpacked_file(&whole).ok()))
     }
 
     /// Asks again where nothing came for long; the turns that are given up.

@@ -20,7 +20,7 @@ pub(super) use server::{Ask, Server};
 pub(super) fn piece_any(bytes: &[u8]) -> bool {
     let mut message = None;
     let piece = pieces::Piece::decode(bytes);
-    piece.is_some_and(|piece| pieces::Message::take(&mut message, &piece, pieces::MOST_PIECES))
+    piece.is_ok_and(|piece| pieces::Message::take(&mut message, &piece, pieces::MOST_PIECES))
 }
 
 #[cfg(test)]

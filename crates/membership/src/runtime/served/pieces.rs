@@ -12,10 +12,7 @@
 //!
 //! Every piece but the last is as long as a datagram allows.
 
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U16, U64},
-};
+use plexus_base::wire::{self, DecodeError, Writer, Zeros, require};
 
 use crate::{
     protocol::FileId,
@@ -36,18 +33,9 @@ pub(super) const ASK_PIECES: usize = packed::most(2).div_ceil(PART);
 
 const _: () = assert!(packed::most(BLOCKS).div_ceil(PART) <= MOST_PIECES);
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Layout {
-    file: U64,
-    turn: U64,
-    piece: U16,
-    pieces: U16,
-    failed: u8,
-    zero: [u8; 3],
+wire::layout! {
+    struct Layout: 24 { file: FileId, turn: u64, piece: u16, pieces: u16, failed: bool, zero: Zeros<3> }
 }
-
-const _: () = assert!(size_of::<Layout>() == HEAD);
 
 /// What every piece of a message says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,28 +55,21 @@ pub(super) struct Piece<'a> {
 
 impl<'a> Piece<'a> {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let layout = Layout {
-            file: U64::new(self.about.file.0),
-            turn: U64::new(self.about.turn),
-            piece: U16::new(self.piece as u16),
-            pieces: U16::new(self.pieces as u16),
-            failed: u8::from(self.about.failed),
-            zero: [0; 3],
-        };
-        [layout.as_bytes(), self.bytes].concat()
+        let About { file, turn, failed } = self.about;
+        let (piece, pieces) = (self.piece as u16, self.pieces as u16);
+        let layout = Layout { file, turn, piece, pieces, failed, zero: Zeros };
+        let mut writer = Writer::with(&layout, self.bytes.len());
+        writer.bytes(self.bytes);
+        writer.finish()
     }
 
-    pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
-        let (layout, bytes) = Layout::ref_from_prefix(bytes).ok()?;
-        let (piece, pieces) = (usize::from(layout.piece.get()), usize::from(layout.pieces.get()));
-        let sound = piece < pieces
-            && pieces <= MOST_PIECES
-            && layout.failed <= 1
-            && layout.zero == [0; 3]
-            && bytes.len() <= PART;
-        let about =
-            About { file: FileId(layout.file.get()), turn: layout.turn.get(), failed: layout.failed == 1 };
-        sound.then_some(Self { about, piece, pieces, bytes })
+    pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        wire::decode("piece of a turn", bytes, |reader| {
+            let Layout { file, turn, piece, pieces, failed, .. } = reader.take()?;
+            let (piece, pieces, bytes) = (usize::from(piece), usize::from(pieces), reader.rest());
+            require(piece < pieces && pieces <= MOST_PIECES && bytes.len() <= PART, "piece")?;
+            Ok(Self { about: About { file, turn, failed }, piece, pieces, bytes })
+        })
     }
 }
 

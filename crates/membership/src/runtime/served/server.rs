@@ -59,7 +59,7 @@ impl Server {
         is_served: impl FnOnce(FileId) -> bool,
         out: &mut Vec<Vec<u8>>,
     ) -> Option<Ask> {
-        let piece = Piece::decode(body)?;
+        let piece = Piece::decode(body).ok()?;
         let About { file, turn, .. } = piece.about;
         if !is_served(file) {
             *out = cut(About { failed: true, ..piece.about }, &[]);
@@ -81,7 +81,7 @@ impl Server {
                 }
                 let whole = message.take()?.whole();
                 last.state = State::UnderWay;
-                let writes = packed::unpacked(&whole);
+                let writes = packed::unpacked(&whole).ok();
                 let name = FileName { cluster: self.cluster, file };
                 let Some(writes) =
                     writes.filter(|writes| writes.iter().all(|write| is_own(name, node, write)))
@@ -123,7 +123,7 @@ impl Server {
         (node, incarnation): (NodeId, Incarnation),
         body: &[u8],
     ) -> Vec<Vec<u8>> {
-        let Some(piece) = Piece::decode(body) else { return Vec::new() };
+        let Ok(piece) = Piece::decode(body) else { return Vec::new() };
         let About { file, turn, .. } = piece.about;
         let last = self.last.get(&(file, node)).filter(|last| last.number == (incarnation, turn));
         let Some(Last { state: State::Over(Some(read)), .. }) = last else { return Vec::new() };

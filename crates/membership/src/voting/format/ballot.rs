@@ -11,55 +11,39 @@
 
 use std::sync::Arc;
 
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U32, U64},
-};
+use plexus_base::wire::{self, Fault, Reader, Zeros, require};
 
-use super::view::{self, VIEW};
+use super::view::{self, ViewLayout};
 use crate::protocol::Ballot;
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Layout {
-    instance: U32,
-    has_proposed: U32,
-    mbal: U64,
-    bal: U64,
-    decided: [u8; VIEW],
-    proposed: [u8; VIEW],
+wire::layout! {
+    pub(super) struct Layout: 1096 {
+        instance: u32, has_proposed: bool, zero: Zeros<3>, mbal: u64, bal: u64, decided: ViewLayout, proposed: ViewLayout
+    }
 }
 
-const LAYOUT: usize = size_of::<Layout>();
-const _: () = assert!(LAYOUT == 1144 - 48);
-
-pub(super) fn encode(ballot: &Ballot) -> [u8; LAYOUT] {
-    let layout = Layout {
-        instance: U32::new(ballot.decided.epoch.0 + 1),
-        has_proposed: U32::new(u32::from(ballot.proposed.is_some())),
-        mbal: U64::new(ballot.mbal),
-        bal: U64::new(ballot.bal),
+pub(super) fn encode(ballot: &Ballot) -> Layout {
+    Layout {
+        instance: ballot.decided.epoch.0 + 1,
+        has_proposed: ballot.proposed.is_some(),
+        zero: Zeros,
+        mbal: ballot.mbal,
+        bal: ballot.bal,
         decided: view::encode(&ballot.decided),
-        proposed: ballot.proposed.as_ref().map_or([0; VIEW], |view| view::encode(view)),
-    };
-    zerocopy::transmute!(layout)
+        proposed: ballot.proposed.as_ref().map(|view| view::encode(view)).unwrap_or_default(),
+    }
 }
 
 /// What stands at the beginning of `bytes`, if it can be a ballot.
-pub(super) fn decode(counter: u64, bytes: &[u8]) -> Option<Ballot> {
-    let (layout, _) = Layout::ref_from_prefix(bytes).ok()?;
-    let decided = view::decode(&layout.decided)?;
-    let (mbal, bal) = (layout.mbal.get(), layout.bal.get());
-    let proposed = match layout.has_proposed.get() {
-        0 => None,
-        1 => Some(Arc::new(view::decode(&layout.proposed)?)),
-        _ => return None,
-    };
-    let instance = decided.epoch.0.checked_add(1)?;
-    let sound = layout.instance.get() == instance
+pub(super) fn decode(counter: u64, bytes: &[u8]) -> Result<Ballot, Fault> {
+    let Layout { instance, has_proposed, mbal, bal, decided, proposed, .. } = Reader::new(bytes).take()?;
+    let decided = view::decode(&decided)?;
+    let proposed = has_proposed.then(|| view::decode(&proposed)).transpose()?;
+    let sound = decided.epoch.0.checked_add(1) == Some(instance)
         && proposed.is_some() == (bal > 0)
         && proposed.as_ref().is_none_or(|view| view.epoch.0 == instance)
         // A ballot above this one must be left.
         && bal <= mbal && mbal < u64::MAX / 2;
-    sound.then(|| Ballot { counter, mbal, bal, proposed, decided: Arc::new(decided) })
+    require(sound, "ballot")?;
+    Ok(Ballot { counter, mbal, bal, proposed: proposed.map(Arc::new), decided: Arc::new(decided) })
 }

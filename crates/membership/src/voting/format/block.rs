@@ -15,10 +15,9 @@
 
 use std::fmt;
 
-use plexus_base::{NodeId, crc32c_without};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U16, U32, U64, U128},
+use plexus_base::{
+    NodeId,
+    wire::{self, DecodeError, Fault, Fixed, Reader, Writer, require, require_magic, require_version},
 };
 
 use crate::protocol::FileId;
@@ -32,23 +31,16 @@ pub const BLOCK: usize = 4096;
 const MAGIC: [u8; 4] = *b"PLXV";
 const FORMAT: u16 = 2;
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Prefix {
-    magic: [u8; 4],
-    format: U16,
-    kind: u8,
-    node: u8,
-    cluster: U128,
-    file: U64,
-    counter: U64,
-    crc: U32,
-    zero: U32,
+wire::newtypes!(ClusterId(u128));
+
+wire::layout! {
+    struct Prefix: 48 {
+        magic: [u8; 4], format: u16, kind: u8, node: u8, cluster: ClusterId, file: FileId, counter: u64, crc: u32, zero: u32
+    }
 }
 
-const PREFIX: usize = 48;
+/// Where the checksum stands.
 const CRC: usize = 40;
-const _: () = assert!(size_of::<Prefix>() == PREFIX);
 
 /// Names a cluster; random, made once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -72,18 +64,9 @@ pub struct FileName {
 /// Why a block is not taken for what should stand in its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BlockError {
-    /// Too few bytes.
-    #[error("the block is cut off")]
-    CutOff,
-    /// Something else.
-    #[error("it is not a block of a voting file")]
-    NotVoting,
-    /// Torn by a crash, or changed since.
-    #[error("the block is torn or damaged")]
-    Damaged,
-    /// From a later program.
-    #[error("the block has format {0}, which this program does not read")]
-    Format(u16),
+    /// It is torn, damaged, of a later program, or no block of a voting file at all.
+    #[error("{0}")]
+    Malformed(#[from] DecodeError),
     /// Another cluster's.
     #[error("it belongs to cluster {0}; correct the path of the voting file")]
     Cluster(ClusterId),
@@ -93,9 +76,12 @@ pub enum BlockError {
     /// Another place's.
     #[error("the block belongs elsewhere in the file")]
     Misplaced,
-    /// A sound checksum over what cannot be.
-    #[error("the block says what cannot be")]
-    Meaningless,
+}
+
+impl From<Fault> for BlockError {
+    fn from(fault: Fault) -> Self {
+        Self::Malformed(fault.of("block of a voting file"))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,71 +100,67 @@ pub(super) struct Place {
 }
 
 /// A whole block with this body.
-pub(super) fn seal(at: Place, counter: u64, body: &[u8]) -> Vec<u8> {
+pub(super) fn seal(at: Place, counter: u64, body: &impl Fixed) -> Vec<u8> {
     let prefix = Prefix {
         magic: MAGIC,
-        format: U16::new(FORMAT),
+        format: FORMAT,
         kind: at.kind as u8,
         node: at.node.0,
-        cluster: U128::new(at.name.cluster.0),
-        file: U64::new(at.name.file.0),
-        counter: U64::new(counter),
-        crc: U32::ZERO,
-        zero: U32::ZERO,
+        cluster: at.name.cluster,
+        file: at.name.file,
+        counter,
+        crc: 0,
+        zero: 0,
     };
-    let mut block = prefix.as_bytes().to_vec();
-    block.extend_from_slice(body);
-    block.resize(BLOCK, 0);
+    let mut block = Writer::with(&prefix, BLOCK);
+    block.put(body).fill(BLOCK);
+    let mut block = block.finish();
     mend(&mut block);
     block
 }
 
 /// Sets the checksum of a whole block.
 pub(super) fn mend(block: &mut [u8]) {
-    let crc = crc32c_without(block, CRC);
-    block[CRC..CRC + 4].copy_from_slice(&crc.to_le_bytes());
+    wire::seal(block, CRC);
 }
 
 /// The counter and body of what stands there, `None` where nothing was written yet.
 pub(super) fn open(at: Place, bytes: &[u8]) -> Result<Option<(u64, &[u8])>, BlockError> {
     if bytes.len() != BLOCK {
-        return Err(BlockError::CutOff);
+        return Err(Fault::CutOff.into());
     }
-    let (prefix, body) = Prefix::ref_from_prefix(bytes).map_err(|_| BlockError::CutOff)?;
-    if prefix.magic != MAGIC {
-        let never = bytes.iter().all(|byte| *byte == 0);
-        return if never { Ok(None) } else { Err(BlockError::NotVoting) };
+    let mut reader = Reader::new(bytes);
+    let prefix: Prefix = reader.take()?;
+    if prefix.magic == [0; 4] && bytes.iter().all(|byte| *byte == 0) {
+        return Ok(None);
     }
-    if crc32c_without(bytes, CRC) != prefix.crc.get() {
-        return Err(BlockError::Damaged);
+    require_magic(prefix.magic, MAGIC)?;
+    wire::verify(bytes, CRC)?;
+    require_version(prefix.format, FORMAT)?;
+    if prefix.cluster != at.name.cluster {
+        return Err(BlockError::Cluster(prefix.cluster));
     }
-    if prefix.format.get() != FORMAT {
-        return Err(BlockError::Format(prefix.format.get()));
-    }
-    if prefix.cluster.get() != at.name.cluster.0 {
-        return Err(BlockError::Cluster(ClusterId(prefix.cluster.get())));
-    }
-    if prefix.file.get() != at.name.file.0 {
-        return Err(BlockError::File(FileId(prefix.file.get())));
+    if prefix.file != at.name.file {
+        return Err(BlockError::File(prefix.file));
     }
     if prefix.kind != at.kind as u8 || prefix.node != at.node.0 {
         return Err(BlockError::Misplaced);
     }
-    let counter = prefix.counter.get();
-    if counter >= MAX_COUNTER {
-        return Err(BlockError::Meaningless);
-    }
-    Ok(Some((counter, body)))
+    require(prefix.counter < MAX_COUNTER, "counter")?;
+    Ok(Some((prefix.counter, reader.rest())))
 }
 
 /// The counter that a block says it has.
 pub(super) fn counter(bytes: &[u8]) -> u64 {
-    Prefix::ref_from_prefix(bytes).expect("a whole block").0.counter.get()
+    prefix(bytes).counter
 }
 
 /// Where a block says that it belongs.
 pub(super) fn claimed(bytes: &[u8]) -> (FileName, NodeId) {
-    let (prefix, _) = Prefix::ref_from_prefix(bytes).expect("a whole block");
-    let name = FileName { cluster: ClusterId(prefix.cluster.get()), file: FileId(prefix.file.get()) };
-    (name, NodeId(prefix.node % plexus_base::MAX_NODES as u8))
+    let Prefix { cluster, file, node, .. } = prefix(bytes);
+    (FileName { cluster, file }, NodeId(node % plexus_base::MAX_NODES as u8))
+}
+
+fn prefix(bytes: &[u8]) -> Prefix {
+    Reader::new(bytes).take().expect("a whole block")
 }

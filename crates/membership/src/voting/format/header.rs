@@ -4,7 +4,10 @@
 //! |---|---|---|
 //! | 48 | 536 | the view that was the last when the file was made (as in a ballot) |
 
-use plexus_base::NodeId;
+use plexus_base::{
+    NodeId,
+    wire::{Fault, Reader},
+};
 
 use super::{
     block::{self, BlockError, FileName, Kind, Place, seal},
@@ -37,9 +40,8 @@ impl Header {
     /// # Errors
     /// What is wrong with it.
     pub fn decode(name: FileName, bytes: &[u8]) -> Result<Self, BlockError> {
-        let (_, body) = block::open(Self::place(name), bytes)?.ok_or(BlockError::NotVoting)?;
-        let body = body.get(..view::VIEW).ok_or(BlockError::CutOff)?;
-        let first = view::decode(body).ok_or(BlockError::Meaningless)?;
+        let (_, body) = block::open(Self::place(name), bytes)?.ok_or(Fault::Magic)?;
+        let first = view::decode(&Reader::new(body).take()?)?;
         Ok(Self { name, first })
     }
 }

@@ -17,11 +17,14 @@ mod view;
 
 use std::sync::Arc;
 
-use plexus_base::{MAX_NODES, NodeId};
+use plexus_base::{
+    MAX_NODES, NodeId,
+    wire::{Reader, require},
+};
 
 pub use block::{BLOCK, BlockError, ClusterId, FileName};
 pub use header::Header;
-pub use report::{MESSAGE, MessageError, message, message_decoded};
+pub use report::{MESSAGE, message, message_decoded};
 
 use self::block::{Kind, Place as At, seal};
 use crate::protocol::{Ballot, Block, Contents, Place, Report, Writes};
@@ -92,9 +95,9 @@ pub fn heartbeat_decoded(name: FileName, node: NodeId, bytes: &[u8]) -> Result<O
     let Some((counter, body)) = block::open(At { name, kind: Kind::Heartbeat, node }, bytes)? else {
         return Ok(None);
     };
-    let report = report::decode(body).ok_or(BlockError::Meaningless)?;
-    let fits = report.node == node && report.counter == counter;
-    fits.then_some(Some(report)).ok_or(BlockError::Meaningless)
+    let report = report::decode(&mut Reader::new(body))?;
+    require(report.node == node && report.counter == counter, "node or counter")?;
+    Ok(Some(report))
 }
 
 /// What a ballot block says.
@@ -105,7 +108,7 @@ pub fn ballot_decoded(name: FileName, node: NodeId, bytes: &[u8]) -> Result<Opti
     let Some((counter, body)) = block::open(At { name, kind: Kind::Ballot, node }, bytes)? else {
         return Ok(None);
     };
-    ballot::decode(counter, body).map(Some).ok_or(BlockError::Meaningless)
+    Ok(Some(ballot::decode(counter, body)?))
 }
 
 /// All that a voting file of this name says.

@@ -19,120 +19,86 @@
 
 use std::sync::Arc;
 
-use plexus_base::{Epoch, Incarnation, MAX_NODES, Nanos, NodeId};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U16, U32, U64},
+use plexus_base::{
+    Epoch, Incarnation, MAX_NODES, Nanos, NodeId, NodeSet,
+    wire::{self, DecodeError, Fault, Fixed, Reader, Zeros, bits, require, require_version},
 };
 
 use super::{
     block::MAX_COUNTER,
-    view::{self, VIEW},
+    view::{self, ViewLayout},
 };
 use crate::protocol::{Clean, Report};
 
 /// Bytes of a message.
-pub const MESSAGE: usize = 904;
+pub const MESSAGE: usize = Layout::LEN;
 
 const FORMAT: u16 = 2;
 const REACHES: u8 = 1;
 const LEAVING: u8 = 2;
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Layout {
-    format: U16,
-    node: u8,
-    flags: u8,
-    opened: U32,
-    incarnation: U64,
-    counter: U64,
-    lease: U64,
-    hears: U16,
-    zero: [u8; 6],
-    registry: U64,
-    dead: [U64; MAX_NODES],
-    clean: [U64; MAX_NODES],
-    intact: [U32; MAX_NODES],
-    decided: [u8; VIEW],
-}
-
-const _: () = assert!(size_of::<Layout>() == MESSAGE);
-
-/// Why a message is no report.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum MessageError {
-    /// Of another length.
-    #[error("a report has {MESSAGE} bytes, not {0}")]
-    Length(usize),
-    /// What it says cannot be, or is of a later program.
-    #[error("the report says what cannot be")]
-    Meaningless,
+wire::layout! {
+    pub(super) struct Layout: 904 {
+        format: u16, node: NodeId, flags: u8, opened: Epoch, incarnation: Incarnation, counter: u64, lease: Nanos, hears: NodeSet,
+        zero: Zeros<6>, registry: u64, dead: [u64; MAX_NODES], clean: [u64; MAX_NODES], intact: [u32; MAX_NODES],
+        decided: ViewLayout
+    }
 }
 
 /// A report as a message.
 #[must_use]
 pub fn message(report: &Report) -> Vec<u8> {
-    encode(report).to_vec()
+    wire::encode::<_, MESSAGE>(&encode(report)).to_vec()
 }
 
 /// What a message says.
 ///
 /// # Errors
 /// It is no report.
-pub fn message_decoded(bytes: &[u8]) -> Result<Report, MessageError> {
-    if bytes.len() != MESSAGE {
-        return Err(MessageError::Length(bytes.len()));
-    }
-    decode(bytes).ok_or(MessageError::Meaningless)
+pub fn message_decoded(bytes: &[u8]) -> Result<Report, DecodeError> {
+    wire::decode("report of a node", bytes, decode)
 }
 
-pub(super) fn encode(report: &Report) -> [u8; MESSAGE] {
-    let flag = |is: bool, flag: u8| if is { flag } else { 0 };
-    let layout = Layout {
-        format: U16::new(FORMAT),
-        node: report.node.0,
-        flags: flag(report.reaches, REACHES) | flag(report.leaving, LEAVING),
-        opened: U32::new(report.opened.0),
-        incarnation: U64::new(report.incarnation.0),
-        counter: U64::new(report.counter),
-        lease: U64::new(report.lease.0),
-        hears: view::bits(report.hears),
-        zero: [0; 6],
-        registry: U64::new(report.registry),
-        dead: report.dead.map(|incarnation| U64::new(incarnation.0)),
-        clean: report.clean.map(|clean| U64::new(clean.incarnation.0)),
-        intact: report.clean.map(|clean| U32::new(clean.intact.0)),
+pub(super) fn encode(report: &Report) -> Layout {
+    Layout {
+        format: FORMAT,
+        node: report.node,
+        flags: bits([(report.reaches, REACHES), (report.leaving, LEAVING)]),
+        opened: report.opened,
+        incarnation: report.incarnation,
+        counter: report.counter,
+        lease: report.lease,
+        hears: report.hears,
+        zero: Zeros,
+        registry: report.registry,
+        dead: report.dead.map(|incarnation| incarnation.0),
+        clean: report.clean.map(|clean| clean.incarnation.0),
+        intact: report.clean.map(|clean| clean.intact.0),
         decided: view::encode(&report.decided),
-    };
-    zerocopy::transmute!(layout)
+    }
 }
 
-/// What stands at the beginning of `bytes`, if it can be a report.
-pub(super) fn decode(bytes: &[u8]) -> Option<Report> {
-    let (layout, _) = Layout::ref_from_prefix(bytes).ok()?;
-    let sound = layout.format.get() == FORMAT
-        && usize::from(layout.node) < MAX_NODES
-        && layout.flags & !(REACHES | LEAVING) == 0
-        && layout.incarnation.get() > 0
-        && layout.counter.get() < MAX_COUNTER;
-    if !sound {
-        return None;
-    }
-    Some(Report {
-        node: NodeId(layout.node),
-        incarnation: Incarnation(layout.incarnation.get()),
-        counter: layout.counter.get(),
-        opened: Epoch(layout.opened.get()),
-        hears: view::nodes(layout.hears),
+/// Takes a report.
+pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Report, Fault> {
+    let layout: Layout = reader.take()?;
+    require_version(layout.format, FORMAT)?;
+    require(layout.flags & !(REACHES | LEAVING) == 0, "flags")?;
+    require(layout.incarnation.0 > 0 && layout.counter < MAX_COUNTER, "incarnation or counter")?;
+    let Layout { node, incarnation, counter, opened, hears, lease, registry, .. } = layout;
+    Ok(Report {
+        node,
+        incarnation,
+        counter,
+        opened,
+        hears,
         reaches: layout.flags & REACHES != 0,
         leaving: layout.flags & LEAVING != 0,
-        lease: Nanos(layout.lease.get()),
-        registry: layout.registry.get(),
-        dead: layout.dead.map(|incarnation| Incarnation(incarnation.get())),
+        lease,
+        registry,
+        dead: layout.dead.map(Incarnation),
         clean: std::array::from_fn(|node| Clean {
-            incarnation: Incarnation(layout.clean[node].get()),
-            intact: Epoch(layout.intact[node].get()),
+            incarnation: Incarnation(layout.clean[node]),
+            intact: Epoch(layout.intact[node]),
         }),
         decided: Arc::new(view::decode(&layout.decided)?),
     })

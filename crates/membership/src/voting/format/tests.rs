@@ -1,6 +1,6 @@
 //! What is laid out comes back, and what is not laid out so is refused.
 
-use plexus_base::{Epoch, Incarnation, Nanos, NodeSet};
+use plexus_base::{Epoch, Incarnation, Nanos, NodeSet, wire::Fault};
 use plexus_sim::{Random, hostile};
 
 use super::*;
@@ -135,9 +135,9 @@ fn what_is_another_s_is_refused_with_the_reason() {
     let block = heartbeat(NAME, &a_report(8));
     assert_eq!(heartbeat_decoded(NAME, NodeId(3), &block), Err(BlockError::Misplaced));
     assert_eq!(ballot_decoded(NAME, NODE, &block), Err(BlockError::Misplaced));
-    assert_eq!(contents(NAME, &[]), Err(BlockError::CutOff));
-    assert_eq!(contents(NAME, &vec![0; FILE]), Err(BlockError::NotVoting));
-    assert_eq!(contents(NAME, &vec![7; FILE]), Err(BlockError::NotVoting));
+    assert_eq!(contents(NAME, &[]), Err(Fault::CutOff.into()));
+    assert_eq!(contents(NAME, &vec![0; FILE]), Err(Fault::Magic.into()));
+    assert_eq!(contents(NAME, &vec![7; FILE]), Err(Fault::Magic.into()));
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn numbers_that_could_not_be_counted_on_from_are_refused() {
     assert!(refused(ballot(NAME, NODE, &a_ballot(5)), &[51, 75, 611]));
     let mut bytes = message(&a_report(3));
     bytes[23] = 0x80;
-    assert_eq!(message_decoded(&bytes), Err(MessageError::Meaningless));
+    assert_eq!(message_decoded(&bytes), Err(Fault::Field("incarnation or counter").of("report of a node")));
 }
 
 #[test]

@@ -1,0 +1,213 @@
+//! Locks of programs: each belongs to its program and to a session of it, and goes with it.
+//!
+//! A program gives its locks numbers of its own. It asks for a lock or a conversion and is answered once; it has one request for a lock at a time. A lock
+//! that it gives up is not answered, except what it had asked with it. What it may not ask for (a number that is taken, a value that it may
+//! not write) no library of ours asks, so who does is cut off; too many locks are refused.
+
+use std::collections::BTreeMap;
+
+use plexus_base::locks::{Grant, Mode, VALUE_LEN, Why};
+use plexus_client::wire::lock::{self, ConvertRequest, encode_grant, unlock_value};
+use plexus_locks::{
+    LockError, OF_PROGRAMS, ProgramNews,
+    protocol::{Event, LockId, LockRequest, Name, NewLock, Owner, RequestKind},
+};
+
+use super::{ClientId, Core, Head, Status, Use, Verb, Violation, World, limits};
+
+/// Whose each lock is, of all programs.
+#[derive(Default)]
+pub(super) struct Locks {
+    whose: BTreeMap<LockId, (ClientId, u32)>,
+    last: u64,
+}
+
+impl Locks {
+    pub(super) fn len(&self) -> usize {
+        self.whose.len()
+    }
+}
+
+/// A lock of a program.
+pub(super) struct Lock {
+    id: LockId,
+    held: Option<Mode>,
+    /// What is asked: the number of the request, and the mode.
+    asked: Option<(u64, Mode)>,
+}
+
+impl Lock {
+    /// Whether its program may write the value block, as far as it knows.
+    fn may_write(&self) -> bool {
+        let asked = self.asked.map(|(_, mode)| mode);
+        self.held.is_some_and(|held| held.usable(asked).writes())
+    }
+}
+
+/// The owner that a session of a program is.
+fn owner(program: ClientId, session: u32) -> Owner {
+    Owner(OF_PROGRAMS | u64::from(program.0) << 31 | u64::from(session))
+}
+
+impl Core {
+    /// A program wants a lock.
+    pub(super) fn lock(
+        &mut self,
+        world: &mut impl World,
+        from: ClientId,
+        head: Head,
+        payload: &[u8],
+    ) -> Result<(), Violation> {
+        let lock::LockRequest { mode, notify, session, start_time, timeout_ns, name } =
+            lock::LockRequest::decode(payload).map_err(|_| Violation("a malformed request for a lock"))?;
+        let name = Name::new(name).map_err(|_| Violation("a lock without a name"))?;
+        if name.partition().worker(self.place.workers).0 != self.place.worker {
+            return Err(Violation("a lock of another worker"));
+        }
+        let program = self.programs.get_mut(&from).ok_or(Violation("it is not attached"))?;
+        if program.locks.contains_key(&head.port) {
+            return Err(Violation("two locks of one number"));
+        }
+        if program.locks.len() >= limits::MAX_LOCKS {
+            world.tell(from, refusal(head, Why::TooManyLocks), &[]);
+            return Ok(());
+        }
+        self.locks.last += 1;
+        let lock = LockId(OF_PROGRAMS | u64::from(self.place.worker) << 56 | self.locks.last);
+        let owner = owner(from, session);
+        program.locks.insert(head.port, Lock { id: lock, held: None, asked: Some((head.id, mode)) });
+        self.locks.whose.insert(lock, (from, head.port));
+        let timeout = world.timeout(timeout_ns);
+        let kind = RequestKind::New(NewLock { owner, start_time, name, notify });
+        world.lock(Event::Request(LockRequest { lock, mode, timeout, kind }));
+        Ok(())
+    }
+
+    /// A program wants a lock that it has in another mode.
+    pub(super) fn convert(
+        &mut self,
+        world: &mut impl World,
+        from: ClientId,
+        head: Head,
+        payload: &[u8],
+    ) -> Result<(), Violation> {
+        let ConvertRequest { mode, timeout_ns, value } = ConvertRequest::decode(payload)
+            .map_err(|_| Violation("a malformed request to convert a lock"))?;
+        let Some(lock) = self.mine(from)?.locks.get_mut(&head.port) else {
+            return Err(Violation("a conversion of a lock that it does not have"));
+        };
+        let Some(held) = lock.held.filter(|_| lock.asked.is_none()) else {
+            return Err(Violation("a conversion of a lock that it waits for"));
+        };
+        if value.is_some() && !held.writes_to(mode) {
+            return Err(Violation("a value that it may not write"));
+        }
+        lock.asked = Some((head.id, mode));
+        let lock = lock.id;
+        let timeout = world.timeout(timeout_ns);
+        let kind = RequestKind::Conversion { value };
+        world.lock(Event::Request(LockRequest { lock, mode, timeout, kind }));
+        Ok(())
+    }
+
+    /// A program gives a lock up, whether it has it or waits for it.
+    pub(super) fn unlock(
+        &mut self,
+        world: &mut impl World,
+        from: ClientId,
+        head: Head,
+        payload: &[u8],
+    ) -> Result<(), Violation> {
+        let value: Option<[u8; VALUE_LEN]> =
+            unlock_value(payload).map_err(|_| Violation("a value of another length"))?;
+        // One that was refused meanwhile is gone already.
+        if let Some(lock) = self.mine(from)?.locks.remove(&head.port) {
+            if value.is_some() && !lock.may_write() {
+                self.mine(from)?.locks.insert(head.port, lock);
+                return Err(Violation("a value that it may not write"));
+            }
+            self.locks.whose.remove(&lock.id);
+            if let Some((id, _)) = lock.asked {
+                world.tell(from, refusal(Head { id, ..head }, Why::Cancelled), &[]);
+            }
+            world.lock(Event::Unlock { lock: lock.id, value });
+        }
+        if head.id != 0 {
+            world.tell(from, Head { port: head.port, ..Head::done(Use::Locks, head.id, Status::Ok) }, &[]);
+        }
+        Ok(())
+    }
+
+    /// A program no longer waits for a lock; it is answered all the same.
+    pub(super) fn cancel_lock(
+        &mut self,
+        world: &mut impl World,
+        from: ClientId,
+        head: Head,
+    ) -> Result<(), Violation> {
+        if let Some(lock) = self.mine(from)?.locks.get(&head.port) {
+            world.lock(Event::Cancel { lock: lock.id });
+        }
+        Ok(())
+    }
+
+    /// The lock manager says something about a lock of a program, or about all.
+    pub(crate) fn lock_news(&mut self, world: &mut impl World, news: ProgramNews) {
+        match news {
+            ProgramNews::Answer(lock, answer) => self.lock_answered(world, lock, answer),
+            ProgramNews::Wanted(lock, mode) => {
+                if let Some((program, port)) = self.locks.whose.get(&lock) {
+                    let head =
+                        Head { port: *port, value: mode as u64, ..Head::new(Verb::Wanted, Use::Locks) };
+                    world.tell(*program, head, &[]);
+                }
+            }
+            ProgramNews::Lost => {
+                for program in self.programs.keys() {
+                    world.tell(*program, Head::new(Verb::Lost, Use::Locks), &[]);
+                }
+            }
+        }
+    }
+
+    fn lock_answered(&mut self, world: &mut impl World, id: LockId, answer: Result<Grant, LockError>) {
+        // One that was given up meanwhile was answered then.
+        let Some((program, port)) = self.locks.whose.get(&id).copied() else { return };
+        let Some(locks) = self.programs.get_mut(&program).map(|program| &mut program.locks) else { return };
+        let Some(lock) = locks.get_mut(&port) else { return };
+        let Some((id, _)) = lock.asked.take() else { return };
+        let head = Head { port, ..Head::done(Use::Locks, id, Status::Ok) };
+        match answer {
+            Ok(Grant { mode, token, value }) => {
+                lock.held = Some(mode);
+                world.tell(program, Head { value: token.0, ..head }, &encode_grant(mode, &value));
+            }
+            Err(error) => {
+                if lock.held.is_none() {
+                    self.locks.whose.remove(&lock.id);
+                    locks.remove(&port);
+                }
+                match error {
+                    LockError::Refused(why) => world.tell(program, refusal(head, why), &[]),
+                    LockError::Stopped => world.tell(program, Head { status: Status::Stopped, ..head }, &[]),
+                }
+            }
+        }
+    }
+
+    /// A program is gone, and with it its sessions.
+    pub(super) fn release(&mut self, world: &mut impl World, locks: BTreeMap<u32, Lock>) {
+        let locks: Vec<LockId> = locks.into_values().map(|lock| lock.id).collect();
+        for lock in &locks {
+            self.locks.whose.remove(lock);
+        }
+        if !locks.is_empty() {
+            world.lock(Event::ClientGone { locks });
+        }
+    }
+}
+
+fn refusal(head: Head, why: Why) -> Head {
+    let done = Head::done(Use::Locks, head.id, Status::NotLocked);
+    Head { port: head.port, value: why as u64, ..done }
+}

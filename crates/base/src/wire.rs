@@ -1,0 +1,260 @@
+//! The reader and writer of all wire and disk formats, and the error of every decoder.
+//!
+//! A format consists of [`Fixed`] layouts and of bytes whose lengths stand in them. [`layout!`](crate::layout) declares a
+//! layout: it reads and writes all fields in one copy of fixed length (`zerocopy`), little endian, without padding, and checks
+//! the value of each field. A decoder is a closure for [`decode`], which names what is decoded and refuses bytes behind the
+//! end. Hostile bytes give a [`DecodeError`], never a panic, and no count is believed before its elements were read.
+
+mod fixed;
+
+pub use zerocopy;
+use zerocopy::{FromBytes, IntoBytes};
+
+pub use self::fixed::{Fixed, Zeros};
+use crate::{crc32c, crc32c_without};
+pub use crate::{layout, newtypes, numbered};
+
+/// Bytes that are not the encoding of what a decoder expects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("malformed {what}: {fault}")]
+pub struct DecodeError {
+    /// The message, packet or block that was expected, in words for the user.
+    pub what: &'static str,
+    /// The reason for which the bytes are refused.
+    pub fault: Fault,
+}
+
+/// The reason for which a decoder refuses bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Fault {
+    /// The bytes end before the content does.
+    #[error("it is cut off")]
+    CutOff,
+    /// There are bytes behind the end of the content.
+    #[error("it is longer than it says")]
+    Trailing,
+    /// The first bytes are not those that the format begins with.
+    #[error("it begins with other bytes")]
+    Magic,
+    /// The format has another version.
+    #[error(
+        "it has version {found}, this program reads version {known}; use the same version of plexus everywhere"
+    )]
+    Version {
+        /// The version in the bytes.
+        found: u32,
+        /// The version that the decoder reads.
+        known: u32,
+    },
+    /// The bytes were changed since they were written.
+    #[error("its checksum does not match")]
+    Checksum,
+    /// A field has a value that it cannot have.
+    #[error("impossible {0}")]
+    Field(&'static str),
+}
+
+impl Fault {
+    /// The fault of a part of `what` as the error of the whole.
+    #[must_use]
+    pub fn of(self, what: &'static str) -> DecodeError {
+        DecodeError { what, fault: self }
+    }
+}
+
+/// Refuses a value of `field` for which a rule does not hold.
+///
+/// # Errors
+/// [`Fault::Field`] where `holds` is false.
+#[inline]
+pub fn require(holds: bool, field: &'static str) -> Result<(), Fault> {
+    if holds { Ok(()) } else { Err(Fault::Field(field)) }
+}
+
+/// Refuses bytes that do not begin with the `known` magic.
+///
+/// # Errors
+/// [`Fault::Magic`] where they do not.
+#[inline]
+pub fn require_magic<const LEN: usize>(found: [u8; LEN], known: [u8; LEN]) -> Result<(), Fault> {
+    if found == known { Ok(()) } else { Err(Fault::Magic) }
+}
+
+/// Refuses a version other than the `known` one.
+///
+/// # Errors
+/// [`Fault::Version`] where they differ.
+#[inline]
+pub fn require_version(found: impl Into<u32>, known: impl Into<u32>) -> Result<(), Fault> {
+    let (found, known) = (found.into(), known.into());
+    if found == known { Ok(()) } else { Err(Fault::Version { found, known }) }
+}
+
+/// Decodes `what`, which is all of `bytes`.
+///
+/// # Errors
+/// `read` refuses the bytes, or leaves some of them unread.
+#[inline]
+pub fn decode<'a, T>(
+    what: &'static str,
+    bytes: &'a [u8],
+    read: impl FnOnce(&mut Reader<'a>) -> Result<T, Fault>,
+) -> Result<T, DecodeError> {
+    let mut reader = Reader(bytes);
+    match read(&mut reader) {
+        Ok(value) if reader.0.is_empty() => Ok(value),
+        Ok(_) => Err(Fault::Trailing.of(what)),
+        Err(fault) => Err(fault.of(what)),
+    }
+}
+
+/// Encodes a value of fixed length.
+#[inline]
+#[must_use]
+pub fn encode<T: Fixed, const LEN: usize>(value: &T) -> [u8; LEN] {
+    const { assert!(LEN == T::LEN) }
+    let mut bytes = [0; LEN];
+    bytes.copy_from_slice(value.to_raw().as_bytes());
+    bytes
+}
+
+/// The bytes that a decoder has not read yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// Reads from `bytes`, of which some may be left unread. Where all must be read, use [`decode`].
+    #[inline]
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// Takes a value of fixed length.
+    ///
+    /// # Errors
+    /// The bytes end too early, or a field has a value that it cannot have.
+    #[inline]
+    pub fn take<T: Fixed>(&mut self) -> Result<T, Fault> {
+        let (raw, rest) = T::Raw::read_from_prefix(self.0).map_err(|_| Fault::CutOff)?;
+        self.0 = rest;
+        T::from_raw(raw)
+    }
+
+    /// Takes `len` bytes.
+    ///
+    /// # Errors
+    /// There are fewer.
+    #[inline]
+    pub fn bytes(&mut self, len: impl Into<usize>) -> Result<&'a [u8], Fault> {
+        let (bytes, rest) = self.0.split_at_checked(len.into()).ok_or(Fault::CutOff)?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    /// Whether all bytes were taken.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes all bytes that are left.
+    #[inline]
+    pub fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    /// Takes `count` elements, each with `one`. Room is made for elements as they are read, whatever `count` says.
+    ///
+    /// # Errors
+    /// Those of `one`.
+    pub fn list<T, C: FromIterator<T>>(
+        &mut self,
+        count: impl Into<u64>,
+        mut one: impl FnMut(&mut Self) -> Result<T, Fault>,
+    ) -> Result<C, Fault> {
+        (0..count.into()).map(|_| one(self)).collect()
+    }
+}
+
+/// Bytes that grow by what is encoded.
+#[derive(Clone, Default, Debug)]
+pub struct Writer(Vec<u8>);
+
+impl Writer {
+    /// Begins with a value of fixed length, and room for `more` bytes behind it.
+    #[inline]
+    #[must_use]
+    pub fn with<T: Fixed>(value: &T, more: usize) -> Self {
+        let mut writer = Self(Vec::with_capacity(T::LEN + more));
+        writer.put(value);
+        writer
+    }
+
+    /// Appends a value of fixed length.
+    #[inline]
+    pub fn put<T: Fixed>(&mut self, value: &T) -> &mut Self {
+        self.bytes(value.to_raw().as_bytes())
+    }
+
+    /// Appends bytes as they are.
+    #[inline]
+    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    /// Appends zeros until there are `len` bytes.
+    pub fn fill(&mut self, len: usize) -> &mut Self {
+        self.0.resize(len, 0);
+        self
+    }
+
+    /// All bytes.
+    #[inline]
+    #[must_use]
+    pub fn finish(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+/// Writes the CRC-32C of `bytes`, with zeros in its place, to the four bytes from `at`.
+pub fn seal(bytes: &mut [u8], at: usize) {
+    let crc = crc32c_without(bytes, at);
+    bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Verifies the checksum of [`seal`].
+///
+/// # Errors
+/// The bytes were changed since, or end before the checksum does.
+pub fn verify(bytes: &[u8], at: usize) -> Result<(), Fault> {
+    let crc = bytes.get(at..).and_then(|rest| rest.first_chunk()).ok_or(Fault::CutOff)?;
+    if crc32c_without(bytes, at).to_le_bytes() == *crc { Ok(()) } else { Err(Fault::Checksum) }
+}
+
+/// Writes the CRC-32C of all bytes but the last four to these.
+pub fn seal_behind(bytes: &mut [u8]) {
+    let (content, place) = bytes.split_at_mut(bytes.len() - 4);
+    place.copy_from_slice(&crc32c(content).to_le_bytes());
+}
+
+/// Verifies the checksum of [`seal_behind`].
+///
+/// # Errors
+/// The bytes were changed since, or are fewer than four.
+pub fn verify_behind(bytes: &[u8]) -> Result<(), Fault> {
+    let (content, crc) = bytes.split_last_chunk().ok_or(Fault::CutOff)?;
+    if crc32c(content).to_le_bytes() == *crc { Ok(()) } else { Err(Fault::Checksum) }
+}
+
+/// The sum of the bits whose flags are set.
+#[inline]
+#[must_use]
+pub fn bits<const COUNT: usize>(flags: [(bool, u8); COUNT]) -> u8 {
+    flags.into_iter().fold(0, |bits, (on, bit)| if on { bits | bit } else { bits })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! The operations: how one of it leaves, and what the receiver finds of it.
+//!
+//! All leave the same way ([`Sending`]), so that whoever keeps count of them ([`active`](super::active)) knows nothing of how.
+
+use plexus_base::NodeId;
+use plexus_fabric::{Put, Window};
+use plexus_interconnect::{Bytes, Channel, Kind, Message, Net};
+use plexus_node::port::Ports;
+
+use super::{
+    Op, Trial, WINDOW,
+    parameters::PROMPT,
+    payload,
+    places::{self, Announced, WORD},
+    wire::{Tag, What},
+};
+
+/// From this length on a message that stays as it is is shared with the link instead of copied.
+const LONG: usize = 4 << 10;
+
+/// One message that is to leave.
+pub(super) struct Sending<'a> {
+    pub(super) op: Op,
+    pub(super) to: NodeId,
+    pub(super) channel: Channel,
+    pub(super) kind: Kind,
+    pub(super) tag: u32,
+    /// Which of its stream it is.
+    pub(super) number: u64,
+    /// Where in the peer's window it goes, if it goes there.
+    pub(super) offset: u64,
+    pub(super) data: &'a [u8],
+    /// What that is a part of.
+    pub(super) shared: &'a Bytes,
+}
+
+/// Sends it. Where there is no link nothing happens: the port is told of that apart.
+#[inline]
+pub(super) fn issue(net: &mut Net, sending: &Sending<'_>) {
+    match sending.op {
+        Op::Send => send(net, sending),
+        Op::Put => put(net, sending),
+        Op::Get => get(net, sending),
+        Op::Write => write(net, sending),
+        Op::Atomic => atomic(net, sending),
+        Op::Datagram => unreachable!("refused by `Trial::check_between_nodes`"),
+    }
+}
+
+/// Sends a message that the peer is handed, and hands back as it came.
+#[inline]
+fn send(net: &mut Net, sending: &Sending<'_>) {
+    let Sending { to, channel, kind, tag, shared, .. } = *sending;
+    let _ = match shared.len() {
+        ..LONG => net.send(to, channel, kind, tag, shared),
+        LONG.. => net.send_shared(to, channel, kind, tag, shared),
+    };
+}
+
+/// Puts bytes into the peer's window, with an empty message behind them that says so.
+#[inline]
+fn put(net: &mut Net, sending: &Sending<'_>) {
+    let Sending { to, channel, kind, tag, offset, data, .. } = *sending;
+    let put = Put { window: WINDOW, offset, generation: 0, data };
+    let _ = net.put(to, channel, kind, tag, put, &[]);
+}
+
+/// Gets bytes out of the peer's window: the peer's program has no part in it.
+#[inline]
+fn get(net: &mut Net, sending: &Sending<'_>) {
+    let Sending { to, channel, tag, offset, data, .. } = *sending;
+    let _ = net.get(to, channel, WINDOW, offset, data.len() as u32, token(tag));
+}
+
+/// Writes bytes into the peer's window, without a message: the last word says that they are there, and the peer keeps
+/// looking at it.
+#[inline]
+fn write(net: &mut Net, sending: &Sending<'_>) {
+    let Sending { to, channel, tag, number, offset, data, .. } = *sending;
+    let Some(tag) = Tag::read(tag) else { return };
+    let put = |offset, data| Put { window: WINDOW, offset, generation: 0, data };
+    let front = &data[..data.len().saturating_sub(WORD as usize)];
+    if !front.is_empty() {
+        let _ = net.write(to, channel, put(offset, front));
+    }
+    let which = if tag.what == What::Data { Announced::Data } else { Announced::Answer };
+    let word = places::announcement(tag.trial, number);
+    let _ = net.write(to, channel, put(places::word(which, tag.stream), &word));
+}
+
+/// Adds one to a word of the peer's window; the answer is what it was.
+#[inline]
+fn atomic(net: &mut Net, sending: &Sending<'_>) {
+    let Sending { to, channel, tag, .. } = *sending;
+    let Some(Tag { stream, trial, .. }) = Tag::read(tag) else { return };
+    let _ = net.fetch_add(to, channel, WINDOW, places::counter(stream, trial), 1, token(tag));
+}
+
+/// The token under which the answer to an access comes back to the port.
+#[inline]
+fn token(tag: u32) -> u64 {
+    Ports::token(PROMPT, u64::from(tag))
+}
+
+/// Looks at all bytes of a message of `trial` that has come; what was seen. `place` is where in this side's window
+/// its sender puts.
+#[inline]
+pub(super) fn look(trial: &Trial, window: &Window, place: u64, message: &Message<'_>) -> u64 {
+    match trial.op {
+        Op::Send => payload::look(message.payload),
+        Op::Put => payload::look_at(window, place as usize, trial.bytes as usize),
+        // Nothing of these comes as a message.
+        Op::Get | Op::Write | Op::Atomic | Op::Datagram => 0,
+    }
+}

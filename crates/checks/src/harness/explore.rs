@@ -1,0 +1,275 @@
+//! Small scope, all of it: every state of a cluster that any order of events leads to.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    fmt::Debug,
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+use plexus_base::Epoch;
+use plexus_membership::protocol::partitions::Members;
+
+use super::{Cluster, Lane};
+
+/// Most nodes of an explored cluster.
+const MOST: usize = 3;
+
+/// A cluster and what may still happen to its members.
+#[derive(Clone, Hash)]
+pub struct Scope<N, M> {
+    /// The nodes.
+    pub cluster: Cluster<N, M>,
+    /// By node: views that it was not told yet.
+    views: Vec<VecDeque<Members>>,
+    epoch: Epoch,
+    /// So many incarnations may end.
+    ends: u8,
+    /// So many may begin after one has ended; `None`: each does, and nothing is at rest before.
+    starts: Option<u8>,
+    /// At least so many nodes stay up.
+    least_up: usize,
+}
+
+impl<N, M> Scope<N, M> {
+    /// Nodes that are down, in a cluster without a view.
+    #[must_use]
+    pub fn new(nodes: usize, ends: u8, starts: Option<u8>, least_up: usize) -> Self {
+        let (cluster, views) = (Cluster::new(nodes), vec![VecDeque::new(); nodes]);
+        Self { cluster, views, epoch: Epoch(0), ends, starts, least_up }
+    }
+
+    /// Sends to the last incarnation of a node, if it is up.
+    pub fn send(&mut self, from: usize, to: usize, message: M) {
+        let lane = self.lane(from, to);
+        if self.cluster.is_up(lane.to) {
+            self.cluster.send(lane, message, 0, 0);
+        }
+    }
+
+    /// A view of all that are up.
+    pub fn decide(&mut self) {
+        let members = self.cluster.members();
+        if members.is_empty() {
+            return;
+        }
+        self.epoch.0 += 1;
+        let view = Members { epoch: self.epoch, members };
+        view.members.iter().for_each(|(node, _)| self.views[node.index()].push_back(view.clone()));
+    }
+
+    fn lane(&self, from: usize, to: usize) -> Lane {
+        Lane { from: self.cluster.instance(from), to: self.cluster.instance(to), class: 0 }
+    }
+}
+
+/// What can happen next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step<S> {
+    /// The first message of a lane arrives.
+    Deliver(Lane),
+    /// A node is told the next view.
+    Learn(usize),
+    /// A node misses a view, because there is a later one.
+    Miss(usize),
+    /// An incarnation ends: so much of what it said last to each node has left it, and in one of several ways.
+    End(usize, [usize; MOST], usize),
+    /// The next incarnation begins.
+    Start(usize),
+    /// What only this world has.
+    Own(S),
+}
+
+/// A state of everything, and what can happen next.
+pub trait World: Clone + Hash {
+    /// What is kept of a node while it is up.
+    type Node: Clone + Hash;
+    /// What nodes say to each other.
+    type Message: Clone + Hash;
+    /// Steps besides those of every cluster.
+    type Own: Copy + Debug;
+
+    /// The cluster.
+    fn scope(&mut self) -> &mut Scope<Self::Node, Self::Message>;
+
+    /// The same, to look at.
+    fn seen(&self) -> &Scope<Self::Node, Self::Message>;
+
+    /// Own steps that can be taken now.
+    fn own_steps(&self) -> Vec<Self::Own>;
+
+    /// Whether an own step comes from outside: without it all is at rest.
+    fn is_outside(_: &Self::Own) -> bool {
+        false
+    }
+
+    /// An own step is taken.
+    ///
+    /// # Errors
+    /// What does not hold.
+    fn act(&mut self, step: Self::Own) -> Result<(), String>;
+
+    /// A message arrives at its receiver.
+    ///
+    /// # Errors
+    /// What does not hold.
+    fn hear(&mut self, lane: Lane, message: Self::Message) -> Result<(), String>;
+
+    /// A node is told a view.
+    ///
+    /// # Errors
+    /// What does not hold.
+    fn learn(&mut self, node: usize, view: &Members) -> Result<(), String>;
+
+    /// Begins the next incarnation of a node ([`Cluster::start`]).
+    fn start(&mut self, node: usize);
+
+    /// In how many ways an incarnation of a node may end now.
+    fn ways_to_end(&self, _node: usize) -> usize {
+        1
+    }
+
+    /// An incarnation has ended.
+    fn ended(&mut self, _node: usize, _way: usize) {}
+
+    /// What must hold where nothing follows by itself.
+    ///
+    /// # Errors
+    /// What does not hold.
+    fn rest(&self) -> Result<(), String>;
+
+    /// Starts all nodes, in one view.
+    fn boot(&mut self) {
+        self.scope().cluster.nodes().for_each(|node| self.start(node));
+        self.scope().decide();
+    }
+}
+
+fn steps<W: World>(world: &W) -> Vec<Step<W::Own>> {
+    let scope = world.seen();
+    let cluster = &scope.cluster;
+    let mut steps: Vec<_> = cluster.busy().map(Step::Deliver).collect();
+    for node in cluster.nodes() {
+        if cluster.node(node).is_none() {
+            steps.extend((scope.starts != Some(0)).then_some(Step::Start(node)));
+            continue;
+        }
+        let views = scope.views[node].len();
+        steps.extend((views > 0).then_some(Step::Learn(node)));
+        steps.extend((views > 1).then_some(Step::Miss(node)));
+        if scope.ends > 0 && cluster.up().count() > scope.least_up {
+            let said = |to| if to < scope.views.len() { cluster.under_way(scope.lane(node, to)) } else { 0 };
+            for way in 0..world.ways_to_end(node) {
+                for a in 0..=said(0) {
+                    for b in 0..=said(1) {
+                        steps.extend((0..=said(2)).map(|c| Step::End(node, [a, b, c], way)));
+                    }
+                }
+            }
+        }
+    }
+    steps.extend(world.own_steps().into_iter().map(Step::Own));
+    steps
+}
+
+fn is_at_rest<W: World>(world: &W, steps: &[Step<W::Own>]) -> bool {
+    let starts_follow = world.seen().starts.is_none();
+    steps.iter().all(|step| match step {
+        Step::End(..) => true,
+        Step::Start(_) => !starts_follow,
+        Step::Own(own) => W::is_outside(own),
+        _ => false,
+    })
+}
+
+fn take<W: World>(world: &mut W, step: Step<W::Own>) -> Result<(), String> {
+    match step {
+        Step::Deliver(lane) => match world.scope().cluster.receive(lane) {
+            Some(message) => {
+                world.scope().cluster.tidy();
+                world.hear(lane, message)
+            }
+            None => Ok(()),
+        },
+        Step::Learn(node) => match world.scope().views[node].pop_front() {
+            Some(view) => world.learn(node, &view),
+            None => Ok(()),
+        },
+        Step::Miss(node) => {
+            world.scope().views[node].pop_front();
+            Ok(())
+        }
+        Step::End(node, left, way) => {
+            let scope = world.scope();
+            scope.ends -= 1;
+            scope.views[node].clear();
+            let ended = scope.cluster.kill(node, |lane, _| left[lane.to.node]);
+            scope.cluster.silence(|lane| lane.to.node == node);
+            scope.cluster.tidy();
+            assert!(ended.is_some(), "it was up");
+            world.ended(node, way);
+            world.scope().decide();
+            Ok(())
+        }
+        Step::Start(node) => {
+            let scope = world.scope();
+            scope.starts = scope.starts.map(|starts| starts - 1);
+            // Nothing that the incarnation before has said is heard any more.
+            scope.cluster.silence(|lane| lane.from.node == node);
+            world.start(node);
+            world.scope().decide();
+            Ok(())
+        }
+        Step::Own(own) => world.act(own),
+    }
+}
+
+/// How many worlds there were.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Worlds {
+    /// In all.
+    pub all: usize,
+    /// Of them at rest.
+    pub at_rest: usize,
+}
+
+/// Goes through all that `first` leads to.
+///
+/// # Errors
+/// What does not hold, and the steps that lead to it.
+pub fn explore<W: World>(first: W) -> Result<Worlds, String> {
+    let mut known = HashSet::from([key(&first)]);
+    let mut path = vec![(steps(&first), first)];
+    let mut taken = Vec::new();
+    let mut at_rest = 0;
+    while let Some((open, world)) = path.last_mut() {
+        let Some(step) = open.pop() else {
+            path.pop();
+            taken.pop();
+            continue;
+        };
+        let mut next = world.clone();
+        taken.push(step);
+        take(&mut next, step).map_err(|what| format!("{what}, after {taken:?}"))?;
+        if !known.insert(key(&next)) {
+            taken.pop();
+            continue;
+        }
+        let open = steps(&next);
+        if is_at_rest(&next, &open) {
+            at_rest += 1;
+            next.rest().map_err(|what| format!("{what}, after {taken:?}"))?;
+        }
+        path.push((open, next));
+    }
+    Ok(Worlds { all: known.len(), at_rest })
+}
+
+/// Two hashes of 64 bits: among some ten million worlds no two are taken for one.
+fn key(world: &impl Hash) -> (u64, u64) {
+    let hash = |salt: u8| {
+        let mut hasher = DefaultHasher::new();
+        (salt, world).hash(&mut hasher);
+        hasher.finish()
+    };
+    (hash(0), hash(1))
+}

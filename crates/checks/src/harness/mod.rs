@@ -1,0 +1,177 @@
+//! One simulated cluster for all protocols: incarnations of nodes, lanes between them, kill, restart, and the members of the next view.
+//!
+//! [`Cluster`] is data. A scenario drives it with the times of a [`plexus_sim::Engine`], all drawn from one seed; [`explore`] drives it
+//! through every order of events in a small scope. What a node does with a message or a view is the scenario's.
+
+pub mod explore;
+pub mod run;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use plexus_base::{Incarnation, NodeId};
+
+pub use run::{Outcome, Simulation, found, run_seed};
+
+/// A node in one of its incarnations.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Instance {
+    /// The number of the node.
+    pub node: usize,
+    /// Counted from 1.
+    pub incarnation: u64,
+}
+
+impl Instance {
+    /// As views name it.
+    #[must_use]
+    pub fn member(self) -> (NodeId, Incarnation) {
+        (NodeId(self.node as u8), Incarnation(self.incarnation))
+    }
+}
+
+/// What keeps its order: messages of one class between two instances.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Lane {
+    /// The sender.
+    pub from: Instance,
+    /// The receiver.
+    pub to: Instance,
+    /// Messages of different classes overtake each other.
+    pub class: usize,
+}
+
+#[derive(Clone, Hash)]
+struct Queue<M> {
+    messages: VecDeque<M>,
+    /// When the last of them arrives.
+    last: u64,
+}
+
+#[derive(Clone, Hash)]
+struct Slot<N> {
+    incarnation: u64,
+    up: Option<N>,
+}
+
+/// Nodes that are up or down, each with a state `N` while it is up, and the messages `M` between them.
+#[derive(Clone, Hash)]
+pub struct Cluster<N, M> {
+    slots: Vec<Slot<N>>,
+    lanes: BTreeMap<Lane, Queue<M>>,
+}
+
+impl<N, M> Cluster<N, M> {
+    /// Nodes that were never up.
+    #[must_use]
+    pub fn new(nodes: usize) -> Self {
+        let slot = |_| Slot { incarnation: 0, up: None };
+        Self { slots: (0..nodes).map(slot).collect(), lanes: BTreeMap::new() }
+    }
+
+    /// All nodes, by number.
+    #[must_use]
+    pub fn nodes(&self) -> std::ops::Range<usize> {
+        0..self.slots.len()
+    }
+
+    /// Begins the next incarnation of a node.
+    pub fn start(&mut self, node: usize, state: impl FnOnce(Instance) -> N) -> Instance {
+        self.slots[node].incarnation += 1;
+        let instance = self.instance(node);
+        self.slots[node].up = Some(state(instance));
+        instance
+    }
+
+    /// Ends the incarnation of a node: of what it said last on each lane so many messages have `left` it. `None` if it is down.
+    pub fn kill(&mut self, node: usize, mut left: impl FnMut(&Lane, usize) -> usize) -> Option<N> {
+        let instance = self.instance(node);
+        let state = self.slots[node].up.take()?;
+        for (lane, queue) in self.lanes.iter_mut().filter(|(lane, _)| lane.from == instance) {
+            queue.messages.truncate(left(lane, queue.messages.len()));
+        }
+        Some(state)
+    }
+
+    /// Drops what is under way on some lanes.
+    pub fn silence(&mut self, is_silent: impl Fn(&Lane) -> bool) {
+        self.lanes.retain(|lane, _| !is_silent(lane));
+    }
+
+    /// Forgets lanes on which nothing is under way: clusters that differ in nothing else are equal.
+    fn tidy(&mut self) {
+        self.lanes.retain(|_, queue| !queue.messages.is_empty());
+    }
+
+    /// The last incarnation of a node.
+    #[must_use]
+    pub fn instance(&self, node: usize) -> Instance {
+        Instance { node, incarnation: self.slots[node].incarnation }
+    }
+
+    /// Whether this very incarnation is up.
+    #[must_use]
+    pub fn is_up(&self, instance: Instance) -> bool {
+        let slot = &self.slots[instance.node];
+        slot.up.is_some() && slot.incarnation == instance.incarnation
+    }
+
+    /// The state of a node that is up.
+    #[must_use]
+    pub fn node(&self, node: usize) -> Option<&N> {
+        self.slots[node].up.as_ref()
+    }
+
+    /// The state of a node that is up.
+    pub fn node_mut(&mut self, node: usize) -> Option<&mut N> {
+        self.slots[node].up.as_mut()
+    }
+
+    /// All nodes that are up.
+    pub fn up(&self) -> impl Iterator<Item = (usize, &N)> {
+        self.slots.iter().enumerate().filter_map(|(node, slot)| Some((node, slot.up.as_ref()?)))
+    }
+
+    /// The incarnations that are up.
+    #[must_use]
+    pub fn instances(&self) -> Vec<Instance> {
+        self.up().map(|(node, _)| self.instance(node)).collect()
+    }
+
+    /// The incarnations that are up, as the members of a view.
+    #[must_use]
+    pub fn members(&self) -> Vec<(NodeId, Incarnation)> {
+        self.instances().into_iter().map(Instance::member).collect()
+    }
+
+    /// Sends a message that takes `delay` from `now`; when it arrives, behind those before it.
+    pub fn send(&mut self, lane: Lane, message: M, now: u64, delay: u64) -> u64 {
+        let queue = self.lanes.entry(lane).or_insert_with(|| Queue { messages: VecDeque::new(), last: 0 });
+        queue.messages.push_back(message);
+        queue.last = queue.last.max(now + delay);
+        queue.last - now
+    }
+
+    /// Takes the next message of a lane, if its receiver is up.
+    pub fn receive(&mut self, lane: Lane) -> Option<M> {
+        self.receive_nth(lane, |_| 0)
+    }
+
+    /// Takes the message at a place of a lane of so many, if its receiver is up.
+    pub fn receive_nth(&mut self, lane: Lane, nth: impl FnOnce(usize) -> usize) -> Option<M> {
+        let queue = &mut self.lanes.get_mut(&lane)?.messages;
+        let nth = if queue.is_empty() { 0 } else { nth(queue.len()) };
+        let message = queue.remove(nth)?;
+        self.is_up(lane.to).then_some(message)
+    }
+
+    /// Lanes with something under way.
+    pub fn busy(&self) -> impl Iterator<Item = Lane> {
+        self.lanes.iter().filter(|(_, queue)| !queue.messages.is_empty()).map(|(lane, _)| *lane)
+    }
+
+    /// How many messages are under way on a lane.
+    #[must_use]
+    pub fn under_way(&self, lane: Lane) -> usize {
+        self.lanes.get(&lane).map_or(0, |queue| queue.messages.len())
+    }
+}

@@ -1,0 +1,131 @@
+//! Takes one seed through one scenario, and says what came of it.
+
+use std::{
+    any::Any,
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use plexus_base::BlockId;
+use plexus_sim::Engine;
+
+use crate::failure::{Broken, Failure};
+
+/// The run of one seed.
+pub trait Simulation {
+    /// The time, in simulated nanoseconds.
+    fn now(&self) -> u64;
+
+    /// Takes it to its end.
+    ///
+    /// # Errors
+    /// The property that does not hold.
+    fn drive(&mut self) -> Result<Outcome, Broken>;
+
+    /// The block that the last event was about.
+    fn last_block(&self) -> Option<BlockId> {
+        None
+    }
+
+    /// The last events of the traced block.
+    fn history(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// A run in which every property held.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// The hash over all events.
+    pub digest: u64,
+    /// How many there were.
+    pub events: u64,
+    /// Operations of sessions and clients, messages, or what else the scenario is about.
+    pub operations: u64,
+    /// Ends of rails that were destroyed while their peer lived.
+    pub rails_lost: u64,
+    /// What else was counted.
+    pub tallies: BTreeMap<&'static str, u64>,
+}
+
+impl Outcome {
+    /// What an engine says of its run.
+    #[must_use]
+    pub fn of<E>(engine: &Engine<E>, operations: u64) -> Self {
+        let (digest, events) = (engine.digest.value(), engine.events());
+        Self { digest, events, operations, ..Self::default() }
+    }
+
+    /// Adds what was counted.
+    #[must_use]
+    pub fn with(mut self, tallies: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
+        for (name, count) in tallies {
+            *self.tallies.entry(name).or_default() += count;
+        }
+        self
+    }
+}
+
+/// Drives a run; a panic becomes a property that does not hold.
+///
+/// # Errors
+/// The property that does not hold.
+pub fn drive(run: &mut dyn Simulation) -> Result<Outcome, Broken> {
+    let result = catch_unwind(AssertUnwindSafe(|| run.drive()));
+    result.unwrap_or_else(|panic| Err(panicked(&*panic, run.last_block())))
+}
+
+fn panicked(panic: &(dyn Any + Send), block: Option<BlockId>) -> Broken {
+    let text = panic.downcast_ref::<String>().cloned();
+    let what = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default();
+    Broken { property: "assertion", block, what }
+}
+
+/// Takes one seed through a scenario. `new` makes its run, and traces a block if one is known.
+///
+/// # Errors
+/// A property does not hold, or an assertion of the protocol failed.
+pub fn run_seed<S: Simulation>(
+    scenario: &'static str,
+    seed: u64,
+    new: impl Fn(Option<BlockId>) -> S,
+) -> Result<(S, Outcome), Failure> {
+    let mut first = new(None);
+    let broken = match drive(&mut first) {
+        Ok(outcome) => return Ok((first, outcome)),
+        Err(broken) => broken,
+    };
+    // Once more, now that it is known which block to watch.
+    let mut again = new(Some(broken.block.unwrap_or(BlockId(0))));
+    let _ = drive(&mut again);
+    Err(Failure { scenario, seed, at: first.now(), broken, history: again.history() })
+}
+
+impl Simulation for Box<dyn Simulation> {
+    fn now(&self) -> u64 {
+        (**self).now()
+    }
+
+    fn drive(&mut self) -> Result<Outcome, Broken> {
+        (**self).drive()
+    }
+
+    fn last_block(&self) -> Option<BlockId> {
+        (**self).last_block()
+    }
+
+    fn history(&self) -> Vec<String> {
+        (**self).history()
+    }
+}
+
+/// What a mistake that is planted in a run breaks: by property, in how many seeds.
+pub fn found<S: Simulation>(seeds: u64, new: impl Fn(u64) -> S) -> BTreeMap<&'static str, u64> {
+    let mut found = BTreeMap::new();
+    for seed in 0..seeds {
+        if let Err(broken) = drive(&mut new(seed)) {
+            *found.entry(broken.property).or_default() += 1;
+        }
+    }
+    found
+}

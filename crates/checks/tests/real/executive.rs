@@ -1,0 +1,40 @@
+//! The cluster executive under real faults for two minutes: `cargo xtask torture executive` does it for longer.
+//!
+//! Skipped, with a line that says why, where network namespaces cannot be made.
+
+use std::{path::PathBuf, process::Command, time::Duration};
+
+use plexus_checks::executive::campaign;
+use plexus_namespaces::{Lan, need};
+
+/// For so long.
+const TIME: Duration = Duration::from_secs(120);
+
+/// Another than that of the command, so that both are seen.
+const SEED: u64 = 7;
+
+/// The node's program, which is another package's.
+fn plexus() -> PathBuf {
+    let torture: PathBuf = env!("CARGO_BIN_EXE_torture").into();
+    let mut cargo = Command::new(env!("CARGO"));
+    // As it is built for the tests of the whole workspace, so that nothing is built twice.
+    cargo.args(["build", "--quiet", "--workspace", "--bin", "plexus"]);
+    assert!(
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success(),
+        "plexus does not build"
+    );
+    torture.with_file_name("plexus")
+}
+
+#[test]
+fn what_clients_see_of_locks_and_keys_under_faults_is_what_one_server_does() {
+    let _alone = crate::alone();
+    if let Err(why) = need(&[("nft", "nftables")]).and_then(|()| Lan::new(2, 1)) {
+        return eprintln!("skipped: {why}");
+    }
+    let report = campaign::run(plexus(), TIME, SEED, &mut |_| ()).unwrap();
+    // Faults were struck, views changed, and clients met.
+    let struck: usize = report.healed.values().map(Vec::len).sum();
+    assert!(struck > 0 && report.views > struck / 2 && report.held > 100, "{report}");
+    assert!(report.keys.reads > 100 && report.keys.changes > 100 && report.keys.refused > 0, "{report}");
+}

@@ -1,0 +1,30 @@
+//! Protocols in the simulator, from seeds and in every order of events: one program, because linking is expensive.
+
+mod disk_paxos;
+mod groups;
+mod groups_explored;
+mod locks;
+mod membership;
+mod readme;
+mod registry;
+mod registry_explored;
+mod scale;
+mod seeds;
+
+use plexus_checks::{Outcome, run, scenario};
+
+/// Takes these seeds through a scenario: every property holds. What they come to together.
+fn holds(name: &str, seeds: impl IntoIterator<Item = u64>) -> Outcome {
+    let scenario = scenario::named(name).expect("a scenario of this name");
+    seeds.into_iter().fold(Outcome::default(), |sum, seed| {
+        let outcome = run(seed, scenario).unwrap_or_else(|failure| panic!("{failure}"));
+        let (operations, rails_lost) =
+            (sum.operations + outcome.operations, sum.rails_lost + outcome.rails_lost);
+        Outcome { operations, rails_lost, ..sum }.with(outcome.tallies)
+    })
+}
+
+/// The same of so many seeds from 0.
+fn sums(name: &str, seeds: u64) -> Outcome {
+    holds(name, 0..seeds)
+}

@@ -1,0 +1,81 @@
+//! Looking at nodes from outside: one question, to one node or to all at once.
+//!
+//! A node that is down or does not answer is something to see, not an error. All nodes are asked at the same time, so one that hangs
+//! holds nobody up for longer than the timeout with it.
+
+use std::{thread, time::Duration};
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{Control, ControlError};
+use crate::boot::layout::ClusterDir;
+
+/// How long a node may take to say how it is, or what it has.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// What is seen of a node from outside.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Seen<T> {
+    /// It answered.
+    Alive(Box<T>),
+    /// It runs and does not answer, or not with what was asked for; why, in one line.
+    Silent(String),
+    /// It does not run.
+    Down,
+}
+
+impl<T> Seen<T> {
+    /// What a node said that answered.
+    #[must_use]
+    pub fn alive(&self) -> Option<&T> {
+        match self {
+            Self::Alive(said) => Some(said),
+            Self::Silent(_) | Self::Down => None,
+        }
+    }
+
+    /// One word.
+    #[must_use]
+    pub fn state(&self) -> &'static str {
+        match self {
+            Self::Alive(_) => "alive",
+            Self::Silent(_) => "silent",
+            Self::Down => "down",
+        }
+    }
+}
+
+impl<T: DeserializeOwned> Seen<T> {
+    /// Has the node called `name` do `command`, which needs no arguments.
+    #[must_use]
+    pub fn of(dir: &ClusterDir, name: &str, command: &str, timeout: Duration) -> Self {
+        let answer = Control::connect(dir, name).and_then(|mut control| {
+            control.set_timeout(timeout)?;
+            control.call(command, Value::Null, |_| {})
+        });
+        match answer.map(serde_json::from_value) {
+            Ok(Ok(said)) => Self::Alive(Box::new(said)),
+            Ok(Err(error)) => Self::Silent(format!("{name} is of another version of plexus: {error}")),
+            Err(ControlError::NotRunning { .. } | ControlError::Ended { .. }) => Self::Down,
+            Err(error) => Self::Silent(error.to_string()),
+        }
+    }
+}
+
+impl<T: DeserializeOwned + Send> Seen<T> {
+    /// The same of all nodes in `names`, in their order.
+    #[must_use]
+    pub fn of_all(dir: &ClusterDir, names: &[&str], command: &str, timeout: Duration) -> Vec<(String, Self)> {
+        thread::scope(|scope| {
+            let ask = |name| scope.spawn(move || Self::of(dir, name, command, timeout));
+            let asked: Vec<_> = names.iter().map(|name| (*name, ask(name))).collect();
+            let seen = asked.into_iter().map(|(name, seen)| {
+                let seen =
+                    seen.join().unwrap_or_else(|_| Self::Silent(format!("{name}: could not be asked")));
+                (name.to_owned(), seen)
+            });
+            seen.collect()
+        })
+    }
+}

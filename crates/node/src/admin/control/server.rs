@@ -1,0 +1,88 @@
+//! The node's end of the control socket.
+
+use std::{
+    io::{self, BufRead, BufReader, Read, Write},
+    os::{
+        fd::AsFd,
+        unix::net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+};
+
+use plexus_client::wire::bind_for_owner;
+use rustix::event::{PollFd, PollFlags, poll};
+use serde_json::Value;
+
+use super::{Commands, MAX_LINE, Request, Response};
+use crate::admin::acceptor::Acceptor;
+
+/// Most clients at a time; more are told to come later.
+pub(crate) const MAX_CLIENTS: usize = 64;
+
+/// Accepts clients until dropped. A command that runs then goes on to its end.
+pub struct Server {
+    path: PathBuf,
+    _acceptor: Acceptor,
+}
+
+impl Server {
+    /// Listens at `path`. The caller has the node's lock, so a socket that is there is a dead node's, and is
+    /// replaced.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn start(path: &Path, commands: Commands) -> io::Result<Self> {
+        let listener = bind_for_owner(path, |path| UnixListener::bind(path))?;
+        let serve = move |stream: UnixStream| {
+            // The client went away: nobody is left to be told.
+            let _ = serve(&stream, &commands);
+        };
+        let full = |stream: UnixStream| {
+            let why = format!("the node has {MAX_CLIENTS} clients already; try again");
+            // Who does not read this sees the connection closed.
+            let _ = send(&stream, &Response::Error(why));
+        };
+        let acceptor = Acceptor::start("plexus-control", listener, MAX_CLIENTS, serve, full)?;
+        Ok(Self { path: path.into(), _acceptor: acceptor })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Whoever finds the socket gone knows as much as who finds nobody there.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn serve(stream: &UnixStream, commands: &Commands) -> io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        if (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        let request: Request = match serde_json::from_slice(&line) {
+            Ok(request) => request,
+            Err(error) => return send(stream, &Response::Error(format!("not a request: {error}"))),
+        };
+        let mut progress = |value: Value| match value {
+            Value::Null => is_open(stream),
+            value => send(stream, &Response::Progress(value)).is_ok(),
+        };
+        let result =
+            commands.find(&request.command).and_then(|command| command.run(request.args, &mut progress));
+        send(stream, &result.map_or_else(Response::Error, Response::Ok))?;
+    }
+}
+
+fn is_open(stream: &UnixStream) -> bool {
+    let mut event = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::RDHUP)];
+    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut event, Some(&now)), Ok(0))
+}
+
+fn send(mut stream: &UnixStream, response: &Response) -> io::Result<()> {
+    let mut line = serde_json::to_vec(response)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}

@@ -1,0 +1,8 @@
+//! The control socket of a node and the commands that it answers there.
+
+pub mod acceptor;
+pub mod commands;
+pub mod control;
+pub mod grouping;
+pub mod locking;
+pub mod registry;

@@ -1,0 +1,324 @@
+//! The registry of a node: how it is made, and what the command line asks of it.
+//!
+//! | command | arguments | what it says |
+//! |---|---|---|
+//! | `registry.get` | `key` | [`Entry`] |
+//! | `registry.list` | `prefix` | lists of [`Entry`] as progress, then `generation` |
+//! | `registry.set` | `key`, `value`, `if_version` | `version` |
+//! | `registry.delete` | `key`, `if_version` | `version` |
+//! | `registry.watch` | `prefix`, `from` | [`Change`]s as progress, until the connection ends |
+//! | `registry.backup` | `path` | `generation` |
+//! | `registry.restore` | `path` | `generation` |
+//! | `registry.status` | | [`Status`] |
+//!
+//! What is read is as new as all that was answered before, on any node.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock, Weak},
+};
+
+use plexus_base::{Incarnation, NodeId, hex};
+use plexus_membership::runtime::Membership;
+use plexus_registry::{
+    Files, Port, Registry, RegistryService, Settings,
+    protocol::{self, ClusterName, Command as Ask, Contents, Edit, Key, News, What},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::{
+    admin::commands::{LOOK_EVERY, On, Progress, Run, args, json_of},
+    boot::config::Config,
+};
+
+/// Bytes of values in one line of progress, about.
+const LINE: usize = 1 << 20;
+
+/// A value: text, or bytes in hexadecimal digits where it is none.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Bytes {
+    /// UTF-8.
+    Text(String),
+    /// Two digits for each byte.
+    Hex(String),
+}
+
+impl Bytes {
+    /// As text, where it is some.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::Text(text.into()),
+            Err(_) => Self::Hex(hex::digits(bytes)),
+        }
+    }
+
+    /// The bytes.
+    ///
+    /// # Errors
+    /// No hexadecimal digits.
+    pub fn bytes(&self) -> Result<Vec<u8>, String> {
+        match self {
+            Self::Text(text) => Ok(text.clone().into_bytes()),
+            Self::Hex(digits) => hex::bytes(digits).ok_or_else(|| "not hexadecimal digits".into()),
+        }
+    }
+}
+
+/// A key with what it has.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// The generation of its last change.
+    pub version: u64,
+    /// Its value.
+    pub value: Bytes,
+}
+
+/// What a watch tells.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// A key was set.
+    Set(Entry),
+    /// A key was deleted, in this generation.
+    Deleted {
+        /// The key.
+        key: String,
+        /// The generation.
+        version: u64,
+    },
+    /// Changes were missed, or everything was restored: read anew what is there, of this generation or a later one.
+    ReadAnew(u64),
+}
+
+/// How it stands with the registry of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// The epoch of its view.
+    pub epoch: u32,
+    /// The generation that it shows; nothing before the first view has begun.
+    pub generation: Option<u64>,
+    /// How many keys there are.
+    pub keys: usize,
+    /// Members that the others wait for; only the node that coordinates knows.
+    pub awaited: Vec<String>,
+    /// What is wrong with its copies.
+    pub trouble: Vec<String>,
+}
+
+/// Makes the registry of a node, which is handed its views later.
+///
+/// # Errors
+/// One line for the user.
+pub(crate) fn wire(
+    config: &Config,
+    me: NodeId,
+    incarnation: Incarnation,
+    remembers: Arc<OnceLock<Weak<Membership>>>,
+    port: &Arc<dyn Port>,
+) -> Result<(RegistryService, Registry), String> {
+    let files = Files::new(config.dir.registry(&config.nodes[me.index()].name));
+    let settings = Settings {
+        me,
+        incarnation,
+        cluster: ClusterName(config.id.0),
+        files: files.map_err(|error| error.to_string())?,
+        memory: remembers,
+    };
+    plexus_registry::wire(settings, port).map_err(|error| error.to_string())
+}
+
+/// See the module: what waits for other nodes.
+pub(crate) const COMMANDS: &[(&str, Run)] = &[
+    ("registry.get", get),
+    ("registry.list", list),
+    ("registry.set", set),
+    ("registry.delete", delete),
+    ("registry.watch", watch),
+    ("registry.backup", backup),
+    ("registry.restore", restore),
+];
+
+/// What does not.
+pub(crate) const LOOKS: &[(&str, Run)] = &[("registry.status", status)];
+
+/// Waits for as long as somebody does.
+fn done(on: &On, ask: Ask, progress: Progress<'_>) -> Result<u64, String> {
+    let waiting = on.body.registry().ask(ask);
+    loop {
+        match waiting.wait(LOOK_EVERY) {
+            Some(answer) => return answer.map_err(|error| error.to_string()),
+            None if progress(Value::Null) => {}
+            None => return Err("nobody waits for the answer any more".into()),
+        }
+    }
+}
+
+/// What is there, as new as all that was answered before.
+fn look(on: &On, progress: Progress<'_>) -> Result<Arc<Contents>, String> {
+    done(on, Ask::Look, progress)?;
+    on.body.registry().contents().ok_or_else(|| "nothing is shown".into())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyArgs {
+    key: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EditArgs {
+    key: String,
+    #[serde(default)]
+    value: Option<Bytes>,
+    #[serde(default)]
+    if_version: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListArgs {
+    prefix: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WatchArgs {
+    prefix: String,
+    #[serde(default)]
+    from: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PathArgs {
+    path: PathBuf,
+}
+
+fn key(text: &str) -> Result<Key, String> {
+    Key::new(text).map_err(|refused| refused.to_string())
+}
+
+fn shown(key: &Key, entry: &protocol::Entry) -> Entry {
+    Entry { key: key.as_str().into(), version: entry.version, value: Bytes::of(&entry.value) }
+}
+
+fn get(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let KeyArgs { key: text } = args(asked)?;
+    let key = key(&text)?;
+    let contents = look(on, progress)?;
+    let entry = contents.entry(&text).ok_or_else(|| format!("{key}: is not there"))?;
+    json_of(&shown(&key, entry))
+}
+
+fn list(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let ListArgs { prefix } = args(asked)?;
+    let contents = look(on, progress)?;
+    let (mut entries, mut bytes) = (Vec::new(), 0);
+    for (key, entry) in contents.under(&prefix) {
+        bytes += key.as_str().len() + entry.value.len();
+        entries.push(shown(key, entry));
+        if bytes > LINE {
+            progress(json_of(&std::mem::take(&mut entries))?);
+            bytes = 0;
+        }
+    }
+    progress(json_of(&entries)?);
+    Ok(json!({ "generation": contents.generation() }))
+}
+
+fn set(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let EditArgs { key: text, value, if_version } = args(asked)?;
+    let value = value.ok_or("a key is set to a value")?.bytes()?;
+    let edit = Edit { key: key(&text)?, expect: if_version, what: What::Set(value.into()) };
+    let version = done(on, Ask::Change(protocol::Change(vec![edit])), progress)?;
+    Ok(json!({ "version": version }))
+}
+
+fn delete(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let EditArgs { key: text, if_version, .. } = args(asked)?;
+    let key = key(&text)?;
+    let contents = look(on, progress)?;
+    // Deleted by another meanwhile, it is gone as it should be.
+    if contents.entry(&text).is_none() {
+        return Err(format!("{key}: is not there"));
+    }
+    let edit = Edit { key, expect: if_version, what: What::Delete };
+    let version = done(on, Ask::Change(protocol::Change(vec![edit])), progress)?;
+    Ok(json!({ "version": version }))
+}
+
+fn watch(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let WatchArgs { prefix, from } = args(asked)?;
+    let from = match from {
+        Some(from) => from,
+        None => look(on, progress)?.generation(),
+    };
+    let watch = on.body.registry().watch(&prefix, from).map_err(|error| error.to_string())?;
+    let mut is_there = progress(json!({ "watching": from }));
+    while is_there {
+        let told = match watch.next(LOOK_EVERY).map_err(|ended| ended.to_string())? {
+            None => {
+                is_there = progress(Value::Null);
+                continue;
+            }
+            Some(News::ReadAnew(generation)) => vec![Change::ReadAnew(generation)],
+            Some(News::Change(version, keys)) => {
+                let change = |(key, entry): (Key, Option<protocol::Entry>)| match entry {
+                    Some(entry) => Change::Set(shown(&key, &entry)),
+                    None => Change::Deleted { key: key.as_str().into(), version },
+                };
+                keys.into_iter().map(change).collect()
+            }
+        };
+        for change in told {
+            is_there = progress(json_of(&change)?);
+        }
+    }
+    Ok(json!({}))
+}
+
+fn backup(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let PathArgs { path } = args(asked)?;
+    look(on, progress)?;
+    let generation = on.body.registry().backup(&path).map_err(|error| error.to_string())?;
+    Ok(json!({ "generation": generation }))
+}
+
+fn restore(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
+    let PathArgs { path } = args(asked)?;
+    let backup = on.body.registry().read_backup(&path).map_err(|error| error.to_string())?;
+    let generation = done(on, backup, progress)?;
+    Ok(json!({ "generation": generation }))
+}
+
+fn status(on: &On, _: Value, _: Progress<'_>) -> Result<Value, String> {
+    let status = on.body.registry().status();
+    json_of(&Status {
+        epoch: status.epoch.0,
+        generation: status.generation,
+        keys: status.keys,
+        awaited: status.awaited.iter().map(|node| on.config.name_of(node)).collect(),
+        trouble: status.trouble,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_through_as_they_were() {
+        for bytes in [&b"text"[..], b"", b"\xff\x00\x7f", "größe".as_bytes()] {
+            assert_eq!(Bytes::of(bytes).bytes().unwrap(), bytes);
+        }
+        for bad in ["f", "fg", "+1", "ß"] {
+            assert!(Bytes::Hex(bad.into()).bytes().is_err(), "{bad}");
+        }
+    }
+}

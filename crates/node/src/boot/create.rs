@@ -1,0 +1,281 @@
+//! Making a cluster: all of it, or nothing.
+//!
+//! Everything is made in a directory beside the one asked for, which is renamed at the end; so a directory that has
+//! a `cluster.toml` is a whole cluster.
+
+use std::{
+    fs::{DirBuilder, File},
+    io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+use plexus_base::durable::rewrite;
+use plexus_disks::{DiskError, Group};
+use plexus_membership::{
+    protocol::FileId,
+    voting::{FileError, format::FileName},
+};
+
+use crate::{
+    boot::config::{ClusterId, Config, ConfigError, NodeConfig, Voting},
+    boot::keys::{self, KeyError},
+    boot::layout::ClusterDir,
+};
+
+/// Voting files of a cluster on one host: one may be damaged.
+const SHARED_FILES: usize = 3;
+
+/// Why a cluster was not made. Nothing is left of it.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// There is a cluster already.
+    #[error("{dir}: is already a cluster; start it with `plexus up {dir}`, or choose another directory", dir = .0.display())]
+    IsCluster(PathBuf),
+    /// There is something else.
+    #[error("{dir}: exists and is not an empty directory; choose another", dir = .0.display())]
+    NotEmpty(PathBuf),
+    /// The configuration asked for does not make a cluster.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Its key could not be made.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// A voting file could not be made.
+    #[error(transparent)]
+    Voting(#[from] FileError),
+    /// The disk group could not be made.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The system refused.
+    #[error("{path}: {what}: {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+impl CreateError {
+    fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { what, path, source }
+    }
+}
+
+/// A new, random identity for a cluster.
+///
+/// # Errors
+/// The system gives no random bytes.
+pub fn new_id() -> io::Result<ClusterId> {
+    plexus_disks::GroupId::random().map(|id| ClusterId(id.0))
+}
+
+/// Voting files for a cluster of these nodes: three that all open where all are of one host, else one on each node's own disk.
+///
+/// # Errors
+/// The system gives no random bytes.
+pub fn voting_files(dir: &ClusterDir, nodes: &[NodeConfig]) -> io::Result<Vec<Voting>> {
+    let one_host = nodes.windows(2).all(|pair| pair[0].host == pair[1].host);
+    let homes: Vec<Option<&str>> = match one_host {
+        true => vec![None; SHARED_FILES],
+        false => nodes.iter().map(|node| Some(node.name.as_str())).collect(),
+    };
+    let file = |(number, home): (usize, Option<&str>)| {
+        let name = home.map_or_else(|| (number + 1).to_string(), str::to_owned);
+        let id = FileId(getrandom::u64().map_err(io::Error::other)?);
+        Ok(Voting { id, path: dir.voting().join(name), node: home.map(str::to_owned) })
+    };
+    homes.into_iter().enumerate().map(file).collect()
+}
+
+/// Makes one more voting file of a cluster, at `path`.
+///
+/// # Errors
+/// Something stands there already, or the system's.
+pub fn voting_file(config: &Config, path: &Path) -> Result<FileId, CreateError> {
+    let id = getrandom::u64().map_err(io::Error::other);
+    let id = FileId(id.map_err(CreateError::io("naming a voting file", path))?);
+    make_voting_file(config, id, path)?;
+    Ok(id)
+}
+
+fn make_voting_file(config: &Config, id: FileId, path: &Path) -> Result<(), CreateError> {
+    let name = FileName { cluster: plexus_membership::voting::format::ClusterId(config.id.0), file: id };
+    Ok(plexus_membership::voting::create(path, name, &config.first_view())?)
+}
+
+/// Replaces the text of a configuration, durably; who may read and change the file stays the same.
+///
+/// # Errors
+/// The system's; the old text is still there.
+pub fn replace_config(dir: &ClusterDir, text: &str) -> io::Result<()> {
+    rewrite(&dir.config(), text.as_bytes())
+}
+
+/// Takes back what [`voting_file`] made, before anybody was asked to vote there.
+///
+/// # Errors
+/// The system's.
+pub fn discard_voting_file(path: &Path) -> Result<(), CreateError> {
+    Ok(plexus_membership::voting::discard(path)?)
+}
+
+/// Makes the cluster that `config` describes, in `config.dir`.
+///
+/// # Errors
+/// See [`CreateError`]; nothing is left.
+pub fn create(config: &Config) -> Result<(), CreateError> {
+    let root = config.dir.root();
+    let text = config.to_text();
+    Config::parse(&config.dir, &text)?;
+    check_place(&config.dir)?;
+    let building = beside(root)?;
+    let result = fill(config, &text, &ClusterDir::new(&building)).and_then(|()| {
+        std::fs::rename(&building, root).map_err(CreateError::io("putting the cluster in place", root))
+    });
+    if result.is_err() {
+        // The error that led here is the one to report.
+        let _ = std::fs::remove_dir_all(&building);
+    }
+    result
+}
+
+/// Whether a cluster may be made here.
+fn check_place(dir: &ClusterDir) -> Result<(), CreateError> {
+    let root = dir.root();
+    match std::fs::read_dir(root).map(Iterator::count) {
+        Ok(0) => Ok(()),
+        Ok(_) if dir.config().exists() => Err(CreateError::IsCluster(root.into())),
+        Ok(_) => Err(CreateError::NotEmpty(root.into())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Err(CreateError::NotEmpty(root.into())),
+        Err(error) => Err(CreateError::io("looking at the directory", root)(error)),
+    }
+}
+
+/// A new directory that can be renamed to `root`.
+fn beside(root: &Path) -> Result<PathBuf, CreateError> {
+    let refused = CreateError::io("making the directory", root);
+    let Some(name) = root.file_name() else {
+        return Err(refused(io::Error::new(io::ErrorKind::InvalidInput, "the path does not end in a name")));
+    };
+    let building =
+        root.with_file_name(format!(".{}.plexus-init-{}", name.to_string_lossy(), std::process::id()));
+    DirBuilder::new().mode(0o700).create(&building).map_err(refused)?;
+    Ok(building)
+}
+
+fn fill(config: &Config, text: &str, dir: &ClusterDir) -> Result<(), CreateError> {
+    for directory in [dir.disks(), dir.voting(), dir.run(), dir.logs(), dir.state()] {
+        let made = DirBuilder::new().mode(0o700).create(&directory);
+        made.map_err(CreateError::io("making a directory", &directory))?;
+    }
+    keys::create(dir)?;
+    let moved = |disk: &PathBuf| match disk.strip_prefix(config.dir.root()) {
+        Ok(inside) => dir.root().join(inside),
+        Err(_) => disk.clone(),
+    };
+    Group::create(&config.disks.iter().map(moved).collect::<Vec<_>>(), &config.shape())?;
+    for file in &config.voting {
+        make_voting_file(config, file.id, &moved(&file.path))?;
+    }
+    let path = dir.config();
+    let written = std::fs::write(&path, text).and_then(|()| File::open(&path)?.sync_all());
+    written.map_err(CreateError::io("writing", &path))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use plexus_base::Waiting;
+    use plexus_disks::BlockSize;
+    use plexus_fabric::RailKind;
+
+    use super::*;
+    use crate::{
+        boot::config::{Interconnect, Membership, NodeConfig},
+        boot::keys::KeyFiles,
+    };
+
+    fn config(root: &Path) -> Config {
+        let dir = ClusterDir::new(root);
+        let nodes = vec![NodeConfig {
+            name: "n1".into(),
+            host: "h".into(),
+            address: "127.0.0.1:7400".parse().unwrap(),
+            addresses: vec![],
+            rails: vec![RailKind::Shm],
+            cores: vec![],
+            metrics: None,
+            fence: vec![],
+        }];
+        Config {
+            name: "c".into(),
+            id: new_id().unwrap(),
+            workers: 1,
+            waiting: Waiting::Event,
+            block_size: BlockSize::from_kib(4).unwrap(),
+            cache_mib: 4,
+            program_window_mib: crate::boot::config::PROGRAM_WINDOW_MIB,
+            checkpoint_seconds: 5,
+            interconnect: Interconnect::default(),
+            membership: Membership::default(),
+            voting: voting_files(&dir, &nodes).unwrap(),
+            blocks: 600,
+            disks: vec![dir.disks().join("0"), dir.disks().join("1")],
+            nodes: nodes.into_iter().collect(),
+            dir,
+        }
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<_> =
+            fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_is_made_is_what_is_loaded_and_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = config(&directory.path().join("c1"));
+        create(&config).unwrap();
+        assert_eq!(Config::load(&config.dir).unwrap(), config);
+        Group::open(&config.disks, &config.shape()).unwrap();
+        assert_eq!(KeyFiles::new(config.dir.clone()).read().unwrap().valid.len(), 1);
+        assert_eq!(names(directory.path()), ["c1"]);
+
+        let line = create(&config).unwrap_err().to_string();
+        assert!(line.contains("is already a cluster; start it with `plexus up"), "{line}");
+        assert_eq!(Config::load(&config.dir).unwrap(), config);
+    }
+
+    #[test]
+    fn an_empty_directory_will_do_and_another_will_not() {
+        let directory = tempfile::tempdir().unwrap();
+        create(&config(directory.path())).unwrap();
+        let other = tempfile::tempdir().unwrap();
+        fs::write(other.path().join("letter"), "dear").unwrap();
+        let line = create(&config(other.path())).unwrap_err().to_string();
+        assert!(line.contains("not an empty directory"), "{line}");
+        assert_eq!(names(other.path()), ["letter"]);
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_failure() {
+        let directory = tempfile::tempdir().unwrap();
+        let good = config(&directory.path().join("c1"));
+        let huge = Config { blocks: plexus_cache::MAX_BLOCKS, ..good.clone() };
+        assert!(create(&huge).unwrap_err().to_string().contains("needed for the disk group"));
+        let wrong = Config { workers: 9, ..good.clone() };
+        assert!(create(&wrong).unwrap_err().to_string().contains("workers = 9"));
+        let nowhere = Config { dir: ClusterDir::new(directory.path().join("no/where")), ..good };
+        assert!(create(&nowhere).unwrap_err().to_string().contains("making the directory"));
+        assert!(names(directory.path()).is_empty());
+    }
+}

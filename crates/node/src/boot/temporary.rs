@@ -1,0 +1,269 @@
+//! A cluster that is gone when its maker is: for the demonstration, for measurements, for tests.
+//!
+//! Its directory is marked and watched by a [`Janitor`]; its nodes have a lifeline to this process. So nothing is
+//! left behind, neither after an error nor after SIGKILL.
+
+use std::{
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use plexus_base::Waiting;
+use plexus_disks::BlockSize;
+use plexus_fabric::RailKind;
+
+use crate::{
+    admin::control::{Control, ControlError},
+    boot::config::{ClusterId, Config, Interconnect, Membership, NodeConfig, this_host},
+    boot::create::{self, CreateError},
+    boot::down::{self, Down},
+    boot::janitor::{self, Janitor},
+    boot::launch::{Launch, LaunchError, Launched, wait_until_ready},
+    boot::layout::ClusterDir,
+    lifecycle::Stage,
+};
+
+/// How long the nodes may take to find each other.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// What cluster is wanted.
+#[derive(Clone, Debug)]
+pub struct Parameters {
+    /// Its nodes.
+    pub nodes: Vec<NodeParameters>,
+    /// Workers of each node.
+    pub workers: u8,
+    /// How threads wait.
+    pub waiting: Waiting,
+    /// How long blocks are.
+    pub block_size: BlockSize,
+    /// Memory of each node's cache in MiB.
+    pub cache_mib: u32,
+    /// Blocks of the disk group.
+    pub blocks: u64,
+    /// Seconds between checkpoints.
+    pub checkpoint_seconds: u32,
+    /// How its nodes are joined.
+    pub interconnect: Interconnect,
+    /// How fast a lost node is noticed.
+    pub membership: Membership,
+    /// The `plexus` program.
+    pub program: PathBuf,
+    /// Where the cluster's directory is made.
+    pub directory: PathBuf,
+}
+
+/// What node is wanted.
+#[derive(Clone, Debug)]
+pub struct NodeParameters {
+    /// The machine that it stands for.
+    pub host: String,
+    /// Where it listens; `None`: a loopback address of its own.
+    pub address: Option<SocketAddr>,
+    /// Further addresses, a path each.
+    pub addresses: Vec<SocketAddr>,
+    /// Its rails, the preferred first.
+    pub rails: Vec<RailKind>,
+    /// The cores that it is pinned to; empty: any.
+    pub cores: Vec<usize>,
+    /// The network namespace that it lives in, as a path.
+    pub network_namespace: Option<PathBuf>,
+    /// The command that proves that it does nothing any more; empty: none.
+    pub fence: Vec<String>,
+}
+
+impl Parameters {
+    /// `nodes` nodes of this machine, joined by every rail; small, and started from this program.
+    ///
+    /// # Errors
+    /// It is unknown where this program lies.
+    pub fn new(nodes: usize) -> io::Result<Self> {
+        let node = NodeParameters {
+            host: this_host(),
+            address: None,
+            addresses: Vec::new(),
+            rails: RailKind::BUILT_IN.into(),
+            cores: Vec::new(),
+            network_namespace: None,
+            fence: Vec::new(),
+        };
+        Ok(Self {
+            nodes: vec![node; nodes],
+            workers: 1,
+            waiting: Waiting::default(),
+            block_size: BlockSize::from_kib(16).ok_or(io::ErrorKind::InvalidInput)?,
+            cache_mib: 32,
+            blocks: 4096,
+            checkpoint_seconds: 5,
+            interconnect: Interconnect::default(),
+            membership: Membership::default(),
+            program: std::env::current_exe()?,
+            directory: std::env::temp_dir(),
+        })
+    }
+}
+
+/// A running temporary cluster. Dropping it kills the nodes and removes everything.
+#[derive(Debug)]
+pub struct TemporaryCluster {
+    config: Config,
+    nodes: Vec<Launched>,
+    janitor: Option<Janitor>,
+    lifelines: Vec<io::PipeWriter>,
+}
+
+/// Why there is no such cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum TemporaryError {
+    /// It could not be made.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// Its nodes did not start.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The system refused.
+    #[error("a temporary cluster: {what}: {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> TemporaryError {
+    move |source| TemporaryError::Io { what, source }
+}
+
+impl TemporaryCluster {
+    /// Makes the cluster and starts its nodes, which are called `n1`, `n2`, …; returns when all serve.
+    ///
+    /// # Errors
+    /// See [`TemporaryError`]; nothing is left.
+    pub fn start(
+        parameters: &Parameters,
+        progress: &mut dyn FnMut(&str, Stage),
+    ) -> Result<Self, TemporaryError> {
+        let mut janitor = Janitor::start(&parameters.program).map_err(io_error("starting the janitor"))?;
+        let id = create::new_id().map_err(io_error("naming it"))?;
+        let directory = std::path::absolute(&parameters.directory).map_err(io_error("placing it"))?;
+        let dir = directory.join(format!("plexus-{:08x}", id.0 as u32));
+        janitor.watch_dir(&dir).map_err(io_error("having it watched"))?;
+        std::fs::create_dir(&dir).map_err(io_error("making its directory"))?;
+        janitor::mark(&dir).map_err(io_error("marking its directory"))?;
+
+        let dir = ClusterDir::new(dir.join("cluster"));
+        let nodes = node_configs(&parameters.nodes, id);
+        let config = Config {
+            name: "temporary".into(),
+            id,
+            workers: parameters.workers,
+            waiting: parameters.waiting,
+            block_size: parameters.block_size,
+            cache_mib: parameters.cache_mib,
+            program_window_mib: crate::boot::config::PROGRAM_WINDOW_MIB,
+            checkpoint_seconds: parameters.checkpoint_seconds,
+            interconnect: parameters.interconnect.clone(),
+            membership: parameters.membership.clone(),
+            voting: create::voting_files(&dir, &nodes).map_err(io_error("naming voting files"))?,
+            blocks: parameters.blocks,
+            disks: vec![dir.disks().join("0")],
+            nodes: nodes.into_iter().collect(),
+            dir,
+        };
+        create::create(&config)?;
+        let mut cluster = Self { config, nodes: Vec::new(), janitor: Some(janitor), lifelines: Vec::new() };
+        for (index, node) in parameters.nodes.iter().enumerate() {
+            cluster.launch(index, node.network_namespace.as_deref(), &parameters.program)?;
+        }
+        wait_until_ready(&cluster.config.dir, &mut cluster.nodes, READY_WITHIN, progress)?;
+        Ok(cluster)
+    }
+
+    fn launch(
+        &mut self,
+        index: usize,
+        namespace: Option<&Path>,
+        program: &Path,
+    ) -> Result<(), TemporaryError> {
+        let (reader, writer) = io::pipe().map_err(io_error("a lifeline"))?;
+        let (dir, name) = (&self.config.dir, &self.config.nodes[index].name);
+        let launch = Launch { program, dir, name, lifeline: Some(reader), network_namespace: namespace };
+        let launched = launch.start()?;
+        let pid = launched.child.id();
+        self.nodes.push(launched);
+        self.lifelines.push(writer);
+        if let Some(janitor) = &mut self.janitor {
+            janitor.watch_pid(pid).map_err(io_error("having a node watched"))?;
+        }
+        Ok(())
+    }
+
+    /// The cluster's configuration.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// A connection to the node in place `index`.
+    ///
+    /// # Errors
+    /// The node does not live.
+    pub fn control(&self, index: usize) -> Result<Control, ControlError> {
+        Control::connect(&self.config.dir, &self.config.nodes[index].name)
+    }
+
+    /// The process of the node in place `index`.
+    #[must_use]
+    pub fn pid(&self, index: usize) -> u32 {
+        self.nodes[index].child.id()
+    }
+
+    /// Takes the cluster down as `plexus down` does, and removes it.
+    ///
+    /// # Errors
+    /// Something could not be removed. That nodes did not end well is in the report.
+    pub fn stop(mut self) -> Result<Down, TemporaryError> {
+        let names: Vec<_> = self.config.nodes.iter().map(|node| node.name.as_str()).collect();
+        let down = down::take_down(&self.config.dir, &names, &|_, _| ());
+        self.finish().map_err(io_error("removing it"))?;
+        Ok(down)
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.lifelines.clear();
+        let result = self.janitor.take().map_or(Ok(()), Janitor::finish);
+        for node in &mut self.nodes {
+            node.child.wait()?;
+        }
+        result
+    }
+}
+
+impl Drop for TemporaryCluster {
+    fn drop(&mut self) {
+        // Only on the way out of a failure, which is what gets reported.
+        let _ = self.finish();
+    }
+}
+
+/// The nodes, each with an address of its own: a loopback address made from the cluster's random identity, so that
+/// clusters do not meet, and a port below those that the system gives to clients.
+fn node_configs(nodes: &[NodeParameters], id: ClusterId) -> Vec<NodeConfig> {
+    let [a, b, c, d, ..] = id.0.to_le_bytes();
+    let port = 20_000 + u16::from(d) * 16;
+    let address = |index: usize| SocketAddr::from(([127, a, b, c.clamp(1, 254)], port + index as u16));
+    let config = |(index, node): (usize, &NodeParameters)| NodeConfig {
+        name: format!("n{}", index + 1),
+        host: node.host.clone(),
+        address: node.address.unwrap_or_else(|| address(index)),
+        addresses: node.addresses.clone(),
+        rails: node.rails.clone(),
+        cores: node.cores.clone(),
+        metrics: None,
+        fence: node.fence.clone(),
+    };
+    nodes.iter().enumerate().map(config).collect()
+}

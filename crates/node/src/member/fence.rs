@@ -1,0 +1,224 @@
+//! What makes sure that an incarnation of another node has ended: a look at its lock, a kill, a command. `docs/membership.md` says what each proves.
+
+use std::{
+    fmt,
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use plexus_base::{Incarnation, NodeId};
+use plexus_membership::{protocol::View, runtime::Proof};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::{
+    boot::config::Config,
+    records::durable::{Lock, Look},
+};
+
+/// How long the end of a process that was killed is waited for.
+const DEATH_WITHIN: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether it has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// How long a fence command may take.
+const COMMAND_WITHIN: Duration = Duration::from_secs(60);
+
+/// How an incarnation of another node can be proved to be over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fencing {
+    /// It is of this host: its process is killed.
+    Kill,
+    /// By its fence command.
+    Agent,
+    /// Not at all: its lease is waited for.
+    LeaseOnly,
+}
+
+impl fmt::Display for Fencing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kill => "kill",
+            Self::Agent => "agent",
+            Self::LeaseOnly => "lease only",
+        })
+    }
+}
+
+/// What one node can prove of the others.
+pub(crate) struct Fence {
+    config: Arc<Config>,
+    me: NodeId,
+}
+
+impl Fence {
+    pub(crate) fn new(config: Arc<Config>, me: NodeId) -> Self {
+        Self { config, me }
+    }
+
+    pub(crate) fn kind(&self, node: NodeId) -> Fencing {
+        match self.config.nodes.get(node.index()) {
+            Some(other) if other.host == self.config.nodes[self.me.index()].host => Fencing::Kill,
+            Some(other) if !other.fence.is_empty() => Fencing::Agent,
+            _ => Fencing::LeaseOnly,
+        }
+    }
+
+    /// The lives of which a view tells that were members, in it or before, and are proved to be over: earlier ones of this node, which is in
+    /// its incarnation `own`, and those of nodes of this host that let go of their locks. One that has left may act for a moment after that
+    /// was decided, so who starts waits for it too if nobody proves its end.
+    pub(crate) fn over(&self, view: &View, own: Incarnation) -> impl Iterator<Item = (NodeId, Incarnation)> {
+        view.incarnations().filter(move |(node, incarnation)| match *node == self.me {
+            true => *incarnation < own,
+            false => self.is_over(*node, *incarnation),
+        })
+    }
+
+    /// Whether the process of this incarnation of a node of the same host is proved to be over: it has let go of its lock, which no process does
+    /// before everything that it had begun at the disks is done.
+    pub(crate) fn is_over(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.look(node).is_some_and(|look| look.proves_end_of(incarnation))
+    }
+
+    /// Sees to it that an incarnation is over, as far as that can be done from here. May take long.
+    pub(crate) fn end(&self, node: NodeId, incarnation: Incarnation) -> Option<Proof> {
+        match self.kind(node) {
+            Fencing::Kill => self.kill(node, incarnation).or_else(|| self.command(node, incarnation)),
+            Fencing::Agent => self.command(node, incarnation),
+            Fencing::LeaseOnly => None,
+        }
+    }
+
+    fn look(&self, node: NodeId) -> Option<Look> {
+        Lock::look(&self.lock_of(node)?).ok()
+    }
+
+    /// The lock of a node of this host.
+    fn lock_of(&self, node: NodeId) -> Option<PathBuf> {
+        (self.kind(node) == Fencing::Kill)
+            .then(|| self.config.dir.lock(&self.config.nodes[node.index()].name))
+    }
+
+    /// Kills the process and awaits its end.
+    fn kill(&self, node: NodeId, incarnation: Incarnation) -> Option<Proof> {
+        match self.look(node)? {
+            look if look.proves_end_of(incarnation) => return Some(Proof::Killed),
+            Look::Held(Some(holder)) if holder.incarnation == incarnation.0 => {
+                // Nodes that share a process end by themselves.
+                if holder.pid != std::process::id() {
+                    let pidfd =
+                        pidfd_open(Pid::from_raw(i32::try_from(holder.pid).ok()?)?, PidfdFlags::empty());
+                    // It is looked at again when it cannot be another's number any more.
+                    if let Ok(pidfd) = pidfd
+                        && self.look(node) == Some(Look::Held(Some(holder)))
+                    {
+                        // What has ended meanwhile is seen below.
+                        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+                    }
+                }
+            }
+            // Somebody is about to sign.
+            Look::Held(None) => {}
+            Look::Missing | Look::Free(_) | Look::Held(Some(_)) => return None,
+        }
+        let end = Instant::now() + DEATH_WITHIN;
+        while Instant::now() < end {
+            if self.is_over(node, incarnation) {
+                return Some(Proof::Killed);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        None
+    }
+
+    /// Has the node's fence command prove it.
+    fn command(&self, node: NodeId, incarnation: Incarnation) -> Option<Proof> {
+        let node = self.config.nodes.get(node.index())?;
+        let (name, words) = (&node.name, &node.fence);
+        let mut command = Command::new(words.first()?);
+        command
+            .args(&words[1..])
+            .env("PLEXUS_NODE", name)
+            .env("PLEXUS_INCARNATION", incarnation.0.to_string());
+        let mut child = match command.stdin(Stdio::null()).spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                tracing::error!("{name}: its fence command {}: {error}", words[0]);
+                return None;
+            }
+        };
+        let end = Instant::now() + COMMAND_WITHIN;
+        let why = loop {
+            match child.try_wait() {
+                Ok(Some(status)) if status.success() => return Some(Proof::Off),
+                Ok(Some(status)) => break format!("ended with {status}"),
+                Ok(None) if Instant::now() < end => std::thread::sleep(LOOK_EVERY * 10),
+                Ok(None) => break format!("takes more than {} s", COMMAND_WITHIN.as_secs()),
+                Err(error) => break format!("cannot be waited for: {error}"),
+            }
+        };
+        // Nothing is left of one that has ended.
+        let _ = child.kill();
+        let _ = child.wait();
+        tracing::error!("{name}: its fence command {why}");
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plexus_base::NodeSet;
+    use plexus_membership::protocol::{FileId, Seat};
+
+    use super::*;
+    use crate::boot::layout::ClusterDir;
+
+    /// Four nodes, the last of another host.
+    fn config(dir: &ClusterDir) -> Config {
+        let mut text = r#"
+            format = 1
+            name = "c1"
+            id = "000102030405060708090a0b0c0d0e0f"
+            workers = 1
+            waiting = "adaptive"
+            block_size_kib = 8
+            cache_mib = 16
+            checkpoint_seconds = 5
+            group = { size_mib = 64, disks = ["disks/0"] }
+            voting = [{ id = "000000000000000a", path = "voting/1" }]
+        "#
+        .to_owned();
+        for (number, host) in (1..).zip(["a", "a", "a", "b"]) {
+            let node = format!(
+                "[[node]]\nname = \"n{number}\"\nhost = \"{host}\"\naddress = \"127.0.0.1:740{number}\"\nrails = [\"tcp\"]\n"
+            );
+            text.push_str(&node);
+        }
+        Config::parse(dir, &text).unwrap()
+    }
+
+    #[test]
+    fn who_had_left_before_a_view_is_proved_to_be_over_like_its_members() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = ClusterDir::new(place.path());
+        let config = Arc::new(config(&dir));
+        std::fs::create_dir_all(dir.lock("n1").parent().unwrap()).unwrap();
+        let hold = |name| Lock::try_take(&dir.lock(name), 7).unwrap().unwrap();
+        ["n2", "n3", "n4"].into_iter().for_each(|name| drop(hold(name)));
+        let mut view = View::first(NodeSet::first(4), [(FileId(1), None)]);
+        let incarnation = Incarnation(7);
+        view.seats[..4].copy_from_slice(&[
+            Seat::Out(incarnation),
+            Seat::In(incarnation),
+            Seat::Out(incarnation),
+            Seat::Out(incarnation),
+        ]);
+        let fence = Fence::new(config, NodeId(0));
+        let over = |own| fence.over(&view, Incarnation(own)).map(|(node, _)| node.0).collect::<Vec<_>>();
+        assert_eq!(over(8), [0, 1, 2], "of another host nothing is known");
+        let _lives = hold("n3");
+        assert_eq!(over(7), [1], "who looks lives, and so does who holds its lock");
+    }
+}
