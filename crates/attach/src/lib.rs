@@ -189,13 +189,9 @@ impl Programs {
         }
     }
 
-    /// Whether messages of this channel are for programs.
-    pub fn uses(channel: Channel) -> bool {
-        matches!(
-            channel,
-            Channel::Datagrams | Channel::Services | Channel::Application1 | Channel::Application2
-        )
-    }
+    /// The channels whose messages are for programs.
+    pub const CHANNELS: &'static [Channel] =
+        &[Channel::Datagrams, Channel::Services, Channel::Application1, Channel::Application2];
 
     /// Serves one more program.
     pub fn attach(&mut self, attached: Attached) {

@@ -217,7 +217,8 @@ mod tests {
                 (bytes[0], bytes[1]) = (first, second);
                 let form = Header::decode(&bytes).unwrap().form();
                 let good = (3..6).contains(&first)
-                    || ((first & !MORE < 3 || (7..11).contains(&first)) && second < 16);
+                    || ((first & !MORE < 3 || (7..11).contains(&first))
+                        && usize::from(second) < crate::CHANNELS);
                 assert_eq!(form.is_some(), good, "{first:#x} {second:#x}");
             }
         }

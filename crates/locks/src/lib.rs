@@ -5,7 +5,6 @@
 mod clock;
 mod manager;
 mod notice;
-mod port;
 mod programs;
 pub mod protocol;
 mod reply;
@@ -15,9 +14,8 @@ mod survey;
 
 pub use manager::LockManager;
 pub use notice::{LockNotice, LockNotices};
-pub use port::{Port, StopFlag};
 pub use programs::{OF_PROGRAMS, ProgramNews};
-pub use reply::{LockError, LockReply};
+pub use reply::LockError;
 pub use service::{LockService, LockTask, Settings, wire};
-pub use session::{NodeLock, NodeLockSession, PendingNodeLock};
+pub use session::{NodeLock, NodeLockSession, PendingNodeLock, StopFlag};
 pub use survey::{LockSurvey, SurveyedHolder, SurveyedResource, SurveyedWaiter};

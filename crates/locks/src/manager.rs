@@ -1,17 +1,15 @@
 //! The lock manager of a node, as its threads see it.
 
-use std::{
-    sync::{Arc, mpsc},
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use plexus_base::WorkerId;
+use plexus_interconnect::Reply;
+use plexus_membership::subsystem::ask_each;
 
 use crate::{
-    port::{Port, StopFlag},
     protocol::{Counts, Name},
-    service::LockTask,
-    session::NodeLockSession,
+    service::{LockTask, Port},
+    session::{NodeLockSession, StopFlag},
     survey::LockSurvey,
 };
 
@@ -20,7 +18,7 @@ use crate::{
 pub struct LockManager(Arc<Inner>);
 
 struct Inner {
-    port: Arc<dyn Port>,
+    port: Arc<Port>,
     workers: u8,
     stopped: Arc<StopFlag>,
 }
@@ -28,7 +26,7 @@ struct Inner {
 impl LockManager {
     /// The lock manager whose services share `stopped`, behind `port`.
     #[must_use]
-    pub fn new(port: Arc<dyn Port>, workers: u8, stopped: Arc<StopFlag>) -> Self {
+    pub fn new(port: Arc<Port>, workers: u8, stopped: Arc<StopFlag>) -> Self {
         Self(Arc::new(Inner { port, workers, stopped }))
     }
 
@@ -38,7 +36,7 @@ impl LockManager {
         NodeLockSession::new(self.clone())
     }
 
-    pub(crate) fn port(&self) -> &dyn Port {
+    pub(crate) fn port(&self) -> &Port {
         &*self.0.port
     }
 
@@ -53,40 +51,26 @@ impl LockManager {
         self.0.stopped.is_stopped()
     }
 
-    /// What this node masters and somebody has or wants.
-    ///
-    /// # Errors
-    /// Not all workers answered within `limit`.
-    pub fn survey(&self, limit: Duration) -> Result<LockSurvey, mpsc::RecvTimeoutError> {
-        Ok(LockSurvey::joined(self.each(limit, LockTask::Survey)?))
+    /// What this node masters that is held or waited for; `None`: not all workers answered within
+    /// `limit`.
+    #[must_use]
+    pub fn survey(&self, limit: Duration) -> Option<LockSurvey> {
+        Some(LockSurvey::joined(self.each(limit, LockTask::Survey)?))
     }
 
-    /// What the workers counted of locks since they began.
-    ///
-    /// # Errors
-    /// Not all of them answered within `limit`.
-    pub fn counts(&self, limit: Duration) -> Result<Counts, mpsc::RecvTimeoutError> {
+    /// What the workers counted of locks since they began; `None`: not all of them answered within
+    /// `limit`.
+    #[must_use]
+    pub fn counts(&self, limit: Duration) -> Option<Counts> {
         let mut sum = Counts::default();
         self.each(limit, LockTask::Counts)?.iter().for_each(|counts| sum.add(counts));
-        Ok(sum)
+        Some(sum)
     }
 
     /// What each worker answers.
-    fn each<T>(
-        &self,
-        limit: Duration,
-        task: impl Fn(mpsc::Sender<T>) -> LockTask,
-    ) -> Result<Vec<T>, mpsc::RecvTimeoutError> {
-        let end = Instant::now() + limit;
-        let answers = (0..self.0.workers).map(|worker| {
-            let (tell, told) = mpsc::channel();
-            self.0.port.submit(WorkerId(worker), task(tell));
-            told
-        });
-        let answers: Vec<_> = answers.collect();
-        let parts = answers
-            .into_iter()
-            .map(|answer| answer.recv_timeout(end.saturating_duration_since(Instant::now())));
-        parts.collect()
+    fn each<T>(&self, limit: Duration, task: impl Fn(Reply<T>) -> LockTask) -> Option<Vec<T>> {
+        let Inner { port, workers, .. } = &*self.0;
+        let answers = ask_each(&**port, *workers, limit, task);
+        (answers.len() == usize::from(*workers)).then_some(answers)
     }
 }

@@ -5,24 +5,41 @@ use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
         mpsc,
     },
     time::{Duration, SystemTime},
 };
 
 use plexus_base::{WorkerId, clock, locks::Grant};
+use plexus_interconnect::Reply;
 
 use crate::{
     manager::LockManager,
     notice::{LockNotice, LockNotices},
-    port::Port,
     protocol::{
         Event, LockId, LockRequest, Mode, Name, NewLock, Owner, RequestKind, VALUE_LEN, WaitLimit, Why,
     },
-    reply::{LockError, LockReply, LockResult, ask_and_wait},
-    service::LockTask,
+    reply::{LockError, LockResult, ask_and_wait},
+    service::{LockTask, Port},
 };
+
+/// Set once the node grants locks no more; shared by all its workers.
+#[derive(Default)]
+pub struct StopFlag(AtomicBool);
+
+impl StopFlag {
+    pub(crate) fn stop(&self) {
+        self.0.store(true, Release);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.0.load(Acquire)
+    }
+}
 
 /// Numbers that a thread takes at once.
 const NUMBERS: u64 = 1024;
@@ -77,7 +94,7 @@ impl NodeLockSession {
     #[must_use]
     pub fn ask(&self, name: Name, mode: Mode, timeout: Option<Duration>) -> PendingNodeLock {
         let (request, place) = self.request(name, mode, timeout);
-        let (reply, result) = LockReply::channel();
+        let (reply, result) = Reply::channel();
         place.submit(LockTask::Ask(request, place.notices.clone(), reply));
         PendingNodeLock { place: Some(place), result }
     }
@@ -123,7 +140,7 @@ struct LockPlace {
 }
 
 impl LockPlace {
-    fn port(&self) -> &dyn Port {
+    fn port(&self) -> &Port {
         self.work.manager.port()
     }
 

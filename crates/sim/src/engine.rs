@@ -15,6 +15,12 @@ pub type Owner = usize;
 pub struct Digest(u64);
 
 impl Digest {
+    /// Of nothing yet.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
     /// Adds a number.
     pub fn add(&mut self, number: u64) {
         // The multiply-and-fold of wyhash: cheap, and order matters.

@@ -251,10 +251,9 @@ pub enum Granted {
 
 /// Why a session did not get a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
 pub enum BlockError {
     /// This node is handing everything back.
-    HandingBack = 0,
+    HandingBack,
     /// The disk reported an error when the block was read.
     Unreadable,
     /// The page on disk is damaged: wrong checksum, number or shape.
@@ -267,19 +266,6 @@ pub enum BlockError {
     NotMaster,
     /// The block's latest version may have gone down with a node.
     Lost,
-}
-
-impl BlockError {
-    /// All errors, each at the index that is its number.
-    pub(crate) const ALL: [Self; 7] = [
-        Self::HandingBack,
-        Self::Unreadable,
-        Self::Corrupt,
-        Self::Stale,
-        Self::WriteFailed,
-        Self::NotMaster,
-        Self::Lost,
-    ];
 }
 
 /// What an idle frame holds.

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use plexus_base::{Incarnation, NodeId};
+use plexus_base::{Incarnation, MAX_NODES, NodeId};
 use plexus_membership::{
-    protocol::{AWAITED, Ballot, Block, Contents, Failed, FileId, Report, Writes},
+    protocol::{AWAITED, Ballot, Block, Contents, Failed, FileId, Report, View, Writes},
     voting::format::{self, BLOCK, ClusterId, FileName},
 };
 use plexus_sim::Random;
@@ -95,6 +95,23 @@ impl File {
         }
         self.durable = copy.clone();
         self.contents = copy;
+    }
+
+    /// A node that belongs to no cluster writes a ballot above all others, with the view that it knows, and what it proposes after that.
+    pub(super) fn outbid(&mut self, rival: NodeId, known: Option<&Arc<View>>, proposed: Option<&Arc<View>>) {
+        let found = self.contents.decided().into_iter().chain(known).max_by_key(|view| view.epoch);
+        let Some(decided) = found.cloned() else { return };
+        let ballots = self.contents.places.iter().filter_map(|place| place.ballot());
+        let mbal = ballots.map(|ballot| ballot.mbal).max().unwrap_or_default() + MAX_NODES as u64;
+        let place = &mut self.contents.places[rival.index()];
+        let own = place.ballot();
+        let before = own.and_then(|own| own.proposed.as_ref());
+        let proposed = proposed.or(before).filter(|view| view.epoch > decided.epoch).cloned();
+        let bal = if proposed.is_some() { mbal } else { 0 };
+        let counter = own.map_or(0, |own| own.counter) + 1;
+        place.ballots[usize::from(place.next_slot())] =
+            Block::Good(Arc::new(Ballot { counter, mbal, bal, proposed, decided }));
+        self.durable.places[rival.index()] = place.clone();
     }
 
     /// The disk loses power, and with it what is not durable.

@@ -16,6 +16,9 @@ use super::{
 };
 use crate::failure::Broken;
 
+/// The node that decides views where members do not.
+pub(super) const RIVAL: NodeId = NodeId(15);
+
 /// Of a process's margin it may use so much before it has ended; the rest covers that clocks differ.
 const MARGIN_PERCENT: u64 = 97;
 
@@ -125,6 +128,8 @@ pub(super) struct World {
     pub(super) proofs: bool,
     /// The registry has nothing to be remembered.
     pub(super) rests: bool,
+    /// [`RIVAL`] outbids all proposals; messages and turns may take as long as a lease.
+    pub(super) has_rival: bool,
     /// Messages take 0.2 ms, and a turn 2 ms.
     pub(super) steady: bool,
     pub(super) sabotage: Option<Sabotage>,
@@ -188,6 +193,7 @@ impl World {
             loss_permille: 0,
             proofs: false,
             rests: false,
+            has_rival: false,
             steady: false,
             sabotage,
             opened: 0,
@@ -458,6 +464,9 @@ impl World {
         if self.steady {
             return 200_000;
         }
+        if self.has_rival && self.engine.random.percent(10) {
+            return self.engine.random.between(50_000, self.profile.lease.0);
+        }
         let slow = self.engine.random.permille(10);
         let most = if slow { self.profile.heartbeat.0 } else { self.profile.heartbeat.0 / 50 };
         self.engine.random.between(50_000, most.max(60_000))
@@ -492,6 +501,9 @@ impl World {
     fn disk_delay(&mut self, file: usize) -> u64 {
         if self.steady {
             return 1_000_000;
+        }
+        if self.has_rival && self.engine.random.percent(10) {
+            return self.engine.random.between(20_000, self.profile.lease.0 / 2);
         }
         let delay = self.engine.random.between(20_000, self.profile.heartbeat.0 / 20);
         match self.files[file].sick {
@@ -558,6 +570,9 @@ impl World {
             return;
         }
         let id = NodeId(turn.node as u8);
+        if self.has_rival {
+            self.files[turn.file].outbid(RIVAL, None, None);
+        }
         let mut result = self.files[turn.file].read(id, must_last, &mut self.engine.random);
         if self.sabotage == Some(Sabotage::Blind)
             && let Ok(contents) = &mut result
