@@ -7,16 +7,12 @@ use std::ops::{Deref, DerefMut};
 use plexus_base::BlockId;
 use plexus_disks::{HEADER, Page, TRAILER, Version};
 
-use crate::{Session, frames::FrameTable, protocol::Slot, service::CacheTask};
-
-/// How a session holds a frame.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Held {
-    /// Pinned or latched, with others who may pin it too.
-    Pinned(Slot),
-    /// A consistent copy that nobody else knows.
-    Private(Slot),
-}
+use crate::{
+    Session,
+    frames::FrameTable,
+    protocol::{Granted, Slot},
+    service::CacheTask,
+};
 
 /// What both guards are: a frame that stays as it is for as long as this lives.
 struct Lent<'s> {
@@ -26,8 +22,8 @@ struct Lent<'s> {
 }
 
 impl<'s> Lent<'s> {
-    fn new(session: &'s Session, block: BlockId, held: Held) -> Self {
-        let (Held::Pinned(slot) | Held::Private(slot)) = held;
+    fn new(session: &'s Session, block: BlockId, granted: Granted) -> Self {
+        let (Granted::Pinned(slot) | Granted::Private(slot)) = granted;
         Self { session, table: session.table(block), slot }
     }
 
@@ -54,12 +50,12 @@ impl<'s> Lent<'s> {
 /// A block that is being read: its user bytes.
 pub struct Read<'s> {
     lent: Lent<'s>,
-    held: Held,
+    granted: Granted,
 }
 
 impl<'s> Read<'s> {
-    pub(crate) fn new(session: &'s Session, block: BlockId, held: Held) -> Self {
-        Self { lent: Lent::new(session, block, held), held }
+    pub(crate) fn new(session: &'s Session, block: BlockId, granted: Granted) -> Self {
+        Self { lent: Lent::new(session, block, granted), granted }
     }
 
     /// How often the block has been changed.
@@ -78,10 +74,10 @@ impl Deref for Read<'_> {
 
 impl Drop for Read<'_> {
     fn drop(&mut self) {
-        match self.held {
-            Held::Pinned(slot) if self.lent.table.unpin(slot) => self.lent.tell(CacheTask::Idle(slot)),
-            Held::Pinned(_) => {}
-            Held::Private(slot) => self.lent.tell(CacheTask::Freed(slot)),
+        match self.granted {
+            Granted::Pinned(slot) if self.lent.table.unpin(slot) => self.lent.tell(CacheTask::Idle(slot)),
+            Granted::Pinned(_) => {}
+            Granted::Private(slot) => self.lent.tell(CacheTask::Freed(slot)),
         }
     }
 }
@@ -95,8 +91,8 @@ pub struct Change<'s> {
 }
 
 impl<'s> Change<'s> {
-    pub(crate) fn new(session: &'s Session, block: BlockId, held: Held) -> Self {
-        Self { lent: Lent::new(session, block, held), block, changed: false }
+    pub(crate) fn new(session: &'s Session, block: BlockId, granted: Granted) -> Self {
+        Self { lent: Lent::new(session, block, granted), block, changed: false }
     }
 
     /// How often the block had been changed before.

@@ -13,8 +13,7 @@ use crate::{
     faults::Faults,
     frames::{FrameTable, Hand},
     protocol::{
-        self, Action, Counts, Event, Granted, LossHistory, Lost, Members, Outlet, ReadFault, Shard, Ticket,
-        WaitError,
+        self, Action, BlockError, Counts, Event, Granted, LossHistory, Lost, Members, Outlet, Shard, Ticket,
     },
 };
 
@@ -52,7 +51,7 @@ pub enum CacheTask {
 }
 
 /// What a session that waits is answered.
-pub(crate) type Answer = Result<Granted, WaitError>;
+pub(crate) type Answer = Result<Granted, BlockError>;
 
 /// See the module.
 pub struct CacheService {
@@ -184,14 +183,14 @@ impl CacheService {
         let event = match (done.op, &done.result) {
             (Op::Write, result) => Event::Wrote { slot, ok: result.is_ok() },
             (Op::Read, Ok(version)) => Event::Read { slot, result: self.fresh(slot, done.block, version.0) },
-            (Op::Read, Err(DiskError::Page { .. })) => Event::Read { slot, result: Err(ReadFault::Corrupt) },
-            (Op::Read, Err(_)) => Event::Read { slot, result: Err(ReadFault::Io) },
+            (Op::Read, Err(DiskError::Page { .. })) => Event::Read { slot, result: Err(BlockError::Corrupt) },
+            (Op::Read, Err(_)) => Event::Read { slot, result: Err(BlockError::Unreadable) },
         };
         self.handle(net, event);
     }
 
     /// Whether a page that was read is the one that was written last, as far as the master knows.
-    fn fresh(&self, slot: protocol::Slot, block: BlockId, version: u64) -> Result<u64, ReadFault> {
+    fn fresh(&self, slot: protocol::Slot, block: BlockId, version: u64) -> Result<u64, BlockError> {
         match self.expected[slot.index()] {
             expected if expected == 0 || expected == version => Ok(version),
             expected => {
@@ -201,7 +200,7 @@ impl CacheService {
                 );
                 tracing::error!("{what}");
                 self.faults.remember(block, what);
-                Err(ReadFault::Stale)
+                Err(BlockError::Stale)
             }
         }
     }

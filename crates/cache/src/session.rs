@@ -12,8 +12,8 @@ use plexus_interconnect::ReplySlot;
 use crate::{
     faults::Faults,
     frames::FrameTable,
-    guard::{Change, Held, Read},
-    protocol::{Ask, Granted, Lost, ReadFault, WaitError, Why},
+    guard::{Change, Read},
+    protocol::{Ask, BlockError, Granted, Lost},
     service::{Answer, CacheTask, Port},
 };
 
@@ -154,16 +154,14 @@ impl Cache {
         (sum(|c| &c.hits), sum(|c| &c.waits))
     }
 
-    fn error(&self, block: BlockId, error: WaitError) -> CacheError {
+    fn error(&self, block: BlockId, error: BlockError) -> CacheError {
         let fault = || self.inner.faults.of(block).unwrap_or_else(|| format!("{block} cannot be read"));
         match error {
-            WaitError::HandingBack => CacheError::ShuttingDown,
-            WaitError::Read(ReadFault::Io | ReadFault::Corrupt | ReadFault::Stale) => {
-                CacheError::Damaged(fault())
-            }
-            WaitError::WriteFailed => CacheError::WriteFailed(fault()),
-            WaitError::Refused(Why::NotMaster) => CacheError::Refused(block),
-            WaitError::Refused(Why::Lost) => CacheError::Lost(block),
+            BlockError::HandingBack => CacheError::ShuttingDown,
+            BlockError::Unreadable | BlockError::Corrupt | BlockError::Stale => CacheError::Damaged(fault()),
+            BlockError::WriteFailed => CacheError::WriteFailed(fault()),
+            BlockError::NotMaster => CacheError::Refused(block),
+            BlockError::Lost => CacheError::Lost(block),
         }
     }
 }
@@ -202,8 +200,8 @@ impl Session {
     /// # Errors
     /// See [`CacheError`].
     pub fn read(&mut self, block: BlockId) -> Result<Read<'_>, CacheError> {
-        let held = self.obtain(block, Ask::S)?;
-        Ok(Read::new(self, block, held))
+        let granted = self.obtain(block, Ask::S)?;
+        Ok(Read::new(self, block, granted))
     }
 
     /// A copy of the block as it was at some moment between call and return; a node that is changing it keeps it.
@@ -211,8 +209,8 @@ impl Session {
     /// # Errors
     /// See [`CacheError`].
     pub fn read_consistent(&mut self, block: BlockId) -> Result<Read<'_>, CacheError> {
-        let held = self.obtain(block, Ask::Cr)?;
-        Ok(Read::new(self, block, held))
+        let granted = self.obtain(block, Ask::Cr)?;
+        Ok(Read::new(self, block, granted))
     }
 
     /// The block, to change: no other session, here or on another node, has it meanwhile.
@@ -220,8 +218,8 @@ impl Session {
     /// # Errors
     /// See [`CacheError`].
     pub fn change(&mut self, block: BlockId) -> Result<Change<'_>, CacheError> {
-        let held = self.obtain(block, Ask::X)?;
-        Ok(Change::new(self, block, held))
+        let granted = self.obtain(block, Ask::X)?;
+        Ok(Change::new(self, block, granted))
     }
 
     /// How often this session did not find a block here and free so far.
@@ -230,7 +228,7 @@ impl Session {
         self.counters.waits.load(Relaxed)
     }
 
-    fn obtain(&mut self, block: BlockId, ask: Ask) -> Result<Held, CacheError> {
+    fn obtain(&mut self, block: BlockId, ask: Ask) -> Result<Granted, CacheError> {
         let inner = &*self.cache.inner;
         if block.0 >= inner.blocks {
             return Err(CacheError::OutOfRange { block, blocks: inner.blocks });
@@ -244,17 +242,13 @@ impl Session {
             if count(&self.counters.hits).is_multiple_of(ATTEND_EVERY) {
                 inner.port.attend(worker);
             }
-            return Ok(Held::Pinned(slot));
+            return Ok(Granted::Pinned(slot));
         }
         count(&self.counters.waits);
         let want = CacheTask::Want { session: self.number, block, ask, reply: self.slot.reply() };
         inner.port.wait(worker, Some(want), self.slot.signal());
-        match self.slot.take() {
-            Some(Ok(Granted::Pinned(slot))) => Ok(Held::Pinned(slot)),
-            Some(Ok(Granted::Private(slot))) => Ok(Held::Private(slot)),
-            Some(Err(error)) => Err(self.cache.error(block, error)),
-            None => Err(CacheError::ShuttingDown),
-        }
+        let answer = self.slot.take().ok_or(CacheError::ShuttingDown)?;
+        answer.map_err(|error| self.cache.error(block, error))
     }
 
     /// The frames that the block may live in.

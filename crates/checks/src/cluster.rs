@@ -5,9 +5,7 @@
 use std::{collections::VecDeque, ops::Range};
 
 use plexus_base::{BlockId, Epoch, NodeId, WorkerId};
-use plexus_cache::protocol::{
-    Ask, Body, Config, Counts, Event, Granted, Mode, ReadFault, Shard, Slot, WaitError,
-};
+use plexus_cache::protocol::{Ask, BlockError, Body, Config, Counts, Event, Granted, Mode, Shard, Slot};
 use plexus_sim::Engine;
 
 use crate::{
@@ -34,7 +32,7 @@ pub enum Ev {
     /// A session does its next step.
     Session(usize),
     /// A session's wait is over.
-    Woken(usize, Result<Granted, WaitError>),
+    Woken(usize, Result<Granted, BlockError>),
     /// A shard's event.
     Shard(usize, Event),
     /// The transport's event.
@@ -371,7 +369,7 @@ impl Cluster {
                 let fails =
                     self.phase == Phase::Running && self.engine.random.permille(self.params.read_failures);
                 self.locals[local].frames.frames[slot.index()].page = page;
-                let result = if fails { Err(ReadFault::Io) } else { Ok(page.version) };
+                let result = if fails { Err(BlockError::Unreadable) } else { Ok(page.version) };
                 self.shard(local, Event::Read { slot, result })?;
             }
             Ev::DiskLands(owner, page) => {

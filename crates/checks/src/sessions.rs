@@ -1,7 +1,7 @@
 //! What the clients of a node do: read, consistent-read and change blocks, one at a time each.
 
 use plexus_base::{BlockId, NodeId};
-use plexus_cache::protocol::{Ask, Event, Granted, Mode, ReadFault, Slot, Ticket, WaitError, Why};
+use plexus_cache::protocol::{Ask, BlockError, Event, Granted, Mode, Slot, Ticket};
 
 use crate::{
     cluster::{Cluster, Ev, Phase},
@@ -149,30 +149,28 @@ impl Cluster {
     pub(crate) fn session_woken(
         &mut self,
         session: usize,
-        result: Result<Granted, WaitError>,
+        result: Result<Granted, BlockError>,
     ) -> Result<(), Broken> {
         match result {
             Ok(granted) => return self.begin_holding(session, granted),
-            Err(WaitError::HandingBack) => {
+            Err(BlockError::HandingBack) => {
                 self.sessions[session].state = State::Finished;
             }
-            Err(WaitError::Read(fault)) if fault != ReadFault::Io || self.params.read_failures == 0 => {
+            Err(fault @ (BlockError::Unreadable | BlockError::Corrupt | BlockError::Stale))
+                if fault != BlockError::Unreadable || self.params.read_failures == 0 =>
+            {
                 let block = self.sessions[session].block();
                 return Err(Broken { property: "latest", block, what: format!("the disk is {fault:?}") });
             }
-            Err(WaitError::WriteFailed) if self.params.write_failures == 0 => {
+            Err(BlockError::WriteFailed) if self.params.write_failures == 0 => {
                 return Err(Broken::general("debt", "a write failed that did not fail".into()));
             }
-            Err(WaitError::Read(_) | WaitError::WriteFailed) => {
+            Err(BlockError::NotMaster) => {
+                return Err(Broken::general("fault", "refused: NotMaster".into()));
+            }
+            Err(_) => {
                 self.sessions[session].state = State::Idle;
                 self.after(session, self.params.think_ns);
-            }
-            Err(WaitError::Refused(Why::Lost)) => {
-                self.sessions[session].state = State::Idle;
-                self.after(session, self.params.think_ns);
-            }
-            Err(WaitError::Refused(why)) => {
-                return Err(Broken::general("fault", format!("refused: {why:?}")));
             }
         }
         Ok(())

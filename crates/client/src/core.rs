@@ -51,7 +51,7 @@ enum Waiting {
 /// What is known of a window besides its handle.
 #[derive(Default)]
 pub(crate) struct WindowState {
-    /// Why it is gone.
+    /// LockRefusal it is gone.
     pub(crate) gone: Option<Status>,
     /// The node was asked to tell of the next change, and has not.
     pub(crate) watched: bool,
@@ -84,7 +84,7 @@ pub(crate) struct Core {
     pub(crate) told: bool,
     /// Threads that sleep until something is filed.
     pub(crate) waiters: usize,
-    /// Why the attachment has ended.
+    /// LockRefusal the attachment has ended.
     pub(crate) ended: Option<String>,
     last: u64,
     waiting: HashMap<u64, (Option<Limited>, Waiting)>,

@@ -6,7 +6,7 @@ use plexus_base::{NodeId, locks::LockRefusal};
 
 use crate::{Address, wire::Status};
 
-/// Why something was not done.
+/// LockRefusal something was not done.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No node let the program in.
@@ -33,7 +33,7 @@ pub enum Error {
         to: Address,
         /// How many.
         lost: usize,
-        /// Why.
+        /// LockRefusal.
         why: &'static str,
     },
     /// The port or name is taken by a program of that node.
@@ -82,7 +82,7 @@ pub enum Error {
     },
 }
 
-/// Why a node did not take something.
+/// LockRefusal a node did not take something.
 pub(crate) fn why(status: Status) -> &'static str {
     match status {
         Status::Ok => "it was not",

@@ -9,7 +9,7 @@ use plexus_base::locks::Mode;
 
 /// News of a lock for its holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Notice {
+pub enum LockNotice {
     /// Others wait for it, the first of them for this mode. Said once for each grant; it may no longer be so.
     Wanted(Mode),
     /// It protects nothing any more.
@@ -18,19 +18,19 @@ pub enum Notice {
 
 /// What one lock's holder was told and has not heard yet.
 #[derive(Default)]
-pub struct Notices {
-    told: Mutex<Told>,
+pub struct LockNotices {
+    told: Mutex<Unheard>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Told {
+struct Unheard {
     wanted: Option<Mode>,
     lost: bool,
 }
 
-impl Notices {
-    fn lock(&self) -> MutexGuard<'_, Told> {
+impl LockNotices {
+    fn lock(&self) -> MutexGuard<'_, Unheard> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -50,14 +50,14 @@ impl Notices {
     }
 
     /// What is to be heard, for which it waits up to `limit`; that others wait is heard once.
-    pub(crate) fn next(&self, limit: Duration) -> Option<Notice> {
+    pub(crate) fn next(&self, limit: Duration) -> Option<LockNotice> {
         let told = self.lock();
-        let nothing = |told: &mut Told| told.wanted.is_none() && !told.lost;
+        let nothing = |told: &mut Unheard| told.wanted.is_none() && !told.lost;
         let waited = self.changed.wait_timeout_while(told, limit, nothing);
         let (mut told, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if told.lost {
-            return Some(Notice::Lost);
+            return Some(LockNotice::Lost);
         }
-        told.wanted.take().map(Notice::Wanted)
+        told.wanted.take().map(LockNotice::Wanted)
     }
 }

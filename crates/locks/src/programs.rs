@@ -2,10 +2,7 @@
 
 use plexus_base::locks::Mode;
 
-use crate::{
-    locks::{Grant, LockError},
-    protocol::LockId,
-};
+use crate::{protocol::LockId, reply::LockResult};
 
 /// Numbers of locks and owners from here on are programs'; threads of the node have those below.
 pub const OF_PROGRAMS: u64 = 1 << 63;
@@ -14,7 +11,7 @@ pub const OF_PROGRAMS: u64 = 1 << 63;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProgramNews {
     /// What becomes of a request or a conversion.
-    Answer(LockId, Result<Grant, LockError>),
+    Answer(LockId, LockResult),
     /// Others wait for a lock, the first of them for this mode.
     Wanted(LockId, Mode),
     /// No lock protects anything any more, and no request will be answered.

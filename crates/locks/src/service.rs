@@ -21,13 +21,15 @@ use plexus_membership::{
 
 use crate::{
     clock::Clock,
-    locks::{Answer, Asked, Grant, LockError, State},
-    notice::Notices,
+    notice::LockNotices,
     programs::ProgramNews,
     protocol::{
-        self, Action, Counts, Errand, Event, Gate, Hold, LockId, LockRefusal, Members, Shard, VALUE_LEN, Want,
+        self, Action, Counts, Errand, Event, Gate, Grant, LockId, LockRefusal, LockRequest, Members,
+        RequestKind, Shard, VALUE_LEN,
     },
-    survey::Survey,
+    reply::{LockError, LockResult},
+    session::StopFlag,
+    survey::LockSurvey,
 };
 
 /// How long a request waits before it looks for a deadlock.
@@ -48,16 +50,16 @@ pub(crate) type Port = dyn WorkerPort<LockService>;
 
 /// What threads of the node hand to a worker.
 pub enum LockTask {
-    /// A client wants something and is answered.
-    Ask(Asked, Reply<Answer>),
-    /// A client wants something that is not answered.
+    /// A client's request, where its holder hears of others that wait, and where the result goes.
+    Ask(LockRequest, Option<Arc<LockNotices>>, Reply<LockResult>),
+    /// Something of a client that is not answered.
     Tell(Event),
     /// Another worker of this node says something.
     Told(Errand),
     /// It is the time that the shard asked for.
     Tick,
     /// What it masters is asked for.
-    Survey(Reply<Survey>),
+    Survey(Reply<LockSurvey>),
     /// What it counted is asked for.
     Counts(Reply<Counts>),
 }
@@ -81,12 +83,11 @@ pub struct LockService {
     /// What members of the first view said before this node was in it.
     early: Option<Gate>,
     worker: WorkerId,
-    replies: BTreeMap<LockId, Reply<Answer>>,
-    /// What is asked just now, and its answer: most requests are answered at once and need no
-    /// reply.
-    asking: Option<(LockId, Option<Answer>)>,
+    replies: BTreeMap<LockId, Reply<LockResult>>,
+    /// The request being handled, and its result: most requests are answered at once and need no reply.
+    asking: Option<(LockId, Option<LockResult>)>,
     /// Holders that want to be told what happens.
-    watched: BTreeMap<LockId, Arc<Notices>>,
+    watched: BTreeMap<LockId, Arc<LockNotices>>,
     /// What programs are to be told.
     news: Vec<ProgramNews>,
     actions: Vec<Action>,
@@ -96,14 +97,14 @@ pub struct LockService {
     /// When the clock will tell the time.
     armed: Option<Nanos>,
     port: Weak<Port>,
-    state: Arc<State>,
+    stopped: Arc<StopFlag>,
 }
 
 /// The services, one for each worker. `port` leads to the workers that will run them.
 ///
 /// # Errors
 /// The system refuses a thread.
-pub fn wire(settings: Settings, port: &Weak<Port>, state: &Arc<State>) -> io::Result<Vec<LockService>> {
+pub fn wire(settings: Settings, port: &Weak<Port>, stopped: &Arc<StopFlag>) -> io::Result<Vec<LockService>> {
     let Settings { me, incarnation, workers } = settings;
     let clock = Clock::start(workers, port.clone())?;
     let service = |worker| {
@@ -130,7 +131,7 @@ pub fn wire(settings: Settings, port: &Weak<Port>, state: &Arc<State>) -> io::Re
             now: Nanos(0),
             armed: None,
             port: port.clone(),
-            state: state.clone(),
+            stopped: stopped.clone(),
         }
     };
     Ok((0..workers).map(WorkerId).map(service).collect())
@@ -176,10 +177,10 @@ impl Subsystem for LockService {
     #[inline]
     fn task(&mut self, net: &mut Net, task: LockTask) {
         match task {
-            LockTask::Ask(asked, reply) => {
-                let lock = asked.lock();
-                match self.ask(net, asked) {
-                    Some(answer) => reply.send(answer),
+            LockTask::Ask(request, notices, reply) => {
+                let lock = request.lock;
+                match self.ask(net, request, notices) {
+                    Some(result) => reply.send(result),
                     None => self.answer_to(lock, reply),
                 }
             }
@@ -191,7 +192,7 @@ impl Subsystem for LockService {
                 self.handle(net, Event::Tick);
             }
             LockTask::Survey(reply) => {
-                let survey = self.shard.as_ref().map(|shard| Survey::of(shard, clock::now()));
+                let survey = self.shard.as_ref().map(|shard| LockSurvey::of(shard, clock::now()));
                 reply.send(survey.unwrap_or_default());
             }
             LockTask::Counts(reply) => {
@@ -209,7 +210,7 @@ impl Subsystem for LockService {
     /// Nothing is granted any more, and no lock that is held is worth anything. Threads that wait
     /// learn it by their replies, which are dropped.
     fn stop(&mut self) {
-        self.state.stop();
+        self.stopped.stop();
         self.clock.end();
         self.replies.clear();
         for notices in self.watched.values() {
@@ -220,64 +221,63 @@ impl Subsystem for LockService {
 }
 
 impl LockService {
-    /// A thread wants something; its answer if there is one at once. Otherwise it is to be told later: [`LockService::answer_to`] follows.
-    pub(crate) fn ask(&mut self, net: &mut Net, asked: Asked) -> Option<Answer> {
-        let Some(shard) = self.shard.as_mut().filter(|_| !self.state.is_stopped()) else {
+    /// Handles a thread's request; its result if there is one at once. Otherwise [`LockService::answer_to`] follows.
+    pub(crate) fn ask(
+        &mut self,
+        net: &mut Net,
+        request: LockRequest,
+        notices: Option<Arc<LockNotices>>,
+    ) -> Option<LockResult> {
+        let Some(shard) = self.shard.as_mut().filter(|_| !self.stopped.is_stopped()) else {
             return Some(Err(LockError::Stopped));
         };
-        let (lock, event) = match asked {
-            Asked::Lock(want, notices) => {
-                self.watched.extend(notices.map(|notices| (want.lock, notices)));
-                match shard.lock_at_once(want) {
-                    Ok((_, Hold { mode, token, value, .. })) => {
-                        return Some(Ok(Grant { mode, token, value }));
-                    }
-                    Err(want) if self.is_behind(net, &want) => {
-                        self.watched.remove(&want.lock);
-                        return Some(Err(LockError::Refused(LockRefusal::Overloaded)));
-                    }
-                    Err(want) => (want.lock, Event::Lock(want)),
-                }
-            }
-            Asked::Convert { lock, mode, timeout, value } => {
-                (lock, Event::Convert { lock, mode, timeout, value })
-            }
-        };
+        let lock = request.lock;
+        self.watched.extend(notices.map(|notices| (lock, notices)));
+        if let Some(grant) = shard.lock_at_once(&request) {
+            return Some(Ok(grant));
+        }
+        if self.is_behind(net, &request) {
+            self.watched.remove(&lock);
+            return Some(Err(LockError::Refused(LockRefusal::Overloaded)));
+        }
         self.asking = Some((lock, None));
-        self.handle(net, event);
-        self.asking.take().and_then(|(_, answer)| answer)
+        self.handle(net, Event::Request(request));
+        self.asking.take().and_then(|(_, result)| result)
     }
 
-    /// Who is to be told what becomes of the request for a lock.
-    pub(crate) fn answer_to(&mut self, lock: LockId, reply: Reply<Answer>) {
+    /// Notes where the result of the request that waits for a lock goes.
+    pub(crate) fn answer_to(&mut self, lock: LockId, reply: Reply<LockResult>) {
         self.replies.insert(lock, reply);
     }
 
     /// A thread gives a lock up.
     pub(crate) fn unlock(&mut self, net: &mut Net, lock: LockId, value: Option<[u8; VALUE_LEN]>) {
         self.watched.remove(&lock);
-        self.handle(net, Event::Unlock { lock, value });
+        if !self.shard.as_mut().is_some_and(|shard| shard.unlock_at_once(lock, value)) {
+            self.handle(net, Event::Unlock { lock, value });
+        }
     }
 
     /// A program wants something; what comes of it is among the news.
     pub fn program(&mut self, net: &mut Net, event: Event) {
         match event {
-            Event::Lock(Want { lock, .. }) | Event::Convert { lock, .. }
-                if self.state.is_stopped() || self.shard.is_none() =>
-            {
+            Event::Request(LockRequest { lock, .. }) if self.stopped.is_stopped() || self.shard.is_none() => {
                 self.news.push(ProgramNews::Answer(lock, Err(LockError::Stopped)));
             }
-            Event::Lock(want) if self.is_behind(net, &want) => {
-                self.news
-                    .push(ProgramNews::Answer(want.lock, Err(LockError::Refused(LockRefusal::Overloaded))));
+            Event::Request(request) if self.is_behind(net, &request) => {
+                self.news.push(ProgramNews::Answer(
+                    request.lock,
+                    Err(LockError::Refused(LockRefusal::Overloaded)),
+                ));
             }
             event => self.handle(net, event),
         }
     }
 
-    /// Whether more was asked of the master of what is wanted than has left this node.
-    fn is_behind(&self, net: &Net, want: &Want) -> bool {
-        let Some(master) = self.shard.as_ref().and_then(|shard| shard.master(&want.name)) else {
+    /// Whether a new lock must be refused, because more was asked of its master than has left this node.
+    fn is_behind(&self, net: &Net, request: &LockRequest) -> bool {
+        let RequestKind::New(new) = &request.kind else { return false };
+        let Some(master) = self.shard.as_ref().and_then(|shard| shard.master(&new.name)) else {
             return false;
         };
         net.backlog(master) >= BEHIND_MAX
@@ -349,7 +349,7 @@ impl LockService {
         }
     }
 
-    fn answer(&mut self, lock: LockId, answer: Result<Grant, LockError>) {
+    fn answer(&mut self, lock: LockId, answer: LockResult) {
         if lock.is_of_program() {
             return self.news.push(ProgramNews::Answer(lock, answer));
         }
@@ -377,7 +377,7 @@ fn send(net: &mut Net, to: NodeId, message: &protocol::Message) {
     };
     let payload = message.encode();
     match message.body {
-        protocol::Body::Unlock(_) => net.send_unhurried_to_member(to, Channel::Locks, kind, &payload),
+        protocol::LockMessage::Unlock(_) => net.send_unhurried_to_member(to, Channel::Locks, kind, &payload),
         _ => net.send_to_member(to, Channel::Locks, kind, &payload),
     }
 }

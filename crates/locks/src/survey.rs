@@ -12,9 +12,9 @@ const COUNTED_MAX: usize = 100_000;
 
 /// Resources that somebody has or wants.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Survey {
+pub struct LockSurvey {
     /// As many as are told, with as many holders and waiters, in the order of their names where they are of all workers.
-    pub resources: Vec<Surveyed>,
+    pub resources: Vec<SurveyedResource>,
     /// How many holders and waiters there are beside those, at least.
     pub more: usize,
     /// Whose the requests of this node's clients are that wait, of any master: of as many as are told.
@@ -25,20 +25,20 @@ pub struct Survey {
 
 /// One resource that somebody has or wants.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Surveyed {
+pub struct SurveyedResource {
     /// Its name.
     pub name: Name,
     /// Who has it.
-    pub granted: Vec<Held>,
+    pub granted: Vec<SurveyedHolder>,
     /// Who waits to convert, then who waits for a new lock, the first first.
-    pub waiting: Vec<Wanted>,
+    pub waiting: Vec<SurveyedWaiter>,
     /// What the value block is known to be.
     pub value: Validity,
 }
 
 /// A lock that is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct SurveyedHolder {
     /// By a client of this node.
     pub node: NodeId,
     /// Its number there.
@@ -51,7 +51,7 @@ pub struct Held {
 
 /// A request that waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Wanted {
+pub struct SurveyedWaiter {
     /// Of a client of this node.
     pub node: NodeId,
     /// Its number there.
@@ -64,29 +64,25 @@ pub struct Wanted {
     pub converts: bool,
 }
 
-impl Survey {
+impl LockSurvey {
     /// Of what one worker masters, and of its clients' locks.
     pub(crate) fn of(shard: &Shard, now: Nanos) -> Self {
-        let first = Self::first((ROWS_MAX, COUNTED_MAX), shard.resources(), now);
+        let first = Self::first((ROWS_MAX, COUNTED_MAX), shard, now);
         Self { waiting: waiting(ROWS_MAX, shard), holding: holding(ROWS_MAX, shard), ..first }
     }
 
-    fn first<'a>(
-        (rows, counted): (usize, usize),
-        mut resources: impl ExactSizeIterator<Item = (&'a Name, &'a Resource)>,
-        now: Nanos,
-    ) -> Self {
+    fn first((rows, counted): (usize, usize), shard: &Shard, now: Nanos) -> Self {
         let (mut survey, mut left) = (Self::default(), rows);
-        for (name, resource) in resources.by_ref().take(counted) {
+        for (name, resource) in shard.resources().take(counted) {
             let all = resource.granted().len() + resource.queued();
             let told = all.min(left);
             if told > 0 {
-                survey.resources.push(Surveyed::of(name, resource, told, now));
+                survey.resources.push(SurveyedResource::of(name, resource, told, now));
             }
             survey.more += all - told;
             left -= told;
         }
-        survey.more += resources.len();
+        survey.more += shard.resource_count().saturating_sub(counted);
         survey
     }
 
@@ -136,10 +132,10 @@ fn holding(rows: usize, shard: &Shard) -> Vec<(LockId, Owner)> {
     others.map(|(lock, held)| (lock, held.owner())).collect()
 }
 
-impl Surveyed {
+impl SurveyedResource {
     /// With so many holders and waiters.
     fn of(name: &Name, resource: &Resource, rows: usize, now: Nanos) -> Self {
-        let granted = resource.granted().iter().take(rows).map(|holder| Held {
+        let granted = resource.granted().iter().take(rows).map(|holder| SurveyedHolder {
             node: holder.who.node,
             lock: holder.who.lock.0,
             mode: holder.mode,
@@ -148,7 +144,7 @@ impl Surveyed {
         let granted: Vec<_> = granted.collect();
         let converting = resource.converting().map(|waiter| (waiter, true));
         let queue = converting.chain(resource.waiting().map(|waiter| (waiter, false)));
-        let waiting = queue.take(rows - granted.len()).map(|(waiter, converts)| Wanted {
+        let waiting = queue.take(rows - granted.len()).map(|(waiter, converts)| SurveyedWaiter {
             node: waiter.who.node,
             lock: waiter.who.lock.0,
             mode: waiter.mode,
@@ -169,7 +165,9 @@ mod tests {
     use plexus_base::{Epoch, Incarnation, WorkerId};
 
     use super::*;
-    use crate::protocol::{Config, Event, LockId, Members, Owner, Shard, WaitLimit, Want};
+    use crate::protocol::{
+        Config, Event, LockId, LockRequest, Members, NewLock, Owner, RequestKind, Shard, WaitLimit,
+    };
 
     /// A master alone, of resources of these names: each held once and waited for twice.
     fn master(names: &[&str]) -> Shard {
@@ -186,22 +184,19 @@ mod tests {
         let view = Members { epoch: Epoch(1), members: vec![(me, Incarnation(1))] };
         let mut out = Vec::new();
         let mut shard = Shard::new(config, view, &mut out);
-        let wants = names.iter().flat_map(|name| [name; 3]).zip(1..).map(|(name, number)| Want {
-            lock: LockId(number),
-            owner: Owner(number),
-            start_time: number,
-            name: Name::new(name.as_bytes()).unwrap(),
-            mode: Mode::EX,
-            timeout: WaitLimit::Forever,
-            notify: false,
-        });
-        wants.for_each(|want| shard.handle(Nanos(10), Event::Lock(want), &mut out));
+        for (name, start_time) in names.iter().flat_map(|name| [name; 3]).zip(1..) {
+            let (lock, owner, name) =
+                (LockId(start_time), Owner(start_time), Name::new(name.as_bytes()).unwrap());
+            let kind = RequestKind::New(NewLock { owner, start_time, name, notify: false });
+            let request = LockRequest { lock, mode: Mode::EX, timeout: WaitLimit::Forever, kind };
+            shard.handle(Nanos(10), Event::Request(request), &mut out);
+        }
         shard
     }
 
     /// Names with how many hold and how many wait, and how much more there is.
-    fn told(survey: &Survey) -> String {
-        let one = |of: &Surveyed| {
+    fn told(survey: &LockSurvey) -> String {
+        let one = |of: &SurveyedResource| {
             let name = String::from_utf8_lossy(of.name.bytes());
             format!("{name}:{}+{} ", of.granted.len(), of.waiting.len())
         };
@@ -212,23 +207,23 @@ mod tests {
     #[test]
     fn so_much_is_told_and_the_rest_is_counted() {
         let shard = master(&["a", "c", "e"]);
-        let of = |rows| Survey::first((rows, 3), shard.resources(), Nanos(30));
+        let of = |rows| LockSurvey::first((rows, 3), &shard, Nanos(30));
         assert_eq!(told(&of(9)), "c:1+2 a:1+2 e:1+2 and 0");
         assert_eq!(told(&of(5)), "c:1+2 a:1+1 and 4");
         assert_eq!(told(&of(4)), "c:1+2 a:1+0 and 5");
         assert_eq!(told(&of(3)), "c:1+2 and 6");
         assert_eq!(told(&of(0)), "and 9");
         assert_eq!(of(9).resources[0].waiting[1].waited, Nanos(20));
-        let counted = |most| told(&Survey::first((4, most), shard.resources(), Nanos(30)));
+        let counted = |most| told(&LockSurvey::first((4, most), &shard, Nanos(30)));
         assert_eq!([counted(2), counted(0)], ["c:1+2 a:1+0 and 3", "and 3"], "the others count as one each");
     }
 
     #[test]
     fn whose_the_waiting_requests_are_is_told_first_of_all_workers() {
-        let parts = || [master(&["a", "c"]), master(&["b"])].map(|shard| Survey::of(&shard, Nanos(30)));
+        let parts = || [master(&["a", "c"]), master(&["b"])].map(|shard| LockSurvey::of(&shard, Nanos(30)));
         let numbers = |owners: &[(LockId, Owner)]| owners.iter().map(|(lock, _)| lock.0).collect::<Vec<_>>();
         let joined = |rows| {
-            let all = Survey::first_of(rows, parts());
+            let all = LockSurvey::first_of(rows, parts());
             (numbers(&all.waiting), numbers(&all.holding))
         };
         assert_eq!(joined(9), (vec![2, 3, 5, 6, 2, 3], vec![1, 4, 1]));
@@ -239,11 +234,11 @@ mod tests {
     #[test]
     fn workers_are_told_together_in_the_order_of_names() {
         let (one, other) = (master(&["a", "c"]), master(&["b", "d"]));
-        let of = |shard: &Shard| Survey::first((5, 9), shard.resources(), Nanos(30));
-        let joined = |rows| Survey::first_of(rows, [of(&other), of(&one)]);
+        let of = |shard: &Shard| LockSurvey::first((5, 9), shard, Nanos(30));
+        let joined = |rows| LockSurvey::first_of(rows, [of(&other), of(&one)]);
         assert_eq!(told(&joined(100)), "a:1+1 b:1+2 c:1+2 d:1+1 and 2");
         assert_eq!(told(&joined(5)), "a:1+1 b:1+2 and 7");
         assert_eq!(told(&joined(3)), "a:1+1 b:1+0 and 9");
-        assert!(Survey::first_of(5, []).is_empty());
+        assert!(LockSurvey::first_of(5, []).is_empty());
     }
 }

@@ -18,7 +18,7 @@ use plexus_cache::{Cache, CacheTask, protocol::Counts};
 use plexus_disks::Group;
 use plexus_fabric::{Window, WindowId};
 use plexus_interconnect::{LinkInfo, RailReport, Worker, mesh::Mesh};
-use plexus_locks::Locks;
+use plexus_locks::LockManager;
 use plexus_membership::{groups::Groups, runtime::Membership};
 use plexus_registry::Registry;
 
@@ -256,7 +256,7 @@ impl Body {
 
     /// The lock manager.
     #[must_use]
-    pub fn locks(&self) -> &Locks {
+    pub fn locks(&self) -> &LockManager {
         &self.handles.locks
     }
 

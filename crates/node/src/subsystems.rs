@@ -11,7 +11,7 @@ use plexus_base::{MAX_NODES, NodeId};
 use plexus_cache::{Cache, CacheService};
 use plexus_fabric::Window;
 use plexus_interconnect::{Channel, Message, Net};
-use plexus_locks::{LockService, Locks};
+use plexus_locks::{LockManager, LockService};
 use plexus_membership::{
     LossHistory,
     groups::{GroupService, Groups},
@@ -221,14 +221,14 @@ impl Install for CacheService {
 }
 
 impl Install for LockService {
-    type Handle = Locks;
+    type Handle = LockManager;
 
     fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
         let Parts { config, me, incarnation, .. } = node.parts;
         let settings = plexus_locks::Settings { me: *me, incarnation: *incarnation, workers: config.workers };
         let state = Arc::default();
         let parts = plexus_locks::wire(settings, &Arc::downgrade(&port), &state);
-        let handle = Locks::new(port, config.workers, state);
+        let handle = LockManager::new(port, config.workers, state);
         Ok(Installed { parts: parts.map_err(|error| error.to_string())?, windows: Vec::new(), handle })
     }
 }

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use plexus_base::locks::{LockRefusal, Mode, VALUE_LEN};
-use plexus_client::wire::lock::{ConvertRequest, LockRequest, encode_grant, unlock_value};
+use plexus_base::locks::{Grant, LockRefusal, Mode, VALUE_LEN};
+use plexus_client::wire::lock::{self, ConvertRequest, encode_grant, unlock_value};
 use plexus_locks::{
-    Grant, LockError, OF_PROGRAMS, ProgramNews,
-    protocol::{Event, LockId, Name, Owner, Want},
+    LockError, OF_PROGRAMS, ProgramNews,
+    protocol::{Event, LockId, LockRequest, Name, NewLock, Owner, RequestKind},
 };
 
 use super::{ClientId, Core, Head, Status, Use, Verb, Violation, World, limits};
@@ -58,8 +58,8 @@ impl Core {
         head: Head,
         payload: &[u8],
     ) -> Result<(), Violation> {
-        let LockRequest { mode, notify, session, start_time, timeout_ns, name } =
-            LockRequest::decode(payload).map_err(|_| Violation("a malformed request for a lock"))?;
+        let lock::LockRequest { mode, notify, session, start_time, timeout_ns, name } =
+            lock::LockRequest::decode(payload).map_err(|_| Violation("a malformed request for a lock"))?;
         let name = Name::new(name).map_err(|_| Violation("a lock without a name"))?;
         if name.partition().worker(self.place.workers).0 != self.place.worker {
             return Err(Violation("a lock of another worker"));
@@ -78,7 +78,8 @@ impl Core {
         program.locks.insert(head.port, Lock { id: lock, held: None, asked: Some((head.id, mode)) });
         self.locks.whose.insert(lock, (from, head.port));
         let timeout = world.timeout(timeout_ns);
-        world.lock(Event::Lock(Want { lock, owner, start_time, name, mode, timeout, notify }));
+        let kind = RequestKind::New(NewLock { owner, start_time, name, notify });
+        world.lock(Event::Request(LockRequest { lock, mode, timeout, kind }));
         Ok(())
     }
 
@@ -104,7 +105,8 @@ impl Core {
         lock.asked = Some((head.id, mode));
         let lock = lock.id;
         let timeout = world.timeout(timeout_ns);
-        world.lock(Event::Convert { lock, mode, timeout, value });
+        let kind = RequestKind::Conversion { value };
+        world.lock(Event::Request(LockRequest { lock, mode, timeout, kind }));
         Ok(())
     }
 

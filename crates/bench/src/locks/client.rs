@@ -2,7 +2,7 @@
 
 use plexus_base::NodeId;
 use plexus_locks::{
-    Ask, LockError, Locks, Session,
+    LockError, LockManager, NodeLockSession,
     protocol::{Mode, Name, Token, VALUE_LEN, Validity, Value},
 };
 
@@ -28,7 +28,7 @@ pub(super) struct Done {
 }
 
 /// Works until the stage is over. A failure ends all clients of the node.
-pub(super) fn work((locks, me): (&Locks, NodeId), kind: Names, names: &[Name], stage: &Stage) -> Done {
+pub(super) fn work((locks, me): (&LockManager, NodeId), kind: Names, names: &[Name], stage: &Stage) -> Done {
     let mut done = Done::default();
     let session = locks.session();
     let result = match kind {
@@ -41,16 +41,12 @@ pub(super) fn work((locks, me): (&Locks, NodeId), kind: Names, names: &[Name], s
     done
 }
 
-fn ask(name: &Name, mode: Mode) -> Ask {
-    Ask { name: name.clone(), mode, timeout: None }
-}
-
 /// One name after the other.
-fn take(session: &Session, names: &[Name], stage: &Stage, done: &mut Done) -> Result<(), String> {
+fn take(session: &NodeLockSession, names: &[Name], stage: &Stage, done: &mut Done) -> Result<(), String> {
     let mut tokens = vec![Token::default(); names.len()];
     until_over(stage, done, |round| {
         let at = round as usize % names.len();
-        let lock = session.lock(ask(&names[at], Mode::EX)).map_err(line)?;
+        let lock = session.lock(names[at].clone(), Mode::EX, None).map_err(line)?;
         grown(&mut tokens[at], lock.grant().token)?;
         Ok(false)
     })
@@ -58,17 +54,17 @@ fn take(session: &Session, names: &[Name], stage: &Stage, done: &mut Done) -> Re
 
 /// One name, whose value block counts its holders and says on which node the last one was.
 fn count(
-    session: &Session,
+    session: &NodeLockSession,
     (name, me): (&Name, NodeId),
     stage: &Stage,
     done: &mut Done,
 ) -> Result<(), String> {
     // Keeps the value block while nobody has the lock.
-    let _kept = session.lock(ask(name, Mode::NL)).map_err(line)?;
+    let _kept = session.lock(name.clone(), Mode::NL, None).map_err(line)?;
     let mut token = Token::default();
     let mut counted = None;
     until_over(stage, done, |_| {
-        let lock = session.lock(ask(name, Mode::EX)).map_err(line)?;
+        let lock = session.lock(name.clone(), Mode::EX, None).map_err(line)?;
         grown(&mut token, lock.grant().token)?;
         let Left { before, last } = left(&lock.grant().value)?;
         let (first, _) = *counted.get_or_insert((before, before));

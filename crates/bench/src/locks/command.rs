@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, thread, time::Instant};
 
-use plexus_locks::{Ask, Lock, protocol::Mode};
+use plexus_locks::{NodeLock, protocol::Mode};
 use plexus_node::control::Command;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -71,10 +71,10 @@ impl Command for HoldLocks {
         let Hold { locks } = arguments(args)?;
         let session = self.0.locks().session();
         let start = Instant::now();
-        let mut held: Vec<Lock> = Vec::new();
+        let mut held: Vec<NodeLock> = Vec::new();
         let mut names = names::spread(self.0.me(), locks);
         loop {
-            let ask = |name| Ok(session.ask(Ask { name: name?, mode: Mode::EX, timeout: None }));
+            let ask = |name| Ok(session.ask(name?, Mode::EX, None));
             let asked = names.by_ref().take(LOCKS_AT_ONCE).map(ask).collect::<Result<Vec<_>, String>>()?;
             if asked.is_empty() {
                 break;
@@ -108,7 +108,7 @@ mod tests {
 
     use plexus_base::{NodeId, WorkerId};
     use plexus_interconnect::{Net, Signal};
-    use plexus_locks::{LockService, LockTask, Locks, State};
+    use plexus_locks::{LockManager, LockService, LockTask, StopFlag};
     use plexus_membership::subsystem::WorkerPort;
 
     use super::*;
@@ -137,7 +137,7 @@ mod tests {
         }
     }
 
-    struct Alone(Locks);
+    struct Alone(LockManager);
 
     impl Host for Alone {
         fn me(&self) -> NodeId {
@@ -148,7 +148,7 @@ mod tests {
             1
         }
 
-        fn locks(&self) -> Locks {
+        fn locks(&self) -> LockManager {
             self.0.clone()
         }
     }
@@ -158,7 +158,7 @@ mod tests {
         command: impl FnOnce(Arc<dyn Host>) -> Arc<dyn Command>,
         args: Value,
     ) -> Result<Value, String> {
-        let locks = Locks::new(Arc::new(Deaf::default()), 1, Arc::new(State::default()));
+        let locks = LockManager::new(Arc::new(Deaf::default()), 1, Arc::new(StopFlag::default()));
         let command = command(Arc::new(Alone(locks)));
         let (tell, told) = mpsc::channel();
         // Not joined: where it cannot be interrupted, it waits for ever.

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use plexus_base::NodeId;
 use plexus_locks::{
-    Ask, Locks,
+    LockManager,
     protocol::{Mode, Name},
 };
 
@@ -20,7 +20,7 @@ const SURVEY_WITHIN: Duration = Duration::from_secs(10);
 /// Candidates at a time. Those of all nodes are known to each master at once, so this is well below what a survey tells.
 const BATCH: usize = 1_000;
 
-/// Why it ends where nobody waits for what comes of it.
+/// LockRefusal it ends where nobody waits for what comes of it.
 pub(super) const UNWANTED: &str = "nobody waits for the result any more";
 
 /// The name that all clients of all nodes want.
@@ -31,7 +31,7 @@ const SHARED: &str = "bench/shared";
 /// # Errors
 /// One line for the user.
 pub(super) fn find(
-    locks: &Locks,
+    locks: &LockManager,
     (me, nodes): (NodeId, usize),
     names: Names,
     count: usize,
@@ -49,7 +49,7 @@ pub(super) fn find(
         }
         let candidates = candidates(me, number, batch)?;
         let session = locks.session();
-        let ask = |name: &Name| session.ask(Ask { name: name.clone(), mode: Mode::NL, timeout: None });
+        let ask = |name: &Name| session.ask(name.clone(), Mode::NL, None);
         let asked: Vec<_> = candidates.iter().map(ask).collect();
         let mut held = Vec::with_capacity(asked.len());
         for waiting in asked {

@@ -3,7 +3,7 @@
 use std::time::{Instant, SystemTime};
 
 use plexus_base::NodeId;
-use plexus_locks::Locks;
+use plexus_locks::LockManager;
 use plexus_node::body::Body;
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ pub trait Host: Send + Sync {
     /// How many nodes there are.
     fn nodes(&self) -> usize;
     /// Its lock manager.
-    fn locks(&self) -> Locks;
+    fn locks(&self) -> LockManager;
 }
 
 impl Host for Body {
@@ -35,7 +35,7 @@ impl Host for Body {
         self.config().nodes.len()
     }
 
-    fn locks(&self) -> Locks {
+    fn locks(&self) -> LockManager {
         self.locks().clone()
     }
 }

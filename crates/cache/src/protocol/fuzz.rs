@@ -70,7 +70,7 @@ impl Random {
             6 => Body::Done { seq, held: flag },
             7 => Body::Evict { mode: self.of(&[Mode::N, Mode::S, Mode::X]), version: self.below(4) },
             8 if flag => Body::Evicted,
-            8 => Body::Refused { target, why: self.of(&[Why::NotMaster, Why::Lost]) },
+            8 => Body::Refused { target, lost: self.of(&[false, true]) },
             9 | 10 => Body::Mark { blocks: flag },
             11 => Body::Held {
                 mode: self.of(&[Mode::N, Mode::S, Mode::X]),
@@ -358,7 +358,7 @@ impl World {
                     Event::Read { slot, result } => {
                         self.frames[slot.index()].busy = false;
                         if random.percent(10) {
-                            *result = Err(ReadFault::Corrupt);
+                            *result = Err(BlockError::Corrupt);
                         }
                     }
                     Event::Wrote { slot, ok } => {

@@ -123,7 +123,7 @@ pub enum Event {
         /// The frame.
         slot: Slot,
         /// The version of the block that is now in the frame.
-        result: Result<u64, ReadFault>,
+        result: Result<u64, BlockError>,
     },
     /// [`Action::WriteDisk`] is finished, durably if `ok`.
     Wrote {
@@ -180,7 +180,7 @@ pub enum Action {
         /// The message.
         message: Message,
     },
-    /// Read `block` into the frame; answered by [`Event::Read`]. A version other than `expect` is [`ReadFault::Stale`].
+    /// Read `block` into the frame; answered by [`Event::Read`]. A version other than `expect` is [`BlockError::Stale`].
     ReadDisk {
         /// The frame, pinned by nobody.
         slot: Slot,
@@ -206,7 +206,7 @@ pub enum Action {
         /// The session.
         ticket: Ticket,
         /// What it got, or why nothing.
-        result: Result<Granted, WaitError>,
+        result: Result<Granted, BlockError>,
     },
     /// The checkpoint is over; `failed` blocks could not be written and are still owed.
     CheckpointDone {
@@ -249,38 +249,23 @@ pub enum Granted {
     Private(Slot),
 }
 
-/// Why a wait ended with nothing.
+/// Why a session did not get a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WaitError {
+pub enum BlockError {
     /// This node is handing everything back.
     HandingBack,
-    /// The block could not be read from the disk.
-    Read(ReadFault),
+    /// The disk reported an error when the block was read.
+    Unreadable,
+    /// The page on disk is damaged: wrong checksum, number or shape.
+    Corrupt,
+    /// The page on disk is sound but not of the version that was written last.
+    Stale,
     /// There is no room in memory because a block that has to leave could not be written.
     WriteFailed,
-    /// The master turned the request down.
-    Refused(Why),
-}
-
-/// Why a block could not be read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ReadFault {
-    /// The disk's error.
-    Io,
-    /// The page is damaged: wrong checksum, number or shape.
-    Corrupt,
-    /// The page is sound but not of the version that was written last.
-    Stale,
-}
-
-/// Why a master turns a request down.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Why {
-    /// The receiver does not master this block: the nodes do not agree on the configuration.
-    NotMaster = 1,
+    /// The node that was asked does not master this block: the nodes do not agree on the configuration.
+    NotMaster,
     /// The block's latest version may have gone down with a node.
-    Lost = 2,
+    Lost,
 }
 
 /// What an idle frame holds.

@@ -25,7 +25,7 @@ use plexus_base::{
     wire::{self, DecodeError, Fault, Fixed, bits, require},
 };
 
-use super::{Ask, Mode, Slot, Why};
+use super::{Ask, Mode, Slot};
 
 /// Which credits a message uses. A request may lead to forwards and replies, a forward to replies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -157,8 +157,9 @@ pub enum Body {
     Refused {
         /// The request that this answers.
         target: Target,
-        /// The reason.
-        why: Why,
+        /// The block's latest version may have gone down with a node; otherwise the node does not
+        /// master it.
+        lost: bool,
     },
     /// Member to member: all that I sent in earlier views on this lane is ahead of this.
     Mark {
@@ -348,12 +349,8 @@ impl Message {
             Body::Done { seq, held } => Wire { tag: 6, flags: bits([(held, HELD)]), seq, ..base },
             Body::Evict { mode, version } => Wire { tag: 7, mode: mode as u8, version, ..base },
             Body::Evicted => Wire { tag: 8, ..base },
-            Body::Refused { target, why } => {
-                let flags = match why {
-                    Why::NotMaster => NOT_MASTER,
-                    Why::Lost => LOST,
-                };
-                Wire { tag: 9, flags, ..aimed(target) }
+            Body::Refused { target, lost } => {
+                Wire { tag: 9, flags: if lost { LOST } else { NOT_MASTER }, ..aimed(target) }
             }
             Body::Mark { blocks } => Wire { tag: 10, flags: bits([(blocks, BLOCKS)]), ..base },
             Body::Held { mode, owed, behind } => {
@@ -426,8 +423,7 @@ fn body(wire: &Wire) -> Result<Body, Fault> {
         6 => Body::Done { seq, held: wire.flags & HELD != 0 },
         7 => Body::Evict { mode: Mode::from_raw(wire.mode)?, version: wire.version },
         8 => Body::Evicted,
-        9 if wire.flags == LOST => Body::Refused { target, why: Why::Lost },
-        9 => Body::Refused { target, why: Why::NotMaster },
+        9 => Body::Refused { target, lost: wire.flags == LOST },
         10 => Body::Mark { blocks: wire.flags & BLOCKS != 0 },
         11 => Body::Held { mode: Mode::from_raw(wire.mode)?, owed, behind: wire.flags & BEHIND != 0 },
         12 => Body::Place {
@@ -471,8 +467,8 @@ mod tests {
         let mut bodies = vec![
             Body::Evicted,
             Body::Invalidate { seq: 3 },
-            Body::Refused { target, why: Why::NotMaster },
-            Body::Refused { target, why: Why::Lost },
+            Body::Refused { target, lost: false },
+            Body::Refused { target, lost: true },
             Body::Place { partition: Partition(4095), opened: Epoch(3), orphaned: Epoch(u32::MAX) },
             Body::Doubt { opened: Epoch(2) },
             Body::Lost { partition: Partition(1), last: BlockId(u64::MAX) },

@@ -67,8 +67,7 @@ pub use plexus_membership::{partitions::Members, protocol::LossHistory};
 
 pub use counts::Counts;
 pub use interface::{
-    Action, Ask, Config, Contents, Event, Frames, Granted, Mode, Outlet, ReadFault, Slot, Ticket, WaitError,
-    Why,
+    Action, Ask, BlockError, Config, Contents, Event, Frames, Granted, Mode, Outlet, Slot, Ticket,
 };
 pub use lost::{Lost, Run};
 pub use message::{Body, Kind, Message, Source, Target, Witness};
@@ -373,7 +372,7 @@ impl Shard {
         );
         if for_master && master != self.config.me {
             if let Body::Request { target, .. } = body {
-                self.send(from, block, Body::Refused { target, why: Why::NotMaster }, io);
+                self.send(from, block, Body::Refused { target, lost: false }, io);
             }
             return Err("a message for another master");
         }
@@ -384,7 +383,7 @@ impl Shard {
         match body {
             Body::Request { target, .. } if self.views.lost.contains(block) => {
                 self.counts.lost_refused += 1;
-                self.send(from, block, Body::Refused { target, why: Why::Lost }, io);
+                self.send(from, block, Body::Refused { target, lost: true }, io);
                 Ok(())
             }
             Body::Request { ask, have, target } => {
@@ -410,7 +409,7 @@ impl Shard {
             Body::Refused { .. } if from != master => {
                 Err("a refusal from someone who is not the block's master")
             }
-            Body::Refused { target, why } => self.refused(block, target, why, io),
+            Body::Refused { target, lost } => self.refused(block, target, lost, io),
             item => self.item(from, block, item, io),
         }
     }

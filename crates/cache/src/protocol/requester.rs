@@ -3,8 +3,7 @@
 use plexus_base::{BlockId, NodeId};
 
 use super::{
-    Action, Ask, FREE, Frames, Granted, Io, Mode, Outlet, PRIVATE, ReadFault, Shard, Slot, Ticket, WaitError,
-    Why,
+    Action, Ask, BlockError, FREE, Frames, Granted, Io, Mode, Outlet, PRIVATE, Shard, Slot, Ticket,
     directory::Fault,
     frame::{Asked, Disk, Frame, Leave, Phase, Usage, Waiter},
     lists::List,
@@ -27,7 +26,7 @@ impl Shard {
             "{block} is another worker's"
         );
         if self.sweeps.hands_back() {
-            io.out.push(Action::Wake { ticket, result: Err(WaitError::HandingBack) });
+            io.out.push(Action::Wake { ticket, result: Err(BlockError::HandingBack) });
             return;
         }
         self.arrivals += 1;
@@ -207,7 +206,7 @@ impl Shard {
     pub(super) fn read<F: Frames, O: Outlet>(
         &mut self,
         slot: usize,
-        result: Result<u64, ReadFault>,
+        result: Result<u64, BlockError>,
         io: &mut Io<'_, F, O>,
     ) {
         if self.frames[slot].disk == Disk::Discarding {
@@ -224,8 +223,10 @@ impl Shard {
         frame.disk = Disk::Quiet;
         self.counts.disk_reads += 1;
         let block = frame.block;
-        let result = result
-            .and_then(|found| if expect == 0 || found == expect { Ok(found) } else { Err(ReadFault::Stale) });
+        let result =
+            result.and_then(
+                |found| if expect == 0 || found == expect { Ok(found) } else { Err(BlockError::Stale) },
+            );
         let held = result.is_ok() && ask != Ask::Cr;
         self.send(self.master(block), block, Body::Done { seq, held }, io);
         match result {
@@ -235,9 +236,9 @@ impl Shard {
                 (frame.mode, frame.version) = (ask.mode(), version);
                 self.settle(slot, io);
             }
-            Err(fault) => {
+            Err(error) => {
                 self.counts.read_failures += 1;
-                self.fail_waiters(slot, WaitError::Read(fault), io);
+                self.fail_waiters(slot, error, io);
                 self.release(slot);
             }
         }
@@ -248,12 +249,13 @@ impl Shard {
         &mut self,
         block: BlockId,
         target: Target,
-        why: Why,
+        lost: bool,
         io: &mut Io<'_, F, O>,
     ) -> Result<(), Fault> {
         let (slot, _) = self.asked(block, target)?;
         self.answered(slot, io);
-        self.fail_waiters(slot, WaitError::Refused(why), io);
+        let error = if lost { BlockError::Lost } else { BlockError::NotMaster };
+        self.fail_waiters(slot, error, io);
         if self.frames[slot].mode == Mode::N {
             self.release(slot);
         } else {
@@ -310,7 +312,7 @@ impl Shard {
     pub(super) fn fail_waiters<F, O: Outlet>(
         &mut self,
         slot: usize,
-        error: WaitError,
+        error: BlockError,
         io: &mut Io<'_, F, O>,
     ) {
         while let Some(waiter) = self.waiters.pop_front(&mut self.frames[slot].waiters) {
@@ -378,7 +380,7 @@ impl Shard {
     pub(super) fn cannot_leave<F, O: Outlet>(&mut self, slot: usize, io: &mut Io<'_, F, O>) {
         let set = slot / self.config.ways as usize;
         if let Some(waiter) = self.waiters.pop_front(&mut self.queues[set]) {
-            io.out.push(Action::Wake { ticket: waiter.ticket, result: Err(WaitError::WriteFailed) });
+            io.out.push(Action::Wake { ticket: waiter.ticket, result: Err(BlockError::WriteFailed) });
         }
     }
 }

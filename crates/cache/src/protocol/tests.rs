@@ -285,7 +285,7 @@ fn other_views_are_refused_or_kept_and_nonsense_is_named() {
         Body::Done { seq: 1, held: true },
         Body::Invalidated { seq: 1, owed: true },
         Body::Evict { mode: Mode::X, version: 1 },
-        Body::Refused { target: ELSEWHERE, why: Why::NotMaster },
+        Body::Refused { target: ELSEWHERE, lost: false },
         Body::Forward { ask: Ask::X, requester: NodeId(1), target: ELSEWHERE, seq: 1, owed: false },
     ];
     for body in nonsense {
@@ -379,10 +379,10 @@ fn only_the_master_refuses() {
     let (mut world, mut shard) = (World::default(), shard_of(3, 4));
     let block = (0..).map(BlockId).find(|block| master(*block, 3) == NodeId(1)).unwrap();
     let target = requested(&world.want(&mut shard, 1, block, Ask::X)).unwrap();
-    let refused = Body::Refused { target, why: Why::NotMaster };
+    let refused = Body::Refused { target, lost: false };
     let did = world.hear(&mut shard, 2, block, refused);
     assert_eq!(faults(&did), [(2, "a refusal from someone who is not the block's master")]);
-    let result = Err(WaitError::Refused(Why::NotMaster));
+    let result = Err(BlockError::NotMaster);
     let did = world.hear(&mut shard, 1, block, refused);
     assert_eq!(did, [Did::Other(Action::Wake { ticket: Ticket(1), result })]);
 }

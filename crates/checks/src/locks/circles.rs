@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use plexus_base::WorkerId;
-use plexus_locks::protocol::{Body, Event, Held, LockId, Owner, Resource, Shard, WaitLimit, Waiter};
+use plexus_locks::protocol::{
+    Event, HomeLock, LockId, LockMessage, Owner, Resource, Shard, WaitLimit, Waiter,
+};
 
 use super::{Id, Locks, Node};
 use crate::failure::Broken;
@@ -29,7 +31,9 @@ impl Circles {
     /// Whether a circle may be found in what this leads to.
     pub(crate) fn may_begin(event: &Event) -> bool {
         match event {
-            Event::Message { message, .. } => matches!(message.body, Body::Probe(..) | Body::Chase(..)),
+            Event::Message { message, .. } => {
+                matches!(message.body, LockMessage::Probe(..) | LockMessage::Chase(..))
+            }
             Event::Told(_) | Event::Tick => true,
             _ => false,
         }
@@ -114,13 +118,24 @@ fn queue<'a>(
 }
 
 /// What the home of a lock, in the view of its master, knows of it.
-fn home<'a>(run: &'a Locks, worker: usize, master: &Shard, node: usize, lock: LockId) -> Option<&'a Held> {
+fn home<'a>(
+    run: &'a Locks,
+    worker: usize,
+    master: &Shard,
+    node: usize,
+    lock: LockId,
+) -> Option<&'a HomeLock> {
     let shard = run.shard(node, worker)?;
     (shard.view() == master.view()).then(|| shard.lock(lock)).flatten()
 }
 
 /// The request that waits at the master, if its home still wants it.
-fn wants<'a>(run: &'a Locks, worker: usize, master: &Shard, waiter: &Waiter) -> Option<(Request, &'a Held)> {
+fn wants<'a>(
+    run: &'a Locks,
+    worker: usize,
+    master: &Shard,
+    waiter: &Waiter,
+) -> Option<(Request, &'a HomeLock)> {
     let (node, lock) = (waiter.who.node.index(), waiter.who.lock);
     let held = home(run, worker, master, node, lock)?;
     let same = held.waits() && held.asked().is_some_and(|(seq, _)| seq == waiter.seq);

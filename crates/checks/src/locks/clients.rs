@@ -1,7 +1,9 @@
 //! What clients do.
 
 use plexus_base::Nanos;
-use plexus_locks::protocol::{Event, LockId, Mode, Owner, VALUE_LEN, WaitLimit, Want};
+use plexus_locks::protocol::{
+    Event, LockId, LockRequest, Mode, NewLock, Owner, RequestKind, VALUE_LEN, WaitLimit,
+};
 
 use super::{Ev, Id, Lock, Locks, values};
 use crate::{failure::Broken, harness::Instance};
@@ -107,7 +109,8 @@ impl Locks {
         let Some(up) = self.cluster.node(node) else { return Ok(()) };
         let Client { owner, start_time } = up.clients[client];
         let name = self.names[name].clone();
-        self.handle(node, worker, Event::Lock(Want { lock, owner, start_time, name, mode, timeout, notify }))
+        let kind = RequestKind::New(NewLock { owner, start_time, name, notify });
+        self.handle(node, worker, Event::Request(LockRequest { lock, mode, timeout, kind }))
     }
 
     fn convert(&mut self, id: Id) -> Result<(), Broken> {
@@ -118,7 +121,8 @@ impl Locks {
         (lock.asked, lock.timeout, lock.cancelled) = (Some(mode), timeout, false);
         (lock.requests, lock.since) = (lock.requests + 1, self.engine.now());
         let worker = lock.worker;
-        self.handle(id.0, worker, Event::Convert { lock: id.1, mode, timeout, value })
+        let kind = RequestKind::Conversion { value };
+        self.handle(id.0, worker, Event::Request(LockRequest { lock: id.1, mode, timeout, kind }))
     }
 
     fn cancel(&mut self, id: Id) -> Result<(), Broken> {

@@ -1,6 +1,6 @@
 //! Breaking it on purpose, between what a shard decides and what is done: each property must notice what breaks it.
 
-use plexus_locks::protocol::{Action, Body, LockRefusal, Mode, Token, Validity};
+use plexus_locks::protocol::{Action, LockMessage, LockRefusal, Mode, Token, Validity};
 
 use super::Locks;
 
@@ -38,9 +38,13 @@ impl Sabotage {
         let sometimes = run.engine.random.percent(20);
         match (sabotage, action) {
             (Self::NoSearch, Action::Tell { .. }) => None,
-            (Self::NoSearch, Action::Send { message, .. }) if matches!(message.body, Body::Chase(..)) => None,
+            (Self::NoSearch, Action::Send { message, .. })
+                if matches!(message.body, LockMessage::Chase(..)) =>
+            {
+                None
+            }
             (Self::ForgetRecords, Action::Send { message, .. })
-                if matches!(message.body, Body::Records(_)) =>
+                if matches!(message.body, LockMessage::Records(_)) =>
             {
                 None
             }

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId, WorkerId};
 use plexus_locks::protocol::{
-    Action, Config, Event, LockId, Members, Message, Mode, Name, Owner, Shard, WaitLimit, Want,
+    Action, Config, Event, LockId, LockRequest, Members, Message, Mode, Name, NewLock, Owner, RequestKind,
+    Shard, WaitLimit,
 };
 
 /// Locks that each node holds when the members change.
@@ -115,7 +116,12 @@ impl Cluster {
             self.handle(
                 0,
                 node,
-                Event::Lock(Want { lock, owner, start_time: 0, name, mode, timeout, notify: false }),
+                Event::Request(LockRequest {
+                    lock,
+                    mode,
+                    timeout,
+                    kind: RequestKind::New(NewLock { owner, start_time: 0, name, notify: false }),
+                }),
             );
         }
         self.settle();

@@ -5,8 +5,8 @@
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId, WorkerId};
 use plexus_checks::harness::{Cluster, Lane};
 use plexus_locks::protocol::{
-    Action, Body, Config, Event, Kind, LockId, LockRefusal, Members, Message, Mode, Name, Owner, Shard,
-    WaitLimit, Want,
+    Action, Config, Event, Kind, LockId, LockMessage, LockRefusal, LockRequest, Members, Message, Mode, Name,
+    NewLock, Owner, RequestKind, Shard, WaitLimit,
 };
 
 const DEADLOCK_NS: u64 = 1_000;
@@ -77,7 +77,7 @@ impl Three {
             let may_be = |lane: &Lane| chases > 0 || (lane.from.node, lane.to.node) != (1, 0);
             let Some(lane) = self.cluster.busy().find(may_be) else { return };
             let Some(message) = self.cluster.receive(lane) else { continue };
-            if (lane.from.node, lane.to.node) == (1, 0) && matches!(message.body, Body::Chase(..)) {
+            if (lane.from.node, lane.to.node) == (1, 0) && matches!(message.body, LockMessage::Chase(..)) {
                 self.chases -= 1;
             }
             let (from, incarnation) = lane.from.member();
@@ -87,23 +87,23 @@ impl Three {
 
     fn lock(&mut self, (node, owner): (usize, u64), lock: u64, name: &Name, mode: Mode) {
         // Owner 1 is the youngest.
-        let want = Want {
-            lock: LockId(lock),
+        let kind = RequestKind::New(NewLock {
             owner: Owner(owner),
             start_time: 100 - owner,
             name: name.clone(),
-            mode,
-            timeout: WaitLimit::Forever,
             notify: false,
-        };
-        self.handle(node, Event::Lock(want));
+        });
+        self.request(node, LockId(lock), mode, kind);
+    }
+
+    fn request(&mut self, node: usize, lock: LockId, mode: Mode, kind: RequestKind) {
+        let timeout = WaitLimit::Forever;
+        self.handle(node, Event::Request(LockRequest { lock, mode, timeout, kind }));
         self.settle();
     }
 
     fn convert(&mut self, mode: Mode) {
-        let timeout = WaitLimit::Forever;
-        self.handle(0, Event::Convert { lock: LockId(1), mode, timeout, value: None });
-        self.settle();
+        self.request(0, LockId(1), mode, RequestKind::Conversion { value: None });
     }
 }
 

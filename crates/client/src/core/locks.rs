@@ -25,8 +25,8 @@ pub(crate) struct Post {
 }
 
 /// A lock that the program has or waits for.
-struct Held {
-    asked: Option<Asked>,
+struct ProgramLock {
+    asked: Option<PendingRequest>,
     grant: Option<Grant>,
     wanted: Option<Mode>,
     post: Option<Post>,
@@ -35,14 +35,14 @@ struct Held {
 }
 
 /// A request that is not answered yet.
-struct Asked {
+struct PendingRequest {
     id: u64,
     mode: Mode,
     /// Its answer is an event of the lock's queue.
     posted: bool,
 }
 
-impl Held {
+impl ProgramLock {
     /// Whether the value block may be written now.
     fn may_write(&self) -> bool {
         let asked = self.asked.as_ref().map(|asked| asked.mode);
@@ -63,7 +63,7 @@ struct Queue {
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Locks {
-    held: HashMap<LockKey, Held>,
+    held: HashMap<LockKey, ProgramLock>,
     queues: HashMap<u64, Queue>,
     /// Locks that were given up, and whose queue is to be told when their node knows.
     ending: HashMap<u64, (Post, LockKey)>,
@@ -130,8 +130,10 @@ impl Core {
         let head = Head { port: number, ..Head::new(Verb::Lock, Use::Locks) };
         let id = self.ask_limited(Limited::Lock, worker.index(), head, &request.encode())?;
         let key = LockKey { worker: worker.0, number };
-        let asked = Some(Asked { id, mode: request.mode, posted });
-        self.locks.held.insert(key, Held { asked, grant: None, wanted: None, post, events: Vec::new() });
+        let asked = Some(PendingRequest { id, mode: request.mode, posted });
+        self.locks
+            .held
+            .insert(key, ProgramLock { asked, grant: None, wanted: None, post, events: Vec::new() });
         if posted {
             self.abandon(id);
         }
@@ -158,7 +160,7 @@ impl Core {
         let head = Head { port: key.number, ..Head::new(Verb::Convert, Use::Locks) };
         let id = self.ask_limited(Limited::Lock, usize::from(key.worker), head, &request.encode())?;
         if let Some(held) = self.locks.held.get_mut(&key) {
-            held.asked = Some(Asked { id, mode: request.mode, posted });
+            held.asked = Some(PendingRequest { id, mode: request.mode, posted });
             if let (Some(post), Some(mark)) = (&mut held.post, mark) {
                 post.mark = mark;
             }
@@ -234,7 +236,7 @@ impl Core {
     /// Ends a queue, and gives all its locks up.
     pub(crate) fn close_lock_queue(&mut self, queue: u64) {
         self.locks.queues.remove(&queue);
-        let of_it = |held: &Held| held.post.is_some_and(|post| post.queue == queue);
+        let of_it = |held: &ProgramLock| held.post.is_some_and(|post| post.queue == queue);
         let keys: Vec<LockKey> =
             self.locks.held.iter().filter(|(_, held)| of_it(held)).map(|(key, _)| *key).collect();
         for key in keys {

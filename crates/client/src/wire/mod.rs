@@ -81,7 +81,7 @@ wire::numbered! {
         NoWindow = 6,
         /// Outside the window, or not a whole word of it.
         OutOfRange = 7,
-        /// A lock is not granted; the value is the reason ([`plexus_base::locks::Why`]).
+        /// A lock is not granted; the value is the reason ([`plexus_base::locks::LockRefusal`]).
         NotLocked = 8,
         /// The cluster grants no locks any more.
         Stopped = 9,

@@ -15,7 +15,7 @@ use plexus_membership::gate::{EpochGate, Parking};
 use super::{
     interface::LockId,
     master::Fault,
-    message::{Body, Cancel, Convert, Message, Request, Unlock},
+    message::{Cancel, LockMessage, MasterRequest, MasterRequestKind, Message, Unlock},
 };
 
 /// Messages of a node for each lock that its clients may have at once: a conversion and the unlock of one that was known before the members changed;
@@ -25,7 +25,7 @@ const OF_A_LOCK: usize = 7;
 
 /// What is said of a request, once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Said {
+enum RequestStep {
     /// What is wanted.
     Asked,
     /// That it no longer is.
@@ -33,7 +33,7 @@ enum Said {
 }
 
 /// A word about a request: of which sender, lock and number, and what.
-type About<S> = (S, LockId, u32, Said);
+type About<S> = (S, LockId, u32, RequestStep);
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -61,11 +61,11 @@ impl<S: Copy + Ord> Backlog<S> {
     /// Keeps a message, if anything will be left to be done.
     pub(super) fn keep(&mut self, from: S, message: Message) -> Result<(), Fault> {
         let said = match message.body {
-            Body::Request(Request { lock, seq, .. }) | Body::Convert(Convert { lock, seq, .. }) => {
-                Some((from, lock, seq, Said::Asked))
+            LockMessage::Request(MasterRequest { lock, seq, .. }) => {
+                Some((from, lock, seq, RequestStep::Asked))
             }
-            Body::Cancel(Cancel { lock, seq, .. }) => Some((from, lock, seq, Said::Cancelled)),
-            Body::Unlock(Unlock { lock, .. }) if self.give_up(from, lock) => return Ok(()),
+            LockMessage::Cancel(Cancel { lock, seq, .. }) => Some((from, lock, seq, RequestStep::Cancelled)),
+            LockMessage::Unlock(Unlock { lock, .. }) if self.give_up(from, lock) => return Ok(()),
             _ => None,
         };
         // What is said again stands where it is said last: a cancellation behind what it is of.
@@ -83,13 +83,17 @@ impl<S: Copy + Ord> Backlog<S> {
 
     /// A lock is given up, and what need not be done any more is taken out. Whether no master knows the lock.
     fn give_up(&mut self, from: S, lock: LockId) -> bool {
-        let all = self.requests.range((from, lock, 0, Said::Asked)..=(from, lock, u32::MAX, Said::Cancelled));
+        let (first, last) = (RequestStep::Asked, RequestStep::Cancelled);
+        let all = self.requests.range((from, lock, 0, first)..=(from, lock, u32::MAX, last));
         let all: Vec<_> = all.map(|(said, number)| (*said, *number)).collect();
         let mut is_new = false;
         for (said, number) in all {
             match self.messages[&number].1.body {
-                Body::Convert(_) | Body::Request(Request { again: true, .. }) => continue,
-                Body::Request(_) => is_new = true,
+                LockMessage::Request(MasterRequest { again: true, .. }) => continue,
+                LockMessage::Request(MasterRequest {
+                    kind: MasterRequestKind::Conversion { .. }, ..
+                }) => continue,
+                LockMessage::Request(_) => is_new = true,
                 _ => {}
             }
             self.drop(said);
@@ -126,7 +130,7 @@ impl Parking for Backlog<(NodeId, Incarnation)> {
     fn park(&mut self, from: Self::Sender, _: Epoch, message: Message) -> Result<(), Fault> {
         match message.body {
             // Searches begin again.
-            Body::Probe(..) => Ok(()),
+            LockMessage::Probe(..) => Ok(()),
             _ => self.keep(from, message),
         }
     }

@@ -25,43 +25,37 @@ fn every_shape() -> Vec<Message> {
     let names = [vec![0], b"accounts".to_vec(), vec![0xff; MAX_NAME]];
     let names = names.map(|bytes| Name::new(&bytes).expect("a name"));
     let (lock, seq) = (LockId(0x0102_0304_0506_0708), 0x1112_1314);
-    let mut bodies = vec![Body::Done, Body::Ask([0u16, 9, 4095].map(PartitionSlot).into_iter().collect())];
+    let mut bodies =
+        vec![LockMessage::Done, LockMessage::Ask([0u16, 9, 4095].map(PartitionSlot).into_iter().collect())];
     let (mut records, mut values) = (Vec::new(), Vec::new());
     for (at, name) in names.into_iter().enumerate() {
         let yes = at % 2 == 0;
         let mode = Mode::ALL[at * 2];
         let (name, waited_ns) = (|| name.clone(), u64::MAX);
         let written = yes.then_some([7; VALUE_LEN]);
-        bodies.push(Body::Request(Request {
-            lock,
-            seq,
-            name: name(),
-            mode,
-            attempt: yes,
-            notify: !yes,
-            again: yes,
-            waited_ns,
-        }));
-        let (attempt, again, value_of) =
-            (!yes, yes, [Validity::Unwritten, Validity::Valid, Validity::Lost][at]);
-        let convert = Convert { lock, seq, name: name(), mode, attempt, again, waited_ns, value: written };
-        bodies.push(Body::Convert(convert));
-        bodies.push(Body::Unlock(Unlock { lock, name: name(), died: !yes, value: written }));
+        let request = |attempt, kind| {
+            let (name, again) = (name(), yes);
+            LockMessage::Request(MasterRequest { lock, seq, name, mode, attempt, again, waited_ns, kind })
+        };
+        bodies.push(request(yes, MasterRequestKind::New { notify: !yes }));
+        bodies.push(request(!yes, MasterRequestKind::Conversion { value: written }));
+        let value_of = [Validity::Unwritten, Validity::Valid, Validity::Lost][at];
+        bodies.push(LockMessage::Unlock(Unlock { lock, name: name(), died: !yes, value: written }));
         let why = [LockRefusal::TimedOut, LockRefusal::Cancelled, LockRefusal::Deadlock][at];
-        bodies.push(Body::Cancel(Cancel { lock, seq, name: name(), why }));
-        bodies.push(Body::Refused(Refused { lock, seq, why }));
-        bodies.push(Body::Probe(name(), probe(1 + at as u64, yes.then_some(at as u16))));
+        bodies.push(LockMessage::Cancel(Cancel { lock, seq, name: name(), why }));
+        bodies.push(LockMessage::Refused(Refused { lock, seq, why }));
+        bodies.push(LockMessage::Probe(name(), probe(1 + at as u64, yes.then_some(at as u16))));
         let blockers = (0..at as u64).map(|lock| Chased { lock: LockId(lock), seq, queued: yes }).collect();
-        bodies.push(Body::Chase(blockers, probe(MAX_HOPS as u64, None)));
+        bodies.push(LockMessage::Chase(blockers, probe(MAX_HOPS as u64, None)));
         let (token, value) = (Token(u64::MAX), value(value_of));
-        bodies.push(Body::Granted(Granted { lock, seq, mode, token, value }));
-        bodies.push(Body::Blocking(Blocking { lock, seq, wanted: mode }));
+        bodies.push(LockMessage::Granted(Granted { lock, seq, mode, token, value }));
+        bodies.push(LockMessage::Blocking(Blocking { lock, seq, wanted: mode }));
         records.push(Record { lock, seq, name: name(), mode, notify: yes, token, value });
         values.push(Handover { name: name(), value, writer: yes });
-        bodies.push(Body::Records(records.clone()));
-        bodies.push(Body::Values(values.clone()));
+        bodies.push(LockMessage::Records(records.clone()));
+        bodies.push(LockMessage::Values(values.clone()));
     }
-    bodies.extend([Body::Records(Vec::new()), Body::Values(Vec::new())]);
+    bodies.extend([LockMessage::Records(Vec::new()), LockMessage::Values(Vec::new())]);
     bodies.into_iter().map(|body| Message { epoch: Epoch(0x2122_2324), body }).collect()
 }
 
@@ -74,12 +68,12 @@ fn what_is_encoded_is_decoded() {
 
 #[test]
 fn a_request_and_its_grant_are_short() {
-    let len = |wanted: fn(&Body) -> bool| {
+    let len = |wanted: fn(&LockMessage) -> bool| {
         let found = every_shape().into_iter().find(|message| wanted(&message.body));
         found.map(|message| message.encode().len())
     };
-    assert_eq!(len(|body| matches!(body, Body::Request(_))), Some(32 + 1));
-    assert_eq!(len(|body| matches!(body, Body::Granted(_))), Some(32 + 32));
+    assert_eq!(len(|body| matches!(body, LockMessage::Request(_))), Some(32 + 1));
+    assert_eq!(len(|body| matches!(body, LockMessage::Granted(_))), Some(32 + 32));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use plexus_base::{Nanos, NodeId};
 
-use super::{Action, Config, Counts, Masters, Members, Message, PartitionSlot, message::Body};
+use super::{Action, Config, Counts, Masters, Members, Message, PartitionSlot, message::LockMessage};
 
 #[derive(Clone, Debug)]
 pub(super) struct Core {
@@ -13,13 +13,13 @@ pub(super) struct Core {
     pub(super) view: Members,
     pub(super) masters: Masters,
     /// Messages to this node itself, which never leave.
-    pub(super) inbox: VecDeque<Body>,
+    pub(super) inbox: VecDeque<LockMessage>,
     pub(super) out: Vec<Action>,
     pub(super) counts: Counts,
 }
 
 impl Core {
-    pub(super) fn send(&mut self, to: NodeId, body: Body) {
+    pub(super) fn send(&mut self, to: NodeId, body: LockMessage) {
         if to == self.config.me {
             self.inbox.push_back(body);
         } else {
@@ -28,7 +28,7 @@ impl Core {
         }
     }
 
-    pub(super) fn ask_master(&mut self, place: PartitionSlot, body: Body) {
+    pub(super) fn ask_master(&mut self, place: PartitionSlot, body: LockMessage) {
         self.send(self.masters.of(place).master, body);
     }
 

@@ -17,16 +17,16 @@
 use plexus_base::WorkerId;
 
 use super::{
-    Action, Body, LockId, LockRefusal, Owner, Shard,
+    Action, LockId, LockMessage, LockRefusal, Owner, Shard,
     core::Core,
-    home::Held,
+    home::HomeLock,
     message::{Chased, Hop, MAX_HOPS, Origin, Probe},
 };
 
 /// What one worker of a node tells another: a search goes on with what somebody of this node waits for there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Errand {
-    whose: Whose,
+    whose: ProbeTarget,
     probe: Box<Probe>,
 }
 
@@ -40,7 +40,7 @@ impl Errand {
 
 /// Which requests a search goes on with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Whose {
+enum ProbeTarget {
     /// All that this owner waits with: it has what the one before waits for, and gives nothing up while it waits.
     Owner(Owner),
     /// This one: it stands in the way of the one before, whatever else its owner waits for.
@@ -67,9 +67,9 @@ impl Shard {
         for blocker in chased {
             let Some(held) = self.home.locks.get(&blocker.lock) else { continue };
             let whose = if blocker.queued {
-                Whose::Request(blocker.lock, blocker.seq)
+                ProbeTarget::Request(blocker.lock, blocker.seq)
             } else if held.hold.is_some_and(|hold| hold.seq == blocker.seq) {
-                Whose::Owner(held.owner)
+                ProbeTarget::Owner(held.owner)
             } else {
                 continue;
             };
@@ -88,7 +88,7 @@ impl Shard {
         let Shard { core, .. } = self;
         let own = core.config.worker;
         let target = match (errand.whose, errand.probe.confirming) {
-            (Whose::Request(..), _) => Some(own),
+            (ProbeTarget::Request(..), _) => Some(own),
             (_, Some(at)) => Some(errand.probe.after(at).worker),
             (_, None) => None,
         };
@@ -110,12 +110,12 @@ impl Shard {
         }
     }
 
-    fn pursue(&mut self, whose: Whose, probe: &Probe) {
+    fn pursue(&mut self, whose: ProbeTarget, probe: &Probe) {
         let Shard { core, home, .. } = self;
         let (node, worker, origin) = (core.config.me, core.config.worker, probe.origin);
         let requests = match whose {
-            Whose::Owner(owner) => home.waiting_of(owner),
-            Whose::Request(lock, _) => vec![lock],
+            ProbeTarget::Owner(owner) => home.waiting_of(owner),
+            ProbeTarget::Request(lock, _) => vec![lock],
         };
         for lock in requests {
             let Some(held) = home.locks.get_mut(&lock).filter(|held| whose.is(lock, held)) else { continue };
@@ -137,7 +137,7 @@ impl Shard {
     }
 
     /// The hop `at` is still there, and blocked by `whose`: on to the next, or to the end.
-    fn confirm(&mut self, whose: Whose, mut probe: Probe, at: u16) {
+    fn confirm(&mut self, whose: ProbeTarget, mut probe: Probe, at: u16) {
         let Shard { core, home, .. } = self;
         let next = probe.after(at);
         let (lock, seq) = (next.lock, next.seq);
@@ -155,9 +155,9 @@ impl Shard {
     }
 }
 
-impl Whose {
+impl ProbeTarget {
     /// Whether the lock's request waits and is one of these.
-    fn is(self, lock: LockId, held: &Held) -> bool {
+    fn is(self, lock: LockId, held: &HomeLock) -> bool {
         held.waits()
             && match self {
                 Self::Owner(owner) => held.owner == owner,
@@ -174,6 +174,6 @@ impl Probe {
 }
 
 /// Asks the master of what `held` waits for.
-fn send(held: &Held, probe: Probe, core: &mut Core) {
-    core.ask_master(held.place, Body::Probe(held.name.clone(), Box::new(probe)));
+fn send(held: &HomeLock, probe: Probe, core: &mut Core) {
+    core.ask_master(held.place, LockMessage::Probe(held.name.clone(), Box::new(probe)));
 }

@@ -172,8 +172,8 @@ impl World {
             Some(Op::Lock(mode)) => {
                 client.asked = Some(mode);
                 let (owner, start_time, name) = (Owner(1), at as u64, self.name.clone());
-                let want = Want { lock, owner, start_time, name, mode, timeout, notify: true };
-                self.hand(at, Event::Lock(want));
+                let kind = RequestKind::New(NewLock { owner, start_time, name, notify: true });
+                self.hand(at, Event::Request(LockRequest { lock, mode, timeout, kind }));
             }
             // Nothing to convert or give up after a refusal.
             Some(_) if client.granted.is_none() => {}
@@ -181,7 +181,8 @@ impl World {
                 client.asked = Some(mode);
                 let writes = client.granted.is_some_and(|granted| granted.writes_to(mode));
                 let value = self.write(writes);
-                self.hand(at, Event::Convert { lock, mode, timeout, value });
+                let kind = RequestKind::Conversion { value };
+                self.hand(at, Event::Request(LockRequest { lock, mode, timeout, kind }));
             }
             Some(Op::Unlock) => {
                 let writes = client.granted.take().is_some_and(Mode::writes);

@@ -57,40 +57,51 @@ fn probe(random: &mut Random) -> Box<Probe> {
     Box::new(Probe { origin, path, confirming })
 }
 
-fn body(random: &mut Random) -> Body {
+fn body(random: &mut Random) -> LockMessage {
     let (lock, seq, name, mode) = (lock(random), random.below(4) as u32, name(random), mode(random));
     let (yes, no, waited_ns) = (random.percent(50), random.percent(50), random.bits());
     let written = yes.then_some([3; VALUE_LEN]);
     let token = Token(random.below(3) << 40 | random.below(9));
     match random.below(14) {
-        0 | 13 => {
-            Body::Request(Request { lock, seq, name, mode, attempt: yes, notify: no, again: yes, waited_ns })
+        kind @ (0 | 1 | 13) => {
+            let (attempt, kind) = match kind {
+                1 => (no, MasterRequestKind::Conversion { value: written }),
+                _ => (yes, MasterRequestKind::New { notify: no }),
+            };
+            LockMessage::Request(MasterRequest {
+                lock,
+                seq,
+                name,
+                mode,
+                attempt,
+                again: yes,
+                waited_ns,
+                kind,
+            })
         }
-        1 => Body::Convert(Convert {
+        2 => LockMessage::Unlock(Unlock { lock, name, died: no, value: written }),
+        3 => LockMessage::Cancel(Cancel { lock, seq, name, why: LockRefusal::Cancelled }),
+        4 => LockMessage::Probe(name, probe(random)),
+        5 => LockMessage::Records(vec![Record {
             lock,
             seq,
             name,
             mode,
-            attempt: no,
-            again: yes,
-            waited_ns,
-            value: written,
-        }),
-        2 => Body::Unlock(Unlock { lock, name, died: no, value: written }),
-        3 => Body::Cancel(Cancel { lock, seq, name, why: LockRefusal::Cancelled }),
-        4 => Body::Probe(name, probe(random)),
-        5 => Body::Records(vec![Record { lock, seq, name, mode, notify: no, token, value: value(random) }]),
-        6 => Body::Values(vec![Handover { name, value: value(random), writer: yes }]),
-        7 => Body::Done,
-        8 => Body::Granted(Granted { lock, seq, mode, token, value: value(random) }),
-        9 => Body::Refused(Refused {
+            notify: no,
+            token,
+            value: value(random),
+        }]),
+        6 => LockMessage::Values(vec![Handover { name, value: value(random), writer: yes }]),
+        7 => LockMessage::Done,
+        8 => LockMessage::Granted(Granted { lock, seq, mode, token, value: value(random) }),
+        9 => LockMessage::Refused(Refused {
             lock,
             seq,
             why: *random.pick(&[LockRefusal::NotGranted, LockRefusal::Deadlock]),
         }),
-        10 => Body::Blocking(Blocking { lock, seq, wanted: mode }),
-        11 => Body::Chase(vec![Chased { lock, seq, queued: yes }; 2], probe(random)),
-        _ => Body::Ask((0..random.below(4)).map(|at| PartitionSlot(at as u16)).collect()),
+        10 => LockMessage::Blocking(Blocking { lock, seq, wanted: mode }),
+        11 => LockMessage::Chase(vec![Chased { lock, seq, queued: yes }; 2], probe(random)),
+        _ => LockMessage::Ask((0..random.below(4)).map(|at| PartitionSlot(at as u16)).collect()),
     }
 }
 
@@ -102,9 +113,10 @@ fn local(random: &mut Random, step: u64, now: u64) -> Event {
         0 | 1 => {
             let (name, start_time) = (name(random), random.below(9));
             // Numbers come once; members guess small ones and are sometimes right.
-            Event::Lock(Want { lock: LockId(step), owner, start_time, name, mode, timeout, notify: true })
+            let kind = RequestKind::New(NewLock { owner, start_time, name, notify: true });
+            Event::Request(LockRequest { lock: LockId(step), mode, timeout, kind })
         }
-        2 => Event::Convert { lock, mode, timeout, value },
+        2 => Event::Request(LockRequest { lock, mode, timeout, kind: RequestKind::Conversion { value } }),
         3 => Event::Unlock { lock, value },
         4 => Event::Cancel { lock },
         5 => Event::ClientGone { locks: vec![lock, self::lock(random)] },
@@ -141,7 +153,7 @@ fn run(seed: u64, counts: &mut Counts) {
             }
             50..60 if epoch > 0 => {
                 let from = NodeId(1 + random.below(2) as u8);
-                let message = Message { epoch: Epoch(epoch), body: Body::Done };
+                let message = Message { epoch: Epoch(epoch), body: LockMessage::Done };
                 Event::Message { from, incarnation: Incarnation(1), message }
             }
             _ => {

@@ -10,11 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use plexus_base::{Epoch, Nanos, NodeId};
 
 use super::{
-    Action, LockId, LockRefusal, Mode, Name, Owner, PartitionSlot, PartitionSlots, Token, VALUE_LEN, Value,
-    WaitLimit, Want,
+    Action, LockId, LockRefusal, LockRequest, Mode, Name, NewLock, Owner, PartitionSlot, PartitionSlots,
+    RequestKind, Token, VALUE_LEN, Value, WaitLimit,
     core::Core,
     master::Fault,
-    message::{Blocking, Body, Cancel, Convert, Granted, Origin, Record, Refused, Request, Unlock},
+    message::{
+        Blocking, Cancel, Granted, LockMessage, MasterRequest, MasterRequestKind, Origin, Record, Refused,
+        Unlock,
+    },
+    recent::RecentMap,
 };
 
 /// Requests whose searches a request remembers to have passed on, so that none passes twice. Where there are more it forgets them all, which only
@@ -29,7 +33,7 @@ const RECORDS: usize = 384;
 
 /// A lock that a client of this node has or waits for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct HomeLock {
     pub(super) name: Name,
     pub(super) place: PartitionSlot,
     pub(super) owner: Owner,
@@ -37,7 +41,7 @@ pub struct Held {
     notify: bool,
     pub(super) seq: u32,
     pub(super) hold: Option<Hold>,
-    pub(super) pending: Option<Box<Pending>>,
+    pub(super) pending: Option<Box<PendingRequest>>,
 }
 
 /// How a lock is held.
@@ -55,7 +59,7 @@ pub struct Hold {
 
 /// A request that is not answered yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingRequest {
     mode: Mode,
     attempt: bool,
     write: Option<[u8; VALUE_LEN]>,
@@ -73,7 +77,7 @@ pub(super) struct Pending {
     seen: BTreeMap<Origin, u32>,
 }
 
-impl Pending {
+impl PendingRequest {
     /// Whether it waits, and nobody has thought better of it.
     pub(super) fn waits(&self) -> bool {
         !self.attempt && self.ending.is_none()
@@ -96,7 +100,13 @@ impl Pending {
     }
 }
 
-impl Held {
+impl HomeLock {
+    fn new(new: NewLock, place: PartitionSlot, hold: Option<Hold>) -> Self {
+        let NewLock { owner, start_time, name, notify } = new;
+        let seq = hold.map_or(0, |hold| hold.seq);
+        Self { name, place, owner, start_time, notify, seq, hold, pending: None }
+    }
+
     /// Of what.
     #[must_use]
     pub fn name(&self) -> &Name {
@@ -128,6 +138,11 @@ impl Held {
         Some(mode.usable(self.pending.as_ref().map(|pending| pending.mode)))
     }
 
+    /// Whether its client may write the value block now.
+    pub(super) fn may_write(&self) -> bool {
+        self.usable().is_some_and(Mode::writes)
+    }
+
     /// The request that is not answered yet: its number and the mode it wants.
     #[must_use]
     pub fn asked(&self) -> Option<(u32, Mode)> {
@@ -137,34 +152,35 @@ impl Held {
     /// Whether a request waits that was not cancelled and may wait.
     #[must_use]
     pub fn waits(&self) -> bool {
-        self.pending.as_deref().is_some_and(Pending::waits)
+        self.pending.as_deref().is_some_and(PendingRequest::waits)
     }
 
     /// What a new master is to be told of how it is held, if it is. A conversion that was asked in an earlier view and is not answered may have been granted
     /// there: if others can write beside that, they may have written since. One of this view nobody has granted before its master knows all.
     fn record(&self, lock: LockId, core: &Core) -> Option<Record> {
         let Hold { mode, token, seq, value } = self.hold?;
-        let knows = |pending: &Pending| pending.mode.keeps_value() || !pending.is_again(core);
+        let knows = |pending: &PendingRequest| pending.mode.keeps_value() || !pending.is_again(core);
         let value = if self.pending.as_deref().is_none_or(knows) { value } else { value.lost() };
         Some(Record { lock, seq, name: self.name.clone(), mode, notify: self.notify, token, value })
     }
 
     /// What the master is to be told of the request that is under way.
-    fn request(&self, lock: LockId, core: &Core) -> Option<Body> {
-        let &Held { ref name, seq, notify, ref hold, ref pending, .. } = self;
+    fn request(&self, lock: LockId, core: &Core) -> Option<LockMessage> {
+        let &HomeLock { ref name, seq, notify, ref hold, ref pending, .. } = self;
         let pending = pending.as_deref()?;
-        let &Pending { mode, attempt, write: value, since, .. } = pending;
+        let &PendingRequest { mode, attempt, write: value, since, .. } = pending;
         let (name, waited_ns, again) = (name.clone(), core.now.since(since).0, pending.is_again(core));
-        Some(match hold {
-            None => Body::Request(Request { lock, seq, name, mode, attempt, notify, again, waited_ns }),
-            Some(_) => Body::Convert(Convert { lock, seq, name, mode, attempt, again, waited_ns, value }),
-        })
+        let kind = match hold {
+            None => MasterRequestKind::New { notify },
+            Some(_) => MasterRequestKind::Conversion { value },
+        };
+        Some(LockMessage::Request(MasterRequest { lock, seq, name, mode, attempt, again, waited_ns, kind }))
     }
 
     /// And that it is no longer wanted, if so.
-    fn cancellation(&self, lock: LockId) -> Option<Body> {
+    fn cancellation(&self, lock: LockId) -> Option<LockMessage> {
         let why = self.pending.as_ref()?.ending?;
-        Some(Body::Cancel(Cancel { lock, seq: self.seq, name: self.name.clone(), why }))
+        Some(LockMessage::Cancel(Cancel { lock, seq: self.seq, name: self.name.clone(), why }))
     }
 }
 
@@ -172,7 +188,9 @@ impl Held {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Home {
     /// In boxes: the map moves what it holds as locks come and go.
-    pub(super) locks: BTreeMap<LockId, Box<Held>>,
+    pub(super) locks: RecentMap<LockId, Box<HomeLock>>,
+    /// The box of a lock that was given up, for the next one: a thread that takes lock after lock allocates nothing.
+    spare: Option<Box<HomeLock>>,
     waits: Waits,
 }
 
@@ -220,57 +238,71 @@ impl Home {
     }
 
     /// A new lock that was granted at once.
-    pub(super) fn hold(&mut self, want: Want, place: PartitionSlot, hold: Hold, core: &mut Core) {
-        let Want { lock, owner, start_time, name, notify, .. } = want;
-        core.counts.requests += 1;
-        core.counts.granted += 1;
-        let held =
-            Held { name, place, owner, start_time, notify, seq: hold.seq, hold: Some(hold), pending: None };
-        self.insert(lock, held);
-    }
-
-    /// A new lock, for which the master is asked.
-    pub(super) fn lock(&mut self, want: Want, core: &mut Core) {
-        let Want { lock, owner, start_time, name, mode, timeout, notify } = want;
-        core.counts.requests += 1;
-        if !self.has_room(core) {
-            core.counts.too_many += 1;
-            return core.out.push(Action::Refused { lock, why: LockRefusal::TooManyLocks });
-        }
-        let place = core.masters.slot(name.partition());
-        let held = Held { name, place, owner, start_time, notify, seq: 0, hold: None, pending: None };
-        self.insert(lock, held);
-        self.ask(lock, mode, timeout, None, core);
-    }
-
-    fn insert(&mut self, lock: LockId, held: Held) {
-        let before = self.locks.insert(lock, Box::new(held));
-        assert!(before.is_none(), "{lock:?} is a lock already");
-    }
-
-    pub(super) fn convert(
+    pub(super) fn hold(
         &mut self,
         lock: LockId,
-        mode: Mode,
-        timeout: WaitLimit,
-        value: Option<[u8; VALUE_LEN]>,
+        new: NewLock,
+        place: PartitionSlot,
+        hold: Hold,
         core: &mut Core,
     ) {
-        core.counts.conversions += 1;
-        let refused = match self.locks.get(&lock).map(|held| &**held) {
-            None => Some(LockRefusal::Unknown),
-            Some(Held { hold: Some(hold), pending: None, .. }) => {
-                let writes = hold.mode.writes_to(mode);
-                match hold.seq {
-                    u32::MAX => Some(LockRefusal::TooManyConversions),
-                    _ => (value.is_some() && !writes).then_some(LockRefusal::NotWriter),
+        core.counts.requests += 1;
+        core.counts.granted += 1;
+        let held = HomeLock::new(new, place, Some(hold));
+        let held = match self.spare.take() {
+            Some(mut spare) => {
+                *spare = held;
+                spare
+            }
+            None => Box::new(held),
+        };
+        self.assert_new(lock);
+        self.locks.add_recent(lock, held);
+    }
+
+    #[inline]
+    fn assert_new(&self, lock: LockId) {
+        assert!(self.locks.get(&lock).is_none(), "{lock:?} is a lock already");
+    }
+
+    /// Asks the master for a lock or a conversion, unless the request is refused here.
+    pub(super) fn request(&mut self, request: LockRequest, core: &mut Core) {
+        let LockRequest { lock, mode, timeout, kind } = request;
+        let (refused, value) = match kind {
+            RequestKind::New(new) => {
+                core.counts.requests += 1;
+                if self.has_room(core) {
+                    let place = core.masters.slot(new.name.partition());
+                    self.assert_new(lock);
+                    self.locks.tree().insert(lock, Box::new(HomeLock::new(new, place, None)));
+                    (None, None)
+                } else {
+                    core.counts.too_many += 1;
+                    (Some(LockRefusal::TooManyLocks), None)
                 }
             }
-            Some(_) => Some(LockRefusal::Busy),
+            RequestKind::Conversion { value } => {
+                core.counts.conversions += 1;
+                (self.no_conversion(lock, mode, value.is_some()), value)
+            }
         };
         match refused {
             Some(why) => core.out.push(Action::Refused { lock, why }),
             None => self.ask(lock, mode, timeout, value, core),
+        }
+    }
+
+    /// LockRefusal a lock cannot be converted to `mode` now, if so.
+    fn no_conversion(&self, lock: LockId, mode: Mode, writes: bool) -> Option<LockRefusal> {
+        match self.locks.get(&lock).map(|held| &**held) {
+            None => Some(LockRefusal::Unknown),
+            Some(HomeLock { hold: Some(Hold { seq: u32::MAX, .. }), pending: None, .. }) => {
+                Some(LockRefusal::TooManyConversions)
+            }
+            Some(HomeLock { hold: Some(hold), pending: None, .. }) => {
+                (writes && !hold.mode.writes_to(mode)).then_some(LockRefusal::NotWriter)
+            }
+            Some(_) => Some(LockRefusal::Busy),
         }
     }
 
@@ -290,7 +322,7 @@ impl Home {
         };
         let attempt = timeout == WaitLimit::Try;
         held.seq += 1;
-        held.pending = Some(Box::new(Pending {
+        held.pending = Some(Box::new(PendingRequest {
             mode,
             attempt,
             write,
@@ -310,7 +342,7 @@ impl Home {
     /// What was asked has been done as far as it can be now: sees to it that a request that is not answered does not wait for ever.
     pub(super) fn await_answer(&mut self, lock: LockId, core: &Core) {
         let Some(held) = self.locks.get_mut(&lock) else { return };
-        let unnoted = |pending: &&mut Pending| pending.waits() && pending.due.is_none();
+        let unnoted = |pending: &&mut PendingRequest| pending.waits() && pending.due.is_none();
         let Some(pending) = held.pending.as_deref_mut().filter(unnoted) else { return };
         let look = core.now + Nanos(core.config.deadlock_ns);
         let at = pending.until.map_or(look, |until| until.min(look));
@@ -318,25 +350,23 @@ impl Home {
         self.waits.add(at, held.owner, lock);
     }
 
-    /// What the master is to be told, if anything.
-    pub(super) fn unlock(
-        &mut self,
-        lock: LockId,
-        value: Option<[u8; VALUE_LEN]>,
-        core: &mut Core,
-    ) -> Option<(PartitionSlot, Unlock)> {
-        let may_write = |held: &Held| held.usable().is_some_and(Mode::writes);
-        if value.is_some() && self.locks.get(&lock).is_some_and(|held| !may_write(held)) {
-            core.out.push(Action::Refused { lock, why: LockRefusal::NotWriter });
-            return None;
+    /// Gives a lock up, and tells the master.
+    pub(super) fn unlock(&mut self, lock: LockId, value: Option<[u8; VALUE_LEN]>, core: &mut Core) {
+        if value.is_some() && self.locks.get(&lock).is_some_and(|held| !held.may_write()) {
+            return core.out.push(Action::Refused { lock, why: LockRefusal::NotWriter });
         }
-        let held = self.remove(lock)?;
+        let Some(held) = self.remove(lock) else { return };
         if held.pending.is_some() {
             core.counts.cancelled += 1;
             core.out.push(Action::Refused { lock, why: LockRefusal::Cancelled });
         }
-        let Held { name, place, .. } = *held;
-        Some((place, Unlock { lock, name, died: false, value }))
+        let HomeLock { name, place, .. } = *held;
+        core.ask_master(place, LockMessage::Unlock(Unlock { lock, name, died: false, value }));
+    }
+
+    /// Forgets a lock that is given up and has no request under way.
+    pub(super) fn forget(&mut self, lock: LockId) {
+        self.spare = self.locks.remove(&lock);
     }
 
     pub(super) fn client_gone(&mut self, locks: &[LockId], core: &mut Core) {
@@ -344,12 +374,12 @@ impl Home {
             let Some(held) = self.remove(lock) else { continue };
             // Only what it was told that it has: what the master grants meanwhile, to another of these too, nobody has used.
             let died = held.hold.is_some_and(|hold| hold.mode.writes());
-            let Held { name, place, .. } = *held;
-            core.ask_master(place, Body::Unlock(Unlock { lock, name, died, value: None }));
+            let HomeLock { name, place, .. } = *held;
+            core.ask_master(place, LockMessage::Unlock(Unlock { lock, name, died, value: None }));
         }
     }
 
-    fn remove(&mut self, lock: LockId) -> Option<Box<Held>> {
+    fn remove(&mut self, lock: LockId) -> Option<Box<HomeLock>> {
         let held = self.locks.remove(&lock)?;
         if let Some(pending) = &held.pending {
             self.waits.remove(pending.due, held.owner, lock);
@@ -445,7 +475,7 @@ impl Home {
         records.sort_by_cached_key(|record| record.name.rank());
         let mut records = records.into_iter();
         while !records.as_slice().is_empty() {
-            core.send(to, Body::Records(records.by_ref().take(RECORDS).collect()));
+            core.send(to, LockMessage::Records(records.by_ref().take(RECORDS).collect()));
         }
         requests.into_iter().for_each(|message| core.send(to, message));
     }

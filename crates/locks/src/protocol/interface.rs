@@ -54,42 +54,50 @@ impl WaitLimit {
     }
 }
 
-/// A request for a lock.
+/// A client's request for a lock, or for another mode of a lock that it has. Answered once.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Want {
-    /// Its number from now on.
+pub struct LockRequest {
+    /// The lock: of a new lock its number from now on.
     pub lock: LockId,
-    /// Who has it. What waits is taken to release nothing until it is answered: that is what a deadlock is.
-    pub owner: Owner,
-    /// The age of the owner's work: of a deadlock's members the one with the greatest number is the victim, so who begins
-    /// again after that should keep its number. Any clock will do that is nearly the same on all nodes.
-    pub start_time: u64,
-    /// Of what.
-    pub name: Name,
-    /// In which mode.
+    /// The mode wanted.
     pub mode: Mode,
     /// How long it waits.
     pub timeout: WaitLimit,
-    /// Whether to be told when others wait for it.
+    /// Which of the two it is.
+    pub kind: RequestKind,
+}
+
+/// Whether a request is for a new lock or a conversion.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RequestKind {
+    /// A new lock.
+    New(NewLock),
+    /// Another mode of a lock that the client has. Until that is answered it may use what both allow ([`Mode::common`]).
+    Conversion {
+        /// The bytes to write into the value block: from PW or EX to less only.
+        value: Option<[u8; VALUE_LEN]>,
+    },
+}
+
+/// What a new lock is of, and its owner.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewLock {
+    /// The owner. It is taken to release nothing while it waits: that is what a deadlock is.
+    pub owner: Owner,
+    /// The age of the owner's work: of a deadlock's members the one with the greatest number is the victim, so an owner that begins
+    /// again after that should keep its number. Any clock will do that is nearly the same on all nodes.
+    pub start_time: u64,
+    /// The resource.
+    pub name: Name,
+    /// Whether to tell the client when others wait for the lock.
     pub notify: bool,
 }
 
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A client wants a lock.
-    Lock(Want),
-    /// A client wants a lock that it has in another mode. Until that is answered it may use what both allow ([`Mode::common`]).
-    Convert {
-        /// The lock.
-        lock: LockId,
-        /// The mode wanted.
-        mode: Mode,
-        /// How long it waits.
-        timeout: WaitLimit,
-        /// What to write into the value block: from PW or EX to less only.
-        value: Option<[u8; VALUE_LEN]>,
-    },
+    /// A client asks for a lock or a conversion.
+    Request(LockRequest),
     /// A client gives a lock up, whether it has it or waits for it (then that is answered as cancelled). Nothing else is
     /// answered, unless a value comes with it that may not be written: then that is, and the lock stays.
     Unlock {

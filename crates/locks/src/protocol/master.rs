@@ -10,12 +10,13 @@ use std::collections::{
 use plexus_base::{Nanos, NodeId, NodeSet};
 
 use super::{
-    LockRefusal, Mode, Name, PartitionSlots, Token, Validity, Value,
+    LockRefusal, Mode, Name, PartitionSlots, Token, VALUE_LEN, Validity, Value,
     core::Core,
     message::{
-        Blocking, Body, Cancel, Chased, Convert, Granted, Handover, MAX_CHASED, Probe, Record, Refused,
-        Request, Unlock,
+        Blocking, Cancel, Chased, Granted, Handover, LockMessage, MAX_CHASED, MasterRequest,
+        MasterRequestKind, Probe, Record, Refused, Unlock,
     },
+    recent::RecentMap,
     resource::{Holder, Outcome, Resource, Waiter, Who},
 };
 
@@ -25,7 +26,7 @@ pub(super) type Fault = &'static str;
 /// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Master {
-    pub(super) resources: BTreeMap<Name, Resource>,
+    pub(super) resources: RecentMap<Name, Resource>,
     grants: Grants,
 }
 
@@ -41,7 +42,7 @@ struct Grants {
 impl Master {
     /// Grants nothing yet.
     pub(super) fn new(token: Token) -> Self {
-        Self { resources: BTreeMap::new(), grants: Grants { token, changed: Some(BTreeSet::new()) } }
+        Self { resources: RecentMap::default(), grants: Grants { token, changed: Some(BTreeSet::new()) } }
     }
 
     /// Grants a new lock that nobody knows yet, if it need not wait.
@@ -52,19 +53,51 @@ impl Master {
         seq: u32,
         mode: Mode,
         notify: bool,
-    ) -> Option<(Holder, Value)> {
+    ) -> Option<(Token, Value)> {
         if !self.grants.are_given() {
             return None;
         }
-        let resource = self.resources.entry(name.clone()).or_default();
-        let holder = self.grants.at_once(resource, who, seq, mode, notify)?;
-        Some((holder, resource.value))
+        if let Some(resource) = self.resources.get_mut(name) {
+            let holder = self.grants.at_once(resource, who, seq, mode, notify)?;
+            return Some((holder.token, resource.value));
+        }
+        let mut resource = Resource::default();
+        let holder = self.grants.at_once(&mut resource, who, seq, mode, notify)?;
+        let value = resource.value;
+        self.resources.add_recent(name.clone(), resource);
+        Some((holder.token, value))
     }
 
-    pub(super) fn request(&mut self, from: NodeId, request: Request, core: &mut Core) {
-        let Request { lock, seq, name, mode, attempt, notify, waited_ns, .. } = request;
+    /// Releases a lock that is held, if no request waits for its resource. False: nothing has happened.
+    pub(super) fn unlock_at_once(&mut self, name: &Name, who: Who, value: Option<[u8; VALUE_LEN]>) -> bool {
+        if !self.grants.are_given() {
+            return false;
+        }
+        let Some(resource) = self.resources.get_mut(name) else { return false };
+        let is_released = resource.release_alone(who, value);
+        if is_released && resource.is_empty() {
+            self.resources.remove(name);
+        }
+        is_released
+    }
+
+    pub(super) fn request(
+        &mut self,
+        from: NodeId,
+        request: MasterRequest,
+        core: &mut Core,
+    ) -> Result<(), Fault> {
+        match request.kind {
+            MasterRequestKind::Conversion { value } => return self.convert(from, request, value, core),
+            MasterRequestKind::New { notify } => self.lock(from, request, notify, core),
+        }
+        Ok(())
+    }
+
+    fn lock(&mut self, from: NodeId, request: MasterRequest, notify: bool, core: &mut Core) {
+        let MasterRequest { lock, seq, name, mode, attempt, waited_ns, .. } = request;
         let who = Who { node: from, lock };
-        let resource = self.resources.entry(name.clone()).or_default();
+        let resource = self.resources.tree().entry(name.clone()).or_default();
         if resource.holder(who).is_some() || resource.waiter(who).is_some() {
             return;
         }
@@ -80,8 +113,14 @@ impl Master {
         self.grants.settle(name, resource, core);
     }
 
-    pub(super) fn convert(&mut self, from: NodeId, convert: Convert, core: &mut Core) -> Result<(), Fault> {
-        let Convert { lock, seq, name, mode, attempt, again, waited_ns, value } = convert;
+    fn convert(
+        &mut self,
+        from: NodeId,
+        request: MasterRequest,
+        value: Option<[u8; VALUE_LEN]>,
+        core: &mut Core,
+    ) -> Result<(), Fault> {
+        let MasterRequest { lock, seq, name, mode, attempt, again, waited_ns, .. } = request;
         let who = Who { node: from, lock };
         let resource = self.resources.get_mut(&name);
         let Some((resource, holder)) = resource.and_then(|resource| {
@@ -118,7 +157,7 @@ impl Master {
 
     pub(super) fn unlock(&mut self, from: NodeId, unlock: Unlock, core: &mut Core) {
         let Unlock { lock, name, died, value } = unlock;
-        let Entry::Occupied(mut found) = self.resources.entry(name) else { return };
+        let Entry::Occupied(mut found) = self.resources.tree().entry(name) else { return };
         let resource = found.get_mut();
         if let Some(holder) = resource.remove(Who { node: from, lock }) {
             resource.write(holder.mode, value);
@@ -132,7 +171,7 @@ impl Master {
     pub(super) fn cancel(&mut self, from: NodeId, cancel: Cancel, core: &mut Core) {
         let Cancel { lock, seq, name, why } = cancel;
         let who = Who { node: from, lock };
-        let Entry::Occupied(mut found) = self.resources.entry(name) else { return };
+        let Entry::Occupied(mut found) = self.resources.tree().entry(name) else { return };
         let resource = found.get_mut();
         if resource.waiter(who).is_none_or(|waiter| waiter.seq != seq) {
             return;
@@ -156,13 +195,13 @@ impl Master {
             let next = probe.path.get(at + 1).map_or(probe.origin.node, |next| next.node);
             let still = chased.remove(&next).is_some_and(|blockers| blockers.contains(&hop.blocker));
             if still {
-                core.send(next, Body::Chase(vec![hop.blocker], Box::new(probe)));
+                core.send(next, LockMessage::Chase(vec![hop.blocker], Box::new(probe)));
             }
             return;
         }
         for (node, blockers) in chased {
             for some in blockers.chunks(MAX_CHASED) {
-                core.send(node, Body::Chase(some.to_vec(), Box::new(probe.clone())));
+                core.send(node, LockMessage::Chase(some.to_vec(), Box::new(probe.clone())));
             }
         }
     }
@@ -179,7 +218,7 @@ impl Master {
         self.grants.token = token;
         let changed = self.grants.changed.get_or_insert_default();
         let (mut values, mut dead) = (BTreeMap::new(), Vec::new());
-        self.resources.retain(|name, resource| {
+        self.resources.tree().retain(|name, resource| {
             let all = resource.granted().iter().map(|holder| holder.who);
             dead.extend(
                 all.chain(resource.waiting().map(|waiter| waiter.who)).filter(|who| gone.contains(who.node)),
@@ -215,7 +254,7 @@ impl Master {
     ) -> Result<(), Fault> {
         let Record { lock, seq, name, mode, notify, token, value } = record;
         let who = Who { node: from, lock };
-        let resource = match self.resources.entry(name) {
+        let resource = match self.resources.tree().entry(name) {
             Entry::Vacant(new) => {
                 let resource = new.insert(Resource::default());
                 resource.value = if mode.keeps_value() { value } else { Value::default().lost() };
@@ -249,7 +288,7 @@ impl Master {
 
     /// A resource that is only waited for, perhaps, and was known to its master before.
     pub(super) fn rebuild_waited_for(&mut self, name: &Name) {
-        self.resources.entry(name.clone()).or_default();
+        self.resources.tree().entry(name.clone()).or_default();
     }
 
     /// All that is held at `rebuilt` places is known: value blocks that no holder knows for sure are what the master before said, or lost.
@@ -259,7 +298,7 @@ impl Master {
         handed: &BTreeMap<Name, Handover>,
         core: &mut Core,
     ) {
-        let all = self.resources.iter_mut();
+        let all = self.resources.tree().iter_mut();
         for (name, resource) in all.filter(|(name, _)| rebuilt.contains(core.masters.slot(name.partition())))
         {
             if resource.granted().is_empty() {
@@ -281,7 +320,7 @@ impl Master {
     pub(super) fn resume(&mut self, rebuilt: &PartitionSlots, core: &mut Core) {
         for name in self.grants.changed.take().unwrap_or_default() {
             let is_rebuilt = rebuilt.contains(core.masters.slot(name.partition()));
-            let Entry::Occupied(mut found) = self.resources.entry(name) else { continue };
+            let Entry::Occupied(mut found) = self.resources.tree().entry(name) else { continue };
             if is_rebuilt {
                 let resource = found.get_mut();
                 resource.sort();
@@ -349,7 +388,7 @@ impl Grants {
                     refused(who, seq, LockRefusal::NotGranted, core)
                 }
                 Outcome::Blocking(Holder { who, seq, .. }, wanted) => {
-                    core.send(who.node, Body::Blocking(Blocking { lock: who.lock, seq, wanted }));
+                    core.send(who.node, LockMessage::Blocking(Blocking { lock: who.lock, seq, wanted }));
                 }
             }
         }
@@ -379,10 +418,10 @@ fn lose(resource: &mut Resource, mode: Mode, core: &mut Core) {
 
 fn granted(holder: &Holder, value: Value, core: &mut Core) {
     let Holder { who: Who { node, lock }, mode, token, seq, .. } = *holder;
-    core.send(node, Body::Granted(Granted { lock, seq, mode, token, value }));
+    core.send(node, LockMessage::Granted(Granted { lock, seq, mode, token, value }));
 }
 
 fn refused(who: Who, seq: u32, why: LockRefusal, core: &mut Core) {
     let Who { node, lock } = who;
-    core.send(node, Body::Refused(Refused { lock, seq, why }));
+    core.send(node, LockMessage::Refused(Refused { lock, seq, why }));
 }

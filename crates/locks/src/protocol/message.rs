@@ -7,7 +7,7 @@ use super::{LockId, LockRefusal, Mode, Name, PartitionSlots, Token, VALUE_LEN, V
 /// Most hops that a search for a deadlock goes: a longer circle is not found, and ends by the timeout of its members.
 pub const MAX_HOPS: usize = 128;
 
-/// Most locks in one [`Body::Chase`]: a master that names more says it in several.
+/// Most locks in one [`LockMessage::Chase`]: a master that names more says it in several.
 pub const MAX_CHASED: usize = 1024;
 
 /// Which of two directions a message goes, each with credits of its own. All of one kind from one node to another arrive once each and
@@ -26,16 +26,14 @@ pub struct Message {
     /// The sender's view.
     pub epoch: Epoch,
     /// What it says.
-    pub body: Body,
+    pub body: LockMessage,
 }
 
 /// What a message says. `seq` counts the requests of one lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Body {
-    /// To the master: a new lock.
-    Request(Request),
-    /// To the master: a lock in another mode.
-    Convert(Convert),
+pub enum LockMessage {
+    /// To the master: a new lock, or a lock in another mode.
+    Request(MasterRequest),
     /// To the master: the lock, and whatever is waited for with it, is no more. Not answered.
     Unlock(Unlock),
     /// To the master: if this still waits, it is refused for this reason.
@@ -60,49 +58,43 @@ pub enum Body {
     Ask(PartitionSlots),
 }
 
-/// See [`Body::Request`].
+/// A client's request, as its node sends it to the master of the resource.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Request {
+pub struct MasterRequest {
     /// The lock.
     pub lock: LockId,
-    /// Its number.
+    /// The number of the request among those of the lock.
     pub seq: u32,
-    /// Of what.
+    /// The resource.
     pub name: Name,
     /// The mode wanted.
     pub mode: Mode,
-    /// Not to wait.
+    /// True if it is to be granted at once or refused.
     pub attempt: bool,
-    /// Whether to be told who waits.
-    pub notify: bool,
-    /// It was asked in an earlier view before, of another master perhaps.
+    /// True if it was sent in an earlier view before, to another master perhaps.
     pub again: bool,
     /// How long it has waited.
     pub waited_ns: u64,
+    /// Whether it is for a new lock or a conversion.
+    pub kind: MasterRequestKind,
 }
 
-/// See [`Body::Convert`].
+/// What a master must know of a new lock or of a conversion only.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Convert {
-    /// The lock.
-    pub lock: LockId,
-    /// Its number.
-    pub seq: u32,
-    /// Of what.
-    pub name: Name,
-    /// The mode wanted.
-    pub mode: Mode,
-    /// Not to wait.
-    pub attempt: bool,
-    /// It was asked in an earlier view before, of another master perhaps.
-    pub again: bool,
-    /// How long it has waited.
-    pub waited_ns: u64,
-    /// To be written.
-    pub value: Option<[u8; VALUE_LEN]>,
+pub enum MasterRequestKind {
+    /// A new lock.
+    New {
+        /// True if its client is to be told when others wait for it.
+        notify: bool,
+    },
+    /// Another mode of a lock that is held.
+    Conversion {
+        /// The bytes to write into the value block.
+        value: Option<[u8; VALUE_LEN]>,
+    },
 }
 
-/// See [`Body::Unlock`].
+/// See [`LockMessage::Unlock`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unlock {
     /// The lock.
@@ -115,7 +107,7 @@ pub struct Unlock {
     pub value: Option<[u8; VALUE_LEN]>,
 }
 
-/// See [`Body::Cancel`].
+/// See [`LockMessage::Cancel`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cancel {
     /// The lock.
@@ -158,7 +150,7 @@ pub struct Handover {
     pub writer: bool,
 }
 
-/// See [`Body::Granted`].
+/// See [`LockMessage::Granted`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Granted {
     /// The lock.
@@ -173,7 +165,7 @@ pub struct Granted {
     pub value: Value,
 }
 
-/// See [`Body::Refused`].
+/// See [`LockMessage::Refused`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused {
     /// The lock.
@@ -184,7 +176,7 @@ pub struct Refused {
     pub why: LockRefusal,
 }
 
-/// See [`Body::Blocking`].
+/// See [`LockMessage::Blocking`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Blocking {
     /// The lock.
@@ -249,13 +241,12 @@ pub struct Hop {
     pub blocker: Chased,
 }
 
-impl Body {
+impl LockMessage {
     /// The resource that it is about, if it asks something of the master of one.
     #[must_use]
     pub fn resource(&self) -> Option<&Name> {
         match self {
-            Self::Request(Request { name, .. })
-            | Self::Convert(Convert { name, .. })
+            Self::Request(MasterRequest { name, .. })
             | Self::Unlock(Unlock { name, .. })
             | Self::Cancel(Cancel { name, .. })
             | Self::Probe(name, _) => Some(name),
@@ -280,17 +271,18 @@ impl Message {
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self.body {
-            Body::Request(_)
-            | Body::Convert(_)
-            | Body::Unlock(_)
-            | Body::Cancel(_)
-            | Body::Probe(..)
-            | Body::Records(_)
-            | Body::Values(_)
-            | Body::Done => Kind::Request,
-            Body::Granted(_) | Body::Refused(_) | Body::Blocking(_) | Body::Chase(..) | Body::Ask(_) => {
-                Kind::Reply
-            }
+            LockMessage::Request(_)
+            | LockMessage::Unlock(_)
+            | LockMessage::Cancel(_)
+            | LockMessage::Probe(..)
+            | LockMessage::Records(_)
+            | LockMessage::Values(_)
+            | LockMessage::Done => Kind::Request,
+            LockMessage::Granted(_)
+            | LockMessage::Refused(_)
+            | LockMessage::Blocking(_)
+            | LockMessage::Chase(..)
+            | LockMessage::Ask(_) => Kind::Reply,
         }
     }
 }

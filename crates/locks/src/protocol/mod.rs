@@ -38,7 +38,7 @@
 //! - Handing in [`Event::Tick`] at [`Shard::next_tick`], or later.
 //! - The time that is handed in never goes back. For [`Event::Unlock`], which asks for none, that of the event before will do.
 //! - Numbers of locks are never used again in one incarnation of a node.
-//! - A client that converts may use what both modes allow from the moment it asks until it is answered ([`Held::usable`]).
+//! - A client that converts may use what both modes allow from the moment it asks until it is answered ([`HomeLock::usable`]).
 //! - Messages that come before a node's first view are admitted to the gate that its shard [begins](Shard::begin) with.
 //!
 //! # What members can do
@@ -63,6 +63,7 @@ mod master;
 mod message;
 mod name;
 mod queue;
+mod recent;
 mod recovery;
 mod resource;
 #[cfg(test)]
@@ -71,7 +72,7 @@ mod wire;
 
 use std::collections::{BTreeMap, VecDeque};
 
-pub use plexus_base::locks::{LockRefusal, MAX_NAME, MODES, Mode, Token, VALUE_LEN, Validity, Value};
+pub use plexus_base::locks::{Grant, LockRefusal, MAX_NAME, MODES, Mode, Token, VALUE_LEN, Validity, Value};
 use plexus_base::{Incarnation, Nanos, NodeId};
 pub use plexus_membership::partitions::{Members, PartitionSlots};
 use plexus_membership::{
@@ -82,11 +83,11 @@ use plexus_membership::{
 pub use backlog::{Backlog, Gate};
 pub use counts::Counts;
 pub use deadlock::Errand;
-pub use home::{Held, Hold};
-pub use interface::{Action, Config, Event, LockId, Owner, WaitLimit, Want};
+pub use home::{Hold, HomeLock};
+pub use interface::{Action, Config, Event, LockId, LockRequest, NewLock, Owner, RequestKind, WaitLimit};
 pub use message::{
-    Blocking, Body, Cancel, Chased, Convert, Granted, Handover, Hop, Kind, MAX_CHASED, MAX_HOPS, Message,
-    Origin, Probe, Record, Refused, Request, Unlock,
+    Blocking, Cancel, Chased, Granted, Handover, Hop, Kind, LockMessage, MAX_CHASED, MAX_HOPS, MasterRequest,
+    MasterRequestKind, Message, Origin, Probe, Record, Refused, Unlock,
 };
 pub use name::{Name, NameError};
 pub use resource::{Holder, Resource, Waiter, Who};
@@ -187,13 +188,13 @@ impl Shard {
     }
 
     /// The locks that clients of this node have or wait for here, by their numbers.
-    pub fn locks(&self) -> impl Iterator<Item = (LockId, &Held)> {
+    pub fn locks(&self) -> impl Iterator<Item = (LockId, &HomeLock)> {
         self.home.locks.iter().map(|(lock, held)| (*lock, &**held))
     }
 
     /// A lock of a client of this node.
     #[must_use]
-    pub fn lock(&self, lock: LockId) -> Option<&Held> {
+    pub fn lock(&self, lock: LockId) -> Option<&HomeLock> {
         self.home.locks.get(&lock).map(|held| &**held)
     }
 
@@ -202,9 +203,15 @@ impl Shard {
         self.home.waiting()
     }
 
-    /// The resources that it masters and somebody has or wants.
-    pub fn resources(&self) -> impl ExactSizeIterator<Item = (&Name, &Resource)> {
+    /// The resources mastered here that are held or waited for.
+    pub fn resources(&self) -> impl Iterator<Item = (&Name, &Resource)> {
         self.master.resources.iter()
+    }
+
+    /// How many there are in [`Shard::resources`].
+    #[must_use]
+    pub fn resource_count(&self) -> usize {
+        self.master.resources.len()
     }
 
     /// A resource that it masters.
@@ -230,26 +237,21 @@ impl Shard {
         let core = &mut self.core;
         let mut asked = None;
         match event {
-            Event::Lock(want) => match self.lock_at_once(want) {
-                Ok((lock, Hold { mode, token, value, .. })) => {
-                    self.core.out.push(Action::Granted { lock, mode, token, value });
+            Event::Request(request) => {
+                let lock = request.lock;
+                match self.lock_at_once(&request) {
+                    Some(Grant { mode, token, value }) => {
+                        self.core.out.push(Action::Granted { lock, mode, token, value });
+                    }
+                    None => {
+                        asked = Some(lock);
+                        self.home.request(request, &mut self.core);
+                    }
                 }
-                Err(want) => {
-                    asked = Some(want.lock);
-                    self.home.lock(want, &mut self.core);
-                }
-            },
-            Event::Convert { lock, mode, timeout, value } => {
-                asked = Some(lock);
-                self.home.convert(lock, mode, timeout, value, core);
             }
             Event::Unlock { lock, value } => {
-                if let Some((place, unlock)) = self.home.unlock(lock, value, core) {
-                    // To a master that is here and open in one step: nothing else is under way.
-                    match core.masters.of(place).master == core.config.me && self.recovering.is_none() {
-                        true => self.master.unlock(core.config.me, unlock, core),
-                        false => core.ask_master(place, Body::Unlock(unlock)),
-                    }
+                if !self.unlock_at_once(lock, value) {
+                    self.home.unlock(lock, value, &mut self.core);
                 }
             }
             Event::Cancel { lock } => self.home.end(lock, LockRefusal::Cancelled, core),
@@ -270,29 +272,44 @@ impl Shard {
         std::mem::swap(&mut self.core.out, out);
     }
 
-    /// Grants a lock without a word to anybody, if its master is here and it need not wait; the time does not matter. Otherwise nothing has happened, and
-    /// [`Event::Lock`], which begins with this, takes it from there.
-    ///
-    /// # Errors
-    /// What was wanted, where that takes more.
+    /// Grants a new lock without any message, if its master is here and it need not wait; the time does not matter. `None`: nothing has happened, and
+    /// [`Event::Request`], which begins with this, does the rest.
     ///
     /// # Panics
     /// When the lock's number was used before.
-    pub fn lock_at_once(&mut self, want: Want) -> Result<(LockId, Hold), Want> {
-        let (lock, mode) = (want.lock, want.mode);
-        let Ok(place) = self.place_of(&want.name) else { return Err(want) };
+    pub fn lock_at_once(&mut self, request: &LockRequest) -> Option<Grant> {
+        let &LockRequest { lock, mode, ref kind, .. } = request;
+        let RequestKind::New(new) = kind else { return None };
+        let place = self.place_of(&new.name).ok()?;
         let me = self.core.config.me;
         let core = &mut self.core;
         if core.masters.of(place).master != me || self.recovering.is_some() || !self.home.has_room(core) {
-            return Err(want);
+            return None;
         }
         let (who, seq) = (Who { node: me, lock }, 1);
-        let Some((holder, value)) = self.master.at_once(&want.name, who, seq, mode, want.notify) else {
-            return Err(want);
-        };
-        let hold = Hold { mode, token: holder.token, seq, value };
-        self.home.hold(want, place, hold, core);
-        Ok((lock, hold))
+        let (token, value) = self.master.at_once(&new.name, who, seq, mode, new.notify)?;
+        let hold = Hold { mode, token, seq, value };
+        self.home.hold(lock, new.clone(), place, hold, core);
+        Some(Grant { mode, token, value })
+    }
+
+    /// Gives a lock up without any message, if its master is here and no request waits for the resource; the time does not matter. False: nothing has
+    /// happened, and [`Event::Unlock`], which begins with this, does the rest.
+    pub fn unlock_at_once(&mut self, lock: LockId, value: Option<[u8; VALUE_LEN]>) -> bool {
+        let Self { core, home, master, recovering, .. } = self;
+        let Some(held) = home.locks.get(&lock) else { return false };
+        if core.masters.of(held.place).master != core.config.me
+            || recovering.is_some()
+            || held.pending.is_some()
+            || (value.is_some() && !held.may_write())
+        {
+            return false;
+        }
+        let at_once = master.unlock_at_once(&held.name, Who { node: core.config.me, lock }, value);
+        if at_once {
+            home.forget(lock);
+        }
+        at_once
     }
 
     /// What the halves have to say to each other.
@@ -323,7 +340,7 @@ impl Shard {
         let me = self.core.config.me;
         let place = match (body.resource(), body.about()) {
             // Searches begin again.
-            (Some(_), _) if matches!(body, Body::Probe(..)) => None,
+            (Some(_), _) if matches!(body, LockMessage::Probe(..)) => None,
             (Some(name), _) => self.place_of(name).ok().map(|place| (place, me)),
             (None, Some(lock)) => self.lock(lock).map(|held| (held.place, from)),
             // Answers to questions that nobody asks any more.
@@ -348,27 +365,32 @@ impl Shard {
     }
 
     /// A message of this view, from any member and this one.
-    fn current(&mut self, from: NodeId, body: Body) {
+    fn current(&mut self, from: NodeId, body: LockMessage) {
         if let Err(what) = self.dispatch(from, body) {
             self.core.fault(from, what);
         }
     }
 
-    fn dispatch(&mut self, from: NodeId, body: Body) -> Result<(), Fault> {
+    fn dispatch(&mut self, from: NodeId, body: LockMessage) -> Result<(), Fault> {
         match body {
-            Body::Records(records) => self.records(from, records),
-            Body::Values(values) => self.handed(from, values),
-            Body::Done => self.done(from),
-            Body::Ask(need) => {
+            LockMessage::Records(records) => self.records(from, records),
+            LockMessage::Values(values) => self.handed(from, values),
+            LockMessage::Done => self.done(from),
+            LockMessage::Ask(need) => {
                 self.answer(from, &need);
                 Ok(())
             }
-            Body::Chase(chased, probe) => {
+            LockMessage::Chase(chased, probe) => {
                 self.chase(&chased, &probe);
                 Ok(())
             }
-            Body::Granted(_) | Body::Refused(_) | Body::Blocking(_) => self.for_home(from, body),
-            Body::Request(_) | Body::Convert(_) | Body::Unlock(_) | Body::Cancel(_) | Body::Probe(..) => {
+            LockMessage::Granted(_) | LockMessage::Refused(_) | LockMessage::Blocking(_) => {
+                self.for_home(from, body)
+            }
+            LockMessage::Request(_)
+            | LockMessage::Unlock(_)
+            | LockMessage::Cancel(_)
+            | LockMessage::Probe(..) => {
                 let place = body.resource().ok_or("a message about no resource")?;
                 let place = self.place_of(place)?;
                 if self.core.masters.of(place).master != self.core.config.me {
@@ -376,7 +398,7 @@ impl Shard {
                 }
                 let epoch = self.core.view.epoch;
                 match &mut self.recovering {
-                    Some(_) if matches!(body, Body::Probe(..)) => Ok(()),
+                    Some(_) if matches!(body, LockMessage::Probe(..)) => Ok(()),
                     Some(recovery) => recovery.held_back.keep(from, Message { epoch, body }),
                     None => do_as_master(&mut self.master, from, body, &mut self.core),
                 }
@@ -385,16 +407,16 @@ impl Shard {
     }
 
     /// A master's word about a lock of a client of this node, which may have given it up meanwhile.
-    fn for_home(&mut self, from: NodeId, body: Body) -> Result<(), Fault> {
+    fn for_home(&mut self, from: NodeId, body: LockMessage) -> Result<(), Fault> {
         let held = body.about().and_then(|lock| self.home.locks.get(&lock));
         let Some(held) = held else { return Ok(()) };
         if self.core.masters.of(held.place).master != from {
             return Err("an answer from someone who is not the master");
         }
         match body {
-            Body::Granted(granted) => return self.home.granted(granted, &mut self.core),
-            Body::Refused(refused) => self.home.refused(refused, &mut self.core),
-            Body::Blocking(blocking) => self.home.blocking(blocking, &mut self.core),
+            LockMessage::Granted(granted) => return self.home.granted(granted, &mut self.core),
+            LockMessage::Refused(refused) => self.home.refused(refused, &mut self.core),
+            LockMessage::Blocking(blocking) => self.home.blocking(blocking, &mut self.core),
             _ => return Err("a master's word that is none"),
         }
         Ok(())

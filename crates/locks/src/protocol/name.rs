@@ -4,7 +4,7 @@ use std::{cmp::Ordering, fmt, sync::Arc};
 
 use plexus_base::{Partition, hash::hash, locks::MAX_NAME};
 
-/// Why bytes are not a name.
+/// LockRefusal bytes are not a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NameError {
     /// No byte at all.

@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Which of the two queues, conversions first; and the number in it.
-type Place = (bool, u64);
+type QueuePosition = (bool, u64);
 
 /// The two queues of a resource, one behind the other. Nothing but a word where nobody has waited yet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -19,17 +19,17 @@ pub(super) struct Queue(Option<Box<Lines>>);
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Lines {
-    line: BTreeMap<Place, Waiter>,
-    places: BTreeMap<Who, Place>,
+    line: BTreeMap<QueuePosition, Waiter>,
+    places: BTreeMap<Who, QueuePosition>,
     /// Those that must not wait.
-    attempts: BTreeSet<Place>,
+    attempts: BTreeSet<QueuePosition>,
     last: u64,
-    told: Told,
+    told: NotifiedHolders,
 }
 
 /// Which holders were told that others wait.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct NotifiedHolders {
     /// The first of the queue, and the mode that it wants: all that held then and stand in its way were told.
     pub(super) of: Option<(Who, Mode)>,
     /// Who was granted since.
@@ -73,7 +73,7 @@ impl Queue {
     }
 
     /// Which holders were told of them; nothing where nobody has waited yet.
-    pub(super) fn told(&mut self) -> Option<&mut Told> {
+    pub(super) fn told(&mut self) -> Option<&mut NotifiedHolders> {
         self.0.as_mut().map(|lines| &mut lines.told)
     }
 

@@ -6,7 +6,7 @@
 //!    answered: value blocks that were mastered there before, what is held in records, what is waited for once more, then `Done`.
 //! 3. With the last `Done` all is known: what was said in between is done now, in order, and what can be granted is (`Open`).
 //!
-//! **Why `Done` is awaited from everybody.** All that goes to masters from one node stays in order, so before its `Done` has come all that it said in
+//! **LockRefusal `Done` is awaited from everybody.** All that goes to masters from one node stays in order, so before its `Done` has come all that it said in
 //! earlier views: a master that stays loses nothing, and what it knows needs no repeating. To a partition's old master
 //! something may be under way that never reaches the new one; but who sent it will have said in its answer how things are without it.
 //!
@@ -29,7 +29,7 @@ use super::{
     backlog::Backlog,
     core::Core,
     master::{Fault, Master, Worth},
-    message::{Body, Handover, Message, Record, Request},
+    message::{Handover, LockMessage, MasterRequest, MasterRequestKind, Message, Record},
 };
 
 /// A change of view that is under way here.
@@ -112,7 +112,7 @@ impl Shard {
     /// Asks all members for what is not known, and waits for their answers.
     pub(super) fn ask(&mut self, recovery: Recovery) {
         for node in recovery.awaited.iter() {
-            self.core.send(node, Body::Ask(recovery.need.clone()));
+            self.core.send(node, LockMessage::Ask(recovery.need.clone()));
         }
         self.recovering = Some(recovery);
     }
@@ -121,7 +121,7 @@ impl Shard {
     pub(super) fn answer(&mut self, to: NodeId, need: &PartitionSlots) {
         let core = &mut self.core;
         if *need == PartitionSlots::none() {
-            return core.send(to, Body::Done);
+            return core.send(to, LockMessage::Done);
         }
         let masters = core.masters.clone();
         let wanted = |name: &Name| {
@@ -131,10 +131,10 @@ impl Shard {
         let values: Vec<Handover> =
             self.values.iter().filter(|(name, _)| wanted(name)).map(|(_, value)| value.clone()).collect();
         for batch in values.chunks(VALUES_IN_A_MESSAGE) {
-            core.send(to, Body::Values(batch.to_vec()));
+            core.send(to, LockMessage::Values(batch.to_vec()));
         }
         self.home.report(to, need, core);
-        core.send(to, Body::Done);
+        core.send(to, LockMessage::Done);
     }
 
     /// What a member holds.
@@ -182,7 +182,12 @@ impl Shard {
         let Shard { core, master, .. } = self;
         // Who waited for it knew it, even if nobody holds it any more.
         for (_, Message { body, .. }) in recovery.held_back.messages() {
-            if let Body::Request(Request { name, again: true, .. }) = body
+            if let LockMessage::Request(MasterRequest {
+                name,
+                again: true,
+                kind: MasterRequestKind::New { .. },
+                ..
+            }) = body
                 && recovery.need.contains(core.masters.slot(name.partition()))
             {
                 master.rebuild_waited_for(name);
@@ -207,15 +212,14 @@ const VALUES_IN_A_MESSAGE: usize = 512;
 pub(super) fn do_as_master(
     master: &mut Master,
     from: NodeId,
-    body: Body,
+    body: LockMessage,
     core: &mut Core,
 ) -> Result<(), Fault> {
     match body {
-        Body::Request(request) => master.request(from, request, core),
-        Body::Convert(convert) => return master.convert(from, convert, core),
-        Body::Unlock(unlock) => master.unlock(from, unlock, core),
-        Body::Cancel(cancel) => master.cancel(from, cancel, core),
-        Body::Probe(name, probe) => master.probe(from, &name, *probe, core),
+        LockMessage::Request(request) => return master.request(from, request, core),
+        LockMessage::Unlock(unlock) => master.unlock(from, unlock, core),
+        LockMessage::Cancel(cancel) => master.cancel(from, cancel, core),
+        LockMessage::Probe(name, probe) => master.probe(from, &name, *probe, core),
         _ => return Err("a holder's word that is none"),
     }
     Ok(())

@@ -12,7 +12,7 @@ use plexus_base::NodeId;
 use super::{
     LockId, Mode, Token, VALUE_LEN, Validity, Value,
     holders::Holders,
-    queue::{Queue, Told},
+    queue::{NotifiedHolders, Queue},
 };
 
 /// A lock, cluster-wide.
@@ -144,7 +144,7 @@ impl Resource {
     }
 
     fn granted_since(&mut self, who: Who) {
-        if let Some(Told { of: Some(_), fresh }) = self.queue.told() {
+        if let Some(NotifiedHolders { of: Some(_), fresh }) = self.queue.told() {
             fresh.push(who);
         }
     }
@@ -153,6 +153,16 @@ impl Resource {
     pub(super) fn remove(&mut self, who: Who) -> Option<Holder> {
         self.cancel(who);
         self.granted.remove(who)
+    }
+
+    /// Takes a lock out that is held, writing the value block, if no request waits. False: nothing has happened.
+    pub(super) fn release_alone(&mut self, who: Who, value: Option<[u8; VALUE_LEN]>) -> bool {
+        if !self.queue.is_empty() {
+            return false;
+        }
+        let holder = self.granted.remove(who);
+        holder.into_iter().for_each(|holder| self.write(holder.mode, value));
+        holder.is_some()
     }
 
     /// Takes a request out that waits; the lock that it was to convert stays.

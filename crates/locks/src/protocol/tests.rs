@@ -28,6 +28,21 @@ fn view(epoch: u32, nodes: &[u8]) -> Members {
     }
 }
 
+/// A member's first request for a new lock in EX.
+fn new_lock(lock: LockId, name: Name) -> LockMessage {
+    let (seq, mode, kind) = (1, Mode::EX, MasterRequestKind::New { notify: false });
+    LockMessage::Request(MasterRequest {
+        lock,
+        seq,
+        name,
+        mode,
+        attempt: false,
+        again: false,
+        waited_ns: 0,
+        kind,
+    })
+}
+
 /// Shards between which messages pass at once, or not at all while they are held up.
 struct Few {
     shards: Vec<Shard>,
@@ -64,10 +79,15 @@ impl Few {
     fn go_on(&mut self) {
         self.held_up = false;
         while !self.said.is_empty() && !self.held_up {
-            let (from, to, message) = self.said.remove(0);
-            let event = Event::Message { from: NodeId(from as u8), incarnation: Incarnation(1), message };
-            self.hand(to.index(), event);
+            self.deliver();
         }
+    }
+
+    /// Delivers the message that was sent first.
+    fn deliver(&mut self) {
+        let (from, to, message) = self.said.remove(0);
+        let event = Event::Message { from: NodeId(from as u8), incarnation: Incarnation(1), message };
+        self.hand(to.index(), event);
     }
 
     fn hand(&mut self, node: usize, event: Event) {
@@ -86,11 +106,13 @@ impl Few {
     fn lock(&mut self, node: usize, lock: u64, owner: Owner, name: &[u8], mode: Mode, timeout: WaitLimit) {
         let name = Name::new(name).expect("a name");
         let (lock, start_time) = (LockId(lock), lock);
-        self.event(node, Event::Lock(Want { lock, owner, start_time, name, mode, timeout, notify: true }));
+        let kind = RequestKind::New(NewLock { owner, start_time, name, notify: true });
+        self.event(node, Event::Request(LockRequest { lock, mode, timeout, kind }));
     }
 
     fn convert(&mut self, node: usize, lock: u64, mode: Mode, value: Option<[u8; VALUE_LEN]>) {
-        self.event(node, Event::Convert { lock: LockId(lock), mode, timeout: WaitLimit::Forever, value });
+        let (lock, timeout, kind) = (LockId(lock), WaitLimit::Forever, RequestKind::Conversion { value });
+        self.event(node, Event::Request(LockRequest { lock, mode, timeout, kind }));
     }
 
     fn unlock(&mut self, node: usize, lock: u64, value: Option<[u8; VALUE_LEN]>) {
@@ -320,6 +342,76 @@ fn two_who_convert_are_a_circle_and_so_is_one_who_waits_for_itself() {
 }
 
 #[test]
+fn a_confirmation_of_an_earlier_request_makes_no_victim_of_the_next() {
+    let mut few = Few::new(&[0, 1]);
+    let name = few.name_at(1);
+    few.lock(0, 1, FIRST, &name, Mode::CR, WaitLimit::Forever);
+    few.lock(0, 2, FIRST, &name, Mode::CR, WaitLimit::Forever);
+    few.lock(1, 3, Owner(3), &name, Mode::CW, WaitLimit::Forever);
+    few.convert(0, 2, Mode::EX, None);
+    few.news();
+    // It waits for a lock of its own owner. The search comes back, and so does its second round, which is delivered late.
+    (few.held_up, few.now) = (true, 5_000);
+    few.event(0, Event::Tick);
+    (0..3).for_each(|_| few.deliver());
+    let late = few.said.pop().filter(|(_, _, message)| matches!(message.body, LockMessage::Chase(..)));
+    few.held_up = false;
+    few.event(0, Event::Cancel { lock: LockId(2) });
+    // The next request of the same lock waits for another owner only.
+    few.convert(0, 2, Mode::PR, None);
+    assert_eq!((few.news(), few.said.len()), (vec!["2-Cancelled".to_owned()], 0));
+    few.said.extend(late);
+    assert_eq!(few.said.len(), 1);
+    few.go_on();
+    assert_eq!(few.news(), [""; 0]);
+}
+
+#[test]
+fn a_new_master_serves_requests_in_the_order_of_their_waiting() {
+    let mut few = Few::new(&[0, 1, 2]);
+    let moved = few.name_at(2);
+    few.lock(0, 1, FIRST, &moved, Mode::EX, WaitLimit::Forever);
+    few.now = 10;
+    few.lock(1, 2, Owner(2), &moved, Mode::EX, WaitLimit::Forever);
+    few.now = 20;
+    // Of the first node, whose name comes first in any other order.
+    few.lock(0, 3, Owner(3), &moved, Mode::EX, WaitLimit::Forever);
+    few.news();
+    few.now = 30;
+    for node in [0, 1] {
+        few.event(node, Event::View(view(2, &[0, 1])));
+    }
+    few.unlock(0, 1, None);
+    few.unlock(1, 2, None);
+    let told = few.news().into_iter().filter(|told| told.contains('+')).collect::<Vec<_>>();
+    assert_eq!(told, ["2+EX", "3+EX"]);
+}
+
+#[test]
+fn a_node_that_missed_a_view_hands_over_no_value_block() {
+    let (before, joined) = (view(1, &[0, 1]), [0, 1, 2]);
+    for epoch in [2, 3] {
+        let mut few = Few::new(&[0, 1]);
+        let next = view(epoch, &joined);
+        let moves = |name: &Name| {
+            let masters = [&before, &next].map(|view| view.master(name.partition()));
+            masters == [NodeId(0), NodeId(2)]
+        };
+        let name = (0..=255).map(|byte| Name::new(&[byte]).expect("a name")).find(moves).expect("one moves");
+        few.lock(1, 1, FIRST, name.bytes(), Mode::NL, WaitLimit::Forever);
+        few.lock(1, 2, FIRST, name.bytes(), Mode::EX, WaitLimit::Forever);
+        few.unlock(1, 2, Some([5; VALUE_LEN]));
+        few.held_up = true;
+        few.event(0, Event::View(next));
+        let need = [few.shards[0].core.masters.slot(name.partition())].into_iter().collect();
+        let message = Message { epoch: Epoch(epoch), body: LockMessage::Ask(need) };
+        few.hand(0, Event::Message { from: NodeId(2), incarnation: Incarnation(1), message });
+        let handed = few.said.iter().any(|(_, _, message)| matches!(message.body, LockMessage::Values(_)));
+        assert_eq!(handed, epoch == 2, "the view before the one of epoch {epoch} was the first");
+    }
+}
+
+#[test]
 fn the_locks_of_a_dead_node_are_released_and_those_that_it_mastered_are_found_again() {
     let mut few = Few::new(&[0, 1, 2]);
     let (kept, moved) = (few.name_at(0), few.name_at(2));
@@ -353,18 +445,7 @@ fn what_was_said_in_an_older_view_counts_where_the_master_stayed_and_nowhere_els
     few.unlock(1, 2, None);
     few.said.retain(|(_, to, _)| *to != NodeId(2));
     few.event(0, Event::View(view(2, &[0, 1])));
-    few.event(
-        0,
-        Event::Lock(Want {
-            lock: LockId(3),
-            owner: FIRST,
-            start_time: 0,
-            name: Name::new(&kept).expect("a name"),
-            mode: Mode::EX,
-            timeout: WaitLimit::Forever,
-            notify: false,
-        }),
-    );
+    few.lock(0, 3, FIRST, &kept, Mode::EX, WaitLimit::Forever);
     few.event(1, Event::View(view(2, &[0, 1])));
     few.go_on();
     assert_eq!(few.news(), ["3+EX"]);
@@ -378,16 +459,7 @@ fn a_stranger_is_not_heard_and_who_is_ahead_waits_for_the_view() {
     let mut few = Few::new(&[0, 1]);
     let request = |epoch| Message {
         epoch: Epoch(epoch),
-        body: Body::Request(Request {
-            lock: LockId(9),
-            seq: 1,
-            name: Name::new(&few.name_at(0)).expect("a name"),
-            mode: Mode::EX,
-            attempt: false,
-            notify: false,
-            again: false,
-            waited_ns: 0,
-        }),
+        body: new_lock(LockId(9), Name::new(&few.name_at(0)).expect("a name")),
     };
     let (now, later) = (request(1), request(2));
     few.held_up = true;
@@ -447,9 +519,9 @@ fn who_missed_a_view_asks_for_what_another_may_have_mastered_meanwhile() {
     }
     // Node 0 has not heard of the view yet and answers all the same, for what it hears of it waits.
     let late: Vec<_> = few.said.extract_if(.., |(_, to, _)| *to == NodeId(0)).collect();
-    few.said.push((0, NodeId(3), Message { epoch: Epoch(2), body: Body::Done }));
-    few.said.push((0, NodeId(1), Message { epoch: Epoch(2), body: Body::Done }));
-    few.said.push((0, NodeId(2), Message { epoch: Epoch(2), body: Body::Done }));
+    few.said.push((0, NodeId(3), Message { epoch: Epoch(2), body: LockMessage::Done }));
+    few.said.push((0, NodeId(1), Message { epoch: Epoch(2), body: LockMessage::Done }));
+    few.said.push((0, NodeId(2), Message { epoch: Epoch(2), body: LockMessage::Done }));
     few.go_on();
     few.lock(1, 1, FIRST, &moved, Mode::EX, WaitLimit::Forever);
     assert_eq!(few.news(), ["1+EX"]);
@@ -471,7 +543,7 @@ fn a_grant_that_does_not_fit_the_request_is_a_fault_and_answers_nothing() {
     few.held_up = true;
     few.lock(0, 1, FIRST, &name, Mode::CR, WaitLimit::Forever);
     let (lock, seq, token) = (LockId(1), 1, Token(1 << 40 | 7));
-    let body = Body::Granted(Granted { lock, seq, mode: Mode::EX, token, value: Value::default() });
+    let body = LockMessage::Granted(Granted { lock, seq, mode: Mode::EX, token, value: Value::default() });
     let (incarnation, message) = (Incarnation(1), Message { epoch: Epoch(1), body });
     let mut out = Vec::new();
     few.shards[0].handle(Nanos(0), Event::Message { from: NodeId(1), incarnation, message }, &mut out);
@@ -519,14 +591,14 @@ fn a_search_that_names_many_locks_is_said_in_several_messages() {
         .said
         .iter()
         .map(|(_, _, message)| match Message::decode(&message.encode()).map(|read| read.body) {
-            Ok(Body::Chase(chased, _)) => chased.len(),
+            Ok(LockMessage::Chase(chased, _)) => chased.len(),
             other => panic!("{other:?}"),
         })
         .collect();
     assert_eq!(said, [MAX_CHASED, 1]);
-    let Body::Chase(chased, probe) = few.said[0].2.body.clone() else { panic!("{:?}", few.said[0]) };
+    let LockMessage::Chase(chased, probe) = few.said[0].2.body.clone() else { panic!("{:?}", few.said[0]) };
     let too_many =
-        Body::Chase([chased, vec![Chased { lock: LockId(0), seq: 1, queued: false }]].concat(), probe);
+        LockMessage::Chase([chased, vec![Chased { lock: LockId(0), seq: 1, queued: false }]].concat(), probe);
     let bytes = Message { epoch: Epoch(1), body: too_many }.encode();
     assert_eq!(Message::decode(&bytes).map_err(|error| error.fault), Err(Fault::Field("number of blockers")));
 }

@@ -46,8 +46,8 @@ use plexus_base::{
 use super::{
     LockId, LockRefusal, Mode, Name, PartitionSlots, Token, VALUE_LEN, Validity, Value,
     message::{
-        Blocking, Body, Cancel, Chased, Convert, Granted, Handover, Hop, MAX_CHASED, MAX_HOPS, Message,
-        Origin, Probe, Record, Refused, Request, Unlock,
+        Blocking, Cancel, Chased, Granted, Handover, Hop, LockMessage, MAX_CHASED, MAX_HOPS, MasterRequest,
+        MasterRequestKind, Message, Origin, Probe, Record, Refused, Unlock,
     },
 };
 
@@ -93,25 +93,31 @@ impl Message {
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::with(&self.head(), BEHIND);
         match &self.body {
-            Body::Request(Request { name, .. }) | Body::Cancel(Cancel { name, .. }) => {
-                writer.bytes(name.bytes());
-            }
-            Body::Convert(Convert { name, value, .. }) | Body::Unlock(Unlock { name, value, .. }) => {
+            LockMessage::Request(MasterRequest { name, kind: MasterRequestKind::New { .. }, .. })
+            | LockMessage::Cancel(Cancel { name, .. }) => _ = writer.bytes(name.bytes()),
+            LockMessage::Request(MasterRequest {
+                name,
+                kind: MasterRequestKind::Conversion { value },
+                ..
+            })
+            | LockMessage::Unlock(Unlock { name, value, .. }) => {
                 writer.bytes(name.bytes()).bytes(value.as_ref().map_or(&[], |value| value));
             }
-            Body::Probe(name, probe) => {
+            LockMessage::Probe(name, probe) => {
                 writer.bytes(name.bytes());
                 put_probe(&mut writer, probe);
             }
-            Body::Records(records) => records.iter().for_each(|record| put_record(&mut writer, record)),
-            Body::Values(values) => values.iter().for_each(|value| put_handover(&mut writer, value)),
-            Body::Granted(granted) => _ = writer.bytes(&granted.value.bytes),
-            Body::Chase(blockers, probe) => {
+            LockMessage::Records(records) => {
+                records.iter().for_each(|record| put_record(&mut writer, record))
+            }
+            LockMessage::Values(values) => values.iter().for_each(|value| put_handover(&mut writer, value)),
+            LockMessage::Granted(granted) => _ = writer.bytes(&granted.value.bytes),
+            LockMessage::Chase(blockers, probe) => {
                 put_probe(&mut writer, probe);
                 blockers.iter().for_each(|blocker| _ = writer.put(blocker));
             }
-            Body::Ask(places) => _ = writer.bytes(places.bytes()),
-            Body::Done | Body::Refused(_) | Body::Blocking(_) => {}
+            LockMessage::Ask(places) => _ = writer.bytes(places.bytes()),
+            LockMessage::Done | LockMessage::Refused(_) | LockMessage::Blocking(_) => {}
         }
         writer.finish()
     }
@@ -122,56 +128,66 @@ impl Message {
         let len = |name: &Name| name.bytes().len() as u8;
         let hops = |probe: &Probe| probe.path.len() as u16;
         match &self.body {
-            Body::Request(Request { lock, seq, name, mode, attempt, notify, again, waited_ns }) => Head {
-                mode: *mode as u8,
-                flags: bits([(*attempt, ATTEMPT), (*notify, NOTIFY), (*again, AGAIN)]),
-                name: len(name),
-                number: *waited_ns,
-                ..about(1, *lock, *seq)
-            },
-            Body::Convert(Convert { lock, seq, name, mode, attempt, again, waited_ns, value }) => Head {
-                mode: *mode as u8,
-                flags: bits([(*attempt, ATTEMPT), (*again, AGAIN), (value.is_some(), VALUE)]),
-                name: len(name),
-                number: *waited_ns,
-                ..about(2, *lock, *seq)
-            },
-            Body::Unlock(Unlock { lock, name, died, value }) => Head {
+            LockMessage::Request(MasterRequest {
+                lock,
+                seq,
+                name,
+                mode,
+                attempt,
+                again,
+                waited_ns,
+                kind,
+            }) => {
+                let (tag, of_kind) = match kind {
+                    MasterRequestKind::New { notify } => (1, (*notify, NOTIFY)),
+                    MasterRequestKind::Conversion { value } => (2, (value.is_some(), VALUE)),
+                };
+                Head {
+                    mode: *mode as u8,
+                    flags: bits([(*attempt, ATTEMPT), (*again, AGAIN), of_kind]),
+                    name: len(name),
+                    number: *waited_ns,
+                    ..about(tag, *lock, *seq)
+                }
+            }
+            LockMessage::Unlock(Unlock { lock, name, died, value }) => Head {
                 flags: bits([(*died, DIED), (value.is_some(), VALUE)]),
                 name: len(name),
                 ..about(3, *lock, 0)
             },
-            Body::Cancel(Cancel { lock, seq, name, why }) => {
+            LockMessage::Cancel(Cancel { lock, seq, name, why }) => {
                 Head { mode: *why as u8, name: len(name), ..about(4, *lock, *seq) }
             }
-            Body::Probe(name, probe) => Head {
+            LockMessage::Probe(name, probe) => Head {
                 tag: 5,
                 flags: bits([(probe.confirming.is_some(), CONFIRMING)]),
                 name: len(name),
                 hops: hops(probe),
                 ..base
             },
-            Body::Records(records) => Head { tag: 6, seq: records.len() as u32, ..base },
-            Body::Values(values) => Head { tag: 7, seq: values.len() as u32, ..base },
-            Body::Done => Head { tag: 8, ..base },
-            Body::Granted(Granted { lock, seq, mode, token, value }) => Head {
+            LockMessage::Records(records) => Head { tag: 6, seq: records.len() as u32, ..base },
+            LockMessage::Values(values) => Head { tag: 7, seq: values.len() as u32, ..base },
+            LockMessage::Done => Head { tag: 8, ..base },
+            LockMessage::Granted(Granted { lock, seq, mode, token, value }) => Head {
                 mode: *mode as u8,
                 flags: (value.validity as u8) << VALIDITY_SHIFT,
                 number: token.0,
                 ..about(9, *lock, *seq)
             },
-            Body::Refused(Refused { lock, seq, why }) => Head { mode: *why as u8, ..about(10, *lock, *seq) },
-            Body::Blocking(Blocking { lock, seq, wanted }) => {
+            LockMessage::Refused(Refused { lock, seq, why }) => {
+                Head { mode: *why as u8, ..about(10, *lock, *seq) }
+            }
+            LockMessage::Blocking(Blocking { lock, seq, wanted }) => {
                 Head { mode: *wanted as u8, ..about(11, *lock, *seq) }
             }
-            Body::Chase(blockers, probe) => Head {
+            LockMessage::Chase(blockers, probe) => Head {
                 tag: 12,
                 flags: bits([(probe.confirming.is_some(), CONFIRMING)]),
                 seq: blockers.len() as u32,
                 hops: hops(probe),
                 ..base
             },
-            Body::Ask(_) => Head { tag: 13, ..base },
+            LockMessage::Ask(_) => Head { tag: 13, ..base },
         }
     }
 
@@ -191,23 +207,13 @@ impl Message {
     }
 }
 
-fn body(head: &Head, reader: &mut Reader<'_>) -> Result<Body, Fault> {
+fn body(head: &Head, reader: &mut Reader<'_>) -> Result<LockMessage, Fault> {
     let (lock, seq) = (LockId(head.lock), head.seq);
     let is = |bit: u8| head.flags & bit != 0;
     let mode = || Mode::from_raw(head.mode);
     let value = |reader: &mut Reader<'_>| is(VALUE).then(|| reader.take()).transpose();
     Ok(match head.tag {
-        1 => Body::Request(Request {
-            lock,
-            seq,
-            name: name(reader, head.name)?,
-            mode: mode()?,
-            attempt: is(ATTEMPT),
-            notify: is(NOTIFY),
-            again: is(AGAIN),
-            waited_ns: head.number,
-        }),
-        2 => Body::Convert(Convert {
+        1 | 2 => LockMessage::Request(MasterRequest {
             lock,
             seq,
             name: name(reader, head.name)?,
@@ -215,9 +221,12 @@ fn body(head: &Head, reader: &mut Reader<'_>) -> Result<Body, Fault> {
             attempt: is(ATTEMPT),
             again: is(AGAIN),
             waited_ns: head.number,
-            value: value(reader)?,
+            kind: match head.tag {
+                1 => MasterRequestKind::New { notify: is(NOTIFY) },
+                _ => MasterRequestKind::Conversion { value: value(reader)? },
+            },
         }),
-        3 => Body::Unlock(Unlock {
+        3 => LockMessage::Unlock(Unlock {
             lock,
             name: name(reader, head.name)?,
             died: is(DIED),
@@ -229,25 +238,25 @@ fn body(head: &Head, reader: &mut Reader<'_>) -> Result<Body, Fault> {
                 matches!(why, LockRefusal::TimedOut | LockRefusal::Cancelled | LockRefusal::Deadlock),
                 "reason to cancel",
             )?;
-            Body::Cancel(Cancel { lock, seq, name: name(reader, head.name)?, why })
+            LockMessage::Cancel(Cancel { lock, seq, name: name(reader, head.name)?, why })
         }
-        5 => Body::Probe(name(reader, head.name)?, Box::new(probe(reader, head)?)),
-        6 => Body::Records(reader.list(seq, record)?),
-        7 => Body::Values(reader.list(seq, handover)?),
-        8 => Body::Done,
+        5 => LockMessage::Probe(name(reader, head.name)?, Box::new(probe(reader, head)?)),
+        6 => LockMessage::Records(reader.list(seq, record)?),
+        7 => LockMessage::Values(reader.list(seq, handover)?),
+        8 => LockMessage::Done,
         9 => {
             let validity = Validity::from_raw(head.flags >> VALIDITY_SHIFT)?;
             let value = Value { bytes: reader.take()?, validity };
-            Body::Granted(Granted { lock, seq, mode: mode()?, token: Token(head.number), value })
+            LockMessage::Granted(Granted { lock, seq, mode: mode()?, token: Token(head.number), value })
         }
-        10 => Body::Refused(Refused { lock, seq, why: why(head.mode)? }),
-        11 => Body::Blocking(Blocking { lock, seq, wanted: mode()? }),
+        10 => LockMessage::Refused(Refused { lock, seq, why: why(head.mode)? }),
+        11 => LockMessage::Blocking(Blocking { lock, seq, wanted: mode()? }),
         12 => {
             let probe = probe(reader, head)?;
             require(seq as usize <= MAX_CHASED, "number of blockers")?;
-            Body::Chase(reader.list(seq, Reader::take)?, Box::new(probe))
+            LockMessage::Chase(reader.list(seq, Reader::take)?, Box::new(probe))
         }
-        13 => Body::Ask(PartitionSlots::from_wire(reader.take()?)),
+        13 => LockMessage::Ask(PartitionSlots::from_wire(reader.take()?)),
         _ => return Err(Fault::Field("tag")),
     })
 }

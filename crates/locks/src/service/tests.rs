@@ -8,7 +8,7 @@ use plexus_interconnect::{Service, Signal, Worker, WorkerParts};
 use plexus_membership::subsystem::enter;
 
 use super::*;
-use crate::protocol::{Mode, Name, Owner, WaitLimit};
+use crate::protocol::{Mode, Name, NewLock, Owner, WaitLimit};
 
 const ME: NodeId = NodeId(0);
 const OTHER: NodeId = NodeId(1);
@@ -58,12 +58,12 @@ fn view_in(service: &mut LockService, net: &mut Net, last: Option<&Members>, nex
     service.view(net, next, LossHistory { needs: Epoch(0), intact: Epoch(0) });
 }
 
-fn want(lock: u64, master: NodeId) -> Want {
+fn request(lock: u64, master: NodeId) -> LockRequest {
     let named = |byte: u8| Name::new(&[byte]).unwrap();
     let name = (0..=255).map(named).find(|name| view().master(name.partition()) == master);
-    let (mode, timeout) = (Mode::EX, WaitLimit::Forever);
     let name = name.expect("each masters something");
-    Want { lock: LockId(lock), owner: Owner(1), start_time: 1, name, mode, timeout, notify: false }
+    let kind = RequestKind::New(NewLock { owner: Owner(1), start_time: 1, name, notify: false });
+    LockRequest { lock: LockId(lock), mode: Mode::EX, timeout: WaitLimit::Forever, kind }
 }
 
 /// A worker that nobody has a link to.
@@ -86,7 +86,7 @@ fn of_what_waits_for_a_member_its_next_incarnation_is_told_nothing() {
             decoded.map(|message| message.epoch.0).collect::<Vec<_>>()
         };
         for (lock, node) in [(1, OTHER), (2, THIRD)] {
-            assert_eq!(service.ask(net, Asked::Lock(want(lock, node), None)), None);
+            assert_eq!(service.ask(net, request(lock, node), None), None);
         }
         // The view in which the one was out was never seen here.
         let lives = [(ME, Incarnation(1)), (OTHER, Incarnation(2)), (THIRD, Incarnation(1))];
@@ -104,14 +104,14 @@ fn of_a_member_that_is_not_there_only_so_much_is_asked() {
         let mut next = 0;
         let mut ask = |service: &mut LockService, net: &mut Net, master| {
             next += 1;
-            service.ask(net, Asked::Lock(want(next, master), None))
+            service.ask(net, request(next, master), None)
         };
         // The view has left something to say as well.
         let asked = (0..).take_while(|_| ask(service, net, OTHER).is_none()).count();
         assert!((BEHIND_MAX - 9..=BEHIND_MAX).contains(&asked), "{asked}");
         let swamped = Some(Err(LockError::Refused(LockRefusal::Overloaded)));
         assert_eq!(ask(service, net, OTHER), swamped);
-        service.program(net, Event::Lock(Want { lock: LockId(crate::OF_PROGRAMS), ..want(0, OTHER) }));
+        service.program(net, Event::Request(request(crate::OF_PROGRAMS, OTHER)));
         let refused = Err(LockError::Refused(LockRefusal::Overloaded));
         let told: Vec<_> = service.take_news().collect();
         assert_eq!(told, [ProgramNews::Answer(LockId(crate::OF_PROGRAMS), refused)]);

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, thread, time::Duration};
 use plexus_base::NodeId;
 use plexus_client::wire::lock::SESSIONS;
 use plexus_locks::{
-    Ask, Lock, OF_PROGRAMS, Survey, Surveyed,
+    LockSurvey, NodeLock, OF_PROGRAMS, PendingNodeLock, SurveyedResource,
     protocol::{Mode, Name, Owner, Validity},
 };
 use serde::{Deserialize, Serialize};
@@ -42,8 +42,9 @@ pub(crate) const LOOKS: &[(&str, Run)] = &[("locks", locks)];
 fn lock(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> {
     let LockArgs { name, mode: wanted, wait_ms } = args(asked)?;
     let name = Name::new(name.as_bytes()).map_err(|error| error.to_string())?;
-    let ask = Ask { name, mode: mode(&wanted)?, timeout: wait_ms.map(Duration::from_millis) };
-    let Some(lock) = wait(on, ask, progress)? else { return Ok(json!({})) };
+    let timeout = wait_ms.map(Duration::from_millis);
+    let pending = on.body.locks().session().ask(name, mode(&wanted)?, timeout);
+    let Some(lock) = wait(pending, progress)? else { return Ok(json!({})) };
     // A node that stood still finds answers for its clients when it goes on, and others may have the lock by then.
     let lease = on.body.membership().lease();
     let protects = || match lease.is_held() && !lock.is_lost() {
@@ -62,10 +63,9 @@ fn lock(on: &On, asked: Value, progress: Progress<'_>) -> Result<Value, String> 
     Ok(json!({}))
 }
 
-/// None: nobody is there any more to whom it could be granted.
-fn wait(on: &On, ask: Ask, progress: Progress<'_>) -> Result<Option<Lock>, String> {
-    let waiting = on.body.locks().session().ask(ask);
-    let answer = waiting.wait_while(LOOK_EVERY, || progress(Value::Null));
+/// Waits for the lock. `None`: the connection has ended, and the request was given up.
+fn wait(pending: PendingNodeLock, progress: Progress<'_>) -> Result<Option<NodeLock>, String> {
+    let answer = pending.wait_while(LOOK_EVERY, || progress(Value::Null));
     answer.transpose().map_err(|error| error.to_string())
 }
 
@@ -153,14 +153,14 @@ fn locks(on: &On, _: Value, _: Progress<'_>) -> Result<Value, String> {
     json_of(&said(on, locks.is_stopped(), &survey))
 }
 
-fn said(on: &On, stopped: bool, survey: &Survey) -> NodeLocks {
+fn said(on: &On, stopped: bool, survey: &LockSurvey) -> NodeLocks {
     let resources = survey.resources.iter().map(|resource| shown(on, resource)).collect();
     let owners = survey.waiting.iter().chain(&survey.holding);
     let owners = owners.map(|(lock, owner)| (lock.0, words(*owner))).collect();
     NodeLocks { stopped, resources, more: survey.more, owners }
 }
 
-fn shown(on: &On, resource: &Surveyed) -> LockedResource {
+fn shown(on: &On, resource: &SurveyedResource) -> LockedResource {
     let node = |id: NodeId| on.config.name_of(id);
     let granted = resource.granted.iter().map(|held| LockHolder {
         node: node(held.node),

@@ -14,7 +14,7 @@ use plexus_base::Waiting;
 use plexus_client::Client;
 use plexus_disks::BlockSize;
 use plexus_fabric::RailKind;
-use plexus_locks::{Locks, Surveyed};
+use plexus_locks::{LockManager, SurveyedResource};
 use plexus_membership::groups::Groups;
 use plexus_node::{
     Node,
@@ -108,18 +108,18 @@ impl Cluster {
     }
 
     /// The lock manager of the node in place `index`.
-    pub(crate) fn locks(&self, index: usize) -> Locks {
+    pub(crate) fn locks(&self, index: usize) -> LockManager {
         self.body(index).locks().clone()
     }
 
     /// What the first `nodes` nodes know of locks together.
-    fn surveyed(&self, nodes: usize) -> Vec<Surveyed> {
+    fn surveyed(&self, nodes: usize) -> Vec<SurveyedResource> {
         (0..nodes).flat_map(|node| self.locks(node).survey(TIMEOUT).unwrap().resources).collect()
     }
 
     /// Looks at what they know until it is as it should become.
     #[track_caller]
-    pub(crate) fn wait_until(&self, nodes: usize, what: &str, is: impl Fn(&[Surveyed]) -> bool) {
+    pub(crate) fn wait_until(&self, nodes: usize, what: &str, is: impl Fn(&[SurveyedResource]) -> bool) {
         let start = Instant::now();
         loop {
             let seen = self.surveyed(nodes);
@@ -176,6 +176,6 @@ impl Cluster {
 }
 
 /// Whether somebody waits for `name`.
-pub(crate) fn waits_for(seen: &[Surveyed], name: &str) -> bool {
+pub(crate) fn waits_for(seen: &[SurveyedResource], name: &str) -> bool {
     seen.iter().any(|of| of.name.bytes() == name.as_bytes() && !of.waiting.is_empty())
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::cluster::Cluster;
 use plexus_fabric::RailKind;
 use plexus_locks::{
-    Ask, LockError,
+    LockError,
     protocol::{Mode, Name},
 };
 use plexus_membership::groups::{self, GroupError};
@@ -15,8 +15,8 @@ use plexus_node::{
 };
 use plexus_registry::{RegistryError, protocol::Command};
 
-fn ask(name: &str) -> Ask {
-    Ask { name: Name::new(name.as_bytes()).unwrap(), mode: Mode::EX, timeout: None }
+fn named(name: &str) -> Name {
+    Name::new(name.as_bytes()).unwrap()
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn what_a_node_held_is_worth_nothing_as_soon_as_it_has_left() {
     let (stays, leaves) = (cluster.locks(0), cluster.locks(1));
     let mine = leaves.session();
     let names: Vec<_> = (0..20).map(|number| format!("held {number}")).collect();
-    let held: Vec<_> = names.iter().map(|name| mine.lock(ask(name)).unwrap()).collect();
+    let held: Vec<_> = names.iter().map(|name| mine.lock(named(name), Mode::EX, None).unwrap()).collect();
     let mut group = cluster.groups(1).join(groups::protocol::Name::new(b"g").unwrap()).unwrap();
     group.next_event().unwrap();
     let registry = cluster.registry(1);
@@ -37,13 +37,15 @@ fn what_a_node_held_is_worth_nothing_as_soon_as_it_has_left() {
     let config = body.config();
     let record = state::record(&config.dir, &config.name_of(body.me())).unwrap().unwrap();
     assert_eq!(record.phase, Phase::Left, "nothing is lost with it");
-    assert!(held.iter().all(plexus_locks::Lock::is_lost));
-    assert_eq!(leaves.session().lock(ask("late")).err(), Some(LockError::Stopped));
+    assert!(held.iter().all(plexus_locks::NodeLock::is_lost));
+    assert_eq!(leaves.session().lock(named("late"), Mode::EX, None).err(), Some(LockError::Stopped));
     assert_eq!(group.next_event(), Err(GroupError::Stopped));
     let asked = registry.ask(Command::Look).wait(Duration::from_secs(60));
     assert!(matches!(asked, Some(Err(RegistryError::Stopped))));
     for (name, held) in names.iter().zip(&held) {
-        assert!(stays.session().lock(ask(name)).unwrap().grant().token > held.grant().token);
+        assert!(
+            stays.session().lock(named(name), Mode::EX, None).unwrap().grant().token > held.grant().token
+        );
     }
 }
 

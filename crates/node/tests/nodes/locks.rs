@@ -10,17 +10,17 @@ use std::{
 use crate::cluster::{Cluster, TIMEOUT, waits_for};
 use plexus_fabric::RailKind;
 use plexus_locks::{
-    Ask, LockError, Notice, Surveyed, Waiting,
+    LockError, LockNotice, PendingNodeLock, SurveyedResource,
     protocol::{LockRefusal, Mode, Name, Token, VALUE_LEN, Validity, Value},
 };
 
-fn ask(name: &str, mode: Mode) -> Ask {
-    Ask { name: Name::new(name.as_bytes()).unwrap(), mode, timeout: None }
+fn named(name: &str) -> Name {
+    Name::new(name.as_bytes()).unwrap()
 }
 
 /// Waits until its master has it in the queue for `name`, which nobody else waits for.
 #[track_caller]
-fn still_waits(cluster: &Cluster, name: &str, waiting: Waiting) -> Waiting {
+fn still_waits(cluster: &Cluster, name: &str, waiting: PendingNodeLock) -> PendingNodeLock {
     cluster.wait_until_waited_for(2, name);
     match waiting.wait(Duration::ZERO) {
         Err(waiting) => waiting,
@@ -37,15 +37,15 @@ fn one_has_what_excludes_others_on_whichever_node_and_worker() {
             let name = format!("name {number}");
             let mut last = Token::default();
             for node in [0, 1, 2, 1] {
-                let lock = cluster.locks(node).session().lock(ask(&name, Mode::EX)).unwrap();
+                let lock = cluster.locks(node).session().lock(named(&name), Mode::EX, None).unwrap();
                 assert!(lock.grant().token > last, "{:?} after {last:?}", lock.grant());
                 last = lock.grant().token;
-                let other = Ask { timeout: Some(Duration::ZERO), ..ask(&name, Mode::CR) };
-                let refused = cluster.locks((node + 1) % 3).session().lock(other);
+                let other = cluster.locks((node + 1) % 3).session();
+                let refused = other.lock(named(&name), Mode::CR, Some(Duration::ZERO));
                 assert_eq!(refused.err(), Some(LockError::Refused(LockRefusal::NotGranted)));
             }
         }
-        cluster.wait_until(3, "all is given up", <[Surveyed]>::is_empty);
+        cluster.wait_until(3, "all is given up", <[SurveyedResource]>::is_empty);
     }
 }
 
@@ -54,24 +54,28 @@ fn of_two_that_wait_for_each_other_over_nodes_the_younger_is_refused() {
     let cluster = Cluster::start(2, 2, RailKind::Shm);
     let older = cluster.locks(0).session();
     let younger = cluster.locks(1).session();
-    let (a, b) = (older.lock(ask("a", Mode::EX)).unwrap(), younger.lock(ask("b", Mode::PW)).unwrap());
-    let waits = older.ask(ask("b", Mode::PR));
-    assert_eq!(younger.lock(ask("a", Mode::CR)).err(), Some(LockError::Refused(LockRefusal::Deadlock)));
+    let (a, b) =
+        (older.lock(named("a"), Mode::EX, None).unwrap(), younger.lock(named("b"), Mode::PW, None).unwrap());
+    let waits = older.ask(named("b"), Mode::PR, None);
+    assert_eq!(
+        younger.lock(named("a"), Mode::CR, None).err(),
+        Some(LockError::Refused(LockRefusal::Deadlock))
+    );
     let waits = still_waits(&cluster, "b", waits);
     drop(b);
     assert_eq!(waits.finish().unwrap().grant().mode, Mode::PR);
     drop(a);
-    younger.lock(ask("a", Mode::CR)).unwrap();
+    younger.lock(named("a"), Mode::CR, None).unwrap();
 }
 
 #[test]
 fn a_conversion_waits_for_others_and_the_value_goes_with_the_lock() {
     let cluster = Cluster::start(2, 1, RailKind::Tcp);
     let (here, there) = (cluster.locks(0).session(), cluster.locks(1).session());
-    let _interest = there.lock(ask("v", Mode::NL)).unwrap();
-    let mut reads = here.lock(ask("v", Mode::PR)).unwrap();
+    let _interest = there.lock(named("v"), Mode::NL, None).unwrap();
+    let mut reads = here.lock(named("v"), Mode::PR, None).unwrap();
     assert_eq!(reads.grant().value.validity, Validity::Unwritten);
-    let other = there.lock(ask("v", Mode::PR)).unwrap();
+    let other = there.lock(named("v"), Mode::PR, None).unwrap();
     let refused = reads.convert(Mode::EX, Some(Duration::ZERO)).err();
     assert_eq!(refused, Some(LockError::Refused(LockRefusal::NotGranted)));
     thread::scope(|scope| {
@@ -83,7 +87,7 @@ fn a_conversion_waits_for_others_and_the_value_goes_with_the_lock() {
         drop(other);
         writes.join().unwrap();
     });
-    let lock = there.lock(ask("v", Mode::PR)).unwrap();
+    let lock = there.lock(named("v"), Mode::PR, None).unwrap();
     assert_eq!(lock.grant().value, Value::written([7; VALUE_LEN]));
 }
 
@@ -91,13 +95,13 @@ fn a_conversion_waits_for_others_and_the_value_goes_with_the_lock() {
 fn who_no_longer_waits_is_forgotten_and_who_waits_too_long_is_told() {
     let cluster = Cluster::start(2, 1, RailKind::Shm);
     let (here, there) = (cluster.locks(0).session(), cluster.locks(1).session());
-    let held = here.lock(ask("x", Mode::EX)).unwrap();
-    drop(still_waits(&cluster, "x", there.ask(ask("x", Mode::EX))));
+    let held = here.lock(named("x"), Mode::EX, None).unwrap();
+    drop(still_waits(&cluster, "x", there.ask(named("x"), Mode::EX, None)));
     cluster.wait_until(2, "it no longer waits", |seen| !waits_for(seen, "x"));
-    let patient = Ask { timeout: Some(Duration::from_millis(20)), ..ask("x", Mode::EX) };
-    assert_eq!(there.lock(patient).err(), Some(LockError::Refused(LockRefusal::TimedOut)));
+    let late = there.lock(named("x"), Mode::EX, Some(Duration::from_millis(20)));
+    assert_eq!(late.err(), Some(LockError::Refused(LockRefusal::TimedOut)));
     drop(held);
-    there.lock(ask("x", Mode::EX)).unwrap();
+    there.lock(named("x"), Mode::EX, None).unwrap();
 }
 
 #[test]
@@ -107,10 +111,10 @@ fn locks_outlive_another_node_and_end_with_their_own() {
         let (locks, others) = (cluster.locks(0), cluster.locks(1));
         let names: Vec<_> = (0..30).map(|number| format!("held {number}")).collect();
         let mine = locks.session();
-        let held: Vec<_> = names.iter().map(|name| mine.lock(ask(name, Mode::EX)).unwrap()).collect();
-        let its = cluster.locks(2).session().lock(ask("its", Mode::EX)).unwrap();
+        let held: Vec<_> = names.iter().map(|name| mine.lock(named(name), Mode::EX, None).unwrap()).collect();
+        let its = cluster.locks(2).session().lock(named("its"), Mode::EX, None).unwrap();
         let token = its.grant().token;
-        let waits = others.session().ask(ask("its", Mode::EX));
+        let waits = others.session().ask(named("its"), Mode::EX, None);
         cluster.end(2);
         assert!(its.is_lost());
         assert!(
@@ -118,20 +122,19 @@ fn locks_outlive_another_node_and_end_with_their_own() {
             "granted when its holder was known to be over"
         );
         for (name, held) in names.iter().zip(held) {
-            let attempt = Ask { timeout: Some(Duration::ZERO), ..ask(name, Mode::CR) };
-            let refused = others.session().lock(attempt).err();
+            let refused = others.session().lock(named(name), Mode::CR, Some(Duration::ZERO)).err();
             assert_eq!(refused, Some(LockError::Refused(LockRefusal::NotGranted)), "{name}");
             assert!(!held.is_lost());
             let before = held.grant().token;
             drop(held);
-            assert!(others.session().lock(ask(name, Mode::EX)).unwrap().grant().token > before);
+            assert!(others.session().lock(named(name), Mode::EX, None).unwrap().grant().token > before);
         }
-        let last = mine.lock(ask("last", Mode::PW)).unwrap();
-        let waits = still_waits(&cluster, "last", locks.session().ask(ask("last", Mode::PW)));
+        let last = mine.lock(named("last"), Mode::PW, None).unwrap();
+        let waits = still_waits(&cluster, "last", locks.session().ask(named("last"), Mode::PW, None));
         cluster.end(0);
         assert!(last.is_lost());
         assert_eq!(waits.finish().err(), Some(LockError::Stopped));
-        assert_eq!(locks.session().lock(ask("other", Mode::NL)).err(), Some(LockError::Stopped));
+        assert_eq!(locks.session().lock(named("other"), Mode::NL, None).err(), Some(LockError::Stopped));
     }
 }
 
@@ -139,21 +142,21 @@ fn locks_outlive_another_node_and_end_with_their_own() {
 fn a_holder_that_watches_is_told_that_others_wait_and_that_its_lock_is_lost() {
     let mut cluster = Cluster::start(2, 1, RailKind::Shm);
     let (here, there) = (cluster.locks(0).session().watching(), cluster.locks(1).session());
-    let mut held = here.lock(ask("w", Mode::EX)).unwrap();
+    let mut held = here.lock(named("w"), Mode::EX, None).unwrap();
     assert_eq!(held.notice(Duration::ZERO), None);
-    let waits = there.ask(ask("w", Mode::PR));
-    assert_eq!(held.notice(TIMEOUT), Some(Notice::Wanted(Mode::PR)));
+    let waits = there.ask(named("w"), Mode::PR, None);
+    assert_eq!(held.notice(TIMEOUT), Some(LockNotice::Wanted(Mode::PR)));
     assert_eq!(held.notice(Duration::ZERO), None, "it is said once");
     held.convert_writing(Mode::CR, [1; VALUE_LEN]).unwrap();
     assert_eq!(waits.finish().unwrap().grant().value, Value::written([1; VALUE_LEN]));
     assert_eq!(held.unlock_with([2; VALUE_LEN]), Err(LockError::Refused(LockRefusal::NotWriter)));
-    let held = here.lock(ask("w", Mode::EX)).unwrap();
-    let waits = still_waits(&cluster, "w", there.ask(ask("w", Mode::EX)));
+    let held = here.lock(named("w"), Mode::EX, None).unwrap();
+    let waits = still_waits(&cluster, "w", there.ask(named("w"), Mode::EX, None));
     waits.cancel();
     assert_eq!(waits.finish().err(), Some(LockError::Refused(LockRefusal::Cancelled)));
-    assert_eq!(held.notice(TIMEOUT), Some(Notice::Wanted(Mode::EX)), "it was so when it was said");
+    assert_eq!(held.notice(TIMEOUT), Some(LockNotice::Wanted(Mode::EX)), "it was so when it was said");
     cluster.end(0);
-    assert_eq!(held.notice(TIMEOUT), Some(Notice::Lost));
+    assert_eq!(held.notice(TIMEOUT), Some(LockNotice::Lost));
     assert!(held.is_lost());
 }
 

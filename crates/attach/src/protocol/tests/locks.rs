@@ -5,8 +5,8 @@ use plexus_base::{
     locks::{LockRefusal, Mode, VALUE_LEN},
 };
 use plexus_locks::{
-    Grant, LockError, ProgramNews,
-    protocol::{Action, Config, Members, Shard},
+    LockError, ProgramNews,
+    protocol::{Action, Config, Grant, Members, Shard},
 };
 
 use super::*;

@@ -59,20 +59,11 @@ fn what_is_given_up_before_its_master_knows_the_view_is_not_kept() {
 fn what_an_earlier_incarnation_gave_up_takes_nothing_back_of_the_next() {
     let mut few = Few::new(&[0, 1]);
     let name = Name::new(&few.name_at(0)).expect("a name");
-    let (lock, seq, mode) = (LockId(1), 1, Mode::EX);
-    let request = Request {
-        lock,
-        seq,
-        name: name.clone(),
-        mode,
-        attempt: false,
-        notify: false,
-        again: false,
-        waited_ns: 0,
-    };
+    let lock = LockId(1);
+    let request = new_lock(lock, name.clone());
     let unlock = Unlock { lock, name: name.clone(), died: false, value: None };
     for (incarnation, epoch, body) in
-        [(2, 3, Body::Request(request)), (1, 2, Body::Unlock(unlock)), (2, 3, Body::Done)]
+        [(2, 3, request), (1, 2, LockMessage::Unlock(unlock)), (2, 3, LockMessage::Done)]
     {
         let message = Message { epoch: Epoch(epoch), body };
         few.hand(0, Event::Message { from: NodeId(1), incarnation: Incarnation(incarnation), message });
@@ -92,7 +83,8 @@ fn more_than_a_member_can_have_asked_is_refused_and_the_master_opens_all_the_sam
     let bound = 7 * config(0).locks_max as u64;
     let mut out = Vec::new();
     for lock in 0..=bound {
-        let body = Body::Unlock(Unlock { lock: LockId(lock), name: name.clone(), died: false, value: None });
+        let body =
+            LockMessage::Unlock(Unlock { lock: LockId(lock), name: name.clone(), died: false, value: None });
         let (incarnation, message) = (Incarnation(1), Message { epoch: Epoch(2), body });
         few.shards[0].handle(Nanos(0), Event::Message { from: NodeId(1), incarnation, message }, &mut out);
         assert_eq!(out.len() as u64, lock / bound, "{out:?}");

@@ -1,0 +1,59 @@
+//! What a request of a thread comes to, and how the thread waits for that.
+
+use std::{cell::RefCell, sync::Arc};
+
+use plexus_base::{WorkerId, locks::Grant};
+use plexus_interconnect::ReplySlot;
+
+use crate::{
+    notice::LockNotices,
+    protocol::{LockRefusal, LockRequest},
+    service::{LockTask, Port},
+};
+
+/// LockRefusal a lock was not granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LockError {
+    /// The lock manager refused it, for this reason.
+    #[error(transparent)]
+    Refused(#[from] LockRefusal),
+    /// This node is no member of the cluster, or none any more.
+    #[error("this node has stopped: it grants no lock, and none that is held here protects anything")]
+    Stopped,
+}
+
+/// What a request comes to.
+pub(crate) type LockResult = Result<Grant, LockError>;
+
+thread_local! {
+    static SLOT: RefCell<Option<Arc<ReplySlot<LockResult>>>> = const { RefCell::new(None) };
+}
+
+/// Asks for a lock or a conversion, and waits for the result in the calling thread's slot if it is
+/// not there at once.
+pub(crate) fn ask_and_wait(
+    port: &Port,
+    worker: WorkerId,
+    request: LockRequest,
+    notices: Option<Arc<LockNotices>>,
+) -> LockResult {
+    let own = || SLOT.take().unwrap_or_else(ReplySlot::new);
+    let (mut asked, mut result, mut slot) = (Some((request, notices)), None, None);
+    port.visit(worker, &mut |service, net| {
+        let Some((request, notices)) = asked.take() else { return };
+        let lock = request.lock;
+        result = service.ask(net, request, notices);
+        if result.is_none() {
+            service.answer_to(lock, slot.insert(own()).reply());
+        }
+    });
+    if let Some(result) = result {
+        return result;
+    }
+    let slot = slot.unwrap_or_else(own);
+    let task = asked.map(|(request, notices)| LockTask::Ask(request, notices, slot.reply()));
+    port.wait(worker, task, slot.signal());
+    let result = slot.take();
+    SLOT.set(Some(slot));
+    result.unwrap_or(Err(LockError::Stopped))
+}

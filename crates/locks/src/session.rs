@@ -1,0 +1,315 @@
+//! Sessions of a node's threads, and the locks that they take.
+
+use std::{
+    cell::Cell,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+        mpsc,
+    },
+    time::{Duration, SystemTime},
+};
+
+use plexus_base::{WorkerId, clock, locks::Grant};
+use plexus_interconnect::Reply;
+
+use crate::{
+    manager::LockManager,
+    notice::{LockNotice, LockNotices},
+    protocol::{
+        Event, LockId, LockRefusal, LockRequest, Mode, Name, NewLock, Owner, RequestKind, VALUE_LEN,
+        WaitLimit,
+    },
+    reply::{LockError, LockResult, ask_and_wait},
+    service::{LockTask, Port},
+};
+
+/// Set once the node grants locks no more; shared by all its workers.
+#[derive(Default)]
+pub struct StopFlag(AtomicBool);
+
+impl StopFlag {
+    pub(crate) fn stop(&self) {
+        self.0.store(true, Release);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.0.load(Acquire)
+    }
+}
+
+/// Numbers that a thread takes at once.
+const NUMBERS: u64 = 1024;
+
+/// A number for a lock or an owner: none is given twice in the incarnation of a process. Threads take them
+/// in stocks, so as not to meet at each one.
+fn number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static STOCK: Cell<Range<u64>> = const { Cell::new(0..0) };
+    }
+    let mut stock = STOCK.take();
+    if stock.is_empty() {
+        let first = NEXT.fetch_add(NUMBERS, Relaxed);
+        stock = first..first + NUMBERS;
+    }
+    let number = stock.start;
+    STOCK.set(number + 1..stock.end);
+    number
+}
+
+/// One piece of work that takes locks, a transaction say. The search for deadlocks treats all that
+/// it has and waits for as one owner's; of several that wait for each other the session that is
+/// youngest is refused, so work that begins again after that keeps its session. Cheap to clone.
+#[derive(Clone)]
+pub struct NodeLockSession {
+    work: Arc<Work>,
+    watches: bool,
+}
+
+struct Work {
+    manager: LockManager,
+    owner: Owner,
+    start_time: u64,
+}
+
+impl NodeLockSession {
+    pub(crate) fn new(manager: LockManager) -> Self {
+        let work = Work { manager, owner: Owner(number()), start_time: nanos_since_1970() };
+        Self { work: Arc::new(work), watches: false }
+    }
+
+    /// The same piece of work, with holders that are told when others wait for what they have: see
+    /// [`NodeLock::notice`].
+    #[must_use]
+    pub fn watching(&self) -> Self {
+        Self { work: self.work.clone(), watches: true }
+    }
+
+    /// Asks for a lock. `timeout`: `None` waits forever; `Duration::ZERO` fails at once if the lock
+    /// is not free.
+    #[must_use]
+    pub fn ask(&self, name: Name, mode: Mode, timeout: Option<Duration>) -> PendingNodeLock {
+        let (request, place) = self.request(name, mode, timeout);
+        let (reply, result) = Reply::channel();
+        place.submit(LockTask::Ask(request, place.notices.clone(), reply));
+        PendingNodeLock { place: Some(place), result }
+    }
+
+    /// Asks for a lock and waits for it, up to `timeout` as in [`NodeLockSession::ask`]. The
+    /// calling thread drives the worker until it is answered: that is faster than
+    /// [`NodeLockSession::ask`] and [`PendingNodeLock::finish`].
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    pub fn lock(&self, name: Name, mode: Mode, timeout: Option<Duration>) -> Result<NodeLock, LockError> {
+        let (request, place) = self.request(name, mode, timeout);
+        let grant = place.ask_and_wait(request, place.notices.clone())?;
+        Ok(NodeLock { place, grant, is_released: false })
+    }
+
+    fn request(&self, name: Name, mode: Mode, timeout: Option<Duration>) -> (LockRequest, LockPlace) {
+        let Work { ref manager, owner, start_time } = *self.work;
+        let (lock, worker) = (LockId(number()), manager.worker(&name));
+        let notices = self.watches.then(Arc::<LockNotices>::default);
+        let kind = RequestKind::New(NewLock { owner, start_time, name, notify: self.watches });
+        let request = LockRequest { lock, mode, timeout: timeout_of(timeout), kind };
+        (request, LockPlace { work: self.work.clone(), worker, lock, notices })
+    }
+}
+
+fn nanos_since_1970() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn timeout_of(timeout: Option<Duration>) -> WaitLimit {
+    let nanos = |limit: Duration| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+    WaitLimit::of(timeout.map(nanos), clock::now)
+}
+
+/// The session, the worker and the number by which a lock is known.
+struct LockPlace {
+    work: Arc<Work>,
+    worker: WorkerId,
+    lock: LockId,
+    notices: Option<Arc<LockNotices>>,
+}
+
+impl LockPlace {
+    fn port(&self) -> &Port {
+        self.work.manager.port()
+    }
+
+    fn submit(&self, task: LockTask) {
+        self.port().submit(self.worker, task);
+    }
+
+    fn ask_and_wait(&self, request: LockRequest, notices: Option<Arc<LockNotices>>) -> LockResult {
+        ask_and_wait(self.port(), self.worker, request, notices)
+    }
+
+    fn unlock(&self, value: Option<[u8; VALUE_LEN]>) {
+        let lock = self.lock;
+        if !self.port().visit(self.worker, &mut |service, net| service.unlock(net, lock, value)) {
+            self.tell(Event::Unlock { lock, value });
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        self.submit(LockTask::Tell(event));
+    }
+}
+
+/// A request that is not answered yet. Dropped, it is given up, and so is the lock should it be
+/// granted all the same.
+pub struct PendingNodeLock {
+    place: Option<LockPlace>,
+    result: mpsc::Receiver<LockResult>,
+}
+
+impl PendingNodeLock {
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    pub fn finish(mut self) -> Result<NodeLock, LockError> {
+        let result = self.result.recv().unwrap_or(Err(LockError::Stopped));
+        self.answered(result)
+    }
+
+    fn answered(&mut self, result: LockResult) -> Result<NodeLock, LockError> {
+        let place = self.place.take().expect("it is answered once");
+        result.map(|grant| NodeLock { place, grant, is_released: false })
+    }
+
+    /// Waits for the answer, for no longer than `limit`.
+    ///
+    /// # Errors
+    /// Itself, to go on waiting, if there is none yet.
+    pub fn wait(mut self, limit: Duration) -> Result<Result<NodeLock, LockError>, Self> {
+        match self.result.recv_timeout(limit) {
+            Ok(result) => Ok(self.answered(result)),
+            Err(mpsc::RecvTimeoutError::Timeout) => Err(self),
+            Err(mpsc::RecvTimeoutError::Disconnected) => Ok(self.answered(Err(LockError::Stopped))),
+        }
+    }
+
+    /// Waits for the answer for as long as it is `wanted`, which is asked after each `every`; none:
+    /// it is not, and the request is given up.
+    pub fn wait_while(
+        mut self,
+        every: Duration,
+        mut wanted: impl FnMut() -> bool,
+    ) -> Option<Result<NodeLock, LockError>> {
+        loop {
+            match self.wait(every) {
+                Ok(answer) => return Some(answer),
+                Err(still) if wanted() => self = still,
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+impl PendingNodeLock {
+    /// Asks to be answered soon: refused as cancelled, unless the grant was faster.
+    pub fn cancel(&self) {
+        if let Some(place) = &self.place {
+            place.tell(Event::Cancel { lock: place.lock });
+        }
+    }
+}
+
+impl Drop for PendingNodeLock {
+    fn drop(&mut self) {
+        if let Some(place) = &self.place {
+            // Whether it waits or was granted just now.
+            place.unlock(None);
+        }
+    }
+}
+
+/// A lock that is held, until it is dropped.
+pub struct NodeLock {
+    place: LockPlace,
+    grant: Grant,
+    /// True once it was given up with a value.
+    is_released: bool,
+}
+
+impl NodeLock {
+    /// What came with it.
+    #[must_use]
+    pub fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
+    /// Whether it protects nothing any more: the cluster has stopped.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.place.work.manager.is_stopped()
+    }
+
+    /// Converts it to another mode; waits as the request for a lock does, and stays as it is if
+    /// that is refused.
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    pub fn convert(&mut self, mode: Mode, timeout: Option<Duration>) -> Result<&Grant, LockError> {
+        self.convert_with(mode, timeout, None)
+    }
+
+    /// The same, writing the value block, which takes PW or EX and goes to less.
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    pub fn convert_writing(&mut self, mode: Mode, value: [u8; VALUE_LEN]) -> Result<&Grant, LockError> {
+        self.convert_with(mode, None, Some(value))
+    }
+
+    fn convert_with(
+        &mut self,
+        mode: Mode,
+        timeout: Option<Duration>,
+        value: Option<[u8; VALUE_LEN]>,
+    ) -> Result<&Grant, LockError> {
+        let (lock, timeout) = (self.place.lock, timeout_of(timeout));
+        let request = LockRequest { lock, mode, timeout, kind: RequestKind::Conversion { value } };
+        self.grant = self.place.ask_and_wait(request, None)?;
+        Ok(&self.grant)
+    }
+
+    /// What its holder is to be told, for which it waits up to `limit`; of the locks of a session
+    /// that is [watching](NodeLockSession::watching).
+    #[must_use]
+    pub fn notice(&self, limit: Duration) -> Option<LockNotice> {
+        self.place.notices.as_ref()?.next(limit)
+    }
+
+    /// Gives it up, writing the value block.
+    ///
+    /// # Errors
+    /// [`LockRefusal::NotWriter`], where it is not held in PW or EX: then it is given up, and nothing is
+    /// written.
+    pub fn unlock_with(mut self, value: [u8; VALUE_LEN]) -> Result<(), LockError> {
+        if !self.grant.mode.writes() {
+            return Err(LockError::Refused(LockRefusal::NotWriter));
+        }
+        self.place.unlock(Some(value));
+        self.is_released = true;
+        Ok(())
+    }
+}
+
+impl Drop for NodeLock {
+    fn drop(&mut self) {
+        if !self.is_released {
+            self.place.unlock(None);
+        }
+    }
+}
