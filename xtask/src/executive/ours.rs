@@ -1,4 +1,4 @@
-//! Our own side: `plexus bench locks`, the bare round trip of `plexus perf`, and `torture views`.
+//! Measures Plexus: `plexus bench locks`, the bare round trip of `plexus perf`, `torture views`.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,20 +12,20 @@ use serde_json::Value;
 use super::rows::*;
 use crate::command::{self, output_within};
 
-/// How long one run may take.
+/// The time limit of one run.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Seconds that a work is measured.
+/// The duration of a measurement in seconds.
 const SECONDS: &str = "1";
 
-/// Our programs.
-pub(super) struct Ours {
+/// The Plexus programs to measure.
+pub(super) struct PlexusPrograms {
     plexus: PathBuf,
     torture: PathBuf,
 }
 
-impl Ours {
-    /// Builds them.
+impl PlexusPrograms {
+    /// Builds the programs in release mode.
     ///
     /// # Errors
     /// They do not build.
@@ -47,7 +47,7 @@ impl Ours {
         }
     }
 
-    /// The bare round trip of a small message.
+    /// Measures the bare round trip of a small message in nanoseconds.
     fn round_trip(&self, rail: &str) -> Result<f64> {
         let mut perf = Command::new(&self.plexus);
         perf.args(["perf", "--rail", rail, "--test", "latency", "--op", "send", "--wait", "polling"]);
@@ -58,7 +58,7 @@ impl Ours {
         Ok(us.context("plexus perf printed no round_trip_us.p50")? * 1000.0)
     }
 
-    /// Over memory.
+    /// Measures locks and the round trip over shared memory.
     pub(super) fn shm(&self) -> Result<Vec<(Figure, f64)>> {
         let reports =
             self.locks(&["--rail", "shm", "--waiting", "polling", "--pin", "--names", "local,remote"])?;
@@ -69,13 +69,13 @@ impl Ours {
         ])
     }
 
-    /// Over sockets.
+    /// Measures locks and the round trip over TCP.
     pub(super) fn tcp(&self) -> Result<Vec<(Figure, f64)>> {
         let polling = |arguments: &[&str]| {
             self.locks(&[&["--rail", "tcp", "--waiting", "polling", "--pin"], arguments].concat())
         };
         let remote = polling(&["--names", "remote"])?;
-        // More threads than cores: they wait as nodes do by default.
+        // More threads than cores: use the default way to wait.
         let many = self.locks(&["--rail", "tcp", "--names", "remote", "--clients", "8,64"])?;
         let hand_over = polling(&["--names", "shared"])?;
         Ok(vec![
@@ -87,7 +87,7 @@ impl Ours {
         ])
     }
 
-    /// What becomes of a cluster when nodes end.
+    /// Measures the time from the failure `what` to the end of its recovery.
     pub(super) fn death(&self, what: &'static str) -> Result<Vec<(Figure, f64)>> {
         let name = match what {
             DEATH => "death",
@@ -102,7 +102,7 @@ impl Ours {
     }
 }
 
-/// The program `name` of a package, built for speed.
+/// Builds the program `name` of a package in release mode and returns its path.
 ///
 /// # Errors
 /// It does not build.

@@ -1,4 +1,4 @@
-//! The report: the table of the goals, and what was not measured; printed, and put into the document.
+//! The report: the table of goals, all figures, and the measurements that failed.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use crate::compare::{
     spread::Spread,
 };
 
-/// Why somebody was not measured.
+/// The reasons of failed measurements, by the name of the measurement.
 pub(super) type Failures = BTreeMap<String, String>;
 
-/// What came out.
+/// The text of the report and its failed rows.
 pub(super) struct Report {
-    /// For the document.
+    /// The text for the document.
     pub text: String,
-    /// The goals that were missed, and the rows of which somebody was not measured.
+    /// The missed goals and the rows that lack a measurement.
     pub failed: Vec<String>,
 }
 
 impl Report {
-    /// What came out of `rounds` rounds for these rows.
+    /// Builds the report of `rounds` rounds for these rows.
     pub(super) fn of(rows: Vec<Row>, values: &Values, failures: &Failures, rounds: u32) -> Self {
         let outcomes: Vec<_> = rows.into_iter().map(|row| Outcome::of(row, values)).collect();
         let judged = |verdict| outcomes.iter().filter(|outcome| outcome.verdict == verdict).count();
@@ -94,7 +94,7 @@ fn everything(values: &Values) -> String {
     markdown(&cells)
 }
 
-/// A value with its unit: three digits that mean something.
+/// Formats a value with its unit, to about three significant digits.
 fn number(unit: Unit, value: f64) -> String {
     match unit {
         Unit::Ns if value < 1000.0 => format!("{value:.0} ns"),
@@ -111,7 +111,7 @@ mod tests {
     use super::{super::rows::*, *};
 
     #[test]
-    fn the_table_says_what_is_met_and_what_is_open() {
+    fn report_shows_met_missed_and_open_rows() {
         let values = Values::from([
             (Figure { who: PLEXUS, what: LOCAL }, vec![250.0, 900.0, 240.0]),
             (Figure { who: PLEXUS, what: TCP }, vec![20_000.0]),
@@ -130,13 +130,13 @@ mod tests {
         assert!(report.text.contains("- Redis: not installed"));
         assert!(report.failed.contains(&format!("missed: {TCP}, beside {ETCD_LOCK}")));
         assert!(report.failed.contains(&format!("not measured: {RECOVERY}")));
-        // No goal, and missing all the same.
+        // A row without a goal must be measured too.
         assert!(report.failed.contains(&format!("not measured: {TCP}, beside {REDIS}")));
         assert!(report.text.contains("1 of 12 goals met, 19 rows not measured."), "{}", report.text);
     }
 
     #[test]
-    fn who_wants_locks_alone_is_not_told_of_deaths() {
+    fn report_of_locks_only_has_no_rows_of_failures() {
         let mut values = Values::new();
         for row in rows().into_iter().filter(|row| !row.is_of_deaths()) {
             let (ours, other) = match unit(row.what) {

@@ -1,10 +1,10 @@
-//! The rows of the table: ours, beside whom, and the goals.
+//! The rows of the table: measurements of Plexus, those of its peers, and the goals.
 
 use std::collections::BTreeMap;
 
 use crate::compare::spread::Spread;
 
-/// Who did what.
+/// A measurement: the system and its work.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Figure {
     pub who: &'static str,
@@ -15,7 +15,7 @@ const fn figure(who: &'static str, what: &'static str) -> Figure {
     Figure { who, what }
 }
 
-/// What a figure is counted in.
+/// The unit of a figure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Unit {
     Ns,
@@ -43,20 +43,20 @@ pub(super) const CUT: &str = "loss of a host to the new view, default profile";
 pub(super) const CUT_FAST: &str = "loss of a host to the new view, fast profile";
 pub(super) const RECOVERY: &str = "recovery of 1,000,000 locks, three nodes";
 
-/// What is to be reached.
+/// The goal of a row.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Goal {
-    /// At most so much.
+    /// At most this value.
     AtMost(f64),
-    /// At most so many times what the other takes.
+    /// At most this many times the time of the peer.
     Times(f64, Figure),
-    /// At least so many times as fast as the other.
+    /// At least this many times as fast as the peer.
     Faster(f64, Figure),
-    /// Nothing: the other is shown.
+    /// No goal: the peer is shown for information.
     Beside(Figure),
 }
 
-/// A row.
+/// A row of the table: a work and its goal.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Row {
     pub what: &'static str,
@@ -64,13 +64,13 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Whether it is about what becomes of a cluster when nodes end, and not about locks alone.
+    /// Returns true if the row measures failures of nodes.
     pub(super) fn is_of_deaths(&self) -> bool {
         matches!(self.what, DEATH | CUT | CUT_FAST | RECOVERY)
     }
 }
 
-/// Every row.
+/// Returns all rows of the table.
 pub(super) fn rows() -> Vec<Row> {
     use Goal::{AtMost, Beside, Faster, Times};
     let row = |what, goal| Row { what, goal };
@@ -101,7 +101,7 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-/// What `what` is counted in.
+/// Returns the unit of the work `what`.
 pub(super) fn unit(what: &str) -> Unit {
     match what {
         CLIENTS_8 | CLIENTS_64 => Unit::PerSecond,
@@ -110,27 +110,27 @@ pub(super) fn unit(what: &str) -> Unit {
     }
 }
 
-/// What was measured, round by round.
+/// The values of all rounds by figure.
 pub(super) type Values = BTreeMap<Figure, Vec<f64>>;
 
-/// What became of a goal.
+/// The verdict on a goal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     Met,
     Missed,
-    /// Somebody was not measured.
+    /// A measurement is missing.
     Open,
-    /// There is no goal, and both were measured.
+    /// There is no goal; both sides were measured.
     Information,
 }
 
-/// A row as it came out.
+/// A row with its results.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Outcome {
     pub row: Row,
     pub ours: Option<f64>,
     pub other: Option<(Figure, Option<f64>)>,
-    /// How many times as fast as the other.
+    /// The speed of Plexus as a multiple of the speed of the peer.
     pub ratio: Option<f64>,
     pub verdict: Verdict,
 }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn goals_are_judged_in_their_direction() {
+    fn goals_are_judged_in_the_right_direction() {
         let (etcd, bare) = (figure(ETCD_LOCK, TCP), figure(ROUND_TRIP, TCP));
         let ours = |what, value| (figure(PLEXUS, what), value);
         let local = Row { what: LOCAL, goal: Goal::AtMost(300.0) };
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_measured_in_the_unit_of_ours() {
+    fn peers_are_measured_in_the_unit_of_the_row() {
         for row in rows() {
             if let Goal::Times(_, other) | Goal::Faster(_, other) | Goal::Beside(other) = row.goal {
                 assert_eq!(unit(other.what), unit(row.what), "{row:?}");
