@@ -62,7 +62,7 @@ enum Command {
 
 #[derive(Subcommand)]
 enum Torture {
-    /// Run four nodes under random faults while clients use locks and the registry; check histories.
+    /// Run four nodes under random faults and check what clients of locks and registry observe.
     Executive {
         /// Duration in minutes; fractions are allowed.
         #[arg(long, default_value_t = 2.0, value_parser = minutes)]

@@ -98,7 +98,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     }
     let [caught, survived, broken] = counts;
     println!("\n{caught} caught, {survived} survived, {broken} do not apply");
-    ensure!(survived + broken == 0, "{survived} mistakes survive, {broken} do not apply");
+    ensure!(survived + broken == 0, "not all mistakes are caught");
     Ok(())
 }
 
@@ -152,7 +152,7 @@ fn try_out<'a>(
 fn mutated(mutation: &Mutation, text: &str) -> Result<String, String> {
     match text.matches(&mutation.find).count() {
         1 => Ok(text.replacen(&mutation.find, &mutation.replace, 1)),
-        n => Err(format!("the text to replace stands in {} {n} times, not once", mutation.file)),
+        n => Err(format!("the text to replace occurs {n} times in {}, not once", mutation.file)),
     }
 }
 
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mutation_replaces_a_text_that_stands_once() {
+    fn mutation_replaces_a_text_that_occurs_once() {
         let list = "[[mutation]]\nname = 'n'\nfile = 'f'\nfind = 'a < b'\nreplace = 'a <= b'\n\
                     tests = '-p x --lib'\nfilters = 'one two'\nlimit_s = 7\n";
         let mutation = parse(list).expect("a good list").remove(0);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_copy_follows_the_repository_and_keeps_equal_files() {
+    fn copy_follows_the_repository_and_keeps_equal_files() {
         let folder = tempfile::tempdir().expect("a folder");
         let (root, copy) = (folder.path().join("root"), folder.path().join("copy"));
         fs::create_dir_all(root.join("src")).expect("a folder");

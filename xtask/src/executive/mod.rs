@@ -1,8 +1,8 @@
 //! Compares the executive with its peers: locks with etcd, Redis, `flock` and the bare round trip;
 //! failures of nodes with Corosync.
 //!
-//! A round measures everything once in sequence; the table has medians over all rounds. `rows.rs` has
-//! the goals. Peers that are not installed are not measured; this command installs nothing.
+//! A round measures everything once in sequence; the table has medians over all rounds. The goals
+//! are in `rows.rs`. Peers that are not installed are not measured; this command installs nothing.
 
 mod corosync;
 mod http;
@@ -100,11 +100,11 @@ struct Bench {
 
 impl Bench {
     /// Records the result of one measurement.
-    fn take(&mut self, what: &str, measured: Result<Vec<(Figure, f64)>>) {
+    fn take(&mut self, work: &str, measured: Result<Vec<(Figure, f64)>>) {
         match measured {
             Ok(measured) => {
                 for (figure, value) in measured {
-                    println!("{}, {}: {value:.0}", figure.what, figure.who);
+                    println!("{}, {}: {value:.0}", figure.work, figure.system);
                     self.values.entry(figure).or_default().push(value);
                 }
             }
@@ -113,8 +113,8 @@ impl Bench {
                 let why = format!("{error:#}");
                 let lines: Vec<&str> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
                 let why = lines.join("; ");
-                println!("{what}: {why}");
-                self.failures.insert(what.into(), why);
+                println!("{work}: {why}");
+                self.failures.insert(work.into(), why);
             }
         }
     }
@@ -125,14 +125,14 @@ impl Bench {
     }
 
     fn peers(&mut self) {
-        let of = |who, what, value| vec![(Figure { who, what }, value)];
+        let of = |system, work, value| vec![(Figure { system, work }, value)];
         self.take(FLOCK, file(TIME).map(|timed| of(FLOCK, LOCAL, timed.ns)));
         match Redis::start() {
             Err(error) => self.take(REDIS, Err(error)),
             Ok(redis) => {
                 self.take(REDIS, redis.lock(1, TIME).map(|timed| of(REDIS, TCP, timed.ns)));
-                for (clients, what) in [(8, CLIENTS_8), (64, CLIENTS_64)] {
-                    let measured = redis.lock(clients, TIME).map(|timed| of(REDIS, what, timed.per_second));
+                for (clients, work) in [(8, CLIENTS_8), (64, CLIENTS_64)] {
+                    let measured = redis.lock(clients, TIME).map(|timed| of(REDIS, work, timed.per_second));
                     self.take(REDIS, measured);
                 }
             }
@@ -142,9 +142,9 @@ impl Bench {
             Ok(etcd) => {
                 self.take(ETCD_TXN, etcd.transaction(TIME).map(|timed| of(ETCD_TXN, TCP, timed.ns)));
                 self.take(ETCD_LOCK, etcd.lock(1, false, TIME).map(|timed| of(ETCD_LOCK, TCP, timed.ns)));
-                for (clients, what) in [(8, CLIENTS_8), (64, CLIENTS_64)] {
+                for (clients, work) in [(8, CLIENTS_8), (64, CLIENTS_64)] {
                     let measured = etcd.lock(clients, false, TIME);
-                    self.take(ETCD_LOCK, measured.map(|timed| of(ETCD_LOCK, what, timed.per_second)));
+                    self.take(ETCD_LOCK, measured.map(|timed| of(ETCD_LOCK, work, timed.per_second)));
                 }
                 // With two clients in turns, this is the time between their grants.
                 let measured = etcd.lock(2, true, TIME);
@@ -154,14 +154,14 @@ impl Bench {
     }
 
     fn deaths(&mut self, ours: &PlexusPrograms) {
-        for what in [DEATH, CUT, CUT_FAST, RECOVERY] {
-            self.take(what, ours.death(what));
+        for work in [DEATH, CUT, CUT_FAST, RECOVERY] {
+            self.take(work, ours.death(work));
         }
-        for (who, token_ms) in [(COROSYNC, None), (COROSYNC_TUNED, Some(250))] {
+        for (system, token_ms) in [(COROSYNC, None), (COROSYNC_TUNED, Some(250))] {
             let cut = Corosync::start(token_ms).and_then(Corosync::cut);
-            self.take(who, cut.map(|ms| vec![(Figure { who, what: CUT }, ms)]));
+            self.take(system, cut.map(|ms| vec![(Figure { system, work: CUT }, ms)]));
             let death = Corosync::start(token_ms).and_then(Corosync::death);
-            self.take(who, death.map(|ms| vec![(Figure { who, what: DEATH }, ms)]));
+            self.take(system, death.map(|ms| vec![(Figure { system, work: DEATH }, ms)]));
         }
     }
 }

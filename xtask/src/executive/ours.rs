@@ -63,9 +63,9 @@ impl PlexusPrograms {
         let reports =
             self.locks(&["--rail", "shm", "--waiting", "polling", "--pin", "--names", "local,remote"])?;
         Ok(vec![
-            (Figure { who: PLEXUS, what: LOCAL }, ns(&reports, 0)?),
-            (Figure { who: PLEXUS, what: SHM }, ns(&reports, 1)?),
-            (Figure { who: ROUND_TRIP, what: SHM }, self.round_trip("shm")?),
+            (Figure { system: PLEXUS, work: LOCAL }, ns(&reports, 0)?),
+            (Figure { system: PLEXUS, work: SHM }, ns(&reports, 1)?),
+            (Figure { system: ROUND_TRIP, work: SHM }, self.round_trip("shm")?),
         ])
     }
 
@@ -79,17 +79,20 @@ impl PlexusPrograms {
         let many = self.locks(&["--rail", "tcp", "--names", "remote", "--clients", "8,64"])?;
         let hand_over = polling(&["--names", "shared"])?;
         Ok(vec![
-            (Figure { who: PLEXUS, what: TCP }, ns(&remote, 0)?),
-            (Figure { who: ROUND_TRIP, what: TCP }, self.round_trip("tcp")?),
-            (Figure { who: PLEXUS, what: CLIENTS_8 }, per_second(&many, 0, "locks_per_s")?),
-            (Figure { who: PLEXUS, what: CLIENTS_64 }, per_second(&many, 1, "locks_per_s")?),
-            (Figure { who: PLEXUS, what: HAND_OVER }, 1e9 / per_second(&hand_over, 0, "hand_overs_per_s")?),
+            (Figure { system: PLEXUS, work: TCP }, ns(&remote, 0)?),
+            (Figure { system: ROUND_TRIP, work: TCP }, self.round_trip("tcp")?),
+            (Figure { system: PLEXUS, work: CLIENTS_8 }, per_second(&many, 0, "locks_per_s")?),
+            (Figure { system: PLEXUS, work: CLIENTS_64 }, per_second(&many, 1, "locks_per_s")?),
+            (
+                Figure { system: PLEXUS, work: HAND_OVER },
+                1e9 / per_second(&hand_over, 0, "hand_overs_per_s")?,
+            ),
         ])
     }
 
-    /// Measures the time from the failure `what` to the end of its recovery.
-    pub(super) fn death(&self, what: &'static str) -> Result<Vec<(Figure, f64)>> {
-        let name = match what {
+    /// Measures the time from the failure `work` to the end of its recovery.
+    pub(super) fn death(&self, work: &'static str) -> Result<Vec<(Figure, f64)>> {
+        let name = match work {
             DEATH => "death",
             CUT => "cut",
             CUT_FAST => "cut-fast",
@@ -98,7 +101,7 @@ impl PlexusPrograms {
         let text =
             output_within(Command::new(&self.torture).arg("views").arg(&self.plexus).arg(name), TIMEOUT)?;
         let ms = text.trim().parse().with_context(|| format!("torture views printed {text:?}"))?;
-        Ok(vec![(Figure { who: PLEXUS, what }, ms)])
+        Ok(vec![(Figure { system: PLEXUS, work }, ms)])
     }
 }
 
@@ -124,7 +127,7 @@ fn ns(reports: &[Value], at: usize) -> Result<f64> {
     Ok(us.context("plexus bench locks printed no response_us.p50")? * 1000.0)
 }
 
-fn per_second(reports: &[Value], at: usize, what: &str) -> Result<f64> {
-    let rate = reports.get(at).and_then(|report| report[what].as_f64()).filter(|rate| *rate > 0.0);
-    rate.with_context(|| format!("plexus bench locks printed no {what}"))
+fn per_second(reports: &[Value], at: usize, work: &str) -> Result<f64> {
+    let rate = reports.get(at).and_then(|report| report[work].as_f64()).filter(|rate| *rate > 0.0);
+    rate.with_context(|| format!("plexus bench locks printed no {work}"))
 }

@@ -1,7 +1,7 @@
 //! Compares the interconnect with the limits of the machine and with its peers.
 //!
-//! A round measures everything once, competitors in sequence; the table has medians over all rounds.
-//! All programs are pinned to the same two cores. `rows.rs` has the comparisons and the goals.
+//! A round measures everything once, competitors in sequence. The table has medians over all
+//! rounds. All programs are pinned to the same two cores. The goals are in `rows.rs`.
 
 mod endpoints;
 mod nodes;

@@ -59,7 +59,7 @@ impl PlexusPrograms {
     /// The program fails or its output is malformed.
     pub(super) fn measure(
         &self,
-        who: Contender,
+        contender: Contender,
         works: &[Work],
         endpoints: &Endpoints<'_>,
     ) -> Result<Vec<Reading>> {
@@ -68,14 +68,14 @@ impl PlexusPrograms {
             Ok(readings.concat())
         };
         let nodes = |sealed| Nodes::start(&self.plexus, self.cpus, endpoints, sealed);
-        match (who, works[0].operation) {
+        match (contender, works[0].operation) {
             (Contender::Plexus, Operation::Urgent) => each(&|work| urgent(&nodes(false)?, work)),
             (Contender::Plexus | Contender::PlexusSealed, _) => {
-                perf(&nodes(who == Contender::PlexusSealed)?, who, works)
+                perf(&nodes(contender == Contender::PlexusSealed)?, contender, works)
             }
             (Contender::PlexusRail, _) => each(&|work| self.rail(work)),
             (Contender::Adaptive, _) => each(&|work| self.oversubscribed(work)),
-            _ => bail!("{} is not part of Plexus", who.name()),
+            _ => bail!("{} is not part of Plexus", contender.name()),
         }
     }
 
@@ -149,7 +149,7 @@ fn number(figures: &[Value], name: &str, what: &str) -> Result<f64> {
 }
 
 /// Measures works that differ only in size with `plexus perf`.
-fn perf(nodes: &Nodes<'_>, who: Contender, works: &[Work]) -> Result<Vec<Reading>> {
+fn perf(nodes: &Nodes<'_>, contender: Contender, works: &[Work]) -> Result<Vec<Reading>> {
     let what = works[0].operation;
     let sizes: Vec<String> = works.iter().map(|work| work.bytes.to_string()).collect();
     let op = match what {
@@ -177,7 +177,7 @@ fn perf(nodes: &Nodes<'_>, who: Contender, works: &[Work]) -> Result<Vec<Reading
             _ if what.is_latency() => work.of_one_way(ns(row, "latency_us", "p50")?),
             _ => work.of_rate(per_second(row)?),
         };
-        Ok(Reading::new(who, *work, value))
+        Ok(Reading::new(contender, *work, value))
     };
     works.iter().map(value).collect()
 }

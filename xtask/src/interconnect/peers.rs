@@ -46,7 +46,7 @@ impl Peers {
         for name in ["asleep", "tcp"] {
             peers.compile("cc", sources, name, &[])?;
         }
-        let mut lacks = |who, why| peers.absent.push((who, why));
+        let mut lacks = |contender, why| peers.absent.push((contender, why));
         if !command::found("ucx_perftest") {
             lacks(Contender::Ucx, "`ucx_perftest` is not installed (package ucx-utils)");
         }
@@ -92,17 +92,17 @@ impl Peers {
     /// The peer is not installed, fails, or its output is malformed.
     pub(super) fn measure(
         &self,
-        who: Contender,
+        contender: Contender,
         works: &[Work],
         endpoints: &Endpoints<'_>,
     ) -> Result<Vec<Reading>> {
-        if let Some((_, why)) = self.absent.iter().find(|(absent, _)| *absent == who) {
+        if let Some((_, why)) = self.absent.iter().find(|(absent, _)| *absent == contender) {
             bail!("{why}; `cargo xtask bench interconnect --install` installs it");
         }
         let each = |measure: &dyn Fn(Work) -> Result<f64>| -> Result<Vec<(Work, f64)>> {
             works.iter().map(|work| Ok((*work, measure(*work)?))).collect()
         };
-        let values = match who {
+        let values = match contender {
             Contender::Ucx => each(&|work| self.ucx(work, endpoints)),
             Contender::OfiMsg => each(&|work| self.fi_pingpong(work, endpoints)),
             Contender::Iperf => each(&|_| self.iperf(endpoints)),
@@ -136,9 +136,9 @@ impl Peers {
                 let text = output_within(asleep.args(&self.cpus), TIMEOUT)?;
                 each(&|work| read(&text, "asleep", work.bytes))
             }
-            _ => bail!("{} is no peer", who.name()),
+            _ => bail!("{} is no peer", contender.name()),
         };
-        Ok(values?.into_iter().map(|(work, value)| Reading::new(who, work, value)).collect())
+        Ok(values?.into_iter().map(|(work, value)| Reading::new(contender, work, value)).collect())
     }
 
     /// Runs a program of `xtask/peers`, which takes `latency:SIZE` and `rate:SIZE`.

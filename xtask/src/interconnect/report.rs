@@ -24,7 +24,7 @@ impl Report {
     /// Builds the report of `rounds` rounds.
     #[must_use]
     pub(super) fn of(placements: &Placements, rows: &[Row], failures: &Failures, rounds: u32) -> Self {
-        let why = |who, work| failures.get(&(who, work)).map(|failure| failure.why.clone());
+        let why = |contender, work| failures.get(&(contender, work)).map(|failure| failure.why.clone());
         let enough = ENOUGH.min(rounds as usize);
         let outcomes_of = |group| -> Vec<Outcome> {
             rows.iter().map(|row| Outcome::of(row, group, enough, &why)).collect()
@@ -48,9 +48,9 @@ impl Report {
         if !failures.is_empty() {
             text += "\nNot measured:\n\n";
         }
-        for ((who, work), failure) in failures {
-            let (who, times) = (who.name(), failure.times);
-            text += &format!("- {work}, {who}, {times} of {rounds} times: {}\n", failure.why);
+        for ((contender, work), failure) in failures {
+            let (contender, times) = (contender.name(), failure.times);
+            text += &format!("- {work}, {contender}, {times} of {rounds} times: {}\n", failure.why);
         }
         let columns: Vec<&[Outcome]> = shown.iter().map(|(_, outcomes)| outcomes.as_slice()).collect();
         Self { text, failed: failed(&columns) }
@@ -97,8 +97,10 @@ mod tests {
     fn goal_fails_if_it_is_missed_once_or_never_judged() {
         let rows: Vec<Row> = rows().into_iter().filter(|row| row.key == "asleep").collect();
         let (ours, other) = (rows[0].ours, rows[0].beside[0]);
-        let sample =
-            |(who, work), value, line| Sample { reading: Reading::new(who, work, value), line_ns: [line; 2] };
+        let sample = |(contender, work), value, line| Sample {
+            reading: Reading::new(contender, work, value),
+            line_ns: [line; 2],
+        };
         let failures = |why: &str| Failures::from([(other, Failure { times: 1, why: why.into() })]);
         let near = [sample(ours, 1.0, 50.0), sample(other, 1.0, 50.0)];
         let far = [sample(ours, 5.0, 200.0), sample(other, 1.0, 200.0)];

@@ -17,19 +17,27 @@ use super::{
 /// One run of a contender: works that differ only in size.
 #[derive(PartialEq, Debug)]
 struct Step {
-    who: Contender,
+    contender: Contender,
     works: Vec<Work>,
 }
 
 /// Returns the measurements of a round, grouped by comparison.
 fn steps(rows: &[Row]) -> Vec<Vec<Step>> {
     let mut wanted: BTreeMap<(Transport, Operation), BTreeMap<Contender, BTreeSet<Work>>> = BTreeMap::new();
-    for &(who, work) in rows.iter().flat_map(|row| row.beside.iter().chain([&row.ours])) {
-        if !who.is_included() {
-            wanted.entry((work.transport, work.operation)).or_default().entry(who).or_default().insert(work);
+    for &(contender, work) in rows.iter().flat_map(|row| row.beside.iter().chain([&row.ours])) {
+        if !contender.is_included() {
+            wanted
+                .entry((work.transport, work.operation))
+                .or_default()
+                .entry(contender)
+                .or_default()
+                .insert(work);
         }
     }
-    let step = |(who, works): (Contender, BTreeSet<Work>)| Step { who, works: works.into_iter().collect() };
+    let step = |(contender, works): (Contender, BTreeSet<Work>)| Step {
+        contender,
+        works: works.into_iter().collect(),
+    };
     wanted.into_values().map(|by_who| by_who.into_iter().map(step).collect()).collect()
 }
 
@@ -91,24 +99,26 @@ impl Bench {
             [first, .., last] => format!("{first}: {last}"),
             _ => lines.concat(),
         };
-        println!("{} {}: {why}", step.who.name(), step.works[0]);
+        println!("{} {}: {why}", step.contender.name(), step.works[0]);
         for work in &step.works {
-            let failure =
-                self.failures.entry((step.who, *work)).or_insert(Failure { times: 0, why: String::new() });
+            let failure = self
+                .failures
+                .entry((step.contender, *work))
+                .or_insert(Failure { times: 0, why: String::new() });
             *failure = Failure { times: failure.times + 1, why: why.clone() };
         }
     }
 
-    fn measure(&self, Step { who, works }: &Step) -> Result<Vec<Reading>> {
+    fn measure(&self, Step { contender, works }: &Step) -> Result<Vec<Reading>> {
         let veth = self.veth.as_ref().map_err(String::as_str);
         let endpoints =
             Endpoints::of(works[0].transport, veth).map_err(|why| anyhow::anyhow!("no veth pair: {why}"))?;
-        match who.is_ours() {
+        match contender.is_ours() {
             true if self.without_ours => anyhow::bail!("left out"),
-            true => self.ours.measure(*who, works, &endpoints),
-            false => self.peers.measure(*who, works, &endpoints),
+            true => self.ours.measure(*contender, works, &endpoints),
+            false => self.peers.measure(*contender, works, &endpoints),
         }
-        .with_context(|| who.name())
+        .with_context(|| contender.name())
     }
 }
 
@@ -120,14 +130,15 @@ mod tests {
     fn compared_contenders_are_measured_in_one_group() {
         let groups = steps(&rows());
         for row in rows() {
-            let all = row.beside.iter().chain([&row.ours]).filter(|(who, work)| {
-                !who.is_included()
+            let all = row.beside.iter().chain([&row.ours]).filter(|(contender, work)| {
+                !contender.is_included()
                     && (work.transport, work.operation) == (row.ours.1.transport, row.ours.1.operation)
             });
             let all: Vec<_> = all.collect();
             let measured = |group: &Vec<Step>| {
-                all.iter()
-                    .all(|(who, work)| group.iter().any(|step| step.who == *who && step.works.contains(work)))
+                all.iter().all(|(contender, work)| {
+                    group.iter().any(|step| step.contender == *contender && step.works.contains(work))
+                })
             };
             assert_eq!(groups.iter().filter(|group| measured(group)).count(), 1, "{row:?}");
         }

@@ -24,7 +24,7 @@ pub(super) fn rows() -> Vec<Row> {
     use {Operation::*, Transport::*};
     let mut rows = Vec::new();
     let mut row = |key, ours: (Contender, Work), beside: &[Contender], goal: f64| {
-        let beside = beside.iter().map(|who| (*who, ours.1)).collect();
+        let beside = beside.iter().map(|contender| (*contender, ours.1)).collect();
         rows.push(Row { key, ours, beside, goal: Some(goal) });
     };
     let peers = [Contender::Ucx, Contender::Mpi, Contender::Ofi];
@@ -67,7 +67,7 @@ pub(super) fn rows() -> Vec<Row> {
     }
     for bytes in [64 << 10, 1 << 20] {
         let (ours, streams) = (Work::new(Shm, PutStream, bytes), Work::new(Shm, Stream, bytes));
-        let beside = peers.map(|who| (who, streams)).to_vec();
+        let beside = peers.map(|contender| (contender, streams)).to_vec();
         rows.push(Row { key: "bandwidth", ours: (Contender::Plexus, ours), beside, goal: Some(1.0) });
     }
     let mut information = |key, ours, beside| rows.push(Row { key, ours, beside: vec![beside], goal: None });

@@ -13,7 +13,7 @@ use crate::compare::spread::Spread;
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Reading {
     /// The contender.
-    pub who: Contender,
+    pub contender: Contender,
     /// The work.
     pub work: Work,
     /// The value in the unit of the work.
@@ -23,8 +23,8 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    pub(super) fn new(who: Contender, work: Work, value: f64) -> Self {
-        Self { who, work, value, ratio: None }
+    pub(super) fn new(contender: Contender, work: Work, value: f64) -> Self {
+        Self { contender, work, value, ratio: None }
     }
 }
 
@@ -99,8 +99,8 @@ pub(super) fn by_placement(samples: &[Sample]) -> Placements {
     if let Some(Spread { median: middle, .. }) = Spread::of(&lines) {
         for sample in &steady {
             let step = ((sample.line() / middle).ln() / STEP.ln()).round() as i64;
-            let Reading { who, work, .. } = sample.reading;
-            groups.entry(step).or_default().entry((work, who)).or_default().push(sample.reading);
+            let Reading { contender, work, .. } = sample.reading;
+            groups.entry(step).or_default().entry((work, contender)).or_default().push(sample.reading);
         }
     }
     let values = |all: BTreeMap<_, Vec<Reading>>| {

@@ -50,26 +50,30 @@ impl Outcome {
         why: &dyn Fn(Contender, Work) -> Option<String>,
     ) -> Self {
         let unit = row.ours.1.operation.unit();
-        let value = |who, work| group.get(&(work, who)).copied();
-        let found = row.beside.iter().filter_map(|&(who, work)| Some((who, work, value(who, work)?)));
+        let value = |contender, work| group.get(&(work, contender)).copied();
+        let found = row
+            .beside
+            .iter()
+            .filter_map(|&(contender, work)| Some((contender, work, value(contender, work)?)));
         let other = found.min_by(|(.., a), (.., b)| match unit.less_is_better() {
             true => a.median.total_cmp(&b.median),
             false => b.median.total_cmp(&a.median),
         });
         let mut lacking: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-        for &(who, work) in row.beside.iter().chain([&row.ours]) {
-            let count = value(who, work).map_or(0, |values| values.count);
+        for &(contender, work) in row.beside.iter().chain([&row.ours]) {
+            let count = value(contender, work).map_or(0, |values| values.count);
             if count >= enough {
                 continue;
             }
             let reason = match count {
-                0 => why(who, work).unwrap_or_else(|| "not in this placement of the cores".into()),
+                0 => why(contender, work).unwrap_or_else(|| "not in this placement of the cores".into()),
                 _ => format!("{count} times, not {enough}"),
             };
-            lacking.entry(reason).or_default().push(who.name());
+            lacking.entry(reason).or_default().push(contender.name());
         }
-        let lacking =
-            lacking.into_iter().map(|(reason, who)| format!("{} not measured: {reason}", who.join(", ")));
+        let lacking = lacking
+            .into_iter()
+            .map(|(reason, contender)| format!("{} not measured: {reason}", contender.join(", ")));
         let lacking = lacking.collect();
         let ours = value(row.ours.0, row.ours.1);
         Self { name: name(row), row: row.ours, ours, other, goal: row.goal, lacking }
@@ -134,9 +138,9 @@ impl Outcome {
                 [values.median, values.least, values.most].map(|value| number(self.unit(), value));
             format!("{median} ({least} to {most})")
         };
-        let who = |(who, work, _): (Contender, Work, Values)| match work == self.row.1 {
-            true => who.name().to_owned(),
-            false => format!("{}: {work}", who.name()),
+        let contender = |(contender, work, _): (Contender, Work, Values)| match work == self.row.1 {
+            true => contender.name().to_owned(),
+            false => format!("{}: {work}", contender.name()),
         };
         let sign = if self.unit().less_is_better() { "<=" } else { ">=" };
         let dash = || "-".to_owned();
@@ -144,7 +148,7 @@ impl Outcome {
             self.name.clone(),
             self.ours.map_or_else(dash, spread),
             self.other.map_or_else(dash, |(.., values)| spread(values)),
-            self.other.map_or_else(dash, who),
+            self.other.map_or_else(dash, contender),
             self.ratio_text().unwrap_or_else(dash),
             self.goal.map_or_else(dash, |goal| format!("{sign} {goal}")),
             match self.verdict() {
@@ -164,14 +168,14 @@ fn name(row: &Row) -> String {
         Contender::PlexusRail => ", bare rail",
         _ => "",
     };
-    let beside: Vec<&str> = row.beside.iter().map(|(who, _)| who.name()).collect();
+    let beside: Vec<&str> = row.beside.iter().map(|(contender, _)| contender.name()).collect();
     format!("{}{ours}, beside {}", row.ours.1, beside.join(", "))
 }
 
 /// Formats the goals as a Markdown table that is readable as plain text.
 #[must_use]
 pub(super) fn goals(outcomes: &[Outcome]) -> String {
-    let mut cells = vec![["work", "ours", "best other", "who", "ratio", "goal", "met"].map(str::to_owned)];
+    let mut cells = vec![["work", "plexus", "best peer", "peer", "ratio", "goal", "met"].map(str::to_owned)];
     cells.extend(outcomes.iter().map(Outcome::cells));
     markdown(&cells)
 }
@@ -179,11 +183,18 @@ pub(super) fn goals(outcomes: &[Outcome]) -> String {
 /// Formats all measured values with their spread.
 #[must_use]
 pub(super) fn everything(group: &Group) -> String {
-    let mut cells = vec![["work", "who", "median", "least", "most", "times"].map(str::to_owned)];
-    for ((work, who), values) in group {
+    let mut cells = vec![["work", "contender", "median", "least", "most", "times"].map(str::to_owned)];
+    for ((work, contender), values) in group {
         let [median, least, most] =
             [values.median, values.least, values.most].map(|value| number(work.operation.unit(), value));
-        cells.push([work.to_string(), who.name().into(), median, least, most, values.count.to_string()]);
+        cells.push([
+            work.to_string(),
+            contender.name().into(),
+            median,
+            least,
+            most,
+            values.count.to_string(),
+        ]);
     }
     markdown(&cells)
 }
@@ -225,8 +236,8 @@ mod tests {
     }
 
     fn outcome(row: &Row, found: &[(Contender, Values)]) -> Outcome {
-        let group = found.iter().map(|(who, values)| ((row.ours.1, *who), *values)).collect();
-        Outcome::of(row, &group, 3, &|who, _| (who == Contender::Ucx).then(|| "a | b".into()))
+        let group = found.iter().map(|(contender, values)| ((row.ours.1, *contender), *values)).collect();
+        Outcome::of(row, &group, 3, &|contender, _| (contender == Contender::Ucx).then(|| "a | b".into()))
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Public names at the roots of crates are unique in the workspace.
 //!
-//! A reader who sees `MasterSlot` must not ask of which crate. The rule reads what each
-//! `crates/*/src/lib.rs` declares or exports; globs and names of other workspace crates that are
-//! exported again are left out. [`SHARED`] names may stand in several crates.
+//! A reader who sees `MasterSlot` must know its crate. The rule reads what each
+//! `crates/*/src/lib.rs` declares or exports. Modules, globs and exported names of other workspace
+//! crates are left out. [`SHARED`] names may stand in several crates.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,10 @@ const ITEMS: [&str; 8] = ["struct", "enum", "trait", "type", "union", "fn", "con
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut places: BTreeMap<String, Vec<(&str, usize)>> = BTreeMap::new();
     for (path, text) in tree.rust() {
-        let root = path.strip_prefix("crates/").and_then(|path| path.strip_suffix("/src/lib.rs"));
-        if root.is_some_and(|name| !name.contains('/')) {
-            for (line, name) in public(text) {
+        let Some(folder) = path.strip_suffix("lib.rs") else { continue };
+        if path.starts_with("crates/") && path.ends_with("/src/lib.rs") && path.split('/').count() == 4 {
+            let names = public(text).into_iter();
+            for (line, name) in names.filter(|(_, name)| !is_module(tree, folder, name)) {
                 places.entry(name).or_default().push((path, line));
             }
         }
@@ -40,6 +41,12 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Returns true if a file of the crate in `folder` is the module `name`.
+fn is_module(tree: &Tree, folder: &str, name: &str) -> bool {
+    let ends = [format!("/{name}.rs"), format!("/{name}/mod.rs")];
+    tree.rust().any(|(path, _)| path.starts_with(folder) && ends.iter().any(|end| path.ends_with(end)))
 }
 
 /// Returns the public names that a crate root declares or exports, with their lines.
@@ -121,10 +128,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_two_crates_is_found() {
+    fn name_of_two_crates_is_found() {
         let expect = [(A, 1, "public name of b"), (B, 2, "public name of a")];
         finds(check, &[(A, "pub use x::Slot;"), (B, "\npub struct Slot;")], &expect);
         finds(check, &[(A, "pub use x::Event;"), (B, "pub struct Event;")], &[]);
+        let modules = [("crates/a/src/x/wire.rs", ""), ("crates/b/src/wire/mod.rs", "")];
+        finds(check, &[(A, "pub use x::wire;"), (B, "pub use wire;"), modules[0], modules[1]], &[]);
         finds(
             check,
             &[(A, "pub use x::Slot;"), (B, "struct Slot;"), ("crates/b/src/x.rs", "pub enum Slot {}")],

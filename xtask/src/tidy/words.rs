@@ -133,7 +133,7 @@ fn identifiers_of(path: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Splits an identifier at underscores, digits and capital letters; the segments are in small letters.
+/// Splits an identifier at underscores, digits and capital letters, into small letters.
 fn segments(word: &str) -> impl Iterator<Item = String> {
     let mut spaced = String::new();
     for c in word.chars() {
