@@ -1,44 +1,44 @@
 //! The reader and writer of all wire and disk formats, and the error of every decoder.
 //!
-//! A format consists of [`Fixed`] layouts and of bytes whose lengths stand in them. [`layout!`](crate::layout) declares a
-//! layout: it reads and writes all fields in one copy of fixed length (`zerocopy`), little endian, without padding, and checks
-//! the value of each field. A decoder is a closure for [`decode`], which names what is decoded and refuses bytes behind the
-//! end. Hostile bytes give a [`DecodeError`], never a panic, and no count is believed before its elements were read.
+//! A format consists of [`Fixed`] layouts and of bytes whose lengths stand in them.
+//! [`layout!`](crate::layout) declares a layout: it reads and writes all fields in one copy of
+//! fixed length (`zerocopy`), little endian, without padding, and checks the value of each field. A
+//! decoder is a closure for [`decode`], which names what is decoded and refuses bytes behind the
+//! end. Hostile bytes give a [`DecodeError`], never a panic, and no count is believed before its
+//! elements were read.
 
-use std::array;
+mod fixed;
 
 pub use zerocopy;
-use zerocopy::{FromBytes, Immutable, IntoBytes, little_endian};
+use zerocopy::{FromBytes, IntoBytes};
 
-use crate::{
-    BlockId, Epoch, Incarnation, MAX_NODES, MAX_WORKERS, Nanos, NodeId, NodeSet, WorkerId, crc32c,
-    crc32c_without,
-};
+pub use self::fixed::{Fixed, Zeros};
+use crate::{crc32c, crc32c_without};
 pub use crate::{layout, newtypes, numbered};
 
-/// Bytes that are not the encoding of what a decoder expects.
+/// An error of a decoder: the bytes are not a valid encoding of the expected content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("malformed {what}: {fault}")]
 pub struct DecodeError {
     /// The message, packet or block that was expected, in words for the user.
     pub what: &'static str,
-    /// The reason for which the bytes are refused.
+    /// The reason why the bytes were refused.
     pub fault: Fault,
 }
 
-/// The reason for which a decoder refuses bytes.
+/// The reason why a decoder refuses bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
     /// The bytes end before the content does.
     #[error("it is cut off")]
     CutOff,
-    /// There are bytes behind the end of the content.
+    /// Bytes follow the end of the content.
     #[error("it is longer than it says")]
     Trailing,
-    /// The first bytes are not those that the format begins with.
-    #[error("it begins with other bytes")]
+    /// The first bytes are not the magic of the format.
+    #[error("it does not begin with the magic bytes of the format")]
     Magic,
-    /// The format has another version.
+    /// The bytes have another version of the format.
     #[error(
         "it has version {found}, this program reads version {known}; use the same version of plexus everywhere"
     )]
@@ -48,26 +48,26 @@ pub enum Fault {
         /// The version that the decoder reads.
         known: u32,
     },
-    /// The bytes were changed since they were written.
+    /// The checksum does not match: the bytes were changed since they were written.
     #[error("its checksum does not match")]
     Checksum,
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     #[error("impossible {0}")]
     Field(&'static str),
 }
 
 impl Fault {
-    /// The fault of a part of `what` as the error of the whole.
+    /// Returns the error for `what`, a part of which has this fault.
     #[must_use]
     pub fn of(self, what: &'static str) -> DecodeError {
         DecodeError { what, fault: self }
     }
 }
 
-/// Refuses a value of `field` for which a rule does not hold.
+/// Refuses a value of `field` if a rule does not hold.
 ///
 /// # Errors
-/// [`Fault::Field`] where `holds` is false.
+/// Returns [`Fault::Field`] if `holds` is false.
 #[inline]
 pub fn require(holds: bool, field: &'static str) -> Result<(), Fault> {
     if holds { Ok(()) } else { Err(Fault::Field(field)) }
@@ -76,7 +76,7 @@ pub fn require(holds: bool, field: &'static str) -> Result<(), Fault> {
 /// Refuses bytes that do not begin with the `known` magic.
 ///
 /// # Errors
-/// [`Fault::Magic`] where they do not.
+/// Returns [`Fault::Magic`] if they differ.
 #[inline]
 pub fn require_magic<const LEN: usize>(found: [u8; LEN], known: [u8; LEN]) -> Result<(), Fault> {
     if found == known { Ok(()) } else { Err(Fault::Magic) }
@@ -85,35 +85,17 @@ pub fn require_magic<const LEN: usize>(found: [u8; LEN], known: [u8; LEN]) -> Re
 /// Refuses a version other than the `known` one.
 ///
 /// # Errors
-/// [`Fault::Version`] where they differ.
+/// Returns [`Fault::Version`] if they differ.
 #[inline]
 pub fn require_version(found: impl Into<u32>, known: impl Into<u32>) -> Result<(), Fault> {
     let (found, known) = (found.into(), known.into());
     if found == known { Ok(()) } else { Err(Fault::Version { found, known }) }
 }
 
-/// A value whose encoding always has the same length.
-pub trait Fixed: Sized {
-    /// The bytes in memory: little endian, without padding.
-    type Raw: FromBytes + IntoBytes + Immutable;
-
-    /// Bytes of the encoding.
-    const LEN: usize = size_of::<Self::Raw>();
-
-    /// Encodes the value.
-    fn to_raw(&self) -> Self::Raw;
-
-    /// Decodes a value.
-    ///
-    /// # Errors
-    /// A field has a value that it cannot have.
-    fn from_raw(raw: Self::Raw) -> Result<Self, Fault>;
-}
-
-/// Decodes `what`, which is all of `bytes`.
+/// Decodes `what` from all of `bytes`.
 ///
 /// # Errors
-/// `read` refuses the bytes, or leaves some of them unread.
+/// Returns an error if `read` refuses the bytes or leaves some unread.
 #[inline]
 pub fn decode<'a, T>(
     what: &'static str,
@@ -143,7 +125,7 @@ pub fn encode<T: Fixed, const LEN: usize>(value: &T) -> [u8; LEN] {
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Reads from `bytes`, of which some may be left unread. Where all must be read, use [`decode`].
+    /// Creates a reader that may leave bytes unread. Use [`decode`] where all must be read.
     #[inline]
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
@@ -153,7 +135,7 @@ impl<'a> Reader<'a> {
     /// Takes a value of fixed length.
     ///
     /// # Errors
-    /// The bytes end too early, or a field has a value that it cannot have.
+    /// Returns a fault if the bytes end too early or a field has an invalid value.
     #[inline]
     pub fn take<T: Fixed>(&mut self) -> Result<T, Fault> {
         let (raw, rest) = T::Raw::read_from_prefix(self.0).map_err(|_| Fault::CutOff)?;
@@ -164,7 +146,7 @@ impl<'a> Reader<'a> {
     /// Takes `len` bytes.
     ///
     /// # Errors
-    /// There are fewer.
+    /// Returns [`Fault::CutOff`] if fewer bytes are left.
     #[inline]
     pub fn bytes(&mut self, len: impl Into<usize>) -> Result<&'a [u8], Fault> {
         let (bytes, rest) = self.0.split_at_checked(len.into()).ok_or(Fault::CutOff)?;
@@ -172,23 +154,24 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// Whether all bytes were taken.
+    /// Returns true if all bytes were taken.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Takes all bytes that are left.
+    /// Takes all remaining bytes.
     #[inline]
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
 
-    /// Takes `count` elements, each with `one`. Room is made for elements as they are read, whatever `count` says.
+    /// Takes `count` elements, each with `one`. Memory is allocated as elements are read,
+    /// regardless of `count`.
     ///
     /// # Errors
-    /// Those of `one`.
+    /// Returns the first error of `one`.
     pub fn list<T, C: FromIterator<T>>(
         &mut self,
         count: impl Into<u64>,
@@ -198,12 +181,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Bytes that grow by what is encoded.
+/// An encoder that appends to a growing buffer.
 #[derive(Clone, Default, Debug)]
 pub struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Begins with a value of fixed length, and room for `more` bytes behind it.
+    /// Starts with a value of fixed length and reserves `more` bytes after it.
     #[inline]
     #[must_use]
     pub fn with<T: Fixed>(value: &T, more: usize) -> Self {
@@ -231,7 +214,7 @@ impl Writer {
         self
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     #[inline]
     #[must_use]
     pub fn finish(self) -> Vec<u8> {
@@ -239,7 +222,7 @@ impl Writer {
     }
 }
 
-/// Writes the CRC-32C of `bytes`, with zeros in its place, to the four bytes from `at`.
+/// Writes the CRC-32C of `bytes` at `at`, computed with zeros in its four bytes.
 pub fn seal(bytes: &mut [u8], at: usize) {
     let crc = crc32c_without(bytes, at);
     bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());
@@ -248,13 +231,13 @@ pub fn seal(bytes: &mut [u8], at: usize) {
 /// Verifies the checksum of [`seal`].
 ///
 /// # Errors
-/// The bytes were changed since, or end before the checksum does.
+/// Returns a fault if the bytes were changed since or end before the checksum does.
 pub fn verify(bytes: &[u8], at: usize) -> Result<(), Fault> {
     let crc = bytes.get(at..).and_then(|rest| rest.first_chunk()).ok_or(Fault::CutOff)?;
     if crc32c_without(bytes, at).to_le_bytes() == *crc { Ok(()) } else { Err(Fault::Checksum) }
 }
 
-/// Writes the CRC-32C of all bytes but the last four to these.
+/// Writes the CRC-32C of all bytes but the last four into the last four.
 pub fn seal_behind(bytes: &mut [u8]) {
     let (content, place) = bytes.split_at_mut(bytes.len() - 4);
     place.copy_from_slice(&crc32c(content).to_le_bytes());
@@ -263,350 +246,18 @@ pub fn seal_behind(bytes: &mut [u8]) {
 /// Verifies the checksum of [`seal_behind`].
 ///
 /// # Errors
-/// The bytes were changed since, or are fewer than four.
+/// Returns a fault if the bytes were changed since or there are fewer than four.
 pub fn verify_behind(bytes: &[u8]) -> Result<(), Fault> {
     let (content, crc) = bytes.split_last_chunk().ok_or(Fault::CutOff)?;
     if crc32c(content).to_le_bytes() == *crc { Ok(()) } else { Err(Fault::Checksum) }
 }
 
-/// The sum of the bits whose flags are set.
+/// Returns the sum of the bits whose flags are set.
 #[inline]
 #[must_use]
 pub fn bits<const COUNT: usize>(flags: [(bool, u8); COUNT]) -> u8 {
     flags.into_iter().fold(0, |bits, (on, bit)| if on { bits | bit } else { bits })
 }
 
-/// Bytes that are zero, and are refused where they are not.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Zeros<const LEN: usize>;
-
-impl<const LEN: usize> Fixed for Zeros<LEN> {
-    type Raw = [u8; LEN];
-
-    #[inline]
-    fn to_raw(&self) -> Self::Raw {
-        [0; LEN]
-    }
-
-    #[inline]
-    fn from_raw(raw: Self::Raw) -> Result<Self, Fault> {
-        require(raw == [0; LEN], "unused field").map(|()| Self)
-    }
-}
-
-crate::newtypes!(Epoch(u32), Incarnation(u64), BlockId(u64), Nanos(u64), NodeSet(u16));
-crate::newtypes!(NodeId(u8) below MAX_NODES as "node", WorkerId(u8) below MAX_WORKERS as "worker");
-
-macro_rules! integers {
-    ($($int:ty as $raw:ty),*) => { $(
-        impl Fixed for $int {
-            type Raw = $raw;
-
-            #[inline]
-            fn to_raw(&self) -> $raw {
-                (*self).into()
-            }
-
-            #[inline]
-            fn from_raw(raw: $raw) -> Result<Self, Fault> {
-                Ok(raw.into())
-            }
-        }
-    )* };
-}
-
-integers!(
-    u8 as u8,
-    u16 as little_endian::U16,
-    u32 as little_endian::U32,
-    u64 as little_endian::U64,
-    u128 as little_endian::U128
-);
-
-impl Fixed for bool {
-    type Raw = u8;
-
-    #[inline]
-    fn to_raw(&self) -> u8 {
-        u8::from(*self)
-    }
-
-    #[inline]
-    fn from_raw(raw: u8) -> Result<Self, Fault> {
-        require(raw <= 1, "yes or no").map(|()| raw == 1)
-    }
-}
-
-/// The byte that stands for no node.
-const NO_NODE: u8 = 255;
-
-impl Fixed for Option<NodeId> {
-    type Raw = u8;
-
-    fn to_raw(&self) -> u8 {
-        self.map_or(NO_NODE, |node| node.0)
-    }
-
-    fn from_raw(raw: u8) -> Result<Self, Fault> {
-        if raw == NO_NODE { Ok(None) } else { NodeId::from_raw(raw).map(Some) }
-    }
-}
-
-impl<T: Fixed + Copy + Default, const COUNT: usize> Fixed for [T; COUNT] {
-    type Raw = [T::Raw; COUNT];
-
-    #[inline]
-    fn to_raw(&self) -> Self::Raw {
-        array::from_fn(|at| self[at].to_raw())
-    }
-
-    #[inline]
-    fn from_raw(raw: Self::Raw) -> Result<Self, Fault> {
-        let mut values = [T::default(); COUNT];
-        for (value, raw) in values.iter_mut().zip(raw) {
-            *value = T::from_raw(raw)?;
-        }
-        Ok(values)
-    }
-}
-
-/// Declares layouts: the length of each in bytes, which is checked, and its fields in the order in which they stand.
-///
-/// `struct` declares a type with these fields; `impl` gives the layout to a type that has them already. A number behind a `;` at
-/// the end says how many zeros follow the fields.
-///
-/// ```
-/// use plexus_base::{NodeId, wire};
-///
-/// wire::layout! {
-///     /// The head of a message.
-///     struct Head: 16 { version: u8, from: NodeId, is_last: bool, zero: wire::Zeros<5>, number: u64 }
-/// }
-/// let head = Head { version: 1, from: NodeId(3), is_last: true, zero: wire::Zeros, number: 7 };
-/// let mut bytes: [u8; 16] = wire::encode(&head);
-/// assert_eq!(wire::decode("message", &bytes, |reader| reader.take()), Ok(head));
-/// bytes[4] = 1;
-/// let error = wire::decode("message", &bytes, |reader| reader.take::<Head>()).unwrap_err();
-/// assert_eq!(error.to_string(), "malformed message: impossible unused field");
-/// ```
-#[macro_export]
-macro_rules! layout {
-    () => {};
-    (
-        $(#[$about:meta])*
-        $vis:vis struct $name:ident: $len:literal { $($field:ident: $type:ty),* $(,)? }
-        $($rest:tt)*
-    ) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        $vis struct $name { $($vis $field: $type),* }
-        $crate::layout! { impl $name: $len { $($field: $type),* } $($rest)* }
-    };
-    (impl $name:ident: $len:literal { $($field:ident: $type:ty),* $(; $zeros:literal)? } $($rest:tt)*) => {
-        const _: () = {
-            use $crate::wire::{Fault, Fixed, zerocopy};
-
-            #[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
-            #[zerocopy(crate = "plexus_base::wire::zerocopy")]
-            #[repr(C)]
-            #[allow(unreachable_pub)]
-            pub struct Raw {
-                $($field: <$type as Fixed>::Raw,)*
-                $(zeros_behind: [u8; $zeros],)?
-            }
-
-            const _: () = assert!(size_of::<Raw>() == $len);
-
-            impl Fixed for $name {
-                type Raw = Raw;
-
-                #[inline]
-                fn to_raw(&self) -> Raw {
-                    Raw { $($field: Fixed::to_raw(&self.$field),)* $(zeros_behind: [0; $zeros],)? }
-                }
-
-                #[inline]
-                fn from_raw(raw: Raw) -> Result<Self, Fault> {
-                    $($crate::wire::require(raw.zeros_behind == [0; $zeros], "unused field")?;)?
-                    Ok(Self { $($field: Fixed::from_raw(raw.$field)?),* })
-                }
-            }
-        };
-        $crate::layout! { $($rest)* }
-    };
-}
-
-/// Declares that newtypes are encoded as the number that they hold; with `below`, only where that is less.
-#[macro_export]
-macro_rules! newtypes {
-    ($($name:ident($inner:ty) $(below $limit:ident as $what:literal)?),*) => { $(
-        impl $crate::wire::Fixed for $name {
-            type Raw = <$inner as $crate::wire::Fixed>::Raw;
-
-            #[inline]
-            fn to_raw(&self) -> Self::Raw {
-                $crate::wire::Fixed::to_raw(&self.0)
-            }
-
-            #[inline]
-            fn from_raw(raw: Self::Raw) -> Result<Self, $crate::wire::Fault> {
-                let inner = <$inner as $crate::wire::Fixed>::from_raw(raw)?;
-                $($crate::wire::require(usize::from(inner) < $limit, $what)?;)?
-                Ok(Self(inner))
-            }
-        }
-    )* };
-}
-
-/// Declares which numbers, of one byte each, enum variants have in formats: those of their declaration (`repr(u8)`).
-///
-/// `enum` declares the type; `impl` takes one that there is, with the variants that formats have. The text names a field of the type.
-#[macro_export]
-macro_rules! numbered {
-    () => {};
-    (
-        $(#[$about:meta])*
-        $vis:vis enum $name:ident as $what:literal { $($(#[$doc:meta])* $variant:ident = $number:literal,)* }
-        $($rest:tt)*
-    ) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-        #[repr(u8)]
-        $vis enum $name { $($(#[$doc])* $variant = $number,)* }
-        $crate::numbered! { impl $name as $what { $($variant),* } $($rest)* }
-    };
-    (impl $name:ident as $what:literal { $($variant:ident),* } $($rest:tt)*) => {
-        impl $crate::wire::Fixed for $name {
-            type Raw = u8;
-
-            #[inline]
-            fn to_raw(&self) -> u8 {
-                *self as u8
-            }
-
-            #[inline]
-            fn from_raw(raw: u8) -> Result<Self, $crate::wire::Fault> {
-                match raw {
-                    $(raw if raw == Self::$variant as u8 => Ok(Self::$variant),)*
-                    _ => Err($crate::wire::Fault::Field($what)),
-                }
-            }
-        }
-        $crate::numbered! { $($rest)* }
-    };
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    numbered! {
-        enum Color as "color" { Red = 1, Blue = 7, }
-    }
-
-    layout! {
-        struct Head: 12 { magic: [u8; 2], zero: Zeros<1>, color: Color, node: NodeId, worker: WorkerId, host: Option<NodeId>, is_last: bool, epoch: Epoch }
-        #[derive(Default)]
-        struct Pair: 8 { a: u32, b: u16, zero: Zeros<2> }
-    }
-
-    struct Point {
-        x: u64,
-        y: [u16; 2],
-    }
-
-    layout! { impl Point: 16 { x: u64, y: [u16; 2]; 4 } }
-
-    const HEAD: Head = Head {
-        magic: *b"PL",
-        zero: Zeros,
-        color: Color::Blue,
-        node: NodeId(15),
-        worker: WorkerId(7),
-        host: None,
-        is_last: true,
-        epoch: Epoch(0x0102_0304),
-    };
-
-    fn head(bytes: &[u8]) -> Result<Head, Fault> {
-        decode("head", bytes, |reader| reader.take()).map_err(|error| error.fault)
-    }
-
-    #[test]
-    fn a_layout_has_its_fields_in_order_and_each_is_checked() {
-        let good: [u8; 12] = encode(&HEAD);
-        assert_eq!(good, [b'P', b'L', 0, 7, 15, 7, 255, 1, 4, 3, 2, 1]);
-        assert_eq!(head(&good), Ok(HEAD));
-        let cases = [
-            (2, 1, "unused field"),
-            (3, 2, "color"),
-            (4, 16, "node"),
-            (5, 8, "worker"),
-            (6, 16, "node"),
-            (7, 2, "yes or no"),
-        ];
-        for (at, value, field) in cases {
-            let mut bad = good;
-            bad[at] = value;
-            assert_eq!(head(&bad), Err(Fault::Field(field)), "byte {at}");
-        }
-        assert_eq!(head(&good[1..]), Err(Fault::CutOff));
-        assert_eq!(head(&[&good[..], &[0]].concat()), Err(Fault::Trailing));
-    }
-
-    #[test]
-    fn what_a_writer_puts_a_reader_takes() {
-        let pairs = [Pair { a: 1, ..Pair::default() }, Pair { b: 2, ..Pair::default() }];
-        let mut writer = Writer::with(&Point { x: 9, y: [3, 4] }, 16);
-        pairs.iter().for_each(|pair| _ = writer.put(pair));
-        writer.bytes(b"name").fill(40);
-        let bytes = writer.finish();
-        assert_eq!((bytes.len(), bytes[12]), (40, 0));
-        let read = |bytes: &[u8]| {
-            decode("point", bytes, |reader| {
-                let Point { x, y } = reader.take()?;
-                assert_eq!((x, y), (9, [3, 4]));
-                let taken: Vec<Pair> = reader.list(2u8, Reader::take)?;
-                assert_eq!(taken, pairs);
-                assert_eq!(reader.bytes(4usize)?, b"name");
-                Ok(reader.rest().len())
-            })
-        };
-        assert_eq!(read(&bytes), Ok(4));
-        assert_eq!(read(&bytes[..30]).unwrap_err().to_string(), "malformed point: it is cut off");
-        let mut bad = bytes;
-        bad[15] = 1;
-        assert_eq!(read(&bad), Err(Fault::Field("unused field").of("point")));
-        let endless: Result<Vec<u8>, _> = Reader::new(&bad).list(u64::MAX, Reader::take);
-        assert_eq!(endless, Err(Fault::CutOff));
-    }
-
-    #[test]
-    fn changed_bytes_do_not_verify() {
-        let mut inside: Vec<u8> = (0..40).collect();
-        let mut behind = inside.clone();
-        seal(&mut inside, 8);
-        seal_behind(&mut behind);
-        assert_eq!((verify(&inside, 8), verify_behind(&behind)), (Ok(()), Ok(())));
-        for at in 0..40 {
-            (inside[at], behind[at]) = (inside[at] ^ 1, behind[at] ^ 1);
-            assert_eq!(
-                (verify(&inside, 8), verify_behind(&behind)),
-                (Err(Fault::Checksum), Err(Fault::Checksum))
-            );
-            (inside[at], behind[at]) = (inside[at] ^ 1, behind[at] ^ 1);
-        }
-        assert_eq!(
-            (verify(&inside[..11], 8), verify_behind(&[0; 3])),
-            (Err(Fault::CutOff), Err(Fault::CutOff))
-        );
-    }
-
-    #[test]
-    fn a_version_and_bits_are_as_they_are_said() {
-        assert_eq!(require_version(2u8, 2u8), Ok(()));
-        let newer = require_version(3u16, 2u16).unwrap_err().of("file").to_string();
-        assert_eq!(newer, "malformed file: it has version 3, this program reads version 2");
-        assert_eq!(bits([(true, 1), (false, 2), (true, 4)]), 5);
-    }
-}
+mod tests;

@@ -9,11 +9,16 @@ use std::{
 
 use plexus_base::{
     Epoch,
-    desk::{Desk, Next},
+    latest::{LatestWork, NextWork},
 };
 use plexus_membership::runtime::Membership;
 
-use crate::{Copies, protocol::Contents, service::Port, service::RegistryTask, shared::Shared};
+use crate::{
+    Copies,
+    protocol::Contents,
+    service::{Port, RegistryTask, WORKER},
+    shared::Shared,
+};
 
 /// How long after a copy failed it is tried again.
 const REPAIR_EVERY: Duration = Duration::from_secs(1);
@@ -42,7 +47,7 @@ impl Memory for OnceLock<Weak<Membership>> {
 
 pub(crate) struct Keeper {
     /// What is to be saved.
-    desk: Arc<Desk<Arc<Contents>>>,
+    desk: Arc<LatestWork<Arc<Contents>>>,
     /// Taken when nothing is asked any more.
     asks: Mutex<Option<mpsc::Sender<(Epoch, u64)>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -54,7 +59,7 @@ impl Keeper {
         copies: Copies,
         memory: Arc<dyn Memory>,
         shared: &Arc<Shared>,
-        port: &Weak<dyn Port>,
+        port: &Weak<Port>,
     ) -> io::Result<Self> {
         let desk = Arc::default();
         let saver = Saver { desk: Arc::clone(&desk), copies, shared: Arc::clone(shared), port: port.clone() };
@@ -83,7 +88,7 @@ impl Keeper {
 
     /// Nothing is begun any more.
     pub(crate) fn stop(&self) {
-        self.desk.end();
+        self.desk.close();
     }
 
     /// The same, and waits until nothing is written or asked any more, when the memory has ended. Not on a worker, which the threads may be waiting
@@ -107,19 +112,19 @@ impl Drop for Keeper {
     }
 }
 
-fn remember(memory: &dyn Memory, asked: &mpsc::Receiver<(Epoch, u64)>, port: &Weak<dyn Port>) {
+fn remember(memory: &dyn Memory, asked: &mpsc::Receiver<(Epoch, u64)>, port: &Weak<Port>) {
     while let Ok((epoch, generation)) = asked.recv() {
         let Some(known) = memory.remember(generation) else { return };
         let Some(port) = port.upgrade() else { return };
-        port.submit(RegistryTask::Remembered(epoch, known));
+        port.submit(WORKER, RegistryTask::Remembered(epoch, known));
     }
 }
 
 struct Saver {
-    desk: Arc<Desk<Arc<Contents>>>,
+    desk: Arc<LatestWork<Arc<Contents>>>,
     copies: Copies,
     shared: Arc<Shared>,
-    port: Weak<dyn Port>,
+    port: Weak<Port>,
 }
 
 impl Saver {
@@ -129,14 +134,14 @@ impl Saver {
             // Before the first save there is nothing to repair with.
             let is_sick = has_saved && self.copies.trouble().next().is_some();
             let saved = match self.desk.next(is_sick.then_some(REPAIR_EVERY)) {
-                Next::Work(contents) => self.copies.save(contents),
-                Next::Nothing => self.copies.repair(),
-                Next::Over => return,
+                NextWork::Ready(contents) => self.copies.save(contents),
+                NextWork::TimedOut => self.copies.repair(),
+                NextWork::Closed => return,
             };
             has_saved = true;
             self.tell();
             if let (Some(generation), Some(port)) = (saved, self.port.upgrade()) {
-                port.submit(RegistryTask::Saved(generation));
+                port.submit(WORKER, RegistryTask::Saved(generation));
             }
         }
     }

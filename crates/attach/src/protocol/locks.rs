@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use plexus_base::locks::{Mode, VALUE_LEN, Why};
+use plexus_base::locks::{LockRefusal, Mode, VALUE_LEN};
 use plexus_client::wire::lock::{ConvertRequest, LockRequest, encode_grant, unlock_value};
 use plexus_locks::{
     Grant, LockError, OF_PROGRAMS, ProgramNews,
@@ -59,7 +59,7 @@ impl Core {
         payload: &[u8],
     ) -> Result<(), Violation> {
         let LockRequest { mode, notify, session, start_time, timeout_ns, name } =
-            LockRequest::decode(payload).map_err(Violation)?;
+            LockRequest::decode(payload).map_err(|_| Violation("a malformed request for a lock"))?;
         let name = Name::new(name).map_err(|_| Violation("a lock without a name"))?;
         if name.partition().worker(self.place.workers).0 != self.place.worker {
             return Err(Violation("a lock of another worker"));
@@ -69,7 +69,7 @@ impl Core {
             return Err(Violation("two locks of one number"));
         }
         if program.locks.len() >= limits::MAX_LOCKS {
-            world.tell(from, refusal(head, Why::TooManyLocks), &[]);
+            world.tell(from, refusal(head, LockRefusal::TooManyLocks), &[]);
             return Ok(());
         }
         self.locks.last += 1;
@@ -90,8 +90,8 @@ impl Core {
         head: Head,
         payload: &[u8],
     ) -> Result<(), Violation> {
-        let ConvertRequest { mode, timeout_ns, value } =
-            ConvertRequest::decode(payload).map_err(Violation)?;
+        let ConvertRequest { mode, timeout_ns, value } = ConvertRequest::decode(payload)
+            .map_err(|_| Violation("a malformed request to convert a lock"))?;
         let Some(lock) = self.mine(from)?.locks.get_mut(&head.port) else {
             return Err(Violation("a conversion of a lock that it does not have"));
         };
@@ -116,7 +116,8 @@ impl Core {
         head: Head,
         payload: &[u8],
     ) -> Result<(), Violation> {
-        let value: Option<[u8; VALUE_LEN]> = unlock_value(payload).map_err(Violation)?;
+        let value: Option<[u8; VALUE_LEN]> =
+            unlock_value(payload).map_err(|_| Violation("a value of another length"))?;
         // One that was refused meanwhile is gone already.
         if let Some(lock) = self.mine(from)?.locks.remove(&head.port) {
             if value.is_some() && !lock.may_write() {
@@ -125,7 +126,7 @@ impl Core {
             }
             self.locks.whose.remove(&lock.id);
             if let Some((id, _)) = lock.asked {
-                world.tell(from, refusal(Head { id, ..head }, Why::Cancelled), &[]);
+                world.tell(from, refusal(Head { id, ..head }, LockRefusal::Cancelled), &[]);
             }
             world.lock(Event::Unlock { lock: lock.id, value });
         }
@@ -204,7 +205,7 @@ impl Core {
     }
 }
 
-fn refusal(head: Head, why: Why) -> Head {
+fn refusal(head: Head, why: LockRefusal) -> Head {
     let done = Head::done(Use::Locks, head.id, Status::NotLocked);
     Head { port: head.port, value: why as u64, ..done }
 }

@@ -108,16 +108,16 @@ mod tests {
 
     use plexus_base::{NodeId, WorkerId};
     use plexus_interconnect::{Net, Signal};
-    use plexus_locks::{LockService, LockTask, Locks, Port, State};
+    use plexus_locks::{LockService, LockTask, Locks, State};
+    use plexus_membership::subsystem::WorkerPort;
 
     use super::*;
-    use crate::Member;
 
     /// Workers that never come to what they are asked for.
     #[derive(Default)]
     struct Deaf(Mutex<Vec<LockTask>>);
 
-    impl Port for Deaf {
+    impl WorkerPort<LockService> for Deaf {
         fn submit(&self, _: WorkerId, task: LockTask) {
             self.0.lock().unwrap().push(task);
         }
@@ -130,16 +130,16 @@ mod tests {
             false
         }
 
-        fn push(&self, worker: WorkerId, task: LockTask) {
-            self.submit(worker, task);
-        }
+        fn attend(&self, _: WorkerId) {}
 
-        fn wait(&self, _: WorkerId, _: &Signal) {}
+        fn wait(&self, worker: WorkerId, task: Option<LockTask>, _: &Signal) {
+            task.into_iter().for_each(|task| self.submit(worker, task));
+        }
     }
 
     struct Alone(Locks);
 
-    impl Member for Alone {
+    impl Host for Alone {
         fn me(&self) -> NodeId {
             NodeId(0)
         }
@@ -147,9 +147,7 @@ mod tests {
         fn nodes(&self) -> usize {
             1
         }
-    }
 
-    impl Host for Alone {
         fn locks(&self) -> Locks {
             self.0.clone()
         }

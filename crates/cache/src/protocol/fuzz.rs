@@ -17,9 +17,9 @@ const NODES: u8 = 3;
 const WAYS: u32 = 4;
 const BLOCKS: u64 = 6;
 const EPOCH: Epoch = Epoch(1);
-const SEEDS: u64 = 20_000;
+const SEEDS: u64 = 5_000;
 /// A change of view is as much work as all the rest of a seed.
-const SEEDS_OF_VIEWS: u64 = 2_000;
+const SEEDS_OF_VIEWS: u64 = 1_000;
 const STEPS: u32 = 200;
 
 #[derive(Default)]
@@ -451,7 +451,7 @@ fn run(seed: u64, views: bool, all: &mut Counts) -> (bool, u64) {
         if views && (step == 0 || random.below(50) == 0) {
             let view = world.borrow_mut().next_view(&mut random);
             let mut epoch = || Epoch(random.below(6) as u32);
-            let before = Before { needs: epoch(), intact: epoch() };
+            let before = LossHistory { needs: epoch(), intact: epoch() };
             shard.view(Nanos(u64::from(step)), (&view, before), &mut Hand(&world), &mut Hand(&world));
         }
         if views && random.percent(5) {
