@@ -1,4 +1,5 @@
-// Two pinned processes that sleep until an eventfd wakes them, 64 bytes in shared memory: a round trip in nanoseconds.
+// Measures the round trip of 64 bytes in shared memory between two pinned processes that sleep
+// until an eventfd wakes them.
 // usage: asleep CPU CPU     prints "asleep 64 NS"
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -12,15 +13,15 @@ enum { ROUNDS = 5000, WARM = 500, SIZE = 64 };
 static char *shared;
 static volatile char sink[SIZE];
 
-static void hear(int fd, int place) {
+static void wait_and_read(int fd, int offset) {
     uint64_t count;
     if (read(fd, &count, sizeof count) != sizeof count) die("read");
-    memcpy((void *)sink, shared + place, SIZE);
+    memcpy((void *)sink, shared + offset, SIZE);
 }
 
-static void say(int fd, int place, int round) {
+static void write_and_wake(int fd, int offset, int round) {
     const uint64_t one = 1;
-    memset(shared + place, round, SIZE);
+    memset(shared + offset, round, SIZE);
     if (write(fd, &one, sizeof one) != sizeof one) die("write");
 }
 
@@ -31,18 +32,18 @@ int main(int argc, char **argv) {
     if (shared == MAP_FAILED || there < 0 || back < 0) die("memory and descriptors");
     pid_t child = fork();
     if (child < 0) die("fork");
-    // Both hold both descriptors, so neither sees the end of the other.
-    mortal();
+    // Both hold both descriptors, so neither notices when the other ends.
+    limit_time();
     pin(atoi(argv[child ? 1 : 2]));
     for (int i = 0; i < WARM + ROUNDS; i++) {
         if (child) {
             double started = now_ns();
-            say(there, 0, i);
-            hear(back, 1024);
+            write_and_wake(there, 0, i);
+            wait_and_read(back, 1024);
             if (i >= WARM) sample(i - WARM, now_ns() - started);
         } else {
-            hear(there, 0);
-            say(back, 1024, i);
+            wait_and_read(there, 0);
+            write_and_wake(back, 1024, i);
         }
     }
     if (child) {

@@ -1,5 +1,5 @@
-// What the small peer programs share: time, pinning, namespaces, memory, the median, an end.
-// They print lines of "WHAT SIZE VALUE": latency in nanoseconds one way, rate in messages a second.
+// Functions that the peer programs share: time, pinning, namespaces, memory, median, time limit.
+// Programs print lines "WHAT SIZE VALUE": latency in nanoseconds one way, rate in messages/s.
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static void pin(int cpu) {
     if (sched_setaffinity(0, sizeof set, &set)) die("sched_setaffinity");
 }
 
-// Enters the network namespace at `path`; "-" stays.
+// Enters the network namespace at `path`; "-" stays in the present one.
 __attribute__((unused)) static void enter(const char *path) {
     if (path[0] == '-') return;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -48,7 +48,7 @@ static double median(int count) {
     return count % 2 ? samples[count / 2] : (samples[count / 2 - 1] + samples[count / 2]) / 2;
 }
 
-// Memory that is there: what was never written reads as one page of zeros.
+// Allocates memory and writes to it: memory never written to is one shared page of zeros.
 __attribute__((unused)) static char *memory(size_t size) {
     char *bytes = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
     if (!bytes) die("memory");
@@ -56,5 +56,5 @@ __attribute__((unused)) static char *memory(size_t size) {
     return bytes;
 }
 
-// No measurement takes a minute: who waits for so long waits for one that is gone.
-static void mortal(void) { alarm(60); }
+// Ends this process after a minute. No measurement takes so long; its peer has ended.
+static void limit_time(void) { alarm(60); }

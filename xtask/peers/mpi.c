@@ -1,5 +1,7 @@
-// MPI_Send and MPI_Recv between two pinned processes: half a round trip, and a stream in windows of 64 messages.
-// usage: mpirun -np 2 mpi CPU CPU latency|rate:SIZE...     prints "latency SIZE NS" and "rate SIZE MESSAGES_A_SECOND"
+// Measures MPI_Send and MPI_Recv between two pinned processes: half a round trip, and a stream in
+// windows of 64 messages.
+// usage: mpirun -np 2 mpi CPU CPU latency|rate:SIZE...
+// prints "latency SIZE NS" and "rate SIZE MESSAGES_PER_SECOND"
 #define _GNU_SOURCE
 #include <mpi.h>
 #include "common.h"
@@ -15,7 +17,7 @@ static void back(char *buffer, int size) {
 }
 
 static void latency(char *buffer, int size) {
-    // A single round trip is near the cost of reading the clock: time them by the hundred.
+    // A round trip takes little more than reading the clock, so 100 are timed together.
     for (int chunk = 0; chunk < WARM + CHUNKS; chunk++) {
         double started = now_ns();
         for (int i = 0; i < EACH; i++) {
@@ -27,7 +29,7 @@ static void latency(char *buffer, int size) {
     if (rank == 0) printf("latency %d %.1f\n", size, median(CHUNKS));
 }
 
-// All from one buffer and into one, as the usual benchmarks of MPI have it.
+// Uses one buffer on each side, as the usual MPI benchmarks do.
 static void stream(char *buffer, int size) {
     MPI_Request requests[WINDOW];
     char answer = 0;
@@ -47,7 +49,7 @@ static void stream(char *buffer, int size) {
 }
 
 int main(int argc, char **argv) {
-    mortal();
+    limit_time();
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (argc < 4) die("usage: mpi CPU CPU latency|rate:SIZE...");

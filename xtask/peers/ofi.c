@@ -1,7 +1,7 @@
-// libfabric, RDM endpoints, between two pinned processes, in namespaces of their own if asked: half a round trip, and a
-// stream in windows of 64 messages.
-// usage: ofi PROVIDER CPU CPU NAMESPACE NAMESPACE ADDRESS ADDRESS latency|rate:SIZE...     ("-": none)
-// prints "latency SIZE NS" and "rate SIZE MESSAGES_A_SECOND"
+// Measures libfabric RDM endpoints between two pinned processes, optionally in two namespaces: half
+// a round trip, and a stream in windows of 64 messages.
+// usage: ofi PROVIDER CPU CPU NAMESPACE NAMESPACE ADDRESS ADDRESS latency|rate:SIZE...  ("-": none)
+// prints "latency SIZE NS" and "rate SIZE MESSAGES_PER_SECOND"
 #define _GNU_SOURCE
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -32,7 +32,7 @@ static int taken(struct fid_cq *queue) {
     return (int)count;
 }
 
-// Some providers move on only where they are asked for either queue.
+// Some providers make progress only when both queues are read.
 static int arrived(void) {
     awaited_sends -= taken(sent_queue);
     return taken(arrived_queue);
@@ -72,14 +72,14 @@ static void latency(size_t size) {
         for (int i = 0; i < EACH; i++) {
             if (first) give(out, size);
             await(1);
-            // The next message has a place before the peer can send it.
+            // A receive is posted before the peer can send the next message.
             expect(in, size);
             if (!first) give(out, size);
             await_sends();
         }
         if (chunk >= WARM) sample(chunk - WARM, (now_ns() - started) / 2 / EACH);
     }
-    // The place that is still open takes a last message, so that nothing is left over.
+    // A last message completes the receive that is still posted.
     give(out, 1);
     await(1);
     await_sends();
@@ -88,7 +88,7 @@ static void latency(size_t size) {
     free(in);
 }
 
-// All from one buffer and into one.
+// Uses one buffer on each side.
 static void stream(size_t size) {
     char *buffer = memory(size);
     int windows = size > 4096 ? 100 : 2000, warm = windows / 10;
@@ -138,7 +138,7 @@ static void open_endpoint(const char *provider, const char *address) {
     peer = (fi_addr_t)(uintptr_t)addresses;
 }
 
-// Both tell the other their name through pipes, which need no network.
+// Exchanges the endpoint names through pipes, which need no network.
 static void meet(int to, int from) {
     struct fid_av *addresses = (struct fid_av *)(uintptr_t)peer;
     char own[NAME] = {0}, other[NAME];
@@ -155,8 +155,8 @@ int main(int argc, char **argv) {
     pid_t child = fork();
     if (child < 0) die("fork");
     first = child != 0;
-    mortal();
-    // The end of the other is seen only where nobody else holds it.
+    limit_time();
+    // A process sees the end of the other only if no one else holds that end of the pipe.
     close(first ? there[0] : there[1]);
     close(first ? back[1] : back[0]);
     pin(atoi(argv[first ? 2 : 3]));
@@ -171,7 +171,7 @@ int main(int argc, char **argv) {
         fflush(stdout);
         waitpid(child, NULL, 0);
     }
-    // What the provider has mapped or opened goes with the process.
+    // The system releases the other resources of the provider when the process ends.
     fi_close(&endpoint->fid);
     return 0;
 }

@@ -1,7 +1,8 @@
-// Plain TCP sockets between two pinned processes that poll them, in namespaces of their own if asked: half a round trip,
-// and a stream.
-// usage: tcp CPU CPU NAMESPACE NAMESPACE ADDRESS latency|rate:SIZE...     ("-": no namespace; ADDRESS is that
-// of the second side) prints "latency SIZE NS" and "rate SIZE MESSAGES_A_SECOND"
+// Measures TCP sockets between two pinned processes that poll, optionally in two namespaces: half a
+// round trip, and a stream.
+// usage: tcp CPU CPU NAMESPACE NAMESPACE ADDRESS latency|rate:SIZE...  ("-": no namespace)
+// ADDRESS is the address of the second side.
+// prints "latency SIZE NS" and "rate SIZE MESSAGES_PER_SECOND"
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -56,8 +57,8 @@ int main(int argc, char **argv) {
     check(pipe(port), "pipe");
     pid_t child = check(fork(), "fork");
     first = child != 0;
-    mortal();
-    // The end of the other is seen only where nobody else holds it.
+    limit_time();
+    // A process sees the end of the other only if no one else holds that end of the pipe.
     close(port[first]);
     enter(argv[first ? 3 : 4]);
     socklen_t length = sizeof address;

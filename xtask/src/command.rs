@@ -1,4 +1,4 @@
-//! Running other programs.
+//! Starts other programs, with time limits and captured output.
 
 use std::{
     fs::File,
@@ -14,7 +14,7 @@ use rustix::{
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
-/// The cargo that runs this program, in the repository at `root`.
+/// Returns the cargo that runs this program, to be run in the folder `root`.
 #[must_use]
 pub fn cargo(root: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -22,10 +22,10 @@ pub fn cargo(root: &Path) -> Command {
     command
 }
 
-/// Runs to the end, output going where ours goes.
+/// Runs a program to its end; its output goes to the output of this process.
 ///
 /// # Errors
-/// It cannot be started, or says that it failed.
+/// The program cannot be started or reports a failure.
 pub fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {}", line(command)))?;
     if !status.success() {
@@ -34,10 +34,10 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs to the end and returns what it printed.
+/// Runs a program to its end and returns its output.
 ///
 /// # Errors
-/// It cannot be started, or says that it failed.
+/// The program cannot be started or reports a failure.
 pub fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {}", line(command)))?;
     if !output.status.success() {
@@ -46,15 +46,15 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The same for a program that may hang: it is killed after `limit`.
+/// Runs a program to its end and returns its output; kills it after `limit`.
 ///
 /// # Errors
-/// It cannot be started, says that it failed, or does not end; with all that it printed.
+/// The program cannot be started, reports a failure or exceeds the limit. The error has its output.
 pub fn output_within(command: &mut Command, limit: Duration) -> Result<String> {
-    // Files, not pipes: what the program has started may outlive it and keep a pipe open.
-    let (out, err) = (Said::new()?, Said::new()?);
+    // Files, not pipes: a child of the program may outlive it and keep a pipe open.
+    let (out, err) = (CapturedOutput::new()?, CapturedOutput::new()?);
     command.stdin(Stdio::null()).stdout(out.stdio()?).stderr(err.stdio()?);
-    let mut child = Ended(command.spawn().with_context(|| format!("cannot start {}", line(command)))?);
+    let mut child = ChildGuard(command.spawn().with_context(|| format!("cannot start {}", line(command)))?);
     let ended = ends_within(&child.0, limit)?;
     let failure = match ended {
         false => format!("did not end within {} s", limit.as_secs_f32()),
@@ -66,19 +66,19 @@ pub fn output_within(command: &mut Command, limit: Duration) -> Result<String> {
     bail!("{}: {failure}\n{}{}", line(command), err.text()?, out.text()?)
 }
 
-/// What a program says, in a file without a name.
-pub struct Said(File);
+/// The output of a program, captured in an unnamed file.
+pub struct CapturedOutput(File);
 
-impl Said {
-    /// Nothing yet.
+impl CapturedOutput {
+    /// Creates an empty file for the output.
     ///
     /// # Errors
-    /// No file can be made.
+    /// The file cannot be created.
     pub fn new() -> Result<Self> {
         Ok(Self(tempfile::tempfile().context("cannot make a temporary file")?))
     }
 
-    /// Where a program is to write it.
+    /// Returns a stream for a program to write to.
     ///
     /// # Errors
     /// Too many files are open.
@@ -86,10 +86,10 @@ impl Said {
         Ok(self.0.try_clone()?.into())
     }
 
-    /// All that was said.
+    /// Returns all output.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub fn text(mut self) -> Result<String> {
         let mut bytes = Vec::new();
         self.0.rewind()?;
@@ -98,35 +98,35 @@ impl Said {
     }
 }
 
-/// A child that does not outlive its owner.
-pub struct Ended(pub Child);
+/// A child process that is killed when its owner drops it.
+pub struct ChildGuard(pub Child);
 
-impl Drop for Ended {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
-        // It has ended by itself unless something failed; then there is nothing to learn from it.
+        // The child has ended by itself unless an error is already being reported.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Waits for the end of `child`; whether it came.
+/// Waits until `child` ends; returns false after `limit`.
 ///
 /// # Errors
-/// The system cannot tell.
+/// The system cannot watch the process.
 pub fn ends_within(child: &Child, limit: Duration) -> Result<bool> {
     let child = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     let limit = Timespec::try_from(limit)?;
     Ok(poll(&mut [PollFd::new(&child, PollFlags::IN)], Some(&limit))? > 0)
 }
 
-/// The command as one would type it.
+/// Formats the command as a user would type it.
 fn line(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
     let words = std::iter::once(program).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether `program` is on the path.
+/// Returns true if `program` is on the path.
 #[must_use]
 pub fn found(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -144,27 +144,29 @@ mod tests {
     }
 
     #[test]
-    fn a_program_says_what_it_says_and_why_it_failed() {
+    fn output_and_reason_of_failure_are_returned() {
         let minute = Duration::from_secs(60);
         assert_eq!(output_within(&mut shell("echo well"), minute).ok(), Some("well\n".into()));
-        let why =
-            output_within(&mut shell("echo so; echo and so >&2; exit 3"), minute).expect_err("it failed");
+        let why = output_within(&mut shell("echo so; echo and so >&2; exit 3"), minute)
+            .expect_err("the script fails");
         let why = why.to_string();
         assert!(why.contains("exit status: 3") && why.contains("and so\nso\n"), "{why}");
     }
 
     #[test]
-    fn a_program_that_hangs_is_ended() {
-        let why =
-            output_within(&mut shell("exec sleep 3600"), Duration::from_millis(1)).expect_err("it hangs");
+    fn program_that_hangs_is_killed() {
+        let why = output_within(&mut shell("exec sleep 3600"), Duration::from_millis(1))
+            .expect_err("the script hangs");
         assert!(why.to_string().contains("did not end within 0.001 s"), "{why}");
     }
 
     #[test]
-    fn a_child_that_keeps_the_output_open_keeps_nobody_waiting() {
-        let text =
-            output_within(&mut shell("sleep 3600 & echo $!"), Duration::from_secs(60)).expect("it ends");
-        let child = text.trim().parse().ok().and_then(Pid::from_raw).expect("it said whom it started");
-        rustix::process::kill_process(child, rustix::process::Signal::KILL).expect("that one still runs");
+    fn grandchild_that_keeps_the_output_open_is_not_waited_for() {
+        let text = output_within(&mut shell("sleep 3600 & echo $!"), Duration::from_secs(60))
+            .expect("the script ends");
+        let child =
+            text.trim().parse().ok().and_then(Pid::from_raw).expect("the script prints the process id");
+        rustix::process::kill_process(child, rustix::process::Signal::KILL)
+            .expect("the grandchild still runs");
     }
 }

@@ -1,15 +1,16 @@
-//! The project's own commands: the gate, the house rules, simulation runs, the comparison with peers.
+//! The project's own commands: the gate, the house rules, simulations, comparisons, mutations.
 
 pub mod command;
 mod compare;
 pub mod executive;
 pub mod interconnect;
+pub mod mutate;
 pub mod tidy;
 pub mod verify;
 
 use std::path::{Path, PathBuf};
 
-/// The root of the repository.
+/// Returns the root of the repository.
 #[must_use]
 pub fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,4 +1,4 @@
-//! The command line of the project's own commands.
+//! The command line of the project's own commands (`cargo xtask`).
 
 use std::{
     path::Path,
@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use xtask::{command, executive, interconnect, tidy, verify};
+use xtask::{command, executive, interconnect, mutate, tidy, verify};
 
 /// The project's own commands.
 #[derive(Parser)]
@@ -19,53 +19,58 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// The gate: formatting, house rules, lints, documentation, tests, licences.
+    /// Run the gate: formatting, house rules, lints, documentation, tests, licences.
     Verify,
-    /// The house rules alone.
+    /// Check the house rules.
     Tidy {
-        /// Copy the layouts from the code into docs/formats.md first.
+        /// First copy the layouts from the code into docs/formats.md.
         #[arg(long)]
         fix: bool,
+        /// Also check files that are excused from the language rules; count findings by crate.
+        #[arg(long)]
+        all: bool,
     },
-    /// Runs the protocols in the simulator, one cluster for each seed.
+    /// Plant the mistakes of xtask/mutations.toml one by one; show which ones the tests catch.
+    Mutate(mutate::Options),
+    /// Run the protocols in the simulator, one cluster for each seed.
     Sim(Sim),
-    /// Real faults between two processes in network namespaces, counted (as root).
+    /// Inject a number of real faults between two processes in network namespaces (as root).
     #[command(args_conflicts_with_subcommands = true)]
     Torture {
         #[command(subcommand)]
         of: Option<Torture>,
-        /// How many fail-overs, of every kind of fault in turn; how long traffic stood still is printed beside its goal.
+        /// Number of fail-overs, over all kinds of faults; prints each stall beside its goal.
         #[arg(long, default_value_t = 200)]
         failovers: u64,
-        /// Instead: how two paths of these rates, in Mbit/s, share what the members send.
+        /// Instead, measure how two paths with these rates in Mbit/s share the traffic.
         #[arg(long, num_args = 2, value_names = ["MBIT", "MBIT"], conflicts_with = "failovers")]
         shares: Option<Vec<u32>>,
     },
-    /// Real faults at random on two processes that talk all the time (as root).
+    /// Inject real faults at random between two processes under constant traffic (as root).
     Soak {
-        /// For so long; 0.5 is half a minute.
+        /// Duration in minutes; fractions are allowed.
         #[arg(long, default_value_t = 60.0, value_parser = minutes)]
         minutes: f64,
-        /// Which faults, and when.
+        /// Seed of the faults and their times.
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Benchmarks beside peers.
+    /// Run benchmarks beside other systems.
     #[command(subcommand)]
     Bench(Bench),
 }
 
 #[derive(Subcommand)]
 enum Torture {
-    /// Instead: nodes on hosts of their own under faults of every sort at random, while clients take locks and change the registry; what they saw is judged.
+    /// Run four nodes under random faults and check what clients of locks and registry observe.
     Executive {
-        /// For so long; 0.5 is half a minute.
+        /// Duration in minutes; fractions are allowed.
         #[arg(long, default_value_t = 2.0, value_parser = minutes)]
         minutes: f64,
-        /// Which faults, and when.
+        /// Seed of the faults and their times.
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// Instead of faults: so many times a node leaves and joins again.
+        /// Instead of faults, let a node leave and join again this many times.
         #[arg(long, conflicts_with = "minutes")]
         joins: Option<u64>,
     },
@@ -73,28 +78,28 @@ enum Torture {
 
 #[derive(Args)]
 struct Sim {
-    /// How many seeds of each scenario [default: 200].
+    /// Number of seeds for each scenario [default: 200].
     #[arg(long)]
     seeds: Option<u64>,
     /// The first seed [default: 0].
     #[arg(long)]
     from: Option<u64>,
-    /// Only this scenario; a name that is none, as `?`, lists them.
+    /// Run only this scenario; an unknown name, such as `?`, prints the list.
     #[arg(long)]
     scenario: Option<String>,
-    /// Stop in order after so many seconds, however many seeds that were.
+    /// Stop after this many seconds, whatever the number of seeds.
     #[arg(long = "for", value_name = "SECONDS")]
     seconds: Option<u64>,
-    /// Instead of seeds: so many fail-overs over paths with a rate and a queue, and how long traffic stood still.
+    /// Instead of seeds, measure the stalls of this many fail-overs over simulated paths.
     #[arg(long, conflicts_with_all = ["seeds", "scenario", "seconds"])]
     failovers: Option<u64>,
 }
 
 #[derive(Subcommand)]
 enum Bench {
-    /// The interconnect beside UCX, Open MPI, libfabric, plain sockets and the machine's limits, in turn in one run.
+    /// Compare the interconnect with UCX, Open MPI, libfabric, sockets and the machine's limits.
     Interconnect(interconnect::Options),
-    /// The executive beside etcd, Redis, flock, the bare round trip and Corosync (as root).
+    /// Compare the executive with etcd, Redis, flock, the bare round trip and Corosync (as root).
     Executive(executive::Options),
 }
 
@@ -112,12 +117,18 @@ fn run(command: Command) -> Result<()> {
     let root = xtask::root();
     match command {
         Command::Verify => verify::run(&root),
-        Command::Tidy { fix } => {
+        Command::Tidy { fix, all } => {
             if fix {
                 tidy::fix(&root)?;
             }
+            if all {
+                let tree = tidy::Tree::read(&root)?;
+                tidy::everywhere(&tree).iter().for_each(|finding| println!("{finding}"));
+                println!("\n{}\n", tidy::counts(&tree));
+            }
             verify::tidy_tree(&root)
         }
+        Command::Mutate(options) => mutate::run(&root, &options),
         Command::Torture { of: Some(Torture::Executive { minutes, seed, joins }), .. } => {
             let plexus = executive::built(&root, "plexus", "plexus")?;
             let mut torture = checks(&root, "torture");
@@ -140,7 +151,7 @@ fn run(command: Command) -> Result<()> {
         }
         Command::Sim(sim) => {
             let mut cargo = checks(&root, "sim");
-            // The program knows what holds where nothing is said.
+            // The program has the defaults.
             let number = |number: Option<u64>| number.map(|number| number.to_string());
             let given = [
                 ("--seeds", number(sim.seeds)),
@@ -159,13 +170,13 @@ fn run(command: Command) -> Result<()> {
     }
 }
 
-/// Minutes that are some, and whose seconds can be counted.
+/// Parses a number of minutes within a sensible range.
 fn minutes(text: &str) -> Result<f64, String> {
     let minutes = text.parse().ok().filter(|minutes: &f64| (0.01..=1e6).contains(minutes));
-    minutes.ok_or_else(|| "use a number of minutes, as 0.5 or 60".into())
+    minutes.ok_or_else(|| "expected a number of minutes from 0.01 to 1000000, such as 0.5 or 60".into())
 }
 
-/// A program of `plexus-checks`, to be built and run.
+/// Returns a command that builds and runs the program `name` of `plexus-checks`.
 fn checks(root: &Path, name: &str) -> process::Command {
     let mut cargo = command::cargo(root);
     cargo.args(["run", "--quiet", "--release", "--package", "plexus-checks", "--bin", name, "--"]);
@@ -177,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_executive_suffers_takes_no_options_of_the_paths() {
+    fn torture_executive_refuses_the_options_of_torture() {
         let good = |line: &str| Cli::try_parse_from(line.split(' ')).is_ok();
         assert!(good("xtask torture executive --joins 3 --seed 2"));
         assert!(good("xtask torture --shares 40 10") && good("xtask torture --failovers 5"));

@@ -1,4 +1,4 @@
-//! The gate: everything that must hold before a change goes in, one step after the other.
+//! The gate: all checks that a change must pass before it is merged.
 
 use std::{
     env,
@@ -11,10 +11,10 @@ use anyhow::{Result, bail};
 
 use crate::{command, tidy};
 
-/// Runs every step over the repository at `root`, prints each with its time, stops at the first that fails.
+/// Runs all steps over the repository at `root` and prints their times; stops at the first failure.
 ///
 /// # Errors
-/// The step that failed.
+/// A step fails; the error names it.
 pub fn run(root: &Path) -> Result<()> {
     let started = Instant::now();
     let cargo = |arguments: &[&str]| command::run(command::cargo(root).args(arguments));
@@ -24,14 +24,14 @@ pub fn run(root: &Path) -> Result<()> {
         let started = Instant::now();
         let result = work();
         times.push((name, started.elapsed()));
-        result.map_err(|error| error.context(format!("the gate is closed: {name}")))
+        result.map_err(|error| error.context(format!("the gate fails: {name}")))
     };
 
     step("formatting", &mut || cargo(&["fmt", "--all", "--check"]))?;
     step("tidy", &mut || tidy_tree(root))?;
     step("lints", &mut || cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     step("documentation", &mut || {
-        // Nobody reads these pages but who works on the code: with private items, links to them are good.
+        // Only developers read these pages, so links to private items are fine.
         let mut doc = command::cargo(root);
         doc.args(["doc", "--workspace", "--no-deps", "--document-private-items"])
             .env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links");
@@ -45,7 +45,7 @@ pub fn run(root: &Path) -> Result<()> {
     for (name, time) in &times {
         println!("{name:<22} {:>7.1} s", time.as_secs_f64());
     }
-    println!("{:<22} {:>7.1} s: the gate is open", "all", started.elapsed().as_secs_f64());
+    println!("{:<22} {:>7.1} s: the gate passes", "all", started.elapsed().as_secs_f64());
     Ok(())
 }
 
@@ -56,7 +56,7 @@ pub fn run(root: &Path) -> Result<()> {
 pub fn tidy_tree(root: &Path) -> Result<()> {
     let tree = tidy::Tree::read(root)?;
     for (path, lines) in tidy::long_files(&tree) {
-        println!("{path}: {lines} lines; what is its second concept?");
+        println!("{path}: {lines} lines; consider dividing it by concept");
     }
     let findings = tidy::check(&tree);
     for finding in &findings {
@@ -64,20 +64,21 @@ pub fn tidy_tree(root: &Path) -> Result<()> {
     }
     match findings.len() {
         0 => Ok(()),
-        n => bail!("{n} places break the house rules"),
+        n => bail!("{n} findings: the house rules are in docs/style.md"),
     }
 }
 
-/// The fuzz targets are a workspace of their own, and would break unseen with what they call.
+/// Compiles the fuzz targets: they are a separate workspace, which no other step compiles.
 fn fuzz(root: &Path) -> Result<()> {
     let compiler = env::var("CXX").unwrap_or_else(|_| "c++".into());
     if !Command::new(&compiler).arg("--version").output().is_ok_and(|out| out.status.success()) {
-        println!("skipped: libFuzzer is built with a C++ compiler, and there is no `{compiler}`");
+        println!("skipped: libFuzzer needs a C++ compiler; `{compiler}` was not found");
         return Ok(());
     }
     command::run(command::cargo(root).args(["check", "--bins", "--manifest-path", "fuzz/Cargo.toml"]))
 }
 
+/// Checks licences and sources of all dependencies with cargo-deny.
 fn deny(root: &Path) -> Result<()> {
     let installed =
         Command::new("cargo").args(["deny", "--version"]).output().is_ok_and(|out| out.status.success());
@@ -85,7 +86,7 @@ fn deny(root: &Path) -> Result<()> {
         println!("skipped: cargo-deny is not installed (cargo install --locked cargo-deny)");
         return Ok(());
     }
-    // Advisories need the network and change under a commit that does not: they are for `cargo deny check`.
+    // Advisories need the network and change without a commit: `cargo deny check` shows them.
     command::run(command::cargo(root).args([
         "deny",
         "check",

@@ -1,4 +1,4 @@
-//! What all comparisons with peers share: the document, medians, free ports, and the refusal to write what something else disturbed.
+//! Parts of all comparisons with peers: the document, medians, free ports, the load of the cores.
 
 pub(crate) mod document;
 pub(crate) mod ports;

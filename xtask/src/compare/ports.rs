@@ -1,15 +1,15 @@
-//! Where servers of a comparison may listen.
+//! Free ports for the servers of a comparison.
 
 use std::net::{Ipv4Addr, TcpListener};
 
 use anyhow::{Result, anyhow};
 
-/// So many ports of this machine, all different, on which nobody listens now.
+/// Returns `N` different ports of this machine that are free now.
 ///
 /// # Errors
 /// There are none.
 pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    // All are held until all are known.
+    // All listeners stay open until all ports are known, so the ports differ.
     let listeners = [(); N].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
     let mut ports = [0; N];
     for (port, listener) in ports.iter_mut().zip(&listeners) {

@@ -1,18 +1,18 @@
-//! What is said of a measurement that was made several times.
+//! The spread of a measurement that was repeated: median and extremes.
 
 /// The median and the extremes of some values.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Spread {
-    /// The one in the middle, or the mean of the two.
+    /// The middle value, or the mean of the two middle values.
     pub median: f64,
-    /// The smallest.
+    /// The smallest value.
     pub least: f64,
-    /// The largest.
+    /// The largest value.
     pub most: f64,
 }
 
 impl Spread {
-    /// Nothing where there are no values.
+    /// Computes the spread; returns `None` for no values.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_of_an_even_count_is_between_the_two_in_the_middle() {
+    fn median_of_an_even_count_is_the_mean_of_the_middle_values() {
         let spread = |median, least, most| Some(Spread { median, least, most });
         assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 100.0]), spread(3.0, 1.0, 100.0));
         assert_eq!(Spread::of(&[4.0, 1.0, 100.0]), spread(4.0, 1.0, 100.0));

@@ -1,6 +1,7 @@
-//! Corosync: three of it in namespaces on one switch, and how long the others take to a membership without one that is gone.
+//! Corosync: the time from the loss of one of three nodes to a membership without it.
 //!
-//! What it writes into its log tells when. Its sockets are abstract, which are each namespace's own, so several run on one machine.
+//! The nodes run in namespaces on one switch. Their logs show when the membership changes. Abstract
+//! sockets belong to a namespace, so several nodes run on one machine.
 
 use std::{
     fmt::Write as _,
@@ -15,28 +16,30 @@ use anyhow::{Result, anyhow, ensure};
 use plexus_namespaces::Lan;
 use tempfile::TempDir;
 
-use crate::command::{Ended, found};
+use crate::command::{ChildGuard, found};
 
 const NODES: usize = 3;
 
-/// How long a membership may take.
+/// The time limit for a new membership.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often the logs are looked at.
+/// The interval at which the logs are read.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// Three nodes; they end with it.
+/// Three Corosync nodes, which end when this value is dropped.
 pub(super) struct Corosync {
-    nodes: Vec<Ended>,
+    nodes: Vec<ChildGuard>,
     lan: Lan,
     folder: TempDir,
 }
 
 impl Corosync {
-    /// Starts them, with this token timeout or the default, and waits until all are one membership.
+    /// Starts the nodes with a token timeout and waits until they form one membership.
+    ///
+    /// Without `token_ms` the default of Corosync is used.
     ///
     /// # Errors
-    /// It is not installed, there can be no namespaces, or the nodes do not find each other.
+    /// Corosync is not installed, namespaces are not available, or the nodes form no membership.
     pub(super) fn start(token_ms: Option<u32>) -> Result<Self> {
         ensure!(found("corosync"), "corosync is not installed (package corosync)");
         let lan = Lan::new(NODES, 1).map_err(|why| anyhow!("{why}"))?;
@@ -45,13 +48,13 @@ impl Corosync {
             let folder = corosync.folder.path().join(node.to_string());
             fs::create_dir(&folder)?;
             fs::write(folder.join("corosync.conf"), corosync.configuration(node, token_ms))?;
-            // Each with a /run of its own: the file that says that it runs already has a fixed place.
+            // Each node has its own /run: the path of the lock file is fixed.
             let mut command = Command::new("unshare");
             let own = "mount -t tmpfs tmpfs /run && exec corosync -f -c \"$0\"";
             command.args(["--mount", "sh", "-c", own]).arg(folder.join("corosync.conf")).current_dir(&folder);
-            let said = File::create(folder.join("said"))?;
-            command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said);
-            corosync.nodes.push(Ended(corosync.lan.host(node).inside(|| command.spawn())?));
+            let output = File::create(folder.join("output"))?;
+            command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+            corosync.nodes.push(ChildGuard(corosync.lan.host(node).inside(|| command.spawn())?));
         }
         corosync.agree(&[0, 1, 2], "Members[3]: 1 2 3", [0; NODES])?;
         Ok(corosync)
@@ -78,10 +81,10 @@ impl Corosync {
         text + "}\n"
     }
 
-    /// Kills the last; milliseconds until the others are a membership without it.
+    /// Kills the last node and returns the milliseconds until the others form a membership.
     ///
     /// # Errors
-    /// They are not in time.
+    /// The others form none in time.
     pub(super) fn death(mut self) -> Result<f64> {
         let before = self.lengths();
         let start = Instant::now();
@@ -90,10 +93,10 @@ impl Corosync {
         Ok(start.elapsed().as_secs_f64() * 1e3)
     }
 
-    /// Pulls the cable of the last; milliseconds until the others are a membership without it.
+    /// Disconnects the last node; returns the milliseconds until the others form a membership.
     ///
     /// # Errors
-    /// They are not in time.
+    /// The others form none in time.
     pub(super) fn cut(self) -> Result<f64> {
         let before = self.lengths();
         let start = Instant::now();
@@ -115,19 +118,19 @@ impl Corosync {
         std::array::from_fn(|node| self.text(node).len())
     }
 
-    /// Waits until these nodes have said so, after what they had said `before`.
+    /// Waits until the logs of these nodes have the text `what` after the position `before`.
     fn agree(&self, nodes: &[usize], what: &str, before: [usize; NODES]) -> Result<()> {
         let start = Instant::now();
         loop {
-            let said =
+            let agrees =
                 |node: &usize| self.text(*node).get(before[*node]..).is_some_and(|new| new.contains(what));
-            if nodes.iter().all(said) {
+            if nodes.iter().all(agrees) {
                 return Ok(());
             }
             ensure!(
                 start.elapsed() < TIMEOUT,
-                "corosync did not come to `{what}`: {}",
-                self.text(0).lines().last().unwrap_or("it says nothing")
+                "corosync: no `{what}` within 30 s; its last log line: {}",
+                self.text(0).lines().last().unwrap_or("none")
             );
             thread::sleep(LOOK_EVERY);
         }

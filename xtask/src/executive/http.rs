@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as a JSON gateway takes: requests one after the other over one connection that stays.
+//! A minimal HTTP/1.1 client for a JSON gateway: sequential requests over one connection.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -9,34 +9,34 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// Longest answer.
+/// The largest response body in bytes.
 const MAX_BODY: usize = 1 << 20;
 
-/// A connection.
+/// A persistent connection to an HTTP server.
 pub(super) struct Http {
     stream: BufReader<TcpStream>,
     server: SocketAddr,
 }
 
 impl Http {
-    /// Connects.
+    /// Connects to `server`; responses must come within `timeout`.
     ///
     /// # Errors
-    /// Nobody listens.
+    /// The server does not accept the connection.
     pub(super) fn connect(server: SocketAddr, timeout: Duration) -> Result<Self> {
-        let stream = TcpStream::connect(server).with_context(|| format!("nobody listens at {server}"))?;
+        let stream = TcpStream::connect(server).with_context(|| format!("cannot connect to {server}"))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(timeout))?;
         Ok(Self { stream: BufReader::new(stream), server })
     }
 
-    /// Has the server take `body`; its answer.
+    /// Posts `body` to `path` and returns the response.
     ///
     /// # Errors
-    /// It refused, or its answer is none.
+    /// The server refuses the request, or its response is malformed.
     pub(super) fn post(&mut self, path: &str, body: &Value) -> Result<Value> {
         let body = body.to_string();
-        // In one piece: the server begins with the first packet.
+        // One write: the server starts with the first packet.
         let request = format!(
             "POST {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             self.server,
@@ -45,11 +45,11 @@ impl Http {
         self.stream.get_mut().write_all(request.as_bytes())?;
         let (status, body) = answer(&mut self.stream)?;
         ensure!(status == 200, "{path}: {status}: {}", String::from_utf8_lossy(&body));
-        serde_json::from_slice(&body).with_context(|| format!("{path}: no JSON"))
+        serde_json::from_slice(&body).with_context(|| format!("{path}: the response is not JSON"))
     }
 }
 
-/// The status and the body.
+/// Reads a response and returns its status and body.
 fn answer(stream: &mut impl BufRead) -> Result<(u16, Vec<u8>)> {
     let mut line = String::new();
     let mut read = |stream: &mut dyn BufRead| -> Result<String> {
@@ -59,14 +59,15 @@ fn answer(stream: &mut impl BufRead) -> Result<(u16, Vec<u8>)> {
     };
     let first = read(stream)?;
     let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
-    let status = status.with_context(|| format!("no answer: {first:?}"))?;
+    let status = status.with_context(|| format!("malformed status line: {first:?}"))?;
     let (mut length, mut chunked) = (None, false);
     loop {
         let header = read(stream)?;
         if header.is_empty() {
             break;
         }
-        let (name, value) = header.split_once(':').with_context(|| format!("no header: {header:?}"))?;
+        let (name, value) =
+            header.split_once(':').with_context(|| format!("malformed header: {header:?}"))?;
         match name.to_ascii_lowercase().as_str() {
             "content-length" => length = Some(value.trim().parse::<usize>()?),
             "transfer-encoding" => chunked = value.trim().eq_ignore_ascii_case("chunked"),
@@ -75,7 +76,7 @@ fn answer(stream: &mut impl BufRead) -> Result<(u16, Vec<u8>)> {
     }
     let mut body = Vec::new();
     let mut take = |stream: &mut dyn BufRead, length: usize| -> Result<()> {
-        ensure!(body.len() + length <= MAX_BODY, "an answer of more than {MAX_BODY} bytes");
+        ensure!(body.len() + length <= MAX_BODY, "the response is longer than {MAX_BODY} bytes");
         let from = body.len();
         body.resize(from + length, 0);
         Ok(stream.read_exact(&mut body[from..])?)
@@ -90,12 +91,12 @@ fn answer(stream: &mut impl BufRead) -> Result<(u16, Vec<u8>)> {
                 break;
             }
         },
-        None => bail!("an answer without a length"),
+        None => bail!("the response has no length"),
     }
     Ok((status, body))
 }
 
-/// Bytes as the gateway wants them: base64 (RFC 4648).
+/// Encodes bytes in base64 (RFC 4648), as the gateway expects them.
 pub(super) fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
@@ -117,22 +118,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_have_a_length_or_come_in_chunks() {
-        let said = |text: &str| answer(&mut text.as_bytes());
-        let plain = said("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}rest").expect("an answer");
+    fn responses_with_a_length_or_in_chunks_are_read() {
+        let read = |text: &str| answer(&mut text.as_bytes());
+        let plain = read("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}rest").expect("a response");
         assert_eq!(plain, (200, b"{}".to_vec()));
         let chunks =
             "HTTP/1.1 404 Not\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{\"\r\n3\r\na\":\r\n0\r\n\r\n";
-        assert_eq!(said(chunks).expect("an answer"), (404, b"{\"a\":".to_vec()));
+        assert_eq!(read(chunks).expect("a response"), (404, b"{\"a\":".to_vec()));
         for bad in
             ["", "hello\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"]
         {
-            assert!(said(bad).is_err(), "{bad:?}");
+            assert!(read(bad).is_err(), "{bad:?}");
         }
     }
 
     #[test]
-    fn base64_is_that_of_the_rfc() {
+    fn base64_follows_the_rfc() {
         let known = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")];
         known.into_iter().for_each(|(bytes, text)| assert_eq!(base64(bytes.as_bytes()), text));
     }

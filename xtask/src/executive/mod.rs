@@ -1,7 +1,8 @@
-//! The executive beside its peers: locks beside etcd, Redis, a lock on a file and the bare round trip; deaths beside Corosync.
+//! Compares the executive with its peers: locks with etcd, Redis, `flock` and the bare round trip;
+//! failures of nodes with Corosync.
 //!
-//! A round measures everything once, one after the other; the table has medians over all rounds. The goals stand in `rows.rs`. Who is not
-//! installed is not measured: nothing is installed here.
+//! A round measures everything once in sequence; the table has medians over all rounds. The goals
+//! are in `rows.rs`. Peers that are not installed are not measured; this command installs nothing.
 
 mod corosync;
 mod http;
@@ -18,7 +19,7 @@ use clap::Args;
 
 use self::{
     corosync::Corosync,
-    ours::Ours,
+    ours::PlexusPrograms,
     peers::{Etcd, Redis, file},
     report::{Failures, Report},
     rows::*,
@@ -27,28 +28,28 @@ use self::{
 pub use self::ours::built;
 use crate::compare::{
     document::{self, DOCUMENT},
-    quiet::Others,
+    quiet::CoreLoad,
 };
 
-/// Its place in the document.
+/// The name of its section in the document.
 pub(crate) const SECTION: &str = "executive";
 
-/// How long each work of a peer is measured.
+/// The duration of each measurement of a peer.
 const TIME: Duration = Duration::from_secs(1);
 
-/// How to compare.
+/// The options of the comparison.
 #[derive(Args)]
 pub struct Options {
-    /// How often everything is measured in turn; medians are reported.
+    /// Number of rounds; medians are reported.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Locks alone, not what becomes of a cluster when nodes end.
+    /// Measure locks only, not failures of nodes.
     #[arg(long)]
     locks_only: bool,
     /// Write the results into docs/performance.md.
     #[arg(long, conflicts_with = "locks_only")]
     write: bool,
-    /// Write them though something else uses the cores.
+    /// Write them although other processes use the cores.
     #[arg(long, requires = "write")]
     anyway: bool,
 }
@@ -56,17 +57,17 @@ pub struct Options {
 /// Measures, prints the table, and with `--write` puts it into docs/performance.md.
 ///
 /// # Errors
-/// Something of ours cannot be built; a goal is missed, or somebody was not measured.
+/// A Plexus program cannot be built, a goal is missed, or a peer was not measured.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
-    // Before anything of ours runs; and all of them, as clusters use all.
-    let mut others = Others::on(0..std::thread::available_parallelism()?.get());
-    others.look()?;
-    others.permit(options.write, options.anyway)?;
-    let ours = Ours::build(root)?;
+    // First, before Plexus runs; on all cores, because clusters use all.
+    let mut load = CoreLoad::on(0..std::thread::available_parallelism()?.get());
+    load.sample()?;
+    load.permit(options.write, options.anyway)?;
+    let ours = PlexusPrograms::build(root)?;
     let mut bench = Bench::default();
     for round in 1..=options.rounds {
         println!("round {round} of {}", options.rounds);
-        others.look()?;
+        load.sample()?;
         bench.ours(&ours);
         bench.peers();
         if !options.locks_only {
@@ -75,12 +76,12 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     }
     let wanted = rows().into_iter().filter(|row| !(options.locks_only && row.is_of_deaths())).collect();
     let mut report = Report::of(wanted, &bench.values, &bench.failures, options.rounds);
-    if let Some(said) = others.said() {
-        report.text = format!("{said}\n\n{}", report.text);
+    if let Some(warning) = load.warning() {
+        report.text = format!("{warning}\n\n{}", report.text);
     }
     println!("\n{}", report.text);
     if options.write {
-        others.permit(true, options.anyway)?;
+        load.permit(true, options.anyway)?;
         document::write(root, SECTION, &report.text)?;
         println!("written to {DOCUMENT}");
     }
@@ -90,7 +91,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     }
 }
 
-/// What was measured so far.
+/// The measurements so far.
 #[derive(Default)]
 struct Bench {
     values: Values,
@@ -98,40 +99,40 @@ struct Bench {
 }
 
 impl Bench {
-    /// Takes up what came of one measurement.
-    fn take(&mut self, what: &str, measured: Result<Vec<(Figure, f64)>>) {
+    /// Records the result of one measurement.
+    fn take(&mut self, work: &str, measured: Result<Vec<(Figure, f64)>>) {
         match measured {
             Ok(measured) => {
                 for (figure, value) in measured {
-                    println!("{}, {}: {value:.0}", figure.what, figure.who);
+                    println!("{}, {}: {value:.0}", figure.work, figure.system);
                     self.values.entry(figure).or_default().push(value);
                 }
             }
             Err(error) => {
-                // In one line of a list.
+                // The report has one line for it.
                 let why = format!("{error:#}");
                 let lines: Vec<&str> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
                 let why = lines.join("; ");
-                println!("{what}: {why}");
-                self.failures.insert(what.into(), why);
+                println!("{work}: {why}");
+                self.failures.insert(work.into(), why);
             }
         }
     }
 
-    fn ours(&mut self, ours: &Ours) {
+    fn ours(&mut self, ours: &PlexusPrograms) {
         self.take("plexus, shm", ours.shm());
         self.take("plexus, tcp", ours.tcp());
     }
 
     fn peers(&mut self) {
-        let of = |who, what, value| vec![(Figure { who, what }, value)];
+        let of = |system, work, value| vec![(Figure { system, work }, value)];
         self.take(FLOCK, file(TIME).map(|timed| of(FLOCK, LOCAL, timed.ns)));
         match Redis::start() {
             Err(error) => self.take(REDIS, Err(error)),
             Ok(redis) => {
                 self.take(REDIS, redis.lock(1, TIME).map(|timed| of(REDIS, TCP, timed.ns)));
-                for (clients, what) in [(8, CLIENTS_8), (64, CLIENTS_64)] {
-                    let measured = redis.lock(clients, TIME).map(|timed| of(REDIS, what, timed.per_second));
+                for (clients, work) in [(8, CLIENTS_8), (64, CLIENTS_64)] {
+                    let measured = redis.lock(clients, TIME).map(|timed| of(REDIS, work, timed.per_second));
                     self.take(REDIS, measured);
                 }
             }
@@ -141,26 +142,26 @@ impl Bench {
             Ok(etcd) => {
                 self.take(ETCD_TXN, etcd.transaction(TIME).map(|timed| of(ETCD_TXN, TCP, timed.ns)));
                 self.take(ETCD_LOCK, etcd.lock(1, false, TIME).map(|timed| of(ETCD_LOCK, TCP, timed.ns)));
-                for (clients, what) in [(8, CLIENTS_8), (64, CLIENTS_64)] {
+                for (clients, work) in [(8, CLIENTS_8), (64, CLIENTS_64)] {
                     let measured = etcd.lock(clients, false, TIME);
-                    self.take(ETCD_LOCK, measured.map(|timed| of(ETCD_LOCK, what, timed.per_second)));
+                    self.take(ETCD_LOCK, measured.map(|timed| of(ETCD_LOCK, work, timed.per_second)));
                 }
-                // Of two that take turns, from one's grant to the other's.
+                // With two clients in turns, this is the time between their grants.
                 let measured = etcd.lock(2, true, TIME);
                 self.take(ETCD_LOCK, measured.map(|timed| of(ETCD_LOCK, HAND_OVER, 1e9 / timed.per_second)));
             }
         }
     }
 
-    fn deaths(&mut self, ours: &Ours) {
-        for what in [DEATH, CUT, CUT_FAST, RECOVERY] {
-            self.take(what, ours.death(what));
+    fn deaths(&mut self, ours: &PlexusPrograms) {
+        for work in [DEATH, CUT, CUT_FAST, RECOVERY] {
+            self.take(work, ours.death(work));
         }
-        for (who, token_ms) in [(COROSYNC, None), (COROSYNC_TUNED, Some(250))] {
+        for (system, token_ms) in [(COROSYNC, None), (COROSYNC_TUNED, Some(250))] {
             let cut = Corosync::start(token_ms).and_then(Corosync::cut);
-            self.take(who, cut.map(|ms| vec![(Figure { who, what: CUT }, ms)]));
+            self.take(system, cut.map(|ms| vec![(Figure { system, work: CUT }, ms)]));
             let death = Corosync::start(token_ms).and_then(Corosync::death);
-            self.take(who, death.map(|ms| vec![(Figure { who, what: DEATH }, ms)]));
+            self.take(system, death.map(|ms| vec![(Figure { system, work: DEATH }, ms)]));
         }
     }
 }

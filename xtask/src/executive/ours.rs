@@ -1,4 +1,4 @@
-//! Our own side: `plexus bench locks`, the bare round trip of `plexus perf`, and `torture views`.
+//! Measures Plexus: `plexus bench locks`, the bare round trip of `plexus perf`, `torture views`.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,20 +12,20 @@ use serde_json::Value;
 use super::rows::*;
 use crate::command::{self, output_within};
 
-/// How long one run may take.
+/// The time limit of one run.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Seconds that a work is measured.
+/// The duration of a measurement in seconds.
 const SECONDS: &str = "1";
 
-/// Our programs.
-pub(super) struct Ours {
+/// The Plexus programs to measure.
+pub(super) struct PlexusPrograms {
     plexus: PathBuf,
     torture: PathBuf,
 }
 
-impl Ours {
-    /// Builds them.
+impl PlexusPrograms {
+    /// Builds the programs in release mode.
     ///
     /// # Errors
     /// They do not build.
@@ -47,7 +47,7 @@ impl Ours {
         }
     }
 
-    /// The bare round trip of a small message.
+    /// Measures the bare round trip of a small message in nanoseconds.
     fn round_trip(&self, rail: &str) -> Result<f64> {
         let mut perf = Command::new(&self.plexus);
         perf.args(["perf", "--rail", rail, "--test", "latency", "--op", "send", "--wait", "polling"]);
@@ -58,38 +58,41 @@ impl Ours {
         Ok(us.context("plexus perf printed no round_trip_us.p50")? * 1000.0)
     }
 
-    /// Over memory.
+    /// Measures locks and the round trip over shared memory.
     pub(super) fn shm(&self) -> Result<Vec<(Figure, f64)>> {
         let reports =
             self.locks(&["--rail", "shm", "--waiting", "polling", "--pin", "--names", "local,remote"])?;
         Ok(vec![
-            (Figure { who: PLEXUS, what: LOCAL }, ns(&reports, 0)?),
-            (Figure { who: PLEXUS, what: SHM }, ns(&reports, 1)?),
-            (Figure { who: ROUND_TRIP, what: SHM }, self.round_trip("shm")?),
+            (Figure { system: PLEXUS, work: LOCAL }, ns(&reports, 0)?),
+            (Figure { system: PLEXUS, work: SHM }, ns(&reports, 1)?),
+            (Figure { system: ROUND_TRIP, work: SHM }, self.round_trip("shm")?),
         ])
     }
 
-    /// Over sockets.
+    /// Measures locks and the round trip over TCP.
     pub(super) fn tcp(&self) -> Result<Vec<(Figure, f64)>> {
         let polling = |arguments: &[&str]| {
             self.locks(&[&["--rail", "tcp", "--waiting", "polling", "--pin"], arguments].concat())
         };
         let remote = polling(&["--names", "remote"])?;
-        // More threads than cores: they wait as nodes do by default.
+        // More threads than cores: use the default way to wait.
         let many = self.locks(&["--rail", "tcp", "--names", "remote", "--clients", "8,64"])?;
         let hand_over = polling(&["--names", "shared"])?;
         Ok(vec![
-            (Figure { who: PLEXUS, what: TCP }, ns(&remote, 0)?),
-            (Figure { who: ROUND_TRIP, what: TCP }, self.round_trip("tcp")?),
-            (Figure { who: PLEXUS, what: CLIENTS_8 }, per_second(&many, 0, "locks_per_s")?),
-            (Figure { who: PLEXUS, what: CLIENTS_64 }, per_second(&many, 1, "locks_per_s")?),
-            (Figure { who: PLEXUS, what: HAND_OVER }, 1e9 / per_second(&hand_over, 0, "hand_overs_per_s")?),
+            (Figure { system: PLEXUS, work: TCP }, ns(&remote, 0)?),
+            (Figure { system: ROUND_TRIP, work: TCP }, self.round_trip("tcp")?),
+            (Figure { system: PLEXUS, work: CLIENTS_8 }, per_second(&many, 0, "locks_per_s")?),
+            (Figure { system: PLEXUS, work: CLIENTS_64 }, per_second(&many, 1, "locks_per_s")?),
+            (
+                Figure { system: PLEXUS, work: HAND_OVER },
+                1e9 / per_second(&hand_over, 0, "hand_overs_per_s")?,
+            ),
         ])
     }
 
-    /// What becomes of a cluster when nodes end.
-    pub(super) fn death(&self, what: &'static str) -> Result<Vec<(Figure, f64)>> {
-        let name = match what {
+    /// Measures the time from the failure `work` to the end of its recovery.
+    pub(super) fn death(&self, work: &'static str) -> Result<Vec<(Figure, f64)>> {
+        let name = match work {
             DEATH => "death",
             CUT => "cut",
             CUT_FAST => "cut-fast",
@@ -98,11 +101,11 @@ impl Ours {
         let text =
             output_within(Command::new(&self.torture).arg("views").arg(&self.plexus).arg(name), TIMEOUT)?;
         let ms = text.trim().parse().with_context(|| format!("torture views printed {text:?}"))?;
-        Ok(vec![(Figure { who: PLEXUS, what }, ms)])
+        Ok(vec![(Figure { system: PLEXUS, work }, ms)])
     }
 }
 
-/// The program `name` of a package, built for speed.
+/// Builds the program `name` of a package in release mode and returns its path.
 ///
 /// # Errors
 /// It does not build.
@@ -124,7 +127,7 @@ fn ns(reports: &[Value], at: usize) -> Result<f64> {
     Ok(us.context("plexus bench locks printed no response_us.p50")? * 1000.0)
 }
 
-fn per_second(reports: &[Value], at: usize, what: &str) -> Result<f64> {
-    let rate = reports.get(at).and_then(|report| report[what].as_f64()).filter(|rate| *rate > 0.0);
-    rate.with_context(|| format!("plexus bench locks printed no {what}"))
+fn per_second(reports: &[Value], at: usize, work: &str) -> Result<f64> {
+    let rate = reports.get(at).and_then(|report| report[work].as_f64()).filter(|rate| *rate > 0.0);
+    rate.with_context(|| format!("plexus bench locks printed no {work}"))
 }

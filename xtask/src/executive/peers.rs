@@ -1,7 +1,8 @@
-//! The peers: etcd, Redis, and a lock on a file. What is not installed is not measured, and the report says so.
+//! The peers: etcd, Redis and `flock`. The report lists peers that are not installed.
 //!
-//! Servers of one member each, on loopback, with their files in a temporary folder: the fastest that they can be. Clients keep their connection. etcd is
-//! asked through its JSON gateway, which adds to what its own protocol takes.
+//! Each server has one member on loopback and its files in a temporary folder, which is its fastest
+//! configuration. Clients keep their connections. The JSON gateway of etcd is slower than its own
+//! protocol.
 
 use std::{
     fs::File,
@@ -23,23 +24,25 @@ use super::{
     timed::{Once, Timed, timed},
 };
 use crate::{
-    command::{Ended, found},
+    command::{ChildGuard, found},
     compare::ports::free_ports,
 };
 
-/// How long a server may take to listen, and to answer.
+/// The time limit for a server to listen and for each response.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A server that ends with this.
+/// A server process that ends when this value is dropped.
 struct Server {
     address: SocketAddr,
-    // Before the folder that it uses is removed.
-    _server: Ended,
+    // Declared before the folder, so that it ends before the folder is removed.
+    _server: ChildGuard,
     _folder: TempDir,
 }
 
 impl Server {
-    /// Starts `program` with what `arguments` makes of its folder, the port for clients and another, and waits until it listens.
+    /// Starts `program` and waits until it listens.
+    ///
+    /// `arguments` gets its folder, the port for clients and a second port.
     fn start(
         program: &str,
         package: &str,
@@ -52,19 +55,19 @@ impl Server {
         command.args(arguments(folder.path(), port, other)).current_dir(folder.path());
         let log = File::create(folder.path().join("log"))?;
         let server = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
-        let (mut server, started) = (Ended(server), Instant::now());
+        let (mut server, started) = (ChildGuard(server), Instant::now());
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         while TcpStream::connect(address).is_err() {
-            let said = || std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
-            ensure!(server.0.try_wait()?.is_none(), "{program} ended: {}", said().trim());
-            ensure!(started.elapsed() < TIMEOUT, "{program} does not listen: {}", said().trim());
+            let log = || std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
+            ensure!(server.0.try_wait()?.is_none(), "{program} ended: {}", log().trim());
+            ensure!(started.elapsed() < TIMEOUT, "{program} does not listen: {}", log().trim());
             thread::sleep(Duration::from_millis(10));
         }
         Ok(Self { address, _server: server, _folder: folder })
     }
 }
 
-/// An etcd of one member.
+/// An etcd server with one member.
 pub(super) struct Etcd(Server);
 
 impl Etcd {
@@ -83,7 +86,7 @@ impl Etcd {
         };
         let etcd = Self(Server::start("etcd", "etcd-server", arguments)?);
         let started = Instant::now();
-        // It listens before it has elected itself.
+        // etcd listens before it has elected a leader.
         while let Err(error) = etcd.lease(&mut etcd.client()?) {
             ensure!(started.elapsed() < TIMEOUT, "etcd does not serve: {error:#}");
             thread::sleep(Duration::from_millis(20));
@@ -100,7 +103,7 @@ impl Etcd {
         Ok(lease["ID"].as_str().context("etcd gave no lease")?.to_owned())
     }
 
-    /// Its lock service: lock and unlock, of one name for all clients, or one for each.
+    /// Measures lock and unlock; all clients share one name, or each has its own.
     pub(super) fn lock(&self, clients: usize, shared: bool, time: Duration) -> Result<Timed> {
         timed(clients, time, |number| {
             let mut client = self.client()?;
@@ -115,7 +118,7 @@ impl Etcd {
         })
     }
 
-    /// A transaction that makes a key where there is none, and the deletion of it.
+    /// Measures a transaction that creates an absent key, followed by its deletion.
     pub(super) fn transaction(&self, time: Duration) -> Result<Timed> {
         timed(1, time, |_| {
             let mut client = self.client()?;
@@ -124,7 +127,7 @@ impl Etcd {
                 let absent = json!([{ "target": "CREATE", "key": key, "create_revision": "0" }]);
                 let put = json!([{ "requestPut": { "key": key, "value": value } }]);
                 let made = client.post("/v3/kv/txn", &json!({ "compare": absent, "success": put }))?;
-                ensure!(made["succeeded"] == true, "etcd did not make the key: {made}");
+                ensure!(made["succeeded"] == true, "etcd did not create the key: {made}");
                 client.post("/v3/kv/deleterange", &json!({ "key": key })).map(drop)
             });
             Ok(once)
@@ -132,7 +135,7 @@ impl Etcd {
     }
 }
 
-/// A Redis that writes nothing to disk.
+/// A Redis server that writes nothing to disk.
 pub(super) struct Redis(Server);
 
 impl Redis {
@@ -145,7 +148,7 @@ impl Redis {
         Ok(Self(Server::start("redis-server", "redis-server", arguments)?))
     }
 
-    /// `SET name token NX PX 30000`, and `DEL name`.
+    /// Measures `SET name token NX PX 30000` followed by `DEL name`.
     pub(super) fn lock(&self, clients: usize, time: Duration) -> Result<Timed> {
         timed(clients, time, |number| {
             let stream = TcpStream::connect(self.0.address)?;
@@ -161,7 +164,7 @@ impl Redis {
                     stream.get_mut().write_all(command)?;
                     line.clear();
                     stream.read_line(&mut line)?;
-                    ensure!(line.trim_end() == good, "redis said {line:?}, not {good}");
+                    ensure!(line.trim_end() == good, "redis answered {line:?} instead of {good}");
                 }
                 Ok(())
             });
@@ -170,13 +173,13 @@ impl Redis {
     }
 }
 
-/// A command in the protocol of Redis.
+/// Encodes a command in the protocol of Redis.
 fn resp(words: &[&str]) -> Vec<u8> {
     let word = |word: &&str| format!("${}\r\n{word}\r\n", word.len());
     format!("*{}\r\n{}", words.len(), words.iter().map(word).collect::<String>()).into_bytes()
 }
 
-/// `flock` on a file of this machine.
+/// Measures `flock` and its release on a local file.
 pub(super) fn file(time: Duration) -> Result<Timed> {
     let file = tempfile::tempfile()?;
     timed(1, time, |_| {
@@ -194,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_counted_words() {
+    fn command_is_encoded_with_lengths() {
         assert_eq!(resp(&["DEL", "a-b"]), b"*2\r\n$3\r\nDEL\r\n$3\r\na-b\r\n");
     }
 }

@@ -1,4 +1,4 @@
-//! The report: the table of the goals, and what was not measured; printed, and put into the document.
+//! The report: the table of goals, all figures, and the measurements that failed.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use crate::compare::{
     spread::Spread,
 };
 
-/// Why somebody was not measured.
+/// The reasons of failed measurements, by the name of the measurement.
 pub(super) type Failures = BTreeMap<String, String>;
 
-/// What came out.
+/// The text of the report and its failed rows.
 pub(super) struct Report {
-    /// For the document.
+    /// The text for the document.
     pub text: String,
-    /// The goals that were missed, and the rows of which somebody was not measured.
+    /// The missed goals and the rows that lack a measurement.
     pub failed: Vec<String>,
 }
 
 impl Report {
-    /// What came out of `rounds` rounds for these rows.
+    /// Builds the report of `rounds` rounds for these rows.
     pub(super) fn of(rows: Vec<Row>, values: &Values, failures: &Failures, rounds: u32) -> Self {
         let outcomes: Vec<_> = rows.into_iter().map(|row| Outcome::of(row, values)).collect();
         let judged = |verdict| outcomes.iter().filter(|outcome| outcome.verdict == verdict).count();
@@ -31,7 +31,7 @@ impl Report {
             machine(),
             date(),
         );
-        let heads = ["work", "ours", "beside", "who", "times as fast", "goal", "met"];
+        let heads = ["work", "plexus", "peer", "name of the peer", "times as fast", "goal", "met"];
         let mut cells = vec![heads.map(str::to_owned)];
         cells.extend(outcomes.iter().map(line));
         text += &markdown(&cells);
@@ -39,12 +39,12 @@ impl Report {
         text += &everything(values);
         if !failures.is_empty() {
             text += "\nNot measured:\n\n";
-            failures.iter().for_each(|(what, why)| text += &format!("- {what}: {why}\n"));
+            failures.iter().for_each(|(work, why)| text += &format!("- {work}: {why}\n"));
         }
         let beside = |outcome: &Outcome| {
             let other =
-                outcome.other.map_or_else(String::new, |(other, _)| format!(", beside {}", other.who));
-            outcome.row.what.to_owned() + &other
+                outcome.other.map_or_else(String::new, |(other, _)| format!(", beside {}", other.system));
+            outcome.row.work.to_owned() + &other
         };
         let failed = outcomes.iter().filter_map(|outcome| match outcome.verdict {
             Verdict::Missed => Some(format!("missed: {}", beside(outcome))),
@@ -56,17 +56,17 @@ impl Report {
 }
 
 fn line(outcome: &Outcome) -> [String; 7] {
-    let unit = unit(outcome.row.what);
+    let unit = unit(outcome.row.work);
     let value = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| number(unit, value));
-    let who = |figure: Figure| match figure.what == outcome.row.what {
-        true => figure.who.to_owned(),
-        false => format!("{}: {}", figure.who, figure.what),
+    let system = |figure: Figure| match figure.work == outcome.row.work {
+        true => figure.system.to_owned(),
+        false => format!("{}: {}", figure.system, figure.work),
     };
     [
-        outcome.row.what.into(),
+        outcome.row.work.into(),
         value(outcome.ours),
         outcome.other.map_or_else(|| "-".into(), |(_, other)| value(other)),
-        outcome.other.map_or_else(|| "-".into(), |(figure, _)| who(figure)),
+        outcome.other.map_or_else(|| "-".into(), |(figure, _)| system(figure)),
         outcome.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
         match outcome.row.goal {
             Goal::AtMost(most) => format!("at most {}", number(unit, most)),
@@ -85,16 +85,16 @@ fn line(outcome: &Outcome) -> [String; 7] {
 }
 
 fn everything(values: &Values) -> String {
-    let mut cells = vec![["work", "who", "median", "least", "most", "times"].map(str::to_owned)];
-    for (Figure { who, what }, values) in values {
+    let mut cells = vec![["work", "system", "median", "least", "most", "times"].map(str::to_owned)];
+    for (Figure { system, work }, values) in values {
         let Some(Spread { median, least, most }) = Spread::of(values) else { continue };
-        let [median, least, most] = [median, least, most].map(|value| number(unit(what), value));
-        cells.push([(*what).into(), (*who).into(), median, least, most, values.len().to_string()]);
+        let [median, least, most] = [median, least, most].map(|value| number(unit(work), value));
+        cells.push([(*work).into(), (*system).into(), median, least, most, values.len().to_string()]);
     }
     markdown(&cells)
 }
 
-/// A value with its unit: three digits that mean something.
+/// Formats a value with its unit, to about three significant digits.
 fn number(unit: Unit, value: f64) -> String {
     match unit {
         Unit::Ns if value < 1000.0 => format!("{value:.0} ns"),
@@ -111,16 +111,16 @@ mod tests {
     use super::{super::rows::*, *};
 
     #[test]
-    fn the_table_says_what_is_met_and_what_is_open() {
+    fn report_shows_met_missed_and_open_rows() {
         let values = Values::from([
-            (Figure { who: PLEXUS, what: LOCAL }, vec![250.0, 900.0, 240.0]),
-            (Figure { who: PLEXUS, what: TCP }, vec![20_000.0]),
-            (Figure { who: ETCD_LOCK, what: TCP }, vec![500_000.0]),
+            (Figure { system: PLEXUS, work: LOCAL }, vec![250.0, 900.0, 240.0]),
+            (Figure { system: PLEXUS, work: TCP }, vec![20_000.0]),
+            (Figure { system: ETCD_LOCK, work: TCP }, vec![500_000.0]),
         ]);
         let failures = Failures::from([("Redis".into(), "not installed".into())]);
         let report = Report::of(rows(), &values, &failures, 3);
-        let row = |what: &str, who: &str| {
-            let found = report.text.lines().find(|line| line.contains(what) && line.contains(who));
+        let row = |work: &str, system: &str| {
+            let found = report.text.lines().find(|line| line.contains(work) && line.contains(system));
             found.unwrap_or_else(|| panic!("{}", report.text)).to_owned()
         };
         let local = row(LOCAL, "at most 300 ns");
@@ -130,20 +130,20 @@ mod tests {
         assert!(report.text.contains("- Redis: not installed"));
         assert!(report.failed.contains(&format!("missed: {TCP}, beside {ETCD_LOCK}")));
         assert!(report.failed.contains(&format!("not measured: {RECOVERY}")));
-        // No goal, and missing all the same.
+        // A row without a goal must be measured too.
         assert!(report.failed.contains(&format!("not measured: {TCP}, beside {REDIS}")));
         assert!(report.text.contains("1 of 12 goals met, 19 rows not measured."), "{}", report.text);
     }
 
     #[test]
-    fn who_wants_locks_alone_is_not_told_of_deaths() {
+    fn report_of_locks_only_has_no_rows_of_failures() {
         let mut values = Values::new();
         for row in rows().into_iter().filter(|row| !row.is_of_deaths()) {
-            let (ours, other) = match unit(row.what) {
+            let (ours, other) = match unit(row.work) {
                 Unit::PerSecond => (1e6, 1.0),
                 Unit::Ns | Unit::Ms => (100.0, 1e6),
             };
-            values.insert(Figure { who: PLEXUS, what: row.what }, vec![ours]);
+            values.insert(Figure { system: PLEXUS, work: row.work }, vec![ours]);
             if let Goal::Times(_, figure) | Goal::Faster(_, figure) | Goal::Beside(figure) = row.goal {
                 values.insert(figure, vec![other]);
             }

@@ -1,21 +1,21 @@
-//! The rows of the table: ours, beside whom, and the goals.
+//! The rows of the table: measurements of Plexus, those of its peers, and the goals.
 
 use std::collections::BTreeMap;
 
 use crate::compare::spread::Spread;
 
-/// Who did what.
+/// A measurement: the system and its work.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Figure {
-    pub who: &'static str,
-    pub what: &'static str,
+    pub system: &'static str,
+    pub work: &'static str,
 }
 
-const fn figure(who: &'static str, what: &'static str) -> Figure {
-    Figure { who, what }
+const fn figure(system: &'static str, work: &'static str) -> Figure {
+    Figure { system, work }
 }
 
-/// What a figure is counted in.
+/// The unit of a figure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Unit {
     Ns,
@@ -43,39 +43,39 @@ pub(super) const CUT: &str = "loss of a host to the new view, default profile";
 pub(super) const CUT_FAST: &str = "loss of a host to the new view, fast profile";
 pub(super) const RECOVERY: &str = "recovery of 1,000,000 locks, three nodes";
 
-/// What is to be reached.
+/// The goal of a row.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Goal {
-    /// At most so much.
+    /// At most this value.
     AtMost(f64),
-    /// At most so many times what the other takes.
+    /// At most this many times the time of the peer.
     Times(f64, Figure),
-    /// At least so many times as fast as the other.
+    /// At least this many times as fast as the peer.
     Faster(f64, Figure),
-    /// Nothing: the other is shown.
+    /// No goal: the peer is shown for information.
     Beside(Figure),
 }
 
-/// A row.
+/// A row of the table: a work and its goal.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Row {
-    pub what: &'static str,
+    pub work: &'static str,
     pub goal: Goal,
 }
 
 impl Row {
-    /// Whether it is about what becomes of a cluster when nodes end, and not about locks alone.
+    /// Returns true if the row measures failures of nodes.
     pub(super) fn is_of_deaths(&self) -> bool {
-        matches!(self.what, DEATH | CUT | CUT_FAST | RECOVERY)
+        matches!(self.work, DEATH | CUT | CUT_FAST | RECOVERY)
     }
 }
 
-/// Every row.
+/// Returns all rows of the table.
 pub(super) fn rows() -> Vec<Row> {
     use Goal::{AtMost, Beside, Faster, Times};
-    let row = |what, goal| Row { what, goal };
-    let same = |who, what| figure(who, what);
-    let any = |who| figure(who, TCP);
+    let row = |work, goal| Row { work, goal };
+    let same = |system, work| figure(system, work);
+    let any = |system| figure(system, TCP);
     vec![
         row(LOCAL, AtMost(300.0)),
         row(LOCAL, Beside(figure(FLOCK, LOCAL))),
@@ -101,36 +101,36 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-/// What `what` is counted in.
-pub(super) fn unit(what: &str) -> Unit {
-    match what {
+/// Returns the unit of the work `work`.
+pub(super) fn unit(work: &str) -> Unit {
+    match work {
         CLIENTS_8 | CLIENTS_64 => Unit::PerSecond,
         DEATH | CUT | CUT_FAST | RECOVERY => Unit::Ms,
         _ => Unit::Ns,
     }
 }
 
-/// What was measured, round by round.
+/// The values of all rounds by figure.
 pub(super) type Values = BTreeMap<Figure, Vec<f64>>;
 
-/// What became of a goal.
+/// The verdict on a goal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     Met,
     Missed,
-    /// Somebody was not measured.
+    /// A measurement is missing.
     Open,
-    /// There is no goal, and both were measured.
+    /// There is no goal; both sides were measured.
     Information,
 }
 
-/// A row as it came out.
+/// A row with its results.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Outcome {
     pub row: Row,
     pub ours: Option<f64>,
     pub other: Option<(Figure, Option<f64>)>,
-    /// How many times as fast as the other.
+    /// The speed of Plexus as a multiple of the speed of the peer.
     pub ratio: Option<f64>,
     pub verdict: Verdict,
 }
@@ -138,14 +138,14 @@ pub(super) struct Outcome {
 impl Outcome {
     pub(super) fn of(row: Row, values: &Values) -> Self {
         let median = |figure: &Figure| Some(Spread::of(values.get(figure)?)?.median);
-        let ours = median(&figure(PLEXUS, row.what));
+        let ours = median(&figure(PLEXUS, row.work));
         let other = match row.goal {
             Goal::AtMost(_) => None,
             Goal::Times(_, other) | Goal::Faster(_, other) | Goal::Beside(other) => Some(other),
         };
         let other = other.map(|other| (other, median(&other)));
         let ratio = match (ours, other) {
-            (Some(ours), Some((_, Some(other)))) => Some(match unit(row.what) {
+            (Some(ours), Some((_, Some(other)))) => Some(match unit(row.work) {
                 Unit::PerSecond => ours / other,
                 Unit::Ns | Unit::Ms => other / ours,
             }),
@@ -173,33 +173,33 @@ mod tests {
     }
 
     #[test]
-    fn goals_are_judged_in_their_direction() {
+    fn goals_are_judged_in_the_right_direction() {
         let (etcd, bare) = (figure(ETCD_LOCK, TCP), figure(ROUND_TRIP, TCP));
-        let ours = |what, value| (figure(PLEXUS, what), value);
-        let local = Row { what: LOCAL, goal: Goal::AtMost(300.0) };
+        let ours = |work, value| (figure(PLEXUS, work), value);
+        let local = Row { work: LOCAL, goal: Goal::AtMost(300.0) };
         assert_eq!(outcome(local, &[ours(LOCAL, 300.0)]), (None, Verdict::Met));
         assert_eq!(outcome(local, &[ours(LOCAL, 301.0)]), (None, Verdict::Missed));
-        let faster = Row { what: TCP, goal: Goal::Faster(50.0, etcd) };
+        let faster = Row { work: TCP, goal: Goal::Faster(50.0, etcd) };
         assert_eq!(outcome(faster, &[ours(TCP, 10.0), (etcd, 600.0)]), (Some(60.0), Verdict::Met));
         assert_eq!(outcome(faster, &[ours(TCP, 10.0), (etcd, 400.0)]), (Some(40.0), Verdict::Missed));
         assert_eq!(outcome(faster, &[ours(TCP, 10.0)]), (None, Verdict::Open));
-        let times = Row { what: TCP, goal: Goal::Times(1.25, bare) };
+        let times = Row { work: TCP, goal: Goal::Times(1.25, bare) };
         assert_eq!(outcome(times, &[ours(TCP, 10.0), (bare, 8.0)]), (Some(0.8), Verdict::Met));
         assert_eq!(outcome(times, &[ours(TCP, 10.0), (bare, 7.0)]), (Some(0.7), Verdict::Missed));
         let rate = figure(ETCD_LOCK, CLIENTS_8);
-        let rates = Row { what: CLIENTS_8, goal: Goal::Faster(50.0, rate) };
+        let rates = Row { work: CLIENTS_8, goal: Goal::Faster(50.0, rate) };
         assert_eq!(outcome(rates, &[ours(CLIENTS_8, 5000.0), (rate, 100.0)]), (Some(50.0), Verdict::Met));
-        let beside = Row { what: TCP, goal: Goal::Beside(bare) };
+        let beside = Row { work: TCP, goal: Goal::Beside(bare) };
         assert_eq!(outcome(beside, &[ours(TCP, 10.0), (bare, 8.0)]), (Some(0.8), Verdict::Information));
         assert_eq!(outcome(beside, &[ours(TCP, 10.0)]), (None, Verdict::Open));
         assert_eq!(outcome(beside, &[(bare, 8.0)]), (None, Verdict::Open));
     }
 
     #[test]
-    fn a_peer_is_measured_in_the_unit_of_ours() {
+    fn peers_are_measured_in_the_unit_of_the_row() {
         for row in rows() {
             if let Goal::Times(_, other) | Goal::Faster(_, other) | Goal::Beside(other) = row.goal {
-                assert_eq!(unit(other.what), unit(row.what), "{row:?}");
+                assert_eq!(unit(other.work), unit(row.work), "{row:?}");
             }
         }
     }

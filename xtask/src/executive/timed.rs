@@ -1,4 +1,4 @@
-//! Clients of a peer: threads that do one thing again and again, and how long that takes.
+//! Measures an operation that several client threads repeat.
 
 use std::{
     sync::{
@@ -13,25 +13,25 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::compare::spread::Spread;
 
-/// Before it is measured.
+/// The time for which clients run before the measurement.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// What came out.
+/// The median duration and the rate of an operation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Timed {
-    /// The median.
+    /// The median duration in nanoseconds.
     pub ns: f64,
-    /// By all clients together.
+    /// The rate of all clients together.
     pub per_second: f64,
 }
 
-/// Something that a client does once.
+/// An operation of a client that can be repeated.
 pub(super) type Once = Box<dyn FnMut() -> Result<()> + Send>;
 
-/// Has `clients` threads, each made by `client`, do their thing for so long.
+/// Runs `clients` threads for `time`; each repeats the operation that `client` builds for it.
 ///
 /// # Errors
-/// One of them failed.
+/// An operation failed.
 pub(super) fn timed(
     clients: usize,
     time: Duration,
@@ -54,7 +54,7 @@ pub(super) fn timed(
             let now = Instant::now();
             times.push((now - last).as_nanos() as f64);
             last = now;
-            // Who comes late does it once.
+            // A thread that starts late runs the operation at least once.
             if over.load(Ordering::Relaxed) {
                 return Ok(times);
             }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_all_clients_do_is_counted_and_what_fails_is_said() {
+    fn operations_of_all_clients_are_counted_and_failures_returned() {
         const TIME: Duration = Duration::from_millis(20);
         let done = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
         let counts = |number: usize| -> Result<Once> {
@@ -98,7 +98,7 @@ mod tests {
         let some = timed(2, TIME, counts).expect("it works");
         let done = [0, 1].map(|number| done[number].load(Ordering::Relaxed));
         assert!(done.iter().all(|times| *times > 0), "{done:?}");
-        // What was done before it was measured does not count.
+        // Operations before the measurement do not count.
         let counted = some.per_second * TIME.as_secs_f64();
         assert!(counted > 0.0 && counted <= done.iter().sum::<usize>() as f64, "{some:?}, {done:?}");
         let failed = timed(2, TIME, |number| match number {

@@ -1,12 +1,12 @@
-//! The interconnect beside the machine's limit and beside its peers, in turn in one run.
+//! Compares the interconnect with the limits of the machine and with its peers.
 //!
-//! A round measures everything once, rivals one after the other; the table has medians over all rounds. Everything is pinned to the
-//! same two cores. What is compared, and the goals, stand in `rows.rs`.
+//! A round measures everything once, competitors in sequence. The table has medians over all
+//! rounds. All programs are pinned to the same two cores. The goals are in `rows.rs`.
 
+mod endpoints;
 mod nodes;
 mod ours;
 mod peers;
-mod place;
 mod report;
 mod round;
 mod rows;
@@ -21,31 +21,32 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use self::{ours::Ours, peers::Peers, report::Report, round::Bench, rows::Row, veth::Veth};
+use self::{ours::PlexusPrograms, peers::Peers, report::Report, round::Bench, rows::Row, veth::Veth};
 use crate::{
     command,
     compare::{
         document::{self, DOCUMENT},
-        quiet::Others,
+        quiet::CoreLoad,
     },
 };
 
 const PACKAGES: [&str; 6] =
     ["ucx-utils", "openmpi-bin", "libopenmpi-dev", "libfabric-bin", "libfabric-dev", "iperf3"];
 
-/// Its place in the document.
+/// The name of its section in the document.
 pub(crate) const SECTION: &str = "interconnect";
 
-/// How to compare.
+/// The options of the comparison.
 #[derive(Args)]
 pub struct Options {
-    /// How often everything is measured in turn; medians are reported.
+    /// Number of rounds; medians are reported.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// One round.
+    /// Run one round only.
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
-    /// Only these rows: message, put, rate, bandwidth, tcp-latency, tcp-bandwidth, tcp-encrypted, block, asleep, urgent, crowd.
+    /// Measure only these rows: message, put, rate, bandwidth, tcp-latency, tcp-bandwidth,
+    /// tcp-encrypted, block, asleep, urgent, oversubscribed.
     #[arg(long, value_delimiter = ',', value_name = "ROW,...")]
     only: Vec<String>,
     /// The two cores to run on.
@@ -54,13 +55,13 @@ pub struct Options {
     /// Install the peers first (Debian, as root).
     #[arg(long)]
     install: bool,
-    /// Measure the peers alone.
+    /// Measure the peers only.
     #[arg(long)]
     peers_only: bool,
     /// Write the results into docs/performance.md.
     #[arg(long, conflicts_with_all = ["only", "peers_only"])]
     write: bool,
-    /// Write them though something else uses the cores.
+    /// Write them although other processes use the cores.
     #[arg(long, requires = "write")]
     anyway: bool,
 }
@@ -68,46 +69,48 @@ pub struct Options {
 /// Measures, prints the tables, and with `--write` puts them into docs/performance.md.
 ///
 /// # Errors
-/// Something cannot be built; a goal is missed, or cannot be judged because somebody was not measured.
+/// A program cannot be built, a goal is missed, or a measurement for a goal is missing.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     let cores = std::thread::available_parallelism()?.get();
-    ensure!(cores >= 2, "two cores are needed to compare, here is {cores}");
-    let &[first, second] = options.cpus.as_slice() else { bail!("--cpus takes two cores, as in --cpus 0,1") };
+    ensure!(cores >= 2, "the comparison needs two cores; this machine has {cores}");
+    let &[first, second] = options.cpus.as_slice() else {
+        bail!("--cpus takes two cores, such as --cpus 0,1")
+    };
     let (cpus, known) = ([first, second], [first, second].iter().all(|cpu| *cpu < CpuSet::MAX_CPU));
     ensure!(first != second && known, "--cpus takes two different cores");
     let rows = chosen(&options.only)?;
-    // Before anything of ours runs.
-    let mut others = Others::on(cpus);
-    others.look()?;
-    others.permit(options.write, options.anyway)?;
+    // First, before Plexus runs.
+    let mut load = CoreLoad::on(cpus);
+    load.sample()?;
+    load.permit(options.write, options.anyway)?;
     if options.install {
         install()?;
     }
     let mut bench = Bench {
         peers: Peers::build(&root.join("xtask/peers"), cpus)?,
-        ours: Ours::build(root, cpus)?,
+        ours: PlexusPrograms::build(root, cpus)?,
         without_ours: options.peers_only,
         veth: Veth::new().map_err(|why| format!("{why:#}")),
         samples: Vec::new(),
         failures: round::Failures::new(),
     };
-    // What this process starts inherits its cores.
+    // Children of this process inherit its cores.
     let mut cores = CpuSet::new();
     cpus.into_iter().for_each(|cpu| cores.set(cpu));
     sched_setaffinity(None, &cores).with_context(|| format!("cannot run on cores {first} and {second}"))?;
     let rounds = if options.quick { 1 } else { options.rounds };
     for round in 1..=rounds {
         println!("round {round} of {rounds}");
-        others.look()?;
+        load.sample()?;
         bench.round(&rows, round)?;
     }
     let mut report = Report::of(&samples::by_placement(&bench.samples), &rows, &bench.failures, rounds);
-    if let Some(said) = others.said() {
-        report.text = format!("{said}\n\n{}", report.text);
+    if let Some(warning) = load.warning() {
+        report.text = format!("{warning}\n\n{}", report.text);
     }
     println!("\n{}", report.text);
     if options.write {
-        others.permit(true, options.anyway)?;
+        load.permit(true, options.anyway)?;
         document::write(root, SECTION, &report.text)?;
         println!("written to {DOCUMENT}");
     }
@@ -123,20 +126,23 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     }
 }
 
-/// The rows that were asked for.
+/// Returns the rows with these keys, or all rows for no keys.
 fn chosen(only: &[String]) -> Result<Vec<Row>> {
     let rows = rows::rows();
     let keys: BTreeSet<&str> = rows.iter().map(|row| row.key).collect();
     if let Some(unknown) = only.iter().find(|key| !keys.contains(key.as_str())) {
-        bail!("--only {unknown}: use {}", keys.into_iter().collect::<Vec<_>>().join(", "));
+        bail!("--only {unknown}: unknown row; use {}", keys.into_iter().collect::<Vec<_>>().join(", "));
     }
     Ok(rows.into_iter().filter(|row| only.is_empty() || only.iter().any(|key| key == row.key)).collect())
 }
 
+/// Installs the peers with apt-get.
 fn install() -> Result<()> {
     let packages = PACKAGES.join(" ");
     if !rustix::process::geteuid().is_root() || !command::found("apt-get") {
-        bail!("installing needs root on Debian: run `apt-get install {packages}`, or your system's like");
+        bail!(
+            "--install needs root on Debian: run `apt-get install {packages}` or the equivalent of your system"
+        );
     }
     let mut apt = Command::new("apt-get");
     command::run(apt.args(["install", "--yes", "--no-install-recommends"]).args(PACKAGES))

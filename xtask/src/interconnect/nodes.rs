@@ -1,8 +1,8 @@
-//! Two nodes on two cores, for as long as something is measured between them.
+//! Two nodes on two cores, between which `plexus perf` measures.
 
 use std::{
     fs::{self, File},
-    path::Path as FilePath,
+    path::Path,
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -13,48 +13,48 @@ use serde_json::Value;
 use tempfile::TempDir;
 use toml::Table;
 
-use super::{peers::TIMEOUT, place::Place, work::Path};
-use crate::command::{Ended, output_within};
+use super::{endpoints::Endpoints, peers::TIMEOUT, work::Transport};
+use crate::command::{ChildGuard, output_within};
 
-/// How long two nodes may take to find each other.
+/// The time limit for two nodes to connect.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(20);
 
-/// Seconds for each size.
+/// The duration of the measurement of each size in seconds.
 const SECONDS: &str = "0.4";
 
-/// The nodes; they end with it.
+/// Two nodes, which end when this value is dropped.
 pub(super) struct Nodes<'a> {
-    plexus: &'a FilePath,
-    // Before the folder that they use is removed.
-    _nodes: Vec<Ended>,
+    plexus: &'a Path,
+    // Declared before the folder, so that they end before the folder is removed.
+    _nodes: Vec<ChildGuard>,
     folder: TempDir,
 }
 
 impl<'a> Nodes<'a> {
-    /// Starts two nodes of the program `plexus`, which meet at `place`.
+    /// Starts two nodes of the program `plexus` at `endpoints`.
     ///
     /// # Errors
-    /// They do not start, or do not find each other.
+    /// They do not start or do not connect.
     pub(super) fn start(
-        plexus: &'a FilePath,
+        plexus: &'a Path,
         cpus: [usize; 2],
-        place: &Place<'_>,
+        endpoints: &Endpoints<'_>,
         sealed: bool,
     ) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let dir = folder.path().join("pair");
         let mut init = Command::new(plexus);
         init.arg("init").arg(&dir).args(["--nodes", "2", "--size-mib", "8", "--cache-mib", "4"]);
-        let rail = if place.path == Path::Shm { "shm" } else { "tcp" };
+        let rail = if endpoints.transport == Transport::Shm { "shm" } else { "tcp" };
         output_within(init.args(["--rails", rail, "--waiting", "event"]), TIMEOUT)?;
-        configure(&dir.join("cluster.toml"), cpus, place, sealed)?;
-        Ok(Self { plexus, _nodes: started(plexus, &dir, place)?, folder })
+        configure(&dir.join("cluster.toml"), cpus, endpoints, sealed)?;
+        Ok(Self { plexus, _nodes: started(plexus, &dir, endpoints)?, folder })
     }
 
-    /// The rows that `plexus perf` prints when it measures between them with these arguments.
+    /// Runs `plexus perf` between the nodes with these arguments and returns its rows.
     ///
     /// # Errors
-    /// It failed, or printed something else.
+    /// The program fails or its output is malformed.
     pub(super) fn perf(&self, arguments: &[&str]) -> Result<Vec<Value>> {
         let mut perf = Command::new(self.plexus);
         perf.arg("perf").arg(self.folder.path().join("pair")).args([
@@ -73,34 +73,34 @@ impl<'a> Nodes<'a> {
     }
 }
 
-/// Puts the two nodes on their cores, and at the ends of the path.
-fn configure(path: &FilePath, cpus: [usize; 2], place: &Place<'_>, sealed: bool) -> Result<()> {
+/// Sets the cores and addresses of the two nodes.
+fn configure(path: &Path, cpus: [usize; 2], endpoints: &Endpoints<'_>, sealed: bool) -> Result<()> {
     let mut config: Table = fs::read_to_string(path)?.parse()?;
     let interconnect = config.get_mut("interconnect").and_then(|table| table.as_table_mut());
     let interconnect = interconnect.context("cluster.toml has no [interconnect]")?;
     interconnect.insert("encrypt".into(), if sealed { "always" } else { "never" }.into());
     let nodes = config.get_mut("node").and_then(|nodes| nodes.as_array_mut());
     for (side, node) in nodes.context("cluster.toml has no nodes")?.iter_mut().enumerate() {
-        let node = node.as_table_mut().context("cluster.toml has strange nodes")?;
+        let node = node.as_table_mut().context("cluster.toml has a malformed node")?;
         node.insert("cores".into(), vec![cpus[side] as i64].into());
-        // Ports of our own: the cluster may not be the only one here.
+        // Ports of this process: other clusters may run on this machine.
         let port = 20_000 + std::process::id() % 10_000 * 2 + side as u32;
-        node.insert("address".into(), format!("{}:{port}", place.hosts()[side]).into());
+        node.insert("address".into(), format!("{}:{port}", endpoints.hosts()[side]).into());
     }
     Ok(fs::write(path, config.to_string())?)
 }
 
-/// Starts the nodes, which end with this process, and waits until they serve.
-fn started(plexus: &FilePath, dir: &FilePath, place: &Place<'_>) -> Result<Vec<Ended>> {
+/// Starts the nodes and waits until they run; they end with this process.
+fn started(plexus: &Path, dir: &Path, endpoints: &Endpoints<'_>) -> Result<Vec<ChildGuard>> {
     let mut nodes = Vec::new();
-    for (name, namespace) in ["n1", "n2"].into_iter().zip(place.namespaces()) {
+    for (name, namespace) in ["n1", "n2"].into_iter().zip(endpoints.namespaces()) {
         let mut node = Command::new(plexus);
         node.arg("node").arg(dir).arg(name).args(["--lifeline", "0"]).stdin(Stdio::piped());
         if namespace != "-" {
             node.args(["--network-namespace", &namespace]);
         }
         let log = File::create(dir.join(format!("{name}.out")))?;
-        nodes.push(Ended(node.stdout(Stdio::null()).stderr(log).spawn()?));
+        nodes.push(ChildGuard(node.stdout(Stdio::null()).stderr(log).spawn()?));
     }
     let started = Instant::now();
     loop {
@@ -112,10 +112,10 @@ fn started(plexus: &FilePath, dir: &FilePath, place: &Place<'_>) -> Result<Vec<E
             return Ok(nodes);
         }
         for (name, node) in ["n1", "n2"].into_iter().zip(&mut nodes) {
-            let said = fs::read_to_string(dir.join(format!("{name}.out"))).unwrap_or_default();
-            ensure!(node.0.try_wait()?.is_none(), "{name} ended: {}", said.trim());
+            let log = fs::read_to_string(dir.join(format!("{name}.out"))).unwrap_or_default();
+            ensure!(node.0.try_wait()?.is_none(), "{name} ended: {}", log.trim());
         }
-        ensure!(started.elapsed() < CONNECTED_WITHIN, "two nodes do not find each other: {text}");
+        ensure!(started.elapsed() < CONNECTED_WITHIN, "the two nodes do not connect within 20 s: {text}");
         thread::sleep(Duration::from_millis(10));
     }
 }

@@ -1,7 +1,7 @@
-//! Our own side: `plexus perf` between two nodes, the bare rails, and nodes that wait.
+//! Measures Plexus: `plexus perf` between two nodes, the bare rails, and waiting nodes.
 
 use std::{
-    path::{Path as FilePath, PathBuf},
+    path::{Path, PathBuf},
     process::Command,
 };
 
@@ -9,29 +9,29 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::{
+    endpoints::Endpoints,
     nodes::Nodes,
     peers::TIMEOUT,
-    place::Place,
     rows::BLOCK,
     samples::Reading,
-    work::{Path, What, Who, Work},
+    work::{Contender, Operation, Transport, Work},
 };
 use crate::command::{self, output_within};
 
-/// Our programs.
-pub(super) struct Ours {
+/// The Plexus programs to measure.
+pub(super) struct PlexusPrograms {
     plexus: PathBuf,
     rails: PathBuf,
     waiting: PathBuf,
     cpus: [usize; 2],
 }
 
-impl Ours {
-    /// Builds them.
+impl PlexusPrograms {
+    /// Builds the programs in release mode.
     ///
     /// # Errors
     /// They do not build.
-    pub(super) fn build(root: &FilePath, cpus: [usize; 2]) -> Result<Self> {
+    pub(super) fn build(root: &Path, cpus: [usize; 2]) -> Result<Self> {
         let built = |arguments: &[&str], name: &str| {
             let mut cargo = command::cargo(root);
             cargo.args(arguments).args(["--message-format", "json-render-diagnostics"]);
@@ -53,99 +53,108 @@ impl Ours {
         })
     }
 
-    /// Has `who` of us do `works`, which are alike but for their size; with what comes along.
+    /// Measures `works`, which differ only in size; may return readings of other contenders too.
     ///
     /// # Errors
-    /// The program failed, or printed something else than it does.
-    pub(super) fn measure(&self, who: Who, works: &[Work], place: &Place<'_>) -> Result<Vec<Reading>> {
+    /// The program fails or its output is malformed.
+    pub(super) fn measure(
+        &self,
+        contender: Contender,
+        works: &[Work],
+        endpoints: &Endpoints<'_>,
+    ) -> Result<Vec<Reading>> {
         let each = |measure: &dyn Fn(Work) -> Result<Vec<Reading>>| {
             let readings: Vec<_> = works.iter().map(|work| measure(*work)).collect::<Result<Vec<_>>>()?;
             Ok(readings.concat())
         };
-        let nodes = |sealed| Nodes::start(&self.plexus, self.cpus, place, sealed);
-        match (who, works[0].what) {
-            (Who::Plexus, What::Urgent) => each(&|work| urgent(&nodes(false)?, work)),
-            (Who::Plexus | Who::PlexusSealed, _) => perf(&nodes(who == Who::PlexusSealed)?, who, works),
-            (Who::PlexusRail, _) => each(&|work| self.rail(work)),
-            (Who::Adaptive, _) => each(&|work| self.crowd(work)),
-            _ => bail!("{} is none of us", who.name()),
+        let nodes = |sealed| Nodes::start(&self.plexus, self.cpus, endpoints, sealed);
+        match (contender, works[0].operation) {
+            (Contender::Plexus, Operation::Urgent) => each(&|work| urgent(&nodes(false)?, work)),
+            (Contender::Plexus | Contender::PlexusSealed, _) => {
+                perf(&nodes(contender == Contender::PlexusSealed)?, contender, works)
+            }
+            (Contender::PlexusRail, _) => each(&|work| self.rail(work)),
+            (Contender::Adaptive, _) => each(&|work| self.oversubscribed(work)),
+            _ => bail!("{} is not part of Plexus", contender.name()),
         }
     }
 
-    /// A cache line from one core to the other at this moment; then two, of which one is the flag.
+    /// Measures the present time of one cache line between the cores, then of a line and its flag.
     ///
     /// # Errors
-    /// The benchmark of the rails failed, or printed something else than it does.
+    /// The benchmark of the rails fails or its output is malformed.
     pub(super) fn lines(&self) -> Result<[Reading; 2]> {
         let figures = figures(&self.rails, &["line", "--repeats=5"])?;
         let line = |name, bytes| {
-            let work = Work::new(Path::Shm, What::Line, bytes);
-            number(&figures, name, "median").map(|ns| Reading::new(Who::Machine, work, ns))
+            let work = Work::new(Transport::Shm, Operation::Line, bytes);
+            number(&figures, name, "median").map(|ns| Reading::new(Contender::Machine, work, ns))
         };
         Ok([line("line", 8)?, line("two_lines", 64)?])
     }
 
-    /// The rail alone, in turns with the machine.
+    /// Measures the bare rail in turns with the limit of the machine.
     fn rail(&self, work: Work) -> Result<Vec<Reading>> {
-        let (own, limit) = match (work.what, work.bytes) {
-            (What::Block, BLOCK) => ("shm_put_16k", Some("copy_16k")),
-            (What::Put, 8) => ("shm_write_8", None),
+        let (own, limit) = match (work.operation, work.bytes) {
+            (Operation::Block, BLOCK) => ("shm_put_16k", Some("copy_16k")),
+            (Operation::Put, 8) => ("shm_write_8", None),
             _ => bail!("the benchmark of the rails does not measure {work}"),
         };
         let names: Vec<&str> = ["--repeats=9", own].into_iter().chain(limit).collect();
         let figures = figures(&self.rails, &names)?;
         let value = |name| number(&figures, name, "median");
-        let own_reading = Reading::new(Who::PlexusRail, work, value(own)?);
+        let own_reading = Reading::new(Contender::PlexusRail, work, value(own)?);
         Ok(match limit {
             None => vec![own_reading],
             Some(limit) => vec![
                 Reading { ratio: Some(number(&figures, own, "ratio")?), ..own_reading },
-                Reading::new(Who::Machine, work, value(limit)?),
+                Reading::new(Contender::Machine, work, value(limit)?),
             ],
         })
     }
 
-    /// More nodes than cores, waiting in two ways, in turns.
-    fn crowd(&self, work: Work) -> Result<Vec<Reading>> {
-        let prefix = match work.what {
-            What::Crowd => "crowd",
-            What::Idle => "idle",
+    /// Measures more nodes than cores, with two ways of waiting in turns.
+    fn oversubscribed(&self, work: Work) -> Result<Vec<Reading>> {
+        let prefix = match work.operation {
+            Operation::Oversubscribed => "crowd",
+            Operation::Idle => "idle",
             _ => bail!("the benchmark of waiting does not measure {work}"),
         };
         let [adaptive, event] = ["adaptive", "event"].map(|waiting| format!("{prefix}_{waiting}"));
         let figures = figures(&self.waiting, &[&event, &adaptive, "--repeats=3"])?;
         let value = |name: &str| number(&figures, name, "median");
-        let ratio = (work.what == What::Crowd).then(|| number(&figures, &adaptive, "ratio")).transpose()?;
+        let ratio = (work.operation == Operation::Oversubscribed)
+            .then(|| number(&figures, &adaptive, "ratio"))
+            .transpose()?;
         Ok(vec![
-            Reading { ratio, ..Reading::new(Who::Adaptive, work, value(&adaptive)?) },
-            Reading::new(Who::Sleeping, work, value(&event)?),
+            Reading { ratio, ..Reading::new(Contender::Adaptive, work, value(&adaptive)?) },
+            Reading::new(Contender::Sleeping, work, value(&event)?),
         ])
     }
 }
 
-/// What one of our benchmarks prints.
-fn figures(program: &FilePath, arguments: &[&str]) -> Result<Vec<Value>> {
+/// Runs a benchmark of Plexus and returns its figures.
+fn figures(program: &Path, arguments: &[&str]) -> Result<Vec<Value>> {
     let text = output_within(Command::new(program).args(["--bench", "--json"]).args(arguments), TIMEOUT)?;
-    let mut json: Value = serde_json::from_str(&text).context("our benchmark printed no JSON")?;
+    let mut json: Value = serde_json::from_str(&text).context("the benchmark printed no JSON")?;
     match json["figures"].take() {
         Value::Array(figures) => Ok(figures),
-        _ => bail!("the JSON of our benchmark has no list `figures`"),
+        _ => bail!("the JSON of the benchmark has no list `figures`"),
     }
 }
 
 fn number(figures: &[Value], name: &str, what: &str) -> Result<f64> {
     let found = figures.iter().find(|figure| figure["name"] == name);
     let value = found.and_then(|figure| figure[what].as_f64());
-    value.with_context(|| format!("our benchmark printed no {what} of {name}"))
+    value.with_context(|| format!("the benchmark printed no {what} of {name}"))
 }
 
-/// Works that differ in their size.
-fn perf(nodes: &Nodes<'_>, who: Who, works: &[Work]) -> Result<Vec<Reading>> {
-    let what = works[0].what;
+/// Measures works that differ only in size with `plexus perf`.
+fn perf(nodes: &Nodes<'_>, contender: Contender, works: &[Work]) -> Result<Vec<Reading>> {
+    let what = works[0].operation;
     let sizes: Vec<String> = works.iter().map(|work| work.bytes.to_string()).collect();
     let op = match what {
-        What::Put => "write",
-        What::PutStream => "put",
+        Operation::Put => "write",
+        Operation::PutStream => "put",
         _ => "send",
     };
     let rows = nodes.perf(&[
@@ -154,26 +163,26 @@ fn perf(nodes: &Nodes<'_>, who: Who, works: &[Work]) -> Result<Vec<Reading>> {
         "--op",
         op,
         "--wait",
-        if what == What::Asleep { "event" } else { "polling" },
+        if what == Operation::Asleep { "event" } else { "polling" },
         "--depth",
-        if what == What::Rate { "64" } else { "16" },
+        if what == Operation::Rate { "64" } else { "16" },
         "--sizes",
         &sizes.join(","),
     ])?;
     let value = |work: &Work| {
         let row = rows.iter().find(|row| row["bytes"] == work.bytes);
         let row = row.with_context(|| format!("plexus perf printed no row for {work}"))?;
-        let value = match work.what {
-            What::Asleep => ns(row, "round_trip_us", "p50")?,
+        let value = match work.operation {
+            Operation::Asleep => ns(row, "round_trip_us", "p50")?,
             _ if what.is_latency() => work.of_one_way(ns(row, "latency_us", "p50")?),
             _ => work.of_rate(per_second(row)?),
         };
-        Ok(Reading::new(who, *work, value))
+        Ok(Reading::new(contender, *work, value))
     };
     works.iter().map(value).collect()
 }
 
-/// Urgent messages while bulk fills the link, beside the same on an idle link, between the same nodes.
+/// Measures urgent messages between two nodes on an idle link and on one full of bulk.
 fn urgent(nodes: &Nodes<'_>, work: Work) -> Result<Vec<Reading>> {
     let bytes = work.bytes.to_string();
     let polling = |arguments: &[&str]| -> Result<Value> {
@@ -187,11 +196,11 @@ fn urgent(nodes: &Nodes<'_>, work: Work) -> Result<Vec<Reading>> {
     let (idle, loaded) = (latency(&[])?, latency(&["--load", "max", "--load-size", &chunk])?);
     let chunk = polling(&["--test", "bandwidth", "--depth", "16", "--sizes", &chunk])?;
     let with_chunk = idle + 1e9 / per_second(&chunk)?;
-    let limit = if work.path == Path::Shm { with_chunk } else { idle };
+    let limit = if work.transport == Transport::Shm { with_chunk } else { idle };
     Ok(vec![
-        Reading { ratio: Some(loaded / limit), ..Reading::new(Who::Plexus, work, loaded) },
-        Reading::new(Who::IdleLink, work, idle),
-        Reading::new(Who::IdleLinkAndChunk, work, with_chunk),
+        Reading { ratio: Some(loaded / limit), ..Reading::new(Contender::Plexus, work, loaded) },
+        Reading::new(Contender::IdleLink, work, idle),
+        Reading::new(Contender::IdleLinkAndChunk, work, with_chunk),
     ])
 }
 

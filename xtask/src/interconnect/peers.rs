@@ -1,9 +1,10 @@
-//! The peers: how each is started and what it prints.
+//! The peers: starts each of them and reads its results.
 //!
-//! Every measurement is between two pinned processes (or threads) that poll, unless its work says otherwise.
+//! Each measurement is between two pinned processes or threads that poll, unless its work says
+//! otherwise.
 
 use std::{
-    path::{Path as FilePath, PathBuf},
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -14,24 +15,24 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::{
-    place::Place,
+    endpoints::Endpoints,
     samples::Reading,
-    work::{Path, What, Who, Work},
+    work::{Contender, Operation, Transport, Work},
 };
 use crate::{
-    command::{self, Ended, Said, output_within},
+    command::{self, CapturedOutput, ChildGuard, output_within},
     compare::ports::free_ports,
 };
 
-/// Longest that one program may take.
+/// The time limit of one program.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The peers that this machine has, ready to be run.
+/// The peers that are installed on this machine.
 pub(super) struct Peers {
     programs: TempDir,
     cpus: [String; 2],
-    /// Peers that are not here, with the reason.
-    absent: Vec<(Who, &'static str)>,
+    /// The missing peers, each with the reason.
+    absent: Vec<(Contender, &'static str)>,
 }
 
 impl Peers {
@@ -39,29 +40,32 @@ impl Peers {
     ///
     /// # Errors
     /// There is no C compiler, or a program does not compile.
-    pub(super) fn build(sources: &FilePath, cpus: [usize; 2]) -> Result<Self> {
+    pub(super) fn build(sources: &Path, cpus: [usize; 2]) -> Result<Self> {
         let programs = tempfile::tempdir()?;
         let mut peers = Self { programs, cpus: cpus.map(|cpu| cpu.to_string()), absent: Vec::new() };
         for name in ["asleep", "tcp"] {
             peers.compile("cc", sources, name, &[])?;
         }
-        let mut lacks = |who, why| peers.absent.push((who, why));
+        let mut lacks = |contender, why| peers.absent.push((contender, why));
         if !command::found("ucx_perftest") {
-            lacks(Who::Ucx, "`ucx_perftest` is not installed (package ucx-utils)");
+            lacks(Contender::Ucx, "`ucx_perftest` is not installed (package ucx-utils)");
         }
         if !command::found("iperf3") {
-            lacks(Who::Iperf, "`iperf3` is not installed (package iperf3)");
+            lacks(Contender::Iperf, "`iperf3` is not installed (package iperf3)");
         }
         if !command::found("fi_pingpong") {
-            lacks(Who::OfiMsg, "`fi_pingpong` is not installed (package libfabric-bin)");
+            lacks(Contender::OfiMsg, "`fi_pingpong` is not installed (package libfabric-bin)");
         }
         let mpi = command::found("mpicc") && command::found("mpirun");
         if !mpi {
-            lacks(Who::Mpi, "`mpicc` and `mpirun` are not installed (packages openmpi-bin, libopenmpi-dev)");
+            lacks(
+                Contender::Mpi,
+                "`mpicc` and `mpirun` are not installed (packages openmpi-bin, libopenmpi-dev)",
+            );
         }
-        let ofi = FilePath::new("/usr/include/rdma/fabric.h").exists();
+        let ofi = Path::new("/usr/include/rdma/fabric.h").exists();
         if !ofi {
-            lacks(Who::Ofi, "its headers are not installed (package libfabric-dev)");
+            lacks(Contender::Ofi, "its headers are not installed (package libfabric-dev)");
         }
         if mpi {
             peers.compile("mpicc", sources, "mpi", &[])?;
@@ -72,7 +76,7 @@ impl Peers {
         Ok(peers)
     }
 
-    fn compile(&self, compiler: &str, sources: &FilePath, name: &str, flags: &[&str]) -> Result<()> {
+    fn compile(&self, compiler: &str, sources: &Path, name: &str, flags: &[&str]) -> Result<()> {
         let mut command = Command::new(compiler);
         command.args(["-O2", "-o"]).arg(self.program(name));
         command::run(command.arg(sources.join(format!("{name}.c"))).args(flags))
@@ -82,112 +86,124 @@ impl Peers {
         self.programs.path().join(name)
     }
 
-    /// Has `who` do `works`, which are alike but for their size.
+    /// Measures `works`, which differ only in size.
     ///
     /// # Errors
-    /// The peer is not here, failed, or printed something else than it does.
-    pub(super) fn measure(&self, who: Who, works: &[Work], place: &Place<'_>) -> Result<Vec<Reading>> {
-        if let Some((_, why)) = self.absent.iter().find(|(absent, _)| *absent == who) {
+    /// The peer is not installed, fails, or its output is malformed.
+    pub(super) fn measure(
+        &self,
+        contender: Contender,
+        works: &[Work],
+        endpoints: &Endpoints<'_>,
+    ) -> Result<Vec<Reading>> {
+        if let Some((_, why)) = self.absent.iter().find(|(absent, _)| *absent == contender) {
             bail!("{why}; `cargo xtask bench interconnect --install` installs it");
         }
         let each = |measure: &dyn Fn(Work) -> Result<f64>| -> Result<Vec<(Work, f64)>> {
             works.iter().map(|work| Ok((*work, measure(*work)?))).collect()
         };
-        let values = match who {
-            Who::Ucx => each(&|work| self.ucx(work, place)),
-            Who::OfiMsg => each(&|work| self.fi_pingpong(work, place)),
-            Who::Iperf => each(&|_| self.iperf(place)),
-            Who::Mpi => {
+        let values = match contender {
+            Contender::Ucx => each(&|work| self.ucx(work, endpoints)),
+            Contender::OfiMsg => each(&|work| self.fi_pingpong(work, endpoints)),
+            Contender::Iperf => each(&|_| self.iperf(endpoints)),
+            Contender::Mpi => {
                 let mut command = Command::new("mpirun");
                 if rustix::process::geteuid().is_root() {
                     command.arg("--allow-run-as-root");
                 }
-                // The program pins itself; `vader` is the shared-memory transport of this generation of Open MPI.
+                // The program pins itself; `vader` is the shared-memory transport of Open MPI 4.
                 command.args(["-np", "2", "--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1"]);
                 command.args(["--mca", "btl", "vader,self"]).arg(self.program("mpi")).args(&self.cpus);
                 self.small(command, works)
             }
-            Who::Ofi => {
+            Contender::Ofi => {
                 let mut command = Command::new(self.program("ofi"));
-                let provider = if place.path == Path::Shm { "shm" } else { "tcp;ofi_rxm" };
-                command.arg(provider).args(&self.cpus).args(place.namespaces()).args(place.addresses());
+                let provider = if endpoints.transport == Transport::Shm { "shm" } else { "tcp;ofi_rxm" };
+                command
+                    .arg(provider)
+                    .args(&self.cpus)
+                    .args(endpoints.namespaces())
+                    .args(endpoints.addresses());
                 self.small(command, works)
             }
-            Who::Sockets => {
+            Contender::Sockets => {
                 let mut command = Command::new(self.program("tcp"));
-                command.args(&self.cpus).args(place.namespaces()).arg(place.hosts()[1]);
+                command.args(&self.cpus).args(endpoints.namespaces()).arg(endpoints.hosts()[1]);
                 self.small(command, works)
             }
-            Who::Eventfd => {
+            Contender::Eventfd => {
                 let mut asleep = Command::new(self.program("asleep"));
                 let text = output_within(asleep.args(&self.cpus), TIMEOUT)?;
                 each(&|work| read(&text, "asleep", work.bytes))
             }
-            _ => bail!("{} is no peer", who.name()),
+            _ => bail!("{} is no peer", contender.name()),
         };
-        Ok(values?.into_iter().map(|(work, value)| Reading::new(who, work, value)).collect())
+        Ok(values?.into_iter().map(|(work, value)| Reading::new(contender, work, value)).collect())
     }
 
-    /// Runs one of the small programs, which take `latency:SIZE` and `rate:SIZE`.
+    /// Runs a program of `xtask/peers`, which takes `latency:SIZE` and `rate:SIZE`.
     fn small(&self, mut command: Command, works: &[Work]) -> Result<Vec<(Work, f64)>> {
-        let what = |work: &Work| if work.what.is_latency() { "latency" } else { "rate" };
+        let what = |work: &Work| if work.operation.is_latency() { "latency" } else { "rate" };
         command.args(works.iter().map(|work| format!("{}:{}", what(work), work.bytes)));
         let text = output_within(&mut command, TIMEOUT)?;
         let value = |work: &Work| {
             let value = read(&text, what(work), work.bytes)?;
-            Ok((*work, if work.what.is_latency() { work.of_one_way(value) } else { work.of_rate(value) }))
+            Ok((
+                *work,
+                if work.operation.is_latency() { work.of_one_way(value) } else { work.of_rate(value) },
+            ))
         };
         works.iter().map(value).collect()
     }
 
-    /// The best that it does with any of the transports that it could take.
-    fn ucx(&self, work: Work, place: &Place<'_>) -> Result<f64> {
-        let transports: &[&str] = match place.path {
-            Path::Shm if work.what.is_latency() => &["posix,self"],
-            // Through memory of both, or from process to process at once: it does not always choose the better one.
-            Path::Shm => &["posix,self", "shm,self"],
+    /// Returns the best result of UCX over the transports that it could use.
+    fn ucx(&self, work: Work, endpoints: &Endpoints<'_>) -> Result<f64> {
+        let transports: &[&str] = match endpoints.transport {
+            Transport::Shm if work.operation.is_latency() => &["posix,self"],
+            // Shared memory or direct copies: UCX does not always choose the faster one.
+            Transport::Shm => &["posix,self", "shm,self"],
             _ => &["tcp,self"],
         };
         let values: Vec<f64> = transports
             .iter()
-            .map(|transports| self.ucx_by(transports, work, place))
+            .map(|transports| self.ucx_by(transports, work, endpoints))
             .collect::<Result<_>>()?;
-        let best = if work.what.unit().less_is_better() { f64::min } else { f64::max };
+        let best = if work.operation.unit().less_is_better() { f64::min } else { f64::max };
         values.into_iter().reduce(best).context("no transport")
     }
 
-    fn ucx_by(&self, transports: &str, work: Work, place: &Place<'_>) -> Result<f64> {
+    fn ucx_by(&self, transports: &str, work: Work, endpoints: &Endpoints<'_>) -> Result<f64> {
         let port = port()?;
         let perftest = |side: usize| {
-            let mut command = place.command(side, "ucx_perftest");
+            let mut command = endpoints.command(side, "ucx_perftest");
             command.args(["-p", &port, "-c", &self.cpus[side]]);
             command.env("UCX_LOG_LEVEL", "error").env("UCX_TLS", transports);
-            if place.path != Path::Shm {
-                command.env("UCX_NET_DEVICES", place.devices()[side]);
+            if endpoints.transport != Transport::Shm {
+                command.env("UCX_NET_DEVICES", endpoints.devices()[side]);
             }
             command
         };
-        let test = match work.what {
-            What::Message | What::RoundTrip => "tag_lat",
-            What::Put => "ucp_put_lat",
-            What::Rate | What::Stream => "tag_bw",
+        let test = match work.operation {
+            Operation::Message | Operation::RoundTrip => "tag_lat",
+            Operation::Put => "ucp_put_lat",
+            Operation::Rate | Operation::Stream => "tag_bw",
             _ => bail!("ucx_perftest does not measure {work}"),
         };
-        let iterations = match (place.path, work.bytes, work.what.is_latency()) {
-            (Path::Shm, ..=4096, true) => 200_000,
-            (Path::Shm, ..=4096, false) => 2_000_000,
+        let iterations = match (endpoints.transport, work.bytes, work.operation.is_latency()) {
+            (Transport::Shm, ..=4096, true) => 200_000,
+            (Transport::Shm, ..=4096, false) => 2_000_000,
             (_, ..=4096, _) => 20_000,
             (_, bytes, _) => (2 << 30) / bytes,
         };
         let (iterations, warm) = (iterations.to_string(), (iterations / 10).to_string());
         let mut client = perftest(0);
-        client.args([place.hosts()[1], "-t", test]);
+        client.args([endpoints.hosts()[1], "-t", test]);
         client.args(["-s", &work.bytes.to_string(), "-n", &iterations, "-w", &warm, "-f", "-v"]);
         with_server(perftest(1), client, |text| {
-            // iterations, median, average, overall; bandwidths; message rates; microseconds.
+            // Iterations; median, average and overall latency in us; bandwidths; message rates.
             let fields: Vec<&str> = text.lines().last().unwrap_or_default().split(',').collect();
             let field = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok());
-            let value = if work.what.is_latency() {
+            let value = if work.operation.is_latency() {
                 field(1).map(|us| work.of_one_way(us * 1000.0))
             } else {
                 field(7).map(|rate| work.of_rate(rate))
@@ -196,78 +212,81 @@ impl Peers {
         })
     }
 
-    fn fi_pingpong(&self, work: Work, place: &Place<'_>) -> Result<f64> {
+    fn fi_pingpong(&self, work: Work, endpoints: &Endpoints<'_>) -> Result<f64> {
         let (port, size) = (port()?, work.bytes.to_string());
         let pingpong = |side: usize| {
-            let mut command = place.command(side, "taskset");
+            let mut command = endpoints.command(side, "taskset");
             command.args(["-c", &self.cpus[side], "fi_pingpong", "-p", "tcp", "-e", "msg", "-I", "20000"]);
             command.args(["-S", &size, if side == 1 { "-B" } else { "-P" }, &port]);
             command
         };
         let mut client = pingpong(0);
-        client.arg(place.hosts()[1]);
+        client.arg(endpoints.hosts()[1]);
         with_server(pingpong(1), client, |text| {
-            // bytes, sent, acknowledged, total, time, MB/s, microseconds (their mean), millions a second.
+            // Bytes, sent, acknowledged, total, time, MB/s, mean in us, million per second.
             let us = text.lines().last().and_then(|line| line.split_whitespace().nth(6)?.parse::<f64>().ok());
             us.map(|us| work.of_one_way(us * 1000.0))
                 .with_context(|| format!("fi_pingpong printed no result: {text}"))
         })
     }
 
-    fn iperf(&self, place: &Place<'_>) -> Result<f64> {
+    fn iperf(&self, endpoints: &Endpoints<'_>) -> Result<f64> {
         let port = port()?;
         let iperf = |side: usize| {
-            let mut command = place.command(side, "iperf3");
+            let mut command = endpoints.command(side, "iperf3");
             command.args(["--port", &port, "--affinity", &self.cpus[side]]);
             command
         };
         let (mut server, mut client) = (iperf(1), iperf(0));
         server.args(["--server", "--one-off"]);
-        client.args(["--client", place.hosts()[1], "--time", "1", "--json"]);
+        client.args(["--client", endpoints.hosts()[1], "--time", "1", "--json"]);
         with_server(server, client, iperf_result)
     }
 }
 
-/// Reads a line "WHAT BYTES VALUE".
+/// Finds the line "WHAT BYTES VALUE" and returns its value.
 fn read(text: &str, what: &str, bytes: usize) -> Result<f64> {
     let head = format!("{what} {bytes} ");
     let value = text.lines().find_map(|line| line.strip_prefix(&head)?.trim().parse().ok());
     value.with_context(|| format!("no line `{head}VALUE` in: {text}"))
 }
 
-/// A free port, as programs take it.
+/// Returns a free port as an argument for programs.
 fn port() -> Result<String> {
     let [port] = free_ports()?;
     Ok(port.to_string())
 }
 
-/// Megabytes a second that the receiver got. A client that could not connect says so in its JSON, and ends well.
+/// Returns the MB/s of the receiver.
+///
+/// A client that cannot connect reports that in its JSON and exits successfully.
 fn iperf_result(text: &str) -> Result<f64> {
     let json: Value = serde_json::from_str(text).context("iperf3 printed no JSON")?;
     let bits = json["end"]["sum_received"]["bits_per_second"].as_f64();
     bits.map(|bits| bits / 8e6).with_context(|| format!("iperf3 printed no result: {}", json["error"]))
 }
 
-/// What `result` finds in what `client` prints. The server says nowhere that it listens: the client knocks until it
-/// has a result.
+/// Returns what `result` finds in the output of `client`.
+///
+/// The server does not report when it listens, so the client is started until it has a result.
 fn with_server(
     mut server: Command,
     mut client: Command,
     result: impl Fn(&str) -> Result<f64>,
 ) -> Result<f64> {
-    let said = Said::new()?;
-    server.stdin(Stdio::null()).stdout(said.stdio()?).stderr(said.stdio()?);
-    let mut server = Ended(server.spawn().context("cannot start a server of a peer")?);
+    let log = CapturedOutput::new()?;
+    server.stdin(Stdio::null()).stdout(log.stdio()?).stderr(log.stdio()?);
+    let mut server = ChildGuard(server.spawn().context("cannot start a server of a peer")?);
     let started = Instant::now();
     loop {
         match output_within(&mut client, TIMEOUT).and_then(|text| result(&text)) {
             Ok(value) => {
-                // It ends by itself; were it killed before, the next one might find its port taken.
+                // It ends by itself. If it were killed, its port might stay in use.
                 ensure!(command::ends_within(&server.0, TIMEOUT)?, "a server of a peer does not end");
                 return Ok(value);
             }
             Err(error) if started.elapsed() > TIMEOUT || server.0.try_wait()?.is_some() => {
-                return Err(error.context(format!("its server said: {}", said.text()?.trim())));
+                return Err(error.context(format!("output of its server: {}", log.text()?.trim())));
             }
             Err(_) => thread::sleep(Duration::from_millis(20)),
         }
@@ -279,14 +298,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_found_by_what_and_size() {
+    fn value_is_found_by_kind_and_size() {
         let text = "latency 8 90.5\nlatency 64 120\nrate 8 1e7\n";
         assert_eq!(read(text, "latency", 64).ok(), Some(120.0));
         assert_eq!(read(text, "rate", 8).ok(), Some(1e7));
         assert!(read(text, "latency", 6).is_err() && read("Segmentation fault", "rate", 8).is_err());
     }
     #[test]
-    fn an_iperf_that_ended_well_without_a_connection_has_no_result() {
+    fn iperf_without_a_connection_has_no_result() {
         let failed = r#"{"start":{"connected":[]},"intervals":[],"end":{},"error":"Connection refused"}"#;
         let why = iperf_result(failed).expect_err("nothing was received").to_string();
         assert!(why.contains("Connection refused"), "{why}");
@@ -295,18 +314,17 @@ mod tests {
     }
 
     #[test]
-    fn a_client_without_a_result_knocks_again_and_the_server_is_heard() {
+    fn client_is_restarted_until_it_has_a_result_and_server_output_is_reported() {
         let shell = |script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
             command
         };
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = tempfile::tempdir().expect("a temporary folder");
         let path = |name: &str| folder.path().join(name).display().to_string();
-        // Each call says one more x; the third has its result. The server ends when that is there.
-        let client = format!("printf x >> {0}; cat {0}", path("knocks"));
-        let server =
-            format!("until [ \"$(cat {0} 2>/dev/null)\" = xxx ]; do sleep 0.01; done", path("knocks"));
+        // Each run appends an x. The third run has the result; then the server ends.
+        let client = format!("printf x >> {0}; cat {0}", path("runs"));
+        let server = format!("until [ \"$(cat {0} 2>/dev/null)\" = xxx ]; do sleep 0.01; done", path("runs"));
         let result = |text: &str| if text == "xxx" { Ok(3.0) } else { bail!("no result: {text}") };
         assert_eq!(with_server(shell(&server), shell(&client), result).ok(), Some(3.0));
         let dead =

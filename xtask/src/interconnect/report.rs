@@ -1,30 +1,30 @@
-//! The report: a table for each placement of the cores, and what was not measured; printed, and put into the document.
+//! The report: a table for each placement of the cores, and the failed measurements.
 
 use super::{
     round::Failures,
     rows::Row,
     samples::{Group, Placements},
     table::{self, Outcome, Verdict},
-    work::{Path as Through, What, Who, Work},
+    work::{Contender, Operation, Transport, Work},
 };
 use crate::compare::document::{date, machine};
 
-/// From so many samples on a median is one.
+/// The number of samples that a median needs.
 const ENOUGH: usize = 3;
 
-/// What came out.
+/// The text of the report and its failed goals.
 pub(super) struct Report {
-    /// For the document.
+    /// The text for the document.
     pub text: String,
-    /// The goals that were missed somewhere or judged nowhere, each with that.
+    /// The goals that were missed in a placement or judged in none.
     pub failed: Vec<String>,
 }
 
 impl Report {
-    /// What came out of `rounds` rounds.
+    /// Builds the report of `rounds` rounds.
     #[must_use]
     pub(super) fn of(placements: &Placements, rows: &[Row], failures: &Failures, rounds: u32) -> Self {
-        let why = |who, work| failures.get(&(who, work)).map(|failure| failure.why.clone());
+        let why = |contender, work| failures.get(&(contender, work)).map(|failure| failure.why.clone());
         let enough = ENOUGH.min(rounds as usize);
         let outcomes_of = |group| -> Vec<Outcome> {
             rows.iter().map(|row| Outcome::of(row, group, enough, &why)).collect()
@@ -33,7 +33,7 @@ impl Report {
             placements.groups.iter().map(|group| (group, outcomes_of(group))).collect();
         let mut text = format!("{}; {rounds} rounds, medians (least to most), {}.\n", machine(), date());
         let fullest = all.iter().map(|(group, _)| group.len()).max();
-        // A placement that was seen for a moment compares nothing.
+        // A placement with few samples compares nothing.
         let (shown, apart): (Vec<_>, Vec<_>) = all.iter().partition(|(group, outcomes)| {
             outcomes.iter().any(Outcome::is_judged) || Some(group.len()) == fullest
         });
@@ -48,18 +48,18 @@ impl Report {
         if !failures.is_empty() {
             text += "\nNot measured:\n\n";
         }
-        for ((who, work), failure) in failures {
-            let (who, times) = (who.name(), failure.times);
-            text += &format!("- {work}, {who}, {times} of {rounds} times: {}\n", failure.why);
+        for ((contender, work), failure) in failures {
+            let (contender, times) = (contender.name(), failure.times);
+            text += &format!("- {work}, {contender}, {times} of {rounds} times: {}\n", failure.why);
         }
         let columns: Vec<&[Outcome]> = shown.iter().map(|(_, outcomes)| outcomes.as_slice()).collect();
         Self { text, failed: failed(&columns) }
     }
 }
 
-/// One placement of the cores.
+/// Formats one placement of the cores.
 fn section(group: &Group, outcomes: &[Outcome]) -> String {
-    let line = group.get(&(Work::new(Through::Shm, What::Line, 8), Who::Machine));
+    let line = group.get(&(Work::new(Transport::Shm, Operation::Line, 8), Contender::Machine));
     let line = line.map_or_else(String::new, |ns| {
         format!("A cache line takes {:.0} ns one way ({:.0} to {:.0}). ", ns.median, ns.least, ns.most)
     });
@@ -69,17 +69,17 @@ fn section(group: &Group, outcomes: &[Outcome]) -> String {
     format!("\n{line}{met} of {judged} goals met.\n\n{goals}\nAll of it:\n\n{everything}")
 }
 
-/// The goals that were missed in one of the placements, or judged in none.
+/// Returns the goals that were missed in a placement or judged in none.
 fn failed(placements: &[&[Outcome]]) -> Vec<String> {
     let rows = placements.first().map_or(0, |outcomes| outcomes.len());
     let verdict = |row: usize| {
         let outcomes = || placements.iter().map(|outcomes| &outcomes[row]);
         let first = outcomes().next()?;
         if outcomes().any(|outcome| outcome.verdict() == Verdict::Missed) {
-            return Some(format!("missed: {}", first.what()));
+            return Some(format!("missed: {}", first.name()));
         }
         let open = outcomes().all(|outcome| matches!(outcome.verdict(), Verdict::Open(_)));
-        open.then(|| format!("not judged: {}", first.what()))
+        open.then(|| format!("not judged: {}", first.name()))
     };
     (0..rows).filter_map(verdict).collect()
 }
@@ -94,11 +94,13 @@ mod tests {
     };
 
     #[test]
-    fn a_goal_fails_where_it_is_missed_once_or_judged_nowhere() {
+    fn goal_fails_if_it_is_missed_once_or_never_judged() {
         let rows: Vec<Row> = rows().into_iter().filter(|row| row.key == "asleep").collect();
         let (ours, other) = (rows[0].ours, rows[0].beside[0]);
-        let sample =
-            |(who, work), value, line| Sample { reading: Reading::new(who, work, value), line_ns: [line; 2] };
+        let sample = |(contender, work), value, line| Sample {
+            reading: Reading::new(contender, work, value),
+            line_ns: [line; 2],
+        };
         let failures = |why: &str| Failures::from([(other, Failure { times: 1, why: why.into() })]);
         let near = [sample(ours, 1.0, 50.0), sample(other, 1.0, 50.0)];
         let far = [sample(ours, 5.0, 200.0), sample(other, 1.0, 200.0)];

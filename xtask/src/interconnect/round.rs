@@ -1,69 +1,77 @@
-//! A round: everything once, rivals one after the other, each round in another order.
+//! A round: all measurements once, competitors in sequence, in a different order each round.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 
 use super::{
-    ours::Ours,
+    endpoints::Endpoints,
+    ours::PlexusPrograms,
     peers::Peers,
-    place::Place,
     rows::Row,
     samples::{Reading, Sample},
     veth::Veth,
-    work::{Path as Through, What, Who, Work},
+    work::{Contender, Operation, Transport, Work},
 };
 
-/// What one contender is started for once: works that differ in size alone.
+/// One run of a contender: works that differ only in size.
 #[derive(PartialEq, Debug)]
 struct Step {
-    who: Who,
+    contender: Contender,
     works: Vec<Work>,
 }
 
-/// The measurements of a round: groups of those that are compared.
+/// Returns the measurements of a round, grouped by comparison.
 fn steps(rows: &[Row]) -> Vec<Vec<Step>> {
-    let mut wanted: BTreeMap<(Through, What), BTreeMap<Who, BTreeSet<Work>>> = BTreeMap::new();
-    for &(who, work) in rows.iter().flat_map(|row| row.beside.iter().chain([&row.ours])) {
-        if !who.comes_along() {
-            wanted.entry((work.path, work.what)).or_default().entry(who).or_default().insert(work);
+    let mut wanted: BTreeMap<(Transport, Operation), BTreeMap<Contender, BTreeSet<Work>>> = BTreeMap::new();
+    for &(contender, work) in rows.iter().flat_map(|row| row.beside.iter().chain([&row.ours])) {
+        if !contender.is_included() {
+            wanted
+                .entry((work.transport, work.operation))
+                .or_default()
+                .entry(contender)
+                .or_default()
+                .insert(work);
         }
     }
-    let step = |(who, works): (Who, BTreeSet<Work>)| Step { who, works: works.into_iter().collect() };
+    let step = |(contender, works): (Contender, BTreeSet<Work>)| Step {
+        contender,
+        works: works.into_iter().collect(),
+    };
     wanted.into_values().map(|by_who| by_who.into_iter().map(step).collect()).collect()
 }
 
-/// Why something could not be measured, the last time, and how often.
+/// The failures of one measurement: their number and the last reason.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub times: u32,
     pub why: String,
 }
 
-/// Failures by who and what.
-pub(super) type Failures = BTreeMap<(Who, Work), Failure>;
+/// Failures by contender and work.
+pub(super) type Failures = BTreeMap<(Contender, Work), Failure>;
 
-/// Contenders, and what they have done so far.
+/// The contenders and their samples so far.
 pub(super) struct Bench {
     pub peers: Peers,
-    pub ours: Ours,
-    /// Peers alone.
+    pub ours: PlexusPrograms,
+    /// True if only peers are measured.
     pub without_ours: bool,
-    /// Or why there is none.
+    /// The veth pair, or the reason why there is none.
     pub veth: Result<Veth, String>,
     pub samples: Vec<Sample>,
     pub failures: Failures,
 }
 
 impl Bench {
-    /// Measures what `rows` need, once. What fails is tried again in the next round.
+    /// Measures everything for `rows` once; failed measurements are repeated in the next round.
     ///
     /// # Errors
     /// The machine's limit cannot be measured.
     pub(super) fn round(&mut self, rows: &[Row], round: u32) -> Result<()> {
         let mut before = self.ours.lines()?;
         for mut group in steps(rows) {
-            // Who comes first finds other caches and another temperature than who comes last.
+            // Caches and temperature differ for the first and the last contender.
             let first = round as usize % group.len();
             group.rotate_left(first);
             for step in group {
@@ -85,29 +93,32 @@ impl Bench {
     }
 
     fn failed(&mut self, step: &Step, why: &str) {
-        // In one line of a list: what the program is, and what it said last.
+        // The report has one line for it: the first and the last line of the error.
         let lines: Vec<&str> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let why = match lines.as_slice() {
             [first, .., last] => format!("{first}: {last}"),
             _ => lines.concat(),
         };
-        println!("{} {}: {why}", step.who.name(), step.works[0]);
+        println!("{} {}: {why}", step.contender.name(), step.works[0]);
         for work in &step.works {
-            let failure =
-                self.failures.entry((step.who, *work)).or_insert(Failure { times: 0, why: String::new() });
+            let failure = self
+                .failures
+                .entry((step.contender, *work))
+                .or_insert(Failure { times: 0, why: String::new() });
             *failure = Failure { times: failure.times + 1, why: why.clone() };
         }
     }
 
-    fn measure(&self, Step { who, works }: &Step) -> Result<Vec<Reading>> {
+    fn measure(&self, Step { contender, works }: &Step) -> Result<Vec<Reading>> {
         let veth = self.veth.as_ref().map_err(String::as_str);
-        let place = Place::of(works[0].path, veth).map_err(|why| anyhow::anyhow!("no veth pair: {why}"))?;
-        match who.is_ours() {
+        let endpoints =
+            Endpoints::of(works[0].transport, veth).map_err(|why| anyhow::anyhow!("no veth pair: {why}"))?;
+        match contender.is_ours() {
             true if self.without_ours => anyhow::bail!("left out"),
-            true => self.ours.measure(*who, works, &place),
-            false => self.peers.measure(*who, works, &place),
+            true => self.ours.measure(*contender, works, &endpoints),
+            false => self.peers.measure(*contender, works, &endpoints),
         }
-        .with_context(|| who.name())
+        .with_context(|| contender.name())
     }
 }
 
@@ -116,16 +127,18 @@ mod tests {
     use super::{super::rows::rows, *};
 
     #[test]
-    fn everybody_who_is_compared_is_measured_in_one_group() {
+    fn compared_contenders_are_measured_in_one_group() {
         let groups = steps(&rows());
         for row in rows() {
-            let all = row.beside.iter().chain([&row.ours]).filter(|(who, work)| {
-                !who.comes_along() && (work.path, work.what) == (row.ours.1.path, row.ours.1.what)
+            let all = row.beside.iter().chain([&row.ours]).filter(|(contender, work)| {
+                !contender.is_included()
+                    && (work.transport, work.operation) == (row.ours.1.transport, row.ours.1.operation)
             });
             let all: Vec<_> = all.collect();
             let measured = |group: &Vec<Step>| {
-                all.iter()
-                    .all(|(who, work)| group.iter().any(|step| step.who == *who && step.works.contains(work)))
+                all.iter().all(|(contender, work)| {
+                    group.iter().any(|step| step.contender == *contender && step.works.contains(work))
+                })
             };
             assert_eq!(groups.iter().filter(|group| measured(group)).count(), 1, "{row:?}");
         }

@@ -1,39 +1,39 @@
-//! Samples by the placement of the cores, and what is made of them: medians with their spread.
+//! Groups samples by the placement of the cores and computes medians with their spread.
 //!
-//! In a virtual machine the two cores may be two halves of one physical core at one moment and far apart at the
-//! next, and everything takes three times as long. So every sample carries the time of a cache line just before and
-//! just after it, and only samples of one placement meet in a table.
+//! The two cores of a virtual machine may be two threads of one physical core now and far apart
+//! later; then everything takes three times as long. So each sample has the time of a cache line
+//! just before and just after it. A table has samples of one placement only.
 
 use std::collections::BTreeMap;
 
-use super::work::{Who, Work};
+use super::work::{Contender, Work};
 use crate::compare::spread::Spread;
 
-/// What one contender did, once.
+/// One measurement of a contender.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Reading {
-    /// Who did it.
-    pub who: Who,
-    /// What was done.
+    /// The contender.
+    pub contender: Contender,
+    /// The work.
     pub work: Work,
-    /// What came out, in the unit of the work.
+    /// The value in the unit of the work.
     pub value: f64,
-    /// To its limit, where the two were taken in turns by one program.
+    /// The ratio to its limit, if one program measured both in turns.
     pub ratio: Option<f64>,
 }
 
 impl Reading {
-    pub(super) fn new(who: Who, work: Work, value: f64) -> Self {
-        Self { who, work, value, ratio: None }
+    pub(super) fn new(contender: Contender, work: Work, value: f64) -> Self {
+        Self { contender, work, value, ratio: None }
     }
 }
 
-/// A reading, and how far the cores were from each other.
+/// A reading and the distance of the cores at that time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
-    /// What was read.
+    /// The reading.
     pub reading: Reading,
-    /// A cache line just before and just after, in nanoseconds.
+    /// The time of a cache line just before and just after, in nanoseconds.
     pub line_ns: [f64; 2],
 }
 
@@ -48,25 +48,25 @@ impl Sample {
     }
 }
 
-/// By how much the time of a cache line may differ before and after a sample: beyond it the cores have moved.
+/// The largest ratio of the two cache line times of a sample; beyond it the cores have moved.
 const STEADY: f64 = 1.3;
 
-/// How many times the time of a cache line makes another placement.
+/// The ratio of cache line times that separates two placements.
 const STEP: f64 = 1.4;
 
-/// The values of one measurement: median and extremes.
+/// The values of one measurement: median, extremes and their number.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Values {
     pub median: f64,
     pub least: f64,
     pub most: f64,
     pub count: usize,
-    /// The median of the ratios, where the readings have one.
+    /// The median of the ratios, if the readings have one.
     pub ratio: Option<f64>,
 }
 
 impl Values {
-    /// Nothing of nothing.
+    /// Summarises readings; returns `None` for no readings.
     fn of(readings: &[Reading]) -> Option<Self> {
         let values: Vec<f64> = readings.iter().map(|reading| reading.value).collect();
         let ratios: Vec<f64> = readings.iter().filter_map(|reading| reading.ratio).collect();
@@ -76,29 +76,31 @@ impl Values {
     }
 }
 
-/// What was measured in one placement.
-pub(super) type Group = BTreeMap<(Work, Who), Values>;
+/// The values of one placement.
+pub(super) type Group = BTreeMap<(Work, Contender), Values>;
 
-/// All samples, in their order.
+/// All samples by placement.
 pub(super) struct Placements {
-    /// From near to far.
+    /// The placements, from near to far.
     pub groups: Vec<Group>,
-    /// Samples in which the cores moved: they are in no group.
+    /// The number of samples in which the cores moved; they are in no group.
     pub moved: usize,
 }
 
-/// Sorts samples by placement. The steps between placements are counted from the median, so that the placement
-/// which most samples have is in the middle of a step and not divided by its edge.
+/// Groups samples by placement.
+///
+/// The steps between placements are counted from the median. So the most frequent placement is in
+/// the middle of a step and not divided by its edge.
 #[must_use]
 pub(super) fn by_placement(samples: &[Sample]) -> Placements {
     let steady: Vec<&Sample> = samples.iter().filter(|sample| sample.is_steady()).collect();
     let lines: Vec<f64> = steady.iter().map(|sample| sample.line()).collect();
-    let mut groups: BTreeMap<i64, BTreeMap<(Work, Who), Vec<Reading>>> = BTreeMap::new();
+    let mut groups: BTreeMap<i64, BTreeMap<(Work, Contender), Vec<Reading>>> = BTreeMap::new();
     if let Some(Spread { median: middle, .. }) = Spread::of(&lines) {
         for sample in &steady {
             let step = ((sample.line() / middle).ln() / STEP.ln()).round() as i64;
-            let Reading { who, work, .. } = sample.reading;
-            groups.entry(step).or_default().entry((work, who)).or_default().push(sample.reading);
+            let Reading { contender, work, .. } = sample.reading;
+            groups.entry(step).or_default().entry((work, contender)).or_default().push(sample.reading);
         }
     }
     let values = |all: BTreeMap<_, Vec<Reading>>| {
@@ -110,18 +112,18 @@ pub(super) fn by_placement(samples: &[Sample]) -> Placements {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::work::{Path, What},
+        super::work::{Operation, Transport},
         *,
     };
 
-    const WORK: Work = Work::new(Path::Shm, What::Message, 64);
+    const WORK: Work = Work::new(Transport::Shm, Operation::Message, 64);
 
     fn sample(value: f64, line_ns: [f64; 2]) -> Sample {
-        Sample { reading: Reading::new(Who::Ucx, WORK, value), line_ns }
+        Sample { reading: Reading::new(Contender::Ucx, WORK, value), line_ns }
     }
 
     #[test]
-    fn only_samples_of_one_placement_meet() {
+    fn samples_are_grouped_by_placement() {
         let (near, far) = ([50.0, 55.0], [180.0, 170.0]);
         let placements = by_placement(&[
             sample(100.0, near),
@@ -131,26 +133,27 @@ mod tests {
             sample(9999.0, [50.0, 180.0]),
         ]);
         assert_eq!(placements.moved, 1);
-        let found: Vec<Values> = placements.groups.iter().map(|group| group[&(WORK, Who::Ucx)]).collect();
+        let found: Vec<Values> =
+            placements.groups.iter().map(|group| group[&(WORK, Contender::Ucx)]).collect();
         let near = Values { median: 110.0, least: 100.0, most: 120.0, count: 3, ratio: None };
         assert_eq!(found[0], near);
         assert_eq!((found[1].median, found.len()), (400.0, 2));
     }
 
     #[test]
-    fn one_low_reading_makes_no_placement_of_all_others() {
+    fn one_low_reading_does_not_split_the_other_samples() {
         let usual = [60.0, 62.0, 66.0, 58.0, 70.0].map(|line| sample(line, [line, line]));
         let mut samples = usual.to_vec();
         samples.push(sample(20.0, [20.0, 61.0]));
         let placements = by_placement(&samples);
         assert_eq!((placements.groups.len(), placements.moved), (1, 1));
-        assert_eq!(placements.groups[0][&(WORK, Who::Ucx)].count, usual.len());
+        assert_eq!(placements.groups[0][&(WORK, Contender::Ucx)].count, usual.len());
     }
 
     #[test]
-    fn ratios_are_those_of_the_turns_and_not_of_the_medians() {
+    fn ratio_is_the_median_of_the_ratios_of_all_turns() {
         let reading =
-            |value, ratio| Reading { ratio: Some(ratio), ..Reading::new(Who::PlexusRail, WORK, value) };
+            |value, ratio| Reading { ratio: Some(ratio), ..Reading::new(Contender::PlexusRail, WORK, value) };
         let values = Values::of(&[reading(100.0, 1.2), reading(300.0, 1.1), reading(200.0, 1.0)]);
         assert_eq!(values.map(|values| (values.median, values.ratio)), Some((200.0, Some(1.1))));
     }

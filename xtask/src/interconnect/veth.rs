@@ -1,6 +1,6 @@
 //! Two network namespaces joined by a veth pair.
 //!
-//! Nothing of it is left behind, in whatever way this process ends.
+//! The system removes both when this process ends, whatever the reason.
 
 use std::process::Command;
 
@@ -10,19 +10,19 @@ use plexus_namespaces::{CableEnd, Namespace, join, need};
 /// The addresses of the two ends, in the namespaces' own address space.
 pub(super) const ADDRESSES: [&str; 2] = ["10.199.1.1", "10.199.1.2"];
 
-/// The names of the two ends, each seen in its namespace alone.
+/// The names of the two ends; each exists in its own namespace only.
 pub(super) const ENDS: [&str; 2] = ["plexus0", "plexus1"];
 
-/// The two namespaces.
+/// Two namespaces joined by a veth pair.
 pub(super) struct Veth {
     namespaces: [Namespace; 2],
 }
 
 impl Veth {
-    /// Makes them and joins them.
+    /// Creates and joins the namespaces.
     ///
     /// # Errors
-    /// Why that cannot be done here.
+    /// A tool or a permission is missing.
     pub(super) fn new() -> Result<Self> {
         need(&[("nsenter", "util-linux"), ("unshare", "util-linux"), ("mount", "mount")])
             .map_err(Error::msg)?;
@@ -37,14 +37,15 @@ impl Veth {
         Ok(Self { namespaces })
     }
 
-    /// One of the namespaces as a path, good as long as this process lives and holds it.
+    /// Returns the path of a namespace; it is valid while this value exists.
     pub(super) fn namespace(&self, index: usize) -> String {
         self.namespaces[index].path().display().to_string()
     }
 }
 
-/// A program to be started in the namespace at `path`. Its `/sys` shows the devices that are there, which is where
-/// UCX looks for them: the one of this process shows others.
+/// Returns a command that starts `program` in the namespace at `path`.
+///
+/// It mounts a new `/sys`, which shows the devices of the namespace: UCX looks for them there.
 pub(super) fn inside(path: &str, program: &str) -> Command {
     const SHOW: &str = r#"mount -t sysfs sysfs /sys && exec "$0" "$@""#;
     let mut command = Command::new("nsenter");

@@ -1,10 +1,10 @@
-//! What is measured, and who does it.
+//! The measured works and the contenders.
 
 use std::fmt;
 
-/// Where two ends meet.
+/// The transport between two endpoints.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Path {
+pub(super) enum Transport {
     /// Shared memory.
     Shm,
     /// TCP over the loopback device.
@@ -13,32 +13,32 @@ pub(super) enum Path {
     Veth,
 }
 
-/// What is done.
+/// The operation that is measured.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum What {
-    /// A message of so many bytes, one way; both sides poll.
+pub(super) enum Operation {
+    /// A message one way; both sides poll.
     Message,
-    /// The same there and back.
+    /// A message and its answer; both sides poll.
     RoundTrip,
-    /// So many bytes written into the peer's memory, seen there by polling it; one way.
+    /// A write into the peer's memory one way; the peer polls the memory.
     Put,
-    /// A block moved into the peer's memory, all of it read there, and a small answer back.
+    /// A block put into the peer's memory and read there completely, and a small answer.
     Block,
-    /// A message there and back between two sides that sleep.
+    /// A message and its answer between two sides that sleep.
     Asleep,
-    /// A message there and back while bulk fills the link: the time that one in a hundred exceeds.
+    /// A message and its answer while bulk fills the link: the 99th percentile.
     Urgent,
-    /// A cache line from core to core; 64: a line of payload and one with the flag.
+    /// A cache line from core to core; with 64 bytes, a line of payload and one with the flag.
     Line,
-    /// Messages of so many bytes, as many as go.
+    /// The maximal rate of messages.
     Rate,
-    /// The same, bytes counted.
+    /// The maximal bandwidth of messages.
     Stream,
-    /// Bytes put into the peer's memory, as many as go.
+    /// The maximal bandwidth of puts.
     PutStream,
-    /// Calls of so many bytes between four nodes on the two cores.
-    Crowd,
-    /// The same four nodes with nothing to do: what they use of a core.
+    /// The rate of calls between four nodes on the two cores.
+    Oversubscribed,
+    /// The CPU use of the same four nodes without work.
     Idle,
 }
 
@@ -61,46 +61,46 @@ impl Unit {
     }
 }
 
-impl What {
+impl Operation {
     pub(super) fn unit(self) -> Unit {
         match self {
-            Self::Rate | Self::Crowd => Unit::PerSecond,
+            Self::Rate | Self::Oversubscribed => Unit::PerSecond,
             Self::Stream | Self::PutStream => Unit::Megabytes,
             Self::Idle => Unit::Percent,
             _ => Unit::Ns,
         }
     }
 
-    /// Whether messages go one at a time.
+    /// Returns true if one message is sent at a time.
     pub(super) fn is_latency(self) -> bool {
         matches!(self, Self::Message | Self::RoundTrip | Self::Put | Self::Asleep | Self::Urgent)
     }
 }
 
-/// One thing that is measured.
+/// A measured work: an operation of a size over a transport.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Work {
-    /// Where.
-    pub path: Path,
-    /// What.
-    pub what: What,
-    /// Of how many bytes.
+    /// The transport between the two sides.
+    pub transport: Transport,
+    /// The operation.
+    pub operation: Operation,
+    /// The size of each message in bytes.
     pub bytes: usize,
 }
 
 impl Work {
-    pub(super) const fn new(path: Path, what: What, bytes: usize) -> Self {
-        Self { path, what, bytes }
+    pub(super) const fn new(transport: Transport, operation: Operation, bytes: usize) -> Self {
+        Self { transport, operation, bytes }
     }
 
-    /// The value of this work where it takes `ns` one way.
+    /// Returns the value of this work if it takes `ns` one way.
     pub(super) fn of_one_way(self, ns: f64) -> f64 {
-        if self.what == What::RoundTrip { 2.0 * ns } else { ns }
+        if self.operation == Operation::RoundTrip { 2.0 * ns } else { ns }
     }
 
-    /// The value of this work where so many messages go each second.
+    /// Returns the value of this work at a rate of messages.
     pub(super) fn of_rate(self, per_second: f64) -> f64 {
-        if self.what == What::Rate { per_second } else { per_second * self.bytes as f64 / 1e6 }
+        if self.operation == Operation::Rate { per_second } else { per_second * self.bytes as f64 / 1e6 }
     }
 }
 
@@ -111,46 +111,46 @@ impl fmt::Display for Work {
             bytes if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
             bytes => format!("{bytes} B"),
         };
-        let path = match self.path {
-            Path::Shm => "shm",
-            Path::Loopback => "tcp, loopback",
-            Path::Veth => "tcp, veth",
+        let path = match self.transport {
+            Transport::Shm => "shm",
+            Transport::Loopback => "tcp, loopback",
+            Transport::Veth => "tcp, veth",
         };
-        let what = match self.what {
-            What::Message => "one way",
-            What::RoundTrip => "round trip",
-            What::Put => "put, one way",
-            What::Block => "block put, read, answered",
-            What::Asleep => "round trip, both asleep",
-            What::Urgent => "round trip p99, bulk beside it",
-            What::Line if self.bytes < 64 => return f.write_str("a cache line, one way"),
-            What::Line => return f.write_str("two cache lines, one way"),
-            What::Crowd => return write!(f, "calls/s of {bytes}, 4 nodes on 2 cores"),
-            What::Idle => return f.write_str("CPU of 4 nodes with nothing to do"),
-            What::Rate => "messages/s",
-            What::Stream => "bandwidth",
-            What::PutStream => "put bandwidth",
+        let what = match self.operation {
+            Operation::Message => "one way",
+            Operation::RoundTrip => "round trip",
+            Operation::Put => "put, one way",
+            Operation::Block => "block put, read, answered",
+            Operation::Asleep => "round trip, both asleep",
+            Operation::Urgent => "round trip p99, bulk beside it",
+            Operation::Line if self.bytes < 64 => return f.write_str("a cache line, one way"),
+            Operation::Line => return f.write_str("two cache lines, one way"),
+            Operation::Oversubscribed => return write!(f, "calls/s of {bytes}, 4 nodes on 2 cores"),
+            Operation::Idle => return f.write_str("CPU of 4 idle nodes"),
+            Operation::Rate => "messages/s",
+            Operation::Stream => "bandwidth",
+            Operation::PutStream => "put bandwidth",
         };
         write!(f, "{bytes} {what}, {path}")
     }
 }
 
-/// Who does it.
+/// A measured system or program.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Who {
+pub(super) enum Contender {
     /// Two nodes, at the interconnect's public API: `plexus perf`.
     Plexus,
-    /// The same with encrypted rails.
+    /// Two nodes with encrypted rails.
     PlexusSealed,
-    /// Our rail alone: `cargo bench -p plexus-fabric --bench rails`.
+    /// The bare rail of Plexus: `cargo bench -p plexus-fabric --bench rails`.
     PlexusRail,
-    /// Two nodes as [`Plexus`](Self::Plexus), the link carrying nothing else.
+    /// Two nodes as in [`Plexus`](Self::Plexus), with no other traffic on the link.
     IdleLink,
-    /// The same, and the time that a chunk of bulk takes.
+    /// An idle link, plus the time of a chunk of bulk.
     IdleLinkAndChunk,
     /// Nodes that wait adaptively: `cargo bench -p plexus-interconnect --bench waiting`.
     Adaptive,
-    /// Nodes that sleep as soon as there is nothing to do, in the same benchmark.
+    /// Nodes that sleep as soon as they have no work, in the same benchmark.
     Sleeping,
     /// `ucx_perftest`.
     Ucx,
@@ -160,7 +160,7 @@ pub(super) enum Who {
     Ofi,
     /// `fi_pingpong`: connected endpoints.
     OfiMsg,
-    /// `xtask/peers/tcp.c`: a bare pair of sockets that are polled.
+    /// `xtask/peers/tcp.c`: a bare pair of polled sockets.
     Sockets,
     /// `iperf3`.
     Iperf,
@@ -170,22 +170,22 @@ pub(super) enum Who {
     Eventfd,
 }
 
-impl Who {
-    /// Whether it is we who do it.
+impl Contender {
+    /// Returns true if Plexus measures this contender.
     pub(super) fn is_ours(self) -> bool {
-        use Who::*;
+        use Contender::*;
         matches!(
             self,
             Plexus | PlexusSealed | PlexusRail | IdleLink | IdleLinkAndChunk | Adaptive | Sleeping | Machine
         )
     }
 
-    /// Whether another contender's measurement brings this one's values along.
-    pub(super) fn comes_along(self) -> bool {
+    /// Returns true if the measurement of another contender includes this one.
+    pub(super) fn is_included(self) -> bool {
         matches!(self, Self::Machine | Self::IdleLink | Self::IdleLinkAndChunk | Self::Sleeping)
     }
 
-    /// The name in the tables.
+    /// Returns the name in the tables.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Plexus => "plexus",

@@ -1,30 +1,31 @@
-//! The time of day decides nothing but what is listed here: whoever sets it by hours changes no lease and no timeout.
+//! The time of day is read only in the listed modules; setting it changes no lease and no timeout.
 //!
-//! It is read only in the modules that show it, record it, break a tie by it, number by it (the lives of a node), or begin a benchmark by it. All else goes by
-//! the clock that nobody can set.
+//! These modules show it, record it, break ties with it, number incarnations with it or start a
+//! benchmark at it. All other code uses the monotonic clock.
 
 use super::{Finding, Tree, source::Source};
 
-/// Where the time of day may be read: a file, or everything under a folder (ends with `/`).
+/// The files and folders (with a `/` at the end) that may read the time of day.
 const ALLOWED: [&str; 8] = [
-    // When a view came, for people.
+    // Shows users the time of each view.
     "crates/membership/src/runtime/history.rs",
-    // The number of a life is the next one, or this where it is greater: so it is new also where the files that counted lives are lost.
+    // Numbers incarnations: a number is the next one or this one, whichever is greater, so that it
+    // is new even after the files with the last number are lost.
     "crates/node/src/records/settle.rs",
-    // Of sessions that wait for each other the youngest gives way; it is no matter which one.
+    // Breaks ties: the youngest of the sessions in a deadlock is the victim.
     "crates/locks/src/locks.rs",
     "crates/client/src/locks.rs",
-    // For people.
+    // Shows users the time.
     "crates/observe/",
-    // Nodes begin a workload together.
+    // Starts a workload on all nodes at the same time.
     "crates/bench/",
-    // What a file system says of its files.
+    // Reports the times of files, as a file system must.
     "crates/checks/src/executive/disks.rs",
-    // The day of a report.
+    // Dates a report.
     "xtask/src/compare/document.rs",
 ];
 
-/// What the time of day is called by the libraries in use.
+/// The names that the libraries in use give to the time of day.
 const WORDS: [&str; 5] = ["SystemTime", "UNIX_EPOCH", "Realtime", "RealtimeCoarse", "CLOCK_REALTIME"];
 
 /// Checks every Rust file.
@@ -43,7 +44,7 @@ fn file(path: &str, text: &str) -> Vec<Finding> {
     let used = source.words().filter(|(_, word)| WORDS.contains(word));
     let what = |word: &str| {
         format!(
-            "`{word}`: the time of day can be set at any time; use a clock that goes on (`Instant`, `plexus_base::now`)"
+            "`{word}`: users can set the time of day; use a monotonic clock (`Instant`, `plexus_base::now`)"
         )
     };
     used.map(|(line, word)| Finding::new(path, line, what(word))).collect()
@@ -55,7 +56,7 @@ mod tests {
     use crate::tidy::testing::finds;
 
     #[test]
-    fn the_time_of_day_is_found_where_it_might_decide() {
+    fn time_of_day_is_found_outside_the_listed_modules() {
         let text = "use std::time::{Instant, SystemTime};\n// SystemTime\nlet at = SystemTime::now();\nlet c = ClockId::Realtime;";
         let lease = "crates/membership/src/runtime/lease.rs";
         finds(

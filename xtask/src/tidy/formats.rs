@@ -1,30 +1,31 @@
-//! The layouts in docs/formats.md are those at the top of the files that read and write them, word for word.
+//! The layouts in docs/formats.md equal those at the top of the files that read and write them.
 //!
-//! Between `<!-- from FILE -->` and `<!-- end -->` stands the first table or fenced block of the `//!` head of FILE.
+//! The text between `<!-- from FILE -->` and `<!-- end -->` is the first table or fenced block in
+//! the `//!` head of FILE.
 
 use super::{Finding, Tree};
 
-/// The document with the copies.
+/// The document that has the copies.
 pub(crate) const FILE: &str = "docs/formats.md";
 
 const BEGIN: &str = "<!-- from ";
 const END: &str = "<!-- end -->";
 
-/// Finds copies that are no longer what stands in the code.
+/// Finds copies that differ from the code.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     match (tree.text(FILE), refreshed(tree)) {
         (None, _) => Vec::new(),
         (Some(text), Ok(fresh)) => {
             let differs = text.lines().zip(fresh.lines()).position(|(old, new)| old != new);
             let differs = differs.or((text != fresh).then_some(0));
-            let what = "is not what stands in the code; `cargo xtask tidy --fix` copies it";
+            let what = "differs from the code; `cargo xtask tidy --fix` copies it";
             differs.map(|line| Finding::new(FILE, line + 1, what)).into_iter().collect()
         }
         (Some(_), Err(finding)) => vec![finding],
     }
 }
 
-/// The document with every layout copied anew.
+/// Returns the document with a fresh copy of every layout.
 pub(crate) fn refreshed(tree: &Tree) -> Result<String, Finding> {
     let mut fresh = String::new();
     let mut lines = tree.text(FILE).unwrap_or_default().lines().enumerate();
@@ -38,14 +39,14 @@ pub(crate) fn refreshed(tree: &Tree) -> Result<String, Finding> {
         let text = tree.text(source).ok_or_else(|| wrong("does not exist"))?;
         fresh += &layout(text).ok_or_else(|| wrong("has no table or block in its head"))?;
         if !lines.any(|(_, line)| line == END) {
-            return Err(wrong("has no end: put `<!-- end -->` behind the copy"));
+            return Err(wrong("has no end: put `<!-- end -->` after the copy"));
         }
         fresh = fresh + END + "\n";
     }
     Ok(fresh)
 }
 
-/// The first table or fenced block of a file's head.
+/// Returns the first table or fenced block of a file's head.
 fn layout(text: &str) -> Option<String> {
     let head = text
         .lines()
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_is_no_longer_true_is_found_and_renewed() {
+    fn outdated_copy_is_found_and_renewed() {
         let copy = "| byte | field |\n|---|---|\n| 0 | magic |\n";
         finds(check, &[("a.rs", CODE), (FILE, &document(copy))], &[]);
         finds(check, &[("a.rs", CODE), (FILE, &document("| byte | field |\n"))], &[(FILE, 4, "--fix")]);
@@ -90,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_copied_with_its_fences() {
+    fn block_is_copied_with_its_fences() {
         let code =
             "//! A ring.\n//! ```text\n//! 0 u32\n//!   -- more\n//! ```\n//! ```text\n//! other\n//! ```\n";
         assert_eq!(layout(code).as_deref(), Some("```text\n0 u32\n  -- more\n```\n"));
     }
 
     #[test]
-    fn a_copy_of_nothing_is_found() {
+    fn copy_without_a_source_is_found() {
         finds(check, &[(FILE, &document(""))], &[(FILE, 2, "does not exist")]);
         finds(check, &[("a.rs", "//! Text.\n"), (FILE, &document(""))], &[(FILE, 2, "no table")]);
         finds(check, &[("a.rs", CODE), (FILE, "<!-- from a.rs -->\n| a |\n")], &[(FILE, 1, "no end")]);

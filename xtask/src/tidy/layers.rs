@@ -1,8 +1,8 @@
-//! Crates depend one way only: each on crates above it in [`ORDER`].
+//! Crates depend in one direction only: each on crates before it in [`ORDER`].
 
 use super::{Finding, Tree};
 
-/// The crates of the design, lowest first. One that does not exist yet has its place here already.
+/// The crates of the design, lowest first, including planned ones.
 pub(super) const ORDER: [&str; 26] = [
     "base",
     "sim",
@@ -32,7 +32,7 @@ pub(super) const ORDER: [&str; 26] = [
     "xtask",
 ];
 
-/// What tests of any crate may use whatever its place: the simulator and what is built on it.
+/// The crates that the tests of any crate may use: the simulator and the checks built on it.
 const FOR_TESTS: [&str; 2] = ["sim", "checks"];
 
 fn rank(name: &str) -> Option<usize> {
@@ -50,7 +50,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
 fn manifest(path: &str, text: &str) -> Vec<Finding> {
     let own = path.split('/').nth(1).unwrap_or_default();
     let Some(place) = rank(own) else {
-        return vec![Finding::new(path, 0, format!("crate `{own}` has no place in the order of crates"))];
+        return vec![Finding::new(path, 0, format!("crate `{own}` is missing in the order of crates"))];
     };
     let table: toml::Table = match text.parse() {
         Ok(table) => table,
@@ -71,7 +71,7 @@ fn manifest(path: &str, text: &str) -> Vec<Finding> {
         let excused = for_tests && FOR_TESTS.contains(&ORDER[other]);
         if own == "sim" || (other >= place && !excused) {
             let line = text.lines().position(|line| line.trim_start().starts_with(name.as_str()));
-            let why = if own == "sim" { "the engine knows nothing of Plexus" } else { "it is not below it" };
+            let why = if own == "sim" { "the engine is independent of Plexus" } else { "it is not below it" };
             let what = format!("`{own}` must not depend on `{}`: {why}", ORDER[other]);
             findings.push(Finding::new(path, line.map_or(0, |line| line + 1), what));
         }
@@ -79,7 +79,7 @@ fn manifest(path: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Every dependency of a manifest, and whether it is for tests only.
+/// Returns every dependency of a manifest; the flag is true for tests only.
 fn dependencies(table: &toml::Table) -> Vec<(bool, String)> {
     let targets = table.get("target").and_then(toml::Value::as_table);
     let targets = targets.into_iter().flat_map(|targets| targets.values().filter_map(toml::Value::as_table));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn dependencies_point_down() {
+    fn dependencies_on_higher_crates_are_found() {
         cargo("cache", "[dependencies]\nplexus-disks = { workspace = true }\nserde = \"1\"", &[]);
         cargo("cache", "[dependencies]\nplexus-node = { workspace = true }", &[(2, "`node`")]);
         cargo("cache", "[dependencies]\nplexus-cache = { path = \".\" }", &[(2, "`cache`")]);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn no_section_and_no_alias_hides_a_dependency() {
+    fn all_sections_and_aliases_are_checked() {
         cargo("base", "[build-dependencies]\nplexus-fabric = \"0\"", &[(2, "`fabric`")]);
         cargo("base", "[target.'cfg(unix)'.dependencies]\nplexus-fabric = \"0\"", &[(2, "`fabric`")]);
         cargo(
@@ -131,20 +131,20 @@ mod tests {
     }
 
     #[test]
-    fn tests_may_use_the_simulator() {
+    fn simulator_is_allowed_for_tests() {
         cargo("base", "[dev-dependencies]\nplexus-sim = \"0\"", &[]);
         cargo("base", "[dependencies]\nplexus-sim = \"0\"", &[(2, "`sim`")]);
         cargo("base", "[dev-dependencies]\nplexus-node = \"0\"", &[(2, "`node`")]);
     }
 
     #[test]
-    fn the_simulator_knows_nothing_of_plexus() {
-        cargo("sim", "[dependencies]\nplexus-base = \"0\"", &[(2, "knows nothing")]);
+    fn simulator_must_not_depend_on_plexus() {
+        cargo("sim", "[dependencies]\nplexus-base = \"0\"", &[(2, "independent of Plexus")]);
     }
 
     #[test]
-    fn an_unknown_crate_and_missing_lints_are_found() {
-        cargo("helpers", "", &[(0, "no place")]);
+    fn unknown_crate_and_missing_lints_are_found() {
+        cargo("helpers", "", &[(0, "missing in the order")]);
         finds(
             check,
             &[("crates/base/Cargo.toml", "[dependencies]\n")],

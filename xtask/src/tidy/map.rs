@@ -1,4 +1,4 @@
-//! The documents say what is there: the map in ARCHITECTURE.md names every crate, and links lead somewhere.
+//! The map in ARCHITECTURE.md names every crate, and links in Markdown files have a target.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ const END: &str = "<!-- end of map -->";
 
 /// Compares the map with the folders under `crates/`.
 ///
-/// A line of the map is ``- `name`: what it is``, with ` (later)` behind the name of a crate still to come.
+/// A line of the map is ``- `name`: description``. A planned crate has ` (later)` after its name.
 pub(super) fn crates(tree: &Tree) -> Vec<Finding> {
     let manifests =
         tree.files().filter_map(|(path, _)| path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml"));
@@ -30,16 +30,16 @@ pub(super) fn crates(tree: &Tree) -> Vec<Finding> {
         let mut wrong = |what: String| findings.push(Finding::new(FILE, index + 1, what));
         let here = missing.remove(name);
         match (here, rest.starts_with(" (later)")) {
-            (true, true) => wrong(format!("crate `{name}` is there: it is no longer (later)")),
+            (true, true) => wrong(format!("crate `{name}` exists: it is no longer (later)")),
             (false, false) => {
-                wrong(format!("crate `{name}` does not exist, or stands here twice: mark it (later)"))
+                wrong(format!("crate `{name}` does not exist or is listed twice: mark it (later)"))
             }
             _ => {}
         }
         match layers::ORDER.iter().position(|known| *known == name) {
             Some(place) if place < last => wrong(format!("crate `{name}` is out of order")),
             Some(place) => last = place,
-            None => wrong(format!("crate `{name}` has no place in the order of crates")),
+            None => wrong(format!("crate `{name}` is missing in the order of crates")),
         }
     }
     findings.extend(
@@ -48,7 +48,7 @@ pub(super) fn crates(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Checks that relative links of Markdown files name something that is there.
+/// Checks that relative links of Markdown files name an existing file or folder.
 pub(super) fn links(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.files().filter(|(path, _)| path.ends_with(".md")) {
@@ -61,7 +61,7 @@ pub(super) fn links(tree: &Tree) -> Vec<Finding> {
                 if file.is_empty() || file.contains("://") || tree.exists(&join(folder, file)) {
                     continue;
                 }
-                findings.push(Finding::new(path, index + 1, format!("the link to `{target}` leads nowhere")));
+                findings.push(Finding::new(path, index + 1, format!("the link to `{target}` has no target")));
             }
         }
     }
@@ -97,23 +97,23 @@ mod tests {
     }
 
     #[test]
-    fn the_map_and_the_crates_agree() {
+    fn map_and_crates_are_compared() {
         map("- `base`: b\n- `locks` (later): l\n- `cache`: c", &[]);
         map("- `base`: b", &[(0, "lacks crate `cache`")]);
         map("- `base`: b\n- `locks`: l\n- `cache`: c", &[(3, "does not exist")]);
         map("- `base` (later): b\n- `cache`: c", &[(2, "no longer (later)")]);
         map("- `base`: b\n- `cache`: c\n- `cache`: c", &[(4, "twice")]);
         map("- `cache`: c\n- `base`: b", &[(3, "out of order")]);
-        map("- `base`: b\n- `cache`: c\n- `helpers` (later): h", &[(4, "no place")]);
+        map("- `base`: b\n- `cache`: c\n- `helpers` (later): h", &[(4, "missing in the order")]);
     }
 
     #[test]
-    fn a_missing_map_is_found() {
+    fn missing_map_is_found() {
         finds(crates, &[("crates/base/Cargo.toml", "")], &[(FILE, 0, "lacks crate `base`")]);
     }
 
     #[test]
-    fn links_lead_somewhere() {
+    fn links_without_a_target_are_found() {
         let text = "[a](../README.md#x) [b](style.md) [c](https://x.y/z) [d](#here) [e](../docs)";
         finds(links, &[("docs/guide.md", text), ("docs/style.md", ""), ("README.md", "")], &[]);
         finds(links, &[("docs/guide.md", "\n[a](style.md)")], &[("docs/guide.md", 2, "style.md")]);

@@ -1,32 +1,37 @@
 //! The house rules that the compiler does not know, checked over the files of the repository.
 //!
-//! Each rule is a function from a [`Tree`] to [`Finding`]s, in a file of its own, with tests that show it catch
-//! a violation on a made-up tree. Nothing here reads the disk except [`Tree::read`].
+//! Each rule is a function from a [`Tree`] to [`Finding`]s in its own file. Its tests show that it
+//! finds a violation in an artificial tree. Only [`Tree::read`] reads the disk.
 
 mod daytime;
 mod formats;
+mod language;
 mod layers;
 mod map;
+mod names;
 mod purity;
+mod sentences;
 mod source;
 mod text;
 mod unsafety;
+mod width;
+mod words;
 
 use std::{collections::BTreeMap, fmt, fs, path::Path, process::Command};
 
 use anyhow::{Context, Result, anyhow};
 
-/// The text files of a repository by their path from its root; files that are not UTF-8 are left out.
+/// The text files of a repository by their path from its root, without files that are not UTF-8.
 #[derive(Default)]
 pub struct Tree {
     files: BTreeMap<String, String>,
 }
 
 impl Tree {
-    /// The files under `root`: those that git tracks or would track, or all of them where there is no git.
+    /// Reads the files under `root` that git does not ignore, or all files without git.
     ///
     /// # Errors
-    /// A folder or file that cannot be read.
+    /// A folder or file cannot be read.
     pub fn read(root: &Path) -> Result<Self> {
         let listed = Command::new("git")
             .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -49,29 +54,29 @@ impl Tree {
         Ok(Self { files })
     }
 
-    /// A made-up tree.
+    /// Builds an artificial tree for tests.
     #[must_use]
     pub fn of(files: &[(&str, &str)]) -> Self {
         Self { files: files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect() }
     }
 
-    /// A file's text.
+    /// Returns the text of the file at `path`.
     #[must_use]
     pub fn text(&self, path: &str) -> Option<&str> {
         self.files.get(path).map(String::as_str)
     }
 
-    /// All files, path and text.
+    /// Returns path and text of all files.
     pub fn files(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files.iter().map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// The Rust files.
+    /// Returns path and text of all Rust files.
     pub fn rust(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files().filter(|(path, _)| path.ends_with(".rs"))
     }
 
-    /// Whether a file or folder of this path is there.
+    /// Returns true if a file or folder with this path exists.
     #[must_use]
     pub fn exists(&self, path: &str) -> bool {
         let folder = format!("{path}/");
@@ -98,14 +103,14 @@ fn walk(root: &Path, under: &str) -> Result<Vec<String>> {
     Ok(paths)
 }
 
-/// A place where a rule is broken.
+/// A line or file that breaks a rule.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Finding {
     /// The file, from the root of the repository.
     pub file: String,
     /// The line, counted from 1; 0 for the file as a whole.
     pub line: usize,
-    /// What is wrong and what to do.
+    /// The violation and its remedy.
     pub what: String,
 }
 
@@ -124,12 +129,13 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Everything that breaks a rule, by file and line.
+/// Checks all rules and returns the findings in the order of files and lines.
 #[must_use]
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let rules = [
         daytime::check,
         formats::check,
+        language::check,
         layers::check,
         map::crates,
         map::links,
@@ -142,22 +148,23 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Copies into the documents what they have from the code.
+/// Updates the parts of the documents that are copies of code.
 ///
 /// # Errors
-/// A copy has no source or no end, or cannot be written.
+/// A copy has no source or no end marker, or the document cannot be written.
 pub fn fix(root: &Path) -> Result<()> {
     let fresh = formats::refreshed(&Tree::read(root)?).map_err(|finding| anyhow!("{finding}"))?;
     fs::write(root.join(formats::FILE), fresh).with_context(|| format!("cannot write {}", formats::FILE))
 }
 
+pub use language::{counts, everywhere};
 pub use text::long_files;
 
 #[cfg(test)]
 pub(crate) mod testing {
     use super::{Finding, Tree};
 
-    /// Checks that `rule` finds exactly these (file, line, part of the message) in `files`.
+    /// Asserts that `rule` finds exactly these (file, line, part of the message) in `files`.
     #[track_caller]
     pub(crate) fn finds(
         rule: fn(&Tree) -> Vec<Finding>,

@@ -1,10 +1,11 @@
-//! Protocol files are pure: the same events give the same actions, in the simulator as in a node.
+//! Protocol files are pure: the same events give the same actions, in the simulator and in a node.
 //!
-//! Holds for every `protocol.rs`, everything under a `protocol/` folder, and the simulation engine, tests included.
+//! The rule holds for every `protocol.rs`, every file under a `protocol/` folder and the simulation
+//! engine, including tests.
 
 use super::{Finding, Tree, source::Source};
 
-/// Paths that a protocol must not reach, each with all that lies below it.
+/// Paths that a protocol must not use, each with all paths below it.
 const PATHS: [&str; 15] = [
     "std::time",
     "core::time",
@@ -23,10 +24,10 @@ const PATHS: [&str; 15] = [
     "plexus_base::clock::now",
 ];
 
-/// Names that a protocol must not use however they were brought in.
+/// Names that a protocol must not use, however they are imported.
 const WORDS: [&str; 5] = ["SystemTime", "Instant", "RandomState", "thread_rng", "thread_local"];
 
-/// Whether the file belongs to a protocol or to what makes a simulation repeat itself.
+/// Returns true if the file belongs to a protocol or to the simulation engine.
 fn must_be_pure(path: &str) -> bool {
     let protocol = path.ends_with("/protocol.rs") || path.contains("/protocol/");
     path.ends_with(".rs") && (protocol || path.starts_with("crates/sim/src/"))
@@ -62,9 +63,8 @@ fn file(path: &str, text: &str) -> Vec<Finding> {
     for (index, line) in source.code.iter().enumerate() {
         for (name, parameters) in [("HashMap", 3), ("HashSet", 2)] {
             if randomly_hashed(line, name, parameters) {
-                let what = format!(
-                    "a `{name}` of std is in another order each run: use a BTree or name a fixed hasher"
-                );
+                let what =
+                    format!("a `{name}` of std has a random order: use a BTree or name a fixed hasher");
                 findings.push(Finding::new(path, index + 1, what));
             }
         }
@@ -72,7 +72,9 @@ fn file(path: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Whether `line` names the type with its default hasher: fewer than `parameters`, or built by `new`.
+/// Returns true if `line` uses the type with its default hasher.
+///
+/// That is so with fewer than `parameters` type arguments, or when it is built by `new`.
 fn randomly_hashed(line: &str, name: &str, parameters: usize) -> bool {
     line.match_indices(name).any(|(at, _)| {
         let rest = line[at + name.len()..].trim_start();
@@ -84,7 +86,7 @@ fn randomly_hashed(line: &str, name: &str, parameters: usize) -> bool {
     })
 }
 
-/// Type arguments up to the bracket that closes the list.
+/// Counts the type arguments up to the closing bracket.
 fn count(arguments: &str) -> usize {
     let (mut depth, mut commas) = (0_i32, 0);
     for c in arguments.chars() {
@@ -117,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_files_threads_and_chance_are_found() {
+    fn clocks_files_threads_and_randomness_are_found() {
         pure("use std::fmt;\nuse plexus_base::Nanos;", &[]);
         pure("use std::{\n    fmt,\n    time::Duration,\n};", &[(3, "std::time")]);
         pure("fn f() { std::fs::read(x) }", &[(1, "std::fs")]);
@@ -131,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_it_is_left_alone() {
+    fn comments_strings_and_similar_names_are_ignored() {
         pure("// std::time is not used here\nlet a = \"std::time\"; let operand = 1; random::thing();", &[]);
     }
 

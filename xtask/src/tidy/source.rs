@@ -1,9 +1,9 @@
-//! Rust source as the rules need to see it: code without comments and literals, comments without code, paths.
+//! Splits Rust source into code without comments and literals, comments without code, and paths.
 //!
-//! Not a parser. Guarantees that what stands in a comment, a string or a character literal is never taken for
-//! code, and that line numbers are those of the file.
+//! This is not a parser. It never takes the text of a comment, a string or a character literal for
+//! code, and it keeps the line numbers of the file.
 
-/// A source file split into what is code and what is comment, line by line.
+/// A source file split into code and comments, line by line.
 pub(super) struct Source {
     /// The code, with comments and the contents of literals blanked out.
     pub code: Vec<String>,
@@ -12,7 +12,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Splits `text`.
+    /// Splits `text` into code and comments.
     #[must_use]
     pub(super) fn of(text: &str) -> Self {
         let mut split = Split { text: text.as_bytes(), at: 0, code: Vec::new(), comments: Vec::new() };
@@ -21,7 +21,7 @@ impl Source {
         Self { code: lines(split.code), comments: lines(split.comments) }
     }
 
-    /// Every word of the code with its line number, counted from 1.
+    /// Returns every word of the code with its line number, counted from 1.
     pub(super) fn words(&self) -> impl Iterator<Item = (usize, &str)> {
         self.code.iter().enumerate().flat_map(|(index, line)| {
             line.split(|c: char| !is_word(c))
@@ -30,7 +30,9 @@ impl Source {
         })
     }
 
-    /// Every path of the code with its line number; `use a::{b, c::d}` counts as `a::b` and `a::c::d`.
+    /// Returns every path of the code with its line number.
+    ///
+    /// `use a::{b, c::d}` counts as `a::b` and `a::c::d`.
     #[must_use]
     pub(super) fn paths(&self) -> Vec<(usize, String)> {
         let tokens = self.tokens();
@@ -188,7 +190,7 @@ impl Split<'_> {
         self.keep(1);
     }
 
-    /// A character literal is blanked, a lifetime kept.
+    /// Blanks a character literal; keeps a lifetime.
     fn quote(&mut self) {
         let rest = &self.text[self.at + 1..];
         let first = rest.first().copied().unwrap_or(0);
@@ -204,7 +206,7 @@ impl Split<'_> {
         }
     }
 
-    /// Raw, byte and C strings; whether one stood here.
+    /// Handles raw, byte and C strings; returns false if there is none here.
     fn literal_prefix(&mut self) -> bool {
         let rest = &self.text[self.at..];
         let letters = rest.iter().take_while(|byte| matches!(byte, b'r' | b'b' | b'c')).count();
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_literals_are_not_code() {
+    fn comments_and_literals_are_removed_from_code() {
         code("a // unsafe\nb", &["a", "b"]);
         code("a /* x /* y */ z */ b", &["a", "b"]);
         code(r#"a("unsafe \" still") b"#, &["a", "b"]);

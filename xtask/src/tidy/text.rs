@@ -1,27 +1,27 @@
-//! Rules over the text of files: heads, lengths, leftovers, trailing blanks, paths of somebody's machine.
+//! Rules on the text of files: heads, lengths, leftovers, trailing blanks, machine paths.
 
 use super::{Finding, Tree, source::Source};
 
-/// Lines after which a file must be divided.
+/// The number of lines after which a file must be divided.
 pub(super) const MOST_LINES: usize = 800;
-/// Lines after which to ask what the second concept is.
+/// The number of lines after which a file may have a second concept.
 pub(super) const LONG: usize = 600;
 
-/// How an attribute begins that takes a test out; in two pieces, or this would be one.
+/// The attribute that disables a test; in two pieces, so that this line is not a finding.
 const IGNORED: &str = concat!("#[", "ignore");
 
 /// Macros that mark unfinished or exploratory code.
 const LEFTOVERS: [&str; 3] = ["todo", "unimplemented", "dbg"];
 
-/// Top folders that exist on a machine, never in the project.
+/// Top folders of a developer's machine.
 const MACHINE_FOLDERS: [&str; 4] = ["home", "root", "work", "Users"];
 
-/// Checks every file.
+/// Checks the text of every file.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     tree.files().flat_map(|(path, text)| file(path, text)).collect()
 }
 
-/// Rust files of more than 600 lines, with their lengths: to think about, not wrong.
+/// Returns Rust files of more than 600 lines with their lengths; they are allowed but suspect.
 #[must_use]
 pub fn long_files(tree: &Tree) -> Vec<(&str, usize)> {
     let lengths = tree.rust().map(|(path, text)| (path, text.lines().count()));
@@ -55,11 +55,7 @@ fn machine_path(line: &str) -> Option<&'static str> {
 fn rust(path: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !text.starts_with("//!") {
-        findings.push(Finding::new(
-            path,
-            1,
-            "must open with `//!`: what it is for, guarantees, must not know",
-        ));
+        findings.push(Finding::new(path, 1, "must open with `//!`: its purpose, its guarantees, its limits"));
     }
     let lines = text.lines().count();
     if lines > MOST_LINES {
@@ -79,7 +75,7 @@ fn rust(path: &str, text: &str) -> Vec<Finding> {
             findings.push(Finding::new(
                 path,
                 index + 1,
-                "an ignored test is a defect: make it run or take it out",
+                "an ignored test is a defect: enable it or remove it",
             ));
         }
     }
@@ -94,17 +90,17 @@ mod tests {
     #[track_caller]
     fn text(body: &str, expect: &[(usize, &str)]) {
         let expect: Vec<_> = expect.iter().map(|(line, what)| ("a.rs", *line, *what)).collect();
-        finds(check, &[("a.rs", &format!("//! What for.\n{body}"))], &expect);
+        finds(check, &[("a.rs", &format!("//! Purpose.\n{body}"))], &expect);
     }
 
     #[test]
-    fn a_file_says_what_it_is_for() {
+    fn missing_head_is_found() {
         finds(check, &[("a.rs", "use std::fmt;\n")], &[("a.rs", 1, "must open with")]);
         finds(check, &[("a.sh", "echo\n")], &[]);
     }
 
     #[test]
-    fn a_file_stays_readable() {
+    fn long_files_are_found() {
         text(&"a;\n".repeat(MOST_LINES - 1), &[]);
         text(&"a;\n".repeat(MOST_LINES), &[(0, "801 lines")]);
         let long = "a;\n".repeat(LONG + 1);

@@ -1,32 +1,32 @@
-//! `unsafe` stands only in the modules that cannot do without it, and each use says why it is sound.
+//! `unsafe` is allowed only in the listed modules, and each use has a SAFETY comment.
 
 use super::{Finding, Tree, source::Source};
 
-/// Where `unsafe` may stand: a file, or everything under a folder (ends with `/`).
+/// The files and folders (with a `/` at the end) that may use `unsafe`.
 pub(super) const ALLOWED: [&str; 12] = [
-    // Rings and windows that other processes write to have no safe view.
+    // Other processes write to rings and windows, which have no safe view.
     "crates/fabric/",
-    // The frame table lends blocks to sessions, the worker and the disk, by the word that stands for each.
+    // The frame table lends blocks to sessions, the worker and the disk by a state word for each.
     "crates/cache/src/frames.rs",
     "crates/cache/src/service.rs",
     "crates/cache/src/guard.rs",
     // The token lends the core of a worker to one thread at a time.
     "crates/interconnect/src/worker/token.rs",
     "crates/interconnect/src/worker/token/",
-    // The counter of the processor.
+    // Reads the counter of the processor.
     "crates/bench/src/clock.rs",
-    // Frames are mapped memory that the disk writes into.
+    // The disk writes into frames, which are mapped memory.
     "crates/disks/src/io.rs",
     "crates/disks/tests/groups.rs",
-    // One call that no safe interface has.
+    // Makes one call that has no safe interface.
     "crates/membership/src/runtime/priority.rs",
-    // Replaces functions of the C library; will come.
+    // Replaces functions of the C library (planned).
     "crates/sockets/",
-    // Speaks C; will come.
+    // Exposes a C interface (planned).
     "crates/capi/",
 ];
 
-/// How many lines above an `unsafe` its SAFETY comment may begin.
+/// The number of lines above an `unsafe` in which its SAFETY comment may begin.
 const REACH: usize = 12;
 
 /// Checks every Rust file.
@@ -42,21 +42,21 @@ fn file(path: &str, text: &str) -> Vec<Finding> {
     let source = Source::of(text);
     let lines: Vec<_> = source.words().filter(|(_, word)| *word == "unsafe").map(|(line, _)| line).collect();
     if !allowed {
-        let what = "`unsafe` outside the modules that may have it (see docs/style.md)";
+        let what = "`unsafe` outside the allowed modules (see docs/style.md)";
         return lines.into_iter().map(|line| Finding::new(path, line, what)).collect();
     }
     let bare = lines.into_iter().filter(|line| needs_reason(&source, *line) && !has_reason(&source, *line));
     bare.map(|line| Finding::new(path, line, "`unsafe` without a SAFETY comment above it")).collect()
 }
 
-/// A block or an `unsafe impl` needs a reason; a function declares a duty of its callers instead.
+/// Returns true for a block or an `unsafe impl`; a function states a duty of its callers instead.
 fn needs_reason(source: &Source, line: usize) -> bool {
     let here = &source.code[line - 1];
     let after = here.split("unsafe").nth(1).unwrap_or_default().trim_start();
     after.starts_with('{') || after.starts_with("impl") || after.is_empty()
 }
 
-/// Whether a comment with SAFETY stands on the line or above it, with no blank line between.
+/// Returns true if a SAFETY comment is on the line or above it without a blank line between.
 fn has_reason(source: &Source, line: usize) -> bool {
     let blank =
         |index: usize| source.code[index].trim().is_empty() && source.comments[index].trim().is_empty();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_stands_only_where_allowed() {
+    fn unsafe_outside_the_allowed_modules_is_found() {
         let block = "// SAFETY: it is.\nunsafe { f() }";
         unsafety("crates/fabric/src/shm.rs", block, &[]);
         unsafety("crates/base/src/lib.rs", block, &[(2, "outside")]);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn every_block_says_why() {
+    fn block_without_a_reason_is_found() {
         let path = "crates/fabric/src/shm.rs";
         unsafety(path, "unsafe { f() }", &[(1, "SAFETY")]);
         unsafety(path, "// SAFETY: long ago.\n\nunsafe { f() }", &[(3, "SAFETY")]);
