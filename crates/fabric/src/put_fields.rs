@@ -1,7 +1,8 @@
-//! What a message says of a put, the same on every rail that sends bytes: 24 bytes, little endian. The layout stands in the tables of
-//! the messages that it is part of (`tcp/wire.rs`, `ofi/wire.rs`).
+//! The fields that describe a put on every rail that sends bytes: 24 bytes, little endian. The
+//! tables of the messages that contain them give the layout (`tcp/wire.rs`, `ofi/wire.rs`).
 //!
-//! Any bytes are such fields: whether the window is there and takes the put is for its owner to say.
+//! Any 24 bytes decode. The owner of the window then checks that the window exists and accepts the
+//! put.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -21,24 +22,24 @@ pub(crate) struct PutFields {
     zero: U16,
 }
 
-/// Bytes on the wire.
+/// The length of the fields on the wire, in bytes.
 pub(crate) const PUT_LEN: usize = size_of::<PutFields>();
 
 const _: () = assert!(PUT_LEN == 24);
 
-/// Where the data of a put are or go.
+/// The place in a window where the data of a put are read from or written to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Target {
+pub(crate) struct PutTarget {
     pub(crate) window: WindowId,
     pub(crate) offset: u64,
     pub(crate) len: u32,
     pub(crate) generation: u32,
-    /// Of the data, where nothing else vouches for them.
+    /// The checksum of the data, 0 where a seal or the transport protects them.
     pub(crate) crc: u32,
 }
 
 impl PutFields {
-    /// Of a put whose data, no longer than a `u32` says, have this checksum.
+    /// The fields of `put`, whose data fit a `u32` length and have the checksum `crc`.
     pub(crate) fn of(put: &Put<'_>, crc: u32) -> Self {
         Self {
             offset: U64::new(put.offset),
@@ -50,8 +51,8 @@ impl PutFields {
         }
     }
 
-    pub(crate) fn target(&self) -> Target {
-        Target {
+    pub(crate) fn target(&self) -> PutTarget {
+        PutTarget {
             window: WindowId(self.window.get()),
             offset: self.offset.get(),
             len: self.len.get(),

@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use figures::{Asked, Figure, cpus, pin};
+use figures::{BenchArguments, Figure, cpus, pin};
 use pairs::Kind;
 use plexus_base::Waiting;
 use plexus_interconnect::Signal;
@@ -153,5 +153,5 @@ fn main() {
     for waiting in [Waiting::Event, Waiting::Adaptive] {
         figures.push(figure(&format!("idle_{waiting}"), "%", None, Box::new(move || idle(waiting))));
     }
-    Asked::new(REPEATS).show(figures);
+    BenchArguments::new(REPEATS).show(figures);
 }

@@ -1,4 +1,5 @@
-//! The rail itself: two endpoints, one queue of completions, and what the interconnect sees of them.
+//! The rail itself: two endpoints, one queue of completions, and what the interconnect sees of
+//! them.
 
 use std::{
     ffi::c_int,
@@ -26,8 +27,8 @@ use super::{
 };
 use crate::{Frame, Health, LANES, Lane, Lost, MAX_FRAME, Put, Rail, RailKind, SendError};
 
-/// Looks at the queue after the peer is known to be gone: what it sent before lies in this host's memory, and each look
-/// takes some of it.
+/// Looks at the queue after the peer is known to be gone: what it sent before lies in this host's
+/// memory, and each look takes some of it.
 const LAST_LOOKS: usize = 16;
 
 /// Why a rail that cannot put what is long ends.
@@ -77,7 +78,8 @@ impl OfiRail {
         rail
     }
 
-    /// Whether the peer was heard on both lanes. Until then someone must go on polling; [`Rail::pending`] says so.
+    /// Whether the peer was heard on both lanes. Until then someone must go on polling;
+    /// [`Rail::pending`] says so.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.parts.endpoints.iter().all(|endpoint| endpoint.heard)
@@ -149,7 +151,7 @@ impl OfiRail {
                 } else if !arrival.message.silent {
                     most = most.saturating_sub(arrival.message.frame.len().max(1));
                     let frame = Frame::of(endpoint.bytes(&arrival, arrival.message.frame.clone()));
-                    deliver(lane, frame.behind(put));
+                    deliver(lane, frame.with_put_len(put));
                     delivered += 1;
                 }
                 endpoint.done(&arrival);
@@ -232,7 +234,8 @@ impl Rail for OfiRail {
         )
     }
 
-    /// Silent is what nothing came from since the peer was asked to answer; it does so when its program next looks.
+    /// Silent is what nothing came from since the peer was asked to answer; it does so when its
+    /// program next looks.
     fn health(&mut self) -> Health {
         // What has come counts, however late this program is to look.
         self.read();
