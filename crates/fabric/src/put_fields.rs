@@ -1,8 +1,7 @@
-//! The fields that describe a put on every rail that sends bytes: 24 bytes, little endian. The
-//! tables of the messages that contain them give the layout (`tcp/wire.rs`, `ofi/wire.rs`).
+//! What a message says of a put, the same on every rail that sends bytes: 24 bytes, little endian. The layout stands in the tables of
+//! the messages that it is part of (`tcp/wire.rs`, `ofi/wire.rs`).
 //!
-//! Any 24 bytes decode. The owner of the window then checks that the window exists and accepts the
-//! put.
+//! Any bytes are such fields: whether the window is there and takes the put is for its owner to say.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -22,24 +21,24 @@ pub(crate) struct PutFields {
     zero: U16,
 }
 
-/// The length of the fields on the wire, in bytes.
+/// Bytes on the wire.
 pub(crate) const PUT_LEN: usize = size_of::<PutFields>();
 
 const _: () = assert!(PUT_LEN == 24);
 
-/// The place in a window where the data of a put are read from or written to.
+/// Where the data of a put are or go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct PutTarget {
+pub(crate) struct Target {
     pub(crate) window: WindowId,
     pub(crate) offset: u64,
     pub(crate) len: u32,
     pub(crate) generation: u32,
-    /// The checksum of the data, 0 where a seal or the transport protects them.
+    /// Of the data, where nothing else vouches for them.
     pub(crate) crc: u32,
 }
 
 impl PutFields {
-    /// The fields of `put`, whose data fit a `u32` length and have the checksum `crc`.
+    /// Of a put whose data, no longer than a `u32` says, have this checksum.
     pub(crate) fn of(put: &Put<'_>, crc: u32) -> Self {
         Self {
             offset: U64::new(put.offset),
@@ -51,8 +50,8 @@ impl PutFields {
         }
     }
 
-    pub(crate) fn target(&self) -> PutTarget {
-        PutTarget {
+    pub(crate) fn target(&self) -> Target {
+        Target {
             window: WindowId(self.window.get()),
             offset: self.offset.get(),
             len: self.len.get(),

@@ -1,5 +1,5 @@
-//! What happens to a put before its frame is delivered: data that came in the message are put in
-//! place, data that the adapter wrote are compared. Nothing that does not match is delivered.
+//! What happens to a put before its frame is delivered: data that came in the message are put in place, data that the adapter
+//! wrote are compared. Nothing that does not match is delivered.
 
 use plexus_base::{crc32c, crc32c_append};
 
@@ -7,15 +7,14 @@ use super::{
     endpoint::{Arrival, Endpoint},
     wire::Kind,
 };
-use crate::{Window, Windows, put_fields::PutTarget};
+use crate::{Window, Windows, put_fields::Target};
 
-/// Before a message is handed over: puts the data that came with it in place, or compares what was
-/// written before it.
+/// Before a message is handed over: puts the data that came with it in place, or compares what was written before it.
 pub(super) fn settle(endpoint: &Endpoint, arrival: &Arrival, windows: &Windows) -> Result<(), &'static str> {
     const LATE: &str = "a put that is not expected";
     let Some(target) = &arrival.message.target else { return Ok(()) };
     let window = windows.find(target.window).ok_or("a put into a window that does not exist")?;
-    let PutTarget { offset, len, generation, crc, .. } = *target;
+    let Target { offset, len, generation, crc, .. } = *target;
     if !window.span().holds(offset, u64::from(len)) {
         return Err("a put outside its window");
     }

@@ -24,9 +24,9 @@
 //!          -- then the frame, then with kind 2 the data
 //! ```
 //!
-//! Anybody on the network may send to an endpoint. What does not begin with the session of this
-//! rail is from a stranger or from an earlier rail and means nothing; what does and is wrong ends
-//! the rail. The decoder takes any bytes and never believes a length that it has not checked.
+//! Anybody on the network may send to an endpoint. What does not begin with the session of this rail is from a
+//! stranger or from an earlier rail and means nothing; what does and is wrong ends the rail. The decoder takes
+//! any bytes and never believes a length that it has not checked.
 
 use std::ops::Range;
 
@@ -38,7 +38,7 @@ use zerocopy::{
 
 use crate::{
     Lane, MAX_FRAME, Put,
-    put_fields::{PUT_LEN, PutFields, PutTarget},
+    put_fields::{PUT_LEN, PutFields, Target},
 };
 
 const VERSION: u8 = 1;
@@ -109,7 +109,7 @@ pub(super) struct Message {
     /// Where in it the frame stands.
     pub(super) frame: Range<usize>,
     /// With [`Kind::Behind`] and [`Kind::Inline`]; data that come with it stand behind the frame.
-    pub(super) target: Option<PutTarget>,
+    pub(super) target: Option<Target>,
 }
 
 /// What some bytes are.
@@ -137,9 +137,8 @@ pub(super) fn header_len(kind: Kind) -> usize {
     if kind.has_put() { MAX_HEADER } else { BASE_LEN }
 }
 
-/// The header for the frame `head` + `body`, which the caller has found to be no longer than
-/// [`MAX_FRAME`], and a put whose data are no longer than a `u32` says; as many bytes of it as
-/// [`header_len`] says.
+/// The header for the frame `head` + `body`, which the caller has found to be no longer than [`MAX_FRAME`], and a put whose data are no
+/// longer than a `u32` says; as many bytes of it as [`header_len`] says.
 pub(super) fn encode(
     stamp: Stamp,
     kind: Kind,
@@ -289,8 +288,7 @@ mod tests {
             assert_eq!(decoded.target.is_some(), kind.has_put());
             if let Some(target) = decoded.target {
                 let crc = crc32c(&[4; 33]);
-                let expected =
-                    PutTarget { window: WindowId(3), offset: 1 << 40, len: 33, generation: 5, crc };
+                let expected = Target { window: WindowId(3), offset: 1 << 40, len: 33, generation: 5, crc };
                 assert_eq!(target, expected);
             }
         }
@@ -311,8 +309,7 @@ mod tests {
             for len in BASE_LEN..bytes.len() {
                 assert!(decode(&bytes[..len], SESSION, Lane::Bulk).is_err(), "{kind:?} cut at {len}");
             }
-            // Inline data have a checksum of their own, which the rail compares when they are in
-            // place.
+            // Inline data have a checksum of their own, which the rail compares when they are in place.
             let covered = bytes.len() - if kind == Kind::Inline { 33 } else { 0 };
             for bit in 0..covered * 8 {
                 let mut flipped = bytes.clone();
