@@ -155,7 +155,7 @@ fn node_with(me: u8, incarnation: u64, name: [u8; 16], address: SocketAddr, peer
         me: NodeId(me),
         incarnation: Incarnation(incarnation),
         cluster: name,
-        admission: Admission::AsTold,
+        admission: Admission::Named,
         keys: Arc::new(vec![Key::new([9; 32])]),
         listen: vec![address],
         peers,
@@ -186,7 +186,7 @@ fn is_met(first: u8, rail: RailKind) {
     let other = node(1 - first, 1, name, addresses, rail);
     other.admit(first, 7);
     assert!(matches!(one.mesh.admit(NodeId(1 - first), Incarnation(1)), Err(MeshError::Unknown)));
-    one.mesh.meet(peer(first, addresses, rail));
+    one.mesh.add_peer(peer(first, addresses, rail));
     assert!(one.mesh.connected().is_empty() && other.mesh.connected().is_empty(), "known is not let in");
     one.admit(1 - first, 1);
     other.mesh.wait_connected(LIMIT).unwrap();
@@ -195,7 +195,7 @@ fn is_met(first: u8, rail: RailKind) {
     expected.extend(said(1, 1));
     one.hears(&expected);
     // Met once more, it stays what it is.
-    one.mesh.meet(peer(first, addresses, rail));
+    one.mesh.add_peer(peer(first, addresses, rail));
     assert_eq!(one.mesh.connected().len(), 1);
     other.says(first, 2);
     expected.extend(said(1, 2));

@@ -297,7 +297,7 @@ fn strangers_are_counted_and_nothing_else() {
             // The node may close before all of it is written.
             let _ = stream.write_all(&noise[..number * 10]);
         }
-        until("twenty strangers", || nodes[0].mesh.strangers() == 20);
+        until("twenty strangers", || nodes[0].mesh.unauthenticated() == 20);
         let signal = Arc::new(Signal::new());
         assert_eq!(call(&nodes[1], 0, 0, vec![1; 9], &signal), 9);
         nodes.iter().for_each(|node| node.mesh.stop());

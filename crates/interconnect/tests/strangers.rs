@@ -160,7 +160,7 @@ fn who_does_not_know_the_key_is_answered_no_byte() {
         let _ = stream.shutdown(Shutdown::Write);
         assert_eq!(answer(&mut stream), [], "{length} bytes");
     }
-    until("each is counted", || node.strangers() == lengths.len() as u64);
+    until("each is counted", || node.unauthenticated() == lengths.len() as u64);
     node.stop();
 }
 
@@ -182,7 +182,7 @@ fn who_says_its_first_message_byte_by_byte_is_not_waited_for() {
         }
         assert!(Instant::now() < end, "it is still listened to");
     }
-    until("it is counted", || node.strangers() == 1);
+    until("it is counted", || node.unauthenticated() == 1);
     node.stop();
 }
 
@@ -214,7 +214,7 @@ fn what_was_overheard_is_of_no_use() {
         answers.push(answered);
     }
     assert_ne!(answers[0], answers[1]);
-    until("all are counted", || node.strangers() == 5);
+    until("all are counted", || node.unauthenticated() == 5);
     assert!(node.connected().is_empty());
 
     let true_one = cluster.start(1, &keys);
@@ -227,7 +227,7 @@ fn what_was_overheard_is_of_no_use() {
 fn a_node_with_another_key_is_no_node() {
     let cluster = Cluster::new(2);
     let (node, other) = (cluster.start(0, &Keys::new(&[1])), cluster.start(1, &Keys::new(&[2])));
-    until("it is refused", || node.strangers() > 0);
+    until("it is refused", || node.unauthenticated() > 0);
     until("it says why", || other.problems().values().any(|why| why.contains("compare keys/")));
     assert!(node.connected().is_empty() && other.connected().is_empty());
     [node, other].iter().for_each(|node| node.stop());
@@ -289,7 +289,7 @@ fn a_flood_of_strangers_keeps_nobody_out() {
                 }
             });
         }
-        until("the flood", || node.strangers() > 100);
+        until("the flood", || node.unauthenticated() > 100);
         let peer = cluster.start(1, &keys);
         let joined = peer.wait_connected(LIMIT).and_then(|()| node.wait_connected(LIMIT));
         over.store(true, Relaxed);
@@ -312,7 +312,7 @@ fn a_key_is_replaced_while_nodes_run() {
     nodes.push(cluster.start(3, &keys[3]));
     let refused = || nodes[3].problems().values().filter(|why| why.contains("compare keys/")).count();
     until("the retired key is refused by all", || refused() == 3);
-    assert!(nodes[..3].iter().all(|node| node.strangers() > 0 && node.connected().len() == 2));
+    assert!(nodes[..3].iter().all(|node| node.unauthenticated() > 0 && node.connected().len() == 2));
 
     keys[3].set(new);
     for node in &nodes {

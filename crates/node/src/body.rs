@@ -239,7 +239,7 @@ impl Body {
         for id in (known..self.config.node_count()).map(NodeId) {
             let peer = join::peer(&self.config, self.me, id);
             self.membership.place_peer(id, peer.addresses.clone());
-            self.mesh.meet(peer);
+            self.mesh.add_peer(peer);
         }
         Ok(())
     }
@@ -277,7 +277,7 @@ impl Body {
     /// Connections refused because whoever was at the other end is no peer.
     #[must_use]
     pub fn strangers(&self) -> u64 {
-        self.mesh.strangers()
+        self.mesh.unauthenticated()
     }
 
     /// Starts no change any more. Those under way end while the blocks are handed back.

@@ -9,7 +9,7 @@ use plexus_fabric::{
 };
 
 use super::{
-    common::Common,
+    common::MeshState,
     noise::{RailKeys, TAG},
     spans::{self, SPANS},
 };
@@ -31,7 +31,7 @@ pub(super) struct Lane {
 }
 
 /// What this node's windows are.
-pub(super) fn our_spans(common: &Common) -> [u8; SPANS] {
+pub(super) fn our_spans(common: &MeshState) -> [u8; SPANS] {
     spans::encode(common.config.windows.iter().map(|window| window.span()))
 }
 
@@ -42,7 +42,7 @@ pub(super) fn their_spans(bytes: &[u8]) -> Result<Vec<WindowSpan>, String> {
 
 /// The rail over the connections of one place.
 pub(super) fn rail(
-    common: &Common,
+    common: &MeshState,
     peer: NodeId,
     lanes: [Lane; LANES],
     peer_windows: Vec<WindowSpan>,
