@@ -189,13 +189,9 @@ impl Programs {
         }
     }
 
-    /// Whether messages of this channel are for programs.
-    pub fn uses(channel: Channel) -> bool {
-        matches!(
-            channel,
-            Channel::Datagrams | Channel::Services | Channel::Application1 | Channel::Application2
-        )
-    }
+    /// The channels whose messages are for programs.
+    pub const CHANNELS: &'static [Channel] =
+        &[Channel::Datagrams, Channel::Services, Channel::Application1, Channel::Application2];
 
     /// Serves one more program.
     pub fn attach(&mut self, attached: Attached) {
@@ -322,7 +318,7 @@ impl Programs {
     #[cold]
     fn end(&mut self, net: &mut Net, program: ClientId, why: &Lost) {
         match why {
-            Lost::Corrupt(_) => tracing::warn!(program = program.0, "cut off: {why}"),
+            Lost::Corrupt(_) | Lost::Malformed(_) => tracing::warn!(program = program.0, "cut off: {why}"),
             _ => tracing::debug!(program = program.0, "has ended: {why}"),
         }
         if let Some(guest) = self.outside.programs.remove(&program) {

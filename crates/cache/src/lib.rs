@@ -15,5 +15,5 @@ mod wiring;
 pub use frames::MAX_BLOCKS;
 pub use guard::{Change, Read};
 pub use service::{CacheService, CacheTask, window_of};
-pub use session::{Cache, CacheError, LostRecord, Port, Session};
-pub use wiring::{Settings, Wiring};
+pub use session::{Cache, CacheError, LostRecord, Session};
+pub use wiring::{Settings, wire};

@@ -1,25 +1,26 @@
 //! The cache on one worker: brings events to the shard and carries out its actions.
 
-use std::sync::{Arc, Weak, mpsc};
+use std::sync::{Arc, Weak};
 
 use plexus_base::{BlockId, Epoch, NodeId, WorkerId, clock};
 use plexus_disks::{Completion, DiskError, Job, Op, Page, Pool};
 use plexus_fabric::{Put, WindowId};
-use plexus_interconnect::{Channel, Kind, Message, Net, Outbox, Signal};
+use plexus_interconnect::{Channel, Kind, Message, Net, Reply};
+use plexus_membership::subsystem::{Subsystem, WorkerPort};
 
 use crate::{
-    LostRecord, Port,
+    LostRecord,
     faults::Faults,
     frames::{FrameTable, Hand},
     protocol::{
         self, Action, Before, Counts, Event, Granted, Lost, Members, Outlet, ReadFault, Shard, Ticket,
-        WaitError, Why,
+        WaitError,
     },
 };
 
 /// What sessions, I/O threads and the node hand to a worker.
 pub enum CacheTask {
-    /// A session waits; its answer goes to the signal, see [`Answer`].
+    /// A session waits for a block.
     Want {
         /// The session's number.
         session: u32,
@@ -27,8 +28,8 @@ pub enum CacheTask {
         block: BlockId,
         /// In which way.
         ask: protocol::Ask,
-        /// Where it waits.
-        signal: Arc<Signal>,
+        /// What becomes of it.
+        reply: Reply<Answer>,
     },
     /// The last pin of a closing frame is gone.
     Idle(protocol::Slot),
@@ -37,95 +38,46 @@ pub enum CacheTask {
     /// A disk read or write is complete.
     Disk(Completion),
     /// Write everything owed; the number of blocks that could not be written comes back.
-    Checkpoint(mpsc::Sender<u32>),
+    Checkpoint(Reply<u32>),
     /// Write everything owed and give everything up; the number of blocks kept comes back.
-    HandBack(mpsc::Sender<u32>),
+    HandBack(Reply<u32>),
     /// What was counted so far.
-    Counts(mpsc::Sender<Counts>),
+    Counts(Reply<Counts>),
     /// What is lost is on record, up to the one of this number: see [`LostRecord`].
     LostRecorded(u64),
     /// Take what is lost as it is on the disk, at all members; forgotten while members change, and where more is lost than this.
     AcceptLost(Arc<Lost>),
     /// This node has handed everything back and is about to leave; answered when it may.
-    Leave(mpsc::Sender<()>),
+    Leave(Reply<()>),
 }
 
-/// What a waiting session is told, in the number that a [`Signal`] carries.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Answer {
-    Pinned(protocol::Slot),
-    Private(protocol::Slot),
-    Failed(Failure),
-}
-
-/// Why a wait ended with nothing; the details are with the cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u64)]
-pub(crate) enum Failure {
-    HandingBack = 0,
-    Io,
-    Corrupt,
-    Stale,
-    WriteFailed,
-    Refused,
-    Lost,
-}
-
-impl Failure {
-    const ALL: [Self; 7] = [
-        Self::HandingBack,
-        Self::Io,
-        Self::Corrupt,
-        Self::Stale,
-        Self::WriteFailed,
-        Self::Refused,
-        Self::Lost,
-    ];
-}
-
-impl Answer {
-    fn encode(self) -> u64 {
-        match self {
-            Self::Pinned(slot) => u64::from(slot.0),
-            Self::Private(slot) => 1 << 32 | u64::from(slot.0),
-            Self::Failed(failure) => 2 << 32 | failure as u64,
-        }
-    }
-
-    pub(crate) fn decode(answer: u64) -> Self {
-        let low = answer as u32;
-        match answer >> 32 {
-            0 => Self::Pinned(protocol::Slot(low)),
-            1 => Self::Private(protocol::Slot(low)),
-            _ => Self::Failed(Failure::ALL[low as usize]),
-        }
-    }
-}
+/// What a session that waits is answered.
+pub(crate) type Answer = Result<Granted, WaitError>;
 
 /// See the module.
 pub struct CacheService {
     shard: Shard,
-    /// Before the frames, which its jobs use: fields are dropped in this order. None when the node ends.
-    pool: Option<Pool>,
+    /// Before the frames, which its jobs use: fields are dropped in this order. Dropped outside of the worker, because it waits
+    /// for its jobs, whose completions come to the worker.
+    pool: Pool,
     frames: Arc<FrameTable>,
     window: WindowId,
     faults: Arc<Faults>,
     /// By slot: the version that a disk read under way must find, 0 if any.
     expected: Vec<u64>,
-    waiting: Vec<Option<Arc<Signal>>>,
+    waiting: Vec<Option<Reply<Answer>>>,
     actions: Vec<Action>,
-    checkpoints: Vec<mpsc::Sender<u32>>,
-    hand_backs: Vec<mpsc::Sender<u32>>,
-    leaves: Vec<mpsc::Sender<()>>,
+    checkpoints: Vec<Reply<u32>>,
+    hand_backs: Vec<Reply<u32>>,
+    leaves: Vec<Reply<()>>,
     record: Arc<dyn LostRecord>,
     /// The last view in which all masters were open.
     complete: Epoch,
-    port: Weak<dyn Port>,
-    /// To be said to members whose link is not up yet, and on which channel.
-    outbox: Outbox<(Channel, protocol::Message)>,
-    /// Who sent what no member sends.
-    fault: Option<NodeId>,
+    port: Weak<Port>,
 }
+
+/// How tasks reach the workers.
+pub(crate) type Port = dyn WorkerPort<CacheService>;
 
 impl CacheService {
     pub(crate) fn new(
@@ -133,7 +85,7 @@ impl CacheService {
         frames: Arc<FrameTable>,
         pool: Pool,
         faults: Arc<Faults>,
-        (record, port): (Arc<dyn LostRecord>, Weak<dyn Port>),
+        (record, port): (Arc<dyn LostRecord>, Weak<Port>),
     ) -> Self {
         let mut shard = Shard::new(config);
         let (epoch, lost) = record.known(config.worker);
@@ -142,7 +94,7 @@ impl CacheService {
             shard,
             window: window_of(config.worker),
             frames,
-            pool: Some(pool),
+            pool,
             faults,
             expected: vec![0; config.slots() as usize],
             waiting: Vec::new(),
@@ -153,52 +105,44 @@ impl CacheService {
             record,
             complete: Epoch(0),
             port,
-            outbox: Outbox::default(),
-            fault: None,
         }
     }
+}
 
-    /// Handles a message of [`Channel::CacheRequests`] or [`Channel::CacheBlocks`].
-    pub fn message(&mut self, net: &mut Net, message: Message<'_>) {
+impl Subsystem for CacheService {
+    const NAME: &'static str = "cache";
+    const CHANNELS: &'static [Channel] = &[Channel::CacheRequests, Channel::CacheBlocks];
+    type Task = CacheTask;
+
+    #[inline]
+    fn message(&mut self, net: &mut Net, message: Message<'_>) {
         match protocol::Message::decode(message.payload) {
             Ok(decoded) => self.handle(net, Event::Message { from: message.from, message: decoded }),
-            Err(error) => {
-                tracing::error!(from = %message.from, %error, "not a cache message");
-                self.fault = Some(message.from);
-            }
+            Err(error) => net.fault(message.from, format_args!("not a cache message: {error}")),
         }
     }
 
-    /// The next view, or the first: whoever is not in it has stopped, and no link leads to it any more. `before`: see [`Shard::view`].
-    pub fn view(&mut self, net: &mut Net, members: &Members, before: Before) {
-        self.outbox.view();
+    /// See [`Shard::view`].
+    fn view(&mut self, net: &mut Net, members: &Members, before: Before) {
         // What reads under way find is not used: it may have been written since.
         self.expected.fill(0);
         self.drive(net, |shard, frames, out| shard.view(clock::now(), (members, before), frames, out));
     }
 
-    /// Whether everything is granted: all masters of the last view have opened.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
+    /// True when all masters of the last view have opened.
+    fn is_ready(&self) -> bool {
         self.shard.is_open()
     }
 
-    /// A peer is there: it is told what it was to be told.
-    pub fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
-        for (channel, message) in self.outbox.up(peer) {
-            self.send(net, peer, channel, message);
-        }
-    }
-
-    /// Handles a task.
-    pub fn task(&mut self, net: &mut Net, task: CacheTask) {
+    #[inline]
+    fn task(&mut self, net: &mut Net, task: CacheTask) {
         match task {
-            CacheTask::Want { session, block, ask, signal } => {
+            CacheTask::Want { session, block, ask, reply } => {
                 let place = session as usize;
                 if place >= self.waiting.len() {
-                    self.waiting.resize(place + 1, None);
+                    self.waiting.resize_with(place + 1, || None);
                 }
-                self.waiting[place] = Some(signal);
+                self.waiting[place] = Some(reply);
                 self.handle(net, Event::Want { ticket: Ticket(u64::from(session)), block, ask });
             }
             CacheTask::Idle(slot) => {
@@ -217,7 +161,7 @@ impl CacheService {
                 self.hand_backs.push(reply);
                 self.handle(net, Event::HandBack);
             }
-            CacheTask::Counts(reply) => drop(reply.send(*self.shard.counts())),
+            CacheTask::Counts(reply) => reply.send(*self.shard.counts()),
             CacheTask::LostRecorded(seq) => self.handle(net, Event::LostRecorded { seq }),
             CacheTask::AcceptLost(seen) => {
                 self.drive(net, |shard, frames, out| shard.accept_lost(clock::now(), &seen, frames, out));
@@ -228,25 +172,9 @@ impl CacheService {
             }
         }
     }
+}
 
-    /// A peer that sent what no member sends, once; what it sent was dropped.
-    #[must_use]
-    pub fn take_fault(&mut self) -> Option<NodeId> {
-        self.fault.take()
-    }
-
-    /// Ends the work with the disks: the last use of this service. The pool must be dropped outside of the worker,
-    /// because it waits for its jobs, whose completions come to the worker.
-    #[must_use]
-    pub fn end(&mut self) -> Option<Pool> {
-        self.pool.take()
-    }
-
-    /// No link leads to a peer any more. Who goes on without it, a view says.
-    pub fn peer_gone(&mut self, peer: NodeId) {
-        self.outbox.gone(peer);
-    }
-
+impl CacheService {
     fn disk(&mut self, net: &mut Net, done: &Completion) {
         let slot = protocol::Slot(done.token as u32);
         if let Err(error) = &done.result {
@@ -305,8 +233,8 @@ impl CacheService {
 
     fn act(&mut self, net: &mut Net, action: Action) {
         match action {
-            Action::Send { to, message } => self.send(net, to, Channel::CacheRequests, message),
-            Action::SendBehind { to, message } => self.send(net, to, Channel::CacheBlocks, message),
+            Action::Send { to, message } => send(net, to, Channel::CacheRequests, &message),
+            Action::SendBehind { to, message } => send(net, to, Channel::CacheBlocks, &message),
             Action::RecordLost { seq } => self.record(seq),
             Action::Open { epoch } => {
                 tracing::debug!(worker = self.shard.config().worker.0, epoch = epoch.0, "the cache is open");
@@ -321,13 +249,8 @@ impl CacheService {
                 tracing::error!("{block} could not be written; it stays in memory and is tried again");
             }
             Action::Wake { ticket, result } => {
-                let answer = match result {
-                    Ok(Granted::Pinned(slot)) => Answer::Pinned(slot),
-                    Ok(Granted::Private(slot)) => Answer::Private(slot),
-                    Err(error) => Answer::Failed(error.into()),
-                };
-                if let Some(signal) = self.waiting[ticket.0 as usize].take() {
-                    signal.set(answer.encode());
+                if let Some(reply) = self.waiting[ticket.0 as usize].take() {
+                    reply.send(result);
                 }
             }
             Action::CheckpointDone { failed } => {
@@ -337,17 +260,8 @@ impl CacheService {
                 answer_all(&mut self.hand_backs, kept);
             }
             Action::Fault { from, what } => {
-                tracing::error!(%from, "{what}: the nodes no longer agree on who holds what");
-                self.fault = Some(from);
+                net.fault(from, format_args!("{what}: the nodes no longer agree on who holds what"));
             }
-        }
-    }
-
-    fn send(&mut self, net: &mut Net, to: NodeId, channel: Channel, message: protocol::Message) {
-        let said = self.outbox.pass(to, (channel, message));
-        if let Some((channel, message)) = said {
-            // No link any more: the peer is gone, and the next view says so.
-            let _ = net.send(to, channel, kind(&message), 0, &message.encode());
         }
     }
 
@@ -373,10 +287,7 @@ impl CacheService {
         // SAFETY: the shard reads into and writes from frames that are closed and idle, and changes nothing in them
         // until it is told of the completion; a write only reads.
         let memory = unsafe { self.frames.for_io(slot) };
-        // None: the node ends, and nobody waits for this any more.
-        if let Some(pool) = &self.pool {
-            pool.submit(Job { token: u64::from(slot.0), op, block, memory });
-        }
+        self.pool.submit(Job { token: u64::from(slot.0), op, block, memory });
     }
 }
 
@@ -409,11 +320,12 @@ impl Outlet for Out<'_> {
     }
 }
 
-/// Nobody waits for an answer any more: then it is not needed.
-fn answer_all<T: Clone>(waiting: &mut Vec<mpsc::Sender<T>>, answer: T) {
-    for reply in waiting.drain(..) {
-        let _ = reply.send(answer.clone());
-    }
+fn send(net: &mut Net, to: NodeId, channel: Channel, message: &protocol::Message) {
+    net.send_to_member(to, channel, kind(message), &message.encode());
+}
+
+fn answer_all<T: Clone>(waiting: &mut Vec<Reply<T>>, answer: T) {
+    waiting.drain(..).for_each(|reply| reply.send(answer.clone()));
 }
 
 /// The window that holds the frames of a worker.
@@ -427,34 +339,5 @@ fn kind(message: &protocol::Message) -> Kind {
         protocol::Kind::Request => Kind::Request,
         protocol::Kind::Forward => Kind::Forward,
         protocol::Kind::Reply => Kind::Reply,
-    }
-}
-
-impl From<WaitError> for Failure {
-    fn from(error: WaitError) -> Self {
-        match error {
-            WaitError::HandingBack => Self::HandingBack,
-            WaitError::Read(ReadFault::Io) => Self::Io,
-            WaitError::Read(ReadFault::Corrupt) => Self::Corrupt,
-            WaitError::Read(ReadFault::Stale) => Self::Stale,
-            WaitError::WriteFailed => Self::WriteFailed,
-            WaitError::Refused(Why::NotMaster) => Self::Refused,
-            WaitError::Refused(Why::Lost) => Self::Lost,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_answer_survives_the_signal() {
-        let failures = Failure::ALL.map(Answer::Failed);
-        let slots = [0, 7, u32::MAX].map(protocol::Slot);
-        let granted = slots.into_iter().flat_map(|slot| [Answer::Pinned(slot), Answer::Private(slot)]);
-        for answer in failures.into_iter().chain(granted) {
-            assert_eq!(Answer::decode(answer.encode()), answer);
-        }
     }
 }

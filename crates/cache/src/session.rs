@@ -7,14 +7,14 @@ use std::sync::{
 
 use plexus_base::{BlockId, Epoch, WorkerId};
 use plexus_disks::Writer;
-use plexus_interconnect::Signal;
+use plexus_interconnect::ReplySlot;
 
 use crate::{
     faults::Faults,
     frames::FrameTable,
     guard::{Change, Held, Read},
-    protocol::{Ask, Lost},
-    service::{Answer, CacheTask, Failure},
+    protocol::{Ask, Granted, Lost, ReadFault, WaitError, Why},
+    service::{Answer, CacheTask, Port},
 };
 
 /// A session that finds its blocks here looks after the worker every so many times, so that it does not keep peers waiting
@@ -49,18 +49,6 @@ pub enum CacheError {
     Refused(BlockId),
 }
 
-/// How tasks reach the workers of a node.
-pub trait Port: Send + Sync {
-    /// Hands a task in and sees to it that it is handled.
-    fn submit(&self, worker: WorkerId, task: CacheTask);
-
-    /// Looks after the worker if nobody else does: for sessions that get by without it.
-    fn attend(&self, worker: WorkerId);
-
-    /// Hands a task in and waits for the signal, driving the worker meanwhile; the signal is the calling thread's.
-    fn submit_and_wait(&self, worker: WorkerId, task: CacheTask, signal: &Signal) -> u64;
-}
-
 /// Where a node keeps on record what is lost while members change. The node decides when to read it again: what earlier runs lost
 /// is worth something where a cluster begins anew, and nothing to who joins one that goes on.
 pub trait LostRecord: Send + Sync {
@@ -91,7 +79,7 @@ pub struct Cache {
 }
 
 struct Inner {
-    port: Arc<dyn Port>,
+    port: Arc<Port>,
     tables: Vec<Arc<FrameTable>>,
     blocks: u64,
     writer: Writer,
@@ -110,7 +98,7 @@ struct Sessions {
 
 impl Cache {
     pub(crate) fn new(
-        port: Arc<dyn Port>,
+        port: Arc<Port>,
         tables: Vec<Arc<FrameTable>>,
         blocks: u64,
         writer: Writer,
@@ -133,7 +121,7 @@ impl Cache {
         Session {
             cache: self.clone(),
             number,
-            signal: Arc::new(Signal::new()),
+            slot: ReplySlot::new(),
             counters,
             unsend: std::marker::PhantomData,
         }
@@ -166,14 +154,16 @@ impl Cache {
         (sum(|c| &c.hits), sum(|c| &c.waits))
     }
 
-    fn error(&self, block: BlockId, failure: Failure) -> CacheError {
+    fn error(&self, block: BlockId, error: WaitError) -> CacheError {
         let fault = || self.inner.faults.of(block).unwrap_or_else(|| format!("{block} cannot be read"));
-        match failure {
-            Failure::HandingBack => CacheError::ShuttingDown,
-            Failure::Io | Failure::Corrupt | Failure::Stale => CacheError::Damaged(fault()),
-            Failure::WriteFailed => CacheError::WriteFailed(fault()),
-            Failure::Refused => CacheError::Refused(block),
-            Failure::Lost => CacheError::Lost(block),
+        match error {
+            WaitError::HandingBack => CacheError::ShuttingDown,
+            WaitError::Read(ReadFault::Io | ReadFault::Corrupt | ReadFault::Stale) => {
+                CacheError::Damaged(fault())
+            }
+            WaitError::WriteFailed => CacheError::WriteFailed(fault()),
+            WaitError::Refused(Why::NotMaster) => CacheError::Refused(block),
+            WaitError::Refused(Why::Lost) => CacheError::Lost(block),
         }
     }
 }
@@ -183,9 +173,9 @@ impl Cache {
 pub struct Session {
     cache: Cache,
     number: u32,
-    signal: Arc<Signal>,
+    slot: Arc<ReplySlot<Answer>>,
     counters: Arc<SessionCounters>,
-    /// The signal wakes the thread that made the session, so it stays there.
+    /// The slot wakes the thread that made the session, so it stays there.
     unsend: std::marker::PhantomData<*const ()>,
 }
 
@@ -257,12 +247,13 @@ impl Session {
             return Ok(Held::Pinned(slot));
         }
         count(&self.counters.waits);
-        let want = CacheTask::Want { session: self.number, block, ask, signal: self.signal.clone() };
-        let answer = inner.port.submit_and_wait(worker, want, &self.signal);
-        match Answer::decode(answer) {
-            Answer::Pinned(slot) => Ok(Held::Pinned(slot)),
-            Answer::Private(slot) => Ok(Held::Private(slot)),
-            Answer::Failed(failure) => Err(self.cache.error(block, failure)),
+        let want = CacheTask::Want { session: self.number, block, ask, reply: self.slot.reply() };
+        inner.port.wait(worker, Some(want), self.slot.signal());
+        match self.slot.take() {
+            Some(Ok(Granted::Pinned(slot))) => Ok(Held::Pinned(slot)),
+            Some(Ok(Granted::Private(slot))) => Ok(Held::Private(slot)),
+            Some(Err(error)) => Err(self.cache.error(block, error)),
+            None => Err(CacheError::ShuttingDown),
         }
     }
 

@@ -1,15 +1,18 @@
-//! Putting the parts of a node's cache together: windows and frames first (peers must know them before they connect),
-//! then the services that run on the workers, then the cache that programs use.
+//! Putting the parts of a node's cache together: windows and frames, the services that run on the workers, and the cache that programs
+//! use.
 
-use std::sync::{Arc, Weak};
+use std::{error::Error, sync::Arc};
 
 use plexus_base::{Incarnation, NodeId, WorkerId};
 use plexus_disks::{Completion, Group, Pool, Writer};
-use plexus_fabric::{SetupError, Window};
+use plexus_fabric::Window;
 
 use crate::{
-    Cache, CacheService, CacheTask, LostRecord, Port, faults::Faults, frames::FrameTable, protocol::Config,
-    service::window_of,
+    Cache, CacheService, CacheTask, LostRecord,
+    faults::Faults,
+    frames::FrameTable,
+    protocol::Config,
+    service::{Port, window_of},
 };
 
 /// Frames in a set. Enough that blocks which are busy at the same time find room in their set, and few enough
@@ -33,77 +36,42 @@ pub struct Settings {
     pub io_threads: usize,
 }
 
-/// A cache that is not yet connected.
-pub struct Wiring {
+/// The services, one for each worker, to which `port` leads; the cache for programs; and the windows that peers must be told of. What is lost
+/// with those who are gone is kept on `record`.
+///
+/// # Errors
+/// There is too little memory, or the system refuses a thread.
+#[allow(clippy::type_complexity, reason = "each is used once")]
+pub fn wire(
     settings: Settings,
-    blocks: u64,
-    tables: Vec<Arc<FrameTable>>,
-    windows: Vec<Arc<Window>>,
-    faults: Arc<Faults>,
-    record: Arc<dyn LostRecord>,
-}
-
-impl Wiring {
-    /// Takes the memory. What is lost with those who are gone is kept on `record`.
-    ///
-    /// # Errors
-    /// There is too little of it.
-    pub fn new(settings: Settings, group: &Group, record: Arc<dyn LostRecord>) -> Result<Self, SetupError> {
-        let block_size = group.shape().block_size.bytes();
-        let frames = settings.cache_bytes / u64::from(settings.workers) / block_size as u64;
-        let sets = ((frames / u64::from(WAYS)) as u32).max(1);
-        let mut tables = Vec::new();
-        let mut windows = Vec::new();
-        for worker in (0..settings.workers).map(WorkerId) {
-            let config = Config {
-                me: settings.me,
-                nodes: settings.nodes,
-                worker,
-                workers: settings.workers,
-                blocks: group.shape().blocks,
-                sets,
-                ways: WAYS,
-            };
-            let len = config.slots() as usize * block_size;
-            let window = Arc::new(Window::create(window_of(worker), len, block_size as u32)?);
-            windows.push(window.clone());
-            tables.push(Arc::new(FrameTable::new(config, window)));
-        }
-        Ok(Self { settings, blocks: group.shape().blocks, tables, windows, faults: Arc::default(), record })
+    group: &Arc<Group>,
+    record: &Arc<dyn LostRecord>,
+    port: Arc<Port>,
+) -> Result<(Vec<CacheService>, Cache, Vec<Arc<Window>>), Box<dyn Error>> {
+    let Settings { me, incarnation, nodes, workers, cache_bytes, io_threads } = settings;
+    let (blocks, block_size) = (group.shape().blocks, group.shape().block_size.bytes());
+    let frames = cache_bytes / u64::from(workers) / block_size as u64;
+    let sets = ((frames / u64::from(WAYS)) as u32).max(1);
+    let faults = Arc::<Faults>::default();
+    let (mut services, mut tables, mut windows) = (Vec::new(), Vec::new(), Vec::new());
+    for worker in (0..workers).map(WorkerId) {
+        let config = Config { me, nodes, worker, workers, blocks, sets, ways: WAYS };
+        let len = config.slots() as usize * block_size;
+        let window = Arc::new(Window::create(window_of(worker), len, block_size as u32)?);
+        windows.push(window.clone());
+        let table = Arc::new(FrameTable::new(config, window));
+        let port = Arc::downgrade(&port);
+        let told = port.clone();
+        let complete = move |completion: Completion| {
+            // There is none when the node is ending, and has waited for what it must wait for.
+            if let Some(port) = told.upgrade() {
+                port.submit(worker, CacheTask::Disk(completion));
+            }
+        };
+        let pool = Pool::new(group, io_threads, complete)?;
+        services.push(CacheService::new(config, table.clone(), pool, faults.clone(), (record.clone(), port)));
+        tables.push(table);
     }
-
-    /// The windows that peers must be told of.
-    #[must_use]
-    pub fn windows(&self) -> Vec<Arc<Window>> {
-        self.windows.clone()
-    }
-
-    /// The services, one for each worker. `port` leads to the workers that will run them, for completions of the disk.
-    ///
-    /// # Errors
-    /// The system refuses a thread.
-    pub fn services(&self, group: &Arc<Group>, port: Weak<dyn Port>) -> std::io::Result<Vec<CacheService>> {
-        self.tables
-            .iter()
-            .map(|table| {
-                let (config, port) = (*table.config(), port.clone());
-                let record = (self.record.clone(), port.clone());
-                let complete = move |completion: Completion| {
-                    // Nobody there: the node is ending, and has waited for what it must wait for.
-                    if let Some(port) = port.upgrade() {
-                        port.submit(config.worker, CacheTask::Disk(completion));
-                    }
-                };
-                let pool = Pool::new(group, self.settings.io_threads, complete)?;
-                Ok(CacheService::new(config, table.clone(), pool, self.faults.clone(), record))
-            })
-            .collect()
-    }
-
-    /// The cache for programs.
-    #[must_use]
-    pub fn cache(self, port: Arc<dyn Port>) -> Cache {
-        let writer = Writer { node: self.settings.me, incarnation: self.settings.incarnation };
-        Cache::new(port, self.tables, self.blocks, writer, self.faults)
-    }
+    let cache = Cache::new(port, tables, blocks, Writer { node: me, incarnation }, faults);
+    Ok((services, cache, windows))
 }

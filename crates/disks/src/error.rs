@@ -47,7 +47,7 @@ pub enum DiskError {
         /// The file.
         path: PathBuf,
         /// What is wrong with the label.
-        why: &'static str,
+        why: String,
     },
     /// The disk belongs to another group.
     #[error("{path}: belongs to disk group {found}, not to {expected}; correct `disks` in cluster.toml")]

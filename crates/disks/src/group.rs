@@ -23,6 +23,7 @@ use std::{
 use plexus_base::{
     BlockId,
     aligned::{ALIGN, Buffer, is_aligned},
+    wire::{DecodeError, Fault},
 };
 use rustix::fs::{FallocateFlags, OFlags};
 
@@ -232,10 +233,14 @@ impl Disk {
             }
         }
         let mut copies = bytes[..filled].chunks(LABEL).map(Label::decode);
-        let first = copies.next().unwrap_or(Err("is empty"));
-        first
-            .or_else(|why| copies.find_map(Result::ok).ok_or(why))
-            .map_err(|why| DiskError::Label { path: self.path.clone(), why })
+        let first = copies.next().map(|first| first.or_else(|why| copies.find_map(Result::ok).ok_or(why)));
+        let why = match first {
+            Some(Ok(label)) => return Ok(label),
+            Some(Err(DecodeError { fault: Fault::Magic, .. })) => "is not a Plexus disk".into(),
+            Some(Err(error)) => error.to_string(),
+            None => "is empty".into(),
+        };
+        Err(DiskError::Label { path: self.path.clone(), why })
     }
 
     /// Compares the label with the configuration and the file with the label.

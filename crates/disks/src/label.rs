@@ -14,13 +14,9 @@
 //! | 48 | 8 | blocks in the group |
 //! | 56 | 4040 | zero |
 
-use std::{fmt, io, mem::offset_of};
+use std::{fmt, io};
 
-use plexus_base::crc32c_without;
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U32, U64, U128},
-};
+use plexus_base::wire::{self, DecodeError, Fault, Writer, require_magic, require_version};
 
 /// Bytes of one copy of a label.
 pub(crate) const LABEL: usize = 4096;
@@ -31,25 +27,15 @@ pub(crate) const COPIES: usize = 2;
 const MAGIC: [u8; 8] = *b"PLEXDISK";
 const FORMAT: u32 = 1;
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Layout {
-    magic: [u8; 8],
-    format: U32,
-    crc: U32,
-    group: U128,
-    disk: U32,
-    disks: U32,
-    block_size: U32,
-    unit: U32,
-    blocks: U64,
-    zero: [u8; LABEL - 56],
+wire::newtypes!(GroupId(u128));
+
+wire::layout! {
+    struct Front: 16 { magic: [u8; 8], format: u32, crc: u32 }
+    impl Label: 40 { group: GroupId, disk: u32, disks: u32, block_size: u32, unit: u32, blocks: u64 }
 }
 
-const _: () = assert!(size_of::<Layout>() == LABEL);
-
 /// Where the checksum stands.
-const CRC: usize = offset_of!(Layout, crc);
+const CRC: usize = 12;
 
 /// Names a disk group; random, made once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -119,41 +105,26 @@ pub(crate) struct Label {
 impl Label {
     /// The label's bytes on disk, into `out` (of [`LABEL`] bytes).
     pub(crate) fn encode(&self, out: &mut [u8]) {
-        let mut layout = Layout {
-            magic: MAGIC,
-            format: U32::new(FORMAT),
-            crc: U32::ZERO,
-            group: U128::new(self.group.0),
-            disk: U32::new(self.disk),
-            disks: U32::new(self.disks),
-            block_size: U32::new(self.block_size),
-            unit: U32::new(self.unit),
-            blocks: U64::new(self.blocks),
-            zero: [0; LABEL - 56],
-        };
-        layout.crc = U32::new(crc32c_without(layout.as_bytes(), CRC));
-        out.copy_from_slice(layout.as_bytes());
+        let mut writer = Writer::with(&Front { magic: MAGIC, format: FORMAT, crc: 0 }, LABEL);
+        writer.put(self).fill(LABEL);
+        out.copy_from_slice(&writer.finish());
+        wire::seal(out, CRC);
     }
 
     /// What one copy says, or what is wrong with it.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
-        let layout = Layout::ref_from_bytes(bytes).map_err(|_| "its label is cut off")?;
-        if layout.magic != MAGIC {
-            return Err("is not a Plexus disk");
-        }
-        if crc32c_without(bytes, CRC) != layout.crc.get() {
-            return Err("its label is damaged");
-        }
-        if layout.format.get() != FORMAT {
-            return Err("its label has a format that this program does not read");
-        }
-        Ok(Self {
-            group: GroupId(layout.group.get()),
-            disk: layout.disk.get(),
-            disks: layout.disks.get(),
-            block_size: layout.block_size.get(),
-            unit: layout.unit.get(),
-            blocks: layout.blocks.get(),
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        wire::decode("label of a disk", bytes, |reader| {
+            let Front { magic, format, .. } = reader.take()?;
+            require_magic(magic, MAGIC)?;
+            if bytes.len() != LABEL {
+                return Err(Fault::CutOff);
+            }
+            wire::verify(bytes, CRC)?;
+            require_version(format, FORMAT)?;
+            let label = reader.take()?;
+            // What a checksum vouches for and nobody reads may be what is to come.
+            reader.rest();
+            Ok(label)
         })
     }
 }
@@ -166,9 +137,7 @@ pub fn label_any(bytes: &[u8]) -> usize {
     let mut whole = bytes.to_vec();
     whole.resize(LABEL, 0);
     let mut mended = whole.clone();
-    if let Ok(layout) = Layout::mut_from_bytes(&mut mended) {
-        layout.crc = U32::new(crc32c_without(layout.as_bytes(), CRC));
-    }
+    wire::seal(&mut mended, CRC);
     [bytes, &whole, &mended].into_iter().filter(|bytes| Label::decode(bytes).is_ok()).count()
 }
 

@@ -21,14 +21,13 @@
 
 use std::fmt;
 
-use plexus_base::{BlockId, Incarnation, NodeId, crc32c, crc32c_append};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U16, U32, U64},
+use plexus_base::{
+    BlockId, Incarnation, NodeId, crc32c_without,
+    wire::{self, Fixed, Reader},
 };
 
 /// Bytes in front of the user's.
-pub const HEADER: usize = 64;
+pub const HEADER: usize = Header::LEN;
 
 /// Bytes after the user's.
 pub const TRAILER: usize = 8;
@@ -37,22 +36,12 @@ const MAGIC: [u8; 4] = *b"PLXB";
 const FORMAT: u16 = 1;
 const CRC_AT: usize = 60;
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Header {
-    magic: [u8; 4],
-    format: U16,
-    page_type: U16,
-    block: U64,
-    version: U64,
-    writer_incarnation: U64,
-    redo: U64,
-    writer_node: U16,
-    zero: [u8; 18],
-    crc: U32,
+wire::layout! {
+    struct Header: 64 {
+        magic: [u8; 4], format: u16, page_type: u16, block: BlockId, version: u64, writer_incarnation: Incarnation, redo: u64,
+        writer_node: u16, zero: [u8; 18], crc: u32
+    }
 }
-
-const _: () = assert!(size_of::<Header>() == HEADER && std::mem::offset_of!(Header, crc) == CRC_AT);
 
 /// How often a block has been changed; 0 is a block that never was.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -153,16 +142,16 @@ impl<B: AsRef<[u8]>> Page<B> {
     /// The version in the header.
     #[must_use]
     pub fn version(&self) -> Version {
-        Version(self.header().version.get())
+        Version(self.header().version)
     }
 
     /// Who changed the page last, or `None` for a block that was never written.
     #[must_use]
     pub fn writer(&self) -> Option<Writer> {
         let header = self.header();
-        (header.version.get() != 0).then(|| Writer {
-            node: NodeId(header.writer_node.get() as u8),
-            incarnation: Incarnation(header.writer_incarnation.get()),
+        (header.version != 0).then(|| Writer {
+            node: NodeId(header.writer_node as u8),
+            incarnation: header.writer_incarnation,
         })
     }
 
@@ -191,25 +180,26 @@ impl<B: AsRef<[u8]>> Page<B> {
         if header.magic != MAGIC {
             return Err(PageError::NotAPage { block, found: header.magic });
         }
-        let (found, expected) = (self.checksum(), header.crc.get());
+        let (found, expected) = (self.checksum(), header.crc);
         if found != expected {
             return Err(match head == tail {
                 true => PageError::Flipped { block, found, expected },
                 false => PageError::Torn { block, head, tail },
             });
         }
-        if header.format.get() != FORMAT {
-            return Err(PageError::Format { block, found: header.format.get() });
+        if header.format != FORMAT {
+            return Err(PageError::Format { block, found: header.format });
         }
-        if header.block.get() != block.0 {
-            return Err(PageError::Misplaced { block, found: BlockId(header.block.get()) });
+        if header.block != block {
+            return Err(PageError::Misplaced { block, found: header.block });
         }
         Ok(head)
     }
 
-    fn header(&self) -> &Header {
-        // Cannot fail: `of` checked the length, and the header has no alignment.
-        Header::ref_from_prefix(self.0.as_ref()).expect("a block is longer than its header").0
+    #[inline]
+    fn header(&self) -> Header {
+        // Cannot fail: `of` checked the length, and any bytes are a header.
+        Reader::new(self.0.as_ref()).take().expect("a block is longer than its header")
     }
 
     fn tail(&self) -> Version {
@@ -220,9 +210,7 @@ impl<B: AsRef<[u8]>> Page<B> {
     }
 
     fn checksum(&self) -> u32 {
-        let bytes = self.0.as_ref();
-        let crc = crc32c_append(crc32c(&bytes[..CRC_AT]), &[0; 4]);
-        crc32c_append(crc, &bytes[CRC_AT + 4..])
+        crc32c_without(self.0.as_ref(), CRC_AT)
     }
 }
 
@@ -241,15 +229,18 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Page<B> {
     /// When `version` is not above the page's: a version never repeats.
     pub fn stamp(&mut self, block: BlockId, writer: Writer, version: Version) {
         assert!(version > self.version(), "{block}: {version} after {}", self.version());
-        let header = self.header_mut();
-        header.magic = MAGIC;
-        header.format = U16::new(FORMAT);
-        header.page_type = U16::new(PageType::Plain as u16);
-        header.block = U64::new(block.0);
-        header.version = U64::new(version.0);
-        header.writer_incarnation = U64::new(writer.incarnation.0);
-        header.writer_node = U16::new(u16::from(writer.node.0));
+        let header = Header {
+            magic: MAGIC,
+            format: FORMAT,
+            page_type: PageType::Plain as u16,
+            block,
+            version: version.0,
+            writer_incarnation: writer.incarnation,
+            writer_node: u16::from(writer.node.0),
+            ..self.header()
+        };
         let bytes = self.0.as_mut();
+        bytes[..HEADER].copy_from_slice(&wire::encode::<_, HEADER>(&header));
         let tail = bytes.len() - TRAILER;
         bytes[tail..].copy_from_slice(&version.0.to_le_bytes());
     }
@@ -260,12 +251,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Page<B> {
         if self.version() == Version(0) {
             return;
         }
-        let crc = self.checksum();
-        self.header_mut().crc = U32::new(crc);
-    }
-
-    fn header_mut(&mut self) -> &mut Header {
-        Header::mut_from_prefix(self.0.as_mut()).expect("a block is longer than its header").0
+        wire::seal(self.0.as_mut(), CRC_AT);
     }
 }
 
@@ -282,7 +268,7 @@ pub fn page_any(bytes: &[u8]) -> usize {
         if mend {
             page.seal();
         }
-        let block = BlockId(page.header().block.get());
+        let block = page.header().block;
         let _ = (page.writer(), page.user().len());
         page.verify(block).is_ok_and(|version| version == page.version())
     };

@@ -117,7 +117,7 @@ fn damage_to_a_disk_is_named() {
     file.set_len(4096).unwrap();
     assert!(refused(&made.paths, &made.shape).contains("is not a Plexus disk"));
     file.set_len(100).unwrap();
-    assert!(refused(&made.paths, &made.shape).contains("its label is cut off"));
+    assert!(refused(&made.paths, &made.shape).contains("malformed label of a disk: it is cut off"));
     file.set_len(0).unwrap();
     assert!(refused(&made.paths, &made.shape).contains("is empty"));
 }

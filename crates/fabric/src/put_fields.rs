@@ -3,28 +3,12 @@
 //!
 //! Any bytes are such fields: whether the window is there and takes the put is for its owner to say.
 
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U16, U32, U64},
-};
+use plexus_base::wire::{self, Fixed};
 
 use crate::{Put, WindowId};
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(crate) struct PutFields {
-    offset: U64,
-    len: U32,
-    crc: U32,
-    generation: U32,
-    window: U16,
-    zero: U16,
-}
-
 /// Bytes on the wire.
-pub(crate) const PUT_LEN: usize = size_of::<PutFields>();
-
-const _: () = assert!(PUT_LEN == 24);
+pub(crate) const PUT_LEN: usize = Target::LEN;
 
 /// Where the data of a put are or go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,26 +21,16 @@ pub(crate) struct Target {
     pub(crate) crc: u32,
 }
 
-impl PutFields {
+wire::layout! { impl Target: 24 { offset: u64, len: u32, crc: u32, generation: u32, window: WindowId; 2 } }
+
+impl Target {
     /// Of a put whose data, no longer than a `u32` says, have this checksum.
     pub(crate) fn of(put: &Put<'_>, crc: u32) -> Self {
-        Self {
-            offset: U64::new(put.offset),
-            len: U32::new(put.data.len() as u32),
-            crc: U32::new(crc),
-            generation: U32::new(put.generation),
-            window: U16::new(put.window.0),
-            zero: U16::new(0),
-        }
+        let Put { window, offset, generation, data, .. } = *put;
+        Self { window, offset, len: data.len() as u32, generation, crc }
     }
 
-    pub(crate) fn target(&self) -> Target {
-        Target {
-            window: WindowId(self.window.get()),
-            offset: self.offset.get(),
-            len: self.len.get(),
-            generation: self.generation.get(),
-            crc: self.crc.get(),
-        }
+    pub(crate) fn encode(&self) -> [u8; PUT_LEN] {
+        wire::encode(self)
     }
 }

@@ -3,7 +3,7 @@
 use std::{fmt, io, os::fd::BorrowedFd, str::FromStr};
 
 use bytes::Bytes;
-use plexus_base::Nanos;
+use plexus_base::{Nanos, wire::DecodeError};
 
 use crate::{Frame, WindowId};
 
@@ -210,6 +210,9 @@ pub enum Lost {
     /// every window or into a granule that does not expect it.
     #[error("the peer sent what it must not: {0}")]
     Corrupt(&'static str),
+    /// As [`Lost::Corrupt`], where the bytes of a message are at fault.
+    #[error("the peer sent what it must not: {0}")]
+    Malformed(#[from] DecodeError),
 }
 
 /// What the system knows of a stream of frames on its path; everything 0 where it does not say.

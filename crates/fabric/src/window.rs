@@ -39,6 +39,8 @@ use std::{
     },
 };
 
+use plexus_base::wire;
+
 use crate::{
     Access, Put,
     memory::{Memory, SetupError},
@@ -71,6 +73,10 @@ pub struct WindowSpan {
     /// put is no longer than [`MAX_WORDWISE`].
     pub wordwise: bool,
 }
+
+wire::newtypes!(WindowId(u16));
+
+wire::layout! { impl WindowSpan: 16 { id: WindowId, wordwise: bool; 1; granule: u32, len: u64 } }
 
 impl WindowSpan {
     /// Whether a put of `len` bytes at `offset` lies inside the window, inside one granule where it has any, and is not too

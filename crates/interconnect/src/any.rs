@@ -124,7 +124,6 @@ fn turn(link: &mut Link, inbox: &mut Inbox) -> usize {
 mod tests {
     use plexus_base::Epoch;
     use plexus_sim::hostile;
-    use zerocopy::IntoBytes;
 
     use super::*;
     use crate::{
@@ -134,7 +133,7 @@ mod tests {
     };
 
     fn frame(how: u8, header: Header, body: &[u8]) -> Vec<u8> {
-        let frame = [header.as_bytes(), body].concat();
+        let frame = [&header.encode()[..], body].concat();
         [&[how][..], &(frame.len() as u16).to_le_bytes(), &frame].concat()
     }
 

@@ -1,7 +1,8 @@
-//! The sixteen channels of a link and what is counted on each.
+//! The channels of a link and what is counted on each.
 //!
 //! A channel is a subsystem's own stream of messages: it decides the lane they travel on (so who waits behind
-//! whom) and under which name they are counted. The numbers are part of the wire format.
+//! whom) and under which name they are counted. The numbers are part of the wire format. `Store`, `Sql`,
+//! `Disks`, `Files`, `Network` and `Sockets` are reserved for subsystems of these names.
 
 use plexus_base::counters::{SizeCounters, SizeCounts};
 use plexus_fabric::Lane;
@@ -9,7 +10,7 @@ use plexus_fabric::Lane;
 use crate::Kind;
 
 /// How many channels a link has.
-pub const CHANNELS: usize = 16;
+pub const CHANNELS: usize = 18;
 
 /// A subsystem's stream of messages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -22,8 +23,8 @@ pub enum Channel {
     CacheBlocks,
     Disks,
     Files,
-    Alias,
-    PrivateNetwork,
+    Store,
+    Network,
     Datagrams,
     Sockets,
     Services,
@@ -32,6 +33,8 @@ pub enum Channel {
     Application1,
     Application2,
     Application3,
+    Sql,
+    BenchmarkBulk,
 }
 
 /// How urgent the messages of a channel are.
@@ -54,8 +57,8 @@ impl Channel {
         Self::CacheBlocks,
         Self::Disks,
         Self::Files,
-        Self::Alias,
-        Self::PrivateNetwork,
+        Self::Store,
+        Self::Network,
         Self::Datagrams,
         Self::Sockets,
         Self::Services,
@@ -64,6 +67,8 @@ impl Channel {
         Self::Application1,
         Self::Application2,
         Self::Application3,
+        Self::Sql,
+        Self::BenchmarkBulk,
     ];
 
     /// The channel with this wire number.
@@ -88,8 +93,8 @@ impl Channel {
             Self::CacheBlocks => "cache-blocks",
             Self::Disks => "disks",
             Self::Files => "files",
-            Self::Alias => "alias",
-            Self::PrivateNetwork => "private-network",
+            Self::Store => "store",
+            Self::Network => "network",
             Self::Datagrams => "datagrams",
             Self::Sockets => "sockets",
             Self::Services => "services",
@@ -98,6 +103,8 @@ impl Channel {
             Self::Application1 => "application-1",
             Self::Application2 => "application-2",
             Self::Application3 => "application-3",
+            Self::Sql => "sql",
+            Self::BenchmarkBulk => "benchmark-bulk",
         }
     }
 
@@ -106,9 +113,13 @@ impl Channel {
     pub fn class(self) -> Class {
         match self {
             Self::Membership | Self::Locks | Self::CacheRequests => Class::Urgent,
-            Self::CacheBlocks | Self::Disks | Self::Files | Self::PrivateNetwork | Self::Sockets => {
-                Class::Bulk
-            }
+            Self::CacheBlocks
+            | Self::Disks
+            | Self::Files
+            | Self::Network
+            | Self::Sockets
+            | Self::Sql
+            | Self::BenchmarkBulk => Class::Bulk,
             _ => Class::Normal,
         }
     }

@@ -1,7 +1,7 @@
 //! Links between nodes: handshake, channels, credits, calls, and the worker loop with its [`Service`].
 //!
 //! A node runs some [`Worker`]s; worker `i` has a link to worker `i` of every peer. A [`Service`] handles the messages
-//! that arrive on them and sends its own through [`Net`]: messages on sixteen [`Channel`]s, puts into a peer's windows,
+//! that arrive on them and sends its own through [`Net`]: messages on [`Channel`]s, puts into a peer's windows,
 //! calls. [`mesh`] connects the nodes of a cluster and hands each worker its links.
 //!
 //! The rules of a link (credits, what is sent again) are [`link::protocol`], pure and simulated; here is what drives it.
@@ -13,7 +13,7 @@ pub mod link;
 mod links;
 pub mod mesh;
 mod message;
-mod outbox;
+mod reply;
 mod report;
 mod service;
 mod signal;
@@ -31,7 +31,7 @@ pub use link::{LinkCounters, LinkInfo, MAX_MESSAGE, Settings as LinkSettings};
 #[doc(hidden)]
 pub use message::header_any;
 pub use message::{KINDS, Kind, Message};
-pub use outbox::Outbox;
+pub use reply::{Reply, ReplySlot};
 pub use report::{RailReport, RailState, Reason};
 pub use service::{CallError, Net, NoLink, Service};
 pub use signal::Signal;

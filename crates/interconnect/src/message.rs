@@ -12,8 +12,10 @@
 //! Forms: a message's kind (request 0, forward 1, reply 2), or'ed with 0x80 when more fragments follow; 3 a note; 4 an end of a rail is
 //! destroyed; 5 goodbye; 7 an access to a window, which counts as a request; 8 to 10 bytes were put and there is no message, by kind.
 
-use plexus_base::{Epoch, NodeId};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, little_endian::U32};
+use plexus_base::{
+    Epoch, NodeId,
+    wire::{self, DecodeError, Fixed, Reader},
+};
 
 use crate::{Channel, link::protocol::Stamp};
 
@@ -56,7 +58,7 @@ pub struct Message<'a> {
 }
 
 /// Bytes of the header.
-pub(crate) const HEADER: usize = size_of::<Header>();
+pub(crate) const HEADER: usize = Header::LEN;
 
 const MORE: u8 = 0x80;
 const NOTE: u8 = 3;
@@ -65,15 +67,10 @@ const GOODBYE: u8 = 5;
 const ACCESS: u8 = 7;
 const WRITTEN: u8 = 8;
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub(crate) struct Header {
-    form: u8,
-    channel: u8,
-    credits: [u8; KINDS],
-    sequence: [u8; 3],
-    epoch: U32,
-    tag: U32,
+wire::layout! {
+    pub(crate) struct Header: 16 {
+        form: u8, channel: u8, credits: [u8; KINDS], sequence: [u8; 3], epoch: Epoch, tag: u32
+    }
 }
 
 /// What a header says, checked.
@@ -120,12 +117,7 @@ impl Header {
             What::Written => WRITTEN + head.kind as u8,
             What::Access => ACCESS,
         };
-        Self {
-            channel: head.channel as u8,
-            epoch: head.epoch.0.into(),
-            tag: head.tag.into(),
-            ..Self::bare(form)
-        }
+        Self { channel: head.channel as u8, epoch: head.epoch, tag: head.tag, ..Self::bare(form) }
     }
 
     pub(crate) fn note() -> Self {
@@ -141,7 +133,7 @@ impl Header {
     }
 
     fn bare(form: u8) -> Self {
-        Self { form, channel: 0, credits: [0; KINDS], sequence: [0; 3], epoch: 0.into(), tag: 0.into() }
+        Self { form, channel: 0, credits: [0; KINDS], sequence: [0; 3], epoch: Epoch(0), tag: 0 }
     }
 
     #[inline]
@@ -155,6 +147,16 @@ impl Header {
     pub(crate) fn stamp(&self) -> Stamp {
         let [a, b, c] = self.sequence;
         Stamp { credits: self.credits, sequence: u32::from_le_bytes([a, b, c, 0]) }
+    }
+
+    #[inline]
+    pub(crate) fn encode(&self) -> [u8; HEADER] {
+        wire::encode(self)
+    }
+
+    #[inline]
+    pub(crate) fn decode(bytes: &[u8; HEADER]) -> Result<Self, DecodeError> {
+        wire::decode("header of a frame", bytes, Reader::take)
     }
 
     /// `None` for what no peer sends.
@@ -172,7 +174,7 @@ impl Header {
             }
         };
         let channel = Channel::from_wire(self.channel)?;
-        Some(Form::Channel(Head { what, kind, channel, epoch: Epoch(self.epoch.get()), tag: self.tag.get() }))
+        Some(Form::Channel(Head { what, kind, channel, epoch: self.epoch, tag: self.tag }))
     }
 }
 
@@ -180,7 +182,7 @@ impl Header {
 #[doc(hidden)]
 #[must_use]
 pub fn header_any(bytes: &[u8]) -> bool {
-    Header::read_from_prefix(bytes).is_ok_and(|(header, _)| header.form().is_some())
+    Reader::new(bytes).take::<Header>().is_ok_and(|header| header.form().is_some())
 }
 
 #[cfg(test)]
@@ -191,7 +193,7 @@ mod tests {
     fn hostile_headers_do_no_harm() {
         let (kind, channel) = (Kind::Reply, Channel::CacheRequests);
         let header = Header::of(&Head { what: What::Message, kind, channel, epoch: Epoch(1), tag: 2 });
-        let good = [header.as_bytes().to_vec(), Header::note().as_bytes().to_vec()];
+        let good = [header.encode().to_vec(), Header::note().encode().to_vec()];
         assert!(good.iter().all(|bytes| header_any(bytes)));
         plexus_sim::hostile(&good, |bytes| assert!(!header_any(bytes) || bytes.len() >= HEADER));
     }
@@ -213,9 +215,10 @@ mod tests {
             for second in 0..=255u8 {
                 let mut bytes = [0; HEADER];
                 (bytes[0], bytes[1]) = (first, second);
-                let form = Header::read_from_bytes(&bytes).unwrap().form();
+                let form = Header::decode(&bytes).unwrap().form();
                 let good = (3..6).contains(&first)
-                    || ((first & !MORE < 3 || (7..11).contains(&first)) && second < 16);
+                    || ((first & !MORE < 3 || (7..11).contains(&first))
+                        && usize::from(second) < crate::CHANNELS);
                 assert_eq!(form.is_some(), good, "{first:#x} {second:#x}");
             }
         }

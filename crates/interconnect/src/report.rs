@@ -110,7 +110,7 @@ impl Reason {
             Lost::Closed(_) => Self::Reset,
             Lost::Silent => Self::Silent,
             Lost::Stalled => Self::Stalled,
-            Lost::Corrupt(_) => Self::Corrupt,
+            Lost::Corrupt(_) | Lost::Malformed(_) => Self::Corrupt,
         }
     }
 }

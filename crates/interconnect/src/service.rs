@@ -1,5 +1,7 @@
 //! What runs on a worker, and the network that it is handed.
 
+use std::{collections::BTreeMap, fmt::Display};
+
 use bytes::Bytes;
 use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
 use plexus_fabric::{Lost, Put, WindowId};
@@ -24,14 +26,14 @@ pub trait Service: Send + 'static {
     /// A local thread has handed this in.
     fn task(&mut self, net: &mut Net, task: Self::Task);
 
-    /// The reply to a call or an access, `token` being what [`Net::call`] or, say, [`Net::get`] was given.
-    fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {
-        let _ = (net, from, token, payload);
+    /// The reply to a call or an access on `channel`, `token` being what [`Net::call`] or, say, [`Net::get`] was given.
+    fn reply(&mut self, net: &mut Net, from: NodeId, channel: Channel, token: u64, payload: &[u8]) {
+        let _ = (net, from, channel, token, payload);
     }
 
-    /// The reply to a call will never come.
-    fn call_failed(&mut self, net: &mut Net, peer: NodeId, token: u64) {
-        let _ = (net, peer, token);
+    /// The reply to a call on `channel` will never come.
+    fn call_failed(&mut self, net: &mut Net, peer: NodeId, channel: Channel, token: u64) {
+        let _ = (net, peer, channel, token);
     }
 
     /// The link to `peer` is up.
@@ -87,9 +89,29 @@ pub struct Net {
     unhurried: bool,
     calls: Calls,
     /// Accesses that this processor has executed: what was there, to be handed over in the next turn.
-    done: Vec<(NodeId, u64, Vec<u8>)>,
+    done: Vec<Done>,
     /// Memory for their answers.
     spares: Spares,
+    /// What waits for a link to each peer, in order.
+    early: BTreeMap<NodeId, Vec<Early>>,
+    /// A peer that sent what no member sends.
+    fault: Option<(NodeId, Incarnation)>,
+}
+
+/// What is said to a member before a link leads to it. A view names the members: of what was said before it nothing is kept that is
+/// meant for an incarnation that is not in it, so what waits is bounded by what is said to members.
+struct Early {
+    channel: Channel,
+    kind: Kind,
+    payload: Bytes,
+}
+
+/// An access that this processor has executed itself.
+pub(crate) struct Done {
+    pub(crate) peer: NodeId,
+    pub(crate) channel: Channel,
+    pub(crate) token: u64,
+    pub(crate) answer: Vec<u8>,
 }
 
 impl Net {
@@ -105,6 +127,8 @@ impl Net {
             calls: Calls::default(),
             done: Vec::new(),
             spares: Spares::default(),
+            early: BTreeMap::new(),
+            fault: None,
         }
     }
 
@@ -126,9 +150,25 @@ impl Net {
         self.epoch
     }
 
-    /// From now on the messages of this worker are of this epoch.
-    pub fn enter(&mut self, epoch: Epoch) {
+    /// From now on the messages of this worker are of this epoch. `stays` says which peers were members before and still are, in
+    /// the same incarnation: what waits for a link to another one is dropped.
+    pub fn enter(&mut self, epoch: Epoch, stays: impl Fn(NodeId) -> bool) {
         self.epoch = epoch;
+        self.early.retain(|peer, _| stays(*peer));
+    }
+
+    /// Notes that `peer` sent what no member sends; `what` it was goes to the log.
+    #[cold]
+    pub fn fault(&mut self, peer: NodeId, what: impl Display) {
+        tracing::error!(from = %peer, "{what}");
+        // The link may be gone by now; then the membership knows already.
+        self.fault = self.incarnation(peer).map(|incarnation| (peer, incarnation)).or(self.fault);
+    }
+
+    /// A peer that sent what no member sends, in the incarnation that its link led to; reported once.
+    #[inline]
+    pub fn take_fault(&mut self) -> Option<(NodeId, Incarnation)> {
+        self.fault.take()
     }
 
     /// The incarnation of `peer` to which the link leads, or led last.
@@ -137,15 +177,54 @@ impl Net {
         self.lives.get(peer.index()).copied().filter(|incarnation| incarnation.0 > 0)
     }
 
-    /// A link to this incarnation of a peer is up.
+    /// A link to this incarnation of a peer is up: it is told what waits for it.
     pub(crate) fn met(&mut self, peer: NodeId, incarnation: Incarnation) {
         self.lives[peer.index()] = incarnation;
+        for Early { channel, kind, payload } in self.early.remove(&peer).into_iter().flatten() {
+            self.send_to_member(peer, channel, kind, &payload);
+        }
     }
 
-    /// Frames to `peer` that wait in memory for credits, room or a rail: who sends much looks here and holds off.
+    /// Messages to `peer` that wait in memory for credits, room, a rail or the link: who sends much looks here and holds off.
     #[must_use]
     pub fn backlog(&self, peer: NodeId) -> usize {
-        self.links.get(peer).map_or(0, Link::queued)
+        self.links.get(peer).map_or_else(|| self.early.get(&peer).map_or(0, Vec::len), Link::queued)
+    }
+
+    /// The messages that wait for a link to `peer`.
+    #[doc(hidden)]
+    pub fn early(&self, peer: NodeId) -> impl Iterator<Item = (Channel, &[u8])> {
+        self.early.get(&peer).into_iter().flatten().map(|early| (early.channel, &early.payload[..]))
+    }
+
+    /// Sends a message, as [`Net::send`] does with tag 0; where there is no link to the member yet, the message waits for it, or
+    /// for the view in which that incarnation is no member.
+    #[inline]
+    pub fn send_to_member(&mut self, to: NodeId, channel: Channel, kind: Kind, payload: &[u8]) {
+        if self.send(to, channel, kind, 0, payload).is_err() {
+            self.hold(to, channel, kind, Bytes::copy_from_slice(payload));
+        }
+    }
+
+    /// The same, as [`Net::send_unhurried`] does.
+    #[inline]
+    pub fn send_unhurried_to_member(&mut self, to: NodeId, channel: Channel, kind: Kind, payload: &[u8]) {
+        if self.send_unhurried(to, channel, kind, 0, payload).is_err() {
+            self.hold(to, channel, kind, Bytes::copy_from_slice(payload));
+        }
+    }
+
+    /// The same, as [`Net::send_shared`] does.
+    pub fn send_shared_to_member(&mut self, to: NodeId, channel: Channel, kind: Kind, payload: &Bytes) {
+        if self.send_shared(to, channel, kind, 0, payload).is_err() {
+            self.hold(to, channel, kind, payload.clone());
+        }
+    }
+
+    /// Keeps a message for a member until there is a link to it.
+    #[cold]
+    fn hold(&mut self, to: NodeId, channel: Channel, kind: Kind, payload: Bytes) {
+        self.early.entry(to).or_default().push(Early { channel, kind, payload });
     }
 
     /// Sends a message; it waits in memory while credits or room are missing. `tag` is the sender's own; that of a reply
@@ -309,7 +388,7 @@ impl Net {
     ) -> Result<(), CallError> {
         let mut answer = self.spares.take();
         if self.link(to)?.direct(request, &mut answer) {
-            self.done.push((to, token, answer));
+            self.done.push(Done { peer: to, channel, token, answer });
             return Ok(());
         }
         self.spares.give(answer);
@@ -321,7 +400,7 @@ impl Net {
 
     /// An access that this processor has executed, the oldest first.
     #[inline]
-    pub(crate) fn take_done(&mut self) -> Vec<(NodeId, u64, Vec<u8>)> {
+    pub(crate) fn take_done(&mut self) -> Vec<Done> {
         std::mem::take(&mut self.done)
     }
 
@@ -383,28 +462,28 @@ impl Net {
 
     /// What a message is to the calls of this node.
     #[inline]
-    pub(crate) fn take_reply(&mut self, from: NodeId, message: &Head) -> Reply {
-        if is_own(message.kind, message.tag) { Reply::None } else { self.answered(from, message) }
+    pub(crate) fn take_reply(&mut self, from: NodeId, message: &Head) -> Answers {
+        if is_own(message.kind, message.tag) { Answers::None } else { self.answered(from, message) }
     }
 
-    fn answered(&mut self, from: NodeId, answer: &Head) -> Reply {
-        let Some((token, access)) = self.calls.close(from, answer) else { return Reply::Late };
+    fn answered(&mut self, from: NodeId, answer: &Head) -> Answers {
+        let Some((token, access)) = self.calls.close(from, answer) else { return Answers::Late };
         if access && let Ok(link) = self.link(from) {
             link.access_answered();
         }
-        Reply::To(token)
+        Answers::Call(token)
     }
 
-    pub(crate) fn fail_calls(&mut self, peer: NodeId) -> Vec<u64> {
+    pub(crate) fn fail_calls(&mut self, peer: NodeId) -> Vec<(Channel, u64)> {
         self.calls.fail(peer)
     }
 }
 
 /// What a message answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Reply {
+pub(crate) enum Answers {
     /// The call that was given this token.
-    To(u64),
+    Call(u64),
     /// A call that is answered, has failed, or never was.
     Late,
     /// No call: it is a message for the service.
@@ -476,15 +555,15 @@ impl Calls {
         Some((token, call.access))
     }
 
-    fn fail(&mut self, peer: NodeId) -> Vec<u64> {
+    fn fail(&mut self, peer: NodeId) -> Vec<(Channel, u64)> {
         let mut failed = Vec::new();
         for (place, call) in self.open.iter_mut().enumerate() {
-            if let Some((to, _, token)) = call.waiting
+            if let Some((to, channel, token)) = call.waiting
                 && to == peer
             {
                 call.waiting = None;
                 self.free.push(place as u16);
-                failed.push(token);
+                failed.push((channel, token));
             }
         }
         failed
@@ -510,18 +589,42 @@ mod tests {
         let again = calls.open(NodeId(1), Channel::Services, 78, false).unwrap();
         assert_ne!(tag, again, "the same place, another generation");
         assert_eq!(calls.close(NodeId(1), &reply(tag)), None);
-        assert_eq!(calls.fail(NodeId(1)), [78]);
+        assert_eq!(calls.fail(NodeId(1)), [(Channel::Services, 78)]);
     }
 
     #[test]
     fn a_plain_reply_is_no_answer_whatever_its_tag() {
         let mut net = Net::new(NodeId(0), WorkerId(0), Epoch(1), 2);
         let tag = net.calls.open(NodeId(1), Channel::Services, 77, false).unwrap();
-        assert_eq!(net.take_reply(NodeId(1), &reply(tag & !CALL)), Reply::None);
+        assert_eq!(net.take_reply(NodeId(1), &reply(tag & !CALL)), Answers::None);
         let request = Head { kind: Kind::Request, ..reply(tag) };
-        assert_eq!(net.take_reply(NodeId(1), &request), Reply::None);
-        assert_eq!(net.take_reply(NodeId(1), &reply(tag)), Reply::To(77));
-        assert_eq!(net.take_reply(NodeId(1), &reply(tag)), Reply::Late);
+        assert_eq!(net.take_reply(NodeId(1), &request), Answers::None);
+        assert_eq!(net.take_reply(NodeId(1), &reply(tag)), Answers::Call(77));
+        assert_eq!(net.take_reply(NodeId(1), &reply(tag)), Answers::Late);
+    }
+
+    #[test]
+    fn what_is_said_early_waits_in_order_for_the_incarnation_that_it_is_meant_for() {
+        let mut net = Net::new(NodeId(0), WorkerId(0), Epoch(1), 3);
+        let say =
+            |net: &mut Net, to, what: &[u8]| net.send_to_member(to, Channel::Locks, Kind::Request, what);
+        let early = |net: &Net, peer| net.early(peer).map(|(_, bytes)| bytes.to_vec()).collect::<Vec<_>>();
+        let (a, b) = (NodeId(1), NodeId(2));
+        [(a, b"1"), (b, b"2"), (a, b"3")].into_iter().for_each(|(to, what)| say(&mut net, to, what));
+        assert_eq!((early(&net, a), early(&net, b)), (vec![b"1".into(), b"3".into()], vec![b"2".into()]));
+        assert_eq!((net.backlog(a), net.backlog(b)), (2, 1));
+        net.enter(Epoch(2), |node| node == a);
+        assert_eq!((net.backlog(a), net.backlog(b)), (2, 0));
+    }
+
+    #[test]
+    fn a_fault_is_reported_once_and_names_the_incarnation_that_was_linked() {
+        let mut net = Net::new(NodeId(0), WorkerId(0), Epoch(1), 2);
+        net.fault(NodeId(1), "never linked");
+        assert_eq!(net.take_fault(), None);
+        net.met(NodeId(1), Incarnation(4));
+        net.fault(NodeId(1), "nonsense");
+        assert_eq!((net.take_fault(), net.take_fault()), (Some((NodeId(1), Incarnation(4))), None));
     }
 
     #[test]

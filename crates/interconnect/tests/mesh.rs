@@ -68,11 +68,11 @@ impl Service for Echo {
         }
     }
 
-    fn reply(&mut self, _: &mut Net, _: NodeId, token: u64, payload: &[u8]) {
+    fn reply(&mut self, _: &mut Net, _: NodeId, _: Channel, token: u64, payload: &[u8]) {
         self.waiting.remove(&token).unwrap().set(payload.len() as u64);
     }
 
-    fn call_failed(&mut self, _: &mut Net, _: NodeId, token: u64) {
+    fn call_failed(&mut self, _: &mut Net, _: NodeId, _: Channel, token: u64) {
         self.waiting.remove(&token).unwrap().set(u64::from(u32::MAX));
     }
 

@@ -7,7 +7,7 @@ use std::{
 
 use plexus_base::{Nanos, WorkerId, clock};
 
-use crate::{locks::Port, service::LockTask};
+use crate::service::{LockTask, Port};
 
 /// When each worker's shard is to be told the time.
 pub(crate) struct Clock {
@@ -22,7 +22,7 @@ struct Due {
 
 impl Clock {
     /// Starts the thread; it ends with the node's workers, to which `port` leads, or with [`Clock::end`].
-    pub(crate) fn start(workers: u8, port: Weak<dyn Port>) -> std::io::Result<Arc<Self>> {
+    pub(crate) fn start(workers: u8, port: Weak<Port>) -> std::io::Result<Arc<Self>> {
         let due = Due { at: vec![None; workers.into()], ended: false };
         let clock = Arc::new(Self { due: Mutex::new(due), changed: Condvar::new() });
         let runs = clock.clone();
@@ -46,7 +46,7 @@ impl Clock {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, port: &Weak<dyn Port>) {
+    fn run(&self, port: &Weak<Port>) {
         let mut due = self.lock();
         while !due.ended {
             let now = clock::now();

@@ -10,7 +10,7 @@ pub mod protocol;
 mod service;
 mod survey;
 
-pub use locks::{Ask, Asked, Grant, Lock, LockError, Locks, Port, Session, State, Taker, Waiting};
+pub use locks::{Ask, Asked, Grant, Lock, LockError, Locks, Session, State, Waiting};
 pub use notice::{Notice, Notices};
 pub use programs::{OF_PROGRAMS, ProgramNews};
 pub use service::{LockService, LockTask, Settings, wire};

@@ -4,44 +4,27 @@ use std::{
     cell::{Cell, RefCell},
     ops::Range,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{
             AtomicBool, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
         },
         mpsc,
     },
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 pub use plexus_base::locks::Grant;
 use plexus_base::{WorkerId, clock};
-use plexus_interconnect::{Net, Signal};
+use plexus_interconnect::{Reply, ReplySlot};
+use plexus_membership::subsystem::ask_each;
 
 use crate::{
     notice::{Notice, Notices},
     protocol::{Counts, Event, LockId, Mode, Name, Owner, VALUE_LEN, WaitLimit, Want, Why},
-    service::{LockService, LockTask},
+    service::{LockTask, Port},
     survey::Survey,
 };
-
-/// How tasks reach the workers of a node.
-pub trait Port: Send + Sync {
-    /// Hands a task in and sees to it that it is handled.
-    fn submit(&self, worker: WorkerId, task: LockTask);
-
-    /// Hands a task in for another worker than the one that runs this, without waiting or driving anything; where there is no room it is lost.
-    fn offer(&self, worker: WorkerId, task: LockTask);
-
-    /// Has `act` done by the calling thread on the worker's service, now. False: somebody else drives the worker, and nothing was done.
-    fn visit(&self, worker: WorkerId, act: &mut dyn FnMut(&mut LockService, &mut Net)) -> bool;
-
-    /// Hands a task in for whoever drives the worker next; [`Port::wait`] follows.
-    fn push(&self, worker: WorkerId, task: LockTask);
-
-    /// Waits for the signal, driving the worker meanwhile; the signal is the calling thread's.
-    fn wait(&self, worker: WorkerId, signal: &Signal);
-}
 
 /// Why a lock was not granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -81,86 +64,30 @@ impl Asked {
     }
 }
 
-/// Who is told what becomes of a request, once: dropped without an answer, that the cluster has stopped.
-pub struct Taker(Option<Tell>);
-
-enum Tell {
-    /// A thread that does something else meanwhile.
-    Channel(mpsc::Sender<Answer>),
-    /// A thread that drives the worker until it is answered.
-    Seat(Arc<Seat>),
-}
-
-impl Taker {
-    pub(crate) fn take(mut self, answer: Answer) {
-        self.tell(answer);
-    }
-
-    fn tell(&mut self, answer: Answer) {
-        match self.0.take() {
-            // Who does not wait any more has given the lock up as well.
-            Some(Tell::Channel(sender)) => drop(sender.send(answer)),
-            Some(Tell::Seat(seat)) => seat.answer(answer),
-            None => {}
-        }
-    }
-}
-
-impl Drop for Taker {
-    fn drop(&mut self) {
-        self.tell(Err(LockError::Stopped));
-    }
-}
-
-/// Where a thread waits that drives the worker itself; used again for each of its requests.
-struct Seat {
-    signal: Signal,
-    answer: Mutex<Option<Answer>>,
-}
-
 thread_local! {
-    static SEAT: RefCell<Option<Arc<Seat>>> = const { RefCell::new(None) };
+    static SLOT: RefCell<Option<Arc<ReplySlot<Answer>>>> = const { RefCell::new(None) };
 }
 
-impl Seat {
-    fn answer(&self, answer: Answer) {
-        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
-        self.signal.set(0);
-    }
-
-    /// That of the calling thread.
-    fn own() -> Arc<Self> {
-        let make = || Arc::new(Self { signal: Signal::new(), answer: Mutex::default() });
-        SEAT.take().unwrap_or_else(make)
-    }
-
-    fn taker(self: &Arc<Self>) -> Taker {
-        Taker(Some(Tell::Seat(self.clone())))
-    }
-
-    /// Asks, and waits for the answer if it is not there at once.
-    fn ask(port: &dyn Port, worker: WorkerId, asked: Asked) -> Answer {
-        let lock = asked.lock();
-        let (mut asked, mut answer, mut seat) = (Some(asked), None, None);
-        port.visit(worker, &mut |service, net| {
-            let Some(asked) = asked.take() else { return };
-            answer = service.ask(net, asked);
-            if answer.is_none() {
-                service.answer_to(lock, seat.insert(Self::own()).taker());
-            }
-        });
-        if let Some(answer) = answer {
-            return answer;
+/// Asks, and waits for the answer in the calling thread's slot if it is not there at once.
+fn ask_and_wait(port: &Port, worker: WorkerId, asked: Asked) -> Answer {
+    let lock = asked.lock();
+    let own = || SLOT.take().unwrap_or_else(ReplySlot::new);
+    let (mut asked, mut answer, mut slot) = (Some(asked), None, None);
+    port.visit(worker, &mut |service, net| {
+        let Some(asked) = asked.take() else { return };
+        answer = service.ask(net, asked);
+        if answer.is_none() {
+            service.answer_to(lock, slot.insert(own()).reply());
         }
-        let seat = seat.unwrap_or_else(Self::own);
-        if let Some(asked) = asked {
-            port.push(worker, LockTask::Ask(asked, seat.taker()));
-        }
-        port.wait(worker, &seat.signal);
-        let answer = seat.answer.lock().unwrap_or_else(PoisonError::into_inner).take();
-        SEAT.set(Some(seat));
-        answer.unwrap_or(Err(LockError::Stopped))
+    });
+    if let Some(answer) = answer {
+        return answer;
     }
+    let slot = slot.unwrap_or_else(own);
+    port.wait(worker, asked.map(|asked| LockTask::Ask(asked, slot.reply())), slot.signal());
+    let answer = slot.take();
+    SLOT.set(Some(slot));
+    answer.unwrap_or(Err(LockError::Stopped))
 }
 
 /// Whether the cluster grants locks.
@@ -184,7 +111,7 @@ impl State {
 pub struct Locks(Arc<Inner>);
 
 struct Inner {
-    port: Arc<dyn Port>,
+    port: Arc<Port>,
     workers: u8,
     state: Arc<State>,
 }
@@ -244,9 +171,8 @@ impl Session {
     #[must_use]
     pub fn ask(&self, ask: Ask) -> Waiting {
         let (asked, place) = self.want(ask);
-        let (tell, told) = mpsc::channel();
-        let taker = Taker(Some(Tell::Channel(tell)));
-        place.submit(LockTask::Ask(asked, taker));
+        let (reply, told) = Reply::channel();
+        place.submit(LockTask::Ask(asked, reply));
         Waiting { place: Some(place), told }
     }
 
@@ -257,7 +183,7 @@ impl Session {
     /// See [`LockError`].
     pub fn lock(&self, ask: Ask) -> Result<Lock, LockError> {
         let (asked, place) = self.want(ask);
-        let grant = Seat::ask(place.port(), place.worker, asked)?;
+        let grant = ask_and_wait(place.port(), place.worker, asked)?;
         Ok(Lock { place, grant, value: None })
     }
 
@@ -276,7 +202,7 @@ impl Session {
 impl Locks {
     /// The lock manager whose services have this state, behind `port`.
     #[must_use]
-    pub fn new(port: Arc<dyn Port>, workers: u8, state: Arc<State>) -> Self {
+    pub fn new(port: Arc<Port>, workers: u8, state: Arc<State>) -> Self {
         Self(Arc::new(Inner { port, workers, state }))
     }
 
@@ -293,41 +219,25 @@ impl Locks {
         self.0.state.is_stopped()
     }
 
-    /// What this node masters and somebody has or wants.
-    ///
-    /// # Errors
-    /// Not all workers answered within `limit`.
-    pub fn survey(&self, limit: Duration) -> Result<Survey, mpsc::RecvTimeoutError> {
-        Ok(Survey::joined(self.each(limit, LockTask::Survey)?))
+    /// What this node masters and somebody has or wants; `None`: not all workers answered within `limit`.
+    #[must_use]
+    pub fn survey(&self, limit: Duration) -> Option<Survey> {
+        Some(Survey::joined(self.each(limit, LockTask::Survey)?))
     }
 
-    /// What the workers counted of locks since they began.
-    ///
-    /// # Errors
-    /// Not all of them answered within `limit`.
-    pub fn counts(&self, limit: Duration) -> Result<Counts, mpsc::RecvTimeoutError> {
+    /// What the workers counted of locks since they began; `None`: not all of them answered within `limit`.
+    #[must_use]
+    pub fn counts(&self, limit: Duration) -> Option<Counts> {
         let mut sum = Counts::default();
         self.each(limit, LockTask::Counts)?.iter().for_each(|counts| sum.add(counts));
-        Ok(sum)
+        Some(sum)
     }
 
     /// What each worker answers.
-    fn each<T>(
-        &self,
-        limit: Duration,
-        task: impl Fn(mpsc::Sender<T>) -> LockTask,
-    ) -> Result<Vec<T>, mpsc::RecvTimeoutError> {
-        let end = Instant::now() + limit;
-        let answers = (0..self.0.workers).map(|worker| {
-            let (tell, told) = mpsc::channel();
-            self.0.port.submit(WorkerId(worker), task(tell));
-            told
-        });
-        let answers: Vec<_> = answers.collect();
-        let parts = answers
-            .into_iter()
-            .map(|answer| answer.recv_timeout(end.saturating_duration_since(Instant::now())));
-        parts.collect()
+    fn each<T>(&self, limit: Duration, task: impl Fn(Reply<T>) -> LockTask) -> Option<Vec<T>> {
+        let Inner { port, workers, .. } = &*self.0;
+        let answers = ask_each(&**port, *workers, limit, task);
+        (answers.len() == usize::from(*workers)).then_some(answers)
     }
 }
 
@@ -350,7 +260,7 @@ struct Place {
 }
 
 impl Place {
-    fn port(&self) -> &dyn Port {
+    fn port(&self) -> &Port {
         &*self.work.locks.0.port
     }
 
@@ -482,7 +392,7 @@ impl Lock {
     ) -> Result<&Grant, LockError> {
         let Place { worker, lock, .. } = self.place;
         let asked = Asked::Convert { lock, mode, timeout: timeout_of(timeout), value };
-        self.grant = Seat::ask(self.place.port(), worker, asked)?;
+        self.grant = ask_and_wait(self.place.port(), worker, asked)?;
         Ok(&self.grant)
     }
 

@@ -1,6 +1,6 @@
 //! The lock manager on one worker: brings events to the shard and carries out its actions.
 //!
-//! It serves from the first [view](LockService::view) on, and takes up each that follows. When this node stops, every request is
+//! It serves from the first view on, and takes up each that follows. When this node stops, every request is
 //! answered with [`LockError::Stopped`], and every lock that is held says so too.
 
 #[cfg(test)]
@@ -9,18 +9,24 @@ mod tests;
 use std::{
     collections::BTreeMap,
     io,
-    sync::{Arc, Weak, mpsc},
+    sync::{Arc, Weak},
 };
 
 use plexus_base::{Incarnation, Nanos, NodeId, WorkerId, clock};
-use plexus_interconnect::{Channel, Message, Net, Outbox};
+use plexus_interconnect::{Channel, Message, Net, Reply};
+use plexus_membership::{
+    Before,
+    subsystem::{Subsystem, WorkerPort},
+};
 
 use crate::{
     clock::Clock,
-    locks::{Answer, Asked, Grant, LockError, Port, State, Taker},
+    locks::{Answer, Asked, Grant, LockError, State},
     notice::Notices,
     programs::ProgramNews,
-    protocol::{self, Action, Counts, Errand, Event, Hold, LockId, Members, Shard, VALUE_LEN, Want, Why},
+    protocol::{
+        self, Action, Counts, Errand, Event, Gate, Hold, LockId, Members, Shard, VALUE_LEN, Want, Why,
+    },
     survey::Survey,
 };
 
@@ -33,17 +39,17 @@ const WAITING_MAX: usize = 100_000;
 /// Most locks that clients of this node have at one worker.
 const LOCKS_MAX: usize = 4_000_000;
 
-/// Messages from members of a view that this node does not know yet, before it knows any: as many as are under way while a view reaches everybody.
-const HEARD_MAX: usize = 1 << 16;
-
 /// Messages that wait in memory for a member, or for links to come, beyond which no new lock is asked of it. Locks that were asked for before go on: each
 /// is converted, cancelled and given up at most once before an answer.
 const BEHIND_MAX: usize = 1 << 12;
 
+/// How tasks reach the workers.
+pub(crate) type Port = dyn WorkerPort<LockService>;
+
 /// What threads of the node hand to a worker.
 pub enum LockTask {
-    /// A client wants something; who is told what comes of it.
-    Ask(Asked, Taker),
+    /// A client wants something and is answered.
+    Ask(Asked, Reply<Answer>),
     /// A client wants something that is not answered.
     Tell(Event),
     /// Another worker of this node says something.
@@ -51,9 +57,9 @@ pub enum LockTask {
     /// It is the time that the shard asked for.
     Tick,
     /// What it masters is asked for.
-    Survey(mpsc::Sender<Survey>),
+    Survey(Reply<Survey>),
     /// What it counted is asked for.
-    Counts(mpsc::Sender<Counts>),
+    Counts(Reply<Counts>),
 }
 
 /// What a node's lock manager is made with.
@@ -72,35 +78,31 @@ pub struct LockService {
     /// None before the first view.
     shard: Option<Shard>,
     config: protocol::Config,
-    /// What members of the first view said before this node knew it.
-    heard: Vec<(NodeId, Incarnation, protocol::Message)>,
+    /// What members of the first view said before this node was in it.
+    early: Option<Gate>,
     worker: WorkerId,
-    takers: BTreeMap<LockId, Taker>,
-    /// What is asked just now, and its answer: most requests are answered at once and need no taker.
+    replies: BTreeMap<LockId, Reply<Answer>>,
+    /// What is asked just now, and its answer: most requests are answered at once and need no reply.
     asking: Option<(LockId, Option<Answer>)>,
     /// Holders that want to be told what happens.
     watched: BTreeMap<LockId, Arc<Notices>>,
     /// What programs are to be told.
     news: Vec<ProgramNews>,
     actions: Vec<Action>,
-    /// To be said to members whose link is not up yet.
-    outbox: Outbox<protocol::Message>,
     clock: Arc<Clock>,
     /// The time when an event was handled last that asks for it.
     now: Nanos,
     /// When the clock will tell the time.
     armed: Option<Nanos>,
-    port: Weak<dyn Port>,
+    port: Weak<Port>,
     state: Arc<State>,
-    /// Who sent what no member sends.
-    fault: Option<NodeId>,
 }
 
 /// The services, one for each worker. `port` leads to the workers that will run them.
 ///
 /// # Errors
 /// The system refuses a thread.
-pub fn wire(settings: Settings, port: &Weak<dyn Port>, state: &Arc<State>) -> io::Result<Vec<LockService>> {
+pub fn wire(settings: Settings, port: &Weak<Port>, state: &Arc<State>) -> io::Result<Vec<LockService>> {
     let Settings { me, incarnation, workers } = settings;
     let clock = Clock::start(workers, port.clone())?;
     let service = |worker| {
@@ -116,20 +118,18 @@ pub fn wire(settings: Settings, port: &Weak<dyn Port>, state: &Arc<State>) -> io
         LockService {
             shard: None,
             config,
-            heard: Vec::new(),
+            early: Some(Shard::gate(&config)),
             worker,
-            takers: BTreeMap::new(),
+            replies: BTreeMap::new(),
             asking: None,
             watched: BTreeMap::new(),
             news: Vec::new(),
             actions: Vec::new(),
-            outbox: Outbox::default(),
             clock: clock.clone(),
             now: Nanos(0),
             armed: None,
             port: port.clone(),
             state: state.clone(),
-            fault: None,
         }
     };
     Ok((0..workers).map(WorkerId).map(service).collect())
@@ -142,65 +142,44 @@ impl Drop for LockService {
     }
 }
 
-impl LockService {
-    /// The next view, or the first: whoever is not in it has stopped, and no link leads to it any more.
-    pub fn view(&mut self, net: &mut Net, view: Members) {
-        if let Some(shard) = &self.shard {
-            let before = shard.view();
-            self.outbox.keep(|node| {
-                view.incarnation(node)
-                    .is_some_and(|incarnation| before.incarnation(node) == Some(incarnation))
-            });
-            return self.handle(net, Event::View(view));
-        }
+impl Subsystem for LockService {
+    const NAME: &'static str = "locks";
+    const CHANNELS: &'static [Channel] = &[Channel::Locks];
+    type Task = LockTask;
+
+    fn view(&mut self, net: &mut Net, view: &Members, _: Before) {
+        let Some(gate) = self.early.take() else { return self.handle(net, Event::View(view.clone())) };
         let mut actions = std::mem::take(&mut self.actions);
-        self.shard = Some(Shard::new(self.config, view, &mut actions));
+        self.shard = Some(Shard::begin(self.config, gate, view.clone(), &mut actions));
         self.carry_out(net, actions);
-        for (from, incarnation, message) in std::mem::take(&mut self.heard) {
-            self.handle(net, Event::Message { from, incarnation, message });
-        }
     }
 
-    /// A peer is there: it is told what it was to be told.
-    pub fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
-        for message in self.outbox.up(peer) {
-            self.send(net, peer, message);
-        }
-    }
-
-    /// The link to a peer is gone. What is to be said to it waits for its next one, or for the view without it.
-    pub fn peer_gone(&mut self, peer: NodeId) {
-        self.outbox.gone(peer);
-    }
-
-    /// Handles a message of [`Channel::Locks`].
-    pub fn message(&mut self, net: &mut Net, message: &Message<'_>) {
+    #[inline]
+    fn message(&mut self, net: &mut Net, message: Message<'_>) {
+        let from = message.from;
         match protocol::Message::decode(message.payload) {
             Ok(decoded) => {
-                let incarnation = net.incarnation(message.from).expect("it came over a link");
-                if self.shard.is_some() {
-                    self.handle(net, Event::Message { from: message.from, incarnation, message: decoded });
-                } else if self.heard.len() < HEARD_MAX {
-                    self.heard.push((message.from, incarnation, decoded));
-                } else {
-                    self.fault = Some(message.from);
+                let incarnation = net.incarnation(from).expect("it came over a link");
+                match &mut self.early {
+                    None => self.handle(net, Event::Message { from, incarnation, message: decoded }),
+                    Some(gate) => {
+                        let parked = gate.admit((from, incarnation), decoded.epoch, decoded);
+                        parked.err().into_iter().for_each(|what| net.fault(from, what));
+                    }
                 }
             }
-            Err(error) => {
-                tracing::error!(from = %message.from, %error, "not a message of the lock manager");
-                self.fault = Some(message.from);
-            }
+            Err(error) => net.fault(from, format_args!("not a message of the lock manager: {error}")),
         }
     }
 
-    /// Handles a task.
-    pub fn task(&mut self, net: &mut Net, task: LockTask) {
+    #[inline]
+    fn task(&mut self, net: &mut Net, task: LockTask) {
         match task {
-            LockTask::Ask(asked, taker) => {
+            LockTask::Ask(asked, reply) => {
                 let lock = asked.lock();
                 match self.ask(net, asked) {
-                    Some(answer) => taker.take(answer),
-                    None => self.answer_to(lock, taker),
+                    Some(answer) => reply.send(answer),
+                    None => self.answer_to(lock, reply),
                 }
             }
             LockTask::Tell(Event::Unlock { lock, value }) => self.unlock(net, lock, value),
@@ -211,17 +190,35 @@ impl LockService {
                 self.handle(net, Event::Tick);
             }
             LockTask::Survey(reply) => {
-                // Who does not wait any more does not need it.
                 let survey = self.shard.as_ref().map(|shard| Survey::of(shard, clock::now()));
-                let _ = reply.send(survey.unwrap_or_default());
+                reply.send(survey.unwrap_or_default());
             }
             LockTask::Counts(reply) => {
                 let counts = self.shard.as_ref().map(|shard| *shard.counts());
-                let _ = reply.send(counts.unwrap_or_default());
+                reply.send(counts.unwrap_or_default());
             }
         }
     }
 
+    /// True when all members of the last view have said what they hold.
+    fn is_ready(&self) -> bool {
+        self.shard.as_ref().is_some_and(Shard::is_open)
+    }
+
+    /// Nothing is granted any more, and no lock that is held is worth anything. Threads that wait learn it by their replies, which are
+    /// dropped.
+    fn stop(&mut self) {
+        self.state.stop();
+        self.clock.end();
+        self.replies.clear();
+        for notices in self.watched.values() {
+            notices.lost();
+        }
+        self.news.push(ProgramNews::Lost);
+    }
+}
+
+impl LockService {
     /// A thread wants something; its answer if there is one at once. Otherwise it is to be told later: [`LockService::answer_to`] follows.
     pub(crate) fn ask(&mut self, net: &mut Net, asked: Asked) -> Option<Answer> {
         let Some(shard) = self.shard.as_mut().filter(|_| !self.state.is_stopped()) else {
@@ -251,8 +248,8 @@ impl LockService {
     }
 
     /// Who is to be told what becomes of the request for a lock.
-    pub(crate) fn answer_to(&mut self, lock: LockId, taker: Taker) {
-        self.takers.insert(lock, taker);
+    pub(crate) fn answer_to(&mut self, lock: LockId, reply: Reply<Answer>) {
+        self.replies.insert(lock, reply);
     }
 
     /// A thread gives a lock up.
@@ -281,7 +278,7 @@ impl LockService {
         let Some(master) = self.shard.as_ref().and_then(|shard| shard.master(&want.name)) else {
             return false;
         };
-        self.outbox.waiting(master).unwrap_or_else(|| net.backlog(master)) >= BEHIND_MAX
+        net.backlog(master) >= BEHIND_MAX
     }
 
     /// What programs are to be told.
@@ -293,37 +290,6 @@ impl LockService {
     #[must_use]
     pub fn has_news(&self) -> bool {
         !self.news.is_empty()
-    }
-
-    /// Whether everything that this node masters is granted: all members of the last view have said what they hold.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        self.shard.as_ref().is_some_and(Shard::is_open)
-    }
-
-    /// Whether there is something in [`LockService::take_fault`].
-    #[must_use]
-    #[inline]
-    pub fn has_fault(&self) -> bool {
-        self.fault.is_some()
-    }
-
-    /// A node that sent what no member sends, once.
-    pub fn take_fault(&mut self) -> Option<NodeId> {
-        self.fault.take()
-    }
-
-    /// The cluster has stopped: nothing is granted any more, and no lock that is held is worth anything.
-    pub fn stop(&mut self) {
-        self.state.stop();
-        self.clock.end();
-        for (_, taker) in std::mem::take(&mut self.takers) {
-            taker.take(Err(LockError::Stopped));
-        }
-        for notices in self.watched.values() {
-            notices.lost();
-        }
-        self.news.push(ProgramNews::Lost);
     }
 
     fn handle(&mut self, net: &mut Net, event: Event) {
@@ -353,7 +319,7 @@ impl LockService {
 
     fn act(&mut self, net: &mut Net, action: Action) {
         match action {
-            Action::Send { to, message } => self.send(net, to, message),
+            Action::Send { to, message } => send(net, to, &message),
             Action::Tell { worker, errand } => {
                 // One that is lost is said again.
                 if let Some(port) = self.port.upgrade() {
@@ -376,8 +342,7 @@ impl LockService {
                 tracing::debug!(worker = self.worker.0, epoch = epoch.0, "locks are open")
             }
             Action::Fault { from, what } => {
-                tracing::error!(%from, "{what}: the nodes no longer agree on who holds which lock");
-                self.fault = Some(from);
+                net.fault(from, format_args!("{what}: the nodes no longer agree on who holds which lock"));
             }
         }
     }
@@ -397,23 +362,20 @@ impl LockService {
         }
         if let Some((_, now)) = self.asking.as_mut().filter(|(asking, _)| *asking == lock) {
             *now = Some(answer);
-        } else if let Some(taker) = self.takers.remove(&lock) {
-            taker.take(answer);
+        } else if let Some(reply) = self.replies.remove(&lock) {
+            reply.send(answer);
         }
     }
+}
 
-    fn send(&mut self, net: &mut Net, to: NodeId, message: protocol::Message) {
-        let Some(message) = self.outbox.pass(to, message) else { return };
-        let kind = match message.kind() {
-            protocol::Kind::Request => plexus_interconnect::Kind::Request,
-            protocol::Kind::Reply => plexus_interconnect::Kind::Reply,
-        };
-        // No link any more: the peer is gone, and the next view is without it.
-        let unlocks = matches!(message.body, protocol::Body::Unlock(_));
-        let payload = message.encode();
-        let _ = match unlocks {
-            true => net.send_unhurried(to, Channel::Locks, kind, 0, &payload),
-            false => net.send(to, Channel::Locks, kind, 0, &payload),
-        };
+fn send(net: &mut Net, to: NodeId, message: &protocol::Message) {
+    let kind = match message.kind() {
+        protocol::Kind::Request => plexus_interconnect::Kind::Request,
+        protocol::Kind::Reply => plexus_interconnect::Kind::Reply,
+    };
+    let payload = message.encode();
+    match message.body {
+        protocol::Body::Unlock(_) => net.send_unhurried_to_member(to, Channel::Locks, kind, &payload),
+        _ => net.send_to_member(to, Channel::Locks, kind, &payload),
     }
 }

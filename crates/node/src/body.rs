@@ -32,6 +32,7 @@ use crate::{
     records::state::{Recorder, StateError},
     service::{News, NodeService, Workers},
     shards::Shards,
+    subsystems::Handles,
 };
 
 /// How long a node that ends waits for the others to take note.
@@ -53,10 +54,7 @@ pub struct Body {
     me: NodeId,
     lifecycle: Arc<Lifecycle>,
     group: Arc<Group>,
-    cache: Cache,
-    locks: Locks,
-    groups: Groups,
-    registry: Registry,
+    handles: Handles,
     workers: Arc<Workers>,
     mesh: Arc<Mesh<NodeService>>,
     member: Arc<Member>,
@@ -138,7 +136,7 @@ impl Body {
     /// The cache, for programs in this process.
     #[must_use]
     pub fn cache(&self) -> &Cache {
-        &self.cache
+        &self.handles.cache
     }
 
     /// The workers, by number.
@@ -247,19 +245,24 @@ impl Body {
     /// The registry.
     #[must_use]
     pub fn registry(&self) -> &Registry {
-        &self.registry
+        &self.handles.registry
     }
 
     /// The groups of processes.
     #[must_use]
     pub fn groups(&self) -> &Groups {
-        &self.groups
+        &self.handles.groups
     }
 
     /// The lock manager.
     #[must_use]
     pub fn locks(&self) -> &Locks {
-        &self.locks
+        &self.handles.locks
+    }
+
+    #[cfg(test)]
+    pub(crate) fn echo(&self) -> &crate::echo::Echo {
+        &self.handles.echo
     }
 
     /// Every link that is or was up, with what its channels count.
@@ -282,7 +285,7 @@ impl Body {
 
     /// Starts no change any more. Those under way end while the blocks are handed back.
     pub fn quiesce(&self) {
-        self.cache.close();
+        self.handles.cache.close();
     }
 
     /// Writes every block that is owed and gives all of them up. After every node has quiesced; doing it again
@@ -291,7 +294,7 @@ impl Body {
     /// # Errors
     /// One line for the user; what was not handed back is still held.
     pub fn hand_back(&self, progress: &mut dyn FnMut(u64)) -> Result<HandedBack, String> {
-        let (gave_up, before) = (self.cache.occupied() as u64, self.counts().disk_writes);
+        let (gave_up, before) = (self.handles.cache.occupied() as u64, self.counts().disk_writes);
         let shards = self.shards();
         let answers = shards.ask_within(HAND_BACK_WITHIN, CacheTask::HandBack);
         if answers.len() != usize::from(shards.count()) {
@@ -328,7 +331,7 @@ impl Drop for Body {
             // A panic was reported when it happened.
             let _ = handle.join();
         }
-        end(&self.mesh, &self.workers, &self.registry);
+        end(&self.mesh, &self.workers, &self.handles.registry);
     }
 }
 

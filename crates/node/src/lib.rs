@@ -12,9 +12,15 @@
 //!
 //! The modules of these folders that other crates use stand at the root of this crate as well.
 
+// The tests share the clusters of `tests/`.
+#[cfg(test)]
+extern crate self as plexus_node;
+
 mod admin;
 pub mod body;
 mod boot;
+#[cfg(test)]
+mod echo;
 pub mod lifecycle;
 pub mod member;
 pub mod node;
@@ -22,6 +28,7 @@ pub mod port;
 mod records;
 pub mod service;
 mod shards;
+mod subsystems;
 
 pub use admin::{acceptor, commands, control, grouping, locking, registry};
 pub use boot::{config, create, down, janitor, keys, launch, layout, lifeline, machine, temporary};

@@ -242,7 +242,6 @@ impl Guest for Member {
         }
         for worker in self.workers.all() {
             worker.with(|service, net| {
-                net.enter(view.epoch);
                 service.view(net, &members, view.before(self.me));
             });
         }

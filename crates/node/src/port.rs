@@ -12,7 +12,7 @@ pub trait Port: Send {
     /// A message has arrived (and, where it came behind a put, the data is in place).
     fn message(&mut self, net: &mut Net, message: Message<'_>);
 
-    /// The answer to a call that this port made (see [`Ports::token`]); `payload` as the operation has it.
+    /// The answer to a call that this port made with `token`; `payload` as the operation has it.
     fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {
         let _ = (net, from, token, payload);
     }
@@ -49,25 +49,12 @@ impl Default for Ports {
     }
 }
 
-/// Bits of a call's token that are the port's own; above them stands the channel that the answer belongs to.
-const TOKEN_BITS: u32 = 56;
-
 impl Ports {
-    /// The token for a call by the port of `channel`, so that the answer finds it. `own` is handed back with it.
-    ///
-    /// # Panics
-    /// When `own` has more than 56 bits.
-    #[must_use]
-    pub fn token(channel: Channel, own: u64) -> u64 {
-        assert!(own >> TOKEN_BITS == 0, "a token of more than {TOKEN_BITS} bits");
-        (channel.index() as u64) << TOKEN_BITS | own
-    }
-
-    /// Hands the answer to a call to the port that made it.
+    /// Hands the answer to a call on `channel` to the port that handles its messages.
     #[inline]
-    pub fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {
-        if let Some(Some(port)) = self.ports.get_mut((token >> TOKEN_BITS) as usize) {
-            port.reply(net, from, token & ((1 << TOKEN_BITS) - 1), payload);
+    pub fn reply(&mut self, net: &mut Net, from: NodeId, channel: Channel, token: u64, payload: &[u8]) {
+        if let Some(port) = &mut self.ports[self.shared[channel.index()].index()] {
+            port.reply(net, from, token, payload);
         }
     }
 

@@ -1,23 +1,25 @@
-//! What runs on each worker of a node: the cache, the lock manager, on worker 0 the groups and the registry, the programs attached to the node, and a port for every channel that nothing of the node uses.
+//! What runs on each worker of a node: its [subsystems](crate::subsystems), the programs attached to the node, and a port for every channel
+//! that nothing of the node uses.
 
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 
 use plexus_attach::Programs;
 use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
-use plexus_cache::{CacheService, CacheTask, Port as CachePort};
-use plexus_disks::Pool;
 use plexus_fabric::Lost;
 use plexus_interconnect::{Channel, Message, Net, Service, Signal, Worker};
-use plexus_locks::{LockService, LockTask, Port as LockPort};
+use plexus_locks::LockService;
 use plexus_membership::{
-    groups::{GroupService, GroupTask, Port as GroupPort},
+    Before,
     partitions::Members,
-    protocol::Before,
+    subsystem::{self, Subsystem, WorkerPort},
 };
 
-use plexus_registry::{Port as RegistryPort, RegistryService, RegistryTask};
-
-use crate::{member::Member, port::Ports};
+pub use crate::subsystems::NodeTask;
+use crate::{
+    member::Member,
+    port::Ports,
+    subsystems::{Runs, Subsystems},
+};
 
 /// What workers tell the node.
 #[derive(Debug)]
@@ -30,96 +32,59 @@ pub(crate) enum News {
     End,
 }
 
-/// What threads of the node hand to a worker.
-pub enum NodeTask {
-    /// For the cache.
-    Cache(CacheTask),
-    /// For the lock manager.
-    Lock(LockTask),
-    /// For the groups; of worker 0.
-    Group(GroupTask),
-    /// For the registry; of worker 0.
-    Registry(RegistryTask),
-    /// Shows that the worker takes up what it is handed.
-    Pulse,
-}
-
 /// See the module.
 pub struct NodeService {
-    cache: CacheService,
-    locks: LockService,
-    /// On worker 0.
-    groups: Option<GroupService>,
-    registry: Option<RegistryService>,
+    subsystems: Subsystems,
     ports: Ports,
     programs: Programs,
     member: Weak<Member>,
     news: mpsc::Sender<News>,
-    /// The view whose caches and locks are being rebuilt.
+    /// The last view.
+    view: Option<Members>,
+    /// The view that the subsystems are taking up.
     rebuilding: Option<Epoch>,
 }
 
 impl NodeService {
     pub(crate) fn new(
-        cache: CacheService,
-        locks: LockService,
-        groups: Option<GroupService>,
-        registry: Option<RegistryService>,
+        subsystems: Subsystems,
         programs: Programs,
         member: Weak<Member>,
         news: mpsc::Sender<News>,
     ) -> Self {
-        Self {
-            cache,
-            locks,
-            groups,
-            registry,
-            ports: Ports::default(),
-            programs,
-            member,
-            news,
-            rebuilding: None,
-        }
+        Self { subsystems, ports: Ports::default(), programs, member, news, view: None, rebuilding: None }
     }
 
-    /// The next view is open: whoever is not in it has stopped.
+    /// The next view is open: a node that is not in it has stopped.
     pub(crate) fn view(&mut self, net: &mut Net, members: &Members, before: Before) {
-        self.cache.view(net, members, before);
-        self.locks.view(net, members.clone());
-        if let Some(groups) = &mut self.groups {
-            groups.view(net, members);
-        }
-        if let Some(registry) = &mut self.registry {
-            registry.view(net, members);
-        }
+        subsystem::enter(net, self.view.as_ref(), members);
+        self.view = Some(members.clone());
+        self.subsystems.view(net, members, before);
         self.rebuilding = Some(members.epoch);
         self.check(net);
     }
 
-    /// Whether a peer has sent what no member sends, or the view is rebuilt.
+    /// Looks whether a peer has sent what no member sends, and whether the view is taken up.
     #[inline]
-    fn check(&mut self, net: &Net) {
-        let of_groups = self.groups.as_mut().and_then(GroupService::take_fault);
-        let of_registry = self.registry.as_mut().and_then(RegistryService::take_fault);
-        let of_cache = self.cache.take_fault();
-        let fault = of_groups.or(of_registry).or(of_cache).or_else(|| self.locks.take_fault());
-        // Of the incarnation that the link led to over which it came: the view that the node acts in may not have it yet, or have the one before.
-        if let Some((peer, incarnation)) = fault.and_then(|peer| Some((peer, net.incarnation(peer)?))) {
-            // Nobody listens any more: the node is ending.
-            let _ = self.news.send(News::Fault { peer, incarnation });
-        }
+    fn check(&mut self, net: &mut Net) {
+        self.report_fault(net);
         if let Some(epoch) = self.rebuilding
-            && self.cache.is_open()
-            && self.locks.is_open()
+            && self.subsystems.are_ready()
             && let Some(member) = self.member.upgrade()
         {
             self.rebuilding = None;
             member.rebuilt(epoch);
         }
     }
-}
 
-impl NodeService {
+    #[inline]
+    fn report_fault(&self, net: &mut Net) {
+        if let Some((peer, incarnation)) = net.take_fault() {
+            // It fails when the node is ending.
+            let _ = self.news.send(News::Fault { peer, incarnation });
+        }
+    }
+
     /// The programs on this worker.
     pub(crate) fn programs(&mut self) -> &mut Programs {
         &mut self.programs
@@ -127,20 +92,16 @@ impl NodeService {
 
     /// The others go on without this node: what is held here is worth nothing from now on, and nothing is granted.
     pub(crate) fn stop(&mut self) {
-        self.locks.stop();
-        if let Some(groups) = &mut self.groups {
-            groups.stop();
-        }
-        if let Some(registry) = &mut self.registry {
-            registry.stop();
-        }
+        self.subsystems.stop();
     }
 
-    /// Ends what programs have; for the rest see [`CacheService::end`].
-    pub(crate) fn end(&mut self) -> Option<Pool> {
+    /// Ends what programs have and all subsystems, which must be dropped outside of the worker: they wait for threads that hand it
+    /// tasks.
+    #[must_use]
+    pub(crate) fn end(&mut self) -> Subsystems {
         self.programs.close();
         self.stop();
-        self.cache.end()
+        std::mem::take(&mut self.subsystems)
     }
 }
 
@@ -155,97 +116,60 @@ impl Service for NodeService {
 
     #[inline]
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
-        match message.channel {
-            Channel::CacheRequests | Channel::CacheBlocks => {
-                self.cache.message(net, message);
-                self.check(net);
-            }
-            Channel::Locks => {
-                self.locks.message(net, &message);
-                self.check(net);
-            }
-            Channel::Membership => {
-                if let Some(groups) = &mut self.groups {
-                    groups.message(net, &message);
-                    self.check(net);
-                }
-            }
-            Channel::Registry => {
-                if let Some(registry) = &mut self.registry {
-                    registry.message(net, &message);
-                    self.check(net);
-                }
-            }
-            channel if Programs::uses(channel) => self.programs.message(net, message),
-            _ if self.ports.message(net, message) => {}
-            channel => tracing::debug!(from = %message.from, "nothing here listens to {}", channel.name()),
+        if self.subsystems.message(net, message) {
+            self.check(net);
+        } else if Programs::CHANNELS.contains(&message.channel) {
+            self.programs.message(net, message);
+        } else if !self.ports.message(net, message) {
+            tracing::debug!(from = %message.from, "nothing here listens to {}", message.channel.name());
         }
     }
 
     #[inline]
     fn task(&mut self, net: &mut Net, task: NodeTask) {
-        match task {
-            NodeTask::Cache(task) => self.cache.task(net, task),
-            NodeTask::Lock(task) => self.locks.task(net, task),
-            NodeTask::Group(task) => {
-                if let Some(groups) = &mut self.groups {
-                    groups.task(net, task);
-                }
-            }
-            NodeTask::Registry(task) => {
-                if let Some(registry) = &mut self.registry {
-                    registry.task(net, task);
-                }
-            }
-            NodeTask::Pulse => {
-                if let Some(member) = self.member.upgrade() {
-                    member.pulse(net.worker());
-                }
-            }
+        if !self.subsystems.task(net, task)
+            && let Some(member) = self.member.upgrade()
+        {
+            member.pulse(net.worker());
         }
         self.check(net);
     }
 
-    fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {
-        // The cache makes no calls.
-        self.ports.reply(net, from, token, payload);
+    fn reply(&mut self, net: &mut Net, from: NodeId, channel: Channel, token: u64, payload: &[u8]) {
+        if self.subsystems.reply(net, from, channel, token, Some(payload)) {
+            self.check(net);
+        } else {
+            self.ports.reply(net, from, channel, token, payload);
+        }
+    }
+
+    fn call_failed(&mut self, net: &mut Net, peer: NodeId, channel: Channel, token: u64) {
+        self.subsystems.reply(net, peer, channel, token, None);
     }
 
     fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
-        self.cache.peer_up(net, peer);
-        self.locks.peer_up(net, peer);
-        if let Some(groups) = &mut self.groups {
-            groups.peer_up(net, peer);
-        }
-        if let Some(registry) = &mut self.registry {
-            registry.peer_up(net, peer);
-        }
+        self.subsystems.peer_up(net, peer);
         self.check(net);
     }
 
     fn peer_gone(&mut self, net: &mut Net, peer: NodeId, why: &Lost) {
-        self.cache.peer_gone(peer);
-        self.locks.peer_gone(peer);
-        if let Some(groups) = &mut self.groups {
-            groups.peer_gone(peer);
-        }
-        if let Some(registry) = &mut self.registry {
-            registry.peer_gone(peer);
-        }
+        self.subsystems.peer_lost(net, peer);
         self.ports.peer_gone(net, peer);
         self.programs.peer_gone(net, peer);
-        // Nobody listens any more: the node is ending.
         let incarnation = net.incarnation(peer).expect("what is gone was there");
+        // It fails when the node is ending.
         let _ = self.news.send(News::Lost { peer, incarnation, why: why.clone() });
     }
 
     #[inline]
     fn turn(&mut self, net: &mut Net) -> usize {
-        self.programs.turn(net, &mut self.locks) + self.ports.turn(net)
+        let done = self.subsystems.locks.as_mut().map_or(0, |locks| self.programs.turn(net, locks));
+        done + self.ports.turn(net)
     }
 
     fn pending(&mut self) -> bool {
-        self.programs.pending() || self.locks.has_news() || self.ports.pending()
+        let has_news = self.subsystems.locks.as_ref().map(LockService::has_news);
+        has_news.is_some_and(|has_news| has_news || self.programs.pending()) || self.ports.pending()
     }
 }
 
@@ -268,9 +192,29 @@ impl Workers {
     }
 }
 
-impl CachePort for Workers {
-    fn submit(&self, worker: WorkerId, task: CacheTask) {
-        self.all()[worker.index()].submit(NodeTask::Cache(task));
+impl<S: Subsystem> WorkerPort<S> for Workers
+where
+    Subsystems: Runs<S>,
+{
+    #[inline]
+    fn submit(&self, worker: WorkerId, task: S::Task) {
+        self.all()[worker.index()].submit(Subsystems::wrap(task));
+    }
+
+    fn offer(&self, worker: WorkerId, task: S::Task) {
+        let _ = self.all()[worker.index()].offer(Subsystems::wrap(task));
+    }
+
+    #[inline]
+    fn visit(&self, worker: WorkerId, act: &mut dyn FnMut(&mut S, &mut Net)) -> bool {
+        let visited = self.all()[worker.index()].visit(|service, net| {
+            let Some(part) = service.subsystems.part() else { return false };
+            act(part, net);
+            // A client takes up no view.
+            service.report_fault(net);
+            true
+        });
+        visited == Some(true)
     }
 
     #[inline]
@@ -278,51 +222,10 @@ impl CachePort for Workers {
         self.all()[worker.index()].attend();
     }
 
-    fn submit_and_wait(&self, worker: WorkerId, task: CacheTask, signal: &Signal) -> u64 {
+    #[inline]
+    fn wait(&self, worker: WorkerId, task: Option<S::Task>, signal: &Signal) {
         let worker = &self.all()[worker.index()];
-        worker.push(NodeTask::Cache(task));
-        worker.wait(signal)
-    }
-}
-
-impl GroupPort for Workers {
-    fn submit(&self, task: GroupTask) {
-        self.all()[0].submit(NodeTask::Group(task));
-    }
-}
-
-impl RegistryPort for Workers {
-    fn submit(&self, task: RegistryTask) {
-        self.all()[0].submit(NodeTask::Registry(task));
-    }
-}
-
-impl LockPort for Workers {
-    fn offer(&self, worker: WorkerId, task: LockTask) {
-        // What finds no room is said again.
-        let _ = self.all()[worker.index()].offer(NodeTask::Lock(task));
-    }
-
-    fn submit(&self, worker: WorkerId, task: LockTask) {
-        self.all()[worker.index()].tell(NodeTask::Lock(task));
-    }
-
-    fn visit(&self, worker: WorkerId, act: &mut dyn FnMut(&mut LockService, &mut Net)) -> bool {
-        let visited = self.all()[worker.index()].visit(|service, net| {
-            act(&mut service.locks, net);
-            // Nothing else was touched, and no view is rebuilt by what a client wants.
-            if service.locks.has_fault() {
-                service.check(net);
-            }
-        });
-        visited.is_some()
-    }
-
-    fn push(&self, worker: WorkerId, task: LockTask) {
-        self.all()[worker.index()].push(NodeTask::Lock(task));
-    }
-
-    fn wait(&self, worker: WorkerId, signal: &Signal) {
-        self.all()[worker.index()].wait(signal);
+        task.into_iter().for_each(|task| worker.push(Subsystems::wrap(task)));
+        worker.wait(signal);
     }
 }

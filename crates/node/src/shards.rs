@@ -6,8 +6,10 @@ use std::{
 };
 
 use plexus_base::WorkerId;
-use plexus_cache::{CacheTask, Port};
+use plexus_cache::{CacheService, CacheTask};
 use plexus_disks::Group;
+use plexus_interconnect::Reply;
+use plexus_membership::subsystem::{WorkerPort, ask_each};
 
 use crate::service::Workers;
 
@@ -26,28 +28,22 @@ impl Shards {
     }
 
     /// Hands every shard the same question; the answers, without those that do not come in time.
-    pub(crate) fn ask<T: Send>(&self, question: impl Fn(mpsc::Sender<T>) -> CacheTask) -> Vec<T> {
+    pub(crate) fn ask<T: Send>(&self, question: impl Fn(Reply<T>) -> CacheTask) -> Vec<T> {
         self.ask_within(ANSWER_WITHIN, question)
     }
 
     pub(crate) fn ask_within<T: Send>(
         &self,
         limit: Duration,
-        question: impl Fn(mpsc::Sender<T>) -> CacheTask,
+        question: impl Fn(Reply<T>) -> CacheTask,
     ) -> Vec<T> {
-        let answers: Vec<_> = (0..self.count())
-            .map(|worker| {
-                let (answer, answered) = mpsc::channel();
-                self.workers.submit(WorkerId(worker), question(answer));
-                answered
-            })
-            .collect();
-        answers.iter().filter_map(|answered| answered.recv_timeout(limit).ok()).collect()
+        ask_each::<CacheService, T>(&*self.workers, self.count(), limit, question)
     }
 
     /// Hands every shard the same task.
     pub(crate) fn tell(&self, task: impl Fn() -> CacheTask) {
-        (0..self.count()).for_each(|worker| self.workers.submit(WorkerId(worker), task()));
+        let port: &dyn WorkerPort<CacheService> = &*self.workers;
+        (0..self.count()).for_each(|worker| port.submit(WorkerId(worker), task()));
     }
 
     /// Has all that is owed written now and then, until `ended` is.

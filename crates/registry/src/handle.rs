@@ -7,13 +7,14 @@ use std::{
 };
 
 use plexus_base::{Epoch, NodeSet};
+use plexus_interconnect::Reply;
 
 use crate::{
     CopiesError, Places,
     copies::{read_backup, write_backup},
     keeper::Keeper,
     protocol::{ClusterName, Command, Contents, News, Refused, WatchId},
-    service::{Port, RegistryTask, Taker},
+    service::{Answer, Port, RegistryTask, WORKER},
     shared::Shared,
 };
 
@@ -55,7 +56,7 @@ pub struct Registry(Arc<Inner>);
 
 struct Inner {
     keeper: Arc<Keeper>,
-    port: Arc<dyn Port>,
+    port: Arc<Port>,
     shared: Arc<Shared>,
     cluster: ClusterName,
     /// Where backups must not be written.
@@ -65,7 +66,7 @@ struct Inner {
 impl Registry {
     pub(crate) fn new(
         keeper: Arc<Keeper>,
-        port: Arc<dyn Port>,
+        port: Arc<Port>,
         shared: Arc<Shared>,
         cluster: ClusterName,
         places: Places,
@@ -76,8 +77,8 @@ impl Registry {
     /// Asks for a command.
     #[must_use]
     pub fn ask(&self, command: Command) -> Waiting {
-        let (tell, told) = mpsc::channel();
-        self.0.port.submit(RegistryTask::Ask(command, Taker(tell)));
+        let (reply, told) = Reply::channel();
+        self.0.port.submit(WORKER, RegistryTask::Ask(command, reply));
         Waiting(told)
     }
 
@@ -134,7 +135,7 @@ impl Registry {
 }
 
 /// A command that is not answered yet. Whoever drops it does not learn whether it was done.
-pub struct Waiting(mpsc::Receiver<Result<u64, RegistryError>>);
+pub struct Waiting(mpsc::Receiver<Answer>);
 
 impl Waiting {
     /// Waits for the answer, for no longer than `limit`: the generation that the command made, or that was looked at. Nothing: there is no

@@ -13,7 +13,12 @@ use plexus_base::{
 };
 use plexus_membership::runtime::Membership;
 
-use crate::{Copies, protocol::Contents, service::Port, service::RegistryTask, shared::Shared};
+use crate::{
+    Copies,
+    protocol::Contents,
+    service::{Port, RegistryTask, WORKER},
+    shared::Shared,
+};
 
 /// How long after a copy failed it is tried again.
 const REPAIR_EVERY: Duration = Duration::from_secs(1);
@@ -54,7 +59,7 @@ impl Keeper {
         copies: Copies,
         memory: Arc<dyn Memory>,
         shared: &Arc<Shared>,
-        port: &Weak<dyn Port>,
+        port: &Weak<Port>,
     ) -> io::Result<Self> {
         let desk = Arc::default();
         let saver = Saver { desk: Arc::clone(&desk), copies, shared: Arc::clone(shared), port: port.clone() };
@@ -107,11 +112,11 @@ impl Drop for Keeper {
     }
 }
 
-fn remember(memory: &dyn Memory, asked: &mpsc::Receiver<(Epoch, u64)>, port: &Weak<dyn Port>) {
+fn remember(memory: &dyn Memory, asked: &mpsc::Receiver<(Epoch, u64)>, port: &Weak<Port>) {
     while let Ok((epoch, generation)) = asked.recv() {
         let Some(known) = memory.remember(generation) else { return };
         let Some(port) = port.upgrade() else { return };
-        port.submit(RegistryTask::Remembered(epoch, known));
+        port.submit(WORKER, RegistryTask::Remembered(epoch, known));
     }
 }
 
@@ -119,7 +124,7 @@ struct Saver {
     desk: Arc<Desk<Arc<Contents>>>,
     copies: Copies,
     shared: Arc<Shared>,
-    port: Weak<dyn Port>,
+    port: Weak<Port>,
 }
 
 impl Saver {
@@ -136,7 +141,7 @@ impl Saver {
             has_saved = true;
             self.tell();
             if let (Some(generation), Some(port)) = (saved, self.port.upgrade()) {
-                port.submit(RegistryTask::Saved(generation));
+                port.submit(WORKER, RegistryTask::Saved(generation));
             }
         }
     }

@@ -16,4 +16,4 @@ pub use copies::{Copies, CopiesError, read_backup, write_backup};
 pub use files::{Files, Places};
 pub use handle::{Ended, Registry, RegistryError, RegistryStatus, Waiting, Watch};
 pub use keeper::Memory;
-pub use service::{Port, RegistryService, RegistryTask, Settings, wire};
+pub use service::{RegistryService, RegistryTask, Settings, wire};

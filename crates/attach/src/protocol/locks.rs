@@ -59,7 +59,7 @@ impl Core {
         payload: &[u8],
     ) -> Result<(), Violation> {
         let LockRequest { mode, notify, session, start_time, timeout_ns, name } =
-            LockRequest::decode(payload).map_err(Violation)?;
+            LockRequest::decode(payload).map_err(|_| Violation("a malformed request for a lock"))?;
         let name = Name::new(name).map_err(|_| Violation("a lock without a name"))?;
         if name.partition().worker(self.place.workers).0 != self.place.worker {
             return Err(Violation("a lock of another worker"));
@@ -90,8 +90,8 @@ impl Core {
         head: Head,
         payload: &[u8],
     ) -> Result<(), Violation> {
-        let ConvertRequest { mode, timeout_ns, value } =
-            ConvertRequest::decode(payload).map_err(Violation)?;
+        let ConvertRequest { mode, timeout_ns, value } = ConvertRequest::decode(payload)
+            .map_err(|_| Violation("a malformed request to convert a lock"))?;
         let Some(lock) = self.mine(from)?.locks.get_mut(&head.port) else {
             return Err(Violation("a conversion of a lock that it does not have"));
         };
@@ -116,7 +116,8 @@ impl Core {
         head: Head,
         payload: &[u8],
     ) -> Result<(), Violation> {
-        let value: Option<[u8; VALUE_LEN]> = unlock_value(payload).map_err(Violation)?;
+        let value: Option<[u8; VALUE_LEN]> =
+            unlock_value(payload).map_err(|_| Violation("a value of another length"))?;
         // One that was refused meanwhile is gone already.
         if let Some(lock) = self.mine(from)?.locks.remove(&head.port) {
             if value.is_some() && !lock.may_write() {

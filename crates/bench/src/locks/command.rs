@@ -108,7 +108,8 @@ mod tests {
 
     use plexus_base::{NodeId, WorkerId};
     use plexus_interconnect::{Net, Signal};
-    use plexus_locks::{LockService, LockTask, Locks, Port, State};
+    use plexus_locks::{LockService, LockTask, Locks, State};
+    use plexus_membership::subsystem::WorkerPort;
 
     use super::*;
     use crate::Member;
@@ -117,7 +118,7 @@ mod tests {
     #[derive(Default)]
     struct Deaf(Mutex<Vec<LockTask>>);
 
-    impl Port for Deaf {
+    impl WorkerPort<LockService> for Deaf {
         fn submit(&self, _: WorkerId, task: LockTask) {
             self.0.lock().unwrap().push(task);
         }
@@ -130,11 +131,11 @@ mod tests {
             false
         }
 
-        fn push(&self, worker: WorkerId, task: LockTask) {
-            self.submit(worker, task);
-        }
+        fn attend(&self, _: WorkerId) {}
 
-        fn wait(&self, _: WorkerId, _: &Signal) {}
+        fn wait(&self, worker: WorkerId, task: Option<LockTask>, _: &Signal) {
+            task.into_iter().for_each(|task| self.submit(worker, task));
+        }
     }
 
     struct Alone(Locks);

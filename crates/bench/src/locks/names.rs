@@ -56,7 +56,7 @@ pub(super) fn find(
             let answer = waiting.wait_while(LOOK_EVERY, &mut *wanted).ok_or(UNWANTED)?;
             held.push(answer.map_err(|error| error.to_string())?);
         }
-        let survey = locks.survey(SURVEY_WITHIN).map_err(|_| "a worker does not answer")?;
+        let survey = locks.survey(SURVEY_WITHIN).ok_or("a worker does not answer")?;
         if survey.more > 0 {
             return Err("so many locks are held and waited for that the node does not name them all".into());
         }

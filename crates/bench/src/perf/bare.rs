@@ -2,7 +2,7 @@
 
 use plexus_base::NodeId;
 use plexus_fabric::Lost;
-use plexus_interconnect::{Message, Net, Service};
+use plexus_interconnect::{Channel, Message, Net, Service};
 use plexus_node::port::Ports;
 
 /// A service of nothing but ports.
@@ -25,8 +25,8 @@ impl Service for Bare {
 
     fn task(&mut self, _: &mut Net, (): ()) {}
 
-    fn reply(&mut self, net: &mut Net, from: NodeId, token: u64, payload: &[u8]) {
-        self.0.reply(net, from, token, payload);
+    fn reply(&mut self, net: &mut Net, from: NodeId, channel: Channel, token: u64, payload: &[u8]) {
+        self.0.reply(net, from, channel, token, payload);
     }
 
     #[inline]

@@ -5,12 +5,9 @@
 use plexus_base::NodeId;
 use plexus_fabric::{Put, Window};
 use plexus_interconnect::{Bytes, Channel, Kind, Message, Net};
-use plexus_node::port::Ports;
 
 use super::{
-    Op, Trial, WINDOW,
-    parameters::PROMPT,
-    payload,
+    Op, Trial, WINDOW, payload,
     places::{self, Announced, WORD},
     wire::{Tag, What},
 };
@@ -69,7 +66,7 @@ fn put(net: &mut Net, sending: &Sending<'_>) {
 #[inline]
 fn get(net: &mut Net, sending: &Sending<'_>) {
     let Sending { to, channel, tag, offset, data, .. } = *sending;
-    let _ = net.get(to, channel, WINDOW, offset, data.len() as u32, token(tag));
+    let _ = net.get(to, channel, WINDOW, offset, data.len() as u32, tag.into());
 }
 
 /// Writes bytes into the peer's window, without a message: the last word says that they are there, and the peer keeps
@@ -93,13 +90,7 @@ fn write(net: &mut Net, sending: &Sending<'_>) {
 fn atomic(net: &mut Net, sending: &Sending<'_>) {
     let Sending { to, channel, tag, .. } = *sending;
     let Some(Tag { stream, trial, .. }) = Tag::read(tag) else { return };
-    let _ = net.fetch_add(to, channel, WINDOW, places::counter(stream, trial), 1, token(tag));
-}
-
-/// The token under which the answer to an access comes back to the port.
-#[inline]
-fn token(tag: u32) -> u64 {
-    Ports::token(PROMPT, u64::from(tag))
+    let _ = net.fetch_add(to, channel, WINDOW, places::counter(stream, trial), 1, tag.into());
 }
 
 /// Looks at all bytes of a message of `trial` that has come; what was seen. `place` is where in this side's window

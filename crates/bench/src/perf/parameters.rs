@@ -42,7 +42,7 @@ const BULK_FROM: u32 = 4096;
 
 /// The channels that a measurement uses, one for each lane.
 pub(crate) const PROMPT: Channel = Channel::Benchmark;
-pub(crate) const BULK: Channel = Channel::PrivateNetwork;
+pub(crate) const BULK: Channel = Channel::BenchmarkBulk;
 /// The one for writes: what is long on it goes in order with the word that announces it, on the prompt lane as well.
 const IN_ORDER: Channel = Channel::Locks;
 

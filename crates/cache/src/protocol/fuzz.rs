@@ -17,9 +17,9 @@ const NODES: u8 = 3;
 const WAYS: u32 = 4;
 const BLOCKS: u64 = 6;
 const EPOCH: Epoch = Epoch(1);
-const SEEDS: u64 = 20_000;
+const SEEDS: u64 = 5_000;
 /// A change of view is as much work as all the rest of a seed.
-const SEEDS_OF_VIEWS: u64 = 2_000;
+const SEEDS_OF_VIEWS: u64 = 1_000;
 const STEPS: u32 = 200;
 
 #[derive(Default)]

@@ -62,6 +62,7 @@ mod views;
 use std::collections::VecDeque;
 
 use plexus_base::{BlockId, Epoch, Nanos, NodeId, NodeSet};
+use plexus_membership::gate::Admission;
 pub use plexus_membership::{partitions::Members, protocol::Before};
 
 pub use counts::Counts;
@@ -315,15 +316,16 @@ impl Shard {
     /// A message from another node: only this view's are handled.
     fn arrived<F: Frames, O: Outlet>(&mut self, from: NodeId, message: Message, io: &mut Io<'_, F, O>) {
         if from == self.config.me || from.0 >= self.config.nodes {
-            self.fault(from, "a message from no other member", io);
-        } else if message.epoch < self.views.epoch {
-            self.older(from, message, io);
-        } else if message.epoch > self.views.epoch {
-            self.park(from, message, io);
-        } else if !self.views.members.contains(from) {
-            self.fault(from, "a message from no other member", io);
-        } else {
-            self.message(from, message.block, message.body, io);
+            return self.fault(from, "a message from no other member", io);
+        }
+        match self.views.gate.admit(from, message.epoch, message) {
+            Ok(Admission::Current(_)) if !self.views.members.contains(from) => {
+                self.fault(from, "a message from no other member", io);
+            }
+            Ok(Admission::Current(Message { block, body, .. })) => self.message(from, block, body, io),
+            Ok(Admission::Older(message)) => self.older(from, message, io),
+            Ok(Admission::Parked) => self.counts.new_epoch += 1,
+            Err(what) => self.fault(from, what, io),
         }
     }
 

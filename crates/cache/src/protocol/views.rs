@@ -14,7 +14,11 @@
 //! let none of the others settle in it. So of older messages only those of the view settled last are worth anything.
 
 use plexus_base::{BlockId, Epoch, Incarnation, NodeId, NodeSet, Partition};
-use plexus_membership::{partitions::Members, protocol::Before};
+use plexus_membership::{
+    gate::{EpochGate, Latest},
+    partitions::Members,
+    protocol::Before,
+};
 
 use super::{
     Action, Ask, Body, Config, Frames, Io, Lost, Message, Mode, Outlet, Shard, Slot, Source, Witness,
@@ -87,7 +91,7 @@ pub(super) struct Views {
     /// Masters that wait for a record.
     pub(super) records: Vec<(u64, NodeId)>,
     pub(super) leaving: Farewell,
-    parked: Vec<(NodeId, Message)>,
+    pub(super) gate: EpochGate<Latest<NodeId, Message>>,
 }
 
 /// How far this node is with leaving.
@@ -151,7 +155,7 @@ impl Views {
             recorded: 0,
             records: Vec::new(),
             leaving: Farewell::Stays,
-            parked: Vec::new(),
+            gate: EpochGate::new(Latest::new(PARKED_MAX)),
         }
     }
 
@@ -230,7 +234,7 @@ impl Shard {
         io: &mut Io<'_, F, O>,
     ) {
         let me = self.config.me;
-        assert!(view.epoch > self.views.epoch, "{:?} after {:?}", view.epoch, self.views.epoch);
+        let parked = self.views.gate.enter(view.epoch);
         assert!(view.incarnation(me).is_some(), "a view without this node");
         let views = &mut self.views;
         let gone: NodeSet = views
@@ -289,10 +293,8 @@ impl Shard {
             self.send(node, BlockId(0), Body::Mark { blocks: false }, io);
             self.send_behind(node, Body::Mark { blocks: true }, io);
         }
-        for (from, message) in std::mem::take(&mut self.views.parked) {
-            if message.epoch >= view.epoch {
-                self.arrived(from, message, io);
-            }
+        for (from, message) in parked {
+            self.arrived(from, message, io);
         }
         self.settle_view(io);
     }
@@ -316,23 +318,6 @@ impl Shard {
         if forgot {
             frame.turn = None;
             self.settle(slot, io);
-        }
-    }
-
-    /// A message of a view that has not come.
-    pub(super) fn park<F, O: Outlet>(&mut self, from: NodeId, message: Message, io: &mut Io<'_, F, O>) {
-        self.counts.new_epoch += 1;
-        let parked = &mut self.views.parked;
-        let newest = parked.iter().filter(|(node, _)| *node == from).map(|(_, kept)| kept.epoch).max();
-        if newest.is_some_and(|newest| newest > message.epoch) {
-            return;
-        }
-        // It will never settle in a view that its sender has left behind.
-        parked.retain(|(node, kept)| *node != from || kept.epoch == message.epoch);
-        if parked.iter().filter(|(node, _)| *node == from).count() < PARKED_MAX {
-            parked.push((from, message));
-        } else {
-            self.fault(from, "more messages of a view to come than can be kept", io);
         }
     }
 

@@ -251,7 +251,7 @@ impl Service for Traffic {
         self.fill(net);
     }
 
-    fn reply(&mut self, net: &mut Net, _: NodeId, token: u64, payload: &[u8]) {
+    fn reply(&mut self, net: &mut Net, _: NodeId, _: Channel, token: u64, payload: &[u8]) {
         if token != self.calls.acknowledged || payload != token.to_le_bytes() {
             self.observed.wrong(format!("reply {token} came where {} was due", self.calls.acknowledged));
         }

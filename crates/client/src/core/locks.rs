@@ -307,7 +307,7 @@ pub(crate) fn answer(status: Status, value: u64, bytes: &[u8]) -> Result<Grant, 
     match status {
         Status::Ok => match decode_grant(bytes) {
             Ok((mode, block)) => Ok(Grant { mode, token: Token(value), value: block }),
-            Err(what) => Err(Error::NodeLost(what.into())),
+            Err(error) => Err(Error::NodeLost(error.to_string())),
         },
         Status::Stopped => Err(Error::LocksLost),
         _ => {

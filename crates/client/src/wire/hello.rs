@@ -29,10 +29,9 @@
 //! A notice is the first eight bytes of its page, native endian: odd while its owner sleeps or is about to, and another odd number each time.
 //! Who has published something for the owner, fences, reads an odd number, and has not rung for that one rings.
 
-use plexus_base::{MAX_NODES, MAX_WORKERS, NodeId, crc32c};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout,
-    little_endian::{U16, U32, U64},
+use plexus_base::{
+    MAX_NODES, MAX_WORKERS, NodeId,
+    wire::{self, Fixed, require_magic},
 };
 
 use super::ClientId;
@@ -41,10 +40,10 @@ use super::ClientId;
 pub const VERSION: u16 = 3;
 
 /// Bytes of the program's packet.
-pub const HELLO: usize = size_of::<Hello>();
+pub const HELLO: usize = Hello::LEN;
 
 /// Bytes of the node's answer.
-pub const WELCOME: usize = size_of::<Layout>();
+pub const WELCOME: usize = Layout::LEN;
 
 /// The packet that comes with the program's descriptors, and the last one of the node.
 pub const GO: u8 = 0x47;
@@ -52,22 +51,20 @@ pub const GO: u8 = 0x47;
 const PROGRAM: [u8; 8] = *b"PLEXUSP\n";
 const NODE: [u8; 8] = *b"PLEXUSN\n";
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct Hello {
-    magic: [u8; 8],
-    version: U16,
-    zero: [u8; 18],
-    checksum: U32,
+wire::layout! {
+    struct Hello: 32 { magic: [u8; 8], version: u16, zero: [u8; 18], checksum: u32 }
+    struct Layout: 64 {
+        magic: [u8; 8], version: u16, refusal: u8, node: u8, nodes: u8, workers: u8, zero: [u8; 2], client: ClientId,
+        zero_too: u32, arena: u64, rest: [u8; 28], checksum: u32
+    }
 }
 
 /// The program's packet.
 #[must_use]
 pub fn hello() -> [u8; HELLO] {
-    let mut bytes = [0; HELLO];
-    bytes[..8].copy_from_slice(&PROGRAM);
-    bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
-    seal(&mut bytes);
+    let hello = Hello { magic: PROGRAM, version: VERSION, zero: [0; 18], checksum: 0 };
+    let mut bytes = wire::encode(&hello);
+    wire::seal_behind(&mut bytes);
     bytes
 }
 
@@ -76,11 +73,17 @@ pub fn hello() -> [u8; HELLO] {
 /// # Errors
 /// How to answer it.
 pub fn verify_hello(bytes: &[u8]) -> Result<(), Refusal> {
-    let hello = Hello::ref_from_bytes(bytes).map_err(|_| Refusal::NotUnderstood)?;
-    if hello.magic != PROGRAM || !is_sealed(bytes) {
-        return Err(Refusal::NotUnderstood);
+    let hello = wire::decode("packet of a program", bytes, |reader| {
+        let hello: Hello = reader.take()?;
+        require_magic(hello.magic, PROGRAM)?;
+        wire::verify_behind(bytes)?;
+        Ok(hello)
+    });
+    match hello {
+        Ok(Hello { version: VERSION, .. }) => Ok(()),
+        Ok(_) => Err(Refusal::Version),
+        Err(_) => Err(Refusal::NotUnderstood),
     }
-    if hello.version.get() == VERSION { Ok(()) } else { Err(Refusal::Version) }
 }
 
 /// Why a node does not take a program.
@@ -96,23 +99,6 @@ pub enum Refusal {
     /// Too many programs.
     #[error("as many programs as a node takes are attached already; end one")]
     Full = 3,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct Layout {
-    magic: [u8; 8],
-    version: U16,
-    refusal: u8,
-    node: u8,
-    nodes: u8,
-    workers: u8,
-    zero: [u8; 2],
-    client: U32,
-    zero_too: [u8; 4],
-    arena: U64,
-    rest: [u8; 28],
-    checksum: U32,
 }
 
 /// The node's answer.
@@ -141,22 +127,22 @@ impl Welcome {
                 (*refusal as u8, nothing)
             }
         };
-        let layout = Layout {
+        let Self { node, nodes, workers, client, arena } = welcome;
+        let mut bytes = wire::encode(&Layout {
             magic: NODE,
-            version: VERSION.into(),
+            version: VERSION,
             refusal,
-            node: welcome.node.0,
-            nodes: welcome.nodes,
-            workers: welcome.workers,
+            node: node.0,
+            nodes,
+            workers,
             zero: [0; 2],
-            client: welcome.client.0.into(),
-            zero_too: [0; 4],
-            arena: welcome.arena.into(),
+            client,
+            zero_too: 0,
+            arena,
             rest: [0; 28],
-            checksum: 0.into(),
-        };
-        let mut bytes: [u8; WELCOME] = zerocopy::transmute!(layout);
-        seal(&mut bytes);
+            checksum: 0,
+        });
+        wire::seal_behind(&mut bytes);
         bytes
     }
 
@@ -165,43 +151,26 @@ impl Welcome {
     /// # Errors
     /// It refused, or this is no answer of a node of this version.
     pub fn decode(bytes: &[u8]) -> Result<Self, Refusal> {
-        let layout = Layout::ref_from_bytes(bytes).map_err(|_| Refusal::NotUnderstood)?;
-        if layout.magic != NODE || !is_sealed(bytes) {
+        let layout = wire::decode("answer of a node", bytes, |reader| {
+            let layout: Layout = reader.take()?;
+            require_magic(layout.magic, NODE)?;
+            wire::verify_behind(bytes)?;
+            Ok(layout)
+        });
+        let Ok(Layout { version, refusal, node, nodes, workers, client, arena, .. }) = layout else {
             return Err(Refusal::NotUnderstood);
+        };
+        let fits = usize::from(nodes) <= MAX_NODES
+            && (1..=MAX_WORKERS).contains(&usize::from(workers))
+            && node < nodes;
+        match refusal {
+            _ if version != VERSION => Err(Refusal::Version),
+            0 if fits => Ok(Self { node: NodeId(node), nodes, workers, client, arena }),
+            2 => Err(Refusal::Version),
+            3 => Err(Refusal::Full),
+            _ => Err(Refusal::NotUnderstood),
         }
-        if layout.version.get() != VERSION {
-            return Err(Refusal::Version);
-        }
-        match layout.refusal {
-            0 => {}
-            2 => return Err(Refusal::Version),
-            3 => return Err(Refusal::Full),
-            _ => return Err(Refusal::NotUnderstood),
-        }
-        let fits = usize::from(layout.nodes) <= MAX_NODES
-            && (1..=MAX_WORKERS).contains(&usize::from(layout.workers))
-            && layout.node < layout.nodes;
-        if !fits {
-            return Err(Refusal::NotUnderstood);
-        }
-        Ok(Self {
-            node: NodeId(layout.node),
-            nodes: layout.nodes,
-            workers: layout.workers,
-            client: ClientId(layout.client.get()),
-            arena: layout.arena.get(),
-        })
     }
-}
-
-fn seal(bytes: &mut [u8]) {
-    let (body, place) = bytes.split_at_mut(bytes.len() - 4);
-    place.copy_from_slice(&crc32c(body).to_le_bytes());
-}
-
-fn is_sealed(bytes: &[u8]) -> bool {
-    let (body, place) = bytes.split_at(bytes.len() - 4);
-    place == crc32c(body).to_le_bytes()
 }
 
 #[cfg(test)]
@@ -230,7 +199,7 @@ mod tests {
         }
         let mut older = hello();
         older[8] = 9;
-        seal(&mut older);
+        wire::seal_behind(&mut older);
         assert_eq!(verify_hello(&older), Err(Refusal::Version));
         assert_eq!(verify_hello(&[]), Err(Refusal::NotUnderstood));
         assert_eq!(Welcome::decode(&bytes[1..]), Err(Refusal::NotUnderstood));

@@ -19,10 +19,9 @@
 
 use std::ops::Deref;
 
-use plexus_base::locks::{MAX_NAME, Mode, VALUE_LEN, Validity, Value};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U32, U64},
+use plexus_base::{
+    locks::{MAX_NAME, Mode, VALUE_LEN, Validity, Value},
+    wire::{self, DecodeError, Fixed, Reader, Zeros, bits, require},
 };
 
 /// Sessions of a program have numbers below this.
@@ -34,28 +33,13 @@ pub const FOREVER: u64 = u64::MAX;
 const NOTIFY: u8 = 1;
 const VALUE: u8 = 2;
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Default)]
-#[repr(C)]
-struct RequestWire {
-    mode: u8,
-    flags: u8,
-    zero: [u8; 2],
-    session: U32,
-    start_time: U64,
-    timeout_ns: U64,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
-#[repr(C)]
-struct GrantWire {
-    mode: u8,
-    validity: u8,
-    zero: [u8; 6],
-    value: [u8; VALUE_LEN],
+wire::layout! {
+    struct RequestWire: 24 { mode: Mode, flags: u8, zero: Zeros<2>, session: u32, start_time: u64, timeout_ns: u64 }
+    struct GrantWire: 40 { mode: Mode, validity: Validity, zero: Zeros<6>, value: [u8; VALUE_LEN] }
 }
 
 /// Longest request.
-const MOST: usize = size_of::<RequestWire>() + MAX_NAME;
+const MOST: usize = RequestWire::LEN + MAX_NAME;
 
 /// A request, as it is sent.
 pub struct Encoded {
@@ -66,10 +50,11 @@ pub struct Encoded {
 impl Encoded {
     /// What follows is no longer than a name.
     fn of(wire: &RequestWire, rest: &[u8]) -> Self {
-        let (start, len) = (size_of::<RequestWire>(), size_of::<RequestWire>() + rest.len());
+        const START: usize = RequestWire::LEN;
+        let len = START + rest.len();
         let mut bytes = [0; MOST];
-        bytes[..start].copy_from_slice(wire.as_bytes());
-        bytes[start..len].copy_from_slice(rest);
+        bytes[..START].copy_from_slice(&wire::encode::<_, START>(wire));
+        bytes[START..len].copy_from_slice(rest);
         Self { bytes, len }
     }
 }
@@ -114,33 +99,23 @@ impl<'a> LockRequest<'a> {
     /// The bytes. The name is as long as names may be.
     #[must_use]
     pub fn encode(&self) -> Encoded {
-        let wire = RequestWire {
-            mode: self.mode as u8,
-            flags: if self.notify { NOTIFY } else { 0 },
-            zero: [0; 2],
-            session: self.session.into(),
-            start_time: self.start_time.into(),
-            timeout_ns: self.timeout_ns.into(),
-        };
-        Encoded::of(&wire, self.name)
+        let Self { mode, notify, session, start_time, timeout_ns, name } = *self;
+        let flags = bits([(notify, NOTIFY)]);
+        Encoded::of(&RequestWire { mode, flags, zero: Zeros, session, start_time, timeout_ns }, name)
     }
 
     /// Reads them.
     ///
     /// # Errors
     /// What is wrong with them.
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, &'static str> {
-        let (wire, name) = RequestWire::read_from_prefix(bytes).map_err(|_| "a short request for a lock")?;
-        let session = wire.session.get();
-        if wire.flags & !NOTIFY != 0 || wire.zero != [0; 2] || session >= SESSIONS {
-            return Err("a request for a lock with what none has");
-        }
-        if name.is_empty() || name.len() > MAX_NAME {
-            return Err("a lock whose name is not one of 1 to 255 bytes");
-        }
-        let (notify, start_time, timeout_ns) =
-            (wire.flags & NOTIFY != 0, wire.start_time.get(), wire.timeout_ns.get());
-        Ok(Self { mode: mode(wire.mode)?, notify, session, start_time, timeout_ns, name })
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        wire::decode("request for a lock", bytes, |reader| {
+            let RequestWire { mode, flags, session, start_time, timeout_ns, .. } = reader.take()?;
+            require(flags & !NOTIFY == 0 && session < SESSIONS, "flags or session")?;
+            let name = reader.rest();
+            require((1..=MAX_NAME).contains(&name.len()), "length of the name")?;
+            Ok(Self { mode, notify: flags == NOTIFY, session, start_time, timeout_ns, name })
+        })
     }
 }
 
@@ -148,32 +123,23 @@ impl ConvertRequest {
     /// The bytes.
     #[must_use]
     pub fn encode(&self) -> Encoded {
-        let wire = RequestWire {
-            mode: self.mode as u8,
-            flags: if self.value.is_some() { VALUE } else { 0 },
-            timeout_ns: self.timeout_ns.into(),
-            ..RequestWire::default()
-        };
-        Encoded::of(&wire, self.value.as_ref().map_or(&[], <[u8; VALUE_LEN]>::as_slice))
+        let Self { mode, timeout_ns, value } = *self;
+        let flags = bits([(value.is_some(), VALUE)]);
+        let wire = RequestWire { mode, flags, zero: Zeros, session: 0, start_time: 0, timeout_ns };
+        Encoded::of(&wire, value.as_ref().map_or(&[], <[u8; VALUE_LEN]>::as_slice))
     }
 
     /// Reads them.
     ///
     /// # Errors
     /// What is wrong with them.
-    pub fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
-        let (wire, value) = RequestWire::read_from_prefix(bytes).map_err(|_| "a short request to convert")?;
-        if wire.flags & !VALUE != 0
-            || wire.zero != [0; 2]
-            || (wire.session.get(), wire.start_time.get()) != (0, 0)
-        {
-            return Err("a request to convert with what none has");
-        }
-        let value = unlock_value(value)?;
-        if value.is_some() != (wire.flags & VALUE != 0) {
-            return Err("a request to convert with another value than it says");
-        }
-        Ok(Self { mode: mode(wire.mode)?, timeout_ns: wire.timeout_ns.get(), value })
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        wire::decode("request to convert a lock", bytes, |reader| {
+            let RequestWire { mode, flags, session, start_time, timeout_ns, .. } = reader.take()?;
+            require(flags & !VALUE == 0 && session == 0 && start_time == 0, "unused field")?;
+            let value = (flags == VALUE).then(|| reader.take()).transpose()?;
+            Ok(Self { mode, timeout_ns, value })
+        })
     }
 }
 
@@ -181,35 +147,24 @@ impl ConvertRequest {
 ///
 /// # Errors
 /// It is not one.
-pub fn unlock_value(bytes: &[u8]) -> Result<Option<[u8; VALUE_LEN]>, &'static str> {
-    match bytes.len() {
-        0 => Ok(None),
-        _ => bytes.try_into().map(Some).map_err(|_| "a value of another length"),
-    }
+pub fn unlock_value(bytes: &[u8]) -> Result<Option<[u8; VALUE_LEN]>, DecodeError> {
+    wire::decode("request to unlock", bytes, |reader| (!reader.is_empty()).then(|| reader.take()).transpose())
 }
 
 /// What follows the head of a grant.
 #[must_use]
 pub fn encode_grant(mode: Mode, value: &Value) -> [u8; 8 + VALUE_LEN] {
-    let (mode, validity, value) = (mode as u8, value.validity as u8, value.bytes);
-    zerocopy::transmute!(GrantWire { mode, validity, zero: [0; 6], value })
+    let Value { bytes: value, validity } = *value;
+    wire::encode(&GrantWire { mode, validity, zero: Zeros, value })
 }
 
 /// Reads it.
 ///
 /// # Errors
 /// It is none.
-pub fn decode_grant(bytes: &[u8]) -> Result<(Mode, Value), &'static str> {
-    let wire = GrantWire::read_from_bytes(bytes).map_err(|_| "a grant of another length")?;
-    let validity = Validity::from_wire(wire.validity).ok_or("no validity")?;
-    if wire.zero != [0; 6] {
-        return Err("a grant with what none has");
-    }
-    Ok((mode(wire.mode)?, Value { bytes: wire.value, validity }))
-}
-
-fn mode(byte: u8) -> Result<Mode, &'static str> {
-    Mode::from_wire(byte).ok_or("a mode that no lock has")
+pub fn decode_grant(bytes: &[u8]) -> Result<(Mode, Value), DecodeError> {
+    let GrantWire { mode, validity, value, .. } = wire::decode("grant of a lock", bytes, Reader::take)?;
+    Ok((mode, Value { bytes: value, validity }))
 }
 
 /// Any bytes are one of these, encoded to them, or an error.

@@ -29,14 +29,13 @@ pub use flow::FlowWindow;
 pub use pipe::{Letters, Pipe};
 pub use socket::{ShortPath, bind_for_owner, receive_packet, send_packet};
 
-use plexus_base::NodeId;
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout,
-    little_endian::{U32, U64},
+use plexus_base::{
+    NodeId,
+    wire::{self, DecodeError, Fixed, require},
 };
 
 /// Bytes of a head.
-pub const HEAD: usize = size_of::<Layout>();
+pub const HEAD: usize = Layout::LEN;
 
 /// Most bytes behind a head: a message, or a piece of a window.
 pub const MAX_PAYLOAD: usize = limits::MAX_MESSAGE;
@@ -45,26 +44,11 @@ pub const MAX_PAYLOAD: usize = limits::MAX_MESSAGE;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClientId(pub u32);
 
-macro_rules! numbered {
-    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $number:literal,)* }) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-        #[repr(u8)]
-        pub enum $name { $($(#[$doc])* $variant = $number,)* }
+wire::newtypes!(ClientId(u32));
 
-        impl $name {
-            /// The one with this number on the wire.
-            #[must_use]
-            pub fn from_wire(number: u8) -> Option<Self> {
-                match number { $($number => Some(Self::$variant),)* _ => None }
-            }
-        }
-    };
-}
-
-numbered! {
+wire::numbered! {
     /// What ports are used for; each use has ports of its own.
-    Use {
+    pub enum Use as "use" {
         /// Reliable datagrams.
         Datagrams = 0,
         /// Calls.
@@ -78,9 +62,9 @@ numbered! {
     }
 }
 
-numbered! {
+wire::numbered! {
     /// How something ended.
-    Status {
+    pub enum Status as "status" {
         /// Well.
         Ok = 0,
         /// The node is gone, or was never there.
@@ -104,9 +88,9 @@ numbered! {
     }
 }
 
-numbered! {
+wire::numbered! {
     /// What a message is about. P: from a program to its node; N: from a node to its program; M: between nodes.
-    Verb {
+    pub enum Verb as "verb" {
         /// P: takes `port` (0: any) for `use`. Answered by [`Verb::Done`].
         Bind = 1,
         /// P: gives `port` back.
@@ -179,18 +163,10 @@ numbered! {
     }
 }
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct Layout {
-    verb: u8,
-    usage: u8,
-    status: u8,
-    node: u8,
-    port: U32,
-    other: U32,
-    len: U32,
-    id: U64,
-    value: U64,
+wire::layout! {
+    struct Layout: 32 {
+        verb: Verb, usage: Use, status: Status, node: NodeId, port: u32, other: u32, len: u32, id: u64, value: u64
+    }
 }
 
 /// The head of a message. What a verb does not use is zero.
@@ -225,17 +201,8 @@ impl Head {
     #[inline]
     pub fn encode(&self, len: usize) -> [u8; HEAD] {
         debug_assert!(len <= MAX_PAYLOAD, "{len} bytes behind a head");
-        zerocopy::transmute!(Layout {
-            verb: self.verb as u8,
-            usage: self.usage as u8,
-            status: self.status as u8,
-            node: self.node.0,
-            port: self.port.into(),
-            other: self.other.into(),
-            len: (len as u32).into(),
-            id: self.id.into(),
-            value: self.value.into(),
-        })
+        let Self { verb, usage, status, node, port, other, id, value } = *self;
+        wire::encode(&Layout { verb, usage, status, node, port, other, len: len as u32, id, value })
     }
 
     /// The head and how many bytes follow.
@@ -243,26 +210,12 @@ impl Head {
     /// # Errors
     /// Nobody sends this; what is wrong with it.
     #[inline]
-    pub fn decode(bytes: &[u8; HEAD]) -> Result<(Self, usize), &'static str> {
-        let layout: Layout = zerocopy::transmute!(*bytes);
-        let len = layout.len.get() as usize;
-        if len > MAX_PAYLOAD {
-            return Err("a message longer than any");
-        }
-        if usize::from(layout.node) >= plexus_base::MAX_NODES {
-            return Err("a node that no cluster has");
-        }
-        let head = Self {
-            verb: Verb::from_wire(layout.verb).ok_or("an unknown verb")?,
-            usage: Use::from_wire(layout.usage).ok_or("an unknown use")?,
-            status: Status::from_wire(layout.status).ok_or("an unknown status")?,
-            node: NodeId(layout.node),
-            port: layout.port.get(),
-            other: layout.other.get(),
-            id: layout.id.get(),
-            value: layout.value.get(),
-        };
-        Ok((head, len))
+    pub fn decode(bytes: &[u8; HEAD]) -> Result<(Self, usize), DecodeError> {
+        wire::decode("head of a program's message", bytes, |reader| {
+            let Layout { verb, usage, status, node, port, other, len, id, value } = reader.take()?;
+            require(len as usize <= MAX_PAYLOAD, "length of what follows")?;
+            Ok((Self { verb, usage, status, node, port, other, id, value }, len as usize))
+        })
     }
 }
 

@@ -113,11 +113,11 @@ impl Pipe {
             }
             wrong = match lane {
                 Lane::Prompt => arrive(partial, letters, &frame).err(),
-                Lane::Bulk => Some("a frame on the wrong lane"),
+                Lane::Bulk => Some(Lost::Corrupt("a frame on the wrong lane")),
             };
         });
         match wrong {
-            Some(what) => Err(Lost::Corrupt(what)),
+            Some(lost) => Err(lost),
             None => polled,
         }
     }
@@ -154,11 +154,11 @@ fn arrive(
     partial: &mut Option<(Head, Vec<u8>, usize)>,
     letters: &mut Letters,
     frame: &plexus_fabric::Frame<'_>,
-) -> Result<(), &'static str> {
+) -> Result<(), Lost> {
     if let Some((head, mut bytes, len)) = partial.take() {
         let start = bytes.len();
         if frame.is_empty() || start + frame.len() > len {
-            return Err("a piece that does not fit its message");
+            return Err(Lost::Corrupt("a piece that does not fit its message"));
         }
         bytes.resize(start + frame.len(), 0);
         frame.copy(0, &mut bytes[start..]);
@@ -172,7 +172,7 @@ fn arrive(
         return Ok(());
     }
     if frame.len() < HEAD {
-        return Err("a message shorter than its head");
+        return Err(Lost::Corrupt("a message shorter than its head"));
     }
     let mut head = [0; HEAD];
     frame.copy(0, &mut head);
@@ -186,7 +186,7 @@ fn arrive(
         return Ok(());
     }
     if here > len || here != FIRST {
-        return Err("a message of another length than it announces");
+        return Err(Lost::Corrupt("a message of another length than it announces"));
     }
     let mut bytes = Vec::with_capacity(len);
     bytes.resize(here, 0);

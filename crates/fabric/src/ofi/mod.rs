@@ -60,7 +60,7 @@ mod touched;
 mod twins;
 mod wire;
 
-pub use offer::{BadOffer, Offer};
+pub use offer::Offer;
 pub use opening::OfiEndpoint;
 pub use rail::OfiRail;
 #[doc(hidden)]

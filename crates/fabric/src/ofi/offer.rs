@@ -29,19 +29,18 @@
 //! The session and the keys are what a stranger does not know: an offer is for the peer's eyes only. The decoder
 //! takes any bytes.
 
-use plexus_base::{crc32c, crc32c_append};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U16, U32, U64},
+use plexus_base::wire::{
+    self, DecodeError, Fault, Fixed, Reader, Writer, require, require_magic, require_version,
 };
 
 use super::device::MAX_ADDRESS;
-use crate::{LANES, WindowId, WindowSpan};
+use crate::{LANES, WindowSpan};
 
 const MAGIC: [u8; 8] = *b"PLXOFI\r\n";
 const VERSION: u16 = 1;
 const MAX_PROVIDER: usize = 48;
-const FLAG_WORDWISE: u16 = 1;
+/// Where the checksum stands.
+const CRC: usize = 12;
 /// Windows that fit in an offer.
 pub(super) const MAX_WINDOWS: usize = 64;
 
@@ -74,62 +73,22 @@ impl std::fmt::Debug for Offer {
     }
 }
 
-/// Why bytes are no offer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum BadOffer {
-    /// Too few or too many bytes.
-    #[error("the offer of the peer is not as long as it says")]
-    Length,
-    /// Not an offer.
-    #[error("the peer sent something else than an offer")]
-    Magic,
-    /// Of another version.
-    #[error(
-        "the offer of the peer has version {0}, this node {VERSION}: run the same version of Plexus on both"
-    )]
-    Version(u16),
-    /// Damaged.
-    #[error("the checksum of the peer's offer does not match")]
-    Checksum,
-    /// Something in it that cannot be.
-    #[error("the offer of the peer names what does not exist")]
-    Field,
+wire::layout! {
+    struct Head: 592 {
+        magic: [u8; 8], version: u16, windows: u16, crc: u32, session: u64, address_format: u32, address_lens: [u16; LANES],
+        provider: [u8; MAX_PROVIDER], prompt: [u8; MAX_ADDRESS], bulk: [u8; MAX_ADDRESS]
+    }
+    impl RemoteWindow: 48 { span: WindowSpan, base: u64, keys: [u64; LANES]; 8 }
 }
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Head {
-    magic: [u8; 8],
-    version: U16,
-    windows: U16,
-    crc: U32,
-    session: U64,
-    address_format: U32,
-    address_lens: [U16; LANES],
-    provider: [u8; MAX_PROVIDER],
-    addresses: [[u8; MAX_ADDRESS]; LANES],
-}
+const HEAD: usize = Head::LEN;
+const WINDOW: usize = RemoteWindow::LEN;
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct WireWindow {
-    id: U16,
-    flags: U16,
-    granule: U32,
-    len: U64,
-    base: U64,
-    keys: [U64; LANES],
-    zeros: U64,
-}
-
-const HEAD: usize = size_of::<Head>();
-const WINDOW: usize = size_of::<WireWindow>();
-
-const _: () = assert!(HEAD == 592 && WINDOW == 48 && LANES == 2);
-
-/// The checksum of an offer, whatever stands where it is kept.
-fn checksum(bytes: &[u8]) -> u32 {
-    crc32c_append(crc32c_append(crc32c(&bytes[..12]), &[0; 4]), &bytes[16..])
+/// A field that begins with `bytes`, and zeros behind them.
+fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
+    let mut field = [0; LEN];
+    field[..bytes.len()].copy_from_slice(bytes);
+    field
 }
 
 impl Offer {
@@ -139,36 +98,23 @@ impl Offer {
     /// The bytes for the peer.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut head = Head {
+        let [prompt, bulk] = &self.addresses;
+        let head = Head {
             magic: MAGIC,
-            version: VERSION.into(),
-            windows: (self.windows.len() as u16).into(),
-            crc: 0.into(),
-            session: self.session.into(),
-            address_format: self.address_format.into(),
-            address_lens: self.addresses.each_ref().map(|address| (address.len() as u16).into()),
-            provider: [0; MAX_PROVIDER],
-            addresses: [[0; MAX_ADDRESS]; LANES],
+            version: VERSION,
+            windows: self.windows.len() as u16,
+            crc: 0,
+            session: self.session,
+            address_format: self.address_format,
+            address_lens: [prompt.len() as u16, bulk.len() as u16],
+            provider: padded(self.provider.as_bytes()),
+            prompt: padded(prompt),
+            bulk: padded(bulk),
         };
-        head.provider[..self.provider.len()].copy_from_slice(self.provider.as_bytes());
-        for (place, address) in head.addresses.iter_mut().zip(&self.addresses) {
-            place[..address.len()].copy_from_slice(address);
-        }
-        let mut bytes = head.as_bytes().to_vec();
-        for window in &self.windows {
-            let wire = WireWindow {
-                id: window.span.id.0.into(),
-                flags: if window.span.wordwise { FLAG_WORDWISE } else { 0 }.into(),
-                granule: window.span.granule.into(),
-                len: window.span.len.into(),
-                base: window.base.into(),
-                keys: window.keys.map(U64::new),
-                zeros: 0.into(),
-            };
-            bytes.extend_from_slice(wire.as_bytes());
-        }
-        let crc = checksum(&bytes);
-        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        let mut writer = Writer::with(&head, self.windows.len() * WINDOW);
+        self.windows.iter().for_each(|window| _ = writer.put(window));
+        let mut bytes = writer.finish();
+        wire::seal(&mut bytes, CRC);
         bytes
     }
 
@@ -176,53 +122,32 @@ impl Offer {
     ///
     /// # Errors
     /// It is no offer.
-    pub fn decode(bytes: &[u8]) -> Result<Self, BadOffer> {
-        let (head, rest) = Head::ref_from_prefix(bytes).map_err(|_| BadOffer::Length)?;
-        if head.magic != MAGIC {
-            return Err(BadOffer::Magic);
-        }
-        if head.version.get() != VERSION {
-            return Err(BadOffer::Version(head.version.get()));
-        }
-        let count = usize::from(head.windows.get());
-        if count > MAX_WINDOWS || rest.len() != count * WINDOW {
-            return Err(BadOffer::Length);
-        }
-        if head.crc.get() != checksum(bytes) {
-            return Err(BadOffer::Checksum);
-        }
-        let wire = <[WireWindow]>::ref_from_bytes(rest).map_err(|_| BadOffer::Length)?;
-        let provider_len = head.provider.iter().position(|byte| *byte == 0).unwrap_or(MAX_PROVIDER);
-        let provider = str::from_utf8(&head.provider[..provider_len]).map_err(|_| BadOffer::Field)?;
-        let mut addresses = [const { Vec::new() }; LANES];
-        for (lane, address) in addresses.iter_mut().enumerate() {
-            let len = usize::from(head.address_lens[lane].get());
-            *address = head.addresses[lane].get(..len).ok_or(BadOffer::Field)?.to_vec();
-        }
-        let mut windows: Vec<RemoteWindow> = Vec::with_capacity(count);
-        for window in wire {
-            let span = WindowSpan {
-                id: WindowId(window.id.get()),
-                len: window.len.get(),
-                granule: window.granule.get(),
-                wordwise: window.flags.get() == FLAG_WORDWISE,
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        wire::decode("offer of a rail over libfabric", bytes, |reader| {
+            let head: Head = reader.take()?;
+            require_magic(head.magic, MAGIC)?;
+            require_version(head.version, VERSION)?;
+            wire::verify(bytes, CRC)?;
+            require(usize::from(head.windows) <= MAX_WINDOWS, "number of windows")?;
+            let provider = head.provider.split(|byte| *byte == 0).next().unwrap_or_default();
+            let provider = str::from_utf8(provider).map_err(|_| Fault::Field("name of the provider"))?;
+            let address = |address: &[u8], lane: usize| {
+                let address = address.get(..usize::from(head.address_lens[lane]));
+                address.map(<[u8]>::to_vec).ok_or(Fault::Field("length of an address"))
             };
-            if window.flags.get() & !FLAG_WORDWISE != 0 {
-                return Err(BadOffer::Field);
+            let windows: Vec<RemoteWindow> = reader.list(head.windows, Reader::take)?;
+            for (number, RemoteWindow { span, base, .. }) in windows.iter().enumerate() {
+                // So that no offset that the span holds leads past the end of all addresses.
+                require(base.checked_add(span.len).is_some(), "end of a window")?;
+                require(windows[..number].iter().all(|other| other.span.id != span.id), "name of a window")?;
             }
-            let base = window.base.get();
-            // So that no offset that the span holds leads past the end of all addresses.
-            if base.checked_add(span.len).is_none() || windows.iter().any(|other| other.span.id == span.id) {
-                return Err(BadOffer::Field);
-            }
-            windows.push(RemoteWindow { span, base, keys: window.keys.map(U64::get) });
-        }
-        Ok(Self {
-            session: head.session.get(),
-            provider: provider.to_owned(),
-            address_format: head.address_format.get(),
-            addresses,
-            windows,
+            Ok(Self {
+                session: head.session,
+                provider: provider.to_owned(),
+                address_format: head.address_format,
+                addresses: [address(&head.prompt, 0)?, address(&head.bulk, 1)?],
+                windows,
+            })
         })
     }
 
@@ -235,6 +160,7 @@ impl Offer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::WindowId;
 
     fn offer(windows: usize) -> Offer {
         let window = |id: usize| RemoteWindow {
@@ -253,8 +179,7 @@ mod tests {
 
     /// With the checksum made right again.
     fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
-        let crc = checksum(&bytes);
-        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        wire::seal(&mut bytes, CRC);
         bytes
     }
 
@@ -276,9 +201,9 @@ mod tests {
             assert!(Offer::decode(&flipped).is_err(), "bit {bit}");
         }
         for len in 0..bytes.len() {
-            assert_eq!(Offer::decode(&bytes[..len]), Err(BadOffer::Length));
+            assert!(Offer::decode(&bytes[..len]).is_err(), "{len} bytes");
         }
-        assert_eq!(Offer::decode(&[&bytes[..], &[0]].concat()), Err(BadOffer::Length));
+        assert!(Offer::decode(&[&bytes[..], &[0]].concat()).is_err());
     }
 
     #[test]
@@ -286,17 +211,17 @@ mod tests {
         let change = |at: usize, with: &[u8]| {
             let mut bytes = offer(2).encode();
             bytes[at..at + with.len()].copy_from_slice(with);
-            Offer::decode(&resealed(bytes))
+            Offer::decode(&resealed(bytes)).map_err(|error| error.fault)
         };
-        assert_eq!(change(0, b"X"), Err(BadOffer::Magic));
-        assert_eq!(change(8, &[2]), Err(BadOffer::Version(2)));
-        assert_eq!(change(10, &[1]), Err(BadOffer::Length));
-        assert_eq!(change(10, &[255, 255]), Err(BadOffer::Length));
-        assert_eq!(change(28, &[1, 1]), Err(BadOffer::Field), "an address of 257 bytes");
-        assert_eq!(change(32, &[0xff]), Err(BadOffer::Field), "a name that is no text");
-        assert_eq!(change(HEAD + 16, &[0xff; 8]), Err(BadOffer::Field), "a window past the end of memory");
-        assert_eq!(change(HEAD + 2, &[2]), Err(BadOffer::Field), "a flag that there is not");
-        assert_eq!(change(HEAD + WINDOW, &[0, 0]), Err(BadOffer::Field), "two windows of one name");
+        assert_eq!(change(0, b"X"), Err(Fault::Magic));
+        assert_eq!(change(8, &[2]), Err(Fault::Version { found: 2, known: 1 }));
+        assert_eq!(change(10, &[1]), Err(Fault::Trailing));
+        assert_eq!(change(10, &[255, 255]), Err(Fault::Field("number of windows")));
+        assert_eq!(change(28, &[1, 1]), Err(Fault::Field("length of an address")));
+        assert_eq!(change(32, &[0xff]), Err(Fault::Field("name of the provider")));
+        assert_eq!(change(HEAD + 16, &[0xff; 8]), Err(Fault::Field("end of a window")));
+        assert_eq!(change(HEAD + 2, &[2]), Err(Fault::Field("yes or no")));
+        assert_eq!(change(HEAD + WINDOW, &[0, 0]), Err(Fault::Field("name of a window")));
     }
 
     #[test]

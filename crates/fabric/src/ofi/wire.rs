@@ -30,15 +30,14 @@
 
 use std::ops::Range;
 
-use plexus_base::{crc32c, crc32c_append};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U32, U64},
+use plexus_base::{
+    crc32c, crc32c_append,
+    wire::{self, Fixed, Reader, bits},
 };
 
 use crate::{
     Lane, MAX_FRAME, Put,
-    put_fields::{PUT_LEN, PutFields, Target},
+    put_fields::{PUT_LEN, Target},
 };
 
 const VERSION: u8 = 1;
@@ -46,22 +45,13 @@ const FLAG_SILENT: u8 = 1;
 const FLAG_ASKS: u8 = 2;
 const FLAG_MORE: u8 = 4;
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Base {
-    session: U64,
-    version: u8,
-    kind: u8,
-    lane: u8,
-    flags: u8,
-    sequence: U32,
-    taken: U32,
-    len: U32,
-    crc: U32,
-    zeros: U32,
+wire::layout! {
+    struct Base: 32 {
+        session: u64, version: u8, kind: u8, lane: u8, flags: u8, sequence: u32, taken: u32, len: u32, crc: u32, zeros: u32
+    }
 }
 
-pub(super) const BASE_LEN: usize = size_of::<Base>();
+pub(super) const BASE_LEN: usize = Base::LEN;
 /// Bytes of `Base` that its own checksum covers.
 const COVERED: usize = 24;
 
@@ -70,8 +60,6 @@ pub(super) const MAX_HEADER: usize = BASE_LEN + PUT_LEN;
 
 /// Longest message.
 pub(super) const MAX_MESSAGE: usize = MAX_HEADER + MAX_FRAME;
-
-const _: () = assert!(BASE_LEN == 32);
 
 /// What a message is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,29 +135,29 @@ pub(super) fn encode(
     put: Option<&Put<'_>>,
 ) -> [u8; MAX_HEADER] {
     debug_assert_eq!(kind.has_put(), put.is_some());
-    let mut base = Base {
-        session: U64::new(stamp.session),
+    let Stamp { session, lane, sequence, taken, silent, more, asks } = stamp;
+    let base: [u8; BASE_LEN] = wire::encode(&Base {
+        session,
         version: VERSION,
         kind: kind as u8,
-        lane: stamp.lane.index() as u8,
-        flags: u8::from(stamp.silent) * FLAG_SILENT
-            + u8::from(stamp.asks) * FLAG_ASKS
-            + u8::from(stamp.more) * FLAG_MORE,
-        sequence: U32::new(stamp.sequence),
-        taken: U32::new(stamp.taken),
-        len: U32::new((head.len() + body.len()) as u32),
-        crc: U32::new(0),
-        zeros: U32::new(0),
-    };
+        lane: lane.index() as u8,
+        flags: bits([(silent, FLAG_SILENT), (asks, FLAG_ASKS), (more, FLAG_MORE)]),
+        sequence,
+        taken,
+        len: (head.len() + body.len()) as u32,
+        crc: 0,
+        zeros: 0,
+    });
     let mut header = [0; MAX_HEADER];
-    let mut crc = crc32c(&base.as_bytes()[..COVERED]);
+    header[..BASE_LEN].copy_from_slice(&base);
+    let mut crc = crc32c(&base[..COVERED]);
     if let Some(put) = put {
-        let fields = PutFields::of(put, crc32c(put.data));
-        header[BASE_LEN..].copy_from_slice(fields.as_bytes());
-        crc = crc32c_append(crc, fields.as_bytes());
+        let fields = Target::of(put, crc32c(put.data)).encode();
+        header[BASE_LEN..].copy_from_slice(&fields);
+        crc = crc32c_append(crc, &fields);
     }
-    base.crc = U32::new(crc32c_append(crc32c_append(crc, head), body));
-    header[..BASE_LEN].copy_from_slice(base.as_bytes());
+    crc = crc32c_append(crc32c_append(crc, head), body);
+    header[COVERED..COVERED + 4].copy_from_slice(&crc.to_le_bytes());
     header
 }
 
@@ -178,8 +166,9 @@ pub(super) fn encode(
 /// # Errors
 /// What is wrong: it has the session of this rail, but no peer of ours sends such a thing.
 pub(super) fn decode(bytes: &[u8], session: u64, lane: Lane) -> Result<Decoded, &'static str> {
-    let Ok((base, rest)) = Base::ref_from_prefix(bytes) else { return Ok(Decoded::Stranger) };
-    if base.session.get() != session {
+    let mut reader = Reader::new(bytes);
+    let Ok(base) = reader.take::<Base>() else { return Ok(Decoded::Stranger) };
+    if base.session != session {
         return Ok(Decoded::Stranger);
     }
     if base.version != VERSION {
@@ -188,20 +177,18 @@ pub(super) fn decode(bytes: &[u8], session: u64, lane: Lane) -> Result<Decoded, 
     let kind = *Kind::ALL.get(usize::from(base.kind)).ok_or("a message of no known kind")?;
     if base.lane as usize != lane.index()
         || base.flags > FLAG_SILENT + FLAG_ASKS + FLAG_MORE
-        || base.zeros.get() != 0
+        || base.zeros != 0
     {
         return Err("a message with a broken header");
     }
     let mut crc = crc32c(&bytes[..COVERED]);
     let mut target = None;
-    let mut rest = rest;
     if kind.has_put() {
-        let (fields, behind) = PutFields::ref_from_prefix(rest).map_err(|_| "a put that is cut off")?;
-        crc = crc32c_append(crc, fields.as_bytes());
-        target = Some(fields.target());
-        rest = behind;
+        target = Some(reader.take::<Target>().map_err(|_| "a put that is cut off")?);
+        crc = crc32c_append(crc, &bytes[BASE_LEN..MAX_HEADER]);
     }
-    let len = base.len.get() as usize;
+    let rest = reader.rest();
+    let len = base.len as usize;
     let [silent, asks, more] = [FLAG_SILENT, FLAG_ASKS, FLAG_MORE].map(|flag| base.flags & flag != 0);
     if silent && (!kind.has_put() || len > 0) || asks && kind != Kind::Credit || more && !silent {
         return Err("a message with flags that it cannot have");
@@ -209,7 +196,7 @@ pub(super) fn decode(bytes: &[u8], session: u64, lane: Lane) -> Result<Decoded, 
     if len > MAX_FRAME || len > rest.len() {
         return Err("a frame that is cut off or too long");
     }
-    if crc32c_append(crc, &rest[..len]) != base.crc.get() {
+    if crc32c_append(crc, &rest[..len]) != base.crc {
         return Err("a frame whose checksum does not match");
     }
     let behind = match (kind, &target) {
@@ -226,8 +213,8 @@ pub(super) fn decode(bytes: &[u8], session: u64, lane: Lane) -> Result<Decoded, 
         silent,
         more,
         asks,
-        sequence: base.sequence.get(),
-        taken: base.taken.get(),
+        sequence: base.sequence,
+        taken: base.taken,
         frame: start..start + len,
         target,
     }))

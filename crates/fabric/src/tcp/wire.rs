@@ -32,13 +32,15 @@
 
 use std::ops::Range;
 
-use plexus_base::{crc32c, crc32c_append};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, little_endian::U32};
+use plexus_base::{
+    crc32c, crc32c_append,
+    wire::{self, Fixed, Reader},
+};
 
 use super::seal::{KEY_LEN, Opener, Seal, Sealer, TAG_LEN};
 use crate::{
     Lane, MAX_FRAME, Put,
-    put_fields::{PUT_LEN, PutFields, Target},
+    put_fields::{PUT_LEN, Target},
 };
 
 const VERSION: u8 = 1;
@@ -49,19 +51,11 @@ const FLAG_SEALED: u8 = 4;
 /// Data under one tag: the sender seals the next piece while this one is on its way.
 pub(super) const PIECE: usize = 64 << 10;
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Base {
-    len: U32,
-    version: u8,
-    flags: u8,
-    lane: u8,
-    zero: u8,
-    sequence: U32,
-    crc: U32,
+wire::layout! {
+    struct Base: 16 { len: u32, version: u8, flags: u8, lane: u8, zero: u8, sequence: u32, crc: u32 }
 }
 
-const BASE_LEN: usize = size_of::<Base>();
+const BASE_LEN: usize = Base::LEN;
 /// Bytes of `Base` that its own checksum covers.
 const COVERED: usize = 12;
 
@@ -69,8 +63,6 @@ const MAX_HEADER: usize = BASE_LEN + PUT_LEN;
 
 /// Most bytes in front of the data of a put, or of the next frame.
 pub(super) const MAX_RECORD: usize = MAX_HEADER + MAX_FRAME + TAG_LEN;
-
-const _: () = assert!(BASE_LEN == 16);
 
 /// A put to send.
 #[derive(Clone, Copy)]
@@ -117,29 +109,30 @@ fn header_len(put: bool) -> usize {
 fn base(lane: Lane, sequence: u32, len: usize, load: Option<&Load<'_>>, sealed: bool) -> Base {
     let put = load.map_or(0, |load| if load.announced { FLAG_PUT } else { FLAG_PUT | FLAG_WRITE });
     Base {
-        len: U32::new(len as u32),
+        len: len as u32,
         version: VERSION,
         flags: put | if sealed { FLAG_SEALED } else { 0 },
         lane: lane.index() as u8,
         zero: 0,
-        sequence: U32::new(sequence),
-        crc: U32::new(0),
+        sequence,
+        crc: 0,
     }
 }
 
 /// The header for the frame `head` + `body`, which the caller has found to be no longer than [`MAX_FRAME`],
 /// and `load`, whose data are no longer than a `u32` says.
 pub(super) fn encode(lane: Lane, sequence: u32, head: &[u8], body: &[u8], load: Option<&Load<'_>>) -> Header {
-    let mut base = base(lane, sequence, head.len() + body.len(), load, false);
+    let base: [u8; BASE_LEN] = wire::encode(&base(lane, sequence, head.len() + body.len(), load, false));
     let mut header = Header { bytes: [0; MAX_HEADER], len: header_len(load.is_some()) };
-    let mut crc = crc32c(&base.as_bytes()[..COVERED]);
+    let mut crc = crc32c(&base[..COVERED]);
     if let Some(Load { put, .. }) = load {
-        let fields = PutFields::of(put, crc32c(put.data));
-        header.bytes[BASE_LEN..].copy_from_slice(fields.as_bytes());
-        crc = crc32c_append(crc, fields.as_bytes());
+        let fields = Target::of(put, crc32c(put.data)).encode();
+        header.bytes[BASE_LEN..].copy_from_slice(&fields);
+        crc = crc32c_append(crc, &fields);
     }
-    base.crc = U32::new(crc32c_append(crc32c_append(crc, head), body));
-    header.bytes[..BASE_LEN].copy_from_slice(base.as_bytes());
+    crc = crc32c_append(crc32c_append(crc, head), body);
+    header.bytes[..COVERED].copy_from_slice(&base[..COVERED]);
+    header.bytes[COVERED..BASE_LEN].copy_from_slice(&crc.to_le_bytes());
     header
 }
 
@@ -154,15 +147,15 @@ pub(super) fn seal(
     load: Option<&Load<'_>>,
     queue: &mut Vec<u8>,
 ) {
-    let base = base(lane, sequence, head.len() + body.len(), load, true);
-    queue.extend_from_slice(base.as_bytes());
+    let base: [u8; BASE_LEN] = wire::encode(&base(lane, sequence, head.len() + body.len(), load, true));
+    queue.extend_from_slice(&base);
     let start = queue.len();
     if let Some(Load { put, .. }) = load {
-        queue.extend_from_slice(PutFields::of(put, 0).as_bytes());
+        queue.extend_from_slice(&Target::of(put, 0).encode());
     }
     queue.extend_from_slice(head);
     queue.extend_from_slice(body);
-    let tag = sealer.seal(base.as_bytes(), &mut queue[start..]);
+    let tag = sealer.seal(&base, &mut queue[start..]);
     queue.extend_from_slice(&tag);
 }
 
@@ -185,7 +178,7 @@ pub(super) fn decode(
     sequence: u32,
     opener: Option<&mut Opener>,
 ) -> Result<Decoded, &'static str> {
-    let Ok((base, _)) = Base::read_from_prefix(bytes) else { return Ok(Decoded::Needs(BASE_LEN)) };
+    let Ok(base) = Reader::new(bytes).take::<Base>() else { return Ok(Decoded::Needs(BASE_LEN)) };
     if base.version != VERSION {
         return Err("a header of another version or of no rail at all");
     }
@@ -194,7 +187,7 @@ pub(super) fn decode(
         (false, true) => return Err("a frame in clear on a sealed rail"),
         _ => {}
     }
-    let len = base.len.get() as usize;
+    let len = base.len as usize;
     let (put, announced) = match base.flags & !FLAG_SEALED {
         0 => (false, true),
         FLAG_PUT => (true, true),
@@ -207,19 +200,19 @@ pub(super) fn decode(
     if usize::from(base.lane) != lane.index() {
         return Err("a frame on the stream of the other lane");
     }
-    if base.sequence.get() != sequence {
+    if base.sequence != sequence {
         return Err("a frame out of sequence");
     }
     let start = header_len(put);
     let end = start + len + if opener.is_some() { TAG_LEN } else { 0 };
     let Some(record) = bytes.get_mut(..end) else { return Ok(Decoded::Needs(end)) };
     match opener {
-        None => verify(record, base.crc.get())?,
+        None => verify(record, base.crc)?,
         Some(opener) => open(record, opener)?,
     }
     let target = if put {
-        let fields = PutFields::ref_from_bytes(&record[BASE_LEN..start]);
-        Some(fields.map_err(|_| "a header that cannot be")?.target())
+        let target = Reader::new(&record[BASE_LEN..start]).take();
+        Some(target.map_err(|_| "a header that cannot be")?)
     } else {
         None
     };
@@ -261,8 +254,9 @@ fn decode_sealed(bytes: &[u8], lane: Lane) -> usize {
     let Some((flags, content)) = bytes.split_first() else { return frames };
     let len = content.len() - if flags & FLAG_PUT == 0 { 0 } else { content.len().min(PUT_LEN) };
     let base = Base { flags: flags | FLAG_SEALED, ..base(lane, 0, len, None, true) };
-    let mut record = [base.as_bytes(), content].concat();
-    let tag = peer.split(lane).0.seal(base.as_bytes(), &mut record[BASE_LEN..]);
+    let base: [u8; BASE_LEN] = wire::encode(&base);
+    let mut record = [&base[..], content].concat();
+    let tag = peer.split(lane).0.seal(&base, &mut record[BASE_LEN..]);
     record.extend_from_slice(&tag);
     frames + decode_stream(&record, lane, Some(&mut seal.split(lane).1))
 }

@@ -14,11 +14,8 @@
 //!
 //! The answer is a reply with the bytes, or with what the word was, 8 bytes; an empty one refuses.
 
+use plexus_base::wire::{self, DecodeError, Fault, Fixed, Zeros};
 use plexus_fabric::{WindowId, Windows};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout,
-    little_endian::{U16, U32, U64},
-};
 
 use super::MAX_MESSAGE;
 
@@ -30,19 +27,11 @@ pub(crate) enum Request {
     CompareSwap { window: WindowId, offset: u64, expected: u64, new: u64 },
 }
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct Wire {
-    operation: u8,
-    zero: u8,
-    window: U16,
-    len: U32,
-    offset: U64,
-    operand: U64,
-    new: U64,
+wire::layout! {
+    struct Wire: 32 { operation: u8, zero: Zeros<1>, window: WindowId, len: u32, offset: u64, operand: u64, new: u64 }
 }
 
-pub(crate) const REQUEST: usize = size_of::<Wire>();
+pub(crate) const REQUEST: usize = Wire::LEN;
 
 impl Request {
     pub(crate) fn encode(self) -> [u8; REQUEST] {
@@ -51,29 +40,19 @@ impl Request {
             Self::FetchAdd { window, offset, add } => (1, window, 0, offset, add, 0),
             Self::CompareSwap { window, offset, expected, new } => (2, window, 0, offset, expected, new),
         };
-        let wire = Wire {
-            operation,
-            zero: 0,
-            window: window.0.into(),
-            len: len.into(),
-            offset: offset.into(),
-            operand: operand.into(),
-            new: new.into(),
-        };
-        zerocopy::transmute!(wire)
+        wire::encode(&Wire { operation, zero: Zeros, window, len, offset, operand, new })
     }
 
-    pub(crate) fn decode(bytes: &[u8; REQUEST]) -> Option<Self> {
-        let wire = Wire::read_from_bytes(bytes).ok()?;
-        let (window, offset) = (WindowId(wire.window.get()), wire.offset.get());
-        match wire.operation {
-            0 => Some(Self::Get { window, offset, len: wire.len.get() }),
-            1 => Some(Self::FetchAdd { window, offset, add: wire.operand.get() }),
-            2 => {
-                Some(Self::CompareSwap { window, offset, expected: wire.operand.get(), new: wire.new.get() })
+    pub(crate) fn decode(bytes: &[u8; REQUEST]) -> Result<Self, DecodeError> {
+        wire::decode("access to a window", bytes, |reader| {
+            let Wire { operation, window, len, offset, operand, new, .. } = reader.take()?;
+            match operation {
+                0 => Ok(Self::Get { window, offset, len }),
+                1 => Ok(Self::FetchAdd { window, offset, add: operand }),
+                2 => Ok(Self::CompareSwap { window, offset, expected: operand, new }),
+                _ => Err(Fault::Field("operation")),
             }
-            _ => None,
-        }
+        })
     }
 
     /// Executes it on this node's windows, leaving the answer in `answer`; empty where it does not lie in a window.
@@ -126,12 +105,12 @@ mod tests {
             Request::CompareSwap { window: WINDOW, offset: 16, expected: 1, new: 2 },
         ];
         for request in requests {
-            assert_eq!(Request::decode(&request.encode()), Some(request));
+            assert_eq!(Request::decode(&request.encode()), Ok(request));
         }
         for operation in 3..=255 {
             let mut bytes = requests[0].encode();
             bytes[0] = operation;
-            assert_eq!(Request::decode(&bytes), None);
+            assert!(Request::decode(&bytes).is_err());
         }
     }
 

@@ -2,12 +2,11 @@
 
 use std::collections::VecDeque;
 
-use plexus_base::NodeId;
-use plexus_fabric::{Frame, LANES, Lane};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout,
-    little_endian::{U32, U64},
+use plexus_base::{
+    NodeId,
+    wire::{self, Fixed, Reader, Zeros},
 };
+use plexus_fabric::{Frame, LANES, Lane};
 
 use super::{
     LinkCounters, MAX_MESSAGE, Owned,
@@ -20,36 +19,23 @@ use crate::{
     message::{Form, HEADER, Head, Header, What},
 };
 
-/// What a peer says when it has destroyed its end of a rail, behind the header; little endian.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct ClosedWire {
-    slot: u8,
-    /// Whether the sender ever had it: 0 or 1.
-    had: u8,
-    zero: [u8; 2],
-    generation: U32,
-    received: [U64; LANES],
+wire::layout! {
+    /// What a peer says when it has destroyed its end of a rail, behind the header; whether it ever had it.
+    struct ClosedWire: 24 { slot: u8, had: bool, zero: Zeros<2>, generation: u32, received: [u64; LANES] }
 }
 
-const CLOSED: usize = size_of::<ClosedWire>();
+const CLOSED: usize = ClosedWire::LEN;
 
 /// Bytes of a note behind the header: a count for each lane.
 const NOTE: usize = 8 * LANES;
 
 pub(super) fn encode_closed(closed: Closed) -> [u8; CLOSED] {
-    let wire = ClosedWire {
-        slot: closed.slot,
-        had: closed.had.into(),
-        zero: [0; 2],
-        generation: closed.generation.into(),
-        received: closed.received.map(U64::from),
-    };
-    zerocopy::transmute!(wire)
+    let Closed { slot, generation, received, had } = closed;
+    wire::encode(&ClosedWire { slot, had, zero: Zeros, generation, received })
 }
 
 pub(super) fn encode_note(received: [u64; LANES]) -> [u8; NOTE] {
-    zerocopy::transmute!(received.map(U64::from))
+    wire::encode(&received)
 }
 
 /// A frame that waits for others of its channel.
@@ -98,7 +84,7 @@ impl Arrivals {
         }
         let mut header = [0; HEADER];
         frame.copy(0, &mut header);
-        let header = Header::read_from_bytes(&header).map_err(|_| "a frame shorter than its header")?;
+        let header = Header::decode(&header).map_err(|_| "a frame shorter than its header")?;
         let Form::Channel(head) = header.form().ok_or("a header of no known form")? else {
             return self.control(desk, slot, lane, &header, frame);
         };
@@ -140,15 +126,16 @@ impl Arrivals {
             Some(Form::Note) if body == NOTE => {
                 let mut bytes = [0; NOTE];
                 frame.copy(HEADER, &mut bytes);
-                let received: [U64; LANES] = zerocopy::transmute!(bytes);
-                desk.core.noted(slot, received.map(U64::get)).map_err(said)
+                let received = wire::decode("note", &bytes, Reader::take);
+                desk.core.noted(slot, received.map_err(|_| "a malformed note")?).map_err(said)
             }
             Some(Form::Closed) if body == CLOSED => {
                 let mut bytes = [0; CLOSED];
                 frame.copy(HEADER, &mut bytes);
-                let ClosedWire { slot, had, generation, received, .. } = zerocopy::transmute!(bytes);
-                let (generation, received) = (generation.get(), received.map(U64::get));
-                self.closed.push_back(Closed { slot, generation, received, had: had != 0 });
+                let closed = wire::decode("news of a closed rail", &bytes, Reader::take);
+                let closed: ClosedWire = closed.map_err(|_| "malformed news of a closed rail")?;
+                let ClosedWire { slot, had, generation, received, .. } = closed;
+                self.closed.push_back(Closed { slot, generation, received, had });
                 Ok(())
             }
             Some(Form::Goodbye) if body == 0 => {
@@ -203,7 +190,7 @@ impl Arrivals {
                     return Err("an access of the wrong length");
                 }
                 frame.copy(at, &mut bytes);
-                let request = Request::decode(&bytes).ok_or("an access of no known kind")?;
+                let request = Request::decode(&bytes).map_err(|_| "a malformed access to a window")?;
                 counters.received(kind, body);
                 self.accesses.push_back((head, request));
             }

@@ -9,7 +9,6 @@ use std::{
 
 use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
 use plexus_fabric::{Access, Frame, Health, Lane, Lost, Put, Rail, RailKind, SendError};
-use zerocopy::IntoBytes;
 
 use super::{Link, LinkInfo, NewRail, Settings, arrive::encode_closed, protocol::Closed};
 use crate::{Channel, message::Header};
@@ -59,7 +58,7 @@ impl Fake {
 
     /// The peer says that it has closed a rail.
     pub(crate) fn tells_end(&self, closed: Closed) {
-        let frame = [Header::closed().as_bytes(), &encode_closed(closed)].concat();
+        let frame = [&Header::closed().encode()[..], &encode_closed(closed)].concat();
         self.script().arrivals.push_back((Lane::Prompt, frame));
     }
 }

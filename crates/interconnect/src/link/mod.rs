@@ -22,7 +22,6 @@ use std::{sync::Arc, time::Duration};
 
 use plexus_base::{Incarnation, Nanos, NodeId, clock};
 use plexus_fabric::{Health, Lane, Lost, Windows};
-use zerocopy::IntoBytes;
 
 use self::{
     arrive::{Arrivals, Desk},
@@ -398,7 +397,7 @@ impl Link {
     pub(crate) fn goodbye(&mut self) {
         self.flush();
         for attached in &mut self.rails {
-            let _ = attached.rail.send(Lane::Prompt, Header::goodbye().as_bytes(), &[]);
+            let _ = attached.rail.send(Lane::Prompt, &Header::goodbye().encode(), &[]);
             let _ = attached.rail.flush();
         }
     }

@@ -6,7 +6,6 @@
 use bytes::Bytes;
 use plexus_base::Epoch;
 use plexus_fabric::{Access, Lane, Lost, MAX_FRAME, MAX_WORDWISE, Put, Rail, RailKind, SendError};
-use zerocopy::IntoBytes;
 
 use super::{
     Link, MAX_MESSAGE, Request, arrive,
@@ -295,8 +294,8 @@ fn offer(
     body: &[u8],
 ) -> Result<(), SendError> {
     match put {
-        None => attached.rail.send(lane, header.as_bytes(), body)?,
-        Some(put) => attached.rail.put(lane, put, header.as_bytes(), body)?,
+        None => attached.rail.send(lane, &header.encode(), body)?,
+        Some(put) => attached.rail.put(lane, put, &header.encode(), body)?,
     }
     attached.unflushed = true;
     attached.bytes_out += (HEADER + body.len() + put.map_or(0, |put| put.data.len())) as u64;
@@ -305,7 +304,7 @@ fn offer(
 
 #[inline]
 fn offer_shared(attached: &mut Attached, lane: Lane, header: Header, body: &Bytes) -> Result<(), SendError> {
-    attached.rail.send_shared(lane, header.as_bytes(), body)?;
+    attached.rail.send_shared(lane, &header.encode(), body)?;
     attached.unflushed = true;
     attached.bytes_out += (HEADER + body.len()) as u64;
     Ok(())

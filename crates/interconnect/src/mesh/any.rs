@@ -77,7 +77,7 @@ mod tests {
     fn hostile_windows_do_no_harm() {
         let span =
             |id, granule| WindowSpan { id: WindowId(id), len: 1 << 20, granule, wordwise: granule == 0 };
-        let good = spans::encode([span(1, 0), span(2, 4096)].into_iter()).to_vec();
+        let good = spans::encode([span(1, 0), span(2, 4096)].into_iter());
         assert_eq!(spans(&good), 2);
         hostile(&[good], |bytes| assert!(spans(bytes) <= spans::WINDOWS));
     }

@@ -22,18 +22,17 @@
 //!
 //! It is read only after its sender has proved that it has the cluster key (`noise.rs`).
 
-use plexus_base::{Incarnation, NodeId, crc32c};
-use plexus_fabric::{Lane, RailKind};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout,
-    little_endian::{U16, U32, U64},
+use plexus_base::{
+    Incarnation, NodeId,
+    wire::{self, DecodeError, Fault, Fixed, require_magic, require_version},
 };
+use plexus_fabric::{Lane, RailKind};
 
 const MAGIC: [u8; 8] = *b"PLEXUS\r\n";
 const VERSION: u16 = 4;
 
 /// Length of a hello in bytes.
-pub(super) const HELLO: usize = size_of::<Wire>();
+pub(super) const HELLO: usize = Wire::LEN;
 
 /// What a hello says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,46 +74,20 @@ pub enum Refusal {
     NotMe = 4,
 }
 
-/// Why a hello is not one. A stranger learns nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub(super) enum BadHello {
-    #[error("it does not speak this protocol")]
-    Magic,
-    #[error("it speaks version {0}, this node {VERSION}")]
-    Version(u16),
-    #[error("its checksum does not match")]
-    Checksum,
-    #[error("it names what does not exist")]
-    Field,
-}
+wire::numbered! { impl Refusal as "refusal" { Settings, Connected, NoMember, NotMe } }
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct Wire {
-    magic: [u8; 8],
-    version: U16,
-    rail: u8,
-    lane: u8,
-    worker: u8,
-    workers: u8,
-    from: u8,
-    to: u8,
-    cluster: [u8; 16],
-    incarnation: U64,
-    fingerprint: U64,
-    generation: U32,
-    slot: u8,
-    refusal: u8,
-    clamp: U16,
-    zero: [u8; 20],
-    crc: U32,
+wire::layout! {
+    struct Wire: 80 {
+        magic: [u8; 8], version: u16, rail: u8, lane: u8, worker: u8, workers: u8, from: u8, to: u8, cluster: [u8; 16],
+        incarnation: Incarnation, fingerprint: u64, generation: u32, slot: u8, refusal: u8, clamp: u16, zero: [u8; 20], crc: u32
+    }
 }
 
 impl Hello {
     pub(super) fn encode(&self) -> [u8; HELLO] {
-        let mut wire = Wire {
+        let mut bytes = wire::encode(&Wire {
             magic: MAGIC,
-            version: VERSION.into(),
+            version: VERSION,
             rail: self.rail.number(),
             lane: self.lane as u8,
             worker: self.worker,
@@ -122,53 +95,40 @@ impl Hello {
             from: self.from.0,
             to: self.to.0,
             cluster: self.cluster,
-            incarnation: self.incarnation.0.into(),
-            fingerprint: self.fingerprint.into(),
-            generation: self.generation.into(),
+            incarnation: self.incarnation,
+            fingerprint: self.fingerprint,
+            generation: self.generation,
             slot: self.slot,
             refusal: self.refusal.map_or(0, |refusal| refusal as u8),
-            clamp: self.clamp.into(),
+            clamp: self.clamp,
             zero: [0; 20],
-            crc: 0.into(),
-        };
-        wire.crc = crc32c(&wire.as_bytes()[..HELLO - 4]).into();
-        let mut bytes = [0; HELLO];
-        bytes.copy_from_slice(wire.as_bytes());
+            crc: 0,
+        });
+        wire::seal_behind(&mut bytes);
         bytes
     }
 
-    pub(super) fn decode(bytes: &[u8; HELLO]) -> Result<Self, BadHello> {
-        let wire = Wire::ref_from_bytes(bytes).map_err(|_| BadHello::Field)?;
-        if wire.magic != MAGIC {
-            return Err(BadHello::Magic);
-        }
-        if wire.version.get() != VERSION {
-            return Err(BadHello::Version(wire.version.get()));
-        }
-        if wire.crc.get() != crc32c(&bytes[..HELLO - 4]) {
-            return Err(BadHello::Checksum);
-        }
-        Ok(Self {
-            rail: RailKind::from_number(wire.rail).ok_or(BadHello::Field)?,
-            lane: *Lane::ALL.get(usize::from(wire.lane)).ok_or(BadHello::Field)?,
-            worker: wire.worker,
-            workers: wire.workers,
-            from: NodeId(wire.from),
-            to: NodeId(wire.to),
-            cluster: wire.cluster,
-            incarnation: Incarnation(wire.incarnation.get()),
-            fingerprint: wire.fingerprint.get(),
-            slot: wire.slot,
-            generation: wire.generation.get(),
-            clamp: wire.clamp.get(),
-            refusal: match wire.refusal {
-                0 => None,
-                1 => Some(Refusal::Settings),
-                2 => Some(Refusal::Connected),
-                3 => Some(Refusal::NoMember),
-                4 => Some(Refusal::NotMe),
-                _ => return Err(BadHello::Field),
-            },
+    pub(super) fn decode(bytes: &[u8; HELLO]) -> Result<Self, DecodeError> {
+        wire::decode("hello", bytes, |reader| {
+            let wire: Wire = reader.take()?;
+            require_magic(wire.magic, MAGIC)?;
+            require_version(wire.version, VERSION)?;
+            wire::verify_behind(bytes)?;
+            Ok(Self {
+                rail: RailKind::from_number(wire.rail).ok_or(Fault::Field("rail"))?,
+                lane: *Lane::ALL.get(usize::from(wire.lane)).ok_or(Fault::Field("lane"))?,
+                worker: wire.worker,
+                workers: wire.workers,
+                from: NodeId(wire.from),
+                to: NodeId(wire.to),
+                cluster: wire.cluster,
+                incarnation: wire.incarnation,
+                fingerprint: wire.fingerprint,
+                slot: wire.slot,
+                generation: wire.generation,
+                clamp: wire.clamp,
+                refusal: if wire.refusal == 0 { None } else { Some(Refusal::from_raw(wire.refusal)?) },
+            })
         })
     }
 }

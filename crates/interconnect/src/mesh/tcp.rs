@@ -31,13 +31,13 @@ pub(super) struct Lane {
 }
 
 /// What this node's windows are.
-pub(super) fn our_spans(common: &MeshState) -> [u8; SPANS] {
+pub(super) fn our_spans(common: &MeshState) -> Vec<u8> {
     spans::encode(common.config.windows.iter().map(|window| window.span()))
 }
 
 /// What the peer's windows are.
 pub(super) fn their_spans(bytes: &[u8]) -> Result<Vec<WindowSpan>, String> {
-    spans::decode(bytes.try_into().map_err(|_| "its windows are not as long as any")?)
+    spans::decode(bytes).map_err(|error| error.to_string())
 }
 
 /// The rail over the connections of one place.

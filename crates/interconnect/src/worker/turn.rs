@@ -10,10 +10,10 @@ use plexus_fabric::{Lost, RailKind};
 
 use super::{Control, SHORTEST_TICK, Shared};
 use crate::{
-    LinkEvent, LinkInfo, Net, Service,
+    LinkEvent, LinkInfo, Message, Net, Service,
     inbox::Inbox,
     link::{self, Link, NewRail},
-    service::Reply,
+    service::{Answers, Done},
     sync::lock,
 };
 
@@ -65,9 +65,12 @@ impl<S: Service> Core<S> {
                     let (from, head) = inbox.head(index);
                     let kind = head.kind;
                     match net.take_reply(from, &head) {
-                        Reply::To(token) => service.reply(net, from, token, inbox.message(index).payload),
-                        Reply::None => service.message(net, inbox.message(index)),
-                        Reply::Late => {}
+                        Answers::Call(token) => {
+                            let Message { channel, payload, .. } = inbox.message(index);
+                            service.reply(net, from, channel, token, payload);
+                        }
+                        Answers::None => service.message(net, inbox.message(index)),
+                        Answers::Late => {}
                     }
                     if let Some(link) = net.links.get_mut(peer) {
                         link.handled(kind);
@@ -136,8 +139,8 @@ impl<S: Service> Core<S> {
     fn hand_over(&mut self) -> usize {
         let done = self.net.take_done();
         let count = done.len();
-        for (peer, token, answer) in done {
-            self.service.reply(&mut self.net, peer, token, &answer);
+        for Done { peer, channel, token, answer } in done {
+            self.service.reply(&mut self.net, peer, channel, token, &answer);
             self.net.recycle(answer);
         }
         count
@@ -231,8 +234,8 @@ impl<S: Service> Core<S> {
         drop(link);
         self.gone.insert(peer, incarnation);
         (shared.events)(LinkEvent::Gone { peer, incarnation, worker: shared.id, why: why.clone() });
-        for token in self.net.fail_calls(peer) {
-            self.service.call_failed(&mut self.net, peer, token);
+        for (channel, token) in self.net.fail_calls(peer) {
+            self.service.call_failed(&mut self.net, peer, channel, token);
         }
         self.service.peer_gone(&mut self.net, peer, &why);
     }

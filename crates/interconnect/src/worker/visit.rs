@@ -46,17 +46,6 @@ impl<S: Service> Worker<S> {
         }
         Some(result)
     }
-
-    /// Hands a task in as [`Worker::submit`] does. Made for tasks that wake nobody and for which nobody waits.
-    pub fn tell(&self, task: S::Task) {
-        let mut task = Some(task);
-        let mut handle = |service: &mut S, net: &mut Net| {
-            task.take().into_iter().for_each(|task| service.task(net, task));
-        };
-        if self.visit(&mut handle).is_none() {
-            task.into_iter().for_each(|task| self.submit(task));
-        }
-    }
 }
 
 impl<S: Service> Shared<S> {

@@ -39,7 +39,7 @@ impl Service for Echo {
     }
 
     /// The signal's answer is the number at the front of the reply.
-    fn reply(&mut self, _net: &mut Net, _from: NodeId, token: u64, payload: &[u8]) {
+    fn reply(&mut self, _net: &mut Net, _from: NodeId, _: Channel, token: u64, payload: &[u8]) {
         let number = u64::from_le_bytes(payload[..8].try_into().unwrap());
         self.waiting.remove(&token).unwrap().set(number);
     }

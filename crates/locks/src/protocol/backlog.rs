@@ -9,12 +9,13 @@
 
 use std::collections::BTreeMap;
 
-use plexus_base::NodeId;
+use plexus_base::{Epoch, Incarnation, NodeId};
+use plexus_membership::gate::{EpochGate, Parking};
 
 use super::{
+    interface::LockId,
     master::Fault,
     message::{Body, Cancel, Convert, Message, Request, Unlock},
-    resource::Who,
 };
 
 /// Messages of a node for each lock that its clients may have at once: a conversion and the unlock of one that was known before the members changed;
@@ -31,37 +32,40 @@ enum Said {
     Cancelled,
 }
 
+/// A word about a request: of which sender, lock and number, and what.
+type About<S> = (S, LockId, u32, Said);
+
 /// See the module.
 #[derive(Clone, Debug)]
-pub(super) struct Backlog {
-    /// Most of each node.
+pub struct Backlog<S = NodeId> {
+    /// Most of each sender.
     messages_max: usize,
     /// By number, which grows; and who sent them.
-    messages: BTreeMap<u64, (NodeId, Message)>,
+    messages: BTreeMap<u64, (S, Message)>,
     last: u64,
     /// The numbers of those that are about the requests of a lock.
-    requests: BTreeMap<(Who, u32, Said), u64>,
-    /// How many are from each node.
-    of: BTreeMap<NodeId, usize>,
+    requests: BTreeMap<About<S>, u64>,
+    /// How many are from each sender.
+    of: BTreeMap<S, usize>,
 }
 
-impl Backlog {
+impl<S: Copy + Ord> Backlog<S> {
     /// Nothing yet. `locks_max`: the most locks that clients of a node have.
-    pub(super) fn new(locks_max: usize) -> Self {
+    #[must_use]
+    pub fn new(locks_max: usize) -> Self {
         let messages_max = locks_max.saturating_mul(OF_A_LOCK);
         let (messages, requests, of) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { messages_max, messages, last: 0, requests, of }
     }
 
     /// Keeps a message, if anything will be left to be done.
-    pub(super) fn keep(&mut self, from: NodeId, message: Message) -> Result<(), Fault> {
-        let who = |lock| Who { node: from, lock };
+    pub(super) fn keep(&mut self, from: S, message: Message) -> Result<(), Fault> {
         let said = match message.body {
             Body::Request(Request { lock, seq, .. }) | Body::Convert(Convert { lock, seq, .. }) => {
-                Some((who(lock), seq, Said::Asked))
+                Some((from, lock, seq, Said::Asked))
             }
-            Body::Cancel(Cancel { lock, seq, .. }) => Some((who(lock), seq, Said::Cancelled)),
-            Body::Unlock(Unlock { lock, .. }) if self.give_up(who(lock)) => return Ok(()),
+            Body::Cancel(Cancel { lock, seq, .. }) => Some((from, lock, seq, Said::Cancelled)),
+            Body::Unlock(Unlock { lock, .. }) if self.give_up(from, lock) => return Ok(()),
             _ => None,
         };
         // What is said again stands where it is said last: a cancellation behind what it is of.
@@ -78,8 +82,8 @@ impl Backlog {
     }
 
     /// A lock is given up, and what need not be done any more is taken out. Whether no master knows the lock.
-    fn give_up(&mut self, who: Who) -> bool {
-        let all = self.requests.range((who, 0, Said::Asked)..=(who, u32::MAX, Said::Cancelled));
+    fn give_up(&mut self, from: S, lock: LockId) -> bool {
+        let all = self.requests.range((from, lock, 0, Said::Asked)..=(from, lock, u32::MAX, Said::Cancelled));
         let all: Vec<_> = all.map(|(said, number)| (*said, *number)).collect();
         let mut is_new = false;
         for (said, number) in all {
@@ -94,19 +98,43 @@ impl Backlog {
     }
 
     /// Takes one out, if it is there.
-    fn drop(&mut self, said: (Who, u32, Said)) {
+    fn drop(&mut self, said: About<S>) {
         let Some(number) = self.requests.remove(&said) else { return };
         self.messages.remove(&number);
-        self.of.entry(said.0.node).and_modify(|count| *count -= 1);
+        self.of.entry(said.0).and_modify(|count| *count -= 1);
     }
 
     /// In their order.
-    pub(super) fn messages(&self) -> impl Iterator<Item = &(NodeId, Message)> {
+    pub(super) fn messages(&self) -> impl Iterator<Item = &(S, Message)> {
         self.messages.values()
     }
 
     /// In their order.
-    pub(super) fn into_messages(self) -> impl Iterator<Item = (NodeId, Message)> {
+    pub(super) fn into_messages(self) -> impl Iterator<Item = (S, Message)> {
         self.messages.into_values()
+    }
+}
+
+/// The gate for messages of other views. Those of older ones may be good. Those of newer ones are kept by the sender's incarnation, which is
+/// what the numbers of its locks belong to.
+pub type Gate = EpochGate<Backlog<(NodeId, Incarnation)>>;
+
+impl Parking for Backlog<(NodeId, Incarnation)> {
+    type Sender = (NodeId, Incarnation);
+    type Message = Message;
+
+    fn park(&mut self, from: Self::Sender, _: Epoch, message: Message) -> Result<(), Fault> {
+        match message.body {
+            // Searches begin again.
+            Body::Probe(..) => Ok(()),
+            _ => self.keep(from, message),
+        }
+    }
+
+    /// All of them: what was said in a view that was missed may be good in this one.
+    fn take(&mut self, _: Epoch) -> Vec<(Self::Sender, Message)> {
+        self.requests.clear();
+        self.of.clear();
+        std::mem::take(&mut self.messages).into_values().collect()
     }
 }

@@ -1,6 +1,6 @@
 //! What is encoded is decoded, and nothing else: every message, damaged in every way.
 
-use plexus_base::{Epoch, NodeId, WorkerId};
+use plexus_base::{Epoch, NodeId, WorkerId, wire::Fault};
 
 use super::*;
 

@@ -252,10 +252,10 @@ impl World {
     fn print(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for shard in self.shards.iter().flatten() {
-            let Shard { core, home, master, recovering, values, parked } = shard;
+            let Shard { core, home, master, recovering, values, gate } = shard;
             let place = core.masters.place(self.name.partition());
             let recovering = recovering.as_ref().map(|recovery| recovery.print(place));
-            let parked: Vec<_> = parked.values().flat_map(|parked| parked.messages()).collect();
+            let parked: Vec<_> = gate.parked().messages().collect();
             let own = (core.view.epoch, core.masters.of(place), &home.locks, master, values, parked);
             format!("{own:?} {recovering:?}").hash(&mut hasher);
         }

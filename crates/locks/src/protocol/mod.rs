@@ -39,7 +39,7 @@
 //! - The time that is handed in never goes back. For [`Event::Unlock`], which asks for none, that of the event before will do.
 //! - Numbers of locks are never used again in one incarnation of a node.
 //! - A client that converts may use what both modes allow from the moment it asks until it is answered ([`Held::usable`]).
-//! - Messages that come before a node's first view are handed in after it.
+//! - Messages that come before a node's first view are admitted to the gate that its shard [begins](Shard::begin) with.
 //!
 //! # What members can do
 //!
@@ -73,9 +73,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 pub use plexus_base::locks::{MAX_NAME, MODES, Mode, Token, VALUE_LEN, Validity, Value, Why};
 use plexus_base::{Incarnation, Nanos, NodeId};
-use plexus_membership::partitions::{Masters, Place};
 pub use plexus_membership::partitions::{Members, Places};
+use plexus_membership::{
+    gate::Admission,
+    partitions::{Masters, Place},
+};
 
+pub use backlog::{Backlog, Gate};
 pub use counts::Counts;
 pub use deadlock::Errand;
 pub use home::{Held, Hold};
@@ -88,7 +92,6 @@ pub use name::{Name, NameError};
 pub use resource::{Holder, Resource, Waiter, Who};
 
 use self::{
-    backlog::Backlog,
     core::Core,
     home::Home,
     master::{Fault, Master},
@@ -104,9 +107,7 @@ pub struct Shard {
     recovering: Option<Recovery>,
     /// Value blocks of what was mastered here in the view before.
     values: BTreeMap<Name, Handover>,
-    /// What is of a view to come. By the sender's incarnation, for what its locks' numbers mean is of that incarnation only; a backlog keeps apart nodes whose incarnations have
-    /// the same number.
-    parked: BTreeMap<Incarnation, Backlog>,
+    gate: Gate,
 }
 
 impl Shard {
@@ -116,6 +117,21 @@ impl Shard {
     /// When the configuration is impossible: no such worker, or a view without this incarnation of the node.
     #[must_use]
     pub fn new(config: Config, view: Members, out: &mut Vec<Action>) -> Self {
+        Self::begin(config, Self::gate(&config), view, out)
+    }
+
+    /// The gate that a shard begins with: it parks what comes before the first view.
+    #[must_use]
+    pub fn gate(config: &Config) -> Gate {
+        Gate::new(Backlog::new(config.locks_max))
+    }
+
+    /// The same as [`Shard::new`], with messages that came before its first view.
+    ///
+    /// # Panics
+    /// As [`Shard::new`].
+    #[must_use]
+    pub fn begin(config: Config, mut gate: Gate, view: Members, out: &mut Vec<Action>) -> Self {
         assert!(config.worker.0 < config.workers, "a worker of the node");
         assert!(
             view.incarnation(config.me) == Some(config.incarnation),
@@ -126,17 +142,16 @@ impl Shard {
         let master = Master::new(Token::before(view.epoch));
         let recovery = Recovery::new(need, &view, config.locks_max);
         let (inbox, counts) = (VecDeque::new(), Counts::default());
+        let parked = gate.enter(view.epoch);
         let core = Core { config, now: Nanos(0), view, masters, inbox, out: Vec::new(), counts };
-        let mut shard = Self {
-            core,
-            home: Home::default(),
-            master,
-            recovering: None,
-            values: BTreeMap::new(),
-            parked: BTreeMap::new(),
-        };
+        let mut shard =
+            Self { core, home: Home::default(), master, recovering: None, values: BTreeMap::new(), gate };
         shard.ask(recovery);
         shard.settle();
+        for ((from, incarnation), message) in parked {
+            shard.arrived(from, incarnation, message);
+            shard.settle();
+        }
         out.append(&mut shard.core.out);
         shard
     }
@@ -290,23 +305,16 @@ impl Shard {
 
     /// A message from another node.
     fn arrived(&mut self, from: NodeId, incarnation: Incarnation, message: Message) {
-        let counts = &mut self.core.counts;
-        if message.epoch > self.core.view.epoch {
-            counts.new_epoch += 1;
-            // Searches begin again.
-            if !matches!(message.body, Body::Probe(..)) {
-                let locks_max = self.core.config.locks_max;
-                let parked = self.parked.entry(incarnation).or_insert_with(|| Backlog::new(locks_max));
-                parked.keep(from, message).unwrap_or_else(|what| self.core.fault(from, what));
+        let is_member = self.core.view.incarnation(from) == Some(incarnation) && from != self.core.config.me;
+        match self.gate.admit((from, incarnation), message.epoch, message) {
+            Ok(Admission::Parked) => self.core.counts.new_epoch += 1,
+            Ok(_) if !is_member => self.core.counts.strangers += 1,
+            Ok(Admission::Current(message)) => self.current(from, message.body),
+            Ok(Admission::Older(message)) => self.older(from, message),
+            Err(what) => {
+                self.core.counts.new_epoch += 1;
+                self.core.fault(from, what);
             }
-            return;
-        }
-        if self.core.view.incarnation(from) != Some(incarnation) || from == self.core.config.me {
-            counts.strangers += 1;
-        } else if message.epoch == self.core.view.epoch {
-            self.current(from, message.body);
-        } else {
-            self.older(from, message);
         }
     }
 

@@ -70,7 +70,7 @@ impl Shard {
     pub(super) fn change(&mut self, view: Members) {
         let core = &mut self.core;
         let me = core.config.me;
-        assert!(view.epoch > core.view.epoch, "{:?} after {:?}", view.epoch, core.view.epoch);
+        let parked = self.gate.enter(view.epoch);
         assert!(
             view.incarnation(me) == Some(core.config.incarnation),
             "a view without this incarnation of the node"
@@ -104,10 +104,8 @@ impl Shard {
         for (from, message) in held_back.into_iter().flatten().filter(|(from, _)| !gone.contains(*from)) {
             self.older(from, message);
         }
-        for (incarnation, parked) in std::mem::take(&mut self.parked) {
-            for (from, message) in parked.into_messages() {
-                self.arrived(from, incarnation, message);
-            }
+        for ((from, incarnation), message) in parked {
+            self.arrived(from, incarnation, message);
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use plexus_base::{Epoch, Waiting};
 use plexus_fabric::{Bell, Lost};
 use plexus_interconnect::{Service, Signal, Worker, WorkerParts};
+use plexus_membership::subsystem::enter;
 
 use super::*;
 use crate::protocol::{Mode, Name, Owner, WaitLimit};
@@ -19,22 +20,20 @@ impl Service for Just {
     type Task = LockTask;
 
     fn message(&mut self, net: &mut Net, message: Message<'_>) {
-        self.0.message(net, &message);
+        self.0.message(net, message);
     }
 
     fn task(&mut self, net: &mut Net, task: LockTask) {
         self.0.task(net, task);
     }
 
-    fn peer_gone(&mut self, _: &mut Net, peer: NodeId, _: &Lost) {
-        self.0.peer_gone(peer);
-    }
+    fn peer_gone(&mut self, _: &mut Net, _: NodeId, _: &Lost) {}
 }
 
 /// Leads to no worker.
 struct Nowhere;
 
-impl Port for Nowhere {
+impl WorkerPort<LockService> for Nowhere {
     fn submit(&self, _: WorkerId, _: LockTask) {}
 
     fn offer(&self, _: WorkerId, _: LockTask) {}
@@ -43,14 +42,20 @@ impl Port for Nowhere {
         false
     }
 
-    fn push(&self, _: WorkerId, _: LockTask) {}
+    fn attend(&self, _: WorkerId) {}
 
-    fn wait(&self, _: WorkerId, _: &Signal) {}
+    fn wait(&self, _: WorkerId, _: Option<LockTask>, _: &Signal) {}
 }
 
 fn view() -> Members {
     let incarnation = Incarnation(1);
     Members { epoch: Epoch(1), members: vec![(ME, incarnation), (OTHER, incarnation), (THIRD, incarnation)] }
+}
+
+/// Has the worker and then its service take up a view.
+fn view_in(service: &mut LockService, net: &mut Net, last: Option<&Members>, next: &Members) {
+    enter(net, last, next);
+    service.view(net, next, Before { needs: Epoch(0), intact: Epoch(0) });
 }
 
 fn want(lock: u64, master: NodeId) -> Want {
@@ -64,7 +69,7 @@ fn want(lock: u64, master: NodeId) -> Want {
 /// A worker that nobody has a link to.
 fn worker() -> Worker<Just> {
     let bell = Arc::new(Bell::create().unwrap());
-    let port: Weak<dyn Port> = Weak::<Nowhere>::new();
+    let port: Weak<Port> = Weak::<Nowhere>::new();
     let settings = Settings { me: ME, incarnation: Incarnation(1), workers: 1 };
     let mut services = wire(settings, &port, &Arc::default()).unwrap();
     let service = Just(services.remove(0));
@@ -74,17 +79,19 @@ fn worker() -> Worker<Just> {
 #[test]
 fn of_what_waits_for_a_member_its_next_incarnation_is_told_nothing() {
     worker().with(|Just(service), net| {
-        service.view(net, view());
-        let said_in = |service: &mut LockService, node| {
-            service.outbox.up(node).map(|message| message.epoch.0).collect::<Vec<_>>()
+        view_in(service, net, None, &view());
+        let said_in = |net: &Net, node| {
+            let decoded =
+                net.early(node).map(|(_, bytes)| protocol::Message::decode(bytes).expect("our own"));
+            decoded.map(|message| message.epoch.0).collect::<Vec<_>>()
         };
         for (lock, node) in [(1, OTHER), (2, THIRD)] {
             assert_eq!(service.ask(net, Asked::Lock(want(lock, node), None)), None);
         }
         // The view in which the one was out was never seen here.
         let lives = [(ME, Incarnation(1)), (OTHER, Incarnation(2)), (THIRD, Incarnation(1))];
-        service.view(net, Members { epoch: Epoch(3), members: lives.into() });
-        let (to_other, to_third) = (said_in(service, OTHER), said_in(service, THIRD));
+        view_in(service, net, Some(&view()), &Members { epoch: Epoch(3), members: lives.into() });
+        let (to_other, to_third) = (said_in(net, OTHER), said_in(net, THIRD));
         assert!(!to_other.is_empty() && to_other.iter().all(|epoch| *epoch == 3), "{to_other:?}");
         assert!(to_third.contains(&1) && to_third.contains(&3), "{to_third:?}");
     });
@@ -93,7 +100,7 @@ fn of_what_waits_for_a_member_its_next_incarnation_is_told_nothing() {
 #[test]
 fn of_a_member_that_is_not_there_only_so_much_is_asked() {
     worker().with(|Just(service), net| {
-        service.view(net, view());
+        view_in(service, net, None, &view());
         let mut next = 0;
         let mut ask = |service: &mut LockService, net: &mut Net, master| {
             next += 1;
@@ -112,8 +119,9 @@ fn of_a_member_that_is_not_there_only_so_much_is_asked() {
         assert_eq!(ask(service, net, THIRD), None, "what the other is to be told does not wait for this one");
         // What was asked can be given up, and the other is asked again once it has been told.
         service.unlock(net, LockId(1), None);
-        assert!(service.outbox.waiting(OTHER) > Some(asked));
-        service.peer_up(net, OTHER);
+        assert!(net.backlog(OTHER) > asked);
+        // As when a link takes all of it at once.
+        net.enter(view().epoch, |node| node != OTHER);
         assert_eq!(ask(service, net, OTHER), None);
     });
 }

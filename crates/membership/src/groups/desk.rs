@@ -7,11 +7,12 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Release},
-        mpsc::{Sender, SyncSender},
+        mpsc::SyncSender,
     },
 };
 
 use plexus_base::{Incarnation, NodeId};
+use plexus_interconnect::Reply;
 
 use super::protocol::{Action, Deed, Groups as Protocol, Happened, Message, Name, Refused, Why};
 use crate::protocol::partitions::Members;
@@ -32,7 +33,7 @@ pub enum GroupTask {
         /// Set before it is told nothing more because it did not read.
         put_out: Arc<AtomicBool>,
         /// Who is told whether that was taken.
-        taken: Sender<Result<(), Refused>>,
+        taken: Reply<Result<(), Refused>>,
     },
     /// A member does something.
     Do {
@@ -43,7 +44,7 @@ pub enum GroupTask {
         /// What.
         deed: Deed,
         /// Who is told whether that was taken.
-        taken: Sender<Result<(), Refused>>,
+        taken: Reply<Result<(), Refused>>,
     },
     /// A member is none any more.
     Leave {
@@ -69,15 +70,15 @@ pub(super) struct Desk {
     clients: BTreeMap<u64, Client>,
     /// To be sent, in this order.
     pub(super) sends: Vec<(NodeId, Message)>,
-    /// Who sent what no member sends.
-    pub(super) fault: Option<NodeId>,
+    /// Nodes that sent what no member sends, and what it was.
+    pub(super) faults: Vec<(NodeId, &'static str)>,
     is_over: bool,
 }
 
 impl Desk {
     pub(super) fn new(me: NodeId, incarnation: Incarnation) -> Self {
         let groups = Protocol::new(me, incarnation);
-        Self { groups, clients: BTreeMap::new(), sends: Vec::new(), fault: None, is_over: false }
+        Self { groups, clients: BTreeMap::new(), sends: Vec::new(), faults: Vec::new(), is_over: false }
     }
 
     pub(super) fn view(&mut self, view: &Members) {
@@ -104,12 +105,12 @@ impl Desk {
                 if answer.is_ok() {
                     self.clients.insert(client, Client { group, tell, put_out });
                 }
-                // Who does not wait any more leaves as well.
-                let _ = taken.send(answer);
+                // A client that no longer waits leaves as well.
+                taken.send(answer);
             }
             GroupTask::Do { client, group, deed, taken } => {
                 if self.clients.contains_key(&client) {
-                    let _ = taken.send(self.groups.submit(client, group, deed, &mut actions));
+                    taken.send(self.groups.submit(client, group, deed, &mut actions));
                 }
             }
             GroupTask::Leave { client, group, died } => {
@@ -141,10 +142,7 @@ impl Desk {
                     Action::Opened(epoch, applied, _) => {
                         tracing::debug!(epoch = epoch.0, applied, "groups go on in a view");
                     }
-                    Action::Fault { from, what } => {
-                        tracing::error!(%from, "{what}: the nodes no longer agree on their groups");
-                        self.fault = Some(from);
-                    }
+                    Action::Fault { from, what } => self.faults.push((from, what)),
                 }
             }
             actions = more;

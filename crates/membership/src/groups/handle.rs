@@ -13,16 +13,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use plexus_base::WorkerId;
+use plexus_interconnect::Reply;
+
 use super::{
+    GroupService,
     desk::{GroupTask, MOST_UNREAD},
     protocol::{Deed, Happened, Name, Refused, Who, Why},
 };
+use crate::subsystem::WorkerPort;
 
-/// How tasks reach the worker that runs the groups of a node.
-pub trait Port: Send + Sync {
-    /// Hands a task in and sees to it that it is handled.
-    fn submit(&self, task: GroupTask);
-}
+/// The worker that runs the groups of a node.
+const WORKER: WorkerId = WorkerId(0);
 
 /// Why something with a group came to nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -49,7 +51,7 @@ pub enum GroupError {
 pub struct Groups(Arc<Inner>);
 
 struct Inner {
-    port: Arc<dyn Port>,
+    port: Arc<dyn WorkerPort<GroupService>>,
     /// Numbers for clients, none given twice.
     next: AtomicU64,
 }
@@ -57,7 +59,7 @@ struct Inner {
 impl Groups {
     /// The groups that the service behind `port` runs.
     #[must_use]
-    pub fn new(port: Arc<dyn Port>) -> Self {
+    pub fn new(port: Arc<dyn WorkerPort<GroupService>>) -> Self {
         Self(Arc::new(Inner { port, next: AtomicU64::new(1) }))
     }
 
@@ -195,10 +197,10 @@ impl Group {
 
     fn asks(
         &self,
-        task: impl FnOnce(Name, mpsc::Sender<Result<(), Refused>>) -> GroupTask,
+        task: impl FnOnce(Name, Reply<Result<(), Refused>>) -> GroupTask,
     ) -> Result<(), GroupError> {
-        let (taken, answer) = mpsc::channel();
-        self.groups.0.port.submit(task(self.name.clone(), taken));
+        let (taken, answer) = Reply::channel();
+        self.groups.0.port.submit(WORKER, task(self.name.clone(), taken));
         Ok(answer.recv().map_err(|_| self.over())??)
     }
 
@@ -213,7 +215,7 @@ impl Group {
     fn goes(&mut self, died: bool) {
         if std::mem::take(&mut self.is_member) {
             let (client, group) = (self.client, self.name.clone());
-            self.groups.0.port.submit(GroupTask::Leave { client, group, died });
+            self.groups.0.port.submit(WORKER, GroupTask::Leave { client, group, died });
         }
     }
 }

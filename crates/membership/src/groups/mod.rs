@@ -10,5 +10,5 @@ mod service;
 mod tests;
 
 pub use desk::{GroupTask, MOST_UNREAD};
-pub use handle::{Group, GroupError, Groups, Port};
+pub use handle::{Group, GroupError, Groups};
 pub use service::GroupService;

@@ -5,14 +5,15 @@ use std::{
     time::Duration,
 };
 
-use plexus_base::{Epoch, Incarnation, NodeId};
+use plexus_base::{Epoch, Incarnation, NodeId, WorkerId};
+use plexus_interconnect::{Net, Signal};
 
 use super::{
-    Group, GroupError, GroupTask, Groups, MOST_UNREAD, Port,
+    Group, GroupError, GroupService, GroupTask, Groups, MOST_UNREAD,
     desk::Desk,
     protocol::{self, Deed, Happened, Name},
 };
-use crate::protocol::partitions::Members;
+use crate::{protocol::partitions::Members, subsystem::WorkerPort};
 
 /// Two nodes; whoever hands a task in sees to it that all that comes of it is done.
 struct Pair {
@@ -25,14 +26,30 @@ struct Pair {
 /// The way to one of them.
 struct Way(Arc<Pair>, usize);
 
-impl Port for Way {
-    fn submit(&self, task: GroupTask) {
+impl WorkerPort<GroupService> for Way {
+    fn submit(&self, _: WorkerId, task: GroupTask) {
         let arrives = matches!(task, GroupTask::Do { deed: Deed::Arrive { .. }, .. });
         let mut desks = self.0.desks.lock().expect("nobody panics");
         desks[self.1].task(task);
         settle(&mut desks);
         *self.0.arrived.lock().expect("nobody panics") += usize::from(arrives);
         self.0.comes.notify_all();
+    }
+
+    fn offer(&self, _: WorkerId, _: GroupTask) {
+        unreachable!()
+    }
+
+    fn visit(&self, _: WorkerId, _: &mut dyn FnMut(&mut GroupService, &mut Net)) -> bool {
+        unreachable!()
+    }
+
+    fn attend(&self, _: WorkerId) {
+        unreachable!()
+    }
+
+    fn wait(&self, _: WorkerId, _: Option<GroupTask>, _: &Signal) {
+        unreachable!()
     }
 }
 
@@ -52,7 +69,7 @@ fn settle(desks: &mut [Desk; 2]) {
             }
         }
     }
-    assert!(desks.iter().all(|desk| desk.fault.is_none()));
+    assert!(desks.iter().all(|desk| desk.faults.is_empty()));
 }
 
 fn pair() -> (Arc<Pair>, [Groups; 2]) {

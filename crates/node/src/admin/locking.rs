@@ -149,7 +149,7 @@ pub struct LockWaiter {
 
 fn locks(on: &On, _: Value, _: Progress<'_>) -> Result<Value, String> {
     let locks = on.body.locks();
-    let survey = locks.survey(SURVEY_WITHIN).map_err(|_| "a worker does not answer")?;
+    let survey = locks.survey(SURVEY_WITHIN).ok_or("a worker does not answer")?;
     json_of(&said(on, locks.is_stopped(), &survey))
 }
 

@@ -1,4 +1,4 @@
-//! The registry of a node: how it is made, and what the command line asks of it.
+//! What the command line asks of the registry of a node.
 //!
 //! | command | arguments | what it says |
 //! |---|---|---|
@@ -13,24 +13,14 @@
 //!
 //! What is read is as new as all that was answered before, on any node.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, OnceLock, Weak},
-};
+use std::{path::PathBuf, sync::Arc};
 
-use plexus_base::{Incarnation, NodeId, hex};
-use plexus_membership::runtime::Membership;
-use plexus_registry::{
-    Files, Port, Registry, RegistryService, Settings,
-    protocol::{self, ClusterName, Command as Ask, Contents, Edit, Key, News, What},
-};
+use plexus_base::hex;
+use plexus_registry::protocol::{self, Command as Ask, Contents, Edit, Key, News, What};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{
-    admin::commands::{LOOK_EVERY, On, Progress, Run, args, json_of},
-    boot::config::Config,
-};
+use crate::admin::commands::{LOOK_EVERY, On, Progress, Run, args, json_of};
 
 /// Bytes of values in one line of progress, about.
 const LINE: usize = 1 << 20;
@@ -108,28 +98,6 @@ pub struct Status {
     pub awaited: Vec<String>,
     /// What is wrong with its copies.
     pub trouble: Vec<String>,
-}
-
-/// Makes the registry of a node, which is handed its views later.
-///
-/// # Errors
-/// One line for the user.
-pub(crate) fn wire(
-    config: &Config,
-    me: NodeId,
-    incarnation: Incarnation,
-    remembers: Arc<OnceLock<Weak<Membership>>>,
-    port: &Arc<dyn Port>,
-) -> Result<(RegistryService, Registry), String> {
-    let files = Files::new(config.dir.registry(&config.nodes[me.index()].name));
-    let settings = Settings {
-        me,
-        incarnation,
-        cluster: ClusterName(config.id.0),
-        files: files.map_err(|error| error.to_string())?,
-        memory: remembers,
-    };
-    plexus_registry::wire(settings, port).map_err(|error| error.to_string())
 }
 
 /// See the module: what waits for other nodes.

@@ -7,37 +7,27 @@ use std::{
 };
 
 use plexus_attach::{ARENA, Programs, Usage};
-use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId};
-use plexus_cache::{Port, Settings, Wiring};
+use plexus_base::{Epoch, Incarnation, NodeId};
 use plexus_disks::Group;
 use plexus_fabric::Window;
 use plexus_interconnect::mesh::{self, Mesh};
-use plexus_locks::{Locks, Port as LockPort};
-use plexus_membership::{
-    groups::{GroupService, Groups},
-    protocol::Clean,
-    runtime::Membership,
-};
-use plexus_registry::Port as RegistryPort;
+use plexus_membership::{protocol::Clean, runtime::Membership};
 
 use super::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, Body, end, lost};
 use crate::{
-    admin::registry,
     boot::config::Config,
     boot::keys::KeyFiles,
     lifecycle::{Ending, Lifecycle},
     member::watcher::Watcher,
     member::{Die, Member},
     records::settle::Settled,
-    records::state::{Ledger, Recorder},
+    records::state::Recorder,
     service::{News, NodeService, Workers},
+    subsystems::{Making, install},
 };
 
 /// How often it is said what a node that starts waits for.
 const SAY_EVERY: Duration = Duration::from_millis(500);
-
-/// Threads of each worker that wait for the disks.
-const IO_THREADS: usize = 2;
 
 /// What a body is made from.
 pub struct Parts<'a> {
@@ -66,41 +56,20 @@ impl Body {
     /// # Errors
     /// One line for the user.
     pub fn join(parts: Parts<'_>) -> Result<Self, String> {
+        let workers = Arc::<Workers>::default();
+        let memory = Arc::new(OnceLock::new());
+        let making = Making { parts: &parts, membership: memory.clone() };
+        let (subsystems, handles, mut windows) = install(&making, &workers)?;
         let Parts { config, me, incarnation, settled, recorder, group, lifecycle, die } = parts;
-        let settings = Settings {
-            me,
-            incarnation,
-            // As many as there may ever be: some are added while it runs.
-            nodes: MAX_NODES as u8,
-            workers: config.workers,
-            cache_bytes: u64::from(config.cache_mib) << 20,
-            io_threads: IO_THREADS,
-        };
-        let ledger = Ledger::start(recorder.clone(), config.workers).map_err(|error| error.to_string())?;
-        let wiring = Wiring::new(settings, &group, Arc::new(ledger)).map_err(|error| error.to_string())?;
         let benchmark = Window::create(BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES, 0);
         let benchmark = Arc::new(benchmark.map_err(|error| error.to_string())?);
-        let mut windows = wiring.windows();
         windows.push(benchmark.clone());
         let arena = Window::create(ARENA, (config.program_window_mib as usize) << 20, 0);
         let arena = Arc::new(arena.map_err(|error| error.to_string())?.wordwise());
         windows.push(arena.clone());
 
-        let workers = Arc::<Workers>::default();
         let usage: Vec<_> = (0..config.workers).map(|_| Arc::<Usage>::default()).collect();
         let (tell, news) = mpsc::channel();
-        let port: Arc<dyn Port> = workers.clone();
-        let lock_port: Arc<dyn LockPort> = workers.clone();
-        let granting = Arc::default();
-        let lock_settings =
-            plexus_locks::Settings { me, incarnation: incarnation, workers: settings.workers };
-        let lock_services = plexus_locks::wire(lock_settings, &Arc::downgrade(&lock_port), &granting)
-            .map_err(|error| error.to_string())?;
-        let remembers = Arc::new(OnceLock::new());
-        let registry_port: Arc<dyn RegistryPort> = workers.clone();
-        let (service, registry) =
-            registry::wire(&config, me, incarnation, remembers.clone(), &registry_port)?;
-        let mut registry_service = Some(service);
         let member = Arc::new(Member::new(
             config.clone(),
             me,
@@ -110,30 +79,15 @@ impl Body {
             workers.clone(),
             die,
         ));
-        let services = wiring
-            .services(&group, Arc::downgrade(&port))
-            .map_err(|error| error.to_string())?
-            .into_iter()
-            .zip(lock_services)
-            .enumerate()
-            .map(|(worker, (cache, locks))| {
+        let services = (subsystems.into_iter().enumerate())
+            .map(|(worker, subsystems)| {
                 let usage = usage[worker].clone();
                 let programs = Programs::new(me, worker as u8, config.workers, arena.clone(), usage);
-                let groups = (worker == 0).then(|| GroupService::new(me, incarnation));
-                NodeService::new(
-                    cache,
-                    locks,
-                    groups,
-                    registry_service.take(),
-                    programs,
-                    Arc::downgrade(&member),
-                    tell.clone(),
-                )
+                NodeService::new(subsystems, programs, Arc::downgrade(&member), tell.clone())
             })
             .collect();
         let keys = Arc::new(KeyFiles::new(config.dir.clone()));
         let mesh_config = mesh_config(&config, me, incarnation, windows, keys.clone());
-        let cache = wiring.cache(port);
 
         lifecycle.begin().map_err(|error| error.to_string())?;
         let mesh = Mesh::start(mesh_config, services, |_| ()).map_err(|error| error.to_string())?;
@@ -144,9 +98,9 @@ impl Body {
             Membership::start(settings, member.clone())
                 .map_err(|error| format!("{}: {error}", config.nodes[me.index()].name))
         });
-        let membership = Arc::new(membership.inspect_err(|_| end(&mesh, &workers, &registry))?);
+        let membership = Arc::new(membership.inspect_err(|_| end(&mesh, &workers, &handles.registry))?);
         member.place_membership(&membership);
-        assert!(remembers.set(Arc::downgrade(&membership)).is_ok(), "it is made once");
+        assert!(memory.set(Arc::downgrade(&membership)).is_ok(), "it is made once");
         let lease = membership.lease();
         group.guard(Box::new(move || lease.is_held()));
         let body = Self {
@@ -154,10 +108,7 @@ impl Body {
             me,
             lifecycle,
             group,
-            cache,
-            groups: Groups::new(workers.clone()),
-            registry,
-            locks: Locks::new(lock_port, lock_settings.workers, granting),
+            handles,
             workers,
             mesh,
             member,

@@ -102,7 +102,7 @@ impl Body {
             members: members.iter().map(|node| self.config.name_of(node)).collect(),
             membership: self.membership.status(),
             peers: peers.collect(),
-            blocks_held: self.cache.occupied() as u64,
+            blocks_held: self.handles.cache.occupied() as u64,
             blocks_written: self.counts().disk_writes,
             strangers: self.mesh.unauthenticated(),
             programs: self.programs(),

@@ -74,7 +74,7 @@ fn obey(body: &Weak<Body>, groups: &Groups) -> Result<(), GroupError> {
     let mut promise = Promise::default();
     loop {
         let Happened::Message { bytes, .. } = group.next_event()? else { continue };
-        let Some(said) = Said::decode(&bytes) else { continue };
+        let Ok(said) = Said::decode(&bytes) else { continue };
         let Some(asked) = said.asks() else { continue };
         let Some(body) = body.upgrade() else { return Ok(()) };
         let done = match said {
@@ -216,8 +216,8 @@ fn ask(body: &Body, group: &mut Group, what: &Said, of: &BTreeSet<NodeId>) -> Re
         let left = until.saturating_duration_since(Instant::now());
         match group.next_within(left).map_err(|error| error.to_string())? {
             Some(Happened::Message { from, bytes }) => match Said::decode(&bytes) {
-                Some(Said::Done(done)) if done == asked => drop(awaited.remove(&from.node)),
-                Some(Said::NotDone(done, why)) if done == asked && awaited.remove(&from.node) => {
+                Ok(Said::Done(done)) if done == asked => drop(awaited.remove(&from.node)),
+                Ok(Said::NotDone(done, why)) if done == asked && awaited.remove(&from.node) => {
                     refused.push(format!("{}: {why}", name(from.node)));
                 }
                 _ => {}

@@ -18,12 +18,12 @@
 use plexus_base::{
     counters::{SIZE_BOUNDS, SIZES},
     crc32c,
+    wire::{self, Fault, Fixed, Reader, Writer, require, require_magic, require_version},
 };
 use plexus_interconnect::Channel;
 use serde::{Deserialize, Serialize};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, little_endian::U32};
 
-use super::varint::{Wrong, put, take};
+use super::varint::{put, take};
 use crate::{
     cluster::{Reading, Seen},
     stat::DIRECTIONS,
@@ -37,28 +37,17 @@ const FORMAT: u32 = 1;
 pub(super) const MAX_LENGTH: usize = 16 << 20;
 
 /// What stands before the text of a head.
-pub(super) const BEFORE_TEXT: usize = size_of::<HeadBytes>();
+pub(super) const BEFORE_TEXT: usize = HeadBytes::LEN;
 
 /// What stands before the body of a record.
-pub(super) const BEFORE_BODY: usize = size_of::<RecordBytes>();
+pub(super) const BEFORE_BODY: usize = RecordBytes::LEN;
 
 /// The end of the year 9999: later moments, and longer intervals, are no recording of ours.
 const MAX_MS: u64 = 253_402_300_799_999;
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct HeadBytes {
-    magic: [u8; 8],
-    format: U32,
-    length: U32,
-    crc: U32,
-}
-
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct RecordBytes {
-    length: U32,
-    crc: U32,
+wire::layout! {
+    struct HeadBytes: 20 { magic: [u8; 8], format: u32, length: u32, crc: u32 }
+    struct RecordBytes: 8 { length: u32, crc: u32 }
 }
 
 /// What the numbers of a recording mean.
@@ -154,33 +143,37 @@ impl Head {
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let text = serde_json::to_vec(self).expect("strings and numbers are JSON");
-        let head = HeadBytes {
-            magic: MAGIC,
-            format: FORMAT.into(),
-            length: (text.len() as u32).into(),
-            crc: crc32c(&text).into(),
-        };
-        [head.as_bytes(), &text].concat()
+        let (length, crc) = (text.len() as u32, crc32c(&text));
+        let mut writer = Writer::with(&HeadBytes { magic: MAGIC, format: FORMAT, length, crc }, text.len());
+        writer.bytes(&text);
+        writer.finish()
     }
 
     /// How long the text is that follows these bytes, or what the file is instead.
     pub(super) fn text_length(front: &[u8]) -> Result<usize, &'static str> {
-        let none = "it is not a recording";
-        let (head, _) = HeadBytes::read_from_prefix(front).map_err(|_| none)?;
-        if head.magic != MAGIC {
-            return Err(none);
-        }
-        if head.format.get() != FORMAT {
-            return Err("it was recorded by a newer plexus, in a format that this one does not know");
-        }
-        Some(head.length.get() as usize).filter(|length| *length <= MAX_LENGTH).ok_or(DAMAGED_HEAD)
+        let front = front.get(..BEFORE_TEXT).unwrap_or_default();
+        let head = wire::decode("head of a recording", front, |reader| {
+            let head: HeadBytes = reader.take()?;
+            require_magic(head.magic, MAGIC)?;
+            require_version(head.format, FORMAT)?;
+            require(head.length as usize <= MAX_LENGTH, "length")?;
+            Ok(head.length as usize)
+        });
+        head.map_err(|error| match error.fault {
+            Fault::CutOff | Fault::Magic => "it is not a recording",
+            Fault::Version { .. } => {
+                "it was recorded by a newer plexus, in a format that this one does not know"
+            }
+            _ => DAMAGED_HEAD,
+        })
     }
 
     /// The head that these bytes are, or what is wrong with it.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
         let length = Self::text_length(bytes)?;
-        let (head, text) = HeadBytes::read_from_prefix(bytes).map_err(|_| DAMAGED_HEAD)?;
-        let text = Some(text).filter(|text| text.len() == length && crc32c(text) == head.crc.get());
+        let mut reader = Reader::new(bytes);
+        let HeadBytes { crc, .. } = reader.take().map_err(|_| DAMAGED_HEAD)?;
+        let text = Some(reader.rest()).filter(|text| text.len() == length && crc32c(text) == crc);
         let parsed: Self = text.and_then(|text| serde_json::from_slice(text).ok()).ok_or(DAMAGED_HEAD)?;
         if parsed.size_bounds.len() + 1 != SIZES || parsed.directions.len() != DIRECTIONS.len() {
             return Err("its size classes or directions are others than those of this plexus");
@@ -247,30 +240,27 @@ impl Record {
 
     /// How long the body is that follows these bytes; nothing if no record begins so.
     pub(super) fn body_length(front: &[u8; BEFORE_BODY]) -> Option<usize> {
-        let front =
-            RecordBytes::ref_from_bytes(front).expect("it has the length of what stands before a body");
-        Some(front.length.get() as usize).filter(|length| *length <= MAX_LENGTH)
+        let RecordBytes { length, .. } = wire::decode("record", front, Reader::take).ok()?;
+        Some(length as usize).filter(|length| *length <= MAX_LENGTH)
     }
 
     /// The record that these bytes are; nothing if they are not what was written.
     pub(super) fn decode(front: &[u8; BEFORE_BODY], body: &[u8], head: &Head) -> Option<Self> {
-        let announced = RecordBytes::ref_from_bytes(front).ok()?;
-        let whole = announced.length.get() as usize == body.len() && crc32c(body) == announced.crc.get();
+        let RecordBytes { length, crc } = wire::decode("record", front, Reader::take).ok()?;
+        let whole = length as usize == body.len() && crc32c(body) == crc;
         Self::parse(body, head).ok().filter(|_| whole)
     }
 
     /// Whether `body`, of which more was announced, is the beginning of one. If its record is complete, or goes wrong,
     /// then what was announced is wrong, and something else may follow.
     pub(super) fn is_begun(body: &[u8], head: &Head) -> bool {
-        Self::parse(body, head) == Err(Wrong::Short)
+        Self::parse(body, head) == Err(Fault::CutOff)
     }
 
-    fn parse(mut body: &[u8], head: &Head) -> Result<Self, Wrong> {
-        let body = &mut body;
+    fn parse(body: &[u8], head: &Head) -> Result<Self, Fault> {
+        let body = &mut Reader::new(body);
         let (unix_ms, interval_ms, count) = (take(body)?, take(body)?, take(body)?);
-        if unix_ms.max(interval_ms) > MAX_MS {
-            return Err(Wrong::Bad);
-        }
+        require(unix_ms.max(interval_ms) <= MAX_MS, "time")?;
         // Nothing is allocated on the word of a count: each element is read before there is room for it.
         let mut nodes = Vec::new();
         for _ in 0..count {
@@ -279,13 +269,13 @@ impl Record {
                 0 => NodeState::Alive,
                 1 => NodeState::Silent,
                 2 => NodeState::Down,
-                _ => return Err(Wrong::Bad),
+                _ => return Err(Fault::Field("state")),
             };
             let mut entries = Vec::new();
             for _ in 0..take(body)? {
                 entries.push(Entry {
                     peer: below(take(body)?, head.nodes.len())?,
-                    worker: u8::try_from(take(body)?).map_err(|_| Wrong::Bad)?,
+                    worker: below(take(body)?, 256)? as u8,
                     channel: below(take(body)?, head.channels.len())?,
                     direction: below(take(body)?, head.directions.len())?,
                     class: below(take(body)?, SIZES)?,
@@ -295,16 +285,18 @@ impl Record {
             }
             nodes.push(NodeRecord { node, state, entries });
         }
-        body.is_empty().then_some(Self { unix_ms, interval_ms, nodes }).ok_or(Wrong::Bad)
+        require(body.is_empty(), "length")?;
+        Ok(Self { unix_ms, interval_ms, nodes })
     }
 }
 
-fn below(place: u64, length: usize) -> Result<usize, Wrong> {
-    usize::try_from(place).ok().filter(|place| *place < length).ok_or(Wrong::Bad)
+fn below(place: u64, length: usize) -> Result<usize, Fault> {
+    usize::try_from(place).ok().filter(|place| *place < length).ok_or(Fault::Field("place"))
 }
 
 /// A body behind its length and checksum.
 pub(super) fn sealed(body: &[u8]) -> Vec<u8> {
-    let front = RecordBytes { length: (body.len() as u32).into(), crc: crc32c(body).into() };
-    [front.as_bytes(), body].concat()
+    let mut writer = Writer::with(&RecordBytes { length: body.len() as u32, crc: crc32c(body) }, body.len());
+    writer.bytes(body);
+    writer.finish()
 }

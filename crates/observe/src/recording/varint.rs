@@ -1,5 +1,7 @@
 //! Small numbers in few bytes: seven bits in each, the lowest first, the highest bit set where more follow.
 
+use plexus_base::wire::{Fault, Reader, require};
+
 /// Appends a number.
 pub(super) fn put(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -9,32 +11,22 @@ pub(super) fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Why there is no number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Wrong {
-    /// The bytes end before it does.
-    Short,
-    /// More bytes would make it no better.
-    Bad,
-}
-
-/// Takes a number of at most 64 bits off the front.
-pub(super) fn take(from: &mut &[u8]) -> Result<u64, Wrong> {
+/// Takes a number of at most 64 bits.
+pub(super) fn take(reader: &mut Reader<'_>) -> Result<u64, Fault> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
-        let (byte, rest) = from.split_first().ok_or(Wrong::Short)?;
-        *from = rest;
+        let byte: u8 = reader.take()?;
         let bits = u64::from(byte & 0x7f);
-        if bits << shift >> shift != bits {
-            return Err(Wrong::Bad);
-        }
+        require(bits << shift >> shift == bits, NUMBER)?;
         value |= bits << shift;
         if byte & 0x80 == 0 {
             return Ok(value);
         }
     }
-    Err(Wrong::Bad)
+    Err(Fault::Field(NUMBER))
 }
+
+const NUMBER: &str = "number of more than 64 bits";
 
 #[cfg(test)]
 mod tests {
@@ -45,14 +37,12 @@ mod tests {
         for value in [0, 1, 127, 128, 16383, 16384, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
             let mut bytes = Vec::new();
             put(&mut bytes, value);
-            assert!((0..bytes.len()).all(|cut| take(&mut &bytes[..cut]) == Err(Wrong::Short)));
-            let mut rest = &*bytes;
-            assert_eq!((take(&mut rest), rest.len()), (Ok(value), 0));
+            assert!((0..bytes.len()).all(|cut| take(&mut Reader::new(&bytes[..cut])) == Err(Fault::CutOff)));
+            let mut reader = Reader::new(&bytes);
+            assert_eq!((take(&mut reader), reader.is_empty()), (Ok(value), true));
         }
-        assert_eq!(take(&mut &[0xff; 20][..]), Err(Wrong::Bad));
-        assert_eq!(
-            take(&mut &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02][..]),
-            Err(Wrong::Bad)
-        );
+        for bad in [[0xff; 10], [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02]] {
+            assert_eq!(take(&mut Reader::new(&bad)), Err(Fault::Field(NUMBER)));
+        }
     }
 }

@@ -57,7 +57,10 @@ pub use self::{
     command::{Command, Deed, Entry, Happened, MAX_MESSAGE, MAX_NAME, Name, NameError, What, Who, Why},
     replica::{MAX_AT_NODE, MAX_GROUPS, MAX_MEMBERS},
 };
-use crate::protocol::partitions::Members;
+use crate::{
+    gate::{Admission, EpochGate, Latest},
+    protocol::partitions::Members,
+};
 
 /// Commands of a node that are with the sequencer, or that not all nodes are known to have.
 pub const WINDOW: usize = 32;
@@ -68,7 +71,8 @@ pub const MOST_WAITING: usize = 1024;
 /// A node says what it has after so many entries, and the sequencer what all have: few enough that a window never fills because of that.
 const SAY_AFTER: u64 = 8;
 
-/// Messages that came too early, of all nodes: more than windows let them send.
+/// Messages that came too early, of one node for a view to come or of all for one that has not begun: more than windows let
+/// them send.
 const MOST_EARLY: usize = 16 * 1024;
 
 /// What one node says to another.
@@ -172,9 +176,9 @@ pub struct Groups {
     sent: usize,
     last_number: u64,
     change: Option<Change>,
-    /// Of this view, until it has begun here; of views to come.
+    /// Of this view, until it has begun here.
     early: Vec<(NodeId, Body)>,
-    parked: Vec<(NodeId, Incarnation, Message)>,
+    gate: EpochGate<Latest<(NodeId, Incarnation), Message>>,
     /// The sequencer: up to where each other member has all, and what was said of it.
     acks: BTreeMap<NodeId, u64>,
     told_stable: u64,
@@ -199,7 +203,7 @@ impl Groups {
             last_number: 0,
             change: None,
             early: Vec::new(),
-            parked: Vec::new(),
+            gate: EpochGate::new(Latest::new(MOST_EARLY)),
             acks: BTreeMap::new(),
             told_stable: 0,
             acked: 0,
@@ -261,13 +265,13 @@ impl Groups {
     /// # Panics
     /// When it is not newer, or does not have this incarnation of this node.
     pub fn view(&mut self, view: &Members, out: &mut Vec<Action>) {
-        assert!(self.view.as_ref().is_none_or(|before| before.epoch < view.epoch), "a newer view");
         assert!(
             view.incarnation(self.me) == Some(self.incarnation),
             "a view with this incarnation of the node"
         );
+        let parked = self.gate.enter(view.epoch);
         self.begin_change(view.clone());
-        for (from, incarnation, message) in std::mem::take(&mut self.parked) {
+        for ((from, incarnation), message) in parked {
             self.arrived(from, incarnation, message);
         }
         self.complete();
@@ -303,14 +307,13 @@ impl Groups {
     }
 
     fn arrived(&mut self, from: NodeId, incarnation: Incarnation, message: Message) {
-        if self.epoch().is_none_or(|epoch| message.epoch > epoch) {
-            if self.parked.len() >= MOST_EARLY {
-                return self.fault(from, "more messages of a view to come than members send");
-            }
-            return self.parked.push((from, incarnation, message));
-        }
+        let message = match self.gate.admit((from, incarnation), message.epoch, message) {
+            Ok(Admission::Current(message)) => message,
+            Ok(Admission::Older(_) | Admission::Parked) => return,
+            Err(what) => return self.fault(from, what),
+        };
         let is_member = self.view.as_ref().is_some_and(|view| view.incarnation(from) == Some(incarnation));
-        if Some(message.epoch) != self.epoch() || !is_member || from == self.me {
+        if !is_member || from == self.me {
             return;
         }
         let is_of_change = matches!(message.body, Body::Kept(_) | Body::Flushed(_) | Body::State(_));

@@ -17,9 +17,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use plexus_base::{MAX_NODES, NodeId};
+use plexus_base::{
+    NodeId,
+    wire::{self, DecodeError, Fault, Fixed, Writer, Zeros, require, require_version},
+};
 use plexus_membership::protocol::FileId;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, little_endian::U64};
 
 const VERSION: u8 = 2;
 const OPEN: u8 = 1;
@@ -27,19 +29,12 @@ const DONE: u8 = 2;
 const NOT_DONE: u8 = 3;
 const LOOK: u8 = 4;
 const KEEP: u8 = 5;
-const ALL: u8 = 255;
 
 /// Bytes of a path or reason, at most: what the system takes for a path.
 const TEXT_MAX: usize = 4096;
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Head {
-    version: u8,
-    what: u8,
-    which: u8,
-    zero: [u8; 5],
-    about: U64,
+wire::layout! {
+    struct Head: 16 { version: u8, what: u8, which: u8, zero: Zeros<5>, about: u64 }
 }
 
 /// A voting file that is to be opened.
@@ -84,40 +79,45 @@ impl Said {
     pub(super) fn encode(&self) -> Vec<u8> {
         let (what, which, about, text) = match self {
             Self::Open(Place { file, host, path }) => {
-                (OPEN, host.map_or(ALL, |host| host.0), file.0, path.as_os_str().as_bytes())
+                (OPEN, host.to_raw(), file.0, path.as_os_str().as_bytes())
             }
             Self::Look(node, fingerprint) => (LOOK, node.0, *fingerprint, &[][..]),
             Self::Keep(fingerprint) => (KEEP, 0, *fingerprint, &[][..]),
             Self::Done(asked) => (DONE, asked.what, asked.about, &[][..]),
             Self::NotDone(asked, why) => (NOT_DONE, asked.what, asked.about, begin(why).as_bytes()),
         };
-        let head = Head { version: VERSION, what, which, zero: [0; 5], about: about.into() };
-        [head.as_bytes(), text].concat()
+        let mut writer =
+            Writer::with(&Head { version: VERSION, what, which, zero: Zeros, about }, text.len());
+        writer.bytes(text);
+        writer.finish()
     }
 
-    /// `None`: of another version, or nothing that a node says.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (head, text) = Head::ref_from_prefix(bytes).ok()?;
-        if head.version != VERSION || head.zero != [0; 5] || text.len() > TEXT_MAX {
-            return None;
-        }
-        let about = head.about.get();
-        match (head.what, head.which) {
-            (OPEN, host) if host == ALL || usize::from(host) < MAX_NODES => {
-                let host = (host != ALL).then_some(NodeId(host));
-                let path = Path::new(OsStr::from_bytes(text)).into();
-                Some(Self::Open(Place { file: FileId(about), host, path }))
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        wire::decode("message about newcomers", bytes, |reader| {
+            let Head { version, what, which, about, .. } = reader.take()?;
+            require_version(version, VERSION)?;
+            let asked = Asked { what: which, about };
+            let text = match what {
+                OPEN | NOT_DONE => reader.rest(),
+                _ => &[],
+            };
+            require(text.len() <= TEXT_MAX, "length of a text")?;
+            match (what, which) {
+                (OPEN, host) => {
+                    let host = <Option<NodeId>>::from_raw(host)?;
+                    let path = Path::new(OsStr::from_bytes(text)).into();
+                    Ok(Self::Open(Place { file: FileId(about), host, path }))
+                }
+                (LOOK, node) => Ok(Self::Look(NodeId::from_raw(node)?, about)),
+                (KEEP, 0) => Ok(Self::Keep(about)),
+                (DONE, OPEN | LOOK | KEEP) => Ok(Self::Done(asked)),
+                (NOT_DONE, OPEN | LOOK | KEEP) => {
+                    let why = std::str::from_utf8(text).map_err(|_| Fault::Field("reason"))?;
+                    Ok(Self::NotDone(asked, why.into()))
+                }
+                _ => Err(Fault::Field("tag")),
             }
-            (LOOK, node) if usize::from(node) < MAX_NODES && text.is_empty() => {
-                Some(Self::Look(NodeId(node), about))
-            }
-            (KEEP, 0) if text.is_empty() => Some(Self::Keep(about)),
-            (DONE, what @ (OPEN | LOOK | KEEP)) if text.is_empty() => Some(Self::Done(Asked { what, about })),
-            (NOT_DONE, what @ (OPEN | LOOK | KEEP)) => {
-                Some(Self::NotDone(Asked { what, about }, std::str::from_utf8(text).ok()?.into()))
-            }
-            _ => None,
-        }
+        })
     }
 }
 
@@ -132,7 +132,7 @@ fn begin(text: &str) -> &str {
 #[must_use]
 pub fn newcomers_any(bytes: &[u8]) -> bool {
     let said = Said::decode(bytes);
-    said.inspect(|said| assert_eq!(said.encode(), bytes)).is_some()
+    said.inspect(|said| assert_eq!(said.encode(), bytes)).is_ok()
 }
 
 #[cfg(test)]
@@ -157,11 +157,11 @@ mod tests {
     #[test]
     fn what_is_said_comes_through() {
         for one in said() {
-            assert_eq!(Said::decode(&one.encode()), Some(one));
+            assert_eq!(Said::decode(&one.encode()), Ok(one));
         }
         let asked = Said::Keep(9).asks().unwrap();
         let long = Said::NotDone(asked, "\u{e9}".repeat(TEXT_MAX)).encode();
-        assert!(long.len() <= size_of::<Head>() + TEXT_MAX && newcomers_any(&long));
+        assert!(long.len() <= Head::LEN + TEXT_MAX && newcomers_any(&long));
     }
 
     #[test]

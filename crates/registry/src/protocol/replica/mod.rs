@@ -22,6 +22,7 @@ mod lead;
 use std::{collections::VecDeque, sync::Arc};
 
 use plexus_base::{Epoch, Incarnation, NodeId, NodeSet};
+use plexus_membership::gate::{Admission, EpochGate, Latest};
 
 use self::lead::{Lead, Say};
 use super::{
@@ -106,8 +107,7 @@ pub struct Replica {
     lead: Option<Lead>,
     /// What it has said to itself.
     own: VecDeque<Body>,
-    /// Messages of newer epochs.
-    parked: Vec<(NodeId, Message)>,
+    gate: EpochGate<Latest<NodeId, Message>>,
     /// Commands asked for here; the first was sent, under this number.
     asked: VecDeque<(Ticket, Command)>,
     asked_bytes: usize,
@@ -131,7 +131,7 @@ impl Replica {
             pending: VecDeque::new(),
             lead: None,
             own: VecDeque::new(),
-            parked: Vec::new(),
+            gate: EpochGate::new(Latest::new(PARKED_MAX)),
             asked: VecDeque::new(),
             asked_bytes: 0,
             number: 1,
@@ -175,8 +175,8 @@ impl Replica {
     }
 
     fn view(&mut self, view: View, out: &mut impl FnMut(Act)) {
-        assert!(self.view.is_none_or(|old| old.epoch < view.epoch), "views come in order");
         assert!(view.members.contains(self.me) && first(view.epoch) <= GENERATION_MAX, "not a view of mine");
+        let parked = self.gate.enter(view.epoch);
         (self.view, self.received, self.told) = (Some(view), None, None);
         self.lead = (view.members.lowest() == Some(self.me)).then(|| Lead::new(view));
         if self.lead.is_some() {
@@ -185,32 +185,19 @@ impl Replica {
         let (generation, is_lost) = (self.accepted.generation, self.is_lost);
         self.tell_coordinator(Body::Have { generation, is_lost }, out);
         self.ask_first(out);
-        for (from, message) in std::mem::take(&mut self.parked) {
+        for (from, message) in parked {
             self.message(from, message, out);
         }
     }
 
     fn message(&mut self, from: NodeId, message: Message, out: &mut impl FnMut(Act)) {
-        match self.view {
-            Some(view) if message.epoch < view.epoch => {}
-            Some(view) if message.epoch == view.epoch => {
-                if view.members.contains(from) && from != self.me {
-                    self.take(from, message.body, out);
-                } else {
-                    out(Act::Fault(from, "a message of no member"));
-                }
-            }
-            _ => self.park(from, message, out),
+        let is_member = from != self.me && self.view.is_some_and(|view| view.members.contains(from));
+        match self.gate.admit(from, message.epoch, message) {
+            Ok(Admission::Current(message)) if is_member => self.take(from, message.body, out),
+            Ok(Admission::Current(_)) => out(Act::Fault(from, "a message of no member")),
+            Ok(Admission::Older(_) | Admission::Parked) => {}
+            Err(what) => out(Act::Fault(from, what)),
         }
-    }
-
-    /// Keeps what a member of a newer view said; what it said in one before that is void.
-    fn park(&mut self, from: NodeId, message: Message, out: &mut impl FnMut(Act)) {
-        self.parked.retain(|(node, parked)| *node != from || parked.epoch >= message.epoch);
-        if self.parked.iter().filter(|(node, _)| *node == from).count() >= PARKED_MAX {
-            return out(Act::Fault(from, "more messages than a member sends before all are there"));
-        }
-        self.parked.push((from, message));
     }
 
     /// Takes what a member of the view says, this one too.

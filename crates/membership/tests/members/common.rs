@@ -1,0 +1,329 @@
+//! Clusters of memberships in one process: real files, sockets on loopback, a guest that remembers what it was told.
+//!
+//! Nothing is timed: a test waits for what must come, and gives up after a time that no machine needs.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering},
+    },
+    thread::ThreadId,
+    time::{Duration, Instant},
+};
+
+use plexus_base::{Epoch, Incarnation, Nanos, NodeId, NodeSet};
+use plexus_interconnect::mesh::{KEY, Key, KeySource};
+use plexus_membership::{
+    protocol::{FileId, Profile, View},
+    runtime::{End, Guest, Membership, Proof, Settings, Status, Transition},
+    voting::{
+        self,
+        format::{ClusterId, FileName},
+    },
+};
+use tempfile::TempDir;
+
+/// So long no machine needs, however busy it is.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// A lease that also a machine which builds eight other things renews in time.
+pub(crate) const PROFILE: Profile = Profile {
+    heartbeat: Nanos::from_ms(50),
+    lease: Nanos::from_ms(3000),
+    evict: Nanos::from_ms(3000),
+    kill_margin: Nanos::from_ms(100),
+    drift_ppm: 10_000,
+};
+
+/// What a guest was told, and says.
+#[derive(Default)]
+pub(crate) struct Watcher {
+    told: Mutex<Told>,
+    changed: Condvar,
+    pub(crate) is_unwell: AtomicBool,
+    pub(crate) is_stuck: AtomicBool,
+    pub(crate) proves: AtomicBool,
+    /// While it is held, views that are opened are not taken.
+    pub(crate) gate: Mutex<()>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) decided: Vec<Arc<View>>,
+    pub(crate) opened: Vec<Arc<View>>,
+    pub(crate) transitions: Vec<Transition>,
+    pub(crate) fenced: Vec<(NodeId, Incarnation)>,
+    pub(crate) ended: Option<End>,
+    /// Who hands it views.
+    pub(crate) by: Option<ThreadId>,
+}
+
+impl Told {
+    pub(crate) fn view(&self) -> Option<&Arc<View>> {
+        self.opened.last()
+    }
+
+    /// Whether it acts in a view with these members, and no others.
+    pub(crate) fn is_with(&self, nodes: &[u8]) -> bool {
+        let nodes: NodeSet = nodes.iter().copied().map(NodeId).collect();
+        self.view().is_some_and(|view| view.members() == nodes)
+    }
+}
+
+impl Watcher {
+    pub(crate) fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap()
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut Told)) {
+        change(&mut self.told());
+        self.changed.notify_all();
+    }
+
+    /// Waits until it was told so.
+    #[track_caller]
+    pub(crate) fn wait(&self, what: &str, is_so: impl Fn(&Told) -> bool) -> Told {
+        let (told, late) =
+            self.changed.wait_timeout_while(self.told(), DEADLINE, |told| !is_so(told)).unwrap();
+        assert!(!late.timed_out(), "waited in vain for {what}: {told:#?}");
+        told.clone()
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_with(&self, nodes: &[u8]) -> Told {
+        self.wait(&format!("a view of {nodes:?}"), |told| told.is_with(nodes))
+    }
+}
+
+impl Guest for Watcher {
+    fn decided(&self, view: &Arc<View>) {
+        self.tell(|told| {
+            let by = std::thread::current().id();
+            assert_eq!(*told.by.get_or_insert(by), by, "one thread hands out views");
+            told.decided.push(Arc::clone(view));
+        });
+    }
+
+    fn opened(&self, view: &Arc<View>, transition: &Transition) {
+        drop(self.gate.lock().unwrap());
+        self.tell(|told| {
+            assert!(told.decided.contains(view), "decided before it is opened");
+            assert!(told.view().is_none_or(|last| last.epoch < view.epoch), "in order");
+            told.opened.push(Arc::clone(view));
+            told.transitions.push(transition.clone());
+        });
+    }
+
+    fn fence(&self, node: NodeId, incarnation: Incarnation) -> Option<Proof> {
+        self.tell(|told| told.fenced.push((node, incarnation)));
+        self.proves.load(Ordering::Acquire).then_some(Proof::Killed)
+    }
+
+    fn is_well(&self) -> bool {
+        let stuck = |_: &mut Told| self.is_stuck.load(Ordering::Acquire);
+        if stuck(&mut Told::default()) {
+            drop(self.changed.wait_while(self.told(), stuck).unwrap());
+        }
+        !self.is_unwell.load(Ordering::Acquire)
+    }
+
+    fn end(&self, why: End) {
+        self.tell(|told| {
+            assert!(told.ended.replace(why).is_none(), "it ends once");
+            let by = Some(std::thread::current().id());
+            // A guest that stops waits for threads of its own, which those of the membership may keep from running.
+            assert!(why != End::Left || told.by == by, "who leaves is told so where views are handed out");
+        });
+    }
+}
+
+impl Watcher {
+    /// Lets a loop go on that was stuck.
+    pub(crate) fn unstick(&self) {
+        self.tell(|_| self.is_stuck.store(false, Ordering::Release));
+    }
+}
+
+/// Keys that a test changes.
+#[derive(Clone)]
+pub(crate) struct Keys(Arc<Mutex<Vec<Key>>>);
+
+impl Keys {
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        let keys = Self(Arc::default());
+        keys.set(bytes);
+        keys
+    }
+
+    pub(crate) fn set(&self, bytes: &[u8]) {
+        *self.0.lock().unwrap() = bytes.iter().map(|byte| Key::new([*byte; KEY])).collect();
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keys")
+    }
+}
+
+impl KeySource for Keys {
+    fn keys(&self) -> Result<Vec<Key>, String> {
+        Ok(self.0.lock().unwrap().clone())
+    }
+}
+
+/// One incarnation of a node.
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) watcher: Arc<Watcher>,
+    pub(crate) membership: Membership,
+}
+
+impl Node {
+    /// The last word of its status; the loop is asked until it answers.
+    #[track_caller]
+    pub(crate) fn status(&self) -> Status {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            if let Some(status) = self.membership.status() {
+                return status;
+            }
+            assert!(Instant::now() < until, "it says nothing");
+        }
+    }
+
+    /// Asks for the status until it is so.
+    #[track_caller]
+    pub(crate) fn wait_status(&self, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            let status = self.status();
+            if is_so(&status) {
+                return status;
+            }
+            assert!(Instant::now() < until, "waited in vain for {what}: {status:#?}");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A cluster's files and addresses.
+pub(crate) struct Cluster {
+    pub(crate) dir: TempDir,
+    pub(crate) first: View,
+    pub(crate) profile: Profile,
+    pub(crate) keys: Keys,
+    pub(crate) paths: usize,
+    nodes: u8,
+    port: u16,
+    lives: AtomicU64,
+}
+
+const NAME: [u8; 16] = *b"a cluster's name";
+
+impl Cluster {
+    /// `files`: who serves each.
+    pub(crate) fn new(nodes: u8, files: &[Option<u8>]) -> Self {
+        static PORT: AtomicU16 = AtomicU16::new(20_000);
+        let ids = files.iter().enumerate();
+        let files = ids.map(|(number, host)| (FileId(number as u64 + 1), host.map(NodeId)));
+        let cluster = Self {
+            dir: TempDir::new().unwrap(),
+            first: View::first(NodeSet::first(nodes), files),
+            profile: PROFILE,
+            keys: Keys::of(&[1]),
+            paths: 1,
+            nodes,
+            port: PORT.fetch_add(1, Ordering::Relaxed),
+            lives: AtomicU64::new(0),
+        };
+        cluster.first.files.iter().for_each(|file| cluster.make_file(file.id));
+        cluster
+    }
+
+    pub(crate) fn path(&self, file: FileId) -> PathBuf {
+        self.dir.path().join(format!("vote{}", file.0))
+    }
+
+    pub(crate) fn make_file(&self, file: FileId) {
+        let name = FileName { cluster: ClusterId(u128::from_le_bytes(NAME)), file };
+        voting::create(&self.path(file), name, &self.first).unwrap();
+    }
+
+    /// An address of a node that no other test, and no other process, has.
+    pub(crate) fn address(&self, node: u8, path: usize) -> SocketAddr {
+        let process = std::process::id();
+        let [_, high, middle, low] = process.to_be_bytes();
+        let ip = Ipv4Addr::new(127, 1 + 16 * path as u8 + (high & 15), middle, low);
+        SocketAddr::from((ip, self.port + 64 * u16::from(node)))
+    }
+
+    pub(crate) fn addresses(&self, node: u8) -> Vec<SocketAddr> {
+        (0..self.paths).map(|path| self.address(node, path)).collect()
+    }
+
+    pub(crate) fn settings(&self, node: u8) -> Settings {
+        let files = self.first.files.iter().filter(|file| file.host.is_none_or(|host| host.0 == node));
+        let others = (0..self.nodes).filter(|other| *other != node);
+        Settings {
+            me: NodeId(node),
+            incarnation: Incarnation(1 + self.lives.fetch_add(1, Ordering::Relaxed)),
+            clean: Vec::new(),
+            profile: self.profile,
+            first: self.first.clone(),
+            cluster: NAME,
+            keys: Arc::new(self.keys.clone()),
+            listen: self.addresses(node),
+            peers: others.map(|other| (NodeId(other), self.addresses(other))).collect(),
+            files: files.map(|file| (file.id, self.path(file.id))).collect(),
+            watchdog: None,
+        }
+    }
+
+    pub(crate) fn start(&self, node: u8) -> Node {
+        start(self.settings(node))
+    }
+
+    pub(crate) fn start_all(&self) -> Vec<Node> {
+        let nodes: Vec<Node> = (0..self.nodes).map(|node| self.start(node)).collect();
+        let all: Vec<u8> = (0..self.nodes).collect();
+        nodes.iter().for_each(|node| drop(node.watcher.wait_with(&all)));
+        nodes
+    }
+}
+
+pub(crate) fn start(settings: Settings) -> Node {
+    let watcher = Arc::new(Watcher::default());
+    let (id, incarnation) = (settings.me, settings.incarnation);
+    let membership = Membership::start(settings, Arc::clone(&watcher) as Arc<dyn Guest>).unwrap();
+    Node { id, incarnation, watcher, membership }
+}
+
+/// That all nodes were told the same view for each epoch, and who was in it.
+pub(crate) fn assert_agreed<'a>(watchers: impl IntoIterator<Item = &'a Arc<Watcher>>) {
+    let mut views: BTreeMap<u32, Arc<View>> = BTreeMap::new();
+    for watcher in watchers {
+        for view in &watcher.told().decided {
+            let known = views.entry(view.epoch.0).or_insert_with(|| Arc::clone(view));
+            assert_eq!(known, view);
+        }
+    }
+    let epochs: BTreeSet<u32> = views.keys().copied().collect();
+    assert!(!epochs.contains(&0));
+}
+
+pub(crate) fn epoch(told: &Told) -> Epoch {
+    told.view().expect("a view is open").epoch
+}
+
+/// Puts a file in the place of another in one step.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) {
+    let beside = path.with_extension("beside");
+    std::fs::write(&beside, bytes).unwrap();
+    std::fs::rename(&beside, path).unwrap();
+}

@@ -1,0 +1,132 @@
+//! The smallest subsystem, to show what one is made of: a thread of a node has another node send back some bytes.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use plexus_base::{NodeId, WorkerId};
+use plexus_interconnect::{Channel, Message, Net, Reply};
+use plexus_membership::{
+    Before,
+    partitions::Members,
+    subsystem::{Subsystem, WorkerPort},
+};
+
+use crate::subsystems::{Install, Installed, Making};
+
+/// The bytes that are never sent back.
+const UNANSWERED: &[u8] = b"keep this";
+
+/// The bytes that came back; `None`: the peer is lost.
+type Answer = Option<Vec<u8>>;
+
+pub enum EchoTask {
+    Call(NodeId, Vec<u8>, Reply<Answer>),
+    /// How many members the last view has.
+    Members(Reply<usize>),
+}
+
+#[derive(Default)]
+pub struct EchoService {
+    calls: BTreeMap<u64, Reply<Answer>>,
+    last: u64,
+    members: usize,
+}
+
+impl Subsystem for EchoService {
+    const NAME: &'static str = "echo";
+    const CHANNELS: &'static [Channel] = &[Channel::Application3];
+    type Task = EchoTask;
+
+    fn view(&mut self, _: &mut Net, view: &Members, _: Before) {
+        self.members = view.members.len();
+    }
+
+    fn message(&mut self, net: &mut Net, message: Message<'_>) {
+        if message.payload != UNANSWERED {
+            // Where there is no link the caller learns that the call has failed.
+            let _ = net.answer(message, message.payload);
+        }
+    }
+
+    fn task(&mut self, net: &mut Net, task: EchoTask) {
+        match task {
+            EchoTask::Call(to, bytes, reply) => {
+                self.last += 1;
+                match net.call(to, Self::CHANNELS[0], &bytes, self.last) {
+                    Ok(()) => drop(self.calls.insert(self.last, reply)),
+                    Err(_) => reply.send(None),
+                }
+            }
+            EchoTask::Members(reply) => reply.send(self.members),
+        }
+    }
+
+    fn reply(&mut self, _: &mut Net, _: NodeId, token: u64, payload: &[u8]) {
+        self.calls.remove(&token).into_iter().for_each(|reply| reply.send(Some(payload.to_vec())));
+    }
+
+    fn call_failed(&mut self, _: &mut Net, _: NodeId, token: u64) {
+        self.calls.remove(&token).into_iter().for_each(|reply| reply.send(None));
+    }
+}
+
+/// How threads use it.
+pub(crate) struct Echo(Arc<dyn WorkerPort<EchoService>>);
+
+impl Install for EchoService {
+    type Handle = Echo;
+
+    fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
+        let parts = (0..node.parts.config.workers).map(|_| Self::default()).collect();
+        Ok(Installed { parts, windows: Vec::new(), handle: Echo(port) })
+    }
+}
+
+#[path = "../tests/cluster/mod.rs"]
+mod cluster;
+
+mod tests {
+    use std::{sync::mpsc, time::Instant};
+
+    use plexus_fabric::RailKind;
+
+    use super::{
+        cluster::{Cluster, TIMEOUT},
+        *,
+    };
+
+    /// What the node in place `from` hands to its worker 1, and where the answer comes.
+    fn submit<T>(
+        cluster: &Cluster,
+        from: usize,
+        task: impl FnOnce(Reply<T>) -> EchoTask,
+    ) -> mpsc::Receiver<T> {
+        let (reply, told) = Reply::channel();
+        cluster.body(from).echo().0.submit(WorkerId(1), task(reply));
+        told
+    }
+
+    fn call(cluster: &Cluster, to: u8, bytes: &[u8]) -> mpsc::Receiver<Answer> {
+        submit(cluster, 0, |reply| EchoTask::Call(NodeId(to), bytes.to_vec(), reply))
+    }
+
+    #[test]
+    fn bytes_come_back_through_a_change_of_view_and_a_lost_peer_fails_the_call() {
+        for rail in [RailKind::Shm, RailKind::Tcp] {
+            let mut cluster = Cluster::start(3, 2, rail);
+            let come_back = |cluster: &Cluster, bytes: &[u8]| {
+                assert_eq!(call(cluster, 1, bytes).recv_timeout(TIMEOUT), Ok(Some(bytes.to_vec())), "{rail}");
+            };
+            come_back(&cluster, b"before");
+            let unanswered = call(&cluster, 1, UNANSWERED);
+            cluster.end(2);
+            let start = Instant::now();
+            while submit(&cluster, 0, EchoTask::Members).recv_timeout(TIMEOUT) != Ok(2) {
+                assert!(start.elapsed() < TIMEOUT, "the view without the third has not come");
+            }
+            come_back(&cluster, b"after");
+            assert_eq!(unanswered.try_recv(), Err(mpsc::TryRecvError::Empty), "its peer is still there");
+            cluster.end(1);
+            assert_eq!(unanswered.recv_timeout(TIMEOUT), Ok(None), "{rail}");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The subsystems of a node, all in one list.
+//!
+//! To add one: write a file with its [`Subsystem`], which is what runs on workers, and its [`Install`], which is how
+//! a node makes it; and add a line to the list below. `echo.rs` is the smallest example.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use plexus_attach::Programs;
+use plexus_base::{MAX_NODES, NodeId};
+use plexus_cache::{Cache, CacheService};
+use plexus_fabric::Window;
+use plexus_interconnect::{Channel, Message, Net};
+use plexus_locks::{LockService, Locks};
+use plexus_membership::{
+    Before,
+    groups::{GroupService, Groups},
+    partitions::Members,
+    runtime::Membership,
+    subsystem::{Subsystem, WorkerPort, assert_disjoint, set_of},
+};
+use plexus_registry::{Files, Registry, RegistryService, protocol::ClusterName};
+
+#[cfg(test)]
+use crate::echo::EchoService;
+use crate::{body::Parts, records::state::Ledger, service::Workers};
+
+/// Threads of each worker that wait for the disks.
+const IO_THREADS: usize = 2;
+
+/// How a node makes a subsystem.
+pub(crate) trait Install: Subsystem {
+    /// How threads of the node use it.
+    type Handle;
+
+    /// Makes it. `port` leads to the workers, which run later.
+    ///
+    /// # Errors
+    /// One line for the user.
+    fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String>;
+}
+
+/// What subsystems are made from.
+pub(crate) struct Making<'a> {
+    pub(crate) parts: &'a Parts<'a>,
+    /// Set once the membership has started.
+    pub(crate) membership: Arc<OnceLock<Weak<Membership>>>,
+}
+
+/// A subsystem that was made.
+pub(crate) struct Installed<S: Install> {
+    /// Its parts, for the workers from 0 on; workers beyond them do not run it.
+    pub(crate) parts: Vec<S>,
+    pub(crate) handle: S::Handle,
+    /// The windows that peers reach into.
+    pub(crate) windows: Vec<Arc<Window>>,
+}
+
+/// A worker that may run a part of `S`.
+pub(crate) trait Runs<S: Subsystem> {
+    /// Its part; `None` where it runs none, or no longer.
+    fn part(&mut self) -> Option<&mut S>;
+
+    /// The task of a worker that is a task of `S`.
+    fn wrap(task: S::Task) -> NodeTask;
+}
+
+/// Whether messages on `channel` are for `S`.
+#[inline]
+fn owns<S: Subsystem>(channel: Channel) -> bool {
+    let owned = const { set_of(S::CHANNELS) };
+    owned >> channel as u32 & 1 != 0
+}
+
+macro_rules! subsystems {
+    ($($(#[$when:meta])* $variant:ident($name:ident): $type:ty,)*) => {
+        const _: () = assert_disjoint(&[$($(#[$when])* set_of(<$type>::CHANNELS),)* set_of(Programs::CHANNELS)]);
+
+        /// What threads of the node hand to a worker.
+        #[allow(missing_docs, reason = "each is a task of the subsystem of that name")]
+        pub enum NodeTask {
+            $($(#[$when])* $variant(<$type as Subsystem>::Task),)*
+            /// Shows that the worker takes up what it is handed.
+            Pulse,
+        }
+
+        /// The parts of subsystems that one worker runs.
+        #[derive(Default)]
+        pub(crate) struct Subsystems {
+            $($(#[$when])* pub(crate) $name: Option<$type>,)*
+        }
+
+        /// How threads of the node use its subsystems.
+        pub(crate) struct Handles {
+            $($(#[$when])* pub(crate) $name: <$type as Install>::Handle,)*
+        }
+
+        $($(#[$when])* impl Runs<$type> for Subsystems {
+            #[inline]
+            fn part(&mut self) -> Option<&mut $type> {
+                self.$name.as_mut()
+            }
+
+            #[inline]
+            fn wrap(task: <$type as Subsystem>::Task) -> NodeTask {
+                NodeTask::$variant(task)
+            }
+        })*
+
+        /// Makes all subsystems: those of each worker, how threads use them, and the windows that peers reach into.
+        pub(crate) fn install(node: &Making<'_>, port: &Arc<Workers>) -> Result<(Vec<Subsystems>, Handles, Vec<Arc<Window>>), String> {
+            let mut workers: Vec<_> = (0..node.parts.config.workers).map(|_| Subsystems::default()).collect();
+            let mut windows = Vec::new();
+            $($(#[$when])* let $name = {
+                let installed = <$type>::install(node, port.clone())?;
+                workers.iter_mut().zip(installed.parts).for_each(|(worker, part)| worker.$name = Some(part));
+                windows.extend(installed.windows);
+                installed.handle
+            };)*
+            Ok((workers, Handles { $($(#[$when])* $name,)* }, windows))
+        }
+
+        impl Subsystems {
+            pub(crate) fn view(&mut self, net: &mut Net, view: &Members, before: Before) {
+                $($(#[$when])* if let Some(part) = &mut self.$name { part.view(net, view, before); })*
+            }
+
+            /// Handles a message; false where its channel has no subsystem here.
+            #[inline]
+            pub(crate) fn message(&mut self, net: &mut Net, message: Message<'_>) -> bool {
+                $($(#[$when])* if owns::<$type>(message.channel)
+                    && let Some(part) = &mut self.$name
+                {
+                    part.message(net, message);
+                    return true;
+                })*
+                false
+            }
+
+            /// Handles a task; false where it is none of a subsystem.
+            #[inline]
+            pub(crate) fn task(&mut self, net: &mut Net, task: NodeTask) -> bool {
+                match task {
+                    $($(#[$when])* NodeTask::$variant(task) => {
+                        if let Some(part) = &mut self.$name { part.task(net, task); }
+                    })*
+                    NodeTask::Pulse => return false,
+                }
+                true
+            }
+
+            /// Hands on the reply to a call on `channel`, or that there will be none; false where it was made by no subsystem.
+            pub(crate) fn reply(&mut self, net: &mut Net, peer: NodeId, channel: Channel, token: u64, payload: Option<&[u8]>) -> bool {
+                $($(#[$when])* if owns::<$type>(channel)
+                    && let Some(part) = &mut self.$name
+                {
+                    match payload {
+                        Some(payload) => part.reply(net, peer, token, payload),
+                        None => part.call_failed(net, peer, token),
+                    }
+                    return true;
+                })*
+                false
+            }
+
+            pub(crate) fn peer_up(&mut self, net: &mut Net, peer: NodeId) {
+                $($(#[$when])* if let Some(part) = &mut self.$name { part.peer_up(net, peer); })*
+            }
+
+            pub(crate) fn peer_lost(&mut self, net: &mut Net, peer: NodeId) {
+                $($(#[$when])* if let Some(part) = &mut self.$name { part.peer_lost(net, peer); })*
+            }
+
+            /// True once all have taken up the last view. The first that has not is named in the log.
+            pub(crate) fn are_ready(&self) -> bool {
+                $($(#[$when])* if self.$name.as_ref().is_some_and(|part| !part.is_ready()) {
+                    tracing::trace!("{} is not ready", <$type>::NAME);
+                    return false;
+                })*
+                true
+            }
+
+            pub(crate) fn stop(&mut self) {
+                $($(#[$when])* if let Some(part) = &mut self.$name { part.stop(); })*
+            }
+        }
+    };
+}
+
+subsystems! {
+    Cache(cache): CacheService,
+    Locks(locks): LockService,
+    Groups(groups): GroupService,
+    Registry(registry): RegistryService,
+    #[cfg(test)]
+    Echo(echo): EchoService,
+}
+
+impl Install for CacheService {
+    type Handle = Cache;
+
+    fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
+        let Parts { config, me, incarnation, recorder, group, .. } = node.parts;
+        let settings = plexus_cache::Settings {
+            me: *me,
+            incarnation: *incarnation,
+            // As many as there may ever be: some are added while it runs.
+            nodes: MAX_NODES as u8,
+            workers: config.workers,
+            cache_bytes: u64::from(config.cache_mib) << 20,
+            io_threads: IO_THREADS,
+        };
+        let ledger = Ledger::start(recorder.clone(), config.workers).map_err(|error| error.to_string())?;
+        let (parts, handle, windows) = plexus_cache::wire(settings, group, &(Arc::new(ledger) as _), port)
+            .map_err(|error| error.to_string())?;
+        Ok(Installed { parts, windows, handle })
+    }
+}
+
+impl Install for LockService {
+    type Handle = Locks;
+
+    fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
+        let Parts { config, me, incarnation, .. } = node.parts;
+        let settings = plexus_locks::Settings { me: *me, incarnation: *incarnation, workers: config.workers };
+        let state = Arc::default();
+        let parts = plexus_locks::wire(settings, &Arc::downgrade(&port), &state);
+        let handle = Locks::new(port, config.workers, state);
+        Ok(Installed { parts: parts.map_err(|error| error.to_string())?, windows: Vec::new(), handle })
+    }
+}
+
+impl Install for GroupService {
+    type Handle = Groups;
+
+    fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
+        let parts = vec![Self::new(node.parts.me, node.parts.incarnation)];
+        Ok(Installed { parts, windows: Vec::new(), handle: Groups::new(port) })
+    }
+}
+
+impl Install for RegistryService {
+    type Handle = Registry;
+
+    fn install(node: &Making<'_>, port: Arc<dyn WorkerPort<Self>>) -> Result<Installed<Self>, String> {
+        let Parts { config, me, incarnation, .. } = node.parts;
+        let files = Files::new(config.dir.registry(&config.nodes[me.index()].name));
+        let settings = plexus_registry::Settings {
+            me: *me,
+            incarnation: *incarnation,
+            cluster: ClusterName(config.id.0),
+            files: files.map_err(|error| error.to_string())?,
+            memory: node.membership.clone(),
+        };
+        let (service, handle) = plexus_registry::wire(settings, &port).map_err(|error| error.to_string())?;
+        Ok(Installed { parts: vec![service], windows: Vec::new(), handle })
+    }
+}

@@ -1,0 +1,59 @@
+//! How a node of several ends: what it held is worth nothing when others may have it, and nothing of it is left behind.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::cluster::Cluster;
+use plexus_fabric::RailKind;
+use plexus_locks::{
+    Ask, LockError,
+    protocol::{Mode, Name},
+};
+use plexus_membership::groups::{self, GroupError};
+use plexus_node::{
+    lifecycle::Ending,
+    state::{self, Phase},
+};
+use plexus_registry::{RegistryError, protocol::Command};
+
+fn ask(name: &str) -> Ask {
+    Ask { name: Name::new(name.as_bytes()).unwrap(), mode: Mode::EX, timeout: None }
+}
+
+#[test]
+fn what_a_node_held_is_worth_nothing_as_soon_as_it_has_left() {
+    let cluster = Cluster::start(2, 2, RailKind::Shm);
+    let (stays, leaves) = (cluster.locks(0), cluster.locks(1));
+    let mine = leaves.session();
+    let names: Vec<_> = (0..20).map(|number| format!("held {number}")).collect();
+    let held: Vec<_> = names.iter().map(|name| mine.lock(ask(name)).unwrap()).collect();
+    let mut group = cluster.groups(1).join(groups::protocol::Name::new(b"g").unwrap()).unwrap();
+    group.next_event().unwrap();
+    let registry = cluster.registry(1);
+
+    let body = cluster.body(1);
+    body.quiesce();
+    body.hand_back(&mut |_| ()).unwrap();
+    body.leave(Ending::Leave).unwrap();
+    let config = body.config();
+    let record = state::record(&config.dir, &config.name_of(body.me())).unwrap().unwrap();
+    assert_eq!(record.phase, Phase::Left, "nothing is lost with it");
+    assert!(held.iter().all(plexus_locks::Lock::is_lost));
+    assert_eq!(leaves.session().lock(ask("late")).err(), Some(LockError::Stopped));
+    assert_eq!(group.next_event(), Err(GroupError::Stopped));
+    let asked = registry.ask(Command::Look).wait(Duration::from_secs(60));
+    assert!(matches!(asked, Some(Err(RegistryError::Stopped))));
+    for (name, held) in names.iter().zip(&held) {
+        assert!(stays.session().lock(ask(name)).unwrap().grant().token > held.grant().token);
+    }
+}
+
+#[test]
+fn no_membership_is_left_of_a_node_that_has_ended() {
+    let mut cluster = Cluster::start(2, 1, RailKind::Shm);
+    let membership = Arc::downgrade(cluster.body(1).membership());
+    let lease = cluster.body(1).membership().lease();
+    assert!(lease.is_held());
+    cluster.end(1);
+    assert!(!lease.is_held());
+    assert!(membership.upgrade().is_none());
+}

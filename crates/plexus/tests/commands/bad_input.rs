@@ -1,0 +1,128 @@
+//! Everything that can be wrong before a cluster runs: one line, an exit code, and the data as it was.
+
+use std::{
+    fs::{self, OpenOptions},
+    net::TcpListener,
+    os::unix::fs::FileExt,
+};
+
+use crate::common::{Cluster, run};
+
+#[track_caller]
+fn contains(line: &str, part: &str) {
+    assert!(line.contains(part), "{line}");
+}
+
+#[test]
+fn wrong_usage_has_a_code_of_its_own() {
+    for args in
+        [&["dance"][..], &["init"], &["init", "x", "--nodes", "17"], &["init", "x", "--waiting", "busy"]]
+    {
+        assert_eq!(run(args.iter().copied()).said().code, Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn a_cluster_that_cannot_be_made_leaves_nothing() {
+    let cluster = Cluster::nowhere();
+    let cases = [
+        (&["--block-size", "5"][..], "--block-size 5: blocks are 4, 8 or 16 KiB long"),
+        (&["--size-mib", "33000000"], "MiB needed for the disk group, "),
+        (&["--size-mib", "999999999"], "choose a size of 1 to 4294967296 blocks"),
+        (&["--size-mib", "0"], "would have 0 blocks"),
+        (&["--workers", "9"], "workers = 9: use 1 to 8"),
+        (&["--cache-mib", "0"], "is too small for 1 workers with blocks of 8 KiB; use at least 1"),
+        (&["--rails", "rdma"], "unknown rail `rdma`: use shm or ofi or tcp"),
+        (&["--port", "65534"], "there are not 3 ports from there on"),
+    ];
+    for (args, part) in cases {
+        contains(&cluster.run("init").args(args.iter().copied()).said().refusal(), part);
+        assert_eq!(fs::read_dir(cluster.parent()).unwrap().count(), 0, "{args:?}");
+    }
+}
+
+#[test]
+fn a_cluster_is_not_made_over_another() {
+    let cluster = Cluster::new(1);
+    let disk = cluster.dir().join("disks/0");
+    let before = (fs::read(cluster.dir().join("cluster.toml")).unwrap(), fs::read(&disk).unwrap());
+    contains(&cluster.run("init").said().refusal(), "is already a cluster; start it with `plexus up");
+    assert_eq!(before, (fs::read(cluster.dir().join("cluster.toml")).unwrap(), fs::read(&disk).unwrap()));
+}
+
+#[test]
+fn a_configuration_that_is_wrong_says_where() {
+    let cluster = Cluster::new(2);
+    let good = fs::read_to_string(cluster.dir().join("cluster.toml")).unwrap();
+    let cases = [
+        ("workers = 1", "workers = 1\nworker = 2", "cluster.toml:9: unknown field `worker`"),
+        ("name = \"n2\"", "name = \"n1\"", "two nodes are named n1; give each a name of its own"),
+        ("block_size_kib = 8", "block_size_kib = 6", "block_size_kib = 6: use 4, 8 or 16"),
+        ("block_size_kib = 8", "block_size_kib = 4", "was made with a block size in bytes of 8192"),
+        ("blocks = 1024", "blocks = 2048", "was made with blocks 1024, the configuration says 2048"),
+        ("disks/0", "disks/9", "disks/9: disk 0 of the group is missing"),
+        ("cache_mib = 4", "cache_mib = 4000000000", "need 4000000025 MiB of shared memory"),
+        ("# cores = [0] ", "cores = [1000] #", "cannot be pinned to the cores [1000]"),
+        ("\"127.", "\"198.", "cannot listen at 198."),
+    ];
+    for (from, to, part) in cases {
+        cluster.edit(from, to);
+        contains(&cluster.run("up").said().refusal(), part);
+        fs::write(cluster.dir().join("cluster.toml"), &good).unwrap();
+    }
+    fs::remove_file(cluster.dir().join("cluster.toml")).unwrap();
+    contains(&cluster.run("up").said().refusal(), "is not a cluster; make one with `plexus init");
+    fs::write(cluster.dir().join("cluster.toml"), &good).unwrap();
+    contains(
+        &cluster.run("node").args(["n7"]).said().refusal(),
+        "there is no node `n7`; the nodes are n1, n2",
+    );
+    let elsewhere = cluster.run("up").env("PLEXUS_HOST", "mars").said().refusal();
+    contains(&elsewhere, "no node belongs on this machine, mars; the nodes belong on ");
+    // None of this is remembered.
+    assert_eq!(cluster.run("up").args(["--json"]).said().json()["blocks_lost"], 0);
+    cluster.run("down").said().ok();
+}
+
+#[test]
+fn a_port_in_use_stops_the_start_of_all() {
+    let cluster = Cluster::new(2);
+    let text = fs::read_to_string(cluster.dir().join("cluster.toml")).unwrap();
+    let mut settings = text.lines().filter(|line| line.starts_with("address"));
+    let address = settings.next_back().unwrap().split('"').find(|word| word.starts_with("127.")).unwrap();
+    let taken = TcpListener::bind(address).unwrap();
+    let refusal = cluster.run("up").said().refusal();
+    contains(
+        &refusal,
+        &format!("n2: the address {address} is in use by another program; stop it, or change `address`"),
+    );
+    assert!(!cluster.run("status").said().ok().contains("running"));
+    drop(taken);
+    assert_eq!(cluster.run("up").args(["--json"]).said().json()["blocks_lost"], 0);
+    cluster.run("down").said().ok();
+}
+
+#[test]
+fn a_damaged_disk_is_refused_and_left_alone() {
+    let cluster = Cluster::new(1);
+    let path = cluster.dir().join("disks/0");
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    let whole = file.metadata().unwrap().len();
+    file.set_len(whole - 4096).unwrap();
+    contains(&cluster.run("up").said().refusal(), "disks/0: truncated: ");
+    file.set_len(whole).unwrap();
+    file.write_all_at(&[0x55; 8192], 0).unwrap();
+    let before = fs::read(&path).unwrap();
+    contains(&cluster.run("up").said().refusal(), "disks/0: is not a Plexus disk; restore the file");
+    assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn a_node_has_one_process() {
+    let cluster = Cluster::new(1);
+    cluster.run("up").said().ok();
+    let pid = cluster.pids()[0];
+    let refusal = cluster.run("node").args(["n1"]).said().refusal();
+    assert_eq!(refusal, format!("plexus: n1 is already running (pid {pid})"));
+    cluster.run("down").said().ok();
+}

@@ -1,0 +1,229 @@
+//! What the tests of the command line have in common: clusters in temporary directories, the program, its output.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+/// How long anything that is waited for may take: far longer than it does.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The program under test.
+pub(crate) fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_plexus"))
+}
+
+/// What a command said and how it ended.
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Said {
+    fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// Its output, if it did what it was asked for.
+    #[track_caller]
+    pub(crate) fn ok(self) -> String {
+        assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
+        self.out
+    }
+
+    /// Its output as JSON.
+    #[track_caller]
+    pub(crate) fn json(self) -> Value {
+        serde_json::from_str(&self.ok()).unwrap()
+    }
+
+    /// The one line that says why it did not.
+    #[track_caller]
+    pub(crate) fn refusal(self) -> String {
+        assert_eq!(self.code, Some(1), "{}{}", self.out, self.err);
+        let line = self.err.lines().last().unwrap_or_default().to_owned();
+        assert!(line.starts_with("plexus: "), "{}", self.err);
+        line
+    }
+}
+
+/// A cluster in a temporary directory. What still runs of it is taken down at the end.
+pub(crate) struct Cluster {
+    directory: tempfile::TempDir,
+}
+
+impl Cluster {
+    /// Where there is no cluster yet.
+    pub(crate) fn nowhere() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    /// A small one, with addresses of its own.
+    pub(crate) fn new(nodes: usize) -> Self {
+        let cluster = Self::nowhere();
+        let count = nodes.to_string();
+        let args = ["--nodes", &count, "--size-mib", "8", "--cache-mib", "4"];
+        cluster.run("init").args(args).said().ok();
+        // The loopback network has sixteen million addresses: one for each cluster of each test process.
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let [a, b, ..] = std::process::id().to_le_bytes();
+        let address = format!("127.{b}.{a}.{}:", 1 + MADE.fetch_add(1, Relaxed));
+        let path = cluster.dir().join("cluster.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, text.replace("127.0.0.1:", &address)).unwrap();
+        cluster
+    }
+
+    /// The same, with its nodes on different hosts as the configuration says; all run here.
+    pub(crate) fn on_hosts(hosts: &[&str]) -> Self {
+        let cluster = Self::new(hosts.len());
+        let path = cluster.dir().join("cluster.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mut hosts = hosts.iter();
+        let lines: Vec<String> = text
+            .lines()
+            .map(|line| match line.starts_with("host = ") {
+                true => format!("host = \"{}\"", hosts.next().unwrap()),
+                false => line.to_owned(),
+            })
+            .collect();
+        assert!(hosts.next().is_none(), "{text}");
+        std::fs::write(path, lines.join("\n") + "\n").unwrap();
+        cluster
+    }
+
+    /// Has nodes that stand still keep their place for as long as a test may take.
+    pub(crate) fn put_nobody_out(&self) {
+        self.set_leases(100_000, 100_000);
+    }
+
+    /// Has nodes keep their place however busy the disk is that the voting files are on.
+    pub(crate) fn bear_busy_disks(&self) {
+        self.set_leases(10_000, 11_000);
+    }
+
+    fn set_leases(&self, lease_ms: u32, evict_ms: u32) {
+        let times = format!("profile = \"lan\"\nlease_ms = {lease_ms}\nevict_ms = {evict_ms}\n");
+        self.edit("profile = \"lan\"\n", &times);
+    }
+
+    /// Its directory.
+    pub(crate) fn dir(&self) -> PathBuf {
+        self.directory.path().join("c1")
+    }
+
+    /// Where that lies.
+    pub(crate) fn parent(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// `plexus COMMAND DIR`, to be given more arguments.
+    pub(crate) fn run(&self, command: &str) -> Run {
+        let mut run = run([command]);
+        run.0.arg(self.dir());
+        run
+    }
+
+    /// Replaces something in the configuration.
+    #[track_caller]
+    pub(crate) fn edit(&self, from: &str, to: &str) {
+        let path = self.dir().join("cluster.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{from}");
+        std::fs::write(path, text.replacen(from, to, 1)).unwrap();
+    }
+
+    /// Looks at the status until it is as it should become.
+    #[track_caller]
+    pub(crate) fn wait_until(&self, what: &str, is: impl Fn(&Value) -> bool) {
+        until(what, || self.run("status").args(["--json"]).said().json(), is);
+    }
+
+    /// The processes of its nodes, in their order.
+    pub(crate) fn pids(&self) -> Vec<i32> {
+        let status = self.run("status").args(["--json"]).said().json();
+        let nodes = status["nodes"].as_array().unwrap();
+        nodes.iter().map(|node| node["pid"].as_i64().unwrap() as i32).collect()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.dir().join("cluster.toml").exists() {
+            let _ = self.run("down").0.output();
+        }
+    }
+}
+
+/// A command that is being put together.
+#[must_use]
+pub(crate) struct Run(pub(crate) Command);
+
+/// `plexus ARGS`.
+pub(crate) fn run<'a>(args: impl IntoIterator<Item = &'a str>) -> Run {
+    let mut command = Command::new(program());
+    command.args(args).env_remove("PLEXUS_DIR");
+    Run(command)
+}
+
+impl Run {
+    /// More arguments.
+    pub(crate) fn args<'a>(mut self, args: impl IntoIterator<Item = &'a str>) -> Self {
+        self.0.args(args);
+        self
+    }
+
+    /// Another environment.
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.0.env(name, value);
+        self
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn said(mut self) -> Said {
+        Said::of(self.0.output().unwrap())
+    }
+}
+
+/// Looks again and again, until what is seen is as it should become.
+#[track_caller]
+pub(crate) fn until(what: &str, look: impl Fn() -> Value, is: impl Fn(&Value) -> bool) -> Value {
+    let start = Instant::now();
+    loop {
+        let seen = look();
+        if is(&seen) {
+            return seen;
+        }
+        assert!(start.elapsed() < TIMEOUT, "waiting until {what}: {seen}");
+    }
+}
+
+/// Sends a signal to a process.
+pub(crate) fn signal(pid: i32, signal: rustix::process::Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+/// Waits for the end of a process, which may be a child or not.
+pub(crate) fn wait_for_end(pid: i32) {
+    use rustix::{event, process};
+    let pid = process::Pid::from_raw(pid).unwrap();
+    let Ok(process) = process::pidfd_open(pid, process::PidfdFlags::empty()) else { return };
+    let timeout = event::Timespec { tv_sec: 30, tv_nsec: 0 };
+    let ended = event::poll(&mut [event::PollFd::new(&process, event::PollFlags::IN)], Some(&timeout));
+    assert_eq!(ended, Ok(1), "process {pid:?} goes on");
+}
+
+/// Whether a process runs. One that waits to be reaped does not.
+pub(crate) fn runs(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
+}

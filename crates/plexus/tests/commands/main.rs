@@ -1,0 +1,22 @@
+//! The commands as a user runs them: real node processes, their output, exit codes and ends.
+//!
+//! One binary for all of them, because each binary is linked with the whole workspace.
+
+mod bad_input;
+mod clock;
+mod common;
+mod demo;
+mod groups;
+mod hosts;
+mod keys;
+mod lifecycle;
+mod locks;
+mod measure;
+mod newcomers;
+mod observe;
+mod perf;
+mod programs;
+mod registry;
+mod temporary;
+mod views;
+mod votes;
