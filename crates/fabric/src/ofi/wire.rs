@@ -37,7 +37,7 @@ use plexus_base::{
 
 use crate::{
     Lane, MAX_FRAME, Put,
-    put_fields::{PUT_LEN, Target},
+    put_fields::{PUT_LEN, PutTarget},
 };
 
 const VERSION: u8 = 1;
@@ -97,7 +97,7 @@ pub(super) struct Message {
     /// Where in it the frame stands.
     pub(super) frame: Range<usize>,
     /// With [`Kind::Behind`] and [`Kind::Inline`]; data that come with it stand behind the frame.
-    pub(super) target: Option<Target>,
+    pub(super) target: Option<PutTarget>,
 }
 
 /// What some bytes are.
@@ -152,7 +152,7 @@ pub(super) fn encode(
     header[..BASE_LEN].copy_from_slice(&base);
     let mut crc = crc32c(&base[..COVERED]);
     if let Some(put) = put {
-        let fields = Target::of(put, crc32c(put.data)).encode();
+        let fields = PutTarget::of(put, crc32c(put.data)).encode();
         header[BASE_LEN..].copy_from_slice(&fields);
         crc = crc32c_append(crc, &fields);
     }
@@ -184,7 +184,7 @@ pub(super) fn decode(bytes: &[u8], session: u64, lane: Lane) -> Result<Decoded, 
     let mut crc = crc32c(&bytes[..COVERED]);
     let mut target = None;
     if kind.has_put() {
-        target = Some(reader.take::<Target>().map_err(|_| "a put that is cut off")?);
+        target = Some(reader.take::<PutTarget>().map_err(|_| "a put that is cut off")?);
         crc = crc32c_append(crc, &bytes[BASE_LEN..MAX_HEADER]);
     }
     let rest = reader.rest();
@@ -275,7 +275,8 @@ mod tests {
             assert_eq!(decoded.target.is_some(), kind.has_put());
             if let Some(target) = decoded.target {
                 let crc = crc32c(&[4; 33]);
-                let expected = Target { window: WindowId(3), offset: 1 << 40, len: 33, generation: 5, crc };
+                let expected =
+                    PutTarget { window: WindowId(3), offset: 1 << 40, len: 33, generation: 5, crc };
                 assert_eq!(target, expected);
             }
         }

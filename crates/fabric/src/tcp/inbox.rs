@@ -20,7 +20,7 @@ use super::{
     seal::{Opener, TAG_LEN},
     wire::{self, Decoded},
 };
-use crate::{Frame, Lane, MAX_FRAME, MAX_WORDWISE, Window, Windows, put_fields::Target, window::is_word};
+use crate::{Frame, Lane, MAX_FRAME, MAX_WORDWISE, Window, Windows, put_fields::PutTarget, window::is_word};
 
 /// The length of the receive buffer: several of the longest frames, or a thousand small ones, for
 /// one system call.
@@ -42,7 +42,7 @@ pub(super) enum StreamEnd {
 
 /// A put that is arriving.
 struct Landing {
-    target: Target,
+    target: PutTarget,
     /// True if a frame is delivered behind it.
     announced: bool,
     /// The bytes that are in place.
@@ -57,7 +57,7 @@ struct Landing {
 
 impl Landing {
     /// The beginning of a put to `target`, which lies in `window`.
-    fn new(target: Target, announced: bool, window: &Window) -> Self {
+    fn new(target: PutTarget, announced: bool, window: &Window) -> Self {
         let aside = window.span().wordwise || is_word(target.offset, u64::from(target.len));
         Self { target, announced, done: 0, crc: 0, opened: 0, aside }
     }
@@ -340,7 +340,7 @@ impl Inbox {
 }
 
 /// The window that accepts this put.
-fn admit<'a>(windows: &'a Windows, target: &Target) -> Result<&'a Window, &'static str> {
+fn admit<'a>(windows: &'a Windows, target: &PutTarget) -> Result<&'a Window, &'static str> {
     let window = windows.find(target.window).ok_or("a put into a window that does not exist")?;
     if !window.span().holds(target.offset, u64::from(target.len)) {
         return Err("a put outside its window");

@@ -34,7 +34,7 @@ use crate::{
 };
 use inbox::{Inbox, StreamEnd};
 use outbox::{Broken, FrameBody, Outbox};
-use wire::Load;
+use wire::PutToSend;
 
 #[doc(hidden)]
 pub use wire::{decode_any, decode_any_sealed};
@@ -151,7 +151,7 @@ impl TcpRail {
         delivered
     }
 
-    fn load(&mut self, lane: Lane, head: &[u8], body: &[u8], load: Load<'_>) -> Result<(), SendError> {
+    fn load(&mut self, lane: Lane, head: &[u8], body: &[u8], load: PutToSend<'_>) -> Result<(), SendError> {
         let len = load.put.data.len() as u64;
         let span = self.peer_windows.iter().find(|span| span.id == load.put.window);
         if len > u64::from(u32::MAX) || !span.is_some_and(|span| span.holds(load.put.offset, len)) {
@@ -165,7 +165,7 @@ impl TcpRail {
         lane: Lane,
         head: &[u8],
         body: FrameBody<'_>,
-        load: Option<&Load<'_>>,
+        load: Option<&PutToSend<'_>>,
     ) -> Result<(), SendError> {
         if head.len() + body.len() > MAX_FRAME {
             return Err(SendError::TooLarge);
@@ -207,11 +207,11 @@ impl Rail for TcpRail {
     }
 
     fn put(&mut self, lane: Lane, put: Put<'_>, head: &[u8], body: &[u8]) -> Result<(), SendError> {
-        self.load(lane, head, body, Load { put, announced: true })
+        self.load(lane, head, body, PutToSend { put, announced: true })
     }
 
     fn write(&mut self, lane: Lane, put: Put<'_>) -> Result<(), SendError> {
-        self.load(lane, &[], &[], Load { put, announced: false })
+        self.load(lane, &[], &[], PutToSend { put, announced: false })
     }
 
     fn poll(&mut self, limit: usize, deliver: &mut dyn FnMut(Lane, Frame<'_>)) -> Result<usize, Lost> {

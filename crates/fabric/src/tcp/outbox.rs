@@ -17,7 +17,7 @@ use rustix::{
 use super::{
     queue::Queue,
     seal::Sealer,
-    wire::{self, Load},
+    wire::{self, PutToSend},
 };
 use crate::{Lane, SendError};
 
@@ -99,7 +99,7 @@ impl Outbox {
         socket: &TcpStream,
         head: &[u8],
         body: FrameBody<'_>,
-        load: Option<&Load<'_>>,
+        load: Option<&PutToSend<'_>>,
     ) -> Result<Result<(), SendError>, Broken> {
         let before = self.sent + self.queued() as u64;
         self.gather(socket, head, body, load).map_err(|errno| Broken { errno, begun: self.sent > before })
@@ -110,7 +110,7 @@ impl Outbox {
         socket: &TcpStream,
         head: &[u8],
         body: FrameBody<'_>,
-        load: Option<&Load<'_>>,
+        load: Option<&PutToSend<'_>>,
     ) -> Result<Result<(), SendError>, Errno> {
         let data = load.map_or(&[][..], |load| load.put.data);
         let total = wire::total_len(head.len() + body.len(), load, self.sealer.is_some());
