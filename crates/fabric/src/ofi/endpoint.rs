@@ -27,11 +27,11 @@ use super::{
     OfiError,
     buffer::{Buffer, Staging},
     device::{Device, Object, Region},
-    long::Longs,
-    operations::{OPERATIONS, Operations, State, What},
+    long::LongPutMemory,
+    operations::{OPERATIONS, OperationKind, Operations, State},
     port::Port,
     sys,
-    touched::{UnderWay, before},
+    touched::{PutsInFlight, before},
     wire::{self, MAX_MESSAGE},
 };
 use crate::{Lane, MAX_WORDWISE};
@@ -96,12 +96,12 @@ pub(super) struct Endpoint {
 
     staging: Staging,
     operations: Operations,
-    longs: Longs,
+    longs: LongPutMemory,
     /// The counted messages: staged, posted, and known to be taken.
     sequence: u32,
     posted: u32,
     acknowledged: u32,
-    under_way: UnderWay,
+    under_way: PutsInFlight,
     /// The posted messages when the peer was last asked for its count.
     asks: Option<u32>,
     ask_due: bool,
@@ -148,11 +148,11 @@ impl Endpoint {
             asked: None,
             staging: Staging::new(STAGED[lane.index()]),
             operations: Operations::new(),
-            longs: Longs::new(key()),
+            longs: LongPutMemory::new(key()),
             sequence: 0,
             posted: 0,
             acknowledged: 0,
-            under_way: UnderWay::default(),
+            under_way: PutsInFlight::default(),
             asks: None,
             ask_due: false,
             control_posted: false,
@@ -212,7 +212,7 @@ impl Drop for Endpoint {
             // The provider may still use the memory.
             [&mut self.slots, &mut self.staged].into_iter().for_each(Buffer::keep);
             for operation in self.operations.iter_mut() {
-                if let What::Write { long: Some(long), .. } = &mut operation.what {
+                if let OperationKind::Write { long: Some(long), .. } = &mut operation.kind {
                     long.keep();
                 }
             }

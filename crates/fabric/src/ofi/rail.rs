@@ -19,7 +19,7 @@ use super::{
     offer::RemoteWindow,
     outgoing::Outgoing,
     parts::Parts,
-    quiet::Quiet,
+    quiet::PeerSilence,
     reaper::{self, Ending},
     remains::Remains,
     settle::settle,
@@ -50,7 +50,7 @@ pub struct OfiRail {
     loss_reported: bool,
     /// True if nothing more is to be sent, not even a goodbye.
     abandoned: bool,
-    quiet: Quiet,
+    quiet: PeerSilence,
 }
 
 impl OfiRail {
@@ -71,7 +71,7 @@ impl OfiRail {
             lost: None,
             loss_reported: false,
             abandoned: false,
-            quiet: Quiet::new(clock::now()),
+            quiet: PeerSilence::new(clock::now()),
         };
         rail.progress();
         rail
