@@ -1,10 +1,11 @@
-//! Memory that direct I/O takes: whole sectors at sector-aligned addresses, without unsafe code.
+//! Memory for direct I/O: whole sectors at sector-aligned addresses, without unsafe code.
 
 use std::ops::{Deref, DerefMut};
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// Alignment in bytes of buffers and offsets in direct I/O: the largest logical sector of disks in use.
+/// The alignment in bytes of buffers and offsets in direct I/O: the largest logical sector size of
+/// disks in use.
 pub const ALIGN: usize = 4096;
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -13,12 +14,12 @@ struct Sector([u8; ALIGN]);
 
 const _: () = assert!(align_of::<Sector>() == ALIGN && size_of::<Sector>() == ALIGN);
 
-/// A zeroed buffer aligned to [`ALIGN`], a whole number of sectors long.
+/// A zeroed buffer of whole sectors, aligned to [`ALIGN`].
 #[derive(Clone)]
 pub struct Buffer(Vec<Sector>);
 
 impl Buffer {
-    /// A buffer of at least `bytes`, rounded up to whole sectors.
+    /// Returns a buffer of at least `bytes`, rounded up to whole sectors.
     #[must_use]
     pub fn zeroed(bytes: usize) -> Self {
         Self(vec![Sector::new_zeroed(); bytes.div_ceil(ALIGN)])
@@ -38,7 +39,7 @@ impl DerefMut for Buffer {
     }
 }
 
-/// Whether direct I/O takes this memory as it is.
+/// Returns true if direct I/O accepts this memory as it is.
 #[must_use]
 pub fn is_aligned(bytes: &[u8]) -> bool {
     bytes.as_ptr().addr().is_multiple_of(ALIGN) && bytes.len().is_multiple_of(ALIGN)

@@ -1,4 +1,4 @@
-//! The monotonic clock as a number: protocols are handed [`Nanos`], only drivers ask for [`now`].
+//! The monotonic clock as a number. Protocols receive [`Nanos`]; only drivers call [`now`].
 
 use std::{
     fmt,
@@ -7,24 +7,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Nanoseconds on one node's monotonic clock; comparable only within one process (or one simulation).
+/// Nanoseconds on one node's monotonic clock, comparable only within one process or one simulation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// From whole microseconds.
+    /// Converts whole microseconds.
     #[must_use]
     pub const fn from_us(us: u64) -> Self {
         Self(us * 1_000)
     }
 
-    /// From whole milliseconds.
+    /// Converts whole milliseconds.
     #[must_use]
     pub const fn from_ms(ms: u64) -> Self {
         Self(ms * 1_000_000)
     }
 
-    /// The time from `earlier` to this, zero where `earlier` is later.
+    /// Returns the time from `earlier` to this, or zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
@@ -57,7 +57,7 @@ impl fmt::Display for Nanos {
     }
 }
 
-/// Now, counted from the first call in this process.
+/// Returns the current time, counted from the first call in this process.
 #[must_use]
 pub fn now() -> Nanos {
     static START: OnceLock<Instant> = OnceLock::new();

@@ -1,7 +1,9 @@
-//! Counters that are always on: one writer each, any number of readers, a few nanoseconds.
+//! Counters that are always on: one writer each, any number of readers, a few nanoseconds per
+//! count.
 //!
-//! A counter belongs to whoever drives a worker (one thread at a time), so adding is a plain load and store,
-//! not a locked instruction; readers may see a value that is one addition old.
+//! A counter belongs to the thread that drives a worker, one at a time. So adding is a plain load
+//! and store instead of a locked instruction, and a reader may see a value that is one addition
+//! old.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -10,26 +12,26 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `n`. Only the one writer may call this.
+    /// Adds `n`. Only the single writer may call this.
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
-    /// The count now.
+    /// Returns the current count.
     #[must_use]
     pub fn value(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// Upper bounds, in bytes, of the message sizes that are counted apart; the last class has no bound.
+/// The upper bounds, in bytes, of the size classes; the last class has no bound.
 pub const SIZE_BOUNDS: [u64; SIZES - 1] =
     [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536, 262_144, 1_048_576];
 
-/// How many message sizes are counted apart.
+/// The number of size classes.
 pub const SIZES: usize = 16;
 
-/// The class in [`SIZE_BOUNDS`] that a message of `bytes` falls into.
+/// Returns the class in [`SIZE_BOUNDS`] of a message of `bytes`.
 #[must_use]
 pub fn size_class(bytes: u64) -> usize {
     // Powers of two up to 16 KiB, then steps of four: a few instructions, no search.
@@ -43,10 +45,10 @@ pub fn size_class(bytes: u64) -> usize {
     }
 }
 
-/// Messages and bytes by message size.
+/// Counts of messages and bytes by size class.
 #[derive(Debug, Default)]
 pub struct SizeCounters {
-    /// Messages and bytes of a class side by side: counting one changes one cache line.
+    /// Messages and bytes of a class, side by side, so that a count changes one cache line.
     classes: [[Counter; 2]; SIZES],
 }
 
@@ -58,7 +60,7 @@ impl SizeCounters {
         sum.add(bytes);
     }
 
-    /// The counts now.
+    /// Returns the current counts.
     #[must_use]
     pub fn snapshot(&self) -> SizeCounts {
         SizeCounts {
@@ -68,29 +70,29 @@ impl SizeCounters {
     }
 }
 
-/// What [`SizeCounters`] showed at one moment.
+/// The counts of [`SizeCounters`] at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SizeCounts {
-    /// Messages, by size class.
+    /// The messages by size class.
     pub messages: [u64; SIZES],
-    /// Bytes, by size class.
+    /// The bytes by size class.
     pub bytes: [u64; SIZES],
 }
 
 impl SizeCounts {
-    /// All messages.
+    /// Returns the number of all messages.
     #[must_use]
     pub fn total_messages(&self) -> u64 {
         self.messages.iter().sum()
     }
 
-    /// All bytes.
+    /// Returns the number of all bytes.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
         self.bytes.iter().sum()
     }
 
-    /// Adds another count, class by class.
+    /// Adds other counts, class by class.
     pub fn add(&mut self, other: &Self) {
         for class in 0..SIZES {
             self.messages[class] += other.messages[class];
@@ -98,7 +100,7 @@ impl SizeCounts {
         }
     }
 
-    /// What was counted since `earlier`, class by class.
+    /// Returns the counts since `earlier`, class by class.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {

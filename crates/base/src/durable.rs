@@ -1,7 +1,8 @@
-//! Files that are either the old or the new one after any crash.
+//! File replacement that leaves either the old or the new file after a crash.
 //!
-//! A new file is written beside the old one, with `.new` behind its name, and takes its place when it is durable. It is made, never opened
-//! where something stands: a name that leads elsewhere is not followed. What happened is durable when a function returns.
+//! The new file is written beside the old one, with `.new` appended to its name, and renamed once
+//! it is durable. It is always created, never opened, so a symbolic link in its place is not
+//! followed. All changes are durable when a function returns.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -10,18 +11,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Replaces `path` by a file of these bytes that only its owner may read.
+/// Replaces `path` with a file of these bytes that only its owner may read.
 ///
 /// # Errors
-/// The system's; the old file is still there.
+/// Returns the I/O error; the old file is still there.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     put(path, bytes, |_| Ok(()))
 }
 
-/// Replaces what a file holds, which keeps its owner and who may use it. Where `path` is a link, the file that it leads to.
+/// Replaces the content of a file and keeps its owner and permissions. If `path` is a symbolic
+/// link, the file that it leads to is replaced.
 ///
 /// # Errors
-/// The system's; the old file is still there.
+/// Returns the I/O error; the old file is still there.
 pub fn rewrite(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let path = path.canonicalize()?;
     let old = fs::metadata(&path)?;
@@ -43,19 +45,19 @@ fn put(path: &Path, bytes: &[u8], prepare: impl FnOnce(&File) -> io::Result<()>)
     rename(&new, path)
 }
 
-/// Gives a file another name, instead of the one that has it.
+/// Renames a file and replaces the file that had the new name.
 ///
 /// # Errors
-/// The system's; it may have happened all the same.
+/// Returns the I/O error; the file may have been renamed all the same.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     sync_name(to)
 }
 
-/// A new file that only its owner may read, instead of one that was left there.
+/// Creates a file that only its owner may read, and removes a file left at the path.
 ///
 /// # Errors
-/// The system's.
+/// Returns the I/O error.
 pub fn make(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -64,7 +66,7 @@ pub fn make(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Where the new file for `path` is made.
+/// Returns the path at which the new file for `path` is written.
 #[must_use]
 pub fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
@@ -72,10 +74,10 @@ pub fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Makes it durable which file has the name `path`, if any.
+/// Makes the directory entry of `path` durable, whether or not the file exists.
 ///
 /// # Errors
-/// The system's.
+/// Returns the I/O error.
 pub fn sync_name(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
@@ -95,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_and_a_link_left_in_its_way_is_not_followed() {
+    fn a_file_is_replaced_and_a_symlink_at_the_temporary_name_is_not_followed() {
         let directory = tempfile::tempdir().unwrap();
         let (path, other) = (directory.path().join("a"), directory.path().join("other"));
         fs::write(&other, "other").unwrap();
@@ -108,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_rewritten_keeps_who_may_use_it() {
+    fn a_rewritten_file_keeps_its_permissions() {
         let directory = tempfile::tempdir().unwrap();
         let (path, link) = (directory.path().join("a"), directory.path().join("link"));
         fs::write(&path, "one").unwrap();

@@ -1,6 +1,6 @@
-//! Numbers spread over all bits, the same on every node and in every run: who masters and who serves what is decided by them.
+//! Hashes that are the same on every node and in every run; masters and workers are chosen by them.
 
-/// A number well mixed: the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+/// Mixes a number over all bits with the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 #[must_use]
 pub fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -9,7 +9,8 @@ pub fn mix(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A name's number: eight bytes at a time through [`mix`], begun with the length so that zeros at the end count.
+/// Hashes a name, eight bytes at a time through [`mix`]. The length is the initial state, so that
+/// trailing zeros count.
 #[must_use]
 pub fn hash(bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(bytes.len() as u64, |state, chunk| {
@@ -24,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nearly_is_the_same_name_is_another() {
+    fn similar_names_have_different_hashes() {
         let names: [&[u8]; 6] = [b"a", b"a\0", b"a\0\0\0\0\0\0\0", b"a\0\0\0\0\0\0\0\0", b"b", b"12345678a"];
         for (at, one) in names.iter().enumerate() {
             for other in &names[at + 1..] {

@@ -1,15 +1,16 @@
 //! Bytes and numbers as hexadecimal digits.
 //!
-//! Read are digits of either case, as many as there must be, and nothing else: no sign, no prefix, no space.
+//! Parsing accepts digits of either case in exactly the required number, without sign, prefix or
+//! spaces.
 
-/// Two digits for each byte.
+/// Returns two digits for each byte.
 #[must_use]
 pub fn digits(bytes: &[u8]) -> String {
     let digit = |four: u8| char::from_digit(u32::from(four), 16).expect("four bits");
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
-/// The bytes that these digits are; `None`: something else is there.
+/// Parses pairs of digits; returns `None` for any other text.
 #[must_use]
 pub fn bytes(digits: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
@@ -17,7 +18,7 @@ pub fn bytes(digits: &str) -> Option<Vec<u8>> {
     pairs.iter().map(|[high, low]| Some((digit(*high)? << 4 | digit(*low)?) as u8)).collect()
 }
 
-/// The number that these digits are, if there are just `len` of them, 32 at most; `None`: something else is there.
+/// Parses exactly `len` digits, at most 32, as a number; returns `None` for any other text.
 #[must_use]
 pub fn number(digits: &str, len: usize) -> Option<u128> {
     let fits = digits.len() == len && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -40,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_has_as_many_digits_as_it_must() {
+    fn a_number_has_exactly_the_required_digits() {
         assert_eq!(number("00ff", 4), Some(255));
         assert_eq!(number(&"f".repeat(32), 32), Some(u128::MAX));
         for bad in ["", "fff", "fffff", "+fff", "ff f", "\u{e9}\u{e9}"] {

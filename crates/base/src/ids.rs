@@ -1,15 +1,15 @@
-//! Identifiers, each a type of its own so that none is taken for another.
+//! Identifiers, each with its own type so that they cannot be confused.
 
 use std::fmt;
 
 use crate::{MAX_NODES, hash::mix};
 
-/// A node's place in the cluster's configuration, from 0; stable for the incarnation of the cluster.
+/// A node's index in the cluster configuration, from 0; it never changes while the cluster exists.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(pub u8);
 
 impl NodeId {
-    /// The identifier as an index into tables that have an entry for each node.
+    /// Returns the identifier as an index into tables with one entry per node.
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -22,7 +22,8 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// One incarnation of a node: changes with every start, so that an old process is never taken for a new one.
+/// The number of one run of a node. It changes at every start, so that an old process is never
+/// confused with a new one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Incarnation(pub u64);
 
@@ -35,7 +36,7 @@ pub struct Epoch(pub u32);
 pub struct WorkerId(pub u8);
 
 impl WorkerId {
-    /// The identifier as an index.
+    /// Returns the identifier as an index.
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -53,57 +54,60 @@ impl fmt::Display for BlockId {
 }
 
 impl BlockId {
-    /// The number, well mixed: see [`mix`].
+    /// Returns the well mixed number; see [`mix`].
     #[must_use]
     pub fn hash(self) -> u64 {
         mix(self.0)
     }
 
-    /// The hash partition that the block belongs to.
+    /// Returns the partition of the block.
     #[must_use]
     pub fn partition(self) -> Partition {
         Partition::of(self.hash())
     }
 }
 
-/// A hash partition: the unit in which mastering of blocks and locks is given to nodes and workers.
+/// A hash partition: the unit in which the mastering of blocks and locks is assigned to nodes and
+/// workers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Partition(pub u16);
 
 impl Partition {
-    /// Partitions in a cluster. A power of two far above nodes x workers, so that shares stay even.
+    /// The number of partitions in a cluster: a power of two far above nodes times workers, so that
+    /// shares are even.
     pub const COUNT: u16 = 4096;
 
-    /// The partition of what has this hash.
+    /// Returns the partition for a hash.
     #[must_use]
     pub fn of(hash: u64) -> Self {
         Self((hash % u64::from(Self::COUNT)) as u16)
     }
 
-    /// The worker that owns this partition on every node, of `workers` (at least 1).
+    /// Returns the worker that owns this partition on every node with `workers` workers (at least
+    /// 1).
     #[must_use]
     pub fn worker(self, workers: u8) -> WorkerId {
         WorkerId((self.0 % u16::from(workers)) as u8)
     }
 }
 
-/// A set of nodes, a bit each.
+/// A set of nodes, as one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct NodeSet(pub(crate) u16);
 
 const _: () = assert!(MAX_NODES <= 16, "NodeSet has 16 bits");
 
 impl NodeSet {
-    /// The set without members.
+    /// The empty set.
     pub const EMPTY: Self = Self(0);
 
-    /// The set of nodes `0..nodes`.
+    /// Returns the set of nodes `0..nodes`.
     #[must_use]
     pub fn first(nodes: u8) -> Self {
         (0..nodes).map(NodeId).collect()
     }
 
-    /// Whether `node` is in the set.
+    /// Returns true if `node` is in the set.
     #[must_use]
     pub fn contains(self, node: NodeId) -> bool {
         self.0 & (1 << node.0) != 0
@@ -114,39 +118,39 @@ impl NodeSet {
         self.0 |= 1 << node.0;
     }
 
-    /// Takes `node` out; whether it was in.
+    /// Removes `node` and returns true if it was in the set.
     pub fn remove(&mut self, node: NodeId) -> bool {
         let was = self.contains(node);
         self.0 &= !(1 << node.0);
         was
     }
 
-    /// The set without `node`.
+    /// Returns the set without `node`.
     #[must_use]
     pub fn without(mut self, node: NodeId) -> Self {
         self.remove(node);
         self
     }
 
-    /// How many nodes are in the set.
+    /// Returns the number of nodes in the set.
     #[must_use]
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether no node is in the set.
+    /// Returns true if the set is empty.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The member with the lowest id.
+    /// Returns the lowest node in the set.
     #[must_use]
     pub fn lowest(self) -> Option<NodeId> {
         (self.0 != 0).then(|| NodeId(self.0.trailing_zeros() as u8))
     }
 
-    /// The members, lowest id first.
+    /// Iterates over the nodes, lowest first.
     pub fn iter(self) -> impl Iterator<Item = NodeId> {
         let mut rest = self;
         std::iter::from_fn(move || {
@@ -176,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_holds_what_was_put_in() {
+    fn a_set_contains_inserted_nodes() {
         let mut set = NodeSet::first(3);
         assert_eq!(set.len(), 3);
         assert!(set.remove(NodeId(1)) && !set.remove(NodeId(1)));

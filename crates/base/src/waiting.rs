@@ -1,24 +1,25 @@
-//! How a thread waits for the interconnect.
+//! The modes in which a thread waits for the interconnect.
 
 use std::{fmt, str::FromStr};
 
-/// The waiting mode of a node, chosen in the configuration.
+/// The waiting mode of a node, set in the configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Waiting {
-    /// Never sleep: the lowest latency, a core for each waiting thread.
+    /// Never sleep: the lowest latency, at the cost of one core for each waiting thread.
     Polling,
-    /// Sleep as soon as there is nothing to do: the least CPU, a wake-up in every response time.
+    /// Sleep as soon as there is nothing to do: the least CPU, with a wake-up in every response
+    /// time.
     Event,
-    /// Poll for a short time, giving way to whoever needs the core, then sleep.
+    /// Poll for a short time, yielding the core to other threads, then sleep.
     #[default]
     Adaptive,
 }
 
 impl Waiting {
-    /// Every mode, in the order of their documentation.
+    /// All modes, in the order of the documentation.
     pub const ALL: [Self; 3] = [Self::Polling, Self::Event, Self::Adaptive];
 
-    /// The name in configuration files and on the command line.
+    /// Returns the name used in configuration files and on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,9 +1,11 @@
 //! The reader and writer of all wire and disk formats, and the error of every decoder.
 //!
-//! A format consists of [`Fixed`] layouts and of bytes whose lengths stand in them. [`layout!`](crate::layout) declares a
-//! layout: it reads and writes all fields in one copy of fixed length (`zerocopy`), little endian, without padding, and checks
-//! the value of each field. A decoder is a closure for [`decode`], which names what is decoded and refuses bytes behind the
-//! end. Hostile bytes give a [`DecodeError`], never a panic, and no count is believed before its elements were read.
+//! A format consists of [`Fixed`] layouts and of bytes whose lengths stand in them.
+//! [`layout!`](crate::layout) declares a layout: it reads and writes all fields in one copy of
+//! fixed length (`zerocopy`), little endian, without padding, and checks the value of each field. A
+//! decoder is a closure for [`decode`], which names what is decoded and refuses bytes behind the
+//! end. Hostile bytes give a [`DecodeError`], never a panic, and no count is believed before its
+//! elements were read.
 
 mod fixed;
 
@@ -14,29 +16,29 @@ pub use self::fixed::{Fixed, Zeros};
 use crate::{crc32c, crc32c_without};
 pub use crate::{layout, newtypes, numbered};
 
-/// Bytes that are not the encoding of what a decoder expects.
+/// An error of a decoder: the bytes are not a valid encoding of the expected content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("malformed {what}: {fault}")]
 pub struct DecodeError {
     /// The message, packet or block that was expected, in words for the user.
     pub what: &'static str,
-    /// The reason for which the bytes are refused.
+    /// The reason why the bytes were refused.
     pub fault: Fault,
 }
 
-/// The reason for which a decoder refuses bytes.
+/// The reason why a decoder refuses bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
     /// The bytes end before the content does.
     #[error("it is cut off")]
     CutOff,
-    /// There are bytes behind the end of the content.
+    /// Bytes follow the end of the content.
     #[error("it is longer than it says")]
     Trailing,
-    /// The first bytes are not those that the format begins with.
-    #[error("it begins with other bytes")]
+    /// The first bytes are not the magic of the format.
+    #[error("it does not begin with the magic bytes of the format")]
     Magic,
-    /// The format has another version.
+    /// The bytes have another version of the format.
     #[error(
         "it has version {found}, this program reads version {known}; use the same version of plexus everywhere"
     )]
@@ -46,26 +48,26 @@ pub enum Fault {
         /// The version that the decoder reads.
         known: u32,
     },
-    /// The bytes were changed since they were written.
+    /// The checksum does not match: the bytes were changed since they were written.
     #[error("its checksum does not match")]
     Checksum,
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     #[error("impossible {0}")]
     Field(&'static str),
 }
 
 impl Fault {
-    /// The fault of a part of `what` as the error of the whole.
+    /// Returns the error for `what`, a part of which has this fault.
     #[must_use]
     pub fn of(self, what: &'static str) -> DecodeError {
         DecodeError { what, fault: self }
     }
 }
 
-/// Refuses a value of `field` for which a rule does not hold.
+/// Refuses a value of `field` if a rule does not hold.
 ///
 /// # Errors
-/// [`Fault::Field`] where `holds` is false.
+/// Returns [`Fault::Field`] if `holds` is false.
 #[inline]
 pub fn require(holds: bool, field: &'static str) -> Result<(), Fault> {
     if holds { Ok(()) } else { Err(Fault::Field(field)) }
@@ -74,7 +76,7 @@ pub fn require(holds: bool, field: &'static str) -> Result<(), Fault> {
 /// Refuses bytes that do not begin with the `known` magic.
 ///
 /// # Errors
-/// [`Fault::Magic`] where they do not.
+/// Returns [`Fault::Magic`] if they differ.
 #[inline]
 pub fn require_magic<const LEN: usize>(found: [u8; LEN], known: [u8; LEN]) -> Result<(), Fault> {
     if found == known { Ok(()) } else { Err(Fault::Magic) }
@@ -83,17 +85,17 @@ pub fn require_magic<const LEN: usize>(found: [u8; LEN], known: [u8; LEN]) -> Re
 /// Refuses a version other than the `known` one.
 ///
 /// # Errors
-/// [`Fault::Version`] where they differ.
+/// Returns [`Fault::Version`] if they differ.
 #[inline]
 pub fn require_version(found: impl Into<u32>, known: impl Into<u32>) -> Result<(), Fault> {
     let (found, known) = (found.into(), known.into());
     if found == known { Ok(()) } else { Err(Fault::Version { found, known }) }
 }
 
-/// Decodes `what`, which is all of `bytes`.
+/// Decodes `what` from all of `bytes`.
 ///
 /// # Errors
-/// `read` refuses the bytes, or leaves some of them unread.
+/// Returns an error if `read` refuses the bytes or leaves some unread.
 #[inline]
 pub fn decode<'a, T>(
     what: &'static str,
@@ -123,7 +125,7 @@ pub fn encode<T: Fixed, const LEN: usize>(value: &T) -> [u8; LEN] {
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Reads from `bytes`, of which some may be left unread. Where all must be read, use [`decode`].
+    /// Creates a reader that may leave bytes unread. Use [`decode`] where all must be read.
     #[inline]
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
@@ -133,7 +135,7 @@ impl<'a> Reader<'a> {
     /// Takes a value of fixed length.
     ///
     /// # Errors
-    /// The bytes end too early, or a field has a value that it cannot have.
+    /// Returns a fault if the bytes end too early or a field has an invalid value.
     #[inline]
     pub fn take<T: Fixed>(&mut self) -> Result<T, Fault> {
         let (raw, rest) = T::Raw::read_from_prefix(self.0).map_err(|_| Fault::CutOff)?;
@@ -144,7 +146,7 @@ impl<'a> Reader<'a> {
     /// Takes `len` bytes.
     ///
     /// # Errors
-    /// There are fewer.
+    /// Returns [`Fault::CutOff`] if fewer bytes are left.
     #[inline]
     pub fn bytes(&mut self, len: impl Into<usize>) -> Result<&'a [u8], Fault> {
         let (bytes, rest) = self.0.split_at_checked(len.into()).ok_or(Fault::CutOff)?;
@@ -152,23 +154,24 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// Whether all bytes were taken.
+    /// Returns true if all bytes were taken.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Takes all bytes that are left.
+    /// Takes all remaining bytes.
     #[inline]
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
 
-    /// Takes `count` elements, each with `one`. Room is made for elements as they are read, whatever `count` says.
+    /// Takes `count` elements, each with `one`. Memory is allocated as elements are read,
+    /// regardless of `count`.
     ///
     /// # Errors
-    /// Those of `one`.
+    /// Returns the first error of `one`.
     pub fn list<T, C: FromIterator<T>>(
         &mut self,
         count: impl Into<u64>,
@@ -178,12 +181,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Bytes that grow by what is encoded.
+/// An encoder that appends to a growing buffer.
 #[derive(Clone, Default, Debug)]
 pub struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Begins with a value of fixed length, and room for `more` bytes behind it.
+    /// Starts with a value of fixed length and reserves `more` bytes after it.
     #[inline]
     #[must_use]
     pub fn with<T: Fixed>(value: &T, more: usize) -> Self {
@@ -211,7 +214,7 @@ impl Writer {
         self
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     #[inline]
     #[must_use]
     pub fn finish(self) -> Vec<u8> {
@@ -219,7 +222,7 @@ impl Writer {
     }
 }
 
-/// Writes the CRC-32C of `bytes`, with zeros in its place, to the four bytes from `at`.
+/// Writes the CRC-32C of `bytes` at `at`, computed with zeros in its four bytes.
 pub fn seal(bytes: &mut [u8], at: usize) {
     let crc = crc32c_without(bytes, at);
     bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());
@@ -228,13 +231,13 @@ pub fn seal(bytes: &mut [u8], at: usize) {
 /// Verifies the checksum of [`seal`].
 ///
 /// # Errors
-/// The bytes were changed since, or end before the checksum does.
+/// Returns a fault if the bytes were changed since or end before the checksum does.
 pub fn verify(bytes: &[u8], at: usize) -> Result<(), Fault> {
     let crc = bytes.get(at..).and_then(|rest| rest.first_chunk()).ok_or(Fault::CutOff)?;
     if crc32c_without(bytes, at).to_le_bytes() == *crc { Ok(()) } else { Err(Fault::Checksum) }
 }
 
-/// Writes the CRC-32C of all bytes but the last four to these.
+/// Writes the CRC-32C of all bytes but the last four into the last four.
 pub fn seal_behind(bytes: &mut [u8]) {
     let (content, place) = bytes.split_at_mut(bytes.len() - 4);
     place.copy_from_slice(&crc32c(content).to_le_bytes());
@@ -243,13 +246,13 @@ pub fn seal_behind(bytes: &mut [u8]) {
 /// Verifies the checksum of [`seal_behind`].
 ///
 /// # Errors
-/// The bytes were changed since, or are fewer than four.
+/// Returns a fault if the bytes were changed since or there are fewer than four.
 pub fn verify_behind(bytes: &[u8]) -> Result<(), Fault> {
     let (content, crc) = bytes.split_last_chunk().ok_or(Fault::CutOff)?;
     if crc32c(content).to_le_bytes() == *crc { Ok(()) } else { Err(Fault::Checksum) }
 }
 
-/// The sum of the bits whose flags are set.
+/// Returns the sum of the bits whose flags are set.
 #[inline]
 #[must_use]
 pub fn bits<const COUNT: usize>(flags: [(bool, u8); COUNT]) -> u8 {

@@ -9,6 +9,7 @@ mod clock;
 mod everywhere;
 mod inside;
 pub mod locks;
+mod named;
 pub mod perf;
 mod responses;
 mod stage;
@@ -17,7 +18,7 @@ mod workload;
 
 pub use everywhere::RunError;
 pub use inside::commands;
+use named::named;
 pub use plexus_observe::show as report;
 pub use responses::{ResponseUs, Responses};
 pub use usage::Usage;
-pub use workload::Member;

@@ -5,7 +5,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use plexus_base::NodeId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -14,14 +13,6 @@ pub(crate) const MAX_CLIENTS: u32 = 256;
 
 /// The start may be this far ahead at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-
-/// The node that a workload runs in.
-pub trait Member: Send + Sync {
-    /// Which node it is.
-    fn me(&self) -> NodeId;
-    /// How many there are.
-    fn nodes(&self) -> usize;
-}
 
 /// Refuses numbers of clients that no node can have.
 pub(crate) fn check_clients(clients: u32) -> Result<(), String> {
@@ -37,21 +28,6 @@ pub(crate) fn check_times(warm_ms: u64, measured_ms: u64) -> Result<(), String> 
         (..=60_000, 50..=3_600_000) => Ok(()),
         _ => Err("measure for 0.05 to 3600 seconds, after a warm-up of at most 60".into()),
     }
-}
-
-/// The name of a choice.
-pub(crate) fn name<T: PartialEq>(choices: &[(T, &'static str)], of: &T) -> &'static str {
-    choices.iter().find(|(choice, _)| choice == of).map_or("", |(_, name)| name)
-}
-
-/// The choice of this name; `what` is how people call what is chosen.
-pub(crate) fn named<T: Copy>(choices: &[(T, &'static str)], what: &str, wanted: &str) -> Result<T, String> {
-    let found = choices.iter().find(|(_, name)| *name == wanted);
-    found.map(|(choice, _)| *choice).ok_or_else(|| {
-        let names: Vec<_> = choices.iter().map(|(_, name)| *name).collect();
-        let (last, others) = names.split_last().unwrap_or((&"nothing", &[]));
-        format!("unknown {what} `{wanted}`: use {} or {last}", others.join(", "))
-    })
 }
 
 /// The arguments of a command that runs a workload.
@@ -107,16 +83,6 @@ impl Drop for Ends<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn choices_have_names_and_others_are_refused_with_them() {
-        let choices = [(1, "one"), (2, "two"), (3, "three")];
-        for (choice, text) in choices {
-            assert_eq!((name(&choices, &choice), named(&choices, "number", text)), (text, Ok(choice)));
-        }
-        let refused = named(&choices, "number", "four").unwrap_err();
-        assert_eq!(refused, "unknown number `four`: use one, two or three");
-    }
 
     #[test]
     fn one_workload_runs_at_a_time_and_none_in_an_hour() {

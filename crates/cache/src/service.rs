@@ -13,7 +13,7 @@ use crate::{
     faults::Faults,
     frames::{FrameTable, Hand},
     protocol::{
-        self, Action, Before, Counts, Event, Granted, Lost, Members, Outlet, ReadFault, Shard, Ticket,
+        self, Action, Counts, Event, Granted, LossHistory, Lost, Members, Outlet, ReadFault, Shard, Ticket,
         WaitError,
     },
 };
@@ -122,8 +122,8 @@ impl Subsystem for CacheService {
         }
     }
 
-    /// See [`Shard::view`].
-    fn view(&mut self, net: &mut Net, members: &Members, before: Before) {
+    /// Hands the next view to the shard; see [`Shard::view`].
+    fn view(&mut self, net: &mut Net, members: &Members, before: LossHistory) {
         // What reads under way find is not used: it may have been written since.
         self.expected.fill(0);
         self.drive(net, |shard, frames, out| shard.view(clock::now(), (members, before), frames, out));

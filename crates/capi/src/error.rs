@@ -5,7 +5,7 @@ use std::{
     ffi::{CStr, CString, c_char, c_int},
 };
 
-use plexus_client::{Error, Why};
+use plexus_client::{Error, LockRefusal};
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::new(CString::default());
@@ -67,14 +67,17 @@ pub(crate) fn code(error: &Error) -> c_int {
         Error::System { .. } => SYSTEM,
         Error::LocksLost => LOCKS_LOST,
         Error::NotLocked(why) => match why {
-            Why::NotGranted => NOT_GRANTED,
-            Why::TimedOut => TIMED_OUT,
-            Why::Cancelled => CANCELLED,
-            Why::Deadlock => DEADLOCK,
-            Why::TooManyWaiting | Why::TooManyLocks | Why::WornOut | Why::Swamped => BUSY,
-            Why::Unknown => NO_LOCK,
-            Why::Busy => IN_PROGRESS,
-            Why::NotWriter => NOT_WRITER,
+            LockRefusal::NotGranted => NOT_GRANTED,
+            LockRefusal::TimedOut => TIMED_OUT,
+            LockRefusal::Cancelled => CANCELLED,
+            LockRefusal::Deadlock => DEADLOCK,
+            LockRefusal::TooManyWaiting
+            | LockRefusal::TooManyLocks
+            | LockRefusal::TooManyConversions
+            | LockRefusal::Overloaded => BUSY,
+            LockRefusal::Unknown => NO_LOCK,
+            LockRefusal::Busy => IN_PROGRESS,
+            LockRefusal::NotWriter => NOT_WRITER,
         },
     }
 }

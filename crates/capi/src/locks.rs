@@ -8,7 +8,7 @@ use std::{
 };
 
 use plexus_client::{
-    Client, Error, Grant, LockKey, LockNews, LockQueue, Mark, Mode, VALUE_LEN, Validity, Why,
+    Client, Error, Grant, LockKey, LockNews, LockQueue, LockRefusal, Mark, Mode, VALUE_LEN, Validity,
 };
 
 use crate::{
@@ -312,7 +312,7 @@ unsafe fn begin<R>(
         block.lkid = lkid;
         begun
     } else {
-        let entry = entries.locks.get_mut(&block.lkid).ok_or(Error::NotLocked(Why::Unknown))?;
+        let entry = entries.locks.get_mut(&block.lkid).ok_or(Error::NotLocked(LockRefusal::Unknown))?;
         // SAFETY: as the caller says.
         let written = unsafe { ask.written(entry.held) };
         let begun = convert(&place.queue, entry.key, mark(block.lkid), written)?;
@@ -338,9 +338,11 @@ unsafe fn giving_up(
     }
     // SAFETY: as the caller says.
     let Some(block) = (unsafe { lksb.as_ref() }) else { return Err(pointer()) };
-    let Some(entry) = entries.locks.get(&lkid) else { return Err(fail(&Error::NotLocked(Why::Unknown))) };
+    let Some(entry) = entries.locks.get(&lkid) else {
+        return Err(fail(&Error::NotLocked(LockRefusal::Unknown)));
+    };
     if entry.under_way != UnderWay::Nothing && flags & (CANCEL | FORCEUNLOCK) == 0 {
-        return Err(fail(&Error::NotLocked(Why::Busy)));
+        return Err(fail(&Error::NotLocked(LockRefusal::Busy)));
     }
     if flags & VALBLK == 0 {
         return Ok((entry.key, None));

@@ -498,7 +498,7 @@ impl Cluster {
             let worker = self.port(at).worker;
             self.note(block, || format!("{me} worker {worker} <- {next:?}"));
         }
-        let before = self.changes.past.view(next.epoch).before(me);
+        let before = self.changes.past.view(next.epoch).loss_history(me);
         self.drive(at, |shard, now, frames, out| shard.view(now, (&next, before), frames, out))
     }
 

@@ -160,8 +160,14 @@ impl Cluster {
         if carries_debt(&message, self.epoch()) {
             self.debts_under_way[message.block.0 as usize] += 1;
         }
-        let mut packet =
-            Packet { bytes: message.encode(), kind: message.body.kind(), put, blocks, number: 0 };
+        let mut packet = Packet {
+            bytes: message.encode(),
+            kind: message.body.kind(),
+            put,
+            blocks,
+            both_lanes: false,
+            number: 0,
+        };
         let to = Port { node: to, worker: from.worker };
         self.delivery.number(from, to, &mut packet);
         let owners = self.changes.owners();

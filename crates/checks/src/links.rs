@@ -40,6 +40,7 @@ pub struct Links {
     /// Messages sent.
     pub messages: u64,
     transport: Linked,
+    both_lanes: bool,
     delivery: Delivery,
     /// By the number that a put carries as its generation.
     puts: Vec<Sent>,
@@ -67,6 +68,7 @@ impl Links {
         let nodes = usize::from(params.nodes);
         let mut engine = Engine::new(seed, nodes);
         let transport = Linked::new(&params, &mut engine);
+        let both_lanes = transport.retains() && engine.random.percent(40);
         let delivery = Delivery::new(nodes, usize::from(params.workers));
         for node in 0..nodes {
             engine.schedule(0, Some(node), Ev::Session(node));
@@ -80,6 +82,7 @@ impl Links {
             engine,
             messages: 0,
             transport,
+            both_lanes,
             delivery,
             puts: Vec::new(),
             landed: BTreeMap::new(),
@@ -138,7 +141,10 @@ impl Links {
                 self.puts.push(Sent { stream, place: slot, landed: false, delivered: false });
                 Put { slot, generation: self.puts.len() as u32 - 1, page }
             });
-            let mut packet = Packet { bytes: [0; Message::LEN], kind, put, blocks: put.is_some(), number: 0 };
+            // On one channel long frames go on one lane and short ones on the other, and what is put with them in the order sent.
+            let (both_lanes, is_long) = (self.both_lanes, random.percent(50));
+            let blocks = if both_lanes { is_long } else { put.is_some() };
+            let mut packet = Packet { bytes: [0; Message::LEN], kind, put, blocks, both_lanes, number: 0 };
             let from = Port { node: NodeId(node as u8), worker };
             let to = Port { node: NodeId(to as u8), worker };
             self.delivery.number(from, to, &mut packet);

@@ -9,7 +9,7 @@ use crate::{
     harness::Simulation,
     links::Links,
     locks::Locks,
-    membership::Membership,
+    membership::{Membership, Openings},
     paths::Paths,
     registry::{copies::Copies, replicas::World as Replicas},
 };
@@ -101,7 +101,7 @@ pub struct Scenario {
 }
 
 /// All scenarios.
-pub const ALL: [Scenario; 19] = [
+pub const ALL: [Scenario; 20] = [
     scenario("calm", "room for everything, nothing fails", calm),
     scenario("hot", "one or two blocks that everybody wants", hot),
     scenario("crowded", "more blocks than frames: evictions, sessions waiting for a frame", crowded),
@@ -119,6 +119,8 @@ pub const ALL: [Scenario; 19] = [
     scenario("replicas", "the registry: members of views that keep the same, nodes that come back with older copies or none", calm).of(|seed, _, _| Box::new(Replicas::new(seed, None))),
     scenario("locks", "the lock manager: clients and nodes that die, views on top of each other", calm).of(|seed, _, _| Box::new(Locks::new(seed, None))),
     scenario("membership", "members, views and voting files: crashes, pauses, cuts, files that fail; who goes on, and that only they act", calm).of(|seed, _, _| Box::new(Membership::new(seed, None))),
+    scenario("openings", "views and leases: decided of anybody and told to anybody, whatever is known of others", calm)
+        .of(|seed, _, _| Box::new(Openings::new(seed))),
     scenario("groups", "groups of processes: order, views, barriers; the sequencer dies, views of the cluster on top of each other", calm).of(|seed, _, _| Box::new(Groups::new(seed, None))),
     scenario("mixed", "a little of everything but death", mixed),
 ];

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use plexus_base::{NodeId, locks::Why};
+use plexus_base::{NodeId, locks::LockRefusal};
 
 use crate::{Address, wire::Status};
 
@@ -65,7 +65,7 @@ pub enum Error {
     OutOfRange,
     /// The lock manager says why a lock was not granted, or what cannot be done with one.
     #[error(transparent)]
-    NotLocked(Why),
+    NotLocked(LockRefusal),
     /// The cluster grants no locks any more.
     #[error("the cluster has stopped: no lock is granted, and none that is held protects anything")]
     LocksLost,

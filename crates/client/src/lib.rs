@@ -47,8 +47,8 @@ pub use datagram::{Datagram, DatagramPort};
 pub use endpoint::Endpoint;
 pub use error::Error;
 pub use locks::{
-    AskedLock, Grant, Lock, LockEvent, LockKey, LockNews, LockQueue, LockSession, Mark, Mode, PendingLock,
-    Token, VALUE_LEN, Validity, Value, Why,
+    AskedLock, Grant, Lock, LockEvent, LockKey, LockNews, LockQueue, LockRefusal, LockSession, Mark, Mode,
+    PendingLock, Token, VALUE_LEN, Validity, Value,
 };
 pub use plexus_base::{NodeId, Waiting};
 pub use window::Window;

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, SystemTime};
 
-pub use plexus_base::locks::{Grant, Mode, Token, VALUE_LEN, Validity, Value, Why};
+pub use plexus_base::locks::{Grant, LockRefusal, Mode, Token, VALUE_LEN, Validity, Value};
 
 use crate::{
     Client, Error,
@@ -186,7 +186,7 @@ impl Lock {
     /// Gives it up, writing the value block.
     ///
     /// # Errors
-    /// [`Why::NotWriter`], where it is not held in PW or EX: then it is given up, and nothing is written.
+    /// [`LockRefusal::NotWriter`], where it is not held in PW or EX: then it is given up, and nothing is written.
     pub fn unlock_with(self, value: [u8; VALUE_LEN]) -> Result<(), Error> {
         self.client.shared.act(|core| core.unlock(self.key, Some(value)))
     }
@@ -250,7 +250,7 @@ impl AskedLock {
         self.key
     }
 
-    /// Waits for the answer. Where the lock is given up meanwhile, that is [`Why::Cancelled`], unless the grant was faster.
+    /// Waits for the answer. Where the lock is given up meanwhile, that is [`LockRefusal::Cancelled`], unless the grant was faster.
     ///
     /// # Errors
     /// What the request comes to.

@@ -1,23 +1,22 @@
 //! Nodes that are let in only in the incarnation that is named: an incarnation that ended never comes back, the next one may.
 
+#[path = "common/meshes.rs"]
+mod meshes;
+
 use std::{
     collections::BTreeSet,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use plexus_base::{Incarnation, NodeId, Waiting};
-use plexus_fabric::{
-    Lost, Put, RailKind, Window, WindowId,
-    ofi::{OfiEndpoint, OfiError},
-};
+use meshes::{LIMIT, addresses, config, has_ofi, name, peer, until};
+use plexus_base::{Incarnation, NodeId};
+use plexus_fabric::{Lost, Put, RailKind, Window, WindowId};
 use plexus_interconnect::{
     Channel, Kind, Message, Net, Service,
-    mesh::{Admission, Config, Key, Mesh, MeshError, Peer},
+    mesh::{Admission, Config, Mesh, MeshError, Peer},
 };
-
-const LIMIT: Duration = Duration::from_secs(20);
 
 const WINDOW: WindowId = WindowId(7);
 
@@ -122,11 +121,7 @@ impl Node {
 
     /// Waits until this stands somewhere in its window.
     fn reads(&self, byte: u8) {
-        let end = Instant::now() + LIMIT;
-        while !self.bytes().contains(&byte) {
-            assert!(Instant::now() < end, "nothing was put");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("a put", || self.bytes().contains(&byte));
     }
 
     fn hears(&self, expected: &[Told]) {
@@ -139,54 +134,41 @@ impl Node {
 }
 
 /// The other node, as `me` knows it.
-fn peer(me: u8, addresses: [SocketAddr; 2], rail: RailKind) -> Peer {
-    let addresses = vec![addresses[usize::from(1 - me)]];
-    Peer { id: NodeId(1 - me), addresses, rails: vec![rail], encrypt: false, fingerprint: 5 }
+fn other(me: u8, addresses: &[SocketAddr], rail: RailKind) -> Peer {
+    peer(1 - me, &addresses[usize::from(1 - me)..][..1], &[rail], false)
 }
 
-fn node(me: u8, incarnation: u64, name: [u8; 16], addresses: [SocketAddr; 2], rail: RailKind) -> Node {
-    node_with(me, incarnation, name, addresses[usize::from(me)], vec![peer(me, addresses, rail)])
+fn node(me: u8, incarnation: u64, name: [u8; 16], addresses: &[SocketAddr], rail: RailKind) -> Node {
+    node_with(me, incarnation, name, addresses, vec![other(me, addresses, rail)])
 }
 
-fn node_with(me: u8, incarnation: u64, name: [u8; 16], address: SocketAddr, peers: Vec<Peer>) -> Node {
+fn node_with(me: u8, incarnation: u64, name: [u8; 16], addresses: &[SocketAddr], peers: Vec<Peer>) -> Node {
     let told = Arc::<Mutex<Vec<Told>>>::default();
     let window = Arc::new(Window::create(WINDOW, PAGES as usize * PAGE, 0).unwrap());
     let config = Config {
-        me: NodeId(me),
         incarnation: Incarnation(incarnation),
-        cluster: name,
         admission: Admission::Named,
-        keys: Arc::new(vec![Key::new([9; 32])]),
-        listen: vec![address],
-        peers,
         windows: vec![window.clone()],
-        waiting: Waiting::Adaptive,
-        timeout: Duration::from_secs(1),
-        probe: Duration::from_millis(20),
-        ofi_provider: None,
+        ..config(me, name, &addresses[usize::from(me)..][..1], peers)
     };
     let mesh = Mesh::start(config, vec![Listener(told.clone())], |_| ()).unwrap();
     Node { mesh, told, window }
 }
 
 /// The name of a cluster that no other test has, and the addresses of its nodes.
-fn cluster() -> ([u8; 16], [SocketAddr; 2]) {
-    let addresses = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    let addresses = addresses.map(|listener| listener.local_addr().unwrap());
-    let mut name = [0; 16];
-    name[..4].copy_from_slice(&std::process::id().to_le_bytes());
-    name[4..6].copy_from_slice(&addresses[0].port().to_le_bytes());
-    (name, addresses)
+fn cluster() -> ([u8; 16], Vec<SocketAddr>) {
+    let addresses = addresses(2);
+    (name(addresses[0]), addresses)
 }
 
 /// `first` begins when nobody knows of the other.
 fn is_met(first: u8, rail: RailKind) {
     let (name, addresses) = cluster();
-    let one = node_with(first, 7, name, addresses[usize::from(first)], vec![]);
-    let other = node(1 - first, 1, name, addresses, rail);
+    let one = node_with(first, 7, name, &addresses, vec![]);
+    let other = node(1 - first, 1, name, &addresses, rail);
     other.admit(first, 7);
     assert!(matches!(one.mesh.admit(NodeId(1 - first), Incarnation(1)), Err(MeshError::Unknown)));
-    one.mesh.add_peer(peer(first, addresses, rail));
+    one.mesh.add_peer(self::other(first, &addresses, rail));
     assert!(one.mesh.connected().is_empty() && other.mesh.connected().is_empty(), "known is not let in");
     one.admit(1 - first, 1);
     other.mesh.wait_connected(LIMIT).unwrap();
@@ -195,7 +177,7 @@ fn is_met(first: u8, rail: RailKind) {
     expected.extend(said(1, 1));
     one.hears(&expected);
     // Met once more, it stays what it is.
-    one.mesh.add_peer(peer(first, addresses, rail));
+    one.mesh.add_peer(self::other(first, &addresses, rail));
     assert_eq!(one.mesh.connected().len(), 1);
     other.says(first, 2);
     expected.extend(said(1, 2));
@@ -208,8 +190,8 @@ fn is_met(first: u8, rail: RailKind) {
 fn comes_again(stays: u8, rail: RailKind) {
     let (name, addresses) = cluster();
     let goes = 1 - stays;
-    let one = node(stays, 7, name, addresses, rail);
-    let other = node(goes, 1, name, addresses, rail);
+    let one = node(stays, 7, name, &addresses, rail);
+    let other = node(goes, 1, name, &addresses, rail);
     other.admit(stays, 7);
     assert!(one.mesh.connected().is_empty() && other.mesh.connected().is_empty(), "one end is not enough");
     one.admit(goes, 1);
@@ -225,7 +207,7 @@ fn comes_again(stays: u8, rail: RailKind) {
     drop(other);
     expected.push(Told::Gone(Incarnation(1)));
     one.hears(&expected);
-    let other = node(goes, 2, name, addresses, rail);
+    let other = node(goes, 2, name, &addresses, rail);
     other.admit(stays, 7);
     one.admit(goes, 1);
     assert_eq!(one.mesh.connected().len(), 0, "the incarnation that is over is not let in again");
@@ -253,7 +235,7 @@ fn comes_again(stays: u8, rail: RailKind) {
     // An earlier incarnation that was never ended here gives way to the one that is named.
     let third = || {
         other.mesh.stop();
-        node(goes, 3, name, addresses, rail)
+        node(goes, 3, name, &addresses, rail)
     };
     let third = third();
     third.admit(stays, 7);
@@ -295,9 +277,7 @@ fn over_sockets_lives_come_and_go() {
 
 #[test]
 fn over_libfabric_lives_come_and_go() {
-    match OfiEndpoint::open("tcp", None, Arc::default()) {
-        Ok(_) => [0, 1].into_iter().for_each(|stays| comes_again(stays, RailKind::Ofi)),
-        Err(why @ OfiError::Absent { .. }) => println!("skipped: {why}"),
-        Err(why) => panic!("{why}"),
+    if has_ofi() {
+        [0, 1].into_iter().for_each(|stays| comes_again(stays, RailKind::Ofi));
     }
 }

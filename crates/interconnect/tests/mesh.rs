@@ -1,5 +1,8 @@
 //! Nodes that find each other, talk, sleep and end, over every rail.
 
+#[path = "common/meshes.rs"]
+mod meshes;
+
 use std::{
     collections::BTreeMap,
     io::Write,
@@ -8,20 +11,15 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
 };
 
-use plexus_base::{Incarnation, NodeId, Waiting, WorkerId};
-use plexus_fabric::{
-    Lost, Put, RailKind, Window, WindowId,
-    ofi::{OfiEndpoint, OfiError},
-};
+use meshes::{LIMIT, addresses, config, has_ofi, name, peer, until};
+use plexus_base::{NodeId, Waiting, WorkerId};
+use plexus_fabric::{Lost, Put, RailKind, Window, WindowId};
 use plexus_interconnect::{
     Channel, Kind, Message, Net, RailState, Reason, Service, Signal,
-    mesh::{Admission, Config, Key, Mesh, Peer},
+    mesh::{Config, Mesh},
 };
-
-const LIMIT: Duration = Duration::from_secs(20);
 
 /// Answers calls with what they said, counts what comes, and calls when asked to.
 #[derive(Default)]
@@ -95,10 +93,8 @@ type Way = (RailKind, bool);
 
 fn ways() -> Vec<Way> {
     let mut ways = vec![(RailKind::Shm, false), (RailKind::Tcp, false), (RailKind::Tcp, true)];
-    match OfiEndpoint::open("tcp", None, Arc::default()) {
-        Ok(_) => ways.push((RailKind::Ofi, false)),
-        Err(why @ OfiError::Absent { .. }) => println!("without ofi: {why}"),
-        Err(why) => panic!("{why}"),
+    if has_ofi() {
+        ways.push((RailKind::Ofi, false));
     }
     ways
 }
@@ -115,16 +111,8 @@ fn cluster_of(
     waiting: Waiting,
     provider: Option<&str>,
 ) -> Vec<Node> {
-    // Bound and let go: nobody else is given the same port so soon.
-    let addresses: Vec<SocketAddr> = (0..nodes)
-        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-        .collect::<Vec<_>>()
-        .iter()
-        .map(|listener| listener.local_addr().unwrap())
-        .collect();
-    let mut name = [0; 16];
-    name[..8].copy_from_slice(&std::process::id().to_le_bytes().repeat(2));
-    name[8..].copy_from_slice(&(addresses[0].port() as u64).to_le_bytes());
+    let addresses = addresses(nodes.into());
+    let name = name(addresses[0]);
     let started: Vec<Node> = (0..nodes)
         .map(|me| {
             let window = Arc::new(Window::create(WindowId(7), 1 << 20, 0).unwrap());
@@ -132,29 +120,13 @@ fn cluster_of(
             let services = (0..workers)
                 .map(|_| Echo { seen: seen.clone(), gone: gone.clone(), ..Echo::default() })
                 .collect();
-            let peers = (0..nodes)
-                .filter(|peer| *peer != me)
-                .map(|peer| Peer {
-                    id: NodeId(peer),
-                    addresses: vec![addresses[usize::from(peer)]],
-                    rails: rails.to_vec(),
-                    encrypt,
-                    fingerprint: 5,
-                })
-                .collect();
+            let peer = |id: u8| peer(id, &addresses[usize::from(id)..][..1], rails, encrypt);
+            let peers = (0..nodes).filter(|peer| *peer != me).map(peer).collect();
             let config = Config {
-                me: NodeId(me),
-                incarnation: Incarnation(u64::from(me) + 1),
-                cluster: name,
-                admission: Admission::First,
-                keys: Arc::new(vec![Key::new([9; 32])]),
-                listen: vec![addresses[usize::from(me)]],
-                peers,
                 windows: vec![window.clone()],
                 waiting,
-                timeout: Duration::from_secs(1),
-                probe: Duration::from_millis(20),
                 ofi_provider: provider.map(String::from),
+                ..config(me, name, &addresses[usize::from(me)..][..1], peers)
             };
             let mesh = Mesh::start(config, services, |_| ()).unwrap();
             Node { mesh, seen, gone, window, address: addresses[usize::from(me)] }
@@ -164,14 +136,6 @@ fn cluster_of(
         node.mesh.wait_connected(LIMIT).unwrap();
     }
     started
-}
-
-fn until(what: &str, done: impl Fn() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !done() {
-        assert!(Instant::now() < end, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 fn call(node: &Node, worker: u8, to: u8, payload: Vec<u8>, signal: &Arc<Signal>) -> u64 {
@@ -334,20 +298,7 @@ fn without_what_libfabric_needs_tcp_carries_all_and_the_reason_is_told() {
 #[test]
 fn an_address_in_use_is_one_clear_line() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let config = Config {
-        me: NodeId(0),
-        incarnation: Incarnation(1),
-        cluster: [3; 16],
-        admission: Admission::First,
-        keys: Arc::new(vec![Key::new([9; 32])]),
-        listen: vec![taken.local_addr().unwrap()],
-        peers: Vec::new(),
-        windows: Vec::new(),
-        waiting: Waiting::Adaptive,
-        timeout: Duration::from_secs(1),
-        probe: Duration::from_millis(20),
-        ofi_provider: None,
-    };
+    let config = config(0, [3; 16], &[taken.local_addr().unwrap()], Vec::new());
     let Err(error) = Mesh::start(config, vec![Echo::default()], |_: WorkerId| ()) else {
         panic!("two nodes listen at one address");
     };

@@ -1,6 +1,9 @@
 //! Rails over TCP that are cut, refused and dead, behind a relay: they are made again, each by itself, and what was sent arrives
 //! once and in order.
 
+#[path = "common/meshes.rs"]
+mod meshes;
+
 use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
@@ -8,17 +11,15 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
 };
 
-use plexus_base::{Incarnation, NodeId, Waiting};
+use meshes::{LIMIT, addresses, name, peer, until};
+use plexus_base::NodeId;
 use plexus_fabric::{LANES, Lost, RailKind};
 use plexus_interconnect::{
     Channel, Kind, Message, Net, RailState, Service,
-    mesh::{Admission, Config, Key, Mesh, Peer},
+    mesh::{Config, Mesh},
 };
-
-const LIMIT: Duration = Duration::from_secs(20);
 
 /// Counts what comes and sees to its order.
 #[derive(Default)]
@@ -54,28 +55,9 @@ struct Node {
 
 /// Node `me` of two; `there` are the addresses at which it believes the other.
 fn config(me: u8, name: [u8; 16], here: &[SocketAddr], there: &[SocketAddr]) -> Config {
-    let other = NodeId(1 - me);
-    Config {
-        me: NodeId(me),
-        incarnation: Incarnation(u64::from(me) + 1),
-        cluster: name,
-        keys: Arc::new(vec![Key::new([1; 32])]),
-        admission: Admission::First,
-        listen: here.to_vec(),
-        peers: vec![Peer {
-            id: other,
-            addresses: there.to_vec(),
-            rails: vec![RailKind::Tcp],
-            encrypt: true,
-            fingerprint: 5,
-        }],
-        windows: Vec::new(),
-        waiting: Waiting::Adaptive,
-        // Longer than any machine under load needs to connect again.
-        timeout: LIMIT,
-        probe: Duration::from_millis(20),
-        ofi_provider: None,
-    }
+    let other = peer(1 - me, there, &[RailKind::Tcp], true);
+    // Longer than any machine under load needs to connect again.
+    Config { timeout: LIMIT, ..meshes::config(me, name, here, vec![other]) }
 }
 
 fn start(me: u8, name: [u8; 16], here: &[SocketAddr], there: &[SocketAddr]) -> Node {
@@ -83,19 +65,6 @@ fn start(me: u8, name: [u8; 16], here: &[SocketAddr], there: &[SocketAddr]) -> N
     let (seen, gone) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
     let service = Counting { seen: seen.clone(), gone: gone.clone() };
     Node { mesh: Mesh::start(config, vec![service], |_| ()).unwrap(), seen, gone }
-}
-
-fn name(address: SocketAddr) -> [u8; 16] {
-    let mut name = [0; 16];
-    name[..4].copy_from_slice(&std::process::id().to_le_bytes());
-    name[8..10].copy_from_slice(&address.port().to_le_bytes());
-    name
-}
-
-/// Bound and let go: nobody else is given the same ports so soon.
-fn addresses(count: usize) -> Vec<SocketAddr> {
-    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap()).collect()
 }
 
 /// Passes connections on to an address, for as long as it likes.
@@ -152,14 +121,6 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
         }
         let _ = to.shutdown(Shutdown::Both);
     });
-}
-
-fn until(what: &str, done: impl Fn() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !done() {
-        assert!(Instant::now() < end, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 fn rails_up(node: &Node) -> usize {

@@ -1,5 +1,8 @@
 //! Whoever has no key of the cluster learns nothing, gets nothing and keeps nobody out; and keys can be replaced while nodes run.
 
+#[path = "common/meshes.rs"]
+mod meshes;
+
 use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
@@ -10,15 +13,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_base::{Incarnation, NodeId, Waiting};
+use meshes::{LIMIT, addresses, config, name, peer, until};
+use plexus_base::NodeId;
 use plexus_fabric::{Lost, RailKind};
 use plexus_interconnect::{
     Message, Net, Service,
-    mesh::{Admission, Config, Key, KeySource, Mesh, Peer},
+    mesh::{Config, Key, KeySource, Mesh},
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-const LIMIT: Duration = Duration::from_secs(20);
 
 /// Long enough for an answer, had there been one; short enough to ask again.
 const MOMENT: Duration = Duration::from_millis(50);
@@ -71,37 +73,16 @@ struct Cluster {
 
 impl Cluster {
     fn new(nodes: usize) -> Self {
-        // Bound and let go: nobody else is given the same port so soon.
-        let listeners: Vec<_> = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let addresses: Vec<_> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
-        let mut name = [0; 16];
-        name[..4].copy_from_slice(&std::process::id().to_le_bytes());
-        name[8..10].copy_from_slice(&addresses[0].port().to_le_bytes());
+        let addresses = addresses(nodes);
+        let name = name(addresses[0]);
         Self { addresses, name }
     }
 
     fn start(&self, me: usize, keys: &Keys) -> Arc<Mesh<Silent>> {
-        let peer = |peer: usize| Peer {
-            id: NodeId(peer as u8),
-            addresses: vec![self.addresses[peer]],
-            rails: vec![RailKind::Tcp],
-            encrypt: true,
-            fingerprint: 5,
-        };
-        let config = Config {
-            me: NodeId(me as u8),
-            incarnation: Incarnation(me as u64 + 1),
-            cluster: self.name,
-            keys: Arc::new(keys.clone()),
-            admission: Admission::First,
-            listen: vec![self.addresses[me]],
-            peers: (0..self.addresses.len()).filter(|other| *other != me).map(peer).collect(),
-            windows: Vec::new(),
-            waiting: Waiting::Adaptive,
-            timeout: Duration::from_secs(1),
-            probe: Duration::from_millis(20),
-            ofi_provider: None,
-        };
+        let at = |node: usize| &self.addresses[node..][..1];
+        let peer = |node: usize| peer(node as u8, at(node), &[RailKind::Tcp], true);
+        let peers = (0..self.addresses.len()).filter(|other| *other != me).map(peer).collect();
+        let config = Config { keys: Arc::new(keys.clone()), ..config(me as u8, self.name, at(me), peers) };
         Mesh::start(config, vec![Silent], |_| ()).unwrap()
     }
 
@@ -115,14 +96,6 @@ impl Cluster {
         ear.accept().unwrap().0.read_exact(&mut message).unwrap();
         node.stop();
         message
-    }
-}
-
-fn until(what: &str, done: impl Fn() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !done() {
-        assert!(Instant::now() < end, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -21,7 +21,7 @@ use plexus_membership::subsystem::ask_each;
 
 use crate::{
     notice::{Notice, Notices},
-    protocol::{Counts, Event, LockId, Mode, Name, Owner, VALUE_LEN, WaitLimit, Want, Why},
+    protocol::{Counts, Event, LockId, LockRefusal, Mode, Name, Owner, VALUE_LEN, WaitLimit, Want},
     service::{LockTask, Port},
     survey::Survey,
 };
@@ -31,7 +31,7 @@ use crate::{
 pub enum LockError {
     /// The lock manager says why not.
     #[error(transparent)]
-    Refused(#[from] Why),
+    Refused(#[from] LockRefusal),
     /// This node is no member of the cluster, or none any more.
     #[error("this node has stopped: it grants no lock, and none that is held here protects anything")]
     Stopped,
@@ -405,10 +405,10 @@ impl Lock {
     /// Gives it up, writing the value block.
     ///
     /// # Errors
-    /// [`Why::NotWriter`], where it is not held in PW or EX: then it is given up, and nothing is written.
+    /// [`LockRefusal::NotWriter`], where it is not held in PW or EX: then it is given up, and nothing is written.
     pub fn unlock_with(mut self, value: [u8; VALUE_LEN]) -> Result<(), LockError> {
         if !self.grant.mode.writes() {
-            return Err(LockError::Refused(Why::NotWriter));
+            return Err(LockError::Refused(LockRefusal::NotWriter));
         }
         self.value = Some(value);
         Ok(())

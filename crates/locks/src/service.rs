@@ -15,7 +15,7 @@ use std::{
 use plexus_base::{Incarnation, Nanos, NodeId, WorkerId, clock};
 use plexus_interconnect::{Channel, Message, Net, Reply};
 use plexus_membership::{
-    Before,
+    LossHistory,
     subsystem::{Subsystem, WorkerPort},
 };
 
@@ -25,7 +25,7 @@ use crate::{
     notice::Notices,
     programs::ProgramNews,
     protocol::{
-        self, Action, Counts, Errand, Event, Gate, Hold, LockId, Members, Shard, VALUE_LEN, Want, Why,
+        self, Action, Counts, Errand, Event, Gate, Hold, LockId, LockRefusal, Members, Shard, VALUE_LEN, Want,
     },
     survey::Survey,
 };
@@ -147,7 +147,7 @@ impl Subsystem for LockService {
     const CHANNELS: &'static [Channel] = &[Channel::Locks];
     type Task = LockTask;
 
-    fn view(&mut self, net: &mut Net, view: &Members, _: Before) {
+    fn view(&mut self, net: &mut Net, view: &Members, _: LossHistory) {
         let Some(gate) = self.early.take() else { return self.handle(net, Event::View(view.clone())) };
         let mut actions = std::mem::take(&mut self.actions);
         self.shard = Some(Shard::begin(self.config, gate, view.clone(), &mut actions));
@@ -233,7 +233,7 @@ impl LockService {
                     }
                     Err(want) if self.is_behind(net, &want) => {
                         self.watched.remove(&want.lock);
-                        return Some(Err(LockError::Refused(Why::Swamped)));
+                        return Some(Err(LockError::Refused(LockRefusal::Overloaded)));
                     }
                     Err(want) => (want.lock, Event::Lock(want)),
                 }
@@ -267,7 +267,8 @@ impl LockService {
                 self.news.push(ProgramNews::Answer(lock, Err(LockError::Stopped)));
             }
             Event::Lock(want) if self.is_behind(net, &want) => {
-                self.news.push(ProgramNews::Answer(want.lock, Err(LockError::Refused(Why::Swamped))));
+                self.news
+                    .push(ProgramNews::Answer(want.lock, Err(LockError::Refused(LockRefusal::Overloaded))));
             }
             event => self.handle(net, event),
         }

@@ -1,9 +1,14 @@
-//! Who is a member: views of the cluster, decided by a majority of voting files, and the leases under which members act.
+//! Cluster membership: views decided by a majority of voting files, and the leases under which
+//! members act.
 //!
-//! [`protocol`] decides: [`protocol::Member`] is one node's part, a pure state machine. [`voting`] is how what it writes stands in a
-//! voting file, and how its reports travel between nodes. [`runtime`] drives it: sockets, files, clock and threads. What a view is for
-//! (locks, caches, disks) is not known here. What runs on the workers of a node and goes by views is a [`subsystem`], with [`gate`] for
-//! messages of other views.
+//! - [`protocol`] decides. [`protocol::Member`] is one node's part, a pure state machine.
+//! - [`voting`] defines the voting files and the encoding of reports.
+//! - [`runtime`] drives the protocol with sockets, files, a clock and threads.
+//! - [`groups`] provides groups of clients on top of the views.
+//! - [`subsystem`] is the interface of what runs on the workers of a node and follows the views;
+//!   [`gate`] handles messages of other views.
+//!
+//! The membership itself does not know what a view is used for (locks, caches, disks).
 
 pub mod gate;
 pub mod groups;
@@ -12,4 +17,4 @@ pub mod runtime;
 pub mod subsystem;
 pub mod voting;
 
-pub use protocol::{Before, partitions};
+pub use protocol::{LossHistory, partitions};

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use plexus_base::{NodeId, WorkerId};
 use plexus_interconnect::{Channel, Message, Net, Reply, Signal};
 
-use crate::{partitions::Members, protocol::Before};
+use crate::{partitions::Members, protocol::LossHistory};
 
 /// One worker's part of a subsystem. All calls come one at a time from the thread that drives the worker; none may block.
 pub trait Subsystem: Send + Sized + 'static {
@@ -33,7 +33,7 @@ pub trait Subsystem: Send + Sized + 'static {
 
     /// A view is open, newer than the last: a node that is not in it has stopped, and no link leads to it any more. `before` is
     /// what membership knows of the time before this node was a member.
-    fn view(&mut self, net: &mut Net, view: &Members, before: Before) {
+    fn view(&mut self, net: &mut Net, view: &Members, before: LossHistory) {
         let _ = (net, view, before);
     }
 

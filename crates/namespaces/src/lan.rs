@@ -1,13 +1,13 @@
-//! Hosts on switches: each host a namespace with a device in every network.
+//! Hosts on switches: each host is a namespace with a device in every network.
 
 use std::net::Ipv4Addr;
 
 use crate::Namespace;
 
-/// Most hosts: their numbers stand in one byte of their addresses.
+/// The most hosts: a host's number is one byte of its addresses.
 const MAX_HOSTS: usize = 200;
 
-/// Some hosts, and networks that join all of them.
+/// Hosts, and networks that connect all of them.
 pub struct Lan {
     switch: Namespace,
     hosts: Vec<Namespace>,
@@ -15,15 +15,15 @@ pub struct Lan {
 }
 
 impl Lan {
-    /// So many hosts, all in so many networks.
+    /// Creates hosts that are all connected to each of the networks.
     ///
     /// # Errors
-    /// Why there can be none here, for who then skips what needs it.
+    /// Returns the reason why namespaces cannot be created here, so that a test can be skipped.
     ///
     /// # Panics
-    /// More hosts or networks than have addresses.
+    /// Panics if there are more hosts or networks than addresses.
     pub fn new(hosts: usize, networks: usize) -> Result<Self, String> {
-        assert!(hosts <= MAX_HOSTS && networks <= MAX_HOSTS, "no addresses for so many");
+        assert!(hosts <= MAX_HOSTS && networks <= MAX_HOSTS, "more hosts or networks than addresses");
         let switch = Namespace::new()?;
         let hosts = (0..hosts).map(|_| Namespace::new()).collect::<Result<Vec<_>, _>>()?;
         let lan = Self { switch, hosts, networks };
@@ -45,48 +45,48 @@ impl Lan {
         namespace.run(&format!("ip link set {device} up"))
     }
 
-    /// A host.
+    /// Returns a host.
     #[must_use]
     pub fn host(&self, host: usize) -> &Namespace {
         &self.hosts[host]
     }
 
-    /// How many hosts there are.
+    /// Returns the number of hosts.
     #[must_use]
     pub fn hosts(&self) -> usize {
         self.hosts.len()
     }
 
-    /// How many networks there are.
+    /// Returns the number of networks.
     #[must_use]
     pub fn networks(&self) -> usize {
         self.networks
     }
 
-    /// The address of a host in a network.
+    /// Returns the address of a host in a network.
     #[must_use]
     pub fn address(&self, host: usize, network: usize) -> Ipv4Addr {
         Ipv4Addr::new(10, 201, network as u8, 1 + host as u8)
     }
 
-    /// Pulls the cable of a host out of the switch.
+    /// Unplugs the cable of a host from the switch.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the message of the failed command.
     pub fn unplug(&self, host: usize, network: usize) -> Result<(), String> {
         self.switch.run(&format!("ip link set {} down", port(host, network)))
     }
 
-    /// Plugs it in again.
+    /// Plugs the cable in again.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the message of the failed command.
     pub fn plug(&self, host: usize, network: usize) -> Result<(), String> {
         self.switch.run(&format!("ip link set {} up", port(host, network)))
     }
 }
 
-/// What a host calls its device in a network.
+/// Returns the name of a host's device in a network.
 #[must_use]
 pub fn device(network: usize) -> String {
     format!("eth{network}")
@@ -107,22 +107,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_reach_each_other_in_every_network_and_cables_are_pulled() {
+    fn all_hosts_reach_each_other_in_every_network_until_a_cable_is_unplugged() {
         let lan = match Lan::new(3, 2) {
             Ok(lan) => lan,
             Err(why) => return eprintln!("skipped: {why}"),
         };
         for network in 0..lan.networks() {
             for (from, to) in [(0, 1), (1, 2), (2, 0)] {
-                let door = (lan.address(to, network), 7000 + from as u16);
-                let listener = lan.host(to).inside(|| TcpListener::bind(door)).unwrap();
-                lan.host(from).inside(|| TcpStream::connect(door)?.write_all(b"hello")).unwrap();
+                let target = (lan.address(to, network), 7000 + from as u16);
+                let listener = lan.host(to).inside(|| TcpListener::bind(target)).unwrap();
+                lan.host(from).inside(|| TcpStream::connect(target)?.write_all(b"hello")).unwrap();
                 let mut heard = String::new();
                 listener.accept().unwrap().0.read_to_string(&mut heard).unwrap();
                 assert_eq!(heard, "hello");
             }
         }
-        // Whether a device has somebody at the other end of its cable.
+        // Returns true if a device's cable is plugged in at the other end.
         let carrier = |host: usize, network: usize| {
             let device = device(network);
             let show = || Command::new("ip").args(["-o", "link", "show", &device]).output();
@@ -136,8 +136,8 @@ mod tests {
         lan.plug(2, 1).unwrap();
         assert_eq!(carriers(), [true, true, true]);
         let listener = lan.host(2).inside(|| TcpListener::bind((lan.address(2, 1), 7003))).unwrap();
-        let door = listener.local_addr().unwrap();
-        lan.host(1).inside(|| TcpStream::connect(door)).unwrap();
+        let target = listener.local_addr().unwrap();
+        lan.host(1).inside(|| TcpStream::connect(target)).unwrap();
         assert_eq!(lan.hosts(), 3);
     }
 }

@@ -1,10 +1,12 @@
-//! Network namespaces that stand for hosts, and the cables between them: for whoever wants two hosts and has one machine.
+//! Network namespaces that act as hosts, and virtual cables between them, for tests on one machine
+//! that need several hosts.
 //!
-//! A [`Namespace`] has no name: it lives as long as this process holds it or somebody is in it, and everything in it goes
-//! with it. So nothing is left behind, in whatever way this process ends. Addresses are in the namespaces' own address space,
-//! and a device is seen in its namespace alone, so neither can meet what the machine uses itself.
+//! A [`Namespace`] has no name. It exists while this process holds it or a process is in it, so
+//! nothing is left behind, however this process ends. Addresses and devices exist only inside the
+//! namespaces and cannot conflict with those of the machine.
 //!
-//! This crate knows nothing of Plexus. It needs root, and `ip` of iproute2; rules about packets need `nft` of nftables.
+//! This crate knows nothing of Plexus. It needs root and `ip` of iproute2; packet rules need `nft`
+//! of nftables.
 
 mod lan;
 mod rules;
@@ -24,16 +26,16 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 pub use self::{
     lan::{Lan, device},
-    rules::Way,
+    rules::Direction,
 };
 
-/// A network namespace that this process holds and is not in itself.
+/// A network namespace that this process holds but is not in.
 pub struct Namespace(OwnedFd);
 
 /// One end of a cable.
 #[derive(Clone, Copy)]
-pub struct End<'a> {
-    /// Where it is.
+pub struct CableEnd<'a> {
+    /// The namespace that has this end.
     pub namespace: &'a Namespace,
     /// The name of its device.
     pub device: &'a str,
@@ -41,31 +43,31 @@ pub struct End<'a> {
     pub address: Ipv4Addr,
 }
 
-/// Says what is missing: these tools, each with the package that it comes in.
+/// Checks that tools are installed. Each tool comes with the name of its package.
 ///
 /// # Errors
-/// One of them is not installed.
+/// Returns the first missing tool and its package.
 pub fn need(tools: &[(&str, &str)]) -> Result<(), String> {
     let missing = tools.iter().find(|(tool, _)| Command::new(tool).arg("-V").output().is_err());
     missing.map_or(Ok(()), |(tool, package)| Err(format!("`{tool}` is not installed (package {package})")))
 }
 
-/// Moves this thread, and what it starts from now on, into the namespace at `path`.
+/// Moves this thread, and the processes and threads it starts later, into the namespace at `path`.
 ///
 /// # Errors
-/// The system's.
+/// Returns the I/O error.
 pub fn enter(path: &Path) -> io::Result<()> {
     move_into(File::open(path)?.as_fd())
 }
 
-/// Joins two namespaces by a pair of devices with addresses in one /24.
+/// Connects two namespaces by a pair of devices with addresses in one /24 network.
 ///
 /// # Errors
-/// What the system says.
-pub fn join([a, b]: [End<'_>; 2]) -> Result<(), String> {
+/// Returns the message of the failed command.
+pub fn join([a, b]: [CableEnd<'_>; 2]) -> Result<(), String> {
     a.namespace.run(&format!("ip link add {} type veth peer name {}", a.device, b.device))?;
     a.namespace.run(&format!("ip link set {} netns {}", b.device, b.namespace.path().display()))?;
-    for End { namespace, device, address } in [a, b] {
+    for CableEnd { namespace, device, address } in [a, b] {
         namespace.run(&format!("ip addr add {address}/24 dev {device}"))?;
         namespace.run(&format!("ip link set {device} up"))?;
     }
@@ -73,10 +75,10 @@ pub fn join([a, b]: [End<'_>; 2]) -> Result<(), String> {
 }
 
 impl Namespace {
-    /// A namespace with nothing in it but a loopback device, which is up.
+    /// Creates a namespace with only a loopback device, which is up.
     ///
     /// # Errors
-    /// Why there can be none here, for who then skips what needs it.
+    /// Returns the reason why namespaces cannot be created here, so that a test can be skipped.
     pub fn new() -> Result<Self, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("only root may make network namespaces".into());
@@ -87,25 +89,26 @@ impl Namespace {
         Ok(made)
     }
 
-    /// Its path, good as long as this process lives and holds it.
+    /// Returns its path, valid while this process lives and holds it.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()).into()
     }
 
-    /// Does something in it, on a thread of its own: what is opened and started there stays there.
+    /// Runs a function in the namespace on its own thread. Sockets and processes that it creates
+    /// stay there.
     ///
     /// # Errors
-    /// Its own, or the namespace cannot be entered.
+    /// Returns the function's error, or that the namespace cannot be entered.
     pub fn inside<R: Send>(&self, act: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
         let entered = || move_into(self.0.as_fd()).and_then(|()| act());
         thread::scope(|scope| scope.spawn(entered).join().unwrap_or_else(|_| Err(panicked())))
     }
 
-    /// Runs a command in it, whose words have one blank between.
+    /// Runs a command in the namespace. Its words are separated by one space.
     ///
     /// # Errors
-    /// It cannot be started, or says that it failed: the command, and what it said.
+    /// Returns the command and its error message if it cannot be started or fails.
     pub fn run(&self, line: &str) -> Result<(), String> {
         let says = |what: &dyn fmt::Display| format!("`{line}`: {what}");
         let mut words = line.split(' ');
@@ -123,7 +126,7 @@ fn move_into(namespace: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::thread::move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?)
 }
 
-/// Only the thread that makes it is ever inside, and it ends at once.
+/// Creates a namespace on a thread that then ends, so that no thread is left inside.
 fn fresh() -> io::Result<OwnedFd> {
     let make = || -> io::Result<OwnedFd> {
         #[allow(
@@ -148,7 +151,7 @@ mod tests {
         net::{TcpListener, TcpStream},
     };
 
-    /// Two namespaces, where they can be made.
+    /// Returns two namespaces if they can be created.
     fn two() -> Option<[Namespace; 2]> {
         match (Namespace::new(), Namespace::new()) {
             (Ok(a), Ok(b)) => Some([a, b]),
@@ -160,17 +163,18 @@ mod tests {
     }
 
     #[test]
-    fn joined_namespaces_reach_each_other_and_nobody_else() {
+    fn connected_namespaces_reach_only_each_other() {
         let Some([a, b]) = two() else { return };
-        let end = |namespace, device, last| End { namespace, device, address: [10, 198, 0, last].into() };
+        let end =
+            |namespace, device, last| CableEnd { namespace, device, address: [10, 198, 0, last].into() };
         join([end(&a, "nsa", 1), end(&b, "nsb", 2)]).unwrap();
         let listener = a.inside(|| TcpListener::bind("10.198.0.1:0")).unwrap();
-        let door = listener.local_addr().unwrap();
-        b.inside(|| TcpStream::connect(door)?.write_all(b"hello")).unwrap();
+        let address = listener.local_addr().unwrap();
+        b.inside(|| TcpStream::connect(address)?.write_all(b"hello")).unwrap();
         let mut heard = String::new();
         listener.accept().unwrap().0.read_to_string(&mut heard).unwrap();
         assert_eq!(heard, "hello");
-        // This thread has stayed where it was, and sees neither device.
+        // This thread has stayed outside and sees neither device.
         let devices = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
         assert!(!devices.contains("nsa") && !devices.contains("nsb"), "{devices}");
     }
@@ -189,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_says_which_command_and_why() {
+    fn a_failed_command_is_reported_with_its_error() {
         let Some([a, _]) = two() else { return };
         let refused = a.run("ip link set nothing up").unwrap_err();
         assert!(refused.starts_with("`ip link set nothing up`: ") && refused.len() > 30, "{refused}");
@@ -198,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_is_missing_is_named_with_its_package() {
+    fn a_missing_tool_is_reported_with_its_package() {
         assert_eq!(need(&[("sh", "dash")]), Ok(()));
         let said = need(&[("sh", "dash"), ("no-such-tool", "no-such-package")]).unwrap_err();
         assert_eq!(said, "`no-such-tool` is not installed (package no-such-package)");

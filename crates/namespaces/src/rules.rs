@@ -1,19 +1,20 @@
-//! What a host drops or refuses of what it sends and of what it gets: rules of nftables in a table of its own.
+//! Packet rules of a host, in an nftables table of their own. They drop or reject packets that it
+//! sends or receives.
 //!
-//! It needs `nft`.
+//! They need `nft`.
 
 use crate::Namespace;
 
-/// Which way packets go.
+/// The direction of packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
-    /// Those that the host gets.
+pub enum Direction {
+    /// Packets that the host receives.
     In,
-    /// Those that it sends.
+    /// Packets that the host sends.
     Out,
 }
 
-impl Way {
+impl Direction {
     const BOTH: [Self; 2] = [Self::In, Self::Out];
 
     fn name(self) -> &'static str {
@@ -32,34 +33,34 @@ impl Way {
 }
 
 impl Namespace {
-    /// Makes room for rules; once, before the first of them.
+    /// Creates the table for rules. Call it once before the first rule.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the message of the failed command.
     pub fn allow_rules(&self) -> Result<(), String> {
         self.run("nft add table inet faults")?;
-        Way::BOTH.into_iter().try_for_each(|way| {
-            let (name, hook) = (way.name(), way.hook());
+        Direction::BOTH.into_iter().try_for_each(|direction| {
+            let (name, hook) = (direction.name(), direction.hook());
             self.run(&format!("nft add chain inet faults {name} {{ type filter hook {hook} priority 0 ; }}"))
         })
     }
 
-    /// From now on this holds for packets that go this way: what nftables calls a rule, as `ip daddr 10.0.0.1 drop`.
+    /// Adds an nftables rule for packets in this direction, such as `ip daddr 10.0.0.1 drop`.
     ///
     /// # Errors
-    /// The system's.
-    pub fn rule(&self, way: Way, rule: &str) -> Result<(), String> {
-        self.run(&format!("nft add rule inet faults {} {rule}", way.name()))
+    /// Returns the message of the failed command.
+    pub fn rule(&self, direction: Direction, rule: &str) -> Result<(), String> {
+        self.run(&format!("nft add rule inet faults {} {rule}", direction.name()))
     }
 
-    /// Takes every rule away.
+    /// Removes all rules.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the message of the failed command.
     pub fn clear_rules(&self) -> Result<(), String> {
-        Way::BOTH
+        Direction::BOTH
             .into_iter()
-            .try_for_each(|way| self.run(&format!("nft flush chain inet faults {}", way.name())))
+            .try_for_each(|direction| self.run(&format!("nft flush chain inet faults {}", direction.name())))
     }
 }
 
@@ -78,15 +79,15 @@ mod tests {
         };
         host.allow_rules().unwrap();
         let listener = host.inside(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
-        let door = listener.local_addr().unwrap();
-        let connects = || host.inside(|| TcpStream::connect(door)).is_ok();
+        let target = listener.local_addr().unwrap();
+        let connects = || host.inside(|| TcpStream::connect(target)).is_ok();
         assert!(connects());
-        for way in Way::BOTH {
-            host.rule(way, &format!("tcp dport {} reject with tcp reset", door.port())).unwrap();
-            assert!(!connects(), "{way:?}");
+        for direction in Direction::BOTH {
+            host.rule(direction, &format!("tcp dport {} reject with tcp reset", target.port())).unwrap();
+            assert!(!connects(), "{direction:?}");
             host.clear_rules().unwrap();
-            assert!(connects(), "{way:?}");
+            assert!(connects(), "{direction:?}");
         }
-        assert!(host.rule(Way::In, "nonsense").is_err());
+        assert!(host.rule(Direction::In, "nonsense").is_err());
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use plexus_base::{NodeId, WorkerId};
 use plexus_interconnect::{Channel, Message, Net, Reply};
 use plexus_membership::{
-    Before,
+    LossHistory,
     partitions::Members,
     subsystem::{Subsystem, WorkerPort},
 };
@@ -36,7 +36,7 @@ impl Subsystem for EchoService {
     const CHANNELS: &'static [Channel] = &[Channel::Application3];
     type Task = EchoTask;
 
-    fn view(&mut self, _: &mut Net, view: &Members, _: Before) {
+    fn view(&mut self, _: &mut Net, view: &Members, _: LossHistory) {
         self.members = view.members.len();
     }
 

@@ -18,8 +18,8 @@ use plexus_base::{Epoch, Incarnation, NodeId, NodeSet, WorkerId, clock};
 use plexus_interconnect::mesh::Mesh;
 use plexus_membership::{
     partitions::Members,
-    protocol::{Clean, LAST_WORDS, View},
-    runtime::{End, Guest, Membership, Proof, Transition},
+    protocol::{Clean, FINAL_LOG_TIME, View},
+    runtime::{FencingProof, Membership, MembershipEnd, MembershipObserver, Transition},
 };
 use rustix::process::Signal;
 
@@ -216,7 +216,7 @@ impl Member {
     }
 }
 
-impl Guest for Member {
+impl MembershipObserver for Member {
     fn decided(&self, view: &Arc<View>) {
         let before = self.views().decided.replace(Arc::clone(view));
         self.prove(view);
@@ -242,7 +242,7 @@ impl Guest for Member {
         }
         for worker in self.workers.all() {
             worker.with(|service, net| {
-                service.view(net, &members, view.before(self.me));
+                service.view(net, &members, view.loss_history(self.me));
             });
         }
         let names: Vec<_> = view.members().iter().map(|node| self.config.name_of(node)).collect();
@@ -260,7 +260,7 @@ impl Guest for Member {
         self.changed.notify_all();
     }
 
-    fn fence(&self, node: NodeId, incarnation: Incarnation) -> Option<Proof> {
+    fn fence(&self, node: NodeId, incarnation: Incarnation) -> Option<FencingProof> {
         let proof = self.fence.end(node, incarnation);
         match proof {
             Some(proof) => {
@@ -285,16 +285,16 @@ impl Guest for Member {
         self.vitals.are_good(clock::now(), |worker| workers[worker.index()].offer(NodeTask::Pulse))
     }
 
-    fn end(&self, why: End) {
+    fn end(&self, why: MembershipEnd) {
         let text = match why {
-            End::Died(reason) => reason.to_string(),
-            End::Left => "this node has left the cluster".to_owned(),
+            MembershipEnd::Died(reason) => reason.to_string(),
+            MembershipEnd::Left => "this node has left the cluster".to_owned(),
         };
         self.views().ended = Some(text.clone());
         self.changed.notify_all();
         match why {
-            End::Died(_) => self.die(&text),
-            End::Left => {
+            MembershipEnd::Died(_) => self.die(&text),
+            MembershipEnd::Left => {
                 let workers = self.workers.started().unwrap_or_default();
                 workers.iter().for_each(|worker| worker.with(|service, _| service.stop()));
             }
@@ -306,7 +306,7 @@ impl Guest for Member {
 pub fn end_process(why: &str) {
     // Whoever reads what is written to may be stopped as well.
     std::thread::spawn(|| {
-        std::thread::sleep(LAST_WORDS.into());
+        std::thread::sleep(FINAL_LOG_TIME.into());
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
     });
     tracing::error!("{why}");

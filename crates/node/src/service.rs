@@ -9,7 +9,7 @@ use plexus_fabric::Lost;
 use plexus_interconnect::{Channel, Message, Net, Service, Signal, Worker};
 use plexus_locks::LockService;
 use plexus_membership::{
-    Before,
+    LossHistory,
     partitions::Members,
     subsystem::{self, Subsystem, WorkerPort},
 };
@@ -56,7 +56,7 @@ impl NodeService {
     }
 
     /// The next view is open: a node that is not in it has stopped.
-    pub(crate) fn view(&mut self, net: &mut Net, members: &Members, before: Before) {
+    pub(crate) fn view(&mut self, net: &mut Net, members: &Members, before: LossHistory) {
         subsystem::enter(net, self.view.as_ref(), members);
         self.view = Some(members.clone());
         self.subsystems.view(net, members, before);

@@ -12,7 +12,7 @@ use plexus_fabric::Window;
 use plexus_interconnect::{Channel, Message, Net};
 use plexus_locks::{LockService, Locks};
 use plexus_membership::{
-    Before,
+    LossHistory,
     groups::{GroupService, Groups},
     partitions::Members,
     runtime::Membership,
@@ -120,7 +120,7 @@ macro_rules! subsystems {
         }
 
         impl Subsystems {
-            pub(crate) fn view(&mut self, net: &mut Net, view: &Members, before: Before) {
+            pub(crate) fn view(&mut self, net: &mut Net, view: &Members, before: LossHistory) {
                 $($(#[$when])* if let Some(part) = &mut self.$name { part.view(net, view, before); })*
             }
 

@@ -261,17 +261,6 @@ pub fn json(reading: &Reading, by: &[By], only: Option<Channel>) -> Value {
     })
 }
 
-/// The class that holds most messages that went out, as a share of all of them.
-#[must_use]
-pub fn commonest_size(rows_by_size: &[Row]) -> Option<(String, f64)> {
-    let all: u64 = rows_by_size.iter().map(|row| row.outward().messages).sum();
-    let most = rows_by_size
-        .iter()
-        .filter(|row| row.outward().messages > 0)
-        .max_by_key(|row| row.outward().messages)?;
-    Some((most.keys[0].clone(), share(most.outward().messages, all)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -304,8 +293,6 @@ n1    locks                  3          3          0           0      228 B     
         let sizes = rows(&reading, &[By::Size], Some(Channel::Locks));
         let names: Vec<_> = sizes.iter().map(|row| (row.keys[0].as_str(), row.outward().messages)).collect();
         assert_eq!(names, [("to 8 B", 1), ("to 64 B", 2), ("to 128 B", 1)]);
-        assert_eq!(commonest_size(&sizes), Some(("to 64 B".into(), 50.0)));
-        assert_eq!(commonest_size(&[]), None);
         for by in By::ALL {
             let sum: u64 = rows(&reading, &[by], None).iter().map(|row| row.outward().bytes).sum();
             assert_eq!(sum, 8 + 228 + 16384, "{by:?}");

@@ -9,7 +9,7 @@ use std::{
 
 use plexus_base::{
     Epoch,
-    desk::{Desk, Next},
+    latest::{LatestWork, NextWork},
 };
 use plexus_membership::runtime::Membership;
 
@@ -47,7 +47,7 @@ impl Memory for OnceLock<Weak<Membership>> {
 
 pub(crate) struct Keeper {
     /// What is to be saved.
-    desk: Arc<Desk<Arc<Contents>>>,
+    desk: Arc<LatestWork<Arc<Contents>>>,
     /// Taken when nothing is asked any more.
     asks: Mutex<Option<mpsc::Sender<(Epoch, u64)>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -88,7 +88,7 @@ impl Keeper {
 
     /// Nothing is begun any more.
     pub(crate) fn stop(&self) {
-        self.desk.end();
+        self.desk.close();
     }
 
     /// The same, and waits until nothing is written or asked any more, when the memory has ended. Not on a worker, which the threads may be waiting
@@ -121,7 +121,7 @@ fn remember(memory: &dyn Memory, asked: &mpsc::Receiver<(Epoch, u64)>, port: &We
 }
 
 struct Saver {
-    desk: Arc<Desk<Arc<Contents>>>,
+    desk: Arc<LatestWork<Arc<Contents>>>,
     copies: Copies,
     shared: Arc<Shared>,
     port: Weak<Port>,
@@ -134,9 +134,9 @@ impl Saver {
             // Before the first save there is nothing to repair with.
             let is_sick = has_saved && self.copies.trouble().next().is_some();
             let saved = match self.desk.next(is_sick.then_some(REPAIR_EVERY)) {
-                Next::Work(contents) => self.copies.save(contents),
-                Next::Nothing => self.copies.repair(),
-                Next::Over => return,
+                NextWork::Ready(contents) => self.copies.save(contents),
+                NextWork::TimedOut => self.copies.repair(),
+                NextWork::Closed => return,
             };
             has_saved = true;
             self.tell();

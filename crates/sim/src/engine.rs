@@ -1,4 +1,4 @@
-//! The clock, the queue of events, the randomness and the hash of all that happened.
+//! The clock, the event queue, the randomness and the hash of all events.
 
 use std::{
     cmp::Ordering,
@@ -7,23 +7,29 @@ use std::{
 
 use crate::Random;
 
-/// Whose event it is: events of a paused owner wait, those of a killed one are dropped.
+/// The owner of an event. Events of a paused owner wait; those of a killed one are dropped.
 pub type Owner = usize;
 
-/// A running hash of everything that happened: equal for equal seeds.
+/// A running hash of all events, equal for equal seeds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Digest(u64);
 
 impl Digest {
+    /// Of nothing yet.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
     /// Adds a number.
     pub fn add(&mut self, number: u64) {
-        // The multiply-and-fold of wyhash: cheap, and order matters.
+        // The multiply-and-fold step of wyhash: it is cheap, and order matters.
         let wide =
             u128::from(self.0 ^ number ^ 0xa076_1d64_78bd_642f) * u128::from(0xe703_7ed1_a0b4_28db_u64);
         self.0 = (wide >> 64) as u64 ^ wide as u64 ^ self.0.rotate_left(23);
     }
 
-    /// The hash so far.
+    /// Returns the hash so far.
     #[must_use]
     pub fn value(self) -> u64 {
         self.0
@@ -37,7 +43,7 @@ struct Scheduled<E> {
     event: E,
 }
 
-// Ordered by time, then by when it was scheduled; reversed, because the heap gives the greatest first.
+// Ordered by time and then by sequence; reversed, because the heap returns the greatest first.
 impl<E> Ord for Scheduled<E> {
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.sequence).cmp(&(self.at, self.sequence))
@@ -65,21 +71,21 @@ enum State {
     Dead,
 }
 
-/// What happens when. Time is in nanoseconds from 0.
+/// A queue of events by time, in nanoseconds from 0.
 pub struct Engine<E> {
     now: u64,
     sequence: u64,
     queue: BinaryHeap<Scheduled<E>>,
     owners: Vec<(State, VecDeque<E>)>,
     events: u64,
-    /// The one source of randomness of a run.
+    /// The only source of randomness of a run.
     pub random: Random,
-    /// The hash of the run; the engine adds time and order, the user what the events say.
+    /// The hash of the run. The engine adds time and order; the user adds the content of events.
     pub digest: Digest,
 }
 
 impl<E> Engine<E> {
-    /// Nothing is scheduled; `owners` may be paused and killed.
+    /// Creates an engine without events; `owners` can be paused and killed.
     #[must_use]
     pub fn new(seed: u64, owners: usize) -> Self {
         Self {
@@ -93,25 +99,26 @@ impl<E> Engine<E> {
         }
     }
 
-    /// The time.
+    /// Returns the time.
     #[must_use]
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// How many events have happened.
+    /// Returns the number of past events.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.events
     }
 
-    /// Lets `event` happen `after` nanoseconds from now. What is scheduled for one moment happens in the order scheduled.
+    /// Schedules `event` in `after` nanoseconds. Events of the same time come in the order of
+    /// scheduling.
     pub fn schedule(&mut self, after: u64, owner: Option<Owner>, event: E) {
         self.sequence += 1;
         self.queue.push(Scheduled { at: self.now + after, sequence: self.sequence, owner, event });
     }
 
-    /// Goes on to the next event.
+    /// Advances to the next event.
     pub fn advance(&mut self) -> Option<E> {
         while let Some(Scheduled { at, sequence, owner, event }) = self.queue.pop() {
             self.now = at;
@@ -136,7 +143,7 @@ impl<E> Engine<E> {
         }
     }
 
-    /// Lets what was held back happen now, in its order.
+    /// Schedules the held events for now, in their order.
     pub fn resume(&mut self, owner: Owner) {
         if self.owners[owner].0 == State::Paused {
             self.owners[owner].0 = State::Running;
@@ -151,7 +158,7 @@ impl<E> Engine<E> {
         self.owners[owner] = (State::Dead, VecDeque::new());
     }
 
-    /// Whether the owner was killed.
+    /// Returns true if the owner was killed.
     #[must_use]
     pub fn is_dead(&self, owner: Owner) -> bool {
         self.owners[owner].0 == State::Dead
@@ -163,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_happen_by_time_and_then_in_the_order_scheduled() {
+    fn events_come_by_time_and_then_in_scheduling_order() {
         let mut engine = Engine::new(0, 0);
         for (after, name) in [(5, 'd'), (1, 'a'), (5, 'e'), (1, 'b'), (3, 'c')] {
             engine.schedule(after, None, name);
@@ -176,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_owner_catches_up_and_a_dead_one_never_does() {
+    fn a_paused_owner_catches_up_and_a_dead_one_does_not() {
         let mut engine = Engine::new(0, 2);
         engine.schedule(1, Some(0), 'a');
         engine.schedule(2, Some(1), 'x');
@@ -192,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_hash_and_another_another() {
+    fn equal_seeds_give_equal_hashes_and_different_seeds_different_ones() {
         let run = |seed| {
             let mut engine = Engine::new(seed, 1);
             engine.schedule(0, None, 0u64);

@@ -1,9 +1,14 @@
-//! A deterministic simulation engine: a clock, a network and faults from one seed; knows nothing of Plexus.
+//! A deterministic simulation engine: a clock, a network and faults from one seed. It knows nothing
+//! of Plexus.
 //!
-//! [`Engine`] holds the clock, the queue of what will happen, the one source of randomness and a running hash of
-//! everything that happened. [`Network`] holds directed paths whose frames arrive late, in order within a lane, and
-//! need room. A simulation is a loop: take the next event, let the code under test handle it, schedule what follows.
-//! From the same seed everything happens again exactly; the hash shows it. [`hostile`] damages inputs for decoders.
+//! - [`Engine`] holds the clock, the event queue, the only source of randomness and a running hash
+//!   of all events.
+//! - [`Network`] holds directed paths. Frames arrive late, in order within a lane, and need free
+//!   slots.
+//! - [`hostile`] damages inputs for decoders.
+//!
+//! A simulation is a loop: take the next event, let the code under test handle it, schedule the
+//! resulting events. The same seed gives exactly the same run, which the hash shows.
 
 mod engine;
 mod mutation;
@@ -12,5 +17,5 @@ mod random;
 
 pub use engine::{Digest, Engine, Owner};
 pub use mutation::{hostile, mutated};
-pub use network::{Delay, Network, PathId, Refused};
+pub use network::{Delay, Network, PathId, SendRefusal};
 pub use random::Random;

@@ -1,20 +1,22 @@
-//! Hostile inputs for decoders: what was good, damaged in ways that a network, a disk or an attacker has, and noise.
+//! Hostile inputs for decoders: noise, and valid inputs damaged as by a network, a disk or an
+//! attacker.
 //!
-//! The same seed damages the same way, so an input that does harm is seen again.
+//! The same seed gives the same damage, so a harmful input can be reproduced.
 
 use crate::Random;
 
-/// Longest noise: decoders look at headers first, and few are longer.
+/// The maximum length of noise. Decoders look at headers first, and few are longer.
 const NOISE: u64 = 256;
-/// Most changes to one input: more than a few hide each other.
+/// The maximum number of changes to one input; more would hide each other.
 const CHANGES: u64 = 4;
-/// Values that lengths and counts go wrong at.
+/// Values at which lengths and counts go wrong.
 const EDGES: [u64; 8] = [0, 1, 0x7f, 0xff, 0x7fff_ffff, 0xffff_ffff, i64::MAX as u64, u64::MAX];
 
-/// Inputs that [`hostile`] makes of each good one.
+/// The number of inputs that [`hostile`] derives from each valid one.
 const INPUTS: usize = 3000;
 
-/// Hands `decode` every input of `good`, and some thousands made from them. It must come back from all of them.
+/// Passes all `good` inputs, and some thousands derived from them, to `decode`, which must return
+/// from all.
 pub fn hostile(good: &[Vec<u8>], mut decode: impl FnMut(&[u8])) {
     let mut random = Random::new(good.len() as u64);
     for good in good {
@@ -23,7 +25,8 @@ pub fn hostile(good: &[Vec<u8>], mut decode: impl FnMut(&[u8])) {
     }
 }
 
-/// Another input from `good`: one of five is noise of any length, the others have a few changes.
+/// Returns an input derived from `good`: one in five is noise of any length, the others have a few
+/// changes.
 #[must_use]
 pub fn mutated(random: &mut Random, good: &[u8]) -> Vec<u8> {
     if random.below(5) == 0 {
@@ -51,7 +54,7 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>) {
             bytes[at..end].copy_from_slice(&value[..end - at]);
         }
         _ => {
-            // A part of it once more, somewhere else.
+            // A copy of a part at another position.
             let part = bytes[at..bytes.len().min(at + random.below(64) as usize)].to_vec();
             let to = random.below(len + 1) as usize;
             bytes.splice(to..to, part);
@@ -64,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_damages_the_same_way_and_always_some_way() {
+    fn equal_seeds_give_equal_damage_and_most_inputs_are_damaged() {
         let good: Vec<u8> = (0..200).collect();
         let all = |seed| {
             let mut random = Random::new(seed);
@@ -72,7 +75,7 @@ mod tests {
         };
         assert_eq!(all(3), all(3));
         let same = all(3).iter().filter(|bytes| **bytes == good).count();
-        assert!(same < 50, "{same} of 1000 are as they were");
+        assert!(same < 50, "{same} of 1000 are unchanged");
         assert!(all(3).iter().any(|bytes| bytes.len() > good.len()));
         assert!(all(3).iter().any(|bytes| bytes.len() < good.len()));
         assert!((0..100).all(|seed| mutated(&mut Random::new(seed), &[]).len() <= NOISE as usize));

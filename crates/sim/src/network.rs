@@ -1,4 +1,5 @@
-//! Directed paths with lanes: late, in order within a lane, of bounded room, and sometimes cut.
+//! Directed paths with lanes: frames are late, in order within a lane, limited in number, and lost
+//! by a cut.
 
 use std::collections::VecDeque;
 
@@ -8,19 +9,19 @@ use crate::Random;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PathId(pub usize);
 
-/// How long a frame takes.
+/// The distribution of frame delays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Delay {
-    /// At least, in nanoseconds.
+    /// The minimum, in nanoseconds.
     pub least: u64,
-    /// At most, usually.
+    /// The usual maximum, in nanoseconds.
     pub most: u64,
-    /// Of a thousand frames, so many take up to fifty times as long.
+    /// The share of frames, in thousandths, that take up to fifty times as long.
     pub slow_permille: u64,
 }
 
 impl Delay {
-    /// One frame's delay.
+    /// Draws the delay of one frame.
     pub fn draw(&self, random: &mut Random) -> u64 {
         let delay = random.between(self.least, self.most);
         if self.slow_permille > 0 && random.permille(self.slow_permille) {
@@ -31,9 +32,9 @@ impl Delay {
     }
 }
 
-/// Why a frame was not taken.
+/// The reason why a frame was not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refused {
+pub enum SendRefusal {
     /// Every slot of the lane holds a frame that was not received yet.
     Full,
     /// The path is cut.
@@ -71,11 +72,11 @@ impl<F> Network<F> {
         PathId(self.paths.len() - 1)
     }
 
-    /// Sends a frame: how long from `now` until it has arrived. The caller schedules the look at the other end. A
-    /// frame takes its slot until it is received.
+    /// Sends a frame and returns the time from `now` until it arrives. The caller schedules the
+    /// receipt. A frame occupies its slot until it is received.
     ///
     /// # Errors
-    /// Nothing was sent: the frame comes back.
+    /// Returns the frame if it was not sent.
     pub fn send(
         &mut self,
         path: PathId,
@@ -83,14 +84,14 @@ impl<F> Network<F> {
         frame: F,
         now: u64,
         random: &mut Random,
-    ) -> Result<u64, (Refused, F)> {
+    ) -> Result<u64, (SendRefusal, F)> {
         let path = &mut self.paths[path.0];
         if !path.up {
-            return Err((Refused::Cut, frame));
+            return Err((SendRefusal::Cut, frame));
         }
         let state = &mut path.lanes[lane];
         if state.frames.len() >= path.slots {
-            return Err((Refused::Full, frame));
+            return Err((SendRefusal::Full, frame));
         }
         let arrival = (now + path.delay.draw(random)).max(state.last_arrival);
         state.last_arrival = arrival;
@@ -107,39 +108,39 @@ impl<F> Network<F> {
         frames.pop_front().map(|(_, frame)| frame)
     }
 
-    /// Whether a lane has a frame that has arrived by `now`.
+    /// Returns true if a lane has a frame that has arrived by `now`.
     #[must_use]
     pub fn has_arrived(&self, path: PathId, lane: usize, now: u64) -> bool {
         self.paths[path.0].lanes[lane].frames.front().is_some_and(|(at, _)| *at <= now)
     }
 
-    /// Whether a lane has room for a frame.
+    /// Returns true if a lane has a free slot.
     #[must_use]
     pub fn has_room(&self, path: PathId, lane: usize) -> bool {
         let path = &self.paths[path.0];
         path.up && path.lanes[lane].frames.len() < path.slots
     }
 
-    /// Cuts a path: what is under way is lost. How many frames.
+    /// Cuts a path, and returns the number of frames lost on it.
     pub fn cut(&mut self, path: PathId) -> usize {
         let path = &mut self.paths[path.0];
         path.up = false;
         path.lanes.iter_mut().map(|lane| lane.frames.drain(..).count()).sum()
     }
 
-    /// Another path takes the place of a cut one: empty, with lanes of `slots` slots.
+    /// Replaces a cut path with an empty one with lanes of `slots` slots.
     pub fn restore(&mut self, path: PathId, slots: usize) {
         let path = &mut self.paths[path.0];
         (path.up, path.slots) = (true, slots);
     }
 
-    /// Whether the path can be used.
+    /// Returns true if the path is not cut.
     #[must_use]
     pub fn is_up(&self, path: PathId) -> bool {
         self.paths[path.0].up
     }
 
-    /// Frames under way, everywhere.
+    /// Returns the number of frames under way on all paths.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.paths.iter().flat_map(|path| &path.lanes).map(|lane| lane.frames.len()).sum()
@@ -153,7 +154,7 @@ mod tests {
     const DELAY: Delay = Delay { least: 10, most: 1000, slow_permille: 100 };
 
     #[test]
-    fn frames_of_a_lane_arrive_in_order_and_only_when_due() {
+    fn frames_of_a_lane_arrive_in_order_and_on_time() {
         let (mut network, mut random) = (Network::default(), Random::new(1));
         let path = network.add(1, 100, DELAY);
         let due: Vec<u64> =
@@ -166,16 +167,16 @@ mod tests {
     }
 
     #[test]
-    fn room_is_bounded_and_a_cut_loses_what_is_under_way() {
+    fn slots_are_limited_and_a_cut_loses_frames_under_way() {
         let (mut network, mut random) = (Network::default(), Random::new(1));
         let path = network.add(2, 2, DELAY);
         for lane in 0..2 {
             assert!(network.send(path, lane, 'a', 0, &mut random).is_ok());
             assert!(network.send(path, lane, 'b', 0, &mut random).is_ok());
-            assert_eq!(network.send(path, lane, 'c', 0, &mut random), Err((Refused::Full, 'c')));
+            assert_eq!(network.send(path, lane, 'c', 0, &mut random), Err((SendRefusal::Full, 'c')));
         }
         assert_eq!(network.cut(path), 4);
-        assert_eq!(network.send(path, 0, 'd', 0, &mut random), Err((Refused::Cut, 'd')));
+        assert_eq!(network.send(path, 0, 'd', 0, &mut random), Err((SendRefusal::Cut, 'd')));
         network.restore(path, 1);
         assert!(network.has_room(path, 0) && network.under_way() == 0);
     }

@@ -1,11 +1,11 @@
-//! The one source of randomness: xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64.
+//! The source of randomness: xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64.
 
-/// A reproducible sequence of numbers. Not for secrets.
+/// A reproducible sequence of numbers, not for secrets.
 #[derive(Clone, Debug)]
 pub struct Random([u64; 4]);
 
 impl Random {
-    /// The sequence of `seed`.
+    /// Starts the sequence of `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut state = seed;
@@ -18,7 +18,7 @@ impl Random {
         }))
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         let s = &mut self.0;
         let result = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
@@ -32,27 +32,28 @@ impl Random {
         result
     }
 
-    /// A number below `bound`, which is at least 1. (The bias of 2^-64 x bound does not matter here.)
+    /// Returns a number below `bound`, which is at least 1. The bias of 2^-64 times `bound` does
+    /// not matter here.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, inclusive.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True `percent` times of a hundred.
+    /// Returns true with a probability of `percent` in a hundred.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// True `n` times of a thousand.
+    /// Returns true with a probability of `n` in a thousand.
     pub fn permille(&mut self, n: u64) -> bool {
         self.below(1000) < n
     }
 
-    /// One of the elements.
+    /// Returns one of the elements.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len() as u64) as usize]
     }
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seeds_give_different_sequences_and_the_same_seed_the_same() {
+    fn different_seeds_give_different_sequences_and_equal_seeds_equal_ones() {
         let sequence = |seed| {
             let mut random = Random::new(seed);
             std::array::from_fn::<_, 8, _>(|_| random.bits())

@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use anyhow::{Error, Result};
-use plexus_namespaces::{End, Namespace, join, need};
+use plexus_namespaces::{CableEnd, Namespace, join, need};
 
 /// The addresses of the two ends, in the namespaces' own address space.
 pub(super) const ADDRESSES: [&str; 2] = ["10.199.1.1", "10.199.1.2"];
@@ -28,7 +28,7 @@ impl Veth {
             .map_err(Error::msg)?;
         let made = || Namespace::new().map_err(Error::msg);
         let namespaces = [made()?, made()?];
-        join([0, 1].map(|index| End {
+        join([0, 1].map(|index| CableEnd {
             namespace: &namespaces[index],
             device: ENDS[index],
             address: ADDRESSES[index].parse().expect("an address"),

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use plexus_base::locks::{Mode, VALUE_LEN, Why};
+use plexus_base::locks::{LockRefusal, Mode, VALUE_LEN};
 use plexus_client::wire::lock::{ConvertRequest, LockRequest, encode_grant, unlock_value};
 use plexus_locks::{
     Grant, LockError, OF_PROGRAMS, ProgramNews,
@@ -69,7 +69,7 @@ impl Core {
             return Err(Violation("two locks of one number"));
         }
         if program.locks.len() >= limits::MAX_LOCKS {
-            world.tell(from, refusal(head, Why::TooManyLocks), &[]);
+            world.tell(from, refusal(head, LockRefusal::TooManyLocks), &[]);
             return Ok(());
         }
         self.locks.last += 1;
@@ -126,7 +126,7 @@ impl Core {
             }
             self.locks.whose.remove(&lock.id);
             if let Some((id, _)) = lock.asked {
-                world.tell(from, refusal(Head { id, ..head }, Why::Cancelled), &[]);
+                world.tell(from, refusal(Head { id, ..head }, LockRefusal::Cancelled), &[]);
             }
             world.lock(Event::Unlock { lock: lock.id, value });
         }
@@ -205,7 +205,7 @@ impl Core {
     }
 }
 
-fn refusal(head: Head, why: Why) -> Head {
+fn refusal(head: Head, why: LockRefusal) -> Head {
     let done = Head::done(Use::Locks, head.id, Status::NotLocked);
     Head { port: head.port, value: why as u64, ..done }
 }

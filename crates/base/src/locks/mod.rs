@@ -1,23 +1,24 @@
-//! The words of the lock manager, for those who grant locks and those who ask for them alike.
+//! The lock types that masters, clients and their libraries share.
 
 mod mode;
+mod refusal;
 mod value;
-mod why;
 
 pub use mode::{MODES, Mode};
+pub use refusal::LockRefusal;
 pub use value::{Token, VALUE_LEN, Validity, Value};
-pub use why::Why;
 
-/// What comes with a grant.
+/// The content of a lock grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
-    /// The mode it is held in.
+    /// The mode of the granted lock.
     pub mode: Mode,
-    /// Greater than those of all grants that it excludes; see [`Token`].
+    /// The fencing token, greater than those of all earlier grants that this one excludes; see
+    /// [`Token`].
     pub token: Token,
-    /// The value block.
+    /// The resource's value block.
     pub value: Value,
 }
 
-/// Most bytes of the name of what is locked: its length is one byte on the wire.
+/// The most bytes of a resource name; its length is one byte on the wire.
 pub const MAX_NAME: usize = 255;

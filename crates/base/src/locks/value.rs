@@ -1,87 +1,89 @@
-//! Value blocks and fencing tokens: what comes with a grant besides the mode.
+//! Value blocks and fencing tokens, which come with a grant besides the mode.
 
 use std::fmt;
 
 use crate::Epoch;
 
-/// Bytes of a value block.
+/// The number of bytes of a value block.
 pub const VALUE_LEN: usize = 32;
 
-/// What a resource's value block is known to be.
+/// The state of a resource's value block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum Validity {
-    /// Nobody has written it since the resource came into being, which is when somebody locked what nobody had locked.
+    /// The block was never written since the resource was created by its first lock.
     #[default]
     Unwritten = 0,
-    /// What was written last.
+    /// The bytes are those of the last write.
     Valid,
-    /// Who could write it died, or did so where its writing cannot be known of: perhaps the last, perhaps not.
+    /// A client that could write the block ended, and its last write may be missing. The bytes may
+    /// or may not be the last ones.
     Lost,
 }
 
 crate::numbered! { impl Validity as "validity" { Unwritten, Valid, Lost } }
 
-/// A resource's value block: 32 bytes that those who hold PW or EX write when they give it up, and everyone is handed with a grant. It lives
-/// as long as anybody has a lock on the resource.
+/// The value block of a resource: 32 bytes that a holder of PW or EX writes when it lowers or
+/// releases its lock, and that every grant returns. The block exists as long as the resource has a
+/// lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Value {
     /// The bytes; zeros at first.
     pub bytes: [u8; VALUE_LEN],
-    /// What they are.
+    /// The state of the bytes.
     pub validity: Validity,
 }
 
 impl Value {
-    /// Just written.
+    /// Returns a value that was just written.
     #[must_use]
     pub fn written(bytes: [u8; VALUE_LEN]) -> Self {
         Self { bytes, validity: Validity::Valid }
     }
 
-    /// The same bytes, which are perhaps not the last.
+    /// Returns the same bytes, marked as possibly outdated.
     #[must_use]
     pub fn lost(self) -> Self {
         Self { validity: Validity::Lost, ..self }
     }
 }
 
-/// What a grant can be told from earlier ones by: of two grants of one resource that exclude each other the later has the greater token, in the
-/// whole incarnation of the cluster. What is protected by a lock can remember the greatest token seen and refuse smaller ones.
+/// A fencing token, which orders the grants of a resource. Of two grants that exclude each other,
+/// the later has the greater token, for as long as the cluster exists. A service that a lock
+/// protects can remember the greatest token seen and refuse smaller ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Token(pub u64);
 
 crate::newtypes!(Token(u64));
 
 impl Token {
-    /// Bits for the grants of one view at one worker: at a million each second they last twelve days, and 16 million views are left.
+    /// The bits for the grants of one view at one worker: enough for twelve days at a million per
+    /// second, and for 16 million views.
     const GRANT_BITS: u32 = 40;
 
-    /// Smaller than every token of the view, and at least as great as every one of those before.
+    /// Returns a token below every token of the view and not below any token of an earlier view.
     ///
     /// # Panics
-    /// When the epoch has no room: after 16 million views.
+    /// Panics if the epoch does not fit, which is after 16 million views.
     #[must_use]
     pub fn before(epoch: Epoch) -> Self {
-        assert!(
-            epoch.0 < 1 << (u64::BITS - Self::GRANT_BITS),
-            "{epoch:?} is beyond what tokens can tell apart"
-        );
+        assert!(epoch.0 < 1 << (u64::BITS - Self::GRANT_BITS), "{epoch:?} has no fencing tokens");
         Self(u64::from(epoch.0) << Self::GRANT_BITS)
     }
 
-    /// The next of the same view.
+    /// Returns the next token of the same view.
     ///
     /// # Panics
-    /// When there is none: a node that ends is better than a token that comes twice, and with its end begins another view.
+    /// Panics if the view has no token left. Ending the node is better than reusing a token, and it
+    /// starts another view.
     #[must_use]
     pub fn next(self) -> Self {
         let next = Self(self.0 + 1);
-        assert!(next.epoch() == self.epoch(), "more grants in one view than tokens for them");
+        assert!(next.epoch() == self.epoch(), "no fencing tokens are left in this view");
         next
     }
 
-    /// The view in which it was given.
+    /// Returns the epoch of the view in which the token was issued.
     #[must_use]
     pub fn epoch(self) -> Epoch {
         Epoch((self.0 >> Self::GRANT_BITS) as u32)
@@ -99,21 +101,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_grow_within_a_view_and_from_view_to_view() {
+    fn tokens_grow_within_a_view_and_across_views() {
         let (early, late) = (Token::before(Epoch(3)), Token::before(Epoch(4)));
         assert!(early < early.next() && early.next().next() < late);
         assert_eq!((early.next().epoch(), format!("{:?}", early.next())), (Epoch(3), "3.1".into()));
     }
 
     #[test]
-    #[should_panic(expected = "more grants in one view")]
+    #[should_panic(expected = "no fencing tokens are left")]
     fn a_view_without_tokens_left_grants_nothing() {
         let _ = Token(Token::before(Epoch(4)).0 - 1).next();
     }
 
     #[test]
-    #[should_panic(expected = "beyond what tokens can tell apart")]
-    fn an_epoch_without_room_is_noticed() {
+    #[should_panic(expected = "has no fencing tokens")]
+    fn an_epoch_that_does_not_fit_panics() {
         let _ = Token::before(Epoch(1 << 24));
     }
 }

@@ -2,16 +2,12 @@
 
 use std::sync::Arc;
 
-use plexus_disks::{BlockSize, HEADER, TRAILER};
-use plexus_node::control::Command;
+use plexus_disks::{HEADER, TRAILER};
+use plexus_node::{body::Body, control::Command};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{
-    Workload,
-    node::{self, Host},
-    parameters::MAX_HOT,
-};
+use super::{Workload, node, parameters::MAX_HOT};
 use crate::workload::{MAX_CLIENTS, Run, Running, answer, arguments};
 
 /// The arguments of `bench.sum`.
@@ -21,17 +17,15 @@ pub(super) struct Sum {
     pub(super) slots: usize,
 }
 
-/// The commands, for a node with blocks of `block_size`.
+/// The commands.
 #[must_use]
-pub fn commands(host: Arc<dyn Host>, block_size: BlockSize) -> Vec<Arc<dyn Command>> {
-    let user_bytes = block_size.bytes() - HEADER - TRAILER;
-    let blocks = RunBlocks { host: host.clone(), user_bytes, running: Running::default() };
-    vec![Arc::new(blocks), Arc::new(SumBlocks { host })]
+pub fn commands(body: &Arc<Body>) -> Vec<Arc<dyn Command>> {
+    let blocks = RunBlocks { body: Arc::clone(body), running: Running::default() };
+    vec![Arc::new(blocks), Arc::new(SumBlocks(Arc::clone(body)))]
 }
 
 struct RunBlocks {
-    host: Arc<dyn Host>,
-    user_bytes: usize,
+    body: Arc<Body>,
     running: Running,
 }
 
@@ -42,16 +36,16 @@ impl Command for RunBlocks {
 
     fn run(&self, args: Value, progress: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
         let Run::<Workload> { workload, start_unix_ms } = arguments(args)?;
-        workload.check(self.host.nodes(), self.user_bytes, self.host.cache().blocks())?;
+        let config = self.body.config();
+        let user_bytes = config.block_size.bytes() - HEADER - TRAILER;
+        workload.check(config.nodes.len(), user_bytes, self.body.cache().blocks())?;
         answer(self.running.run(start_unix_ms, |start| {
-            node::run(&*self.host, &workload, start, &mut || progress(Value::Null))
+            node::run(&self.body, &workload, start, &mut || progress(Value::Null))
         })?)
     }
 }
 
-struct SumBlocks {
-    host: Arc<dyn Host>,
-}
+struct SumBlocks(Arc<Body>);
 
 impl Command for SumBlocks {
     fn name(&self) -> &'static str {
@@ -60,10 +54,10 @@ impl Command for SumBlocks {
 
     fn run(&self, args: Value, _: &mut dyn FnMut(Value) -> bool) -> Result<Value, String> {
         let Sum { hot, slots } = arguments(args)?;
-        let most = MAX_CLIENTS as usize * self.host.nodes();
+        let most = MAX_CLIENTS as usize * self.0.config().nodes.len();
         if hot > MAX_HOT || slots > most {
             return Err(format!("sums over at most {MAX_HOT} blocks and {most} clients"));
         }
-        answer(node::sum(&self.host.cache(), hot, slots)?)
+        answer(node::sum(self.0.cache(), hot, slots)?)
     }
 }

@@ -12,7 +12,7 @@ mod parameters;
 mod report;
 mod run;
 
-pub use node::{Host, NodeCounts, NodeResult};
+pub use node::{NodeCounts, NodeResult};
 pub use parameters::{Order, Workload};
 pub use report::{Report, Switches};
 pub use run::run;

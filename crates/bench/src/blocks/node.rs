@@ -7,6 +7,7 @@ use std::{
 
 use plexus_base::BlockId;
 use plexus_cache::{Cache, protocol::Counts};
+use plexus_node::body::Body;
 use plexus_observe::Traffic;
 use serde::{Deserialize, Serialize};
 
@@ -16,19 +17,9 @@ use super::{
     counted,
 };
 use crate::{
-    Member, Responses, Usage,
+    Responses, Usage,
     stage::{self, Measured, Stage, Times},
 };
-
-/// What the workload needs of its node.
-pub trait Host: Member {
-    /// Its cache.
-    fn cache(&self) -> Cache;
-    /// What its cache counted so far, over all workers.
-    fn counts(&self) -> Counts;
-    /// What went over its links so far.
-    fn traffic(&self) -> Traffic;
-}
 
 /// What one node's cache counted while it was measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -116,10 +107,10 @@ struct Moment {
 }
 
 impl Moment {
-    fn now(host: &dyn Host) -> io::Result<Self> {
+    fn now(body: &Body) -> io::Result<Self> {
         Ok(Self {
-            traffic: host.traffic(),
-            counts: NodeCounts::of(&host.counts()),
+            traffic: Traffic::of(&body.links()),
+            counts: NodeCounts::of(&body.counts()),
             usage: Usage::now()?,
             at: Instant::now(),
         })
@@ -131,20 +122,20 @@ impl Moment {
 /// # Errors
 /// One line for the user.
 pub(super) fn run(
-    host: &dyn Host,
+    body: &Body,
     workload: &Workload,
     start: SystemTime,
     wanted: &mut dyn FnMut() -> bool,
 ) -> Result<NodeResult, String> {
-    let (cache, clients, me) = (host.cache(), workload.clients as usize, host.me().index());
+    let (cache, clients, me) = (body.cache(), workload.clients as usize, body.me().index());
     let work = |client| {
-        let (cache, place) = (&cache, Place { slot: me * clients + client, of: clients * host.nodes() });
+        let place = Place { slot: me * clients + client, of: clients * body.config().nodes.len() };
         move |stage: &Stage| client::work(cache, workload, place, stage)
     };
     let Workload { warm_ms, measured_ms, .. } = *workload;
     let times = Times { start, warm_ms, measured_ms };
     let Measured { done, before, after } =
-        stage::run(times, (0..clients).map(work), || Moment::now(host), wanted)?;
+        stage::run(times, (0..clients).map(work), || Moment::now(body), wanted)?;
     let mut responses = Responses::new();
     done.iter().for_each(|done| responses.merge(&done.waits));
     Ok(NodeResult {

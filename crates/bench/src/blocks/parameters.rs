@@ -1,41 +1,26 @@
 //! What workload is wanted.
 
-use std::{fmt, str::FromStr};
-
 use serde::{Deserialize, Serialize};
 
 use super::counted;
-use crate::workload::{check_clients, check_times, name, named};
+use crate::{
+    named,
+    workload::{check_clients, check_times},
+};
 
 /// Most blocks that a workload may choose among: every client remembers a number for each.
 pub(super) const MAX_HOT: u64 = 1 << 20;
 
-/// How a client chooses its next block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Order {
-    /// Any of the hot blocks, with equal chances.
-    #[default]
-    Random,
-    /// One after the other. With as many clients on each node the block is nearly always on another one: blocks
-    /// are passed to and fro.
-    Round,
-}
-
-impl Order {
-    const ALL: [(Self, &str); 2] = [(Self::Random, "random"), (Self::Round, "round")];
-}
-
-impl fmt::Display for Order {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(name(&Self::ALL, self))
-    }
-}
-
-impl FromStr for Order {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        named(&Self::ALL, "order", text)
+named! {
+    /// How a client chooses its next block.
+    #[derive(Default)]
+    Order, "order" {
+        /// Any of the hot blocks, with equal chances.
+        #[default]
+        Random "random",
+        /// One after the other. With as many clients on each node the block is nearly always on another one: blocks
+        /// are passed to and fro.
+        Round "round",
     }
 }
 

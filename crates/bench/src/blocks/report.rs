@@ -1,5 +1,6 @@
 //! What a run of the workload shows: the nodes' results as one.
 
+use plexus_node::config::Config;
 use plexus_observe::Traffic;
 use serde::{Deserialize, Serialize};
 
@@ -68,18 +69,10 @@ pub struct Report {
     pub traffic: Traffic,
 }
 
-/// What a run had beside its workload.
-#[derive(Clone, Debug)]
-pub(super) struct Setting {
-    pub(super) rail: String,
-    pub(super) waiting: String,
-    pub(super) workers: u8,
-    pub(super) block_size: u64,
-}
-
 impl Report {
     pub(super) fn of(
-        setting: Setting,
+        config: &Config,
+        rail: &str,
         workload: &Workload,
         results: &[NodeResult],
         changes_found: u64,
@@ -107,11 +100,11 @@ impl Report {
         });
         let blocks = (counts.two_message + counts.three_message + counts.consistent_copies).max(1);
         Self {
-            rail: setting.rail,
-            waiting: setting.waiting,
+            rail: rail.into(),
+            waiting: config.waiting.to_string(),
             nodes: results.len(),
-            workers: setting.workers,
-            block_size: setting.block_size,
+            workers: config.workers,
+            block_size: config.block_size.bytes() as u64,
             workload: workload.clone(),
             seconds: thousandths(seconds),
             blocks_per_s: thousandths(blocks_per_s),

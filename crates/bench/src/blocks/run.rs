@@ -5,7 +5,7 @@ use std::{sync::atomic::AtomicBool, time::Duration};
 use plexus_disks::{HEADER, TRAILER};
 use plexus_node::{config::Config, control::Control};
 
-use super::{NodeResult, Report, Workload, command::Sum, node::Sums, report::Setting};
+use super::{NodeResult, Report, Workload, command::Sum, node::Sums};
 use crate::{
     everywhere::{Call, RunError, TIMEOUT, everywhere, parse, to_json},
     workload::Run,
@@ -37,13 +37,7 @@ pub fn run(
     // Another node than before: it has to get the blocks from where they are now.
     let after = sums(config, names[names.len() - 1], workload, slots)?;
     let found = check(&before, &after, &results)?;
-    let setting = Setting {
-        rail: rail.into(),
-        waiting: config.waiting.to_string(),
-        workers: config.workers,
-        block_size: config.block_size.bytes() as u64,
-    };
-    Ok(Report::of(setting, workload, &results, found))
+    Ok(Report::of(config, rail, workload, &results, found))
 }
 
 fn sums(config: &Config, name: &str, workload: &Workload, slots: usize) -> Result<Sums, RunError> {

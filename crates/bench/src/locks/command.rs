@@ -112,7 +112,6 @@ mod tests {
     use plexus_membership::subsystem::WorkerPort;
 
     use super::*;
-    use crate::Member;
 
     /// Workers that never come to what they are asked for.
     #[derive(Default)]
@@ -140,7 +139,7 @@ mod tests {
 
     struct Alone(Locks);
 
-    impl Member for Alone {
+    impl Host for Alone {
         fn me(&self) -> NodeId {
             NodeId(0)
         }
@@ -148,9 +147,7 @@ mod tests {
         fn nodes(&self) -> usize {
             1
         }
-    }
 
-    impl Host for Alone {
         fn locks(&self) -> Locks {
             self.0.clone()
         }

@@ -2,12 +2,14 @@
 
 use std::time::{Instant, SystemTime};
 
+use plexus_base::NodeId;
 use plexus_locks::Locks;
+use plexus_node::body::Body;
 use serde::{Deserialize, Serialize};
 
 use super::{Workload, client, names};
 use crate::{
-    Member, Responses, Usage,
+    Responses, Usage,
     stage::{self, Measured, Stage, Times},
 };
 
@@ -15,9 +17,27 @@ use crate::{
 const NAMES_PER_CLIENT: usize = 16;
 
 /// What the workload needs of its node.
-pub trait Host: Member {
+pub trait Host: Send + Sync {
+    /// Which node it is.
+    fn me(&self) -> NodeId;
+    /// How many nodes there are.
+    fn nodes(&self) -> usize;
     /// Its lock manager.
     fn locks(&self) -> Locks;
+}
+
+impl Host for Body {
+    fn me(&self) -> NodeId {
+        self.me()
+    }
+
+    fn nodes(&self) -> usize {
+        self.config().nodes.len()
+    }
+
+    fn locks(&self) -> Locks {
+        self.locks().clone()
+    }
 }
 
 /// What came out on one node.

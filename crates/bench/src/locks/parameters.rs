@@ -1,39 +1,23 @@
 //! What workload is wanted.
 
-use std::{fmt, str::FromStr};
-
 use serde::{Deserialize, Serialize};
 
-use crate::workload::{check_clients, check_times, name, named};
+use crate::{
+    named,
+    workload::{check_clients, check_times},
+};
 
-/// Which locks the clients take.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Names {
-    /// Each client its own, mastered by its node.
-    #[default]
-    Local,
-    /// Each client its own, mastered by another node.
-    Remote,
-    /// All clients of all nodes the same one.
-    Shared,
-}
-
-impl Names {
-    const ALL: [(Self, &str); 3] =
-        [(Self::Local, "local"), (Self::Remote, "remote"), (Self::Shared, "shared")];
-}
-
-impl fmt::Display for Names {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(name(&Self::ALL, self))
-    }
-}
-
-impl FromStr for Names {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        named(&Self::ALL, "names", text)
+named! {
+    /// Which locks the clients take.
+    #[derive(Default)]
+    Names, "names" {
+        /// Each client its own, mastered by its node.
+        #[default]
+        Local "local",
+        /// Each client its own, mastered by another node.
+        Remote "remote",
+        /// All clients of all nodes the same one.
+        Shared "shared",
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a run of the workload shows: the nodes' results as one.
 
+use plexus_node::config::Config;
 use serde::{Deserialize, Serialize};
 
 use super::{NodeResult, Workload};
@@ -35,16 +36,8 @@ pub struct Report {
     pub granted: u64,
 }
 
-/// What a run had beside its workload.
-#[derive(Clone, Debug)]
-pub(super) struct Setting {
-    pub(super) rail: String,
-    pub(super) waiting: String,
-    pub(super) workers: u8,
-}
-
 impl Report {
-    pub(super) fn of(setting: Setting, workload: &Workload, results: &[NodeResult]) -> Self {
+    pub(super) fn of(config: &Config, rail: &str, workload: &Workload, results: &[NodeResult]) -> Self {
         let (mut responses, mut usage) = (Responses::new(), Usage::default());
         let (mut locks_per_s, mut hand_overs_per_s) = (0.0, 0.0);
         for result in results {
@@ -56,10 +49,10 @@ impl Report {
         }
         let measured: u64 = results.iter().map(|result| result.granted).sum();
         Self {
-            rail: setting.rail,
-            waiting: setting.waiting,
+            rail: rail.into(),
+            waiting: config.waiting.to_string(),
             nodes: results.len(),
-            workers: setting.workers,
+            workers: config.workers,
             workload: workload.clone(),
             locks_per_s: thousandths(locks_per_s),
             hand_overs_per_s: thousandths(hand_overs_per_s),

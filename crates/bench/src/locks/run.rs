@@ -4,7 +4,7 @@ use std::{sync::atomic::AtomicBool, time::Duration};
 
 use plexus_node::config::Config;
 
-use super::{NodeResult, Report, Workload, report::Setting};
+use super::{NodeResult, Report, Workload};
 use crate::{
     everywhere::{Call, RunError, everywhere, to_json},
     workload::Run,
@@ -29,8 +29,7 @@ pub fn run(
     };
     let results: Vec<NodeResult> = everywhere(config, &call, interrupted)?;
     check(&results)?;
-    let setting = Setting { rail: rail.into(), waiting: config.waiting.to_string(), workers: config.workers };
-    Ok(Report::of(setting, workload, &results))
+    Ok(Report::of(config, rail, workload, &results))
 }
 
 /// Of the name that all want: whether as many were counted as were granted.

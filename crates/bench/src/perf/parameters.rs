@@ -1,7 +1,5 @@
 //! What can be measured: the one definition of every parameter, its limits, and which of them go together.
 
-use std::{fmt, str::FromStr};
-
 use plexus_client::{MAX_MESSAGE, wire::limits::FLOW_MESSAGES};
 use plexus_fabric::WindowId;
 use plexus_interconnect::Channel;
@@ -9,6 +7,7 @@ use plexus_node::body::{BENCHMARK_WINDOW, BENCHMARK_WINDOW_BYTES};
 use serde::{Deserialize, Serialize};
 
 use super::{PerfError, payload::Payload, places::WORD};
+use crate::named;
 
 /// The window of every node that remote accesses of a benchmark go to.
 pub const WINDOW: WindowId = BENCHMARK_WINDOW;
@@ -45,41 +44,6 @@ pub(crate) const PROMPT: Channel = Channel::Benchmark;
 pub(crate) const BULK: Channel = Channel::BenchmarkBulk;
 /// The one for writes: what is long on it goes in order with the word that announces it, on the prompt lane as well.
 const IN_ORDER: Channel = Channel::Locks;
-
-/// Declares an enum whose values have a name on the command line and in results.
-macro_rules! named {
-    ($(#[$meta:meta])* $type:ident, $what:literal { $($(#[$doc:meta])* $variant:ident $name:literal),+ $(,)? }) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-        #[serde(rename_all = "lowercase")]
-        pub enum $type { $($(#[$doc])* $variant),+ }
-
-        impl $type {
-            /// Every value.
-            pub const ALL: &[Self] = &[$(Self::$variant),+];
-
-            /// The name on the command line and in results.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name),+ }
-            }
-        }
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.name())
-            }
-        }
-        impl FromStr for $type {
-            type Err = String;
-            fn from_str(text: &str) -> Result<Self, String> {
-                Self::ALL.iter().copied().find(|value| value.name() == text).ok_or_else(|| {
-                    let known: Vec<_> = Self::ALL.iter().map(|value| value.name()).collect();
-                    format!(concat!("unknown ", $what, " `{}`: use one of {}"), text, known.join(", "))
-                })
-            }
-        }
-    };
-}
 
 named! {
     /// What is measured.

@@ -451,7 +451,7 @@ fn run(seed: u64, views: bool, all: &mut Counts) -> (bool, u64) {
         if views && (step == 0 || random.below(50) == 0) {
             let view = world.borrow_mut().next_view(&mut random);
             let mut epoch = || Epoch(random.below(6) as u32);
-            let before = Before { needs: epoch(), intact: epoch() };
+            let before = LossHistory { needs: epoch(), intact: epoch() };
             shard.view(Nanos(u64::from(step)), (&view, before), &mut Hand(&world), &mut Hand(&world));
         }
         if views && random.percent(5) {

@@ -63,7 +63,7 @@ use std::collections::VecDeque;
 
 use plexus_base::{BlockId, Epoch, Nanos, NodeId, NodeSet};
 use plexus_membership::gate::Admission;
-pub use plexus_membership::{partitions::Members, protocol::Before};
+pub use plexus_membership::{partitions::Members, protocol::LossHistory};
 
 pub use counts::Counts;
 pub use interface::{
@@ -280,7 +280,7 @@ impl Shard {
     pub fn view(
         &mut self,
         now: Nanos,
-        (view, before): (&Members, Before),
+        (view, before): (&Members, LossHistory),
         frames: &mut impl Frames,
         out: &mut impl Outlet,
     ) {

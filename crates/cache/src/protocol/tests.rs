@@ -54,7 +54,7 @@ impl Outlet for Out<'_> {
 }
 
 /// Nothing was before a view that a node would have to know of.
-pub(super) const KNOWN: Before = Before { needs: Epoch(0), intact: Epoch(0) };
+pub(super) const KNOWN: LossHistory = LossHistory { needs: Epoch(0), intact: Epoch(0) };
 
 const EPOCH: Epoch = Epoch(5);
 const BLOCKS: u64 = 1000;
@@ -78,7 +78,7 @@ impl World {
         let view = Members { epoch: Epoch(epoch), members };
         shard.view(
             Nanos(0),
-            (&view, Before { needs: Epoch(needs), ..KNOWN }),
+            (&view, LossHistory { needs: Epoch(needs), ..KNOWN }),
             &mut Hand(log, pinned),
             &mut Out(log),
         );

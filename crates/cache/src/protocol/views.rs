@@ -17,7 +17,7 @@ use plexus_base::{BlockId, Epoch, Incarnation, NodeId, NodeSet, Partition};
 use plexus_membership::{
     gate::{EpochGate, Latest},
     partitions::Members,
-    protocol::Before,
+    protocol::LossHistory,
 };
 
 use super::{
@@ -230,7 +230,7 @@ impl Shard {
     pub(super) fn change<F: Frames, O: Outlet>(
         &mut self,
         view: &Members,
-        before: Before,
+        before: LossHistory,
         io: &mut Io<'_, F, O>,
     ) {
         let me = self.config.me;

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plexus_namespaces::{Lan, Way, device, need};
+use plexus_namespaces::{Direction, Lan, device, need};
 use plexus_node::{
     control::{Control, ControlError},
     layout::ClusterDir,
@@ -307,8 +307,8 @@ impl Nodes {
             others.iter().flat_map(|other| (0..self.lan.networks()).map(move |net| (*other, net)))
         {
             let address = self.lan.address(other, network);
-            self.lan.host(host).rule(Way::Out, &format!("ip daddr {address} drop"))?;
-            self.lan.host(host).rule(Way::In, &format!("ip saddr {address} drop"))?;
+            self.lan.host(host).rule(Direction::Out, &format!("ip daddr {address} drop"))?;
+            self.lan.host(host).rule(Direction::In, &format!("ip saddr {address} drop"))?;
         }
         Ok(())
     }
@@ -319,7 +319,7 @@ impl Nodes {
     /// The system's.
     pub fn mute(&self, host: usize) -> Result<(), String> {
         (0..self.lan.networks()).try_for_each(|network| {
-            self.lan.host(host).rule(Way::Out, &format!("oifname {} drop", device(network)))
+            self.lan.host(host).rule(Direction::Out, &format!("oifname {} drop", device(network)))
         })
     }
 

@@ -8,7 +8,7 @@ use std::{
     path::PathBuf,
 };
 
-use plexus_namespaces::{End, Namespace, Way, join, need};
+use plexus_namespaces::{CableEnd, Direction, Namespace, join, need};
 
 /// Where members listen.
 const PORT: u16 = 7100;
@@ -52,7 +52,7 @@ impl Net {
         }
         for path in 0..paths {
             let devices = Side::BOTH.map(|side| device(side, path));
-            join(Side::BOTH.map(|side| End {
+            join(Side::BOTH.map(|side| CableEnd {
                 namespace: &net.namespaces[side.index()],
                 device: &devices[side.index()],
                 address: address(side, path),
@@ -176,7 +176,7 @@ impl Net {
 
     fn rule(&self, path: usize, side: Side, what: &str) -> Result<(), String> {
         let rule = format!("oifname {} {what}", device(side, path));
-        self.namespaces[side.index()].rule(Way::Out, &rule)
+        self.namespaces[side.index()].rule(Direction::Out, &rule)
     }
 
     fn run(&self, side: Side, line: &str) -> Result<(), String> {

@@ -3,11 +3,12 @@
 use std::{
     collections::{HashSet, VecDeque},
     fmt::Debug,
-    hash::{DefaultHasher, Hash, Hasher},
+    hash::{Hash, Hasher},
 };
 
 use plexus_base::Epoch;
 use plexus_membership::protocol::partitions::Members;
+use plexus_sim::Digest;
 
 use super::{Cluster, Lane};
 
@@ -157,12 +158,13 @@ fn steps<W: World>(world: &W) -> Vec<Step<W::Own>> {
         steps.extend((views > 0).then_some(Step::Learn(node)));
         steps.extend((views > 1).then_some(Step::Miss(node)));
         if scope.ends > 0 && cluster.up().count() > scope.least_up {
-            let said = |to| if to < scope.views.len() { cluster.under_way(scope.lane(node, to)) } else { 0 };
+            let left = |to| {
+                let said = if to < scope.views.len() { cluster.under_way(scope.lane(node, to)) } else { 0 };
+                0..=said
+            };
             for way in 0..world.ways_to_end(node) {
-                for a in 0..=said(0) {
-                    for b in 0..=said(1) {
-                        steps.extend((0..=said(2)).map(|c| Step::End(node, [a, b, c], way)));
-                    }
+                for (a, b) in left(0).flat_map(|a| left(1).map(move |b| (a, b))) {
+                    steps.extend(left(2).map(|c| Step::End(node, [a, b, c], way)));
                 }
             }
         }
@@ -266,10 +268,28 @@ pub fn explore<W: World>(first: W) -> Result<Worlds, String> {
 
 /// Two hashes of 64 bits: among some ten million worlds no two are taken for one.
 fn key(world: &impl Hash) -> (u64, u64) {
-    let hash = |salt: u8| {
-        let mut hasher = DefaultHasher::new();
-        (salt, world).hash(&mut hasher);
-        hasher.finish()
-    };
-    (hash(0), hash(1))
+    let mut hasher = Wide([1, 0x9e37_79b9_7f4a_7c15].map(Digest::new));
+    world.hash(&mut hasher);
+    hasher.0.map(Digest::value).into()
+}
+
+/// Two digests at one go.
+struct Wide([Digest; 2]);
+
+impl Hasher for Wide {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut eight = [0; 8];
+            eight[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(eight));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0.iter_mut().for_each(|digest| digest.add(number));
+    }
+
+    fn finish(&self) -> u64 {
+        self.0[0].value()
+    }
 }

@@ -1,6 +1,6 @@
 //! Each request is answered once, with what was asked; at the end nobody waits, and nothing is left anywhere.
 
-use plexus_locks::protocol::{Mode, WaitLimit, Why};
+use plexus_locks::protocol::{LockRefusal, Mode, WaitLimit};
 
 use super::{Id, Locks};
 use crate::failure::Broken;
@@ -18,18 +18,24 @@ pub(crate) fn granted(run: &Locks, id: Id, mode: Mode) -> Result<(), Broken> {
 }
 
 /// So does a refusal; and a reason has its ground.
-pub(crate) fn refused(run: &Locks, id: Id, why: Why) -> Result<(), Broken> {
+pub(crate) fn refused(run: &Locks, id: Id, why: LockRefusal) -> Result<(), Broken> {
     match run.locks.get(&id) {
         Some(lock) if lock.asked.is_some() => {
             let good = match why {
-                Why::NotGranted => lock.timeout == WaitLimit::Try,
-                Why::TimedOut => matches!(lock.timeout, WaitLimit::Until(end) if end.0 <= run.engine.now()),
-                Why::Cancelled => lock.cancelled,
+                LockRefusal::NotGranted => lock.timeout == WaitLimit::Try,
+                LockRefusal::TimedOut => {
+                    matches!(lock.timeout, WaitLimit::Until(end) if end.0 <= run.engine.now())
+                }
+                LockRefusal::Cancelled => lock.cancelled,
                 // The file for circles looks at the rest.
-                Why::Deadlock => lock.timeout != WaitLimit::Try,
-                Why::TooManyLocks => run.params.locks_max < 100 && lock.granted.is_none(),
-                Why::TooManyWaiting => run.params.waiting_max < 50,
-                Why::Unknown | Why::Busy | Why::NotWriter | Why::WornOut | Why::Swamped => false,
+                LockRefusal::Deadlock => lock.timeout != WaitLimit::Try,
+                LockRefusal::TooManyLocks => run.params.locks_max < 100 && lock.granted.is_none(),
+                LockRefusal::TooManyWaiting => run.params.waiting_max < 50,
+                LockRefusal::Unknown
+                | LockRefusal::Busy
+                | LockRefusal::NotWriter
+                | LockRefusal::TooManyConversions
+                | LockRefusal::Overloaded => false,
             };
             if good { Ok(()) } else { Err(broken(format!("{id:?} is refused ({why}) and is {lock:?}"))) }
         }

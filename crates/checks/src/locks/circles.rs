@@ -136,7 +136,7 @@ fn blockers(
     resource: &Resource,
     waiter: &Waiter,
 ) -> Vec<Request> {
-    let against = |mode| !waiter.mode.goes_with(mode);
+    let against = |mode| !waiter.mode.is_compatible_with(mode);
     let holders: Vec<_> =
         resource.granted().iter().filter(|holder| holder.who != waiter.who && against(holder.mode)).collect();
     if holders.is_empty() {

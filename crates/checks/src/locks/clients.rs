@@ -46,7 +46,7 @@ impl Locks {
         if !waiting.is_empty() {
             let id = *random.pick(&waiting);
             return match random.below(100) {
-                0..4 => self.cancel(id),
+                act if act < self.params.cancels => self.cancel(id),
                 4..6 => self.unlock(id),
                 6..20 if self.params.several && waiting.len() + held.len() < MOST => self.lock(node, client),
                 _ => Ok(()),
@@ -100,7 +100,9 @@ impl Locks {
         self.operations += 1;
         let lock = LockId(self.next_lock);
         let (granted, asked, told, requests, cancelled) = (None, Some(mode), false, 1, false);
-        let new = Lock { worker, client, name, granted, asked, notify, told, requests, timeout, cancelled };
+        let since = self.engine.now();
+        let new =
+            Lock { worker, client, name, granted, asked, notify, told, requests, since, timeout, cancelled };
         self.locks.insert((node, lock), new);
         let Some(up) = self.cluster.node(node) else { return Ok(()) };
         let Client { owner, start_time } = up.clients[client];
@@ -114,7 +116,7 @@ impl Locks {
         let value = self.written(id, Some(mode));
         let Some(lock) = self.locks.get_mut(&id) else { return Ok(()) };
         (lock.asked, lock.timeout, lock.cancelled) = (Some(mode), timeout, false);
-        lock.requests += 1;
+        (lock.requests, lock.since) = (lock.requests + 1, self.engine.now());
         let worker = lock.worker;
         self.handle(id.0, worker, Event::Convert { lock: id.1, mode, timeout, value })
     }

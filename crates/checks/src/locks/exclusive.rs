@@ -13,7 +13,7 @@ pub(crate) fn check(run: &Locks, id: Id, mode: Mode) -> Result<(), Broken> {
     let name = run.locks[&id].name;
     let others = run.locks.iter().filter(|(other, lock)| **other != id && lock.name == name);
     for (other, held) in others.filter_map(|(other, lock)| Some((other, lock.mode()?))) {
-        if !mode.goes_with(held) {
+        if !mode.is_compatible_with(held) {
             let what = format!("{id:?} is granted {mode:?} of {name} while {other:?} has {held:?}");
             return Err(Broken::general("exclusive", what));
         }

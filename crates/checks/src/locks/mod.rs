@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 
 use plexus_base::{Epoch, Nanos, WorkerId};
 use plexus_locks::protocol::{
-    Action, Counts, Errand, Event, LockId, Members, Message, Mode, Name, WaitLimit, Why,
+    Action, Counts, Errand, Event, LockId, LockRefusal, Members, Message, Mode, Name, WaitLimit,
 };
 use plexus_sim::Engine;
 
@@ -74,8 +74,9 @@ pub(crate) struct Lock {
     pub(crate) notify: bool,
     /// Told since it was granted that others wait.
     pub(crate) told: bool,
-    /// How many times it was asked for or converted.
+    /// How many times it was asked for or converted, and when last.
     pub(crate) requests: u32,
+    pub(crate) since: u64,
     /// How long its request waits.
     pub(crate) timeout: WaitLimit,
     /// Its client wants its request no longer.
@@ -332,13 +333,19 @@ impl Locks {
                 self.engine.digest.add(why as u64);
                 let id = (node, lock);
                 answers::refused(self, id, why)?;
-                if why == Why::Deadlock {
+                if why == LockRefusal::Deadlock {
                     self.circles.victim(self, id, worker)?;
                 }
                 self.refused(id);
             }
             Action::Blocking { lock, .. } => self.blocking((node, lock)),
-            Action::Open { epoch } => self.engine.digest.add(u64::from(epoch.0)),
+            Action::Open { epoch } => {
+                self.engine.digest.add(u64::from(epoch.0));
+                order::rebuilt(self, node, worker)?;
+                if let Some(local) = self.local(node, worker) {
+                    local.opened = local.shard.as_ref().map(|shard| shard.view().clone());
+                }
+            }
             Action::Fault { from, what } => {
                 return Err(Broken::general("answers", format!("node {node} says of {from}: {what}")));
             }

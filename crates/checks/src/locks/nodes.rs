@@ -17,6 +17,8 @@ pub(crate) struct Local {
     /// What came before that.
     early: Vec<(NodeId, Incarnation, Message)>,
     pub(crate) tick_at: Option<u64>,
+    /// The last view in which it was open.
+    pub(crate) opened: Option<Members>,
 }
 
 /// A node that is up.

@@ -1,13 +1,14 @@
 //! First come, first served: what an open master's queues look like before and after each event.
 //!
 //! Nobody enters a queue anywhere but at its end, nobody leaves it as granted while somebody ahead stays, and nobody is granted past a
-//! queue, except in NL and to less.
+//! queue, except in NL and to less. A master that opens has its rebuilt queues in the order in which their requests began to wait.
 
 use std::collections::BTreeMap;
 
 use plexus_base::Epoch;
-use plexus_locks::protocol::{Mode, Name, Resource, Shard, Who};
+use plexus_locks::protocol::{Mode, Name, Resource, Shard, Waiter, Who};
 
+use super::Locks;
 use crate::failure::Broken;
 
 /// A request that waits: whose, and its number.
@@ -59,6 +60,30 @@ impl Queues {
         }
         Ok(())
     }
+}
+
+/// A master has opened: what it has rebuilt is in the order in which requests began to wait, as far as it can know.
+pub(crate) fn rebuilt(run: &Locks, node: usize, worker: usize) -> Result<(), Broken> {
+    let local = run.cluster.node(node).and_then(|node| node.workers.get(worker));
+    let Some((shard, opened)) = local.and_then(|local| Some((local.shard.as_ref()?, &local.opened))) else {
+        return Ok(());
+    };
+    let me = shard.config().me;
+    let is_rebuilt = |name: &Name| opened.as_ref().is_none_or(|view| view.master(name.partition()) != me);
+    for (name, resource) in shard.resources().filter(|(name, _)| is_rebuilt(name)) {
+        let [converting, waiting] = [resource.converting().collect(), resource.waiting().collect::<Vec<_>>()];
+        for queue in [converting, waiting] {
+            let lock = |waiter: &Waiter| run.locks.get(&(waiter.who.node.index(), waiter.who.lock));
+            let is_early = |waiter: &&Waiter| {
+                lock(waiter)
+                    .is_some_and(|lock| lock.requests == waiter.seq && waiter.since < lock.since as i64)
+            };
+            if !queue.is_sorted_by_key(|waiter| waiter.since) || queue.iter().any(|waiter| is_early(waiter)) {
+                return Err(Broken::general("order", format!("{name:?} is rebuilt as {queue:?}")));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn compare(before: &Lines, after: &Lines) -> Result<(), &'static str> {

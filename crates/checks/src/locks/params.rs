@@ -30,6 +30,8 @@ pub(crate) struct Params {
     pub(crate) strong: u64,
     /// Clients ask for a further lock while they wait.
     pub(crate) several: bool,
+    /// Of a hundred acts of a client that waits, so many cancel.
+    pub(crate) cancels: u64,
     /// Of a hundred words of a worker to another of its node, so many are lost.
     pub(crate) tells_lost: u64,
     /// Between two standstills, at most.
@@ -56,6 +58,7 @@ impl Params {
             strong: random.between(10, 90),
             several: random.percent(30),
             tells_lost: *random.pick(&[0, 0, 10]),
+            cancels: *random.pick(&[4, 4, 4, 50]),
             freeze_ns: *random.pick(&[50_000, 300_000]),
         }
     }

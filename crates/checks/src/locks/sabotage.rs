@@ -1,6 +1,6 @@
 //! Breaking it on purpose, between what a shard decides and what is done: each property must notice what breaks it.
 
-use plexus_locks::protocol::{Action, Body, Mode, Token, Validity, Why};
+use plexus_locks::protocol::{Action, Body, LockRefusal, Mode, Token, Validity};
 
 use super::Locks;
 
@@ -46,7 +46,7 @@ impl Sabotage {
             }
             (Self::ForgetBlocking, Action::Blocking { .. }) => None,
             (Self::ForgetGrant, Action::Granted { .. }) if sometimes => None,
-            (Self::GrantRefused, Action::Refused { lock, why: Why::NotGranted }) => {
+            (Self::GrantRefused, Action::Refused { lock, why: LockRefusal::NotGranted }) => {
                 let id = run.locks.keys().find(|id| id.1 == lock)?;
                 let mode = run.locks[id].asked?;
                 let (token, value) = (Token(u64::MAX - run.engine.events()), Default::default());
@@ -68,11 +68,11 @@ impl Sabotage {
                 value.bytes[0] ^= 1;
                 Some(Action::Granted { lock, mode, token, value })
             }
-            (Self::OtherReason, Action::Refused { lock, why: Why::NotGranted }) => {
-                Some(Action::Refused { lock, why: Why::TimedOut })
+            (Self::OtherReason, Action::Refused { lock, why: LockRefusal::NotGranted }) => {
+                Some(Action::Refused { lock, why: LockRefusal::TimedOut })
             }
-            (Self::FalseVictim, Action::Refused { lock, why: Why::Cancelled }) => {
-                Some(Action::Refused { lock, why: Why::Deadlock })
+            (Self::FalseVictim, Action::Refused { lock, why: LockRefusal::Cancelled }) => {
+                Some(Action::Refused { lock, why: LockRefusal::Deadlock })
             }
             (_, action) => Some(action),
         }

@@ -21,7 +21,7 @@ impl Tokens {
     /// A client is granted a resource.
     pub(crate) fn granted(&mut self, name: usize, mode: Mode, token: Token) -> Result<(), Broken> {
         let seen = self.0.entry(name).or_default();
-        let excluded = Mode::ALL.into_iter().filter(|other| !other.goes_with(mode));
+        let excluded = Mode::ALL.into_iter().filter(|other| !other.is_compatible_with(mode));
         let before = excluded.map(|other| seen.greatest[other.index()]).max().unwrap_or_default();
         if !seen.all.insert(token) || token <= before {
             let what = format!("{token:?} of {name} in {mode:?} after {before:?}, new: {}", token > before);

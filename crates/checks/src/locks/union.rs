@@ -66,7 +66,7 @@ fn masters(run: &Locks, shard: &Shard, known: &mut Holds, queued: &mut Waits) ->
         let waiters = resource.converting().chain(resource.waiting());
         queued.extend(waiters.map(|at| (name.clone(), at.who.node, at.who.lock, at.seq, at.mode)));
         let Some(first) = resource.converting().chain(resource.waiting()).next() else { continue };
-        let blocks = |mode: Mode| !first.mode.goes_with(mode);
+        let blocks = |mode: Mode| !first.mode.is_compatible_with(mode);
         for held in resource.granted().iter().filter(|held| held.who != first.who && blocks(held.mode)) {
             let lock = run.locks.get(&(held.who.node.index(), held.who.lock));
             if lock.is_some_and(|lock| lock.notify && !lock.told) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use plexus_base::{NodeId, NodeSet};
-use plexus_membership::protocol::{ConfigChange, Profile, Refused, UNSETTLED, View};
+use plexus_membership::protocol::{ConfigChange, ConfigChangeRefusal, MAX_UNDURABLE_REPORTS, Profile, View};
 use plexus_sim::Random;
 
 use super::{
@@ -435,7 +435,7 @@ impl Membership {
         let before = what_comes(self);
         if self.random.percent(20) {
             // Of so many heartbeats none need have been durable.
-            self.run(UNSETTLED * heartbeat.0 / self.world.files.len() as u64)?;
+            self.run(MAX_UNDURABLE_REPORTS * heartbeat.0 / self.world.files.len() as u64)?;
         }
         for _ in 0..self.random.between(1, 5) {
             let one = self.random.below(self.world.files.len() as u64) as usize;
@@ -531,7 +531,7 @@ impl Membership {
         let answer = self.requested(ConfigChange::RemoveFile(id))?;
         if count == 1 {
             return match answer {
-                Err(Refused::LastFile) => Ok(()),
+                Err(ConfigChangeRefusal::LastFile) => Ok(()),
                 other => broken("side", format!("the last file: {other:?}")),
             };
         }
@@ -582,7 +582,7 @@ impl Membership {
     }
 
     /// What node 0 answers.
-    fn requested(&mut self, config_change: ConfigChange) -> Result<Result<(), Refused>, Broken> {
+    fn requested(&mut self, config_change: ConfigChange) -> Result<Result<(), ConfigChangeRefusal>, Broken> {
         self.world.nodes[0].answers.clear();
         self.world.config_change(0, config_change)?;
         for _ in 0..40 {

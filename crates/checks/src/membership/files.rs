@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use plexus_base::{Incarnation, NodeId};
+use plexus_base::{Incarnation, MAX_NODES, NodeId};
 use plexus_membership::{
-    protocol::{AWAITED, Ballot, Block, Contents, Failed, FileId, Report, Writes},
+    protocol::{Ballot, Block, Contents, FileId, Report, SYNC_WAIT_LAG, TurnFailed, View, Writes},
     voting::format::{self, BLOCK, ClusterId, FileName},
 };
 use plexus_sim::Random;
@@ -82,7 +82,7 @@ impl File {
     /// Puts the oldest copy back; `unseen`: with counters as they are now.
     pub(super) fn restore(&mut self, unseen: bool) {
         let Some(mut copy) = self.copies.first().cloned() else { return };
-        for (old, now) in copy.places.iter_mut().zip(&self.contents.places).filter(|_| unseen) {
+        for (old, now) in copy.nodes.iter_mut().zip(&self.contents.nodes).filter(|_| unseen) {
             if let (Block::Good(old), Block::Good(now)) = (&mut old.heartbeat, &now.heartbeat) {
                 let old = Arc::make_mut(old);
                 (old.incarnation, old.counter) = (now.incarnation, now.counter);
@@ -95,6 +95,23 @@ impl File {
         }
         self.durable = copy.clone();
         self.contents = copy;
+    }
+
+    /// A node that belongs to no cluster writes a ballot above all others, with the view that it knows, and what it proposes after that.
+    pub(super) fn outbid(&mut self, rival: NodeId, known: Option<&Arc<View>>, proposed: Option<&Arc<View>>) {
+        let found = self.contents.decided().into_iter().chain(known).max_by_key(|view| view.epoch);
+        let Some(decided) = found.cloned() else { return };
+        let ballots = self.contents.nodes.iter().filter_map(|blocks| blocks.ballot());
+        let mbal = ballots.map(|ballot| ballot.mbal).max().unwrap_or_default() + MAX_NODES as u64;
+        let blocks = &mut self.contents.nodes[rival.index()];
+        let own = blocks.ballot();
+        let before = own.and_then(|own| own.proposed.as_ref());
+        let proposed = proposed.or(before).filter(|view| view.epoch > decided.epoch).cloned();
+        let bal = if proposed.is_some() { mbal } else { 0 };
+        let counter = own.map_or(0, |own| own.counter) + 1;
+        blocks.ballots[usize::from(blocks.next_slot())] =
+            Block::Good(Arc::new(Ballot { counter, mbal, bal, proposed, decided }));
+        self.durable.nodes[rival.index()] = blocks.clone();
     }
 
     /// The disk loses power, and with it what is not durable.
@@ -127,7 +144,7 @@ impl File {
         writes: &Writes,
         torn: bool,
         random: &mut Random,
-    ) -> Result<bool, Failed> {
+    ) -> Result<bool, TurnFailed> {
         let opener = self.opener(node);
         let must_last = !self.known[opener] || self.must_last(node, writes);
         let written = self.written(node, writes, torn, random);
@@ -137,13 +154,14 @@ impl File {
 
     fn must_last(&self, node: NodeId, writes: &Writes) -> bool {
         let is_awaited = |now: &Arc<Report>| {
-            let durable = self.durable.places[node.index()].heartbeat.good();
-            now.counter.saturating_sub(durable.map_or(0, |durable| durable.counter)) >= AWAITED
+            let durable = self.durable.nodes[node.index()].heartbeat.good();
+            now.counter.saturating_sub(durable.map_or(0, |durable| durable.counter)) >= SYNC_WAIT_LAG
         };
-        let before = &self.contents.places[node.index()].heartbeat;
+        let before = &self.contents.nodes[node.index()].heartbeat;
         let ballot = writes.ballot.clone().filter(|_| !self.forgets_ballots);
         let heartbeat = writes.heartbeat.clone();
-        Writes { heartbeat, ballot }.must_last(before) || writes.heartbeat.as_ref().is_some_and(is_awaited)
+        Writes { heartbeat, ballot }.must_be_durable(before)
+            || writes.heartbeat.as_ref().is_some_and(is_awaited)
     }
 
     fn written(
@@ -152,15 +170,15 @@ impl File {
         writes: &Writes,
         torn: bool,
         random: &mut Random,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), TurnFailed> {
         match self.sick {
-            Some(Sick::Wrong) => return Err(Failed),
-            Some(Sick::Full) if *writes != Writes::default() => return Err(Failed),
+            Some(Sick::Wrong) => return Err(TurnFailed),
+            Some(Sick::Full) if *writes != Writes::default() => return Err(TurnFailed),
             _ => {}
         }
         let tears = torn || self.sick == Some(Sick::Torn) && random.below(3) == 0;
         let name = self.name;
-        let place = &mut self.contents.places[node.index()];
+        let place = &mut self.contents.nodes[node.index()];
         if let Some(report) = &writes.heartbeat {
             let old = place.heartbeat.good().map(|old| format::heartbeat(name, old));
             let bytes = || format::heartbeat(name, report);
@@ -174,7 +192,7 @@ impl File {
             let decode = |bytes: &[u8]| format::ballot_decoded(name, node, bytes);
             *slot = written::<Ballot>(ballot, tears, old, bytes, decode, random);
         }
-        if tears && random.percent(50) { Err(Failed) } else { Ok(()) }
+        if tears && random.percent(50) { Err(TurnFailed) } else { Ok(()) }
     }
 
     /// Reads everything, for a turn of this node; before that all that was written is made durable, if it must be.
@@ -183,18 +201,18 @@ impl File {
         node: NodeId,
         must_last: bool,
         random: &mut Random,
-    ) -> Result<Contents, Failed> {
+    ) -> Result<Contents, TurnFailed> {
         let opener = self.opener(node);
         if must_last || random.below(SETTLED) == 0 {
             self.known[opener] = self.sick != Some(Sick::Unsettled);
             if !self.known[opener] {
-                return Err(Failed);
+                return Err(TurnFailed);
             }
             self.settle();
         }
         if matches!(self.sick, Some(Sick::Wrong | Sick::Unreadable)) {
             self.known[opener] = false;
-            return Err(Failed);
+            return Err(TurnFailed);
         }
         Ok(self.contents.clone())
     }
@@ -202,7 +220,7 @@ impl File {
     fn settle(&mut self) {
         let before = std::mem::replace(&mut self.durable, self.contents.clone());
         if self.forgets_ballots {
-            let places = self.durable.places.iter_mut().zip(before.places);
+            let places = self.durable.nodes.iter_mut().zip(before.nodes);
             places.for_each(|(durable, before)| durable.ballots = before.ballots);
         }
     }

@@ -6,6 +6,7 @@
 
 mod episodes;
 mod files;
+mod openings;
 mod prompt;
 mod traffic;
 mod witness;
@@ -16,7 +17,7 @@ use plexus_membership::protocol::Profile;
 use plexus_sim::Random;
 
 use self::{episodes::Episode, world::World};
-pub use self::{prompt::Prompt, traffic::Traffic};
+pub use self::{openings::Openings, prompt::Prompt, traffic::Traffic};
 use crate::{
     failure::Broken,
     harness::{Outcome, Simulation},

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId};
 use plexus_membership::protocol::{
-    Action, Clean, ConfigChange, Contents, Event, Failed, Member, Place, Profile, Refused, Report, View,
-    Writes,
+    Action, Clean, ConfigChange, ConfigChangeRefusal, Contents, Event, Member, NodeBlocks, Profile, Report,
+    TurnFailed, View, Writes,
 };
 use plexus_sim::Engine;
 
@@ -15,6 +15,9 @@ use super::{
     witness::{Witness, broken},
 };
 use crate::failure::Broken;
+
+/// The node that decides views where members do not.
+pub(super) const RIVAL: NodeId = NodeId(15);
 
 /// Of a process's margin it may use so much before it has ended; the rest covers that clocks differ.
 const MARGIN_PERCENT: u64 = 97;
@@ -53,7 +56,7 @@ pub(super) enum Ev {
     Write(Turn, Writes),
     /// Whether what was written must be durable before.
     Read(Turn, bool),
-    Replied(Turn, Result<Box<Contents>, Failed>),
+    Replied(Turn, Result<Box<Contents>, TurnFailed>),
     /// A node, and which of its pauses ends.
     Resume(usize, u64),
     /// The run goes on with its plan.
@@ -107,7 +110,7 @@ pub(super) struct Node {
     /// The last incarnation that has surely stopped.
     over: u64,
     pub(super) deaths: u64,
-    pub(super) answers: Vec<(ConfigChange, Result<(), Refused>)>,
+    pub(super) answers: Vec<(ConfigChange, Result<(), ConfigChangeRefusal>)>,
     pub(super) has_left: bool,
 }
 
@@ -125,6 +128,8 @@ pub(super) struct World {
     pub(super) proofs: bool,
     /// The registry has nothing to be remembered.
     pub(super) rests: bool,
+    /// [`RIVAL`] outbids all proposals; messages and turns may take as long as a lease.
+    pub(super) has_rival: bool,
     /// Messages take 0.2 ms, and a turn 2 ms.
     pub(super) steady: bool,
     pub(super) sabotage: Option<Sabotage>,
@@ -188,6 +193,7 @@ impl World {
             loss_permille: 0,
             proofs: false,
             rests: false,
+            has_rival: false,
             steady: false,
             sabotage,
             opened: 0,
@@ -285,7 +291,7 @@ impl World {
     pub(super) fn hears(&self, to: usize, from: usize) -> bool {
         let (member, incarnation) = (&self.nodes[to].member, Incarnation(self.nodes[from].incarnation));
         !self.cut[from][to]
-            && member.as_ref().is_none_or(|member| member.listens(NodeId(from as u8), incarnation))
+            && member.as_ref().is_none_or(|member| member.accepts_from(NodeId(from as u8), incarnation))
     }
 
     pub(super) fn pause(&mut self, node: usize, for_ns: u64) {
@@ -458,6 +464,9 @@ impl World {
         if self.steady {
             return 200_000;
         }
+        if self.has_rival && self.engine.random.percent(10) {
+            return self.engine.random.between(50_000, self.profile.lease.0);
+        }
         let slow = self.engine.random.permille(10);
         let most = if slow { self.profile.heartbeat.0 } else { self.profile.heartbeat.0 / 50 };
         self.engine.random.between(50_000, most.max(60_000))
@@ -479,7 +488,7 @@ impl World {
         one.turns.insert(file, one.turn);
         // Whoever drives a turn gives up in the end.
         let timeout = self.profile.lease.0 / 2;
-        self.engine.schedule(timeout, Some(node), Ev::Replied(turn, Err(Failed)));
+        self.engine.schedule(timeout, Some(node), Ev::Replied(turn, Err(TurnFailed)));
         let after = self.disk_delay(file);
         self.engine.schedule(after, self.served(turn), Ev::Write(turn, writes));
     }
@@ -492,6 +501,9 @@ impl World {
     fn disk_delay(&mut self, file: usize) -> u64 {
         if self.steady {
             return 1_000_000;
+        }
+        if self.has_rival && self.engine.random.percent(10) {
+            return self.engine.random.between(20_000, self.profile.lease.0 / 2);
         }
         let delay = self.engine.random.between(20_000, self.profile.heartbeat.0 / 20);
         match self.files[file].sick {
@@ -558,12 +570,15 @@ impl World {
             return;
         }
         let id = NodeId(turn.node as u8);
+        if self.has_rival {
+            self.files[turn.file].outbid(RIVAL, None, None);
+        }
         let mut result = self.files[turn.file].read(id, must_last, &mut self.engine.random);
         if self.sabotage == Some(Sabotage::Blind)
             && let Ok(contents) = &mut result
         {
-            let others = contents.places.iter_mut().enumerate().filter(|(node, _)| *node != turn.node);
-            others.for_each(|(_, place)| *place = Place::default());
+            let others = contents.nodes.iter_mut().enumerate().filter(|(node, _)| *node != turn.node);
+            others.for_each(|(_, place)| *place = NodeBlocks::default());
         }
         let after = self.disk_delay(turn.file);
         self.engine.schedule(after, Some(turn.node), Ev::Replied(turn, result.map(Box::new)));

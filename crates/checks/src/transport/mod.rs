@@ -34,6 +34,8 @@ pub struct Packet {
     pub put: Option<Put>,
     /// It goes on the lane for blocks.
     pub blocks: bool,
+    /// Over links it goes on a channel of both lanes.
+    pub both_lanes: bool,
     /// Its place among the packets of its kind and lane from one worker to another.
     pub number: u64,
 }

@@ -17,7 +17,7 @@ use plexus_checks::harness::{
     explore::{self, Scope},
 };
 use plexus_membership::protocol::{
-    Ballot, Block, Contents, FileId, Paxos, Place, Progress, Seat, View, partitions::Members,
+    Ballot, Block, Contents, FileId, NodeBlocks, Paxos, PaxosProgress, Seat, View, partitions::Members,
 };
 
 const NODES: usize = 2;
@@ -31,7 +31,7 @@ struct Rules {
     torn: u8,
     ends: u8,
     /// Which of its ballot blocks a node writes next.
-    slot: fn(&Place) -> u8,
+    slot: fn(&NodeBlocks) -> u8,
     /// Who has ended may propose once more; a write and the read after it are one step.
     again: bool,
     /// What an earlier incarnation of node 0 has left in the last file, which it has yet to read.
@@ -39,7 +39,7 @@ struct Rules {
 }
 
 const SOUND: Rules =
-    Rules { proposals: 1, torn: 0, ends: 0, slot: Place::next_slot, again: false, left: None };
+    Rules { proposals: 1, torn: 0, ends: 0, slot: NodeBlocks::next_slot, again: false, left: None };
 
 /// A file as one node knows it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -116,14 +116,14 @@ impl World {
             found: Rc::default(),
         };
         if let Some(left) = rules.left {
-            world.files[FILES - 1].places[0].ballots[0] = Block::Good(Arc::new(left()));
+            world.files[FILES - 1].nodes[0].ballots[0] = Block::Good(Arc::new(left()));
             world.nodes[0].at[FILES - 1].unknown = true;
         }
         world
     }
 
     fn write(&mut self, node: usize, file: usize, torn: bool) {
-        let place = &mut self.files[file].places[node];
+        let place = &mut self.files[file].nodes[node];
         let slot = usize::from((self.rules.slot)(place));
         let own: &Arc<Ballot> = self.nodes[node].paxos.own();
         place.ballots[slot] = if torn { Block::Bad } else { Block::Good(Arc::clone(own)) };
@@ -142,7 +142,7 @@ impl World {
 
     fn look(&mut self, node: usize, file: usize) -> Result<(), String> {
         let one = &mut self.nodes[node];
-        let found = self.files[file].places[node].ballot().map_or(0, |ballot| ballot.counter);
+        let found = self.files[file].nodes[node].ballot().map_or(0, |ballot| ballot.counter);
         one.at[file] = At { wrote: None, in_force: found, unknown: false };
         one.paxos.pass(found);
         self.confirm(node, file)
@@ -150,7 +150,7 @@ impl World {
 
     fn confirm(&mut self, node: usize, file: usize) -> Result<(), String> {
         let progress = self.nodes[node].paxos.confirmed(FileId(file as u64), &self.files[file]);
-        let Progress::Chosen(view) = progress else { return Ok(()) };
+        let PaxosProgress::Chosen(view) = progress else { return Ok(()) };
         if let Some(other) = self.chosen.as_ref().filter(|other| **other != view) {
             return Err(format!("{:?} and {:?} are chosen", other.seats, view.seats));
         }
@@ -165,7 +165,7 @@ impl World {
     fn end(&mut self, node: usize) {
         self.ends += 1;
         let paxos = Paxos::recovered(NodeId(node as u8), first(), &self.files[..2]);
-        let in_force = |file: usize| self.files[file].places[node].ballot().map_or(0, |own| own.counter);
+        let in_force = |file: usize| self.files[file].nodes[node].ballot().map_or(0, |own| own.counter);
         let at = |file: usize| At {
             wrote: None,
             in_force: if file < 2 { in_force(file) } else { 0 },
@@ -255,7 +255,7 @@ impl Hash for World {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let brief = |view: &Arc<View>| (view.seats[0].last(), view.seats[1].last());
         (self.torn, self.ends, self.chosen.as_ref().map(brief), &self.nodes).hash(hasher);
-        for block in self.files.iter().flat_map(|file| &file.places[..NODES]).flat_map(|place| &place.ballots)
+        for block in self.files.iter().flat_map(|file| &file.nodes[..NODES]).flat_map(|place| &place.ballots)
         {
             match block {
                 Block::Empty => 0.hash(hasher),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use plexus_base::{
     Partition, hash,
-    locks::{Grant, Mode, Token, VALUE_LEN, Why},
+    locks::{Grant, LockRefusal, Mode, Token, VALUE_LEN},
 };
 
 use super::{Core, Finished, Limited, Waiting};
@@ -148,10 +148,12 @@ impl Core {
     ) -> Result<u64, Error> {
         self.verify_locks()?;
         let refuse = |why| Err(Error::NotLocked(why));
-        let Some(held) = self.locks.held.get(&key) else { return refuse(Why::Unknown) };
-        let Some(grant) = held.grant.filter(|_| held.asked.is_none()) else { return refuse(Why::Busy) };
+        let Some(held) = self.locks.held.get(&key) else { return refuse(LockRefusal::Unknown) };
+        let Some(grant) = held.grant.filter(|_| held.asked.is_none()) else {
+            return refuse(LockRefusal::Busy);
+        };
         if request.value.is_some() && !grant.mode.writes_to(request.mode) {
-            return refuse(Why::NotWriter);
+            return refuse(LockRefusal::NotWriter);
         }
         let head = Head { port: key.number, ..Head::new(Verb::Convert, Use::Locks) };
         let id = self.ask_limited(Limited::Lock, usize::from(key.worker), head, &request.encode())?;
@@ -195,9 +197,9 @@ impl Core {
     fn give_up(&mut self, key: LockKey, value: Option<[u8; VALUE_LEN]>) -> Result<Option<Post>, Error> {
         let held = match self.locks.held.get(&key) {
             Some(held) if value.is_some() && !held.may_write() => {
-                return Err(Error::NotLocked(Why::NotWriter));
+                return Err(Error::NotLocked(LockRefusal::NotWriter));
             }
-            _ => self.locks.held.remove(&key).ok_or(Error::NotLocked(Why::Unknown))?,
+            _ => self.locks.held.remove(&key).ok_or(Error::NotLocked(LockRefusal::Unknown))?,
         };
         if let Some(queue) = held.post.and_then(|post| self.locks.queues.get_mut(&post.queue)) {
             for place in held.events {
@@ -209,7 +211,9 @@ impl Core {
 
     /// Asks that what is asked for a lock be answered soon.
     pub(crate) fn cancel_lock(&mut self, key: LockKey) -> Result<(), Error> {
-        let Some(held) = self.locks.held.get(&key) else { return Err(Error::NotLocked(Why::Unknown)) };
+        let Some(held) = self.locks.held.get(&key) else {
+            return Err(Error::NotLocked(LockRefusal::Unknown));
+        };
         if held.asked.is_some() {
             let head = Head { port: key.number, ..Head::new(Verb::Cancel, Use::Locks) };
             self.send(usize::from(key.worker), head, &[]);
@@ -311,8 +315,8 @@ pub(crate) fn answer(status: Status, value: u64, bytes: &[u8]) -> Result<Grant, 
         },
         Status::Stopped => Err(Error::LocksLost),
         _ => {
-            let why = u8::try_from(value).ok().and_then(Why::from_wire);
-            Err(Error::NotLocked(why.unwrap_or(Why::Unknown)))
+            let why = u8::try_from(value).ok().and_then(LockRefusal::from_wire);
+            Err(Error::NotLocked(why.unwrap_or(LockRefusal::Unknown)))
         }
     }
 }

@@ -25,7 +25,7 @@ fn every_shape() -> Vec<Message> {
     let names = [vec![0], b"accounts".to_vec(), vec![0xff; MAX_NAME]];
     let names = names.map(|bytes| Name::new(&bytes).expect("a name"));
     let (lock, seq) = (LockId(0x0102_0304_0506_0708), 0x1112_1314);
-    let mut bodies = vec![Body::Done, Body::Ask([0u16, 9, 4095].map(Place).into_iter().collect())];
+    let mut bodies = vec![Body::Done, Body::Ask([0u16, 9, 4095].map(PartitionSlot).into_iter().collect())];
     let (mut records, mut values) = (Vec::new(), Vec::new());
     for (at, name) in names.into_iter().enumerate() {
         let yes = at % 2 == 0;
@@ -47,7 +47,7 @@ fn every_shape() -> Vec<Message> {
         let convert = Convert { lock, seq, name: name(), mode, attempt, again, waited_ns, value: written };
         bodies.push(Body::Convert(convert));
         bodies.push(Body::Unlock(Unlock { lock, name: name(), died: !yes, value: written }));
-        let why = [Why::TimedOut, Why::Cancelled, Why::Deadlock][at];
+        let why = [LockRefusal::TimedOut, LockRefusal::Cancelled, LockRefusal::Deadlock][at];
         bodies.push(Body::Cancel(Cancel { lock, seq, name: name(), why }));
         bodies.push(Body::Refused(Refused { lock, seq, why }));
         bodies.push(Body::Probe(name(), probe(1 + at as u64, yes.then_some(at as u16))));

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use plexus_base::{Nanos, NodeId};
 
-use super::{Action, Config, Counts, Masters, Members, Message, Place, message::Body};
+use super::{Action, Config, Counts, Masters, Members, Message, PartitionSlot, message::Body};
 
 #[derive(Clone, Debug)]
 pub(super) struct Core {
@@ -28,7 +28,7 @@ impl Core {
         }
     }
 
-    pub(super) fn ask_master(&mut self, place: Place, body: Body) {
+    pub(super) fn ask_master(&mut self, place: PartitionSlot, body: Body) {
         self.send(self.masters.of(place).master, body);
     }
 

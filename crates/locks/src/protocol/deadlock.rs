@@ -17,7 +17,7 @@
 use plexus_base::WorkerId;
 
 use super::{
-    Action, Body, LockId, Owner, Shard, Why,
+    Action, Body, LockId, LockRefusal, Owner, Shard,
     core::Core,
     home::Held,
     message::{Chased, Hop, MAX_HOPS, Origin, Probe},
@@ -150,7 +150,7 @@ impl Shard {
             probe.confirming = Some(at + 1);
             send(held, probe, core);
         } else {
-            home.end(lock, Why::Deadlock, core);
+            home.end(lock, LockRefusal::Deadlock, core);
         }
     }
 }

@@ -232,9 +232,9 @@ impl World {
         assert_eq!(self.clients[node].asked.take(), Some(mode), "granted what was not asked");
         self.clients[node].granted = Some(mode);
         if let Some(other) = self.clients[1 - node].usable() {
-            assert!(mode.goes_with(other), "{mode:?} beside {other:?}");
+            assert!(mode.is_compatible_with(other), "{mode:?} beside {other:?}");
         }
-        let excluded = self.tokens.iter().filter(|(other, _)| !other.goes_with(mode));
+        let excluded = self.tokens.iter().filter(|(other, _)| !other.is_compatible_with(mode));
         assert!(excluded.into_iter().all(|(_, before)| *before < token), "{token:?} after {:?}", self.tokens);
         self.tokens.insert(mode, token);
         if mode.keeps_value() {
@@ -253,7 +253,7 @@ impl World {
         let mut hasher = DefaultHasher::new();
         for shard in self.shards.iter().flatten() {
             let Shard { core, home, master, recovering, values, gate } = shard;
-            let place = core.masters.place(self.name.partition());
+            let place = core.masters.slot(self.name.partition());
             let recovering = recovering.as_ref().map(|recovery| recovery.print(place));
             let parked: Vec<_> = gate.parked().messages().collect();
             let own = (core.view.epoch, core.masters.of(place), &home.locks, master, values, parked);

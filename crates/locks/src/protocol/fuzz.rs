@@ -77,16 +77,20 @@ fn body(random: &mut Random) -> Body {
             value: written,
         }),
         2 => Body::Unlock(Unlock { lock, name, died: no, value: written }),
-        3 => Body::Cancel(Cancel { lock, seq, name, why: Why::Cancelled }),
+        3 => Body::Cancel(Cancel { lock, seq, name, why: LockRefusal::Cancelled }),
         4 => Body::Probe(name, probe(random)),
         5 => Body::Records(vec![Record { lock, seq, name, mode, notify: no, token, value: value(random) }]),
         6 => Body::Values(vec![Handover { name, value: value(random), writer: yes }]),
         7 => Body::Done,
         8 => Body::Granted(Granted { lock, seq, mode, token, value: value(random) }),
-        9 => Body::Refused(Refused { lock, seq, why: *random.pick(&[Why::NotGranted, Why::Deadlock]) }),
+        9 => Body::Refused(Refused {
+            lock,
+            seq,
+            why: *random.pick(&[LockRefusal::NotGranted, LockRefusal::Deadlock]),
+        }),
         10 => Body::Blocking(Blocking { lock, seq, wanted: mode }),
         11 => Body::Chase(vec![Chased { lock, seq, queued: yes }; 2], probe(random)),
-        _ => Body::Ask((0..random.below(4)).map(|at| Place(at as u16)).collect()),
+        _ => Body::Ask((0..random.below(4)).map(|at| PartitionSlot(at as u16)).collect()),
     }
 }
 

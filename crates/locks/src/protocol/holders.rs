@@ -58,10 +58,10 @@ impl Holders {
     pub(super) fn go_with(&self, mode: Mode, except: Option<Mode>) -> bool {
         match self {
             Self::None => true,
-            Self::One(holder) => except == Some(holder.mode) || mode.goes_with(holder.mode),
+            Self::One(holder) => except == Some(holder.mode) || mode.is_compatible_with(holder.mode),
             Self::Many(many) => Mode::ALL.into_iter().all(|other| {
                 let own = u32::from(except == Some(other));
-                many.held[other.index()] == own || mode.goes_with(other)
+                many.held[other.index()] == own || mode.is_compatible_with(other)
             }),
         }
     }
@@ -191,7 +191,7 @@ mod tests {
             // Beside all of them, and for the first beside all others.
             let (all, first) = (holders.as_slice(), holders.as_slice().first());
             for mode in Mode::ALL {
-                let goes = |with: &[Holder]| with.iter().all(|holder| mode.goes_with(holder.mode));
+                let goes = |with: &[Holder]| with.iter().all(|holder| mode.is_compatible_with(holder.mode));
                 assert_eq!(holders.go_with(mode, None), goes(all));
                 assert!(first.is_none_or(|first| holders.go_with(mode, Some(first.mode)) == goes(&all[1..])));
             }

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use plexus_base::{Epoch, Nanos, NodeId};
 
 use super::{
-    Action, LockId, Mode, Name, Owner, Place, Places, Token, VALUE_LEN, Value, WaitLimit, Want, Why,
+    Action, LockId, LockRefusal, Mode, Name, Owner, PartitionSlot, PartitionSlots, Token, VALUE_LEN, Value,
+    WaitLimit, Want,
     core::Core,
     master::Fault,
     message::{Blocking, Body, Cancel, Convert, Granted, Origin, Record, Refused, Request, Unlock},
@@ -30,7 +31,7 @@ const RECORDS: usize = 384;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Held {
     pub(super) name: Name,
-    pub(super) place: Place,
+    pub(super) place: PartitionSlot,
     pub(super) owner: Owner,
     pub(super) start_time: u64,
     notify: bool,
@@ -65,7 +66,7 @@ pub(super) struct Pending {
     /// When something is to be done about it.
     due: Option<Nanos>,
     /// The master was asked to refuse it.
-    ending: Option<Why>,
+    ending: Option<LockRefusal>,
     /// Searches for a deadlock that it began.
     round: u32,
     /// The last search that it passed on, of each request that searches.
@@ -219,7 +220,7 @@ impl Home {
     }
 
     /// A new lock that was granted at once.
-    pub(super) fn hold(&mut self, want: Want, place: Place, hold: Hold, core: &mut Core) {
+    pub(super) fn hold(&mut self, want: Want, place: PartitionSlot, hold: Hold, core: &mut Core) {
         let Want { lock, owner, start_time, name, notify, .. } = want;
         core.counts.requests += 1;
         core.counts.granted += 1;
@@ -234,9 +235,9 @@ impl Home {
         core.counts.requests += 1;
         if !self.has_room(core) {
             core.counts.too_many += 1;
-            return core.out.push(Action::Refused { lock, why: Why::TooManyLocks });
+            return core.out.push(Action::Refused { lock, why: LockRefusal::TooManyLocks });
         }
-        let place = core.masters.place(name.partition());
+        let place = core.masters.slot(name.partition());
         let held = Held { name, place, owner, start_time, notify, seq: 0, hold: None, pending: None };
         self.insert(lock, held);
         self.ask(lock, mode, timeout, None, core);
@@ -257,15 +258,15 @@ impl Home {
     ) {
         core.counts.conversions += 1;
         let refused = match self.locks.get(&lock).map(|held| &**held) {
-            None => Some(Why::Unknown),
+            None => Some(LockRefusal::Unknown),
             Some(Held { hold: Some(hold), pending: None, .. }) => {
                 let writes = hold.mode.writes_to(mode);
                 match hold.seq {
-                    u32::MAX => Some(Why::WornOut),
-                    _ => (value.is_some() && !writes).then_some(Why::NotWriter),
+                    u32::MAX => Some(LockRefusal::TooManyConversions),
+                    _ => (value.is_some() && !writes).then_some(LockRefusal::NotWriter),
                 }
             }
-            Some(_) => Some(Why::Busy),
+            Some(_) => Some(LockRefusal::Busy),
         };
         match refused {
             Some(why) => core.out.push(Action::Refused { lock, why }),
@@ -323,16 +324,16 @@ impl Home {
         lock: LockId,
         value: Option<[u8; VALUE_LEN]>,
         core: &mut Core,
-    ) -> Option<(Place, Unlock)> {
+    ) -> Option<(PartitionSlot, Unlock)> {
         let may_write = |held: &Held| held.usable().is_some_and(Mode::writes);
         if value.is_some() && self.locks.get(&lock).is_some_and(|held| !may_write(held)) {
-            core.out.push(Action::Refused { lock, why: Why::NotWriter });
+            core.out.push(Action::Refused { lock, why: LockRefusal::NotWriter });
             return None;
         }
         let held = self.remove(lock)?;
         if held.pending.is_some() {
             core.counts.cancelled += 1;
-            core.out.push(Action::Refused { lock, why: Why::Cancelled });
+            core.out.push(Action::Refused { lock, why: LockRefusal::Cancelled });
         }
         let Held { name, place, .. } = *held;
         Some((place, Unlock { lock, name, died: false, value }))
@@ -357,7 +358,7 @@ impl Home {
     }
 
     /// Asks the master to refuse what waits, if nobody has yet.
-    pub(super) fn end(&mut self, lock: LockId, why: Why, core: &mut Core) {
+    pub(super) fn end(&mut self, lock: LockId, why: LockRefusal, core: &mut Core) {
         let Some(held) = self.locks.get_mut(&lock) else { return };
         let Some(pending) = held.pending.as_mut().filter(|pending| pending.ending.is_none()) else { return };
         pending.ending = Some(why);
@@ -374,7 +375,7 @@ impl Home {
             let pending = self.locks.get_mut(&lock).and_then(|held| held.pending.as_mut());
             let pending = pending.expect("who waits is there");
             if pending.until.is_some_and(|until| until <= core.now) {
-                self.end(lock, Why::TimedOut, core);
+                self.end(lock, LockRefusal::TimedOut, core);
                 continue;
             }
             pending.round += 1;
@@ -413,10 +414,10 @@ impl Home {
             self.locks.remove(&lock);
         }
         match why {
-            Why::TimedOut => core.counts.timed_out += 1,
-            Why::Deadlock => core.counts.deadlocks += 1,
-            Why::TooManyWaiting => core.counts.too_many += 1,
-            Why::NotGranted => core.counts.not_granted += 1,
+            LockRefusal::TimedOut => core.counts.timed_out += 1,
+            LockRefusal::Deadlock => core.counts.deadlocks += 1,
+            LockRefusal::TooManyWaiting => core.counts.too_many += 1,
+            LockRefusal::NotGranted => core.counts.not_granted += 1,
             _ => core.counts.cancelled += 1,
         }
         core.out.push(Action::Refused { lock, why });
@@ -433,7 +434,7 @@ impl Home {
 
     /// Tells a master that does not know them of all locks in these places: what is held in batches, then what is waited for. What is held comes in
     /// the order in which the master will keep it: there each finds its place beside the last, where it would miss every cache otherwise.
-    pub(super) fn report(&self, to: NodeId, need: &Places, core: &mut Core) {
+    pub(super) fn report(&self, to: NodeId, need: &PartitionSlots, core: &mut Core) {
         let (mut records, mut requests) = (Vec::new(), Vec::new());
         for (lock, held) in self.locks.iter().filter(|(_, held)| need.contains(held.place)) {
             records.extend(held.record(*lock, core));

@@ -2,7 +2,7 @@
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId, WorkerId};
 
-use super::{Errand, Members, Message, Mode, Name, Token, VALUE_LEN, Value, Why};
+use super::{Errand, LockRefusal, Members, Message, Mode, Name, Token, VALUE_LEN, Value};
 
 /// One lock of one client of this node: chosen by the driver, never used again in the incarnation of the node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -159,7 +159,7 @@ pub enum Action {
         /// The lock.
         lock: LockId,
         /// The reason.
-        why: Why,
+        why: LockRefusal,
     },
     /// Others wait for a lock that is held. Said once for each grant; it may no longer be so.
     Blocking {

@@ -10,7 +10,7 @@ use std::collections::{
 use plexus_base::{Nanos, NodeId, NodeSet};
 
 use super::{
-    Mode, Name, Places, Token, Validity, Value, Why,
+    LockRefusal, Mode, Name, PartitionSlots, Token, Validity, Value,
     core::Core,
     message::{
         Blocking, Body, Cancel, Chased, Convert, Granted, Handover, MAX_CHASED, Probe, Record, Refused,
@@ -72,7 +72,7 @@ impl Master {
             return granted(&holder, resource.value, core);
         }
         if self.grants.are_given() && resource.queued() >= core.config.waiting_max {
-            return refused(who, seq, Why::TooManyWaiting, core);
+            return refused(who, seq, LockRefusal::TooManyWaiting, core);
         }
         let since = since(core.now, waited_ns);
         resource.wait(true, Waiter { who, seq, mode, since, attempt, notify });
@@ -107,7 +107,7 @@ impl Master {
                 granted(&holder, value, core);
             }
         } else if self.grants.are_given() && resource.queued() >= core.config.waiting_max {
-            refused(who, seq, Why::TooManyWaiting, core);
+            refused(who, seq, LockRefusal::TooManyWaiting, core);
         } else {
             let (since, notify) = (since(core.now, waited_ns), holder.notify);
             resource.wait(false, Waiter { who, seq, mode, since, attempt, notify });
@@ -173,7 +173,7 @@ impl Master {
         &mut self,
         token: Token,
         gone: NodeSet,
-        kept: &Places,
+        kept: &PartitionSlots,
         core: &mut Core,
     ) -> BTreeMap<Name, Handover> {
         self.grants.token = token;
@@ -191,7 +191,7 @@ impl Master {
                     lose(resource, holder.mode, core);
                 }
             }
-            if !kept.contains(core.masters.place(name.partition())) {
+            if !kept.contains(core.masters.slot(name.partition())) {
                 let writer = resource.granted().iter().any(|holder| holder.mode.writes());
                 values.insert(name.clone(), Handover { name: name.clone(), value: resource.value, writer });
                 return false;
@@ -255,12 +255,12 @@ impl Master {
     /// All that is held at `rebuilt` places is known: value blocks that no holder knows for sure are what the master before said, or lost.
     pub(super) fn rebuild_values(
         &mut self,
-        rebuilt: &Places,
+        rebuilt: &PartitionSlots,
         handed: &BTreeMap<Name, Handover>,
         core: &mut Core,
     ) {
         let all = self.resources.iter_mut();
-        for (name, resource) in all.filter(|(name, _)| rebuilt.contains(core.masters.place(name.partition())))
+        for (name, resource) in all.filter(|(name, _)| rebuilt.contains(core.masters.slot(name.partition())))
         {
             if resource.granted().is_empty() {
                 resource.value = Value::default().lost();
@@ -278,9 +278,9 @@ impl Master {
     }
 
     /// All is known and asked again: grants from now on, beginning with what has waited longest at `rebuilt` places.
-    pub(super) fn resume(&mut self, rebuilt: &Places, core: &mut Core) {
+    pub(super) fn resume(&mut self, rebuilt: &PartitionSlots, core: &mut Core) {
         for name in self.grants.changed.take().unwrap_or_default() {
-            let is_rebuilt = rebuilt.contains(core.masters.place(name.partition()));
+            let is_rebuilt = rebuilt.contains(core.masters.slot(name.partition()));
             let Entry::Occupied(mut found) = self.resources.entry(name) else { continue };
             if is_rebuilt {
                 let resource = found.get_mut();
@@ -345,7 +345,9 @@ impl Grants {
         for outcome in outcomes {
             match outcome {
                 Outcome::Granted(holder) => granted(&holder, resource.value, core),
-                Outcome::NotGranted(Waiter { who, seq, .. }) => refused(who, seq, Why::NotGranted, core),
+                Outcome::NotGranted(Waiter { who, seq, .. }) => {
+                    refused(who, seq, LockRefusal::NotGranted, core)
+                }
                 Outcome::Blocking(Holder { who, seq, .. }, wanted) => {
                     core.send(who.node, Body::Blocking(Blocking { lock: who.lock, seq, wanted }));
                 }
@@ -380,7 +382,7 @@ fn granted(holder: &Holder, value: Value, core: &mut Core) {
     core.send(node, Body::Granted(Granted { lock, seq, mode, token, value }));
 }
 
-fn refused(who: Who, seq: u32, why: Why, core: &mut Core) {
+fn refused(who: Who, seq: u32, why: LockRefusal, core: &mut Core) {
     let Who { node, lock } = who;
     core.send(node, Body::Refused(Refused { lock, seq, why }));
 }

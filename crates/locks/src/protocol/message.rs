@@ -2,7 +2,7 @@
 
 use plexus_base::{Epoch, NodeId, WorkerId};
 
-use super::{LockId, Mode, Name, Places, Token, VALUE_LEN, Value, Why};
+use super::{LockId, LockRefusal, Mode, Name, PartitionSlots, Token, VALUE_LEN, Value};
 
 /// Most hops that a search for a deadlock goes: a longer circle is not found, and ends by the timeout of its members.
 pub const MAX_HOPS: usize = 128;
@@ -57,7 +57,7 @@ pub enum Body {
     /// To the holders: the waiter at the end of the path waits for these of your locks.
     Chase(Vec<Chased>, Box<Probe>),
     /// To every member: I master these and do not know them.
-    Ask(Places),
+    Ask(PartitionSlots),
 }
 
 /// See [`Body::Request`].
@@ -125,7 +125,7 @@ pub struct Cancel {
     /// Of what.
     pub name: Name,
     /// The reason to give: timed out, cancelled or deadlock.
-    pub why: Why,
+    pub why: LockRefusal,
 }
 
 /// A lock that is held, as its holder knows it.
@@ -181,7 +181,7 @@ pub struct Refused {
     /// Its number.
     pub seq: u32,
     /// The reason.
-    pub why: Why,
+    pub why: LockRefusal,
 }
 
 /// See [`Body::Blocking`].

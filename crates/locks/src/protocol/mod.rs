@@ -17,7 +17,7 @@
 //!
 //! # What holds
 //!
-//! - Modes that do not go together ([`Mode::goes_with`]) are never held at once by members of a view.
+//! - Modes that do not go together ([`Mode::is_compatible_with`]) are never held at once by members of a view.
 //! - Each request is answered once: granted or refused with a reason. Cancellation and timeout ask the master to refuse; a grant that is under way
 //!   already stands.
 //! - Requests for a resource are served in the order of their arrival at its master, conversions before new locks. After a change of master in the
@@ -71,12 +71,12 @@ mod wire;
 
 use std::collections::{BTreeMap, VecDeque};
 
-pub use plexus_base::locks::{MAX_NAME, MODES, Mode, Token, VALUE_LEN, Validity, Value, Why};
+pub use plexus_base::locks::{LockRefusal, MAX_NAME, MODES, Mode, Token, VALUE_LEN, Validity, Value};
 use plexus_base::{Incarnation, Nanos, NodeId};
-pub use plexus_membership::partitions::{Members, Places};
+pub use plexus_membership::partitions::{Members, PartitionSlots};
 use plexus_membership::{
     gate::Admission,
-    partitions::{Masters, Place},
+    partitions::{Masters, PartitionSlot},
 };
 
 pub use backlog::{Backlog, Gate};
@@ -252,7 +252,7 @@ impl Shard {
                     }
                 }
             }
-            Event::Cancel { lock } => self.home.end(lock, Why::Cancelled, core),
+            Event::Cancel { lock } => self.home.end(lock, LockRefusal::Cancelled, core),
             Event::ClientGone { locks } => self.home.client_gone(&locks, core),
             Event::Message { from, incarnation, message } => self.arrived(from, incarnation, message),
             Event::Told(errand) => self.told(errand),
@@ -401,12 +401,12 @@ impl Shard {
     }
 
     /// The place of the resource's partition among those of this worker.
-    fn place_of(&self, name: &Name) -> Result<Place, Fault> {
+    fn place_of(&self, name: &Name) -> Result<PartitionSlot, Fault> {
         let Config { worker, workers, .. } = self.core.config;
         let partition = name.partition();
         if partition.worker(workers) != worker {
             return Err("a message for another worker");
         }
-        Ok(self.core.masters.place(partition))
+        Ok(self.core.masters.slot(partition))
     }
 }

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use plexus_base::{NodeId, NodeSet};
 
 use super::{
-    Action, Members, Name, Places, Shard, Token,
+    Action, Members, Name, PartitionSlots, Shard, Token,
     backlog::Backlog,
     core::Core,
     master::{Fault, Master, Worth},
@@ -38,7 +38,7 @@ pub(super) struct Recovery {
     /// Members that have not said `Done`.
     pub(super) awaited: NodeSet,
     /// What is mastered here and not known yet.
-    pub(super) need: Places,
+    pub(super) need: PartitionSlots,
     /// What masters are to do afterwards.
     pub(super) held_back: Backlog,
     /// Of rebuilt resources that several hold: what the word is worth by which the value block is known.
@@ -48,7 +48,7 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    pub(super) fn new(need: Places, view: &Members, locks_max: usize) -> Self {
+    pub(super) fn new(need: PartitionSlots, view: &Members, locks_max: usize) -> Self {
         let awaited = view.members.iter().map(|(node, _)| *node).collect();
         let held_back = Backlog::new(locks_max);
         Self { awaited, need, held_back, known: BTreeMap::new(), handed: BTreeMap::new() }
@@ -58,7 +58,7 @@ impl Recovery {
 #[cfg(test)]
 impl Recovery {
     /// What tells it from others, as far as one place goes.
-    pub(super) fn print(&self, place: super::Place) -> String {
+    pub(super) fn print(&self, place: super::PartitionSlot) -> String {
         let Self { awaited, need, held_back, known, handed } = self;
         let held_back: Vec<_> = held_back.messages().collect();
         format!("{awaited:?} {} {held_back:?} {known:?} {handed:?}", need.contains(place))
@@ -81,8 +81,8 @@ impl Shard {
         let interrupted = self.recovering.take();
         let unknown = |place| interrupted.as_ref().is_some_and(|recovery| recovery.need.contains(place));
 
-        let own = core.masters.mastered_by(me).collect::<Places>();
-        let need: Places =
+        let own = core.masters.mastered_by(me).collect::<PartitionSlots>();
+        let need: PartitionSlots =
             own.iter().filter(|place| !next || unknown(*place) || changed.contains(*place)).collect();
         need.iter().for_each(|place| core.masters.begin_again(place, core.view.epoch));
         // Who was a member and is not any more, at least not in that incarnation.
@@ -95,7 +95,7 @@ impl Shard {
         let token = Token::before(core.view.epoch);
         let mut values = self.master.suspend(token, gone, &kept, core);
         // Only of what was known here, and only if no view in between knew better.
-        values.retain(|name, _| next && !unknown(core.masters.place(name.partition())));
+        values.retain(|name, _| next && !unknown(core.masters.slot(name.partition())));
         self.values = values;
 
         let recovery = Recovery::new(need, &core.view, core.config.locks_max);
@@ -118,14 +118,14 @@ impl Shard {
     }
 
     /// Answers who asks.
-    pub(super) fn answer(&mut self, to: NodeId, need: &Places) {
+    pub(super) fn answer(&mut self, to: NodeId, need: &PartitionSlots) {
         let core = &mut self.core;
-        if *need == Places::none() {
+        if *need == PartitionSlots::none() {
             return core.send(to, Body::Done);
         }
         let masters = core.masters.clone();
         let wanted = |name: &Name| {
-            let place = masters.place(name.partition());
+            let place = masters.slot(name.partition());
             need.contains(place) && masters.of(place).master == to
         };
         let values: Vec<Handover> =
@@ -183,7 +183,7 @@ impl Shard {
         // Who waited for it knew it, even if nobody holds it any more.
         for (_, Message { body, .. }) in recovery.held_back.messages() {
             if let Body::Request(Request { name, again: true, .. }) = body
-                && recovery.need.contains(core.masters.place(name.partition()))
+                && recovery.need.contains(core.masters.slot(name.partition()))
             {
                 master.rebuild_waited_for(name);
             }

@@ -228,7 +228,7 @@ impl Resource {
         let fresh = std::mem::take(&mut told.fresh);
         let Some((who, mode)) = first else { return };
         let mut tell = |holder: &mut Holder| {
-            if holder.who != who && holder.notify && !holder.told && !mode.goes_with(holder.mode) {
+            if holder.who != who && holder.notify && !holder.told && !mode.is_compatible_with(holder.mode) {
                 holder.told = true;
                 out.push(Outcome::Blocking(*holder, mode));
             }
@@ -247,7 +247,7 @@ impl Resource {
     /// Who keeps the request of `who` from being granted; none if it does not wait.
     pub(super) fn blockers(&self, who: Who, seq: u32) -> Vec<Blocker> {
         let Some(waiter) = self.waiter(who).filter(|waiter| waiter.seq == seq) else { return Vec::new() };
-        let against = |holder: &&Holder| holder.who != who && !waiter.mode.goes_with(holder.mode);
+        let against = |holder: &&Holder| holder.who != who && !waiter.mode.is_compatible_with(holder.mode);
         let holders = self.granted().iter().filter(against);
         let blockers: Vec<_> =
             holders.map(|holder| Blocker { who: holder.who, seq: holder.seq, queued: false }).collect();

@@ -194,7 +194,7 @@ fn what_cannot_be_asked_is_refused_with_the_reason() {
     few.shards[0].home.locks.get_mut(&LockId(2)).and_then(|held| held.hold.as_mut()).expect("held").seq =
         u32::MAX;
     few.convert(0, 2, Mode::PR, None);
-    assert_eq!(few.news(), ["2-WornOut"]);
+    assert_eq!(few.news(), ["2-TooManyConversions"]);
     (3..11).for_each(|lock| few.lock(0, lock, FIRST, b"b", Mode::CR, WaitLimit::Forever));
     assert_eq!(few.news().last().map(String::as_str), Some("10-TooManyLocks"));
 }

@@ -44,7 +44,7 @@ use plexus_base::{
 };
 
 use super::{
-    LockId, Mode, Name, Places, Token, VALUE_LEN, Validity, Value, Why,
+    LockId, LockRefusal, Mode, Name, PartitionSlots, Token, VALUE_LEN, Validity, Value,
     message::{
         Blocking, Body, Cancel, Chased, Convert, Granted, Handover, Hop, MAX_CHASED, MAX_HOPS, Message,
         Origin, Probe, Record, Refused, Request, Unlock,
@@ -225,7 +225,10 @@ fn body(head: &Head, reader: &mut Reader<'_>) -> Result<Body, Fault> {
         }),
         4 => {
             let why = why(head.mode)?;
-            require(matches!(why, Why::TimedOut | Why::Cancelled | Why::Deadlock), "reason to cancel")?;
+            require(
+                matches!(why, LockRefusal::TimedOut | LockRefusal::Cancelled | LockRefusal::Deadlock),
+                "reason to cancel",
+            )?;
             Body::Cancel(Cancel { lock, seq, name: name(reader, head.name)?, why })
         }
         5 => Body::Probe(name(reader, head.name)?, Box::new(probe(reader, head)?)),
@@ -244,7 +247,7 @@ fn body(head: &Head, reader: &mut Reader<'_>) -> Result<Body, Fault> {
             require(seq as usize <= MAX_CHASED, "number of blockers")?;
             Body::Chase(reader.list(seq, Reader::take)?, Box::new(probe))
         }
-        13 => Body::Ask(Places::from_wire(reader.take()?)),
+        13 => Body::Ask(PartitionSlots::from_wire(reader.take()?)),
         _ => return Err(Fault::Field("tag")),
     })
 }
@@ -254,9 +257,9 @@ fn name(reader: &mut Reader<'_>, len: u8) -> Result<Name, Fault> {
 }
 
 /// A reason that masters give: the others are given at home.
-fn why(number: u8) -> Result<Why, Fault> {
-    let why = Why::from_raw(number)?;
-    require(why as u8 <= Why::TooManyWaiting as u8, "reason")?;
+fn why(number: u8) -> Result<LockRefusal, Fault> {
+    let why = LockRefusal::from_raw(number)?;
+    require(why as u8 <= LockRefusal::TooManyWaiting as u8, "reason")?;
     Ok(why)
 }
 

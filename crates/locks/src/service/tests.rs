@@ -55,7 +55,7 @@ fn view() -> Members {
 /// Has the worker and then its service take up a view.
 fn view_in(service: &mut LockService, net: &mut Net, last: Option<&Members>, next: &Members) {
     enter(net, last, next);
-    service.view(net, next, Before { needs: Epoch(0), intact: Epoch(0) });
+    service.view(net, next, LossHistory { needs: Epoch(0), intact: Epoch(0) });
 }
 
 fn want(lock: u64, master: NodeId) -> Want {
@@ -109,10 +109,10 @@ fn of_a_member_that_is_not_there_only_so_much_is_asked() {
         // The view has left something to say as well.
         let asked = (0..).take_while(|_| ask(service, net, OTHER).is_none()).count();
         assert!((BEHIND_MAX - 9..=BEHIND_MAX).contains(&asked), "{asked}");
-        let swamped = Some(Err(LockError::Refused(Why::Swamped)));
+        let swamped = Some(Err(LockError::Refused(LockRefusal::Overloaded)));
         assert_eq!(ask(service, net, OTHER), swamped);
         service.program(net, Event::Lock(Want { lock: LockId(crate::OF_PROGRAMS), ..want(0, OTHER) }));
-        let refused = Err(LockError::Refused(Why::Swamped));
+        let refused = Err(LockError::Refused(LockRefusal::Overloaded));
         let told: Vec<_> = service.take_news().collect();
         assert_eq!(told, [ProgramNews::Answer(LockId(crate::OF_PROGRAMS), refused)]);
         assert_eq!(ask(service, net, ME), None, "waits for the view to open, not for the other");

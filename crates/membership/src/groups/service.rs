@@ -8,7 +8,7 @@ use super::{
     protocol,
 };
 use crate::{
-    protocol::{Before, partitions::Members},
+    protocol::{LossHistory, partitions::Members},
     subsystem::Subsystem,
 };
 
@@ -39,7 +39,7 @@ impl Subsystem for GroupService {
     const CHANNELS: &'static [Channel] = &[Channel::Membership];
     type Task = GroupTask;
 
-    fn view(&mut self, net: &mut Net, view: &Members, _: Before) {
+    fn view(&mut self, net: &mut Net, view: &Members, _: LossHistory) {
         self.desk.view(view);
         self.flush(net);
     }

@@ -1,10 +1,12 @@
-//! What a member remembers of each voting file: what stands there, when it last answered, and whether it can be trusted.
+//! A member's knowledge of each voting file: its last content, its last answer, and whether it is
+//! trustworthy.
 //!
-//! Whoever writes a block gives it a counter above what that file held, so in a sound file every counter only grows. A file in which
-//! one is lower is an older copy of itself, and what it says of ballots may be wrong. It is set aside until a view without it is decided.
+//! Each write of a block has a counter above the one in the file, so counters in a sound file only
+//! grow. A file with a lower counter is an older copy of itself, and its ballots may be wrong. It
+//! is set aside until a view without it is decided.
 //!
-//! The two ballot blocks of a node are written in turn, the one that is not in force first; which one that is, is known from a read
-//! after the last write. So a torn write loses nothing that was in force.
+//! The two ballot blocks of a node are written alternately, never the one in force. A read after
+//! the last write shows which one that is. So a torn write never loses a ballot in force.
 
 use std::sync::Arc;
 
@@ -15,35 +17,40 @@ use super::{
     view::VotingFile,
 };
 
-/// By so much of its reports' counter a node's heartbeat may go back in a file that has lost its power. A node counts each report that it makes, one for every
-/// file and one for its peers in a heartbeat: with three files it is 128 heartbeats. What [must last](Writes::must_last) never goes back.
-pub const UNSETTLED: u64 = 512;
+/// The number of reports by which a heartbeat may go back in a file that has lost power. A node
+/// counts one report per file and one for its peers in each heartbeat interval: with three files,
+/// 512 are 128 intervals. A block that [must be durable](Writes::must_be_durable) never goes back.
+pub const MAX_UNDURABLE_REPORTS: u64 = 512;
 
-/// Once what is durable lags so far behind, by the same counter, it is made durable while nobody waits: often enough that nobody need ever wait on a disk
-/// that does it within a second, and rarely enough to cost little.
-pub const SETTLED: u64 = UNSETTLED / 8;
+/// The lag, in reports, at which heartbeats are made durable in the background. A disk that syncs
+/// within a second never makes a turn wait, and the cost is small.
+pub const SYNC_LAG: u64 = MAX_UNDURABLE_REPORTS / 8;
 
-/// Once it lags so far behind, a turn waits until it does not. Half of what may be lost: what a turn writes may count a little further before it waits.
-pub const AWAITED: u64 = UNSETTLED / 2;
+/// The lag, in reports, at which a turn waits for durability. It is half the allowed loss, because
+/// a turn may write some more reports before it waits.
+pub const SYNC_WAIT_LAG: u64 = MAX_UNDURABLE_REPORTS / 2;
 
-/// What to write to a file before it is read.
+/// The blocks to write to a file before it is read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Writes {
-    /// This node's heartbeat block.
+    /// The node's heartbeat block.
     pub heartbeat: Option<Arc<Report>>,
-    /// Which of its ballot blocks, and what.
+    /// The index of the ballot block, and the ballot.
     pub ballot: Option<(u8, Arc<Ballot>)>,
 }
 
 impl Writes {
-    /// Whether this must be durable before the file is read, given the node's heartbeat that stood there `before`: a ballot, the first report of an incarnation, and
-    /// one that asks for a newer generation of the registry to be remembered. All else that a report says is for those who read it now, and said
-    /// again in the next.
+    /// Returns true if the writes must be durable before the file is read. `before` is the previous
+    /// heartbeat of the node in the file. This holds for a ballot, the first report of an
+    /// incarnation, and a report with a newer registry generation. All other content of a report is
+    /// only for current readers and is repeated in the next.
     ///
-    /// It counts that what stood there before is durable as far as it had to be. Whoever has just opened the file, or failed at it, does not know: its first
-    /// turn makes everything durable before it reads, also one that writes nothing. For what is found is taken to last, and nobody writes it again.
+    /// This relies on the previous content being as durable as it had to be. After a file was
+    /// opened or a turn failed, that is unknown. So the first turn then makes everything durable
+    /// before it reads, even if it writes nothing: readers trust what they find, and no node writes
+    /// it again.
     #[must_use]
-    pub fn must_last(&self, before: &Block<Report>) -> bool {
+    pub fn must_be_durable(&self, before: &Block<Report>) -> bool {
         let is_new = |now: &Arc<Report>| {
             before
                 .good()
@@ -55,7 +62,7 @@ impl Writes {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Marks {
-    /// The incarnation and its counter.
+    /// The incarnation and counter of the heartbeat.
     heartbeat: (u64, u64),
     ballot: u64,
 }
@@ -71,29 +78,30 @@ pub(super) struct Turn {
 pub(super) struct FileState {
     pub(super) file: VotingFile,
     me: NodeId,
-    /// What stands there, as far as it is known since the last failure; without that nothing is written.
+    /// The content of the own blocks, if known since the last failure. Without it nothing is
+    /// written.
     known: Option<Known>,
     marks: [Marks; MAX_NODES],
     pub(super) turn: Option<Turn>,
-    /// When the next turn is due.
+    /// The time of the next turn.
     pub(super) next: Nanos,
-    /// When the last turn that showed no eviction began.
+    /// The start of the last turn that showed no eviction.
     pub(super) renewed: Option<Nanos>,
     /// The number of the report that it wrote.
-    pub(super) said: u64,
-    /// How long the last turn took.
+    pub(super) reported: u64,
+    /// The duration of the last turn.
     pub(super) took: Option<Nanos>,
-    /// When it last answered.
+    /// The time of the last answer.
     pub(super) answered: Option<Nanos>,
-    /// It is an older copy of itself.
-    pub(super) is_aside: bool,
-    /// As last read.
+    /// True if the file is an older copy of itself.
+    pub(super) is_set_aside: bool,
+    /// The content of the last read.
     pub(super) contents: Option<Contents>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// The counter of the own ballot in force, 0 where there is none, and the block to write next.
+    /// The counter of the own ballot in force (0: none), and the block for the next ballot.
     ballot: u64,
     slot: u8,
 }
@@ -108,15 +116,15 @@ impl FileState {
             turn: None,
             next: now,
             renewed: None,
-            said: 0,
+            reported: 0,
             took: None,
             answered: None,
-            is_aside: false,
+            is_set_aside: false,
             contents: None,
         }
     }
 
-    /// Begins a turn: what to write, given the newest ballot and a way to make a report.
+    /// Begins a turn with the newest ballot and a new report, and returns the blocks to write.
     pub(super) fn begin(
         &mut self,
         now: Nanos,
@@ -133,20 +141,21 @@ impl FileState {
         writes
     }
 
-    /// What was done is unknown: look before anything is written again.
+    /// Ends a turn of unknown effect; the next turn reads before it writes.
     pub(super) fn failed(&mut self) {
         (self.turn, self.known) = (None, None);
     }
 
-    /// Takes what the turn read; when it began, if what it wrote stands there and it wrote. `None` when it failed.
+    /// Ends a turn with the content read. Returns `None` if the turn failed: the file is older, or
+    /// does not hold what was written.
     pub(super) fn finished(&mut self, contents: &Contents) -> Option<Finished> {
         let Turn { started, writes } = self.turn.take()?;
         if self.is_older(contents) {
             self.failed();
-            self.is_aside = true;
+            self.is_set_aside = true;
             return None;
         }
-        let own = &contents.places[self.me.index()];
+        let own = &contents.nodes[self.me.index()];
         let stands = |written: u64, found: Option<u64>| found == Some(written);
         let heartbeat = writes
             .heartbeat
@@ -161,34 +170,35 @@ impl FileState {
         }
         let in_force = own.ballot().map_or(0, |ballot| ballot.counter);
         self.known = Some(Known { ballot: in_force, slot: own.next_slot() });
-        Some(Finished { started, said: writes.heartbeat.map(|report| report.counter) })
+        Some(Finished { started, reported: writes.heartbeat.map(|report| report.counter) })
     }
 
-    /// The own ballot that stands there, where that is known.
+    /// Returns the counter of the own ballot in the file, if known.
     pub(super) fn ballot(&self) -> Option<u64> {
         self.known.map(|known| known.ballot)
     }
 
     fn is_older(&mut self, contents: &Contents) -> bool {
         let mut older = false;
-        for (place, marks) in contents.places.iter().zip(&mut self.marks) {
-            let heartbeat = match &place.heartbeat {
+        for (blocks, marks) in contents.nodes.iter().zip(&mut self.marks) {
+            let heartbeat = match &blocks.heartbeat {
                 Block::Empty => (0, 0),
-                // Torn: it says nothing of the file.
+                // A torn block says nothing about the file.
                 Block::Bad => marks.heartbeat,
                 Block::Good(report) => (report.incarnation.0, report.counter),
             };
-            let ballot = place.ballot().map_or(0, |ballot| ballot.counter);
-            older |= (heartbeat.0, heartbeat.1 + UNSETTLED) < marks.heartbeat || ballot < marks.ballot;
+            let ballot = blocks.ballot().map_or(0, |ballot| ballot.counter);
+            older |=
+                (heartbeat.0, heartbeat.1 + MAX_UNDURABLE_REPORTS) < marks.heartbeat || ballot < marks.ballot;
             *marks = Marks { heartbeat: heartbeat.max(marks.heartbeat), ballot: ballot.max(marks.ballot) };
         }
         older
     }
 }
 
-/// A turn that went well.
+/// A turn that succeeded.
 pub(super) struct Finished {
     pub(super) started: Nanos,
-    /// The number of the report that it wrote; with none it cannot renew.
-    pub(super) said: Option<u64>,
+    /// The number of the report that it wrote. A turn without one renews no lease.
+    pub(super) reported: Option<u64>,
 }

@@ -1,7 +1,10 @@
-//! The pure protocol of membership: no clock, file, socket or thread; events in with the time, actions out.
+//! The pure membership protocol: events and the time go in, actions come out. It has no clock,
+//! file, socket or thread.
 //!
-//! [`Member`] is one node's part. [`View`]s are numbered; view `e + 1` is decided by [`Paxos`] over a majority of the voting files of
-//! view `e`. A [`Report`] says what a node hears and reaches; from these [`Sight`] finds who goes on when not all see each other.
+//! [`Member`] is one node's part. [`View`]s are numbered, and [`Paxos`] decides view `e + 1` over a
+//! majority of the voting files of view `e`. A [`Report`] names the nodes that its sender hears and
+//! says whether it reaches the files. From all reports, [`Connectivity`] finds the nodes that stay
+//! members when not all hear each other.
 
 mod files;
 pub mod member;
@@ -12,10 +15,10 @@ mod record;
 mod split;
 mod view;
 
-pub use files::{AWAITED, SETTLED, UNSETTLED, Writes};
-pub use member::{Action, ConfigChange, Event, Failed, Member, Reason, Refused};
-pub use paxos::{Paxos, Progress};
-pub use profile::{LAST_WORDS, Profile, ProfileError};
-pub use record::{Ballot, Block, Contents, Place, Report};
-pub use split::Sight;
-pub use view::{Before, Clean, FileId, MAX_FILES, NoFileId, Seat, View, VotingFile};
+pub use files::{MAX_UNDURABLE_REPORTS, SYNC_LAG, SYNC_WAIT_LAG, Writes};
+pub use member::{Action, ConfigChange, ConfigChangeRefusal, Event, Member, StopReason, TurnFailed};
+pub use paxos::{Paxos, PaxosProgress};
+pub use profile::{FINAL_LOG_TIME, Profile, ProfileError};
+pub use record::{Ballot, Block, Contents, NodeBlocks, Report};
+pub use split::Connectivity;
+pub use view::{Clean, FileId, InvalidFileId, LossHistory, MAX_FILES, Seat, View, VotingFile};

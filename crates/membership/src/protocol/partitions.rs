@@ -1,15 +1,16 @@
-//! Who masters a partition in a view. What is spread over a cluster (locks, blocks) is mastered by partitions, and moves when the members change.
+//! The master of each partition in a view. Locks and blocks are spread over the cluster by
+//! partition, and move when the members change.
 
 use plexus_base::{Epoch, Incarnation, NodeId, Partition, WorkerId, hash::mix};
 
 use super::View;
 
-/// The members of the cluster and their lives in a view: what those who build on views need of one.
+/// The members of a view with their incarnations: the part of a view that subsystems use.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Members {
-    /// Its number. Views that follow each other have numbers that do.
+    /// The epoch of the view; the next view has the next epoch.
     pub epoch: Epoch,
-    /// Who is in it, each once, in any order.
+    /// The members, each once, in any order.
     pub members: Vec<(NodeId, Incarnation)>,
 }
 
@@ -21,17 +22,18 @@ impl From<&View> for Members {
 }
 
 impl Members {
-    /// The incarnation of `node` that is a member.
+    /// Returns the incarnation in which `node` is a member.
     #[must_use]
     pub fn incarnation(&self, node: NodeId) -> Option<Incarnation> {
         self.members.iter().find(|(member, _)| *member == node).map(|(_, incarnation)| *incarnation)
     }
 
-    /// The member that masters `partition`: the one with the greatest weight for it (rendezvous hashing, Thaler and Ravishankar
-    /// 1998), so that a change of members moves only what the leaver had or the newcomer gets.
+    /// Returns the master of `partition`: the member with the greatest weight (rendezvous hashing,
+    /// Thaler and Ravishankar 1998). A change of members moves only the partitions of the leaving
+    /// or joining node.
     ///
     /// # Panics
-    /// In a view without members.
+    /// Panics in a view without members.
     #[must_use]
     pub fn master(&self, partition: Partition) -> NodeId {
         let weight = |node: NodeId| mix(u64::from(partition.0) << 8 | u64::from(node.0));
@@ -40,18 +42,18 @@ impl Members {
     }
 }
 
-/// Who masters a partition, and since when that has not changed.
+/// The master of a partition, and the epoch since which it is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mastery {
-    /// Who.
+    /// The master node.
     pub master: NodeId,
-    /// In which incarnation.
+    /// Its incarnation.
     pub incarnation: Incarnation,
-    /// The view in which this began. What was said about the partition before is void.
+    /// The epoch in which it became the master. Earlier state of the partition is void.
     pub since: Epoch,
 }
 
-/// Who masters each of one worker's partitions.
+/// The masters of one worker's partitions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Masters {
     workers: u8,
@@ -59,7 +61,7 @@ pub struct Masters {
 }
 
 impl Masters {
-    /// In the first view that this node has.
+    /// Creates the table for the first view of this node.
     #[must_use]
     pub fn new(view: &Members, worker: WorkerId, workers: u8) -> Self {
         let own = (0..Partition::COUNT).map(Partition).filter(|part| part.worker(workers) == worker);
@@ -67,44 +69,44 @@ impl Masters {
         Self { workers, table }
     }
 
-    /// Takes the next view up; the places of partitions whose master changed.
-    pub fn change(&mut self, view: &Members, worker: WorkerId) -> Places {
-        let mut changed = Places::none();
+    /// Applies the next view and returns the slots whose master changed.
+    pub fn change(&mut self, view: &Members, worker: WorkerId) -> PartitionSlots {
+        let mut changed = PartitionSlots::none();
         for (at, slot) in self.table.iter_mut().enumerate() {
             let partition = Partition(at as u16 * u16::from(self.workers) + u16::from(worker.0));
             let now = mastery(view, partition);
             if (now.master, now.incarnation) != (slot.master, slot.incarnation) {
-                changed.insert(Place(at as u16));
+                changed.insert(PartitionSlot(at as u16));
                 *slot = now;
             }
         }
         changed
     }
 
-    /// The place of a partition of this worker.
+    /// Returns the slot of a partition of this worker.
     #[must_use]
-    pub fn place(&self, partition: Partition) -> Place {
-        Place(partition.0 / u16::from(self.workers))
+    pub fn slot(&self, partition: Partition) -> PartitionSlot {
+        PartitionSlot(partition.0 / u16::from(self.workers))
     }
 
-    /// Who masters a partition, and since when.
+    /// Returns the master of a slot, and since when.
     ///
     /// # Panics
-    /// When the worker has no such place.
+    /// Panics if the worker has no such slot.
     #[must_use]
-    pub fn of(&self, place: Place) -> Mastery {
-        self.table[usize::from(place.0)]
+    pub fn of(&self, slot: PartitionSlot) -> Mastery {
+        self.table[usize::from(slot.0)]
     }
 
-    /// Counts the partition as taken over in `epoch`, although nobody else had it that we know of.
-    pub fn begin_again(&mut self, place: Place, epoch: Epoch) {
-        self.table[usize::from(place.0)].since = epoch;
+    /// Marks the slot as taken over in `epoch` although its master did not change.
+    pub fn begin_again(&mut self, slot: PartitionSlot, epoch: Epoch) {
+        self.table[usize::from(slot.0)].since = epoch;
     }
 
-    /// The places of all partitions of this worker that `node` masters.
-    pub fn mastered_by(&self, node: NodeId) -> impl Iterator<Item = Place> {
-        let places = self.table.iter().enumerate();
-        places.filter(move |(_, slot)| slot.master == node).map(|(at, _)| Place(at as u16))
+    /// Iterates over the slots of this worker that `node` masters.
+    pub fn mastered_by(&self, node: NodeId) -> impl Iterator<Item = PartitionSlot> {
+        let slots = self.table.iter().enumerate();
+        slots.filter(move |(_, slot)| slot.master == node).map(|(at, _)| PartitionSlot(at as u16))
     }
 }
 
@@ -114,60 +116,60 @@ fn mastery(view: &Members, partition: Partition) -> Mastery {
     Mastery { master, incarnation, since: view.epoch }
 }
 
-/// A partition of one worker, by its number among those of the worker: `partition / workers`.
+/// A partition's index among those of its worker: `partition / workers`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Place(pub u16);
+pub struct PartitionSlot(pub u16);
 
-/// A set of places, a bit each.
+/// A set of slots, as one bit each.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Places(Box<[u8; Self::BYTES]>);
+pub struct PartitionSlots(Box<[u8; Self::BYTES]>);
 
-impl Places {
-    /// As long as with a single worker, whose places are all partitions.
+impl PartitionSlots {
+    /// The size for a node with a single worker, which owns all partitions.
     pub const BYTES: usize = Partition::COUNT as usize / 8;
 
-    /// None.
+    /// Returns the empty set.
     #[must_use]
     pub fn none() -> Self {
         Self(Box::new([0; Self::BYTES]))
     }
 
-    /// The set with these bits.
+    /// Returns the set with these bits.
     #[must_use]
     pub fn from_wire(bytes: [u8; Self::BYTES]) -> Self {
         Self(Box::new(bytes))
     }
 
-    /// A bit for each place, the lowest bit of the first byte for the first.
+    /// Returns one bit for each slot; the lowest bit of the first byte is the first slot.
     #[must_use]
     pub fn bytes(&self) -> &[u8; Self::BYTES] {
         &self.0
     }
 
-    /// Whether the place is in it.
+    /// Returns true if the slot is in the set.
     #[must_use]
-    pub fn contains(&self, place: Place) -> bool {
-        self.0[usize::from(place.0 / 8)] & 1 << (place.0 % 8) != 0
+    pub fn contains(&self, slot: PartitionSlot) -> bool {
+        self.0[usize::from(slot.0 / 8)] & 1 << (slot.0 % 8) != 0
     }
 
-    /// Puts a place in.
+    /// Adds a slot.
     ///
     /// # Panics
-    /// When it is beyond all partitions.
-    pub fn insert(&mut self, place: Place) {
-        self.0[usize::from(place.0 / 8)] |= 1 << (place.0 % 8);
+    /// Panics if the slot is beyond all partitions.
+    pub fn insert(&mut self, slot: PartitionSlot) {
+        self.0[usize::from(slot.0 / 8)] |= 1 << (slot.0 % 8);
     }
 
-    /// The places in it, the lowest first.
-    pub fn iter(&self) -> impl Iterator<Item = Place> {
-        (0..Partition::COUNT).map(Place).filter(|place| self.contains(*place))
+    /// Iterates over the slots, lowest first.
+    pub fn iter(&self) -> impl Iterator<Item = PartitionSlot> {
+        (0..Partition::COUNT).map(PartitionSlot).filter(|slot| self.contains(*slot))
     }
 }
 
-impl FromIterator<Place> for Places {
-    fn from_iter<I: IntoIterator<Item = Place>>(places: I) -> Self {
+impl FromIterator<PartitionSlot> for PartitionSlots {
+    fn from_iter<I: IntoIterator<Item = PartitionSlot>>(slots: I) -> Self {
         let mut set = Self::none();
-        places.into_iter().for_each(|place| set.insert(place));
+        slots.into_iter().for_each(|slot| set.insert(slot));
         set
     }
 }
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_moves_what_the_leaver_had_and_what_the_newcomer_gets_and_nothing_else() {
+    fn a_change_moves_only_the_partitions_of_the_leaving_or_joining_node() {
         for nodes in 2..=16u8 {
             let (more, fewer) = (view(1, 0..nodes), view(2, (0..nodes).filter(|node| *node != 1)));
             for partition in partitions() {
@@ -227,28 +229,28 @@ mod tests {
         next.members[1].1 = Incarnation(2);
         let changed = masters.change(&next, worker);
         assert_eq!(changed, masters.mastered_by(NodeId(1)).collect());
-        assert!(changed.iter().all(|place| masters.of(place).since == Epoch(2)));
-        assert!(masters.mastered_by(NodeId(0)).all(|place| masters.of(place).since == Epoch(1)));
+        assert!(changed.iter().all(|slot| masters.of(slot).since == Epoch(2)));
+        assert!(masters.mastered_by(NodeId(0)).all(|slot| masters.of(slot).since == Epoch(1)));
     }
 
     #[test]
-    fn places_and_partitions_belong_together() {
+    fn slots_and_partitions_correspond() {
         for workers in [1u8, 2, 3, 8] {
             for worker in 0..workers {
                 let masters = Masters::new(&view(1, 0..3), WorkerId(worker), workers);
                 for partition in partitions().filter(|part| part.worker(workers) == WorkerId(worker)) {
-                    let place = masters.place(partition);
-                    assert_eq!(masters.of(place).master, view(1, 0..3).master(partition));
+                    let slot = masters.slot(partition);
+                    assert_eq!(masters.of(slot).master, view(1, 0..3).master(partition));
                 }
             }
         }
     }
 
     #[test]
-    fn a_set_of_places_holds_what_was_put_in() {
-        let some = [0u16, 7, 8, 4095].map(Place);
-        let places: Places = some.into_iter().collect();
-        let again = Places::from_wire(*places.bytes());
+    fn a_set_contains_inserted_slots() {
+        let some = [0u16, 7, 8, 4095].map(PartitionSlot);
+        let slots: PartitionSlots = some.into_iter().collect();
+        let again = PartitionSlots::from_wire(*slots.bytes());
         assert_eq!(again.iter().collect::<Vec<_>>(), some);
     }
 }

@@ -1,15 +1,24 @@
-//! Disk Paxos (Gafni and Lamport, "Disk Paxos", Distributed Computing 16, 2003), one instance for each epoch.
+//! Disk Paxos (Gafni and Lamport, "Disk Paxos", Distributed Computing 16, 2003), with one instance
+//! for each epoch.
 //!
-//! Nodes never talk: each writes its own [`Ballot`] to the files and then reads what the others have left there. The instance that
-//! decides view `e + 1` runs over the voting files of view `e`.
+//! Nodes do not exchange messages. Each node writes its own [`Ballot`] to the files and then reads
+//! the other nodes' ballots. The instance for view `e + 1` runs over the voting files of view `e`.
 //!
-//! **Contract.** [`Paxos::own`] is to be written to every file, and every file read after each write; each time call
-//! [`Paxos::confirmed`] with what was read. [`Paxos::propose`] begins, [`Paxos::learned`] ends an instance. A node that starts reads a
-//! majority of the files before it writes any ballot ([`Paxos::recovered`]).
+//! # Contract
 //!
-//! **What holds.** Of one instance nothing is chosen but one view, whatever is lost, late or repeated, as long as at any two majorities
-//! share a file that keeps what was written to it. A ballot never passes from one instance to the next. What was chosen never
-//! disappears: a node that goes on to the next instance puts the view into [`Ballot::decided`] in the same write.
+//! - Write [`Paxos::own`] to every file, read the file after each write, and pass the content to
+//!   [`Paxos::confirmed`].
+//! - [`Paxos::propose`] starts a proposal, and [`Paxos::learned`] ends an instance.
+//! - A starting node reads a majority of the files before it writes any ballot
+//!   ([`Paxos::recovered`]).
+//!
+//! # Guarantees
+//!
+//! - An instance chooses only one view, whatever is lost, late or repeated. This holds while any
+//!   two majorities share a file that keeps its content.
+//! - A ballot never passes from one instance to the next.
+//! - A chosen view never disappears: a node that enters the next instance writes the view to
+//!   [`Ballot::decided`] in the same write.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -20,14 +29,14 @@ use super::{
     view::{FileId, View},
 };
 
-/// What came of a file's confirmation.
+/// The result of confirming a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Progress {
-    /// More files are needed, or nothing is proposed.
+pub enum PaxosProgress {
+    /// More files are needed, or no proposal is under way.
     Waiting,
-    /// A higher ballot stands in the file: this attempt is over.
+    /// The file has a higher ballot, so this attempt is over.
     Beaten,
-    /// [`Paxos::own`] has changed and must be written: the ballot may propose now.
+    /// [`Paxos::own`] has changed and must be written: the ballot now proposes.
     Accepting,
     /// This view is decided.
     Chosen(Arc<View>),
@@ -35,18 +44,18 @@ pub enum Progress {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Phase {
-    /// Is a higher ballot about, and has a lower one proposed?
+    /// Looks for higher ballots, and for proposals of lower ones.
     Preparing,
-    /// Is a higher ballot about by now?
+    /// Checks again for higher ballots.
     Accepting,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Attempt {
     phase: Phase,
-    /// What to propose if nobody has before.
+    /// The view to propose if no node has proposed one.
     value: Arc<View>,
-    /// What was proposed in the highest ballot, so far.
+    /// The proposal with the highest ballot found so far.
     best: Option<(u64, Arc<View>)>,
     confirmed: BTreeSet<FileId>,
 }
@@ -57,12 +66,13 @@ pub struct Paxos {
     node: NodeId,
     own: Arc<Ballot>,
     attempt: Option<Attempt>,
-    /// The highest ballot of this instance that was seen.
+    /// The highest ballot seen in this instance.
     highest: u64,
 }
 
 impl Paxos {
-    /// A node that starts: `found` is what it read from a majority of the files of `decided`, the latest view in any of them.
+    /// Recovers a starting node from `found`, the content of a majority of the files of `decided`.
+    /// `decided` is the latest view in any of them.
     #[must_use]
     pub fn recovered<'a>(
         node: NodeId,
@@ -70,7 +80,7 @@ impl Paxos {
         found: impl IntoIterator<Item = &'a Contents>,
     ) -> Self {
         let mut own = Ballot { counter: 0, mbal: 0, bal: 0, proposed: None, decided };
-        for ballot in found.into_iter().filter_map(|contents| contents.places[node.index()].ballot()) {
+        for ballot in found.into_iter().filter_map(|contents| contents.nodes[node.index()].ballot()) {
             own.counter = own.counter.max(ballot.counter);
             if ballot.decided.epoch != own.decided.epoch {
                 continue;
@@ -85,29 +95,30 @@ impl Paxos {
         Self { node, own: Arc::new(own), attempt: None, highest }
     }
 
-    /// What is to stand in every file.
+    /// Returns the ballot to write to every file.
     #[must_use]
     pub fn own(&self) -> &Arc<Ballot> {
         &self.own
     }
 
-    /// Whether a proposal is under way.
+    /// Returns true if a proposal is under way.
     #[must_use]
     pub fn is_proposing(&self) -> bool {
         self.attempt.is_some()
     }
 
-    /// A file holds a ballot of this node with this counter, from an earlier incarnation: what is written there must be newer.
+    /// Raises the counter above that of an earlier incarnation's ballot found in a file, so that
+    /// the next write is newer.
     pub fn pass(&mut self, counter: u64) {
         if self.own.counter <= counter {
             self.change(|own| own.counter = counter);
         }
     }
 
-    /// Proposes `value` in a ballot above all that were seen.
+    /// Proposes `value` with a ballot above all that were seen.
     ///
     /// # Panics
-    /// When `value` is not the next view.
+    /// Panics if `value` is not the next view.
     pub fn propose(&mut self, value: Arc<View>) {
         assert_eq!(value.epoch.0, self.own.decided.epoch.0 + 1, "the next view is proposed");
         let nodes = MAX_NODES as u64;
@@ -118,12 +129,12 @@ impl Paxos {
         self.attempt = Some(Attempt { phase: Phase::Preparing, value, best, confirmed: BTreeSet::new() });
     }
 
-    /// Proposes no further; what stands in files stays.
+    /// Abandons the proposal. Ballots in files stay.
     pub fn abandon(&mut self) {
         self.attempt = None;
     }
 
-    /// A view is decided, here or elsewhere: the instance after it begins.
+    /// Starts the next instance, because a view was decided here or elsewhere.
     pub fn learned(&mut self, view: &Arc<View>) {
         if view.epoch <= self.own.decided.epoch {
             return;
@@ -135,24 +146,25 @@ impl Paxos {
         });
     }
 
-    /// `contents` was read in `file`. It counts if this node's ballot stands there: this very one, not one of an earlier incarnation that happens to
-    /// have a higher counter. Views that `contents` shows to be decided were learned before.
-    pub fn confirmed(&mut self, file: FileId, contents: &Contents) -> Progress {
+    /// Handles `contents`, which was read from `file`. The file counts only if it holds exactly
+    /// this ballot of the node, not one of an earlier incarnation with a higher counter. The caller
+    /// has already learned the decided views in `contents`.
+    pub fn confirmed(&mut self, file: FileId, contents: &Contents) -> PaxosProgress {
         let epoch = self.own.decided.epoch;
         let others = (0..MAX_NODES).filter(|node| *node != self.node.index());
-        let others = others.filter_map(|node| contents.places[node].ballot());
+        let others = others.filter_map(|node| contents.nodes[node].ballot());
         let others: Vec<&Arc<Ballot>> =
             others.filter(|ballot| ballot.decided.epoch == epoch && ballot.mbal > 0).collect();
         let seen = others.iter().map(|ballot| ballot.mbal).max().unwrap_or_default();
         self.highest = self.highest.max(seen);
-        let Some(attempt) = &mut self.attempt else { return Progress::Waiting };
+        let Some(attempt) = &mut self.attempt else { return PaxosProgress::Waiting };
         if seen > self.own.mbal {
             self.attempt = None;
-            return Progress::Beaten;
+            return PaxosProgress::Beaten;
         }
-        let stands = contents.places[self.node.index()].ballot() == Some(&self.own);
+        let stands = contents.nodes[self.node.index()].ballot() == Some(&self.own);
         if !stands || self.own.decided.file(file).is_none() {
-            return Progress::Waiting;
+            return PaxosProgress::Waiting;
         }
         for ballot in others {
             if let Some(proposed) = ballot.proposed.as_ref().filter(|_| ballot.bal > 0)
@@ -163,25 +175,25 @@ impl Paxos {
         }
         attempt.confirmed.insert(file);
         if attempt.confirmed.len() < self.own.decided.majority() {
-            return Progress::Waiting;
+            return PaxosProgress::Waiting;
         }
         match attempt.phase {
             Phase::Preparing => self.accept(),
             Phase::Accepting => {
                 let chosen = self.own.proposed.clone().expect("a ballot that accepts has proposed");
                 self.attempt = None;
-                Progress::Chosen(chosen)
+                PaxosProgress::Chosen(chosen)
             }
         }
     }
 
-    fn accept(&mut self) -> Progress {
+    fn accept(&mut self) -> PaxosProgress {
         let mut attempt = self.attempt.take().expect("a proposal is under way");
         let value = attempt.best.take().map_or_else(|| Arc::clone(&attempt.value), |(_, view)| view);
         self.change(|own| (own.bal, own.proposed) = (own.mbal, Some(value)));
         attempt.confirmed.clear();
         self.attempt = Some(Attempt { phase: Phase::Accepting, ..attempt });
-        Progress::Accepting
+        PaxosProgress::Accepting
     }
 
     fn own_proposal(&self) -> Option<(u64, Arc<View>)> {

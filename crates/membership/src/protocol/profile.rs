@@ -1,46 +1,47 @@
-//! How fast a cluster notices and how long it waits, as times that are checked against each other.
+//! Profiles: named sets of membership times, which are checked against each other.
 //!
 //! | | `lan` | `fast` | `wan` |
 //! |---|---|---|---|
 //! | a report every | 100 ms | 20 ms | 500 ms |
 //! | lease | 900 ms | 150 ms | 5 s |
-//! | silent for | 1 s | 200 ms | 6 s |
+//! | eviction after silence of | 1 s | 200 ms | 6 s |
 //! | margin for the end of a process | 50 ms | 20 ms | 500 ms |
 //! | clocks differ by at most | 1 % | 1 % | 1 % |
 
 use plexus_base::Nanos;
 
-/// No time of a profile is longer.
+/// The maximum of every time of a profile.
 const LONGEST: Nanos = Nanos::from_ms(3_600_000);
 
-/// Of its margin, a process that must end may use so much for its last words; the rest is for the end itself.
-pub const LAST_WORDS: Nanos = Nanos::from_ms(5);
+/// The part of the kill margin in which a process that must end may log the reason; the rest is for
+/// its end.
+pub const FINAL_LOG_TIME: Nanos = Nanos::from_ms(5);
 
-/// The least margin.
-const LEAST_MARGIN: Nanos = Nanos(2 * LAST_WORDS.0);
+/// The minimum kill margin.
+const LEAST_MARGIN: Nanos = Nanos(2 * FINAL_LOG_TIME.0);
 
-/// The times of a cluster, the same on all of its nodes.
+/// The membership times of a cluster, the same on all nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Profile {
-    /// Each node reports to its peers, and to the voting files, this often.
+    /// The interval of reports to peers and voting files.
     pub heartbeat: Nanos,
-    /// For so long after it began to renew a member may act.
+    /// The time for which a member may act after it began a renewal.
     pub lease: Nanos,
-    /// A node that was not heard for so long is not seen any more.
+    /// The time of silence after which a node counts as not heard.
     pub evict: Nanos,
-    /// A process whose lease is over does nothing any more after so long.
+    /// The time within which a process stops all actions after its lease has ended.
     pub kill_margin: Nanos,
-    /// Two clocks go apart by at most this part of a million.
+    /// The maximum drift between two clocks, in parts per million.
     pub drift_ppm: u64,
 }
 
-/// Why a profile cannot be used.
+/// The reason why a profile is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// Nodes would fill the network with reports.
+    /// Reports so frequent would fill the network.
     #[error("a heartbeat every {heartbeat} is too often; take at least 1ms")]
     Heartbeat {
-        /// As configured.
+        /// The configured heartbeat.
         heartbeat: Nanos,
     },
     /// One slow write would end a node.
@@ -48,50 +49,50 @@ pub enum ProfileError {
         "a lease of {lease} does not outlast four heartbeats of {heartbeat}; make it longer or these shorter"
     )]
     Lease {
-        /// As configured.
+        /// The configured lease.
         lease: Nanos,
-        /// As configured.
+        /// The configured heartbeat.
         heartbeat: Nanos,
     },
-    /// Peers would evict a node that may still renew.
+    /// Peers would evict a node that may still renew its lease.
     #[error("nodes are evicted after {evict}, before a lease of {lease} ends; make `evict` at least as long")]
     Evict {
-        /// As configured.
+        /// The configured eviction time.
         evict: Nanos,
-        /// As configured.
+        /// The configured lease.
         lease: Nanos,
     },
-    /// Clocks that bad count nothing.
+    /// Leases cannot be counted by clocks that differ so much.
     #[error(
-        "clocks that differ by {drift_ppm} parts of a million are of no use; repair them, at most 100000"
+        "clocks that differ by {drift_ppm} parts per million cannot be used; repair them (at most 100000)"
     )]
     Drift {
-        /// As configured.
+        /// The configured drift.
         drift_ppm: u64,
     },
-    /// Nobody waits so long, and sums of times would not be numbers any more.
+    /// The time is too long for any use, and sums of such times could overflow.
     #[error("{longest} is too long for any time of a profile; take at most an hour")]
     Long {
-        /// As configured.
+        /// The longest configured time.
         longest: Nanos,
     },
     /// The process would have no time to end.
     #[error("a kill margin of {kill_margin} is too short; take at least {LEAST_MARGIN}")]
     Margin {
-        /// As configured.
+        /// The configured margin.
         kill_margin: Nanos,
     },
 }
 
 impl Profile {
-    /// For one network with hosts of their own: a lost host is replaced in under 2.5 s.
+    /// The profile for one network with dedicated hosts: a lost host is replaced in under 2.5 s.
     pub const LAN: Self = Self::of_ms(100, 900, 1000, 50);
-    /// For networks and disks that never pause: under 0.6 s.
+    /// The profile for networks and disks without pauses: under 0.6 s.
     pub const FAST: Self = Self::of_ms(20, 150, 200, 20);
-    /// For sites apart.
+    /// The profile for distant sites.
     pub const WAN: Self = Self::of_ms(500, 5000, 6000, 500);
 
-    /// Every profile by its name.
+    /// All profiles by name.
     pub const ALL: [(&'static str, Self); 3] = [("lan", Self::LAN), ("fast", Self::FAST), ("wan", Self::WAN)];
 
     const fn of_ms(heartbeat: u64, lease: u64, evict: u64, kill_margin: u64) -> Self {
@@ -104,10 +105,10 @@ impl Profile {
         }
     }
 
-    /// Whether the times fit each other.
+    /// Checks that the times fit each other.
     ///
     /// # Errors
-    /// Which does not, and to what.
+    /// Returns which time does not fit, and the time that limits it.
     pub fn check(&self) -> Result<(), ProfileError> {
         let Self { heartbeat, lease, evict, kill_margin, drift_ppm } = *self;
         if heartbeat < Nanos::from_ms(1) {
@@ -132,33 +133,35 @@ impl Profile {
         Ok(())
     }
 
-    /// When a view without a node was decided so long ago, the node has stopped: it began no renewal after the decision.
+    /// Returns the time after which a removed node has stopped for certain. It counts from any
+    /// moment after the decision, because the node began no renewal after it.
     #[must_use]
     pub fn wait(&self) -> Nanos {
         let drift = (self.lease.0 * self.drift_ppm).div_ceil(1_000_000);
         Nanos(self.lease.0 + drift + self.kill_margin.0)
     }
 
-    /// What is seen of a split must stand for so long before anybody is put out: by then each side has heard of the
-    /// other's sight through the voting files.
+    /// Returns how long a split must look the same before a node is evicted. By then each side has
+    /// read the other side's connectivity from the voting files.
     #[must_use]
     pub fn settle(&self) -> Nanos {
         Nanos(3 * self.heartbeat.0)
     }
 
-    /// Between two reports at least.
+    /// Returns the minimum time between two reports.
     #[must_use]
     pub fn pause(&self) -> Nanos {
         Nanos(self.heartbeat.0 / 16)
     }
 
-    /// A proposer waits so long for each that comes before it, where a view has to stand before it is proposed.
+    /// Returns how long a proposer waits for each proposer before it, if a view must be stable
+    /// before it is proposed.
     #[must_use]
     pub fn stagger(&self) -> Nanos {
         Nanos(3 * self.heartbeat.0)
     }
 
-    /// Who is not of the side that is to go on waits so long before it proposes its own.
+    /// Returns how long a node on the wrong side of a split waits before it proposes its own side.
     #[must_use]
     pub fn timeout(&self) -> Nanos {
         Nanos(2 * self.evict.0 + self.settle().0)
@@ -174,7 +177,7 @@ mod tests {
         for (name, profile) in Profile::ALL {
             assert_eq!(profile.check(), Ok(()), "{name}");
         }
-        // Noticed, agreed on, decided by a write and a read twice, and waited for.
+        // Detected, agreed on, decided with two writes and reads, and waited for.
         let replaced = |profile: Profile| {
             profile.evict.0 + 2 * profile.heartbeat.0 + profile.settle().0 + profile.wait().0
         };
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_put_out_is_waited_for_to_the_last_nanosecond() {
+    fn the_wait_for_an_evicted_node_is_rounded_up() {
         // 1.5 s and an odd nanosecond, 1 % of that rounded up, and the margin.
         let profile = Profile { lease: Nanos(1_500_000_001), ..Profile::WAN };
         assert_eq!(profile.wait(), Nanos(1_500_000_001 + 15_000_001 + 500_000_000));

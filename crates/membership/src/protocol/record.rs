@@ -1,4 +1,4 @@
-//! What a node leaves in a voting file, and what a read of one finds.
+//! The records that a node writes to a voting file, and the content that a read returns.
 
 use std::sync::Arc;
 
@@ -6,65 +6,68 @@ use plexus_base::{Epoch, Incarnation, MAX_NODES, Nanos, NodeId, NodeSet};
 
 use super::view::{Clean, View};
 
-/// What a node says of itself, in its heartbeat block and to its peers.
+/// A node's report, in its heartbeat block and in messages to its peers.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Report {
-    /// Who.
+    /// The node.
     pub node: NodeId,
-    /// In which incarnation.
+    /// Its incarnation.
     pub incarnation: Incarnation,
-    /// Higher in every report of a node that any one file holds, and in every one of an incarnation.
+    /// The number of the report. It grows within an incarnation, and with each report that a node
+    /// writes to one file.
     pub counter: u64,
-    /// The view that it acts in; 0: none yet.
+    /// The epoch of the view in which the node acts; 0: none yet.
     pub opened: Epoch,
-    /// The peers that it hears over the interconnect.
+    /// The peers that the node hears over the interconnect.
     pub hears: NodeSet,
-    /// Whether it reaches a majority of the voting files.
+    /// True if the node reaches a majority of the voting files.
     pub reaches: bool,
-    /// Whether it wants to be no member any more.
+    /// True if the node leaves the cluster.
     pub leaving: bool,
-    /// Its lease: members must have the same.
+    /// The lease of the node's profile, which must be the same on all members.
     pub lease: Nanos,
-    /// The greatest generation of the registry that it knows anybody to have asked the voting files to remember.
+    /// The greatest registry generation that any node has asked the voting files to remember, as
+    /// far as this node knows.
     pub registry: u64,
-    /// By node: the last incarnation that is proved to be over; 0: none.
+    /// For each node, the last incarnation that is proved dead; 0: none.
     pub dead: [Incarnation; MAX_NODES],
-    /// By node: the last incarnation that is known to be clean.
+    /// For each node, the last incarnation that is known to be clean.
     pub clean: [Clean; MAX_NODES],
-    /// The last view that it knows to be decided.
+    /// The last view that the node knows to be decided.
     pub decided: Arc<View>,
 }
 
-/// A node's part in deciding the view after `decided`, in one of its two ballot blocks. Ballots of different nodes never have the
-/// same number.
+/// A node's part in deciding the view after `decided`, in one of its two ballot blocks. Ballots of
+/// different nodes never have the same number.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Ballot {
-    /// Higher in every ballot block of a node that any one file holds.
+    /// The number of the ballot block. It grows with each ballot that a node writes to one file.
     pub counter: u64,
-    /// The ballot that it takes part in: lower ones can no longer succeed where this stands.
+    /// The ballot in which the node takes part (Disk Paxos `mbal`). Where it is written, lower
+    /// ballots can no longer succeed.
     pub mbal: u64,
-    /// The ballot in which it proposed; 0: none.
+    /// The ballot in which the node proposed (Disk Paxos `bal`); 0: none.
     pub bal: u64,
-    /// What it proposed.
+    /// The proposed view.
     pub proposed: Option<Arc<View>>,
-    /// The last view that it knows to be decided.
+    /// The last view that the node knows to be decided.
     pub decided: Arc<View>,
 }
 
-/// A block as it was found.
+/// A block as it was read.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Block<T> {
-    /// Never written.
+    /// The block was never written.
     #[default]
     Empty,
-    /// Torn, damaged, or not what belongs here.
+    /// The block is torn, damaged or misplaced.
     Bad,
-    /// Sound.
+    /// The block is valid.
     Good(Arc<T>),
 }
 
 impl<T> Block<T> {
-    /// What it says, where it is sound.
+    /// Returns the content of a valid block.
     #[must_use]
     pub fn good(&self) -> Option<&Arc<T>> {
         match self {
@@ -76,48 +79,49 @@ impl<T> Block<T> {
 
 /// The blocks of one node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Place {
-    /// Its last report.
+pub struct NodeBlocks {
+    /// The last report.
     pub heartbeat: Block<Report>,
-    /// Its ballots: the newer is in force, the older was before it.
+    /// The two ballots. The one with the higher counter is in force.
     pub ballots: [Block<Ballot>; 2],
 }
 
-impl Place {
-    /// Which of the two ballots is in force.
+impl NodeBlocks {
+    /// Returns the index of the ballot in force.
     #[must_use]
     pub fn newest(&self) -> Option<usize> {
         let counter = |slot: usize| self.ballots[slot].good().map(|ballot| ballot.counter);
         [0, 1].into_iter().filter(|slot| counter(*slot).is_some()).max_by_key(|slot| counter(*slot))
     }
 
-    /// Where the next ballot is written: never over the one in force, which a torn write would destroy.
+    /// Returns the index for the next ballot: never the one in force, because a torn write would
+    /// destroy it.
     #[must_use]
     pub fn next_slot(&self) -> u8 {
         self.newest().map_or(0, |slot| 1 - slot as u8)
     }
 
-    /// The ballot in force.
+    /// Returns the ballot in force.
     #[must_use]
     pub fn ballot(&self) -> Option<&Arc<Ballot>> {
         self.newest().and_then(|slot| self.ballots[slot].good())
     }
 }
 
-/// All that a read of a voting file found, by node.
+/// The content of a voting file.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Contents {
-    /// By node.
-    pub places: [Place; MAX_NODES],
+    /// The blocks of each node.
+    pub nodes: [NodeBlocks; MAX_NODES],
 }
 
 impl Contents {
-    /// The latest view that anybody in it knows to be decided.
+    /// Returns the latest decided view in any report or ballot.
     #[must_use]
     pub fn decided(&self) -> Option<&Arc<View>> {
-        let ballots = self.places.iter().filter_map(|place| place.ballot().map(|ballot| &ballot.decided));
+        let ballots = self.nodes.iter().filter_map(|blocks| blocks.ballot().map(|ballot| &ballot.decided));
         let reports =
-            self.places.iter().filter_map(|place| place.heartbeat.good().map(|report| &report.decided));
+            self.nodes.iter().filter_map(|blocks| blocks.heartbeat.good().map(|report| &report.decided));
         ballots.chain(reports).max_by_key(|view| view.epoch)
     }
 }

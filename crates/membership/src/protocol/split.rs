@@ -1,35 +1,37 @@
-//! Which nodes go on when not all see each other: the largest set that do, of equals the one with the lowest node.
+//! The choice of the nodes that stay members when not all hear each other: the largest set in which
+//! all do, and of equal sets the one with the lowest node.
 //!
-//! Exact: branch and bound over at most 16 nodes.
+//! The search is exact: branch and bound over at most 16 nodes.
 
 use plexus_base::{MAX_NODES, NodeId, NodeSet};
 
-/// Who sees whom.
+/// The record of which nodes hear which.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Sight {
+pub struct Connectivity {
     sees: [NodeSet; MAX_NODES],
 }
 
-impl Sight {
-    /// `node` hears these.
+impl Connectivity {
+    /// Records the peers that `node` hears.
     pub fn hears(&mut self, node: NodeId, peers: NodeSet) {
         self.sees[node.index()] = peers;
     }
 
-    /// Whether each hears the other.
+    /// Returns true if each node hears the other.
     #[must_use]
     pub fn mutual(&self, a: NodeId, b: NodeId) -> bool {
         self.sees[a.index()].contains(b) && self.sees[b.index()].contains(a)
     }
 
-    /// Whether `node` and each of `others` hear each other.
+    /// Returns true if `node` and each of `others` hear each other.
     #[must_use]
     pub fn mutual_with_all(&self, node: NodeId, others: NodeSet) -> bool {
         others.iter().all(|other| other == node || self.mutual(node, other))
     }
 
-    /// The largest set of `candidates` that all see each other and that contains all of `must`; of equals the one with the
-    /// lowest node in which they differ. Empty where `must` do not see each other.
+    /// Returns the largest subset of `candidates` that contains `must` and in which all nodes hear
+    /// each other. Of equal sets it is the one with the lowest node in which they differ. The set
+    /// is empty if the nodes in `must` do not hear each other.
     #[must_use]
     pub fn largest(&self, candidates: NodeSet, must: NodeSet) -> NodeSet {
         if must.iter().any(|node| !candidates.contains(node) || !self.mutual_with_all(node, must)) {
@@ -57,7 +59,7 @@ impl Sight {
             let mut with = set;
             with.insert(node);
             self.grow(with, seen, best);
-            // Every set without a node that sees all of the rest is smaller than the same set with it.
+            // A set without a node that hears all the rest is smaller than the same set with it.
             if seen.len() + 1 == left.len() {
                 return;
             }
@@ -66,7 +68,7 @@ impl Sight {
     }
 }
 
-/// Whether `a` goes on rather than `b`.
+/// Returns true if `a` has precedence over `b`.
 fn is_before(a: NodeSet, b: NodeSet) -> bool {
     let differ = (0..MAX_NODES as u8).map(NodeId).find(|node| a.contains(*node) != b.contains(*node));
     a.len() > b.len() || a.len() == b.len() && differ.is_some_and(|node| a.contains(node))
@@ -77,13 +79,13 @@ mod tests {
     use super::*;
     use plexus_sim::Random;
 
-    fn sight(nodes: u8, cut: &[(u8, u8)]) -> Sight {
-        let mut sight = Sight::default();
+    fn connectivity(nodes: u8, cut: &[(u8, u8)]) -> Connectivity {
+        let mut connectivity = Connectivity::default();
         for a in 0..nodes {
             let heard = (0..nodes).filter(|b| *b != a && !cut.contains(&(a, *b)));
-            sight.hears(NodeId(a), heard.map(NodeId).collect());
+            connectivity.hears(NodeId(a), heard.map(NodeId).collect());
         }
-        sight
+        connectivity
     }
 
     fn set(nodes: &[u8]) -> NodeSet {
@@ -91,26 +93,29 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_goes_on_and_of_equals_the_one_with_the_lowest_node() {
+    fn the_largest_set_stays_and_of_equal_sets_the_one_with_the_lowest_node() {
         let cases: [(u8, &[(u8, u8)], &[u8]); 6] = [
             (3, &[], &[0, 1, 2]),
             (3, &[(0, 1), (0, 2)], &[1, 2]),
             (2, &[(0, 1)], &[0]),
             (4, &[(0, 2), (0, 3), (1, 2), (1, 3)], &[0, 1]),
-            // Only one way is cut.
+            // Only one direction is cut.
             (3, &[(2, 1)], &[0, 1]),
             (5, &[(0, 1), (0, 2), (3, 4)], &[1, 2, 3]),
         ];
         for (nodes, cut, expected) in cases {
-            assert_eq!(sight(nodes, cut).largest(NodeSet::first(nodes), NodeSet::EMPTY), set(expected));
+            assert_eq!(
+                connectivity(nodes, cut).largest(NodeSet::first(nodes), NodeSet::EMPTY),
+                set(expected)
+            );
         }
-        let sight = sight(3, &[(0, 1)]);
-        assert_eq!(sight.largest(NodeSet::first(3), set(&[1])), set(&[1, 2]));
-        assert_eq!(sight.largest(NodeSet::first(3), set(&[0, 1])), NodeSet::EMPTY);
+        let connectivity = connectivity(3, &[(0, 1)]);
+        assert_eq!(connectivity.largest(NodeSet::first(3), set(&[1])), set(&[1, 2]));
+        assert_eq!(connectivity.largest(NodeSet::first(3), set(&[0, 1])), NodeSet::EMPTY);
     }
 
     #[test]
-    fn it_is_what_a_look_at_every_set_finds() {
+    fn the_result_equals_that_of_an_exhaustive_search() {
         for seed in 0..300 {
             let mut random = Random::new(seed);
             let nodes = random.between(1, 8) as u8;
@@ -119,20 +124,25 @@ mod tests {
             for a in 0..nodes {
                 cut.extend((0..nodes).filter(|_| random.percent(percent)).map(|b| (a, b)));
             }
-            let sight = sight(nodes, &cut);
+            let connectivity = connectivity(nodes, &cut);
             let all = (0..1u32 << nodes)
                 .map(|bits| (0..nodes).filter(|node| bits & (1 << node) != 0).map(NodeId).collect());
-            let sound = |set: &NodeSet| set.iter().all(|node| sight.mutual_with_all(node, *set));
+            let sound = |set: &NodeSet| set.iter().all(|node| connectivity.mutual_with_all(node, *set));
             let expected = all.filter(sound).reduce(|a, b| if is_before(b, a) { b } else { a });
-            assert_eq!(Some(sight.largest(NodeSet::first(nodes), NodeSet::EMPTY)), expected, "seed {seed}");
+            assert_eq!(
+                Some(connectivity.largest(NodeSet::first(nodes), NodeSet::EMPTY)),
+                expected,
+                "seed {seed}"
+            );
         }
     }
 
     #[test]
     fn sixteen_nodes_are_searched_in_few_steps() {
-        // Pairs that do not see each other: as many largest sets as there can be of pairs.
+        // Eight pairs that do not hear each other: the largest possible number of equal sets of
+        // pairs.
         let cut: Vec<(u8, u8)> = (0..8).map(|pair| (2 * pair, 2 * pair + 1)).collect();
-        let found = sight(16, &cut).largest(NodeSet::first(16), NodeSet::EMPTY);
+        let found = connectivity(16, &cut).largest(NodeSet::first(16), NodeSet::EMPTY);
         assert_eq!(found, set(&[0, 2, 4, 6, 8, 10, 12, 14]));
     }
 }

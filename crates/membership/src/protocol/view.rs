@@ -1,20 +1,21 @@
-//! A view of the cluster: its members, each with the incarnation in which it is one, and the voting files that decide the next view.
+//! A view of the cluster: its members with their incarnations, and the voting files that decide the
+//! next view.
 
 use std::{fmt, str::FromStr};
 
 use plexus_base::{Epoch, Incarnation, MAX_NODES, NodeId, NodeSet, hex};
 
-/// Most voting files of a cluster: one on a disk of each node.
+/// The most voting files of a cluster: one on a disk of each node.
 pub const MAX_FILES: usize = MAX_NODES;
 
-/// Names a voting file; random, made with it.
+/// The random identifier of a voting file, chosen when the file is created.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileId(pub u64);
 
-/// A text that is no name of a voting file.
+/// An error for text that is not a voting file identifier.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0:?} names no voting file: that is 16 hexadecimal digits")]
-pub struct NoFileId(String);
+#[error("{0:?} is not a voting file identifier (16 hexadecimal digits)")]
+pub struct InvalidFileId(String);
 
 impl fmt::Display for FileId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -23,32 +24,35 @@ impl fmt::Display for FileId {
 }
 
 impl FromStr for FileId {
-    type Err = NoFileId;
+    type Err = InvalidFileId;
 
-    fn from_str(text: &str) -> Result<Self, NoFileId> {
-        hex::number(text, 16).map(|number| Self(number as u64)).ok_or_else(|| NoFileId(text.into()))
+    fn from_str(text: &str) -> Result<Self, InvalidFileId> {
+        hex::number(text, 16).map(|number| Self(number as u64)).ok_or_else(|| InvalidFileId(text.into()))
     }
 }
 
 /// A voting file of a view.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct VotingFile {
-    /// Which file.
+    /// The identifier of the file.
     pub id: FileId,
-    /// The view that took it in: one that was out and is in again has nothing to do with what is remembered of it.
+    /// The epoch of the view that added it. A file that was removed and added again starts without
+    /// remembered state.
     pub since: Epoch,
-    /// The node that serves it from a disk of its own; `None` where every node opens it itself.
+    /// The node that serves the file from its own disk; `None` if every node opens it directly.
     pub host: Option<NodeId>,
 }
 
-/// A node's place in a view. The lives of a node are numbered upwards.
+/// A node's state in a view. Incarnation numbers of a node only grow.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Seat {
-    /// No such node belongs to the cluster. If one did, its last incarnation that was a member (0: none) never is again, should it be added once more.
+    /// The node is not in the cluster. If it was, its last member incarnation (0: none) can never
+    /// be a member again, even if the node is added again.
     Free(Incarnation),
-    /// It belongs to the cluster and is no member; its last incarnation that was one (0: none yet) never is again.
+    /// The node is in the cluster but not a member. Its last member incarnation (0: none yet) can
+    /// never be a member again.
     Out(Incarnation),
-    /// A member, in this incarnation.
+    /// The node is a member in this incarnation.
     In(Incarnation),
 }
 
@@ -59,7 +63,7 @@ impl Default for Seat {
 }
 
 impl Seat {
-    /// The last incarnation of the node that was a member; 0: none.
+    /// Returns the last incarnation of the node that was a member; 0 if none was.
     #[must_use]
     pub fn last(self) -> Incarnation {
         match self {
@@ -68,54 +72,57 @@ impl Seat {
     }
 }
 
-/// Who is a member, and what decides the next view.
+/// The members, and the voting files that decide the next view.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct View {
-    /// Its number; 0 for the view without members that a cluster is made with.
+    /// The number of the view; 0 for the initial view without members.
     pub epoch: Epoch,
-    /// By node.
+    /// The state of each node.
     pub seats: [Seat; MAX_NODES],
-    /// By id; at most [`MAX_FILES`].
+    /// The voting files, ordered by identifier; at most [`MAX_FILES`].
     pub files: Vec<VotingFile>,
-    /// Members since the cluster began anew, which is when no member of the view before was left.
+    /// The members that have been members since the cold start, when no member of the previous view
+    /// was left.
     pub founders: NodeSet,
-    /// In every view since this one, whoever was a member and is none any more had handed back all that it held (it was *clean*).
+    /// Since this epoch, every member that was removed had handed back everything (it was *clean*).
     pub sound: Epoch,
-    /// [`View::sound`] as the cluster began anew.
+    /// The value of [`View::sound`] at the cold start.
     pub basis: Epoch,
-    /// As of this view nothing was lost, so far as members that are gone knew, and they had handed back.
+    /// The epoch as of which no data was lost, according to removed members that were clean.
     pub intact: Epoch,
 }
 
-/// An incarnation that has handed back all that it held, and begins nothing more.
+/// An incarnation that has handed back everything it held and starts nothing new.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Clean {
-    /// Which; 0: none.
+    /// The incarnation; 0: none.
     pub incarnation: Incarnation,
-    /// As of this view it knew that nothing was lost; 0: something was.
+    /// The epoch as of which it knew that no data was lost; 0: data was lost.
     pub intact: Epoch,
 }
 
 impl Clean {
-    /// None has.
+    /// No clean incarnation.
     pub const NONE: Self = Self { incarnation: Incarnation(0), intact: Epoch(0) };
 }
 
-/// What a view says to a member of the time before it was one. What members hold in memory is on the disks when they have handed it back; else others know who
-/// were members with them, and what these left on record.
+/// The losses that a member must know about from before it joined. Clean members have written their
+/// memory to the disks. For other members, the remaining members know which nodes were members with
+/// them and what these have recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Before {
-    /// Who knows what was lost as of this view or a later one knows all that was lost before it was a member.
+pub struct LossHistory {
+    /// A node that knows the losses as of this epoch or a later one knows all losses before it
+    /// became a member.
     pub needs: Epoch,
-    /// As of this view nothing was.
+    /// The epoch as of which no data was lost.
     pub intact: Epoch,
 }
 
 impl View {
-    /// The view that a cluster of these nodes begins with: nobody is a member.
+    /// Returns the initial view of a cluster of these nodes, without members.
     ///
     /// # Panics
-    /// With no file or more than [`MAX_FILES`].
+    /// Panics without voting files or with more than [`MAX_FILES`].
     #[must_use]
     pub fn first(nodes: NodeSet, files: impl IntoIterator<Item = (FileId, Option<NodeId>)>) -> Self {
         let mut seats = [Seat::default(); MAX_NODES];
@@ -128,13 +135,15 @@ impl View {
         Self { epoch: none, seats, files, founders: NodeSet::EMPTY, sound: none, basis: none, intact: none }
     }
 
-    /// The next view, with these seats and files. `clean`: by node, the last incarnation that is known to have been.
+    /// Returns the next view with these seats and files. `clean` has the last clean incarnation of
+    /// each node.
     #[must_use]
     pub fn next(&self, seats: [Seat; MAX_NODES], files: Vec<VotingFile>, clean: &[Clean; MAX_NODES]) -> Self {
         let epoch = Epoch(self.epoch.0 + 1);
         let mut next = Self { epoch, seats, files, ..self.clone() };
         let gone = || self.gone(&next).map(|(node, incarnation)| (incarnation, clean[node.index()]));
-        // A view that has not been was one of the time before voting files were replaced by older ones.
+        // A higher epoch belongs to views of the time before the voting files were replaced by
+        // older ones.
         let knew = |clean: Clean| clean.intact > Epoch(0) && (self.sound..epoch).contains(&clean.intact);
         if gone().any(|(incarnation, clean)| clean.incarnation != incarnation) {
             next.sound = epoch;
@@ -150,20 +159,20 @@ impl View {
         next
     }
 
-    /// What the view says to `node` of the time before it.
+    /// Returns the loss history for `node`.
     #[must_use]
-    pub fn before(&self, node: NodeId) -> Before {
+    pub fn loss_history(&self, node: NodeId) -> LossHistory {
         let needs = if self.founders.contains(node) { self.basis } else { self.sound };
-        Before { needs, intact: self.intact }
+        LossHistory { needs, intact: self.intact }
     }
 
-    /// The members.
+    /// Returns the members.
     #[must_use]
     pub fn members(&self) -> NodeSet {
         self.nodes(|seat| matches!(seat, Seat::In(_)))
     }
 
-    /// The nodes that belong to the cluster, members or not.
+    /// Returns the nodes of the cluster, members or not.
     #[must_use]
     pub fn cluster(&self) -> NodeSet {
         self.nodes(|seat| !matches!(seat, Seat::Free(_)))
@@ -173,7 +182,7 @@ impl View {
         (0..MAX_NODES as u8).map(NodeId).filter(|node| wanted(self.seats[node.index()])).collect()
     }
 
-    /// The incarnation in which `node` is a member.
+    /// Returns the incarnation in which `node` is a member.
     #[must_use]
     pub fn incarnation(&self, node: NodeId) -> Option<Incarnation> {
         match self.seats[node.index()] {
@@ -182,13 +191,13 @@ impl View {
         }
     }
 
-    /// Whether this incarnation of `node` is a member.
+    /// Returns true if this incarnation of `node` is a member.
     #[must_use]
     pub fn has(&self, node: NodeId, incarnation: Incarnation) -> bool {
         self.incarnation(node) == Some(incarnation)
     }
 
-    /// Whether this incarnation of `node` was a member once and never is again.
+    /// Returns true if this incarnation of `node` can never be a member again.
     #[must_use]
     pub fn is_past(&self, node: NodeId, incarnation: Incarnation) -> bool {
         match self.seats[node.index()] {
@@ -197,28 +206,31 @@ impl View {
         }
     }
 
-    /// Of each node that was a member, now or in any view before, the last incarnation that was one.
+    /// Iterates over all nodes that were ever members, with the last member incarnation of each.
     pub fn incarnations(&self) -> impl Iterator<Item = (NodeId, Incarnation)> {
         let last = |node: NodeId| (node, self.seats[node.index()].last());
         (0..MAX_NODES as u8).map(NodeId).map(last).filter(|(_, incarnation)| incarnation.0 > 0)
     }
 
-    /// The file of this name.
+    /// Returns the file with this identifier.
     #[must_use]
     pub fn file(&self, id: FileId) -> Option<&VotingFile> {
         self.files.iter().find(|file| file.id == id)
     }
 
-    /// How many of the view's files are a majority.
+    /// Returns the number of files that are a majority.
     #[must_use]
     pub fn majority(&self) -> usize {
         self.files.len() / 2 + 1
     }
 
-    /// Members of this view that are none in `next`, each in its incarnation here.
+    /// Iterates over the members of this view that are not in `next`, with their incarnations here.
     pub fn gone(&self, next: &Self) -> impl Iterator<Item = (NodeId, Incarnation)> {
-        let lives = self.members().iter().filter_map(|node| Some((node, self.incarnation(node)?)));
-        lives.filter(|(node, incarnation)| !next.has(*node, *incarnation)).collect::<Vec<_>>().into_iter()
+        let incarnations = self.members().iter().filter_map(|node| Some((node, self.incarnation(node)?)));
+        incarnations
+            .filter(|(node, incarnation)| !next.has(*node, *incarnation))
+            .collect::<Vec<_>>()
+            .into_iter()
     }
 }
 
@@ -227,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_incarnation_that_was_a_member_is_past() {
+    fn an_incarnation_that_was_a_member_is_past() {
         let mut view = View::first(NodeSet::first(3), [(FileId(1), None)]);
         let node = NodeId(1);
         assert!(!view.is_past(node, Incarnation(1)) && !view.has(node, Incarnation(1)));
@@ -249,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_without_a_word_is_remembered_and_founders_have_missed_nothing() {
+    fn an_unclean_end_is_remembered_and_founders_have_missed_nothing() {
         let none = [Clean::NONE; MAX_NODES];
         let clean = |incarnation, intact| {
             let mut clean = none;
@@ -261,7 +273,7 @@ mod tests {
             seats[node] = seat;
             view.next(seats, view.files.clone(), clean)
         };
-        let needs = |view: &View| [0, 1].map(|node| view.before(NodeId(node)).needs.0);
+        let needs = |view: &View| [0, 1].map(|node| view.loss_history(NodeId(node)).needs.0);
         let first = View::first(NodeSet::first(2), [(FileId(1), None)]);
         let (a, b) = (Seat::In(Incarnation(1)), Seat::In(Incarnation(7)));
         let (left, again) = (Seat::Out(Incarnation(1)), Seat::In(Incarnation(2)));
@@ -269,26 +281,26 @@ mod tests {
         let both = step(&alone, 1, b, &none);
         assert_eq!((both.epoch, needs(&both)), (Epoch(2), [0, 0]));
 
-        assert_eq!(needs(&step(&both, 0, left, &none)), [3, 3], "who was there from the beginning is gone");
+        assert_eq!(needs(&step(&both, 0, left, &none)), [3, 3], "the founder is gone");
         let died = step(&both, 1, Seat::Out(Incarnation(7)), &none);
-        assert_eq!(needs(&died), [0, 3], "who was there from the beginning is left");
+        assert_eq!(needs(&died), [0, 3], "the founder is left");
         assert_eq!(needs(&step(&both, 0, left, &clean(1, 0))), [0, 0]);
 
-        // Another incarnation of a node is another member.
+        // Another incarnation of a node counts as another member.
         assert_eq!(needs(&step(&died, 0, again, &none)), [4, 4]);
         let ended = step(&died, 0, again, &clean(1, 0));
         assert_eq!(
             (needs(&ended), ended.intact),
             ([3, 3], Epoch(0)),
-            "who was there then knows what was lost"
+            "the member of that time knows the losses"
         );
         let empty = step(&ended, 0, Seat::Out(Incarnation(2)), &clean(2, 4));
         let next = step(&empty, 1, b, &none);
-        assert_eq!((needs(&next), next.intact), ([3, 3], Epoch(5)), "nothing was");
+        assert_eq!((needs(&next), next.intact), ([3, 3], Epoch(5)), "no data was lost");
         let late = step(&ended, 0, Seat::Out(Incarnation(2)), &clean(2, 2));
-        assert_eq!(late.intact, Epoch(0), "what it knew is from before somebody died");
+        assert_eq!(late.intact, Epoch(0), "its knowledge is older than the last death");
         let other = step(&ended, 0, Seat::Out(Incarnation(2)), &clean(2, 5));
-        assert_eq!(other.intact, Epoch(0), "what it knew is of a view that has not been");
+        assert_eq!(other.intact, Epoch(0), "its knowledge is of a view that does not exist");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The loop: takes what happens, hands it to the protocol with the time, and carries out what that says, in its order.
+//! The loop: passes events with the time to the protocol, and executes its actions in order.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -16,51 +16,52 @@ use plexus_interconnect::mesh::Key;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::{
-    ConfigChangeError, Guest, Priority, Settings,
+    ConfigChangeError, MembershipObserver, Priority, Settings,
     clock::{self, timespec},
-    courier::News,
-    fate::FileFates,
+    file_health::FilesHealth,
     files::Files,
     history::History,
     inbox::{Answer, Inbox, Input},
-    post::{Letter, Post, datagram::Kind},
+    network::{Network, ReceivedDatagram, datagram::Kind},
+    notifier::ObserverNotice,
     priority,
-    served::{Asker, Server},
+    served::{TurnRequester, TurnServer},
     status::FencingState,
     watchdog::{Ending, Watchdog},
 };
 use crate::{
-    protocol::{Action, ConfigChange, Event, Member, Refused, Report, View},
+    protocol::{Action, ConfigChange, ConfigChangeRefusal, Event, Member, Report, View},
     voting::{
-        Done,
+        FinishedTurn,
         format::{self, ClusterId},
     },
 };
 
-/// The last report of a node that leaves saves the others a lease; one may be lost.
-const FAREWELLS: usize = 3;
+/// The number of times a leaving node sends its last report. It saves the other nodes a lease time,
+/// and datagrams may be lost.
+const LEAVE_ANNOUNCEMENTS: usize = 3;
 
-/// Between two helpings of datagrams when there are more.
+/// The pause between two batches of datagrams when more are waiting.
 const PAUSE: Nanos = Nanos::from_ms(1);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Running,
-    /// Nothing is left but to say so.
+    /// The observer has stopped; only the leave announcement is left to send.
     Leaving,
     Over {
         left: bool,
     },
 }
 
-/// Where the loop is connected.
-pub(super) struct Wires {
-    pub(super) guest: Arc<dyn Guest>,
+/// The other parts of the membership that the loop uses.
+pub(super) struct DriverParts {
+    pub(super) observer: Arc<dyn MembershipObserver>,
     pub(super) inbox: Arc<Inbox>,
     pub(super) ending: Arc<Ending>,
     pub(super) watchdog: Watchdog,
-    pub(super) views: mpsc::Sender<News>,
-    /// Dropped to end the thread that asks for keys.
+    pub(super) views: mpsc::Sender<ObserverNotice>,
+    /// Ends the thread that reads keys when it is dropped.
     pub(super) _keys: mpsc::Sender<()>,
 }
 
@@ -70,17 +71,17 @@ pub(super) struct Driver {
     pub(super) cluster: ClusterId,
     pub(super) lease_time: Nanos,
     pub(super) member: Member,
-    pub(super) wires: Wires,
-    pub(super) post: Post,
+    pub(super) parts: DriverParts,
+    pub(super) network: Network,
     pub(super) files: Files,
-    pub(super) asker: Asker,
-    pub(super) server: Server,
-    pub(super) fates: FileFates,
+    pub(super) requester: TurnRequester,
+    pub(super) server: TurnServer,
+    pub(super) files_health: FilesHealth,
     pub(super) history: History,
     pub(super) priority: Priority,
-    /// By node, a lease that is not the one of this node, of which was warned.
+    /// For each node, a lease that differs from this node's and was warned of.
     warned_of: BTreeMap<NodeId, Nanos>,
-    /// By node, the last incarnation that said it leaves.
+    /// For each node, the last incarnation that announced its leave.
     leavers: [Incarnation; MAX_NODES],
     config_change: Option<Answer>,
     leaving: Vec<Answer>,
@@ -95,13 +96,13 @@ impl Driver {
         settings: Settings,
         keys: Vec<Key>,
         sockets: Vec<UdpSocket>,
-        wires: Wires,
+        parts: DriverParts,
     ) -> io::Result<Self> {
         let Settings { me, incarnation, clean, profile, first, cluster, peers, files, .. } = settings;
         let mut session = [0; 16];
         getrandom::fill(&mut session).map_err(io::Error::other)?;
-        let mut post = Post::new((me, incarnation), cluster, session, keys, sockets)?;
-        peers.into_iter().for_each(|(node, addresses)| post.place(node, addresses));
+        let mut network = Network::new((me, incarnation), cluster, session, keys, sockets)?;
+        peers.into_iter().for_each(|(node, addresses)| network.place(node, addresses));
         let (cluster, limit) = (ClusterId(u128::from_le_bytes(cluster)), profile.lease);
         let now = clock::now();
         Ok(Self {
@@ -110,12 +111,12 @@ impl Driver {
             cluster,
             lease_time: limit,
             member: Member::new(me, incarnation, profile, Arc::new(first), now),
-            files: Files::new(cluster, limit, Arc::clone(&wires.inbox), files),
-            wires,
-            post,
-            asker: Asker::new(Nanos(profile.heartbeat.0 / 2), limit),
-            server: Server::new(cluster),
-            fates: FileFates::default(),
+            files: Files::new(cluster, limit, Arc::clone(&parts.inbox), files),
+            parts,
+            network,
+            requester: TurnRequester::new(Nanos(profile.heartbeat.0 / 2), limit),
+            server: TurnServer::new(cluster),
+            files_health: FilesHealth::default(),
             history: History::default(),
             priority: Priority::Ordinary,
             warned_of: BTreeMap::new(),
@@ -131,24 +132,27 @@ impl Driver {
 
     pub(super) fn run(mut self) {
         self.priority = priority::raise();
-        self.tell_guest(News::Note(format!("membership starts; its threads run as: {}", self.priority)));
+        self.notify(ObserverNotice::Note(format!(
+            "membership starts; its threads run as: {}",
+            self.priority
+        )));
         let mut more = false;
         while !self.is_over() {
             self.handle(Event::Tick);
             self.rest(more);
-            for input in self.wires.inbox.take() {
+            for input in self.parts.inbox.take() {
                 self.take(input);
             }
-            let mut letters = Vec::new();
-            let strangers = self.post.strangers();
-            more = self.post.receive(clock::now(), &mut letters);
-            if strangers == 0 && self.post.strangers() > 0 {
-                let what = "a datagram came that is not for this node, or that no key of the cluster opens: of a node with \
-                            another key, or of a stranger";
-                self.tell_guest(News::Warning(what.into()));
+            let mut received = Vec::new();
+            let unauthenticated = self.network.unauthenticated();
+            more = self.network.receive(clock::now(), &mut received);
+            if unauthenticated == 0 && self.network.unauthenticated() > 0 {
+                let what = "unauthenticated datagram: it is not for this node, or its key is not a key of this cluster; \
+                            check the key and cluster identifier of all nodes";
+                self.notify(ObserverNotice::Warning(what.into()));
             }
-            for letter in letters {
-                self.read(letter);
+            for datagram in received {
+                self.read(datagram);
             }
             self.give_up();
         }
@@ -156,31 +160,31 @@ impl Driver {
     }
 
     fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Over { .. }) || self.wires.ending.is_over()
+        matches!(self.phase, Phase::Over { .. }) || self.parts.ending.is_over()
     }
 
-    /// Until there is something to do.
+    /// Waits until there is work.
     fn rest(&self, more: bool) {
-        let wakes = [Some(self.wake), self.asker.wake(), self.files.wake()];
+        let wakes = [Some(self.wake), self.requester.wake(), self.files.wake()];
         let wake = wakes.into_iter().flatten().min().unwrap_or(self.wake);
-        // Whoever floods the sockets must not have the processor.
+        // A flood of datagrams must not occupy the processor.
         match more {
             true => self.sleep(wake.min(clock::now() + PAUSE), &[]),
-            false => self.sleep(wake, self.post.sockets()),
+            false => self.sleep(wake, self.network.sockets()),
         }
     }
 
-    /// Until then, or until something comes to these sockets, or from another thread.
+    /// Waits until the time, a datagram on one of these sockets, or input of another thread.
     fn sleep(&self, until: Nanos, sockets: &[UdpSocket]) {
         let time = until.since(clock::now());
         let sockets = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN));
         let mut watched: Vec<PollFd<'_>> = sockets.collect();
-        watched.push(PollFd::new(&self.wires.inbox.bell, PollFlags::IN));
-        // Interrupted or not: everything is looked at.
+        watched.push(PollFd::new(&self.parts.inbox.bell, PollFlags::IN));
+        // The result does not matter, because the loop checks all sources.
         let _ = poll(&mut watched, Some(&timespec(time)));
     }
 
-    /// Hands an event to the protocol, and all that comes of it at once.
+    /// Passes an event, and all events that result from it, to the protocol.
     fn handle(&mut self, event: Event) {
         self.events.push_back(event);
         let mut actions = Vec::new();
@@ -195,7 +199,7 @@ impl Driver {
             }
             if self.phase == Phase::Leaving {
                 self.phase = Phase::Over { left: true };
-                self.wires.watchdog.stop(true);
+                self.parts.watchdog.stop(true);
                 self.leaving.drain(..).for_each(|whose| tell(&whose, Ok(())));
             }
         }
@@ -205,39 +209,39 @@ impl Driver {
         let now = clock::now();
         match action {
             Action::Send { to, report } => {
-                if self.phase == Phase::Leaving || self.wires.guest.is_well() {
+                if self.phase == Phase::Leaving || self.parts.observer.is_well() {
                     let message = format::message(&report);
-                    let times = if self.phase == Phase::Leaving { FAREWELLS } else { 1 };
+                    let times = if self.phase == Phase::Leaving { LEAVE_ANNOUNCEMENTS } else { 1 };
                     for node in (0..times).flat_map(|_| to.iter()) {
-                        self.post.send(node, Kind::Report, &message);
+                        self.network.send(node, Kind::Report, &message);
                     }
                 }
             }
             Action::Turn { file, writes } => self.turn(file, writes, now),
             Action::Wake(time) => self.wake = time,
             Action::Decided(view) => {
-                self.history.decided(before, &view, |node| self.post.heard(node), now);
-                self.tell_guest(News::Decided(view));
+                self.history.decided(before, &view, |node| self.network.heard(node), now);
+                self.notify(ObserverNotice::Decided(view));
             }
             Action::Opened(view) => {
                 let transition = self.history.opened(&view, now);
-                self.tell_guest(News::Opened(view, transition));
+                self.notify(ObserverNotice::Opened(view, transition));
             }
             Action::Lease(until) => {
-                if self.wires.ending.hold(until) {
-                    self.wires.watchdog.look();
+                if self.parts.ending.hold(until) {
+                    self.parts.watchdog.check();
                 }
             }
             Action::Fence(node, incarnation) => self.fence(node, incarnation),
             Action::Stopped { node, incarnation, proved } => {
-                let how = if proved { FencingState::Told } else { FencingState::WaitedOut };
+                let how = if proved { FencingState::Reported } else { FencingState::LeaseEnded };
                 self.history.ended(node, incarnation, how);
                 self.history.stopped(now);
             }
             Action::SetAside(file) => {
-                let what = "is an older copy of itself: it is set aside, and taken in again in a later view";
-                self.tell_guest(News::Warning(format!("voting file {file} {what}")));
-                self.fates.set_aside(file);
+                let what = "is an older copy of itself; it is set aside and added again in a later view";
+                self.notify(ObserverNotice::Warning(format!("voting file {file} {what}")));
+                self.files_health.set_aside(file);
             }
             Action::Remembered(generation) => {
                 self.remembering.drain(..).for_each(|whose| tell(&whose, generation));
@@ -253,7 +257,7 @@ impl Driver {
             }
             Action::Die(reason) => {
                 self.phase = Phase::Over { left: false };
-                self.wires.ending.die(reason);
+                self.parts.ending.die(reason);
             }
             Action::Left => {
                 self.phase = match self.has_stopped() {
@@ -264,22 +268,23 @@ impl Driver {
         }
     }
 
-    /// Has the guest stop, and waits for it; false: nobody can say that it has.
+    /// Stops the observer and waits for it. Returns false if it cannot be known to have stopped.
     ///
-    /// Not on this thread: what the guest waits for may be held by an ordinary one, which does not get past one of real time that only
-    /// gives way.
+    /// The observer runs on another thread. It may wait for an ordinary thread, which would not get
+    /// a processor while a real-time thread yields in a loop.
     fn has_stopped(&self) -> bool {
-        if !self.wires.ending.begin() {
+        if !self.parts.ending.begin() {
             return false;
         }
         let (tell, told) = mpsc::sync_channel(1);
-        self.tell_guest(News::Left(tell));
+        self.notify(ObserverNotice::Left(tell));
         told.recv().is_ok()
     }
 
-    /// Nobody takes it any more only when the guest has panicked, which was reported.
-    pub(super) fn tell_guest(&self, news: News) {
-        let _ = self.wires.views.send(news);
+    /// Sends a notice. The receiver is gone only after a panic of the observer, which
+    /// was reported.
+    pub(super) fn notify(&self, news: ObserverNotice) {
+        let _ = self.parts.views.send(news);
     }
 
     pub(super) fn note_leaver(&mut self, report: &Report) {
@@ -289,16 +294,17 @@ impl Driver {
         }
     }
 
-    /// Nodes whose leases differ do not take each other in.
+    /// Warns of a node with a different lease, because the two nodes never accept each other as
+    /// members.
     fn note_lease(&mut self, report: &Report) {
         let (node, lease) = (report.node, report.lease);
         if lease == self.lease_time {
             self.warned_of.remove(&node);
         } else if self.warned_of.insert(node, lease) != Some(lease) {
             let mine = self.lease_time;
-            let what = "neither takes the other in until their settings are alike";
-            self.tell_guest(News::Warning(format!(
-                "{node} has a lease of {lease}, this node of {mine}: {what}"
+            let what = "the nodes do not accept each other as members until their settings agree";
+            self.notify(ObserverNotice::Warning(format!(
+                "{node} has a lease of {lease}, this node has {mine}: {what}"
             )));
         }
     }
@@ -306,22 +312,22 @@ impl Driver {
     fn fence(&mut self, node: NodeId, incarnation: Incarnation) {
         self.history.fencing(node, incarnation);
         if self.leavers[node.index()] == incarnation {
-            // It says itself when it has stopped; if not, its lease is waited for.
+            // A leaving node announces that it has stopped; otherwise its lease is waited for.
             return;
         }
-        let (guest, inbox) = (Arc::clone(&self.wires.guest), Arc::clone(&self.wires.inbox));
+        let (observer, inbox) = (Arc::clone(&self.parts.observer), Arc::clone(&self.parts.inbox));
         let thread = thread::Builder::new().name(format!("plexus-fence-{}", node.0));
-        let fence = move || inbox.post(Input::Fenced(node, incarnation, guest.fence(node, incarnation)));
+        let fence = move || inbox.post(Input::Fenced(node, incarnation, observer.fence(node, incarnation)));
         if let Err(error) = thread.spawn(fence) {
-            self.tell_guest(News::Warning(format!(
-                "no thread to fence {node} on, its lease is waited for: {error}"
+            self.notify(ObserverNotice::Warning(format!(
+                "cannot start a thread to fence {node}, its lease is waited for: {error}"
             )));
         }
     }
 
     fn take(&mut self, input: Input) {
         let event = match input {
-            Input::Turned(file, Done { number, result }) => {
+            Input::Turned(file, FinishedTurn { number, result }) => {
                 if let Some(owner) = self.files.ended(file, number, clock::now()) {
                     self.turned(file, owner, result.map_err(|error| error.to_string()));
                 }
@@ -340,7 +346,7 @@ impl Driver {
                 Event::ConfigChange(ConfigChange::Leave)
             }
             Input::ConfigChange(_, answer) if self.config_change.is_some() => {
-                return tell(&answer, Err(Refused::Busy.into()));
+                return tell(&answer, Err(ConfigChangeRefusal::Busy.into()));
             }
             Input::ConfigChange(config_change, answer) => {
                 self.config_change = Some(answer);
@@ -353,9 +359,9 @@ impl Driver {
             }
             Input::Status(answer) => return tell(&answer, self.status()),
             Input::File(file, path) => return self.files.place(file, path),
-            Input::Peer(node, addresses) => return self.post.place(node, addresses),
-            Input::Keys(keys) => return self.post.rekey(keys),
-            Input::Trouble(what) => return self.tell_guest(News::Warning(what)),
+            Input::Peer(node, addresses) => return self.network.place(node, addresses),
+            Input::Keys(keys) => return self.network.rekey(keys),
+            Input::Trouble(what) => return self.notify(ObserverNotice::Warning(what)),
             Input::Entered(epoch) => Event::Entered(epoch),
             Input::Rebuilt(epoch) => return self.history.rebuilt(epoch, clock::now()),
             Input::Stop => return self.phase = Phase::Over { left: false },
@@ -363,51 +369,52 @@ impl Driver {
         self.handle(event);
     }
 
-    fn read(&mut self, letter: Letter) {
-        let Letter { from, incarnation, kind, body, way } = letter;
+    fn read(&mut self, datagram: ReceivedDatagram) {
+        let ReceivedDatagram { from, incarnation, kind, body, route } = datagram;
         match kind {
             Kind::Hello => {}
             Kind::Report => {
                 let Ok(report) = format::message_decoded(&body) else { return };
                 if (report.node, report.incarnation) == (from, incarnation) {
-                    if self.member.listens(from, incarnation) {
+                    if self.member.accepts_from(from, incarnation) {
                         self.note_leaver(&report);
                     }
                     self.note_lease(&report);
                     self.handle(Event::Heard(Arc::new(report)));
                 }
             }
-            Kind::Ask => self.asked((from, incarnation), &body, way),
+            Kind::TurnRequest => self.asked((from, incarnation), &body, route),
             Kind::Answer => {
-                if let Some((file, read)) = self.asker.answered(from, &body, clock::now()) {
+                if let Some((file, read)) = self.requester.answered(from, &body, clock::now()) {
                     self.answered(from, file, read);
                     self.handle(Event::Tick);
                 }
             }
             Kind::Missing => {
                 for piece in self.server.missing((from, incarnation), &body) {
-                    self.post.send(from, Kind::Answer, &piece);
+                    self.network.send(from, Kind::Answer, &piece);
                 }
             }
         }
     }
 
-    /// Nothing of this incarnation goes on after this, except at disks that hang.
+    /// Ends all activity of this incarnation, except I/O at disks that hang.
     fn close(mut self) {
-        self.wires.ending.stop();
-        self.wires.watchdog.stop(self.phase == Phase::Over { left: true });
+        self.parts.ending.stop();
+        self.parts.watchdog.stop(self.phase == Phase::Over { left: true });
         self.files.stop();
         while let Some(until) = self.files.wake() {
-            // Nobody takes from the sockets any more what would wake it time and again.
+            // The sockets are not read any more, and datagrams would wake the thread again and
+            // again.
             self.sleep(until, &[]);
-            for input in self.wires.inbox.take() {
+            for input in self.parts.inbox.take() {
                 if let Input::Turned(file, done) = input {
                     self.files.ended(file, done.number, clock::now());
                 }
             }
             self.files.give_up(clock::now());
         }
-        self.wires.inbox.close();
+        self.parts.inbox.close();
         for thread in self.files.close() {
             // A panic of the thread was reported when it happened.
             let _ = thread.join();
@@ -415,7 +422,7 @@ impl Driver {
     }
 }
 
-/// Who asked may have gone; else there is room for the answer.
+/// Sends an answer. The channel has room for it, and the receiver may be gone.
 fn tell<T>(whom: &SyncSender<T>, what: T) {
     let _ = whom.send(what);
 }

@@ -1,8 +1,10 @@
-//! The voting files that this node opens: its own turns at them, and those that it takes for others.
+//! The voting files that this node opens: its own turns at them, and those it executes for other
+//! nodes.
 //!
-//! Of each node one turn at a file is under way at most, and at most one more waits for its end: the newest. A turn that does not end in time
-//! counts as failed at once; the next one still waits for it, as long as it takes. Files that vote have turns all the time: one of which none has begun or ended for
-//! as long as a turn may take is out, or set aside, and its thread ends. The next turn opens it again.
+//! Each node has at most one turn under way at a file, and at most one more that waits: the
+//! newest. A turn that exceeds its time limit counts as failed at once, but the next turn still
+//! waits for its end. Files in the view have turns all the time. A file without a turn for the time
+//! limit was removed or set aside, so its thread ends. The next turn opens it again.
 
 use std::{
     collections::BTreeMap,
@@ -20,12 +22,12 @@ use super::{
 use crate::{
     protocol::FileId,
     voting::{
-        Desk, Job,
+        FileQueue, TurnJob,
         format::{ClusterId, FileName},
     },
 };
 
-/// Whose turn it is, and which of its turns.
+/// The owner of a turn, and the number of the turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Owner {
     pub(super) node: NodeId,
@@ -36,17 +38,17 @@ pub(super) struct Owner {
 /// The turns of one node at a file.
 #[derive(Default)]
 struct Lane {
-    /// The turn at the disk.
+    /// The turn under way.
     running: Option<u64>,
-    /// The next one.
-    waiting: Option<Job>,
-    /// The turn that somebody waits for, and until when.
+    /// The waiting turn.
+    waiting: Option<TurnJob>,
+    /// The turn whose end is awaited, its owner and its time limit.
     awaited: Option<(u64, Owner, Nanos)>,
 }
 
 impl Lane {
-    /// A turn to hand to the disk now.
-    fn begin(&mut self, job: Job, owner: Owner, until: Nanos) -> Option<Job> {
+    /// Adds a turn. Returns it if it must be submitted now.
+    fn begin(&mut self, job: TurnJob, owner: Owner, until: Nanos) -> Option<TurnJob> {
         self.awaited = Some((job.number, owner, until));
         if self.running.is_some() {
             self.waiting = Some(job);
@@ -56,8 +58,8 @@ impl Lane {
         Some(job)
     }
 
-    /// The turn at the disk has ended: whose it was, if it is still waited for, and the next.
-    fn ended(&mut self) -> (Option<Owner>, Option<Job>) {
+    /// Ends the turn under way. Returns its owner, if still awaited, and the next turn to submit.
+    fn ended(&mut self) -> (Option<Owner>, Option<TurnJob>) {
         let ended = self.running.take();
         let owner = self.awaited.filter(|(number, ..)| Some(*number) == ended).map(|(_, owner, _)| owner);
         if owner.is_some() {
@@ -68,7 +70,7 @@ impl Lane {
         (owner, next)
     }
 
-    /// Whose turn nobody waits for any longer.
+    /// Returns the owner of a turn that has exceeded its limit.
     fn give_up(&mut self, now: Nanos) -> Option<Owner> {
         let (number, owner, _) = self.awaited.take_if(|(.., until)| *until <= now)?;
         self.waiting.take_if(|job| job.number == number);
@@ -77,9 +79,9 @@ impl Lane {
 }
 
 struct Open {
-    desk: Desk,
+    queue: FileQueue,
     lanes: BTreeMap<NodeId, Lane>,
-    /// When the last turn was asked for, or ended.
+    /// The time of the last submitted or ended turn.
     used: Nanos,
 }
 
@@ -89,10 +91,10 @@ impl Open {
     }
 }
 
-/// See the module.
+/// The voting files that this node opens.
 pub(super) struct Files {
     cluster: ClusterId,
-    /// A turn that takes longer renews nothing.
+    /// The time limit of a turn; a longer one renews no lease.
     limit: Nanos,
     inbox: Arc<Inbox>,
     paths: BTreeMap<FileId, PathBuf>,
@@ -110,7 +112,7 @@ impl Files {
         Self { cluster, limit, inbox, paths, open: BTreeMap::new(), last: 0 }
     }
 
-    /// Where a file stands; the first word counts.
+    /// Sets the path of a file unless it is known.
     pub(super) fn place(&mut self, file: FileId, path: PathBuf) {
         self.paths.entry(file).or_insert(path);
     }
@@ -119,7 +121,7 @@ impl Files {
         self.paths.get(&file).map(PathBuf::as_path)
     }
 
-    /// Begins a turn, whose end is an [`Input::Turned`].
+    /// Begins a turn, whose end arrives as [`Input::Turned`].
     pub(super) fn begin(
         &mut self,
         file: FileId,
@@ -137,34 +139,34 @@ impl Files {
                     priority::raise();
                 };
                 let done = move |done| inbox.post(Input::Turned(file, done));
-                let desk = Desk::start(path.clone(), name, urgent, done);
-                let desk = desk.map_err(|error| format!("the system refuses a thread: {error}"))?;
-                entry.insert(Open { desk, lanes: BTreeMap::new(), used: now })
+                let queue = FileQueue::start(path.clone(), name, urgent, done);
+                let queue = queue.map_err(|error| format!("the system refuses a thread: {error}"))?;
+                entry.insert(Open { queue, lanes: BTreeMap::new(), used: now })
             }
         };
         open.used = now;
         self.last += 1;
-        let job = Job { number: self.last, writes, is_served };
+        let job = TurnJob { number: self.last, writes, is_served };
         let lane = open.lanes.entry(owner.node).or_default();
         if let Some(job) = lane.begin(job, owner, now + self.limit) {
-            open.desk.submit(job);
+            open.queue.submit(job);
         }
         Ok(())
     }
 
-    /// A turn at the disk has ended; whose it was, unless that was given up.
+    /// Handles the end of a turn. Returns its owner unless it was given up.
     pub(super) fn ended(&mut self, file: FileId, number: u64, now: Nanos) -> Option<Owner> {
         let open = self.open.get_mut(&file)?;
         open.used = now;
         let lane = open.lanes.values_mut().find(|lane| lane.running == Some(number))?;
         let (owner, next) = lane.ended();
         if let Some(next) = next {
-            open.desk.submit(next);
+            open.queue.submit(next);
         }
         owner
     }
 
-    /// Turns that have taken too long. Files that had none for as long are closed.
+    /// Returns the turns that have exceeded their limit, and closes unused files.
     pub(super) fn give_up(&mut self, now: Nanos) -> Vec<(FileId, Owner)> {
         self.open.retain(|_, open| !open.is_idle() || now <= open.used + self.limit);
         let lanes = self
@@ -174,24 +176,25 @@ impl Files {
         lanes.filter_map(|(file, lane)| Some((file, lane.give_up(now)?))).collect()
     }
 
-    /// When [`Files::give_up`] may find some.
+    /// Returns the time of the next [`Files::give_up`].
     pub(super) fn wake(&self) -> Option<Nanos> {
         let lanes = self.open.values().flat_map(|open| open.lanes.values());
         lanes.filter_map(|lane| lane.awaited.map(|(.., until)| until)).min()
     }
 
-    /// Begins no turn that waits for another to end.
+    /// Drops all waiting turns.
     pub(super) fn stop(&mut self) {
         let lanes = self.open.values_mut().flat_map(|open| open.lanes.values_mut());
         lanes.for_each(|lane| lane.waiting = None);
     }
 
-    /// No more turns. The threads whose turns end in time: they are worth waiting for.
+    /// Accepts no more turns. Returns the threads that can be joined, because their turns end in
+    /// time.
     pub(super) fn close(self) -> Vec<JoinHandle<()>> {
         let stuck =
             |open: &Open| open.lanes.values().any(|lane| lane.running.is_some() && lane.awaited.is_none());
         let (_, sound): (Vec<Open>, Vec<Open>) = self.open.into_values().partition(stuck);
-        sound.into_iter().map(|open| open.desk.close()).collect()
+        sound.into_iter().map(|open| open.queue.close()).collect()
     }
 }
 
@@ -208,7 +211,7 @@ mod tests {
     }
 
     fn begin(lane: &mut Lane, number: u64) -> Option<u64> {
-        let job = Job { number, writes: Vec::new(), is_served: false };
+        let job = TurnJob { number, writes: Vec::new(), is_served: false };
         lane.begin(job, owner(number), Nanos(number * 10)).map(|job| job.number)
     }
 
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_never_reached_the_disk_is_dropped() {
+    fn a_waiting_turn_that_is_given_up_is_dropped() {
         let mut lane = Lane::default();
         assert_eq!(begin(&mut lane, 1), Some(1));
         assert_eq!(lane.give_up(LATE), Some(owner(1)));
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn of_those_that_wait_the_newest_is_next() {
+    fn the_newest_waiting_turn_is_next() {
         let mut lane = Lane::default();
         begin(&mut lane, 1);
         begin(&mut lane, 2);
@@ -247,7 +250,7 @@ mod tests {
         assert_eq!((whose, next.map(|job| job.number)), (None, Some(3)));
     }
 
-    /// The end of the next turn, as the loop takes it.
+    /// Handles the end of the next turn, as the loop does.
     fn end(files: &mut Files, inbox: &Inbox, now: Nanos) -> Option<Owner> {
         loop {
             let input = inbox.take().pop_front();
@@ -260,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_has_no_turns_any_more_is_closed_unless_one_is_at_the_disk() {
+    fn an_unused_file_is_closed_unless_a_turn_is_under_way() {
         let inbox = Arc::new(Inbox::create().unwrap());
         let file = FileId(7);
         let paths = BTreeMap::from([(file, PathBuf::from("/nowhere/at/all"))]);
@@ -268,7 +271,7 @@ mod tests {
         for (turn, began) in [(1, Nanos(0)), (2, Nanos(100))] {
             files.begin(file, owner(turn), false, Vec::new(), began).unwrap();
             assert_eq!(files.give_up(began + LIMIT + Nanos(1)), [(file, owner(turn))]);
-            assert_eq!(files.open.len(), 1, "nobody knows whether the turn has ended");
+            assert_eq!(files.open.len(), 1, "the turn may not have ended");
             let ended = began + LIMIT + Nanos(5);
             assert_eq!(end(&mut files, &inbox, ended), None);
             assert!(files.give_up(ended + LIMIT).is_empty() && files.open.len() == 1, "another may come");

@@ -1,4 +1,5 @@
-//! How views came about, as far as a node sees it from outside of the protocol: the phases of its transitions, and who was fenced.
+//! The history of view changes as seen outside of the protocol: the phases of transitions, and the
+//! fenced incarnations.
 
 use std::{
     collections::VecDeque,
@@ -11,21 +12,21 @@ use plexus_base::{Epoch, Incarnation, Nanos, NodeId};
 use super::status::{Fencing, FencingState, Phases, Transition};
 use crate::protocol::View;
 
-/// Transitions and fences that are remembered.
+/// The number of remembered transitions and fences.
 const KEPT: usize = 16;
 
-/// From the moment that a view was begun until it is opened.
+/// The steps from the first ballot for a view until it is opened.
 #[derive(Debug, Default)]
 struct Steps {
     began: Option<Nanos>,
     decided: Option<Nanos>,
-    /// When the last of those that went was known to have stopped.
+    /// The time when the last removed member was known to have stopped.
     stopped: Option<Nanos>,
-    /// When the first of those that went was last heard.
+    /// The time when the first removed member was last heard.
     silent: Option<Nanos>,
 }
 
-/// See the module.
+/// The last transitions and fences.
 #[derive(Debug, Default)]
 pub(super) struct History {
     opened: Option<Arc<View>>,
@@ -36,12 +37,12 @@ pub(super) struct History {
 }
 
 impl History {
-    /// A ballot for the next view was seen.
+    /// Records that a ballot for the next view was seen.
     pub(super) fn balloted(&mut self, now: Nanos) {
         self.steps.began.get_or_insert(now);
     }
 
-    /// A view is decided, after `before`; when a node was last heard is asked of `heard`.
+    /// Records that `view` was decided after `before`. `heard` returns when a node was last heard.
     pub(super) fn decided(
         &mut self,
         before: &View,
@@ -56,7 +57,7 @@ impl History {
         (steps.decided, steps.stopped) = (Some(now), Some(now));
     }
 
-    /// An incarnation is to be fenced.
+    /// Records that an incarnation is to be fenced.
     pub(super) fn fencing(&mut self, node: NodeId, incarnation: Incarnation) {
         push(
             &mut self.fences,
@@ -64,7 +65,7 @@ impl History {
         );
     }
 
-    /// How it is known that an incarnation has stopped; the first word counts.
+    /// Records how an incarnation is known to have stopped; the first record counts.
     pub(super) fn ended(&mut self, node: NodeId, incarnation: Incarnation, how: FencingState) {
         for fence in &mut self.fences {
             let same = fence.node == node.0 && fence.incarnation <= incarnation.0;
@@ -74,20 +75,20 @@ impl History {
         }
     }
 
-    /// One more of those that went has stopped.
+    /// Records that one more removed member has stopped.
     pub(super) fn stopped(&mut self, now: Nanos) {
         self.steps.stopped = Some(now);
     }
 
-    /// A view is opened.
+    /// Records that a view is opened.
     pub(super) fn opened(&mut self, view: &Arc<View>, now: Nanos) -> Transition {
         let steps = std::mem::take(&mut self.steps);
         let before = self.opened.replace(Arc::clone(view));
         let (gone, came) = match &before {
-            Some(before) => (lives(before.gone(view)), lives(view.gone(before))),
+            Some(before) => (incarnations(before.gone(view)), incarnations(view.gone(before))),
             None => (
                 Vec::new(),
-                lives(view.members().iter().filter_map(|node| Some((node, view.incarnation(node)?)))),
+                incarnations(view.members().iter().filter_map(|node| Some((node, view.incarnation(node)?)))),
             ),
         };
         let decided = steps.decided.unwrap_or(now);
@@ -110,7 +111,7 @@ impl History {
         transition
     }
 
-    /// What the node does in views is whole again in this one.
+    /// Records that all subsystems have been rebuilt in this view.
     pub(super) fn rebuilt(&mut self, epoch: Epoch, now: Nanos) {
         if let Some(last) = self.transitions.back_mut().filter(|last| last.epoch == epoch.0) {
             last.phases.rebuild.get_or_insert(ms(now.since(self.opened_at)));
@@ -130,7 +131,7 @@ pub(super) fn ms(time: Nanos) -> f64 {
     time.0 as f64 / 1e6
 }
 
-fn lives(of: impl Iterator<Item = (NodeId, Incarnation)>) -> Vec<(u8, u64)> {
+fn incarnations(of: impl Iterator<Item = (NodeId, Incarnation)>) -> Vec<(u8, u64)> {
     of.map(|(node, incarnation)| (node.0, incarnation.0)).collect()
 }
 

@@ -1,7 +1,7 @@
-//! What other threads have for the loop.
+//! The input of the loop from other threads.
 //!
-//! A queue under a mutex and an event: the loop may be of real time, and must sleep, never spin, while an ordinary thread is half way
-//! through putting something in.
+//! It is a queue under a mutex, with an event. The loop may have real-time priority, so it must
+//! sleep, not spin, while an ordinary thread is adding input.
 
 use std::{
     collections::VecDeque,
@@ -15,40 +15,40 @@ use plexus_base::{Epoch, Incarnation, NodeId};
 use plexus_fabric::Event;
 use plexus_interconnect::mesh::Key;
 
-use super::{ConfigChangeError, Proof, Status};
+use super::{ConfigChangeError, FencingProof, Status};
 use crate::{
     protocol::{Clean, ConfigChange, FileId},
-    voting::Done,
+    voting::FinishedTurn,
 };
 
-/// Where the answer to a config change goes.
+/// The channel for the answer to a config change.
 pub(super) type Answer = SyncSender<Result<(), ConfigChangeError>>;
 
 pub(super) enum Input {
-    /// A turn at a file that this node opens is over.
-    Turned(FileId, Done),
+    /// A turn at a file that this node opens has ended.
+    Turned(FileId, FinishedTurn),
     Lost(NodeId, Incarnation),
     Dead(NodeId, Incarnation),
     Clean(NodeId, Clean),
-    /// What came of a fence.
-    Fenced(NodeId, Incarnation, Option<Proof>),
+    /// The result of a fence.
+    Fenced(NodeId, Incarnation, Option<FencingProof>),
     ConfigChange(ConfigChange, Answer),
-    /// The generation of the registry, and who waits until it is remembered.
+    /// A registry generation, and the channel for the answer once it is remembered.
     Registry(u64, Option<SyncSender<u64>>),
     Status(SyncSender<Status>),
     File(FileId, PathBuf),
     Peer(NodeId, Vec<SocketAddr>),
     Keys(Vec<Key>),
-    /// For the log.
+    /// A warning for the log.
     Trouble(String),
-    /// The guest has taken this view.
+    /// The observer has entered this view.
     Entered(Epoch),
     Rebuilt(Epoch),
     Stop,
 }
 
 pub(super) struct Inbox {
-    /// `None` when nobody reads it any more.
+    /// `None` after the loop has ended.
     queue: Mutex<Option<VecDeque<Input>>>,
     pub(super) bell: Event,
 }
@@ -62,7 +62,7 @@ impl Inbox {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Dropped, with whatever waits for its answer, when the loop is over.
+    /// Adds input. After the end of the loop it is dropped, with its answer channel.
     pub(super) fn post(&self, input: Input) {
         if let Some(queue) = self.lock().as_mut() {
             queue.push_back(input);

@@ -1,4 +1,4 @@
-//! Until when this node may act, for whoever is about to: one word, read without waiting.
+//! The end of this node's lease as one word, which any thread reads without waiting.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,21 +6,22 @@ use plexus_base::Nanos;
 
 use super::clock;
 
-/// In place of a time: no lease comes after the last.
+/// A value instead of a time: the lease has ended for good.
 const ENDED: u64 = 1;
 
-/// The end of the lease; 0 before the first.
+/// The end of the lease; 0 before the first lease.
 #[derive(Debug, Default)]
 pub struct Lease(AtomicU64);
 
 impl Lease {
-    /// Whether the node may act now. Ask before each thing that another node must not see done by one that was put out.
+    /// Returns true if the node may act now. Check it before each action that an evicted node must
+    /// not take.
     #[must_use]
     pub fn is_held(&self) -> bool {
         clock::now() < self.until()
     }
 
-    /// How long it lasts if it is not renewed; zero where there is none.
+    /// Returns the remaining time without a renewal; zero if there is no lease.
     #[must_use]
     pub fn left(&self) -> Nanos {
         self.until().since(clock::now())
@@ -30,18 +31,18 @@ impl Lease {
         Nanos(self.0.load(Ordering::Acquire))
     }
 
-    /// Holds it so long, unless it was ended. Whether it is the first.
+    /// Extends the lease to `until` unless it has ended for good. Returns true for the first lease.
     pub(super) fn hold(&self, until: Nanos) -> bool {
         let update = |old| (old != ENDED).then_some(until.0);
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, update) == Ok(0)
     }
 
-    /// From now on nobody acts.
+    /// Ends the lease for good.
     pub(super) fn end(&self) {
         self.0.store(ENDED, Ordering::Release);
     }
 
-    /// Ends it if it has not been renewed since it was to last `until`.
+    /// Ends the lease for good if it has not been renewed since `until` was read.
     pub(super) fn end_if_still(&self, until: Nanos) -> bool {
         self.0.compare_exchange(until.0, ENDED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_held_until_it_is_over_or_ended() {
+    fn a_lease_is_held_until_it_expires_or_is_ended() {
         let lease = Lease::default();
         assert!(!lease.is_held() && lease.left() == Nanos(0));
         assert!(lease.hold(clock::now()));

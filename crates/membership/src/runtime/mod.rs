@@ -1,31 +1,50 @@
-//! The driver of [`Member`]: sockets, voting files, clock and threads around one node's part in the membership.
+//! The driver of [`Member`]: sockets, voting files, clock and threads around one node's part in the
+//! membership.
 //!
-//! **Contract.** Make one [`Membership`] for each incarnation of a node, in a process that no other incarnation of that node outlives (lives of one node must not
-//! take turns at voting files at one time), with lives numbered upwards. Act only while [`Lease::is_held`], in the view that [`Guest::opened`] was
-//! handed last. End the process in [`Guest::end`].
+//! # Contract
 //!
-//! **Threads.** One loop owns the protocol, the sockets and the order of things; it never waits for a disk, a lock that is held
-//! long or a guest, but for one that is to stop because the node has left. Beside it: one for each voting file that this node opens, and where I/O is direct one more, which makes durable what no turn waits for; one that
-//! hands out views, one that asks for the cluster's keys, one for each fence, and one that ends the process when the lease is over though the
-//! loop is stuck. The loop, the lease and the files are as urgent as the system allows; the others are ordinary, but for what a thread starts that is only nice.
+//! - Create one [`Membership`] for each incarnation of a node, with growing incarnation numbers.
+//! - The process must end before another incarnation of the node starts, because two incarnations
+//!   must not take turns at voting files at the same time.
+//! - Act only while [`Lease::is_held`], in the view last passed to [`MembershipObserver::opened`].
+//! - End the process in [`MembershipObserver::end`].
 //!
-//! **What a node vouches for.** Before each report and each turn the guest is asked whether it is well. If not, neither goes out: the others stop
-//! hearing the node and its lease ends. A report names a view as opened only when the guest has returned from [`Guest::opened`].
+//! # Threads
+//!
+//! One loop owns the protocol and the sockets. It never waits for a disk, a lock held for long or
+//! the observer. The one exception is a leave, when it waits for the observer to stop. Other
+//! threads:
+//!
+//! - one for each voting file that this node opens, and, with direct I/O, one more for syncs that
+//!   no turn waits for;
+//! - one that passes views to the observer;
+//! - one that reads the cluster's keys;
+//! - one for each fence;
+//! - one that ends the process when the lease ends while the loop is stuck.
+//!
+//! The loop, the lease and the files run with the highest priority the system allows. The other
+//! threads are ordinary, except that they inherit a raised nice value.
+//!
+//! # Health
+//!
+//! Before each report and each turn the loop asks the observer whether the node is well. If
+//! not, it does neither: the other nodes stop hearing this node, and its lease ends. A report names
+//! a view as opened only after [`MembershipObserver::opened`] has returned.
 
 pub mod clock;
-mod courier;
 mod driver;
-mod fate;
+mod file_health;
 mod files;
 mod history;
 mod inbox;
 mod lease;
-mod post;
+mod network;
+mod notifier;
 mod priority;
 mod served;
 mod snapshot;
 mod status;
-mod turning;
+mod turns;
 mod watchdog;
 
 use std::{
@@ -46,141 +65,153 @@ use plexus_interconnect::mesh::{Key, KeySource};
 use serde::{Deserialize, Serialize};
 
 pub use lease::Lease;
-pub use post::datagram::SEAL;
+pub use network::datagram::SEAL;
 pub use priority::Priority;
 pub use status::{Fencing, FencingState, FileStatus, MemberStatus, Phases, Quorum, Status, Transition};
 
 use self::{
     driver::Driver,
-    driver::Wires,
+    driver::DriverParts,
     inbox::{Inbox, Input},
     watchdog::{Ending, Watchdog},
 };
 #[cfg(doc)]
 use crate::protocol::Member;
-use crate::protocol::{Clean, ConfigChange, FileId, Profile, ProfileError, Reason, Refused, View};
+use crate::protocol::{
+    Clean, ConfigChange, ConfigChangeRefusal, FileId, Profile, ProfileError, StopReason, View,
+};
 
-/// How often the cluster's keys are asked for.
+/// The interval at which the cluster's keys are read.
 const KEYS: Duration = Duration::from_secs(1);
 
-/// What a node knows when it starts.
+/// The settings of a node's membership.
 #[derive(Debug)]
 pub struct Settings {
-    /// Which node this is.
+    /// The number of this node.
     pub me: NodeId,
-    /// Higher than any incarnation that it had before.
+    /// The incarnation, higher than any earlier one of this node.
     pub incarnation: Incarnation,
-    /// Lives, of any node, that are known to have been clean when they ended.
+    /// Incarnations of any node that are known to have been clean when they ended.
     pub clean: Vec<(NodeId, Clean)>,
     /// The times of the cluster.
     pub profile: Profile,
-    /// Epoch 0: the cluster's nodes, and its voting files as configured; or any later view.
+    /// The initial view (epoch 0) with the configured nodes and voting files, or any later view.
     pub first: View,
-    /// The cluster's random name.
+    /// The random identifier of the cluster.
     pub cluster: [u8; 16],
-    /// The cluster's keys; asked for time and again.
+    /// The source of the cluster's keys, which is read regularly.
     pub keys: Arc<dyn KeySource>,
-    /// This node's addresses. Address `i` is joined with address `i` of each peer.
+    /// The addresses of this node. Address `i` communicates with address `i` of each peer.
     pub listen: Vec<SocketAddr>,
-    /// The addresses of the others.
+    /// The addresses of the other nodes.
     pub peers: Vec<(NodeId, Vec<SocketAddr>)>,
-    /// Where this node opens a voting file: shared ones, and those that it serves.
+    /// The paths of the voting files that this node opens: the shared ones and those it serves.
     pub files: BTreeMap<FileId, PathBuf>,
-    /// The host's watchdog, to be fed while this node is well: `/dev/watchdog`.
+    /// The host's watchdog device, such as `/dev/watchdog`, which is fed while this node is well.
     pub watchdog: Option<PathBuf>,
 }
 
-/// Why a membership does not start.
+/// The reason why a membership does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Its times do not fit.
+    /// The times of the profile do not fit each other.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// Such a node cannot be.
-    #[error("{node} in incarnation {} cannot be: nodes are numbered below {MAX_NODES}, lives from 1", incarnation.0)]
+    /// The node or incarnation number is out of range.
+    #[error("{node} in incarnation {} is invalid: nodes are numbered below {MAX_NODES}, incarnations from 1", incarnation.0)]
     Node {
-        /// As set.
+        /// The configured node.
         node: NodeId,
-        /// As set.
+        /// The configured incarnation.
         incarnation: Incarnation,
     },
-    /// Nobody is let in without.
+    /// The cluster's keys cannot be read, and no node is accepted without a key.
     #[error("the cluster's keys: {0}")]
     Keys(String),
-    /// An address cannot be listened on.
+    /// The node cannot listen on an address.
     #[error("cannot listen on {address} (UDP): {source}")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
-    /// No random numbers, descriptors or threads, or no watchdog where one is configured.
+    /// The system provides no random numbers, descriptors or threads, or no configured watchdog
+    /// device.
     #[error("cannot start {what}: {source}")]
     System {
-        /// What was to be started.
+        /// The part that did not start.
         what: &'static str,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
 }
 
-/// How an incarnation was proved to be over.
+/// The way in which an incarnation was proved dead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Proof {
-    /// Its process was killed and is gone, with all that it had begun.
+pub enum FencingProof {
+    /// The process was killed and has ended, with all its I/O.
     Killed,
-    /// Its host was switched off or reset.
+    /// The host was switched off or reset.
     Off,
-    /// What it could do harm to refuses it from now on.
+    /// The disks and other resources refuse its access from now on.
     Refused,
 }
 
-/// Why a node is no member any more.
+/// The reason why a node is no longer a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
-    /// It must stop at once: others go on without it.
-    Died(Reason),
-    /// As wanted.
+pub enum MembershipEnd {
+    /// The node must stop at once, because the other members go on without it.
+    Died(StopReason),
+    /// The node has left as requested.
     Left,
 }
 
-/// Who uses the membership. [`Guest::is_well`], and [`Guest::end`] of who must die, run on threads that the membership lives on and that ordinary
-/// threads may not get past: they must wait for nobody.
-pub trait Guest: Send + Sync + 'static {
-    /// A view is decided; the node does not act in it yet. Called in order with [`Guest::opened`], each view decided before it is opened,
-    /// on a thread of their own. Views that are decided before one was opened are not opened.
+/// The user of a membership, which it informs of views and asks for actions.
+/// [`MembershipObserver::is_well`] and [`MembershipObserver::end`] with [`MembershipEnd::Died`] run
+/// on threads of the membership. These may have real-time priority, so both functions must not wait
+/// for other threads.
+pub trait MembershipObserver: Send + Sync + 'static {
+    /// Informs of a decided view, in which the node does not act yet. Calls of this function and
+    /// [`MembershipObserver::opened`] come in order on one thread, and each view is decided before
+    /// it is opened. A view is never opened if a later one was decided before.
     fn decided(&self, view: &Arc<View>);
 
-    /// The node acts in this view, and in none before it, when this returns. The others that wait for that wait for this.
+    /// Enters an opened view. On return the node acts in this view and in no earlier one; other
+    /// nodes wait for that.
     fn opened(&self, view: &Arc<View>, transition: &Transition);
 
-    /// Proves that an incarnation that was put out, and did not say that it leaves, does nothing any more. May take long; on a thread of its own. `None`: nothing is proved, and its
-    /// lease is waited for.
-    fn fence(&self, node: NodeId, incarnation: Incarnation) -> Option<Proof>;
+    /// Proves that an evicted incarnation, which did not announce a leave, has stopped. It may take
+    /// long and runs on its own thread. `None`: there is no proof, and the lease is waited for.
+    fn fence(&self, node: NodeId, incarnation: Incarnation) -> Option<FencingProof>;
 
-    /// Whether what this node is a member for makes progress. Asked before each report and turn; must not wait.
+    /// Returns true if the node's subsystems make progress. It is called before each report and
+    /// turn and must not wait.
     fn is_well(&self) -> bool;
 
-    /// [`End::Died`]: end the process at once, do not return; on the loop's thread or the lease's. [`End::Left`]: return when nothing acts any more;
-    /// the others go on without waiting for the lease after that; after all views, on the thread that hands them out, and the loop waits for it:
-    /// it must not ask the membership anything. Called at most once.
-    fn end(&self, why: End);
+    /// Ends the node; called at most once.
+    ///
+    /// - [`MembershipEnd::Died`]: end the process at once and do not return. The call comes on the
+    ///   loop's or the lease's thread.
+    /// - [`MembershipEnd::Left`]: return when all actions have stopped; the other nodes then go on
+    ///   without waiting for the lease. The call comes after all views and on their thread. The
+    ///   loop waits for it, so it must not call the membership.
+    fn end(&self, why: MembershipEnd);
 }
 
-/// Why a config change was not granted.
+/// The reason why a config change failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConfigChangeError {
-    /// The membership says no.
+    /// The membership refused it.
     #[error(transparent)]
-    Refused(#[from] Refused),
-    /// Nobody is left to grant it.
-    #[error("this node is no member any more")]
+    Refused(#[from] ConfigChangeRefusal),
+    /// The membership has ended.
+    #[error("this node is no longer a member")]
     Ended,
 }
 
-/// One incarnation of a node in its cluster. Dropped, it [stops](Membership::stop).
+/// One incarnation of a node in its cluster. Dropping it [stops](Membership::stop) it.
 pub struct Membership {
     inbox: Arc<Inbox>,
     lease: Arc<Lease>,
@@ -197,11 +228,11 @@ impl fmt::Debug for Membership {
 }
 
 impl Membership {
-    /// Starts to join the cluster, or to found it.
+    /// Starts to join the cluster, or to form it.
     ///
     /// # Errors
-    /// What the settings or the system do not allow.
-    pub fn start(settings: Settings, guest: Arc<dyn Guest>) -> Result<Self, StartError> {
+    /// Returns which setting is invalid, or which system resource is missing.
+    pub fn start(settings: Settings, observer: Arc<dyn MembershipObserver>) -> Result<Self, StartError> {
         settings.profile.check()?;
         let (me, incarnation) = (settings.me, settings.incarnation);
         if me.index() >= MAX_NODES || incarnation.0 == 0 {
@@ -214,7 +245,7 @@ impl Membership {
         let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
         let inbox = Arc::new(Inbox::create().map_err(system("a bell"))?);
         let lease = Arc::new(Lease::default());
-        let ending = Arc::new(Ending::new(Arc::clone(&guest), Arc::clone(&lease)));
+        let ending = Arc::new(Ending::new(Arc::clone(&observer), Arc::clone(&lease)));
         let watchdog = Watchdog::start(Arc::clone(&ending), Arc::clone(&inbox));
         let (watchdog, lease_thread) = watchdog.map_err(system("the watchdog"))?;
         let started = Self {
@@ -226,14 +257,14 @@ impl Membership {
             threads: Mutex::new(vec![lease_thread]),
         };
         let (views, thread) =
-            courier::start(Arc::clone(&guest), Arc::clone(&inbox)).map_err(system("a thread"))?;
+            notifier::start(Arc::clone(&observer), Arc::clone(&inbox)).map_err(system("a thread"))?;
         started.keep(thread);
         let (stop, stopped) = mpsc::channel();
         started.keep(watch_keys(&settings, keys.clone(), &inbox, stopped).map_err(system("a thread"))?);
         let device = settings.watchdog.clone();
-        let wires = Wires { guest, inbox, ending, watchdog: watchdog.clone(), views, _keys: stop };
-        let driver = Driver::new(settings, keys, sockets, wires).map_err(system("the sockets"))?;
-        // Last: whatever fails before it leaves the host alone.
+        let parts = DriverParts { observer, inbox, ending, watchdog: watchdog.clone(), views, _keys: stop };
+        let driver = Driver::new(settings, keys, sockets, parts).map_err(system("the sockets"))?;
+        // This comes last, so that a failed start leaves the host's watchdog alone.
         if let Some(path) = &device {
             watchdog.guard(path).map_err(system("the watchdog"))?;
         }
@@ -251,93 +282,95 @@ impl Membership {
         self.threads().push(thread);
     }
 
-    /// Stops and says nothing: a crash, as the others see it. From now on no lease is held. Waits for what is under way on its threads, but neither for
-    /// disks that hang nor for fences.
+    /// Stops without notice, like a crash. The lease ends at once. The call waits for work under
+    /// way on the membership's threads, but not for hanging disks or fences.
     pub fn stop(&self) {
         self.ending.stop();
         self.inbox.post(Input::Stop);
         self.watchdog.stop(false);
         let threads = std::mem::take(&mut *self.threads());
         for thread in threads.into_iter().rev() {
-            // A guest may stop it from a thread of its own; a panic was reported when it happened.
+            // The observer may stop it from one of these threads. A panic was reported when it
+            // happened.
             if thread.thread().id() != thread::current().id() {
                 let _ = thread.join();
             }
         }
     }
 
-    /// What to ask before each thing that only a member may do.
+    /// Returns the lease to check before each action that only a member may take.
     #[must_use]
     pub fn lease(&self) -> Arc<Lease> {
         Arc::clone(&self.lease)
     }
 
-    /// Changes the cluster, or leaves it; waits until that is decided. One at a time.
+    /// Requests a config change and waits for the decision. One at a time is allowed.
     ///
     /// # Errors
-    /// It is refused, or this node ends before.
+    /// Returns an error if the change is refused or this node ends first.
     pub fn config_change(&self, config_change: ConfigChange) -> Result<(), ConfigChangeError> {
         let (answer, answered) = sync_channel(1);
         self.inbox.post(Input::ConfigChange(config_change, answer));
         answered.recv().unwrap_or(Err(ConfigChangeError::Ended))
     }
 
-    /// Leaves the cluster, and returns when the others know it: [`Guest::end`] was called with [`End::Left`] then.
+    /// Leaves the cluster, and returns when the other nodes know it. [`MembershipObserver::end`]
+    /// was called with [`MembershipEnd::Left`] before.
     ///
     /// # Errors
-    /// The node is no member, so there is nothing to leave; or it ends otherwise.
+    /// Returns an error if the node is not a member or ends in another way.
     pub fn leave(&self) -> Result<(), ConfigChangeError> {
         self.config_change(ConfigChange::Leave)
     }
 
-    /// The links with an incarnation are lost: what it says over the network counts no more, so that only one of the two goes on. What it writes into voting
-    /// files does.
+    /// Reports that the links with an incarnation are lost. Its messages are ignored from now on,
+    /// so that only one of the two nodes stays a member. Its blocks in voting files still count.
     pub fn lost(&self, node: NodeId, incarnation: Incarnation) {
         self.inbox.post(Input::Lost(node, incarnation));
     }
 
-    /// An incarnation, and all that it had begun, is proved to be over.
+    /// Reports that an incarnation is proved dead, with all its I/O.
     pub fn dead(&self, node: NodeId, incarnation: Incarnation) {
         self.inbox.post(Input::Dead(node, incarnation));
     }
 
-    /// An incarnation is clean: when it leaves, nothing is lost with it.
+    /// Reports that an incarnation is clean: its leave loses no data.
     pub fn clean(&self, node: NodeId, clean: Clean) {
         self.inbox.post(Input::Clean(node, clean));
     }
 
-    /// What the node does in views is whole again in this one.
+    /// Reports that all subsystems have been rebuilt in this view.
     pub fn rebuilt(&self, epoch: Epoch) {
         self.inbox.post(Input::Rebuilt(epoch));
     }
 
-    /// The registry has this generation; every report says so from now on.
+    /// Sets the registry generation that every later report contains.
     pub fn registry(&self, generation: u64) {
         self.inbox.post(Input::Registry(generation, None));
     }
 
-    /// The same, and waits until a majority of the voting files has it. The greatest generation that they know of: at least what
-    /// everybody was told before this was called.
+    /// Sets the registry generation and waits until a majority of the voting files has it. Returns
+    /// the greatest generation they have, which is at least that of any earlier answer.
     ///
     /// # Errors
-    /// This node ends before.
+    /// Returns an error if this node ends first.
     pub fn remember(&self, generation: u64) -> Result<u64, ConfigChangeError> {
         let (answer, answered) = sync_channel(1);
         self.inbox.post(Input::Registry(generation, Some(answer)));
         answered.recv().map_err(|_| ConfigChangeError::Ended)
     }
 
-    /// Where this node opens a voting file that it was not told of when it started. A path that is known stays.
+    /// Adds the path of a voting file that is not in the settings. A known path stays.
     pub fn place_file(&self, file: FileId, path: PathBuf) {
         self.inbox.post(Input::File(file, path));
     }
 
-    /// Where a node is that it was not told of when it started, or that has moved.
+    /// Sets the addresses of a node that is not in the settings or has moved.
     pub fn place_peer(&self, node: NodeId, addresses: Vec<SocketAddr>) {
         self.inbox.post(Input::Peer(node, addresses));
     }
 
-    /// What there is to say; `None` where nobody answers: the membership is over, or stuck.
+    /// Returns the status, or `None` if the membership has ended or its loop is stuck.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         let (answer, answered) = sync_channel(1);
@@ -352,19 +385,23 @@ impl Drop for Membership {
     }
 }
 
-/// Reads what other nodes send from any bytes, as a fuzz target would. How many were taken for something.
+/// Decodes hostile bytes as messages of other nodes, for fuzz tests. Returns how many decoders
+/// accepted them.
 #[doc(hidden)]
 #[must_use]
 pub fn datagram_any(bytes: &[u8]) -> usize {
     let packed = crate::voting::packed::unpacked(bytes).is_ok();
-    [post::datagram::head_any(bytes), served::piece_any(bytes), packed].into_iter().filter(|is| *is).count()
+    [network::datagram::head_any(bytes), served::piece_any(bytes), packed]
+        .into_iter()
+        .filter(|is| *is)
+        .count()
 }
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
     move |source| StartError::System { what, source }
 }
 
-/// Looks for other keys on a thread of its own: they may be in files.
+/// Starts the thread that reads the keys again and again; they may be in files.
 fn watch_keys(
     settings: &Settings,
     mut known: Vec<Key>,

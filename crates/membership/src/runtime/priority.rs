@@ -1,29 +1,32 @@
-//! Threads that must run in time: those of heartbeats, voting files and leases.
+//! The priority of threads that must run in time: those of heartbeats, voting files and leases.
 //!
-//! A node whose heartbeats wait for a processor is put out although nothing is wrong with it. So these threads take turns above all ordinary
-//! ones where the system allows it (root, `CAP_SYS_NICE`, `RLIMIT_RTPRIO`), else with the best ordinary priority, else as they are.
-//! None of them computes for long. Threads that those of real time start are ordinary.
+//! A node whose heartbeats wait for a processor is evicted although nothing else is wrong with it.
+//! So these threads run above all ordinary threads where the system allows it (root,
+//! `CAP_SYS_NICE`, `RLIMIT_RTPRIO`). Otherwise they get the best nice value, or stay as they are.
+//! None of them computes for long. Threads started by real-time threads are ordinary.
 //!
 //! # Unsafe
 //!
-//! One call of the C library that is in no safe interface; it takes a number and a structure that it only reads.
+//! One call of the C library has no safe interface. It takes a number and a structure that it only
+//! reads.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Above every ordinary thread, below those of the kernel (50), which the disk and the network need.
+/// The real-time priority: above every ordinary thread, below the kernel's threads (50) for disks
+/// and network.
 const REAL_TIME: i32 = 10;
 
-/// How urgent threads run.
+/// The priority of threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
-    /// Before every ordinary thread.
+    /// Real time, above every ordinary thread.
     RealTime,
-    /// As ordinary threads that get more than others.
+    /// Ordinary with a better nice value.
     Nice,
-    /// As every thread.
+    /// Ordinary.
     Ordinary,
 }
 
@@ -37,7 +40,7 @@ impl fmt::Display for Priority {
     }
 }
 
-/// Makes the thread that calls as urgent as it may be.
+/// Raises the calling thread's priority as far as the system allows.
 pub(crate) fn raise() -> Priority {
     if is_real_time() {
         return Priority::RealTime;

@@ -1,4 +1,4 @@
-//! What the loop says of itself when it is asked.
+//! The status of the loop's state.
 
 use std::collections::BTreeSet;
 
@@ -18,33 +18,41 @@ impl Driver {
         let member = |node: NodeId| MemberStatus {
             node: node.0,
             incarnation: decided.incarnation(node).map_or(0, |incarnation| incarnation.0),
-            heard_ms: self.post.heard(node).map(|at| now.since(at).0 / 1_000_000),
+            heard_ms: self.network.heard(node).map(|at| now.since(at).0 / 1_000_000),
         };
         let file = |file: FileId| {
-            let (fate, of_view) = (self.fates.of(file), decided.file(file));
-            let answered = fate.and_then(|fate| fate.answered);
+            let (health, of_view) = (self.files_health.of(file), decided.file(file));
+            let answered = health.and_then(|health| health.answered);
             FileStatus {
                 id: file.to_string(),
                 votes: of_view.is_some(),
-                host: of_view.or(fate.map(|fate| &fate.file)).and_then(|file| file.host).map(|host| host.0),
+                host: of_view
+                    .or(health.map(|health| &health.file))
+                    .and_then(|file| file.host)
+                    .map(|host| host.0),
                 path: self.files.path(file).map(|path| path.display().to_string()),
                 answered_ms: answered.map(|(at, _)| now.since(at).0 / 1_000_000),
                 turn_ms: answered.map(|(_, took)| ms(took)),
-                set_aside: fate.is_some_and(|fate| fate.is_aside),
-                error: fate.and_then(|fate| fate.error.clone()),
+                set_aside: health.is_some_and(|health| health.is_set_aside),
+                error: health.and_then(|health| health.error.clone()),
             }
         };
-        let known = decided.files.iter().map(|file| file.id).chain(self.fates.all().map(|(file, _)| *file));
+        let known =
+            decided.files.iter().map(|file| file.id).chain(self.files_health.all().map(|(file, _)| *file));
         let answers = |file: FileId| {
-            let answered = self.fates.of(file).and_then(|fate| fate.answered);
+            let answered = self.files_health.of(file).and_then(|health| health.answered);
             answered.is_some_and(|(at, _)| now.since(at) < self.lease_time)
         };
         Status {
             opened: self.member.opened().map_or(0, |view| view.epoch.0),
             decided: decided.epoch.0,
             members: decided.members().iter().map(member).collect(),
-            lease_ms: ms(self.wires.ending.lease().left()),
-            odd_leases: self.member.odd_leases(now).map(|(node, lease)| (node.0, ms(lease))).collect(),
+            lease_ms: ms(self.parts.ending.lease().left()),
+            differing_leases: self
+                .member
+                .differing_leases(now)
+                .map(|(node, lease)| (node.0, ms(lease)))
+                .collect(),
             quorum: Quorum {
                 files: decided.files.len(),
                 needed: decided.majority(),
@@ -54,8 +62,8 @@ impl Driver {
             fencing: self.history.fences(),
             transitions: self.history.transitions(),
             priority: self.priority,
-            keys: self.post.keys().map(|key| format!("{key:016x}")).collect(),
-            strangers: self.post.strangers(),
+            keys: self.network.keys().map(|key| format!("{key:016x}")).collect(),
+            unauthenticated: self.network.unauthenticated(),
         }
     }
 }

@@ -1,135 +1,138 @@
-//! What a node says of its membership, for people and programs.
+//! The status of a node's membership, for people and programs.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Proof, priority::Priority};
+use super::{FencingProof, priority::Priority};
 
-/// A member's view of its cluster.
+/// A node's status in its cluster.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Status {
-    /// The view that the node acts in; 0: none yet.
+    /// The epoch of the view in which the node acts; 0: none yet.
     pub opened: u32,
-    /// The last view that it knows to be decided.
+    /// The epoch of the last view that the node knows to be decided.
     pub decided: u32,
-    /// Its members.
+    /// The members of the decided view.
     pub members: Vec<MemberStatus>,
-    /// What the lease lasts if it is not renewed; 0 where there is none.
+    /// The remaining time of the lease; 0 if there is none.
     pub lease_ms: f64,
-    /// Nodes heard of lately that are configured with another lease than this one, with that in milliseconds: neither takes the other in.
+    /// The nodes heard recently whose configured lease differs, with that lease in milliseconds.
+    /// Such nodes do not accept each other as members.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub odd_leases: Vec<(u8, f64)>,
-    /// Whether the voting files suffice.
+    pub differing_leases: Vec<(u8, f64)>,
+    /// The state of the majority of voting files.
     pub quorum: Quorum,
-    /// Voting files of the view, and others that had turns.
+    /// The voting files of the view, and others that had turns.
     pub files: Vec<FileStatus>,
-    /// The last lives that were put out, newest last.
+    /// The last evicted incarnations, newest last.
     pub fencing: Vec<Fencing>,
-    /// The last views that were opened, newest last.
+    /// The last opened views, newest last.
     pub transitions: Vec<Transition>,
-    /// How the threads that keep the node a member run.
+    /// The priority of the threads that keep the node a member.
     pub priority: Priority,
-    /// The names of the cluster's keys that are valid here, the newest first: while one replaces another, all nodes must have both first.
+    /// The names of the cluster's valid keys, newest first. During a key replacement, all nodes
+    /// must have both keys before the old one is removed.
     pub keys: Vec<String>,
-    /// Datagrams that no node of the cluster sent to this one.
-    pub strangers: u64,
+    /// The number of unauthenticated datagrams received.
+    pub unauthenticated: u64,
 }
 
-/// A member.
+/// The status of a member.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MemberStatus {
-    /// Which node.
+    /// The node number.
     pub node: u8,
-    /// In which incarnation.
+    /// Its incarnation.
     pub incarnation: u64,
-    /// When it was last heard over the network; the node itself, and one that never was: none.
+    /// The time since it was last heard over the network; none for this node and for nodes never
+    /// heard.
     pub heard_ms: Option<u64>,
 }
 
-/// Votes.
+/// The quorum of voting files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Quorum {
-    /// Voting files of the view.
+    /// The voting files of the view.
     pub files: usize,
-    /// How many of them must answer.
+    /// The number of them that must answer.
     pub needed: usize,
-    /// How many have within the last lease.
+    /// The number of them that have answered within the last lease time.
     pub answering: usize,
 }
 
-/// A voting file.
+/// The status of a voting file.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct FileStatus {
-    /// Its id, in hexadecimal.
+    /// The identifier in hexadecimal.
     pub id: String,
-    /// Whether it is of the view.
+    /// True if the file is in the view.
     pub votes: bool,
-    /// The node that serves it, where not everybody opens it.
+    /// The node that serves it; none if every node opens it.
     pub host: Option<u8>,
-    /// Where this node opens it.
+    /// The path at which this node opens it.
     pub path: Option<String>,
-    /// How long ago a turn at it went well.
+    /// The time since the last successful turn.
     pub answered_ms: Option<u64>,
-    /// How long that turn took.
+    /// The duration of that turn.
     pub turn_ms: Option<f64>,
-    /// Whether it was found to be an older copy of itself.
+    /// True if the file was found to be an older copy of itself.
     pub set_aside: bool,
-    /// Why the last turn failed, if it did.
+    /// The error of the last turn, if it failed.
     pub error: Option<String>,
 }
 
-/// What was done to make sure of an incarnation that was put out.
+/// The fencing of an evicted incarnation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Fencing {
     /// The node.
     pub node: u8,
     /// Its incarnation.
     pub incarnation: u64,
-    /// How far that is.
+    /// The state of the fencing.
     pub state: FencingState,
 }
 
-/// How an incarnation that was put out is known to have stopped.
+/// The way in which an evicted incarnation is known to have stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FencingState {
-    /// Not yet.
+    /// It is not known yet.
     UnderWay,
     /// This node has proved it.
-    Proved(Proof),
-    /// It was told: by another member, by the node itself when it left, or by who uses the membership.
-    Told,
-    /// Nothing proves it, but its lease is over.
-    WaitedOut,
+    Proved(FencingProof),
+    /// It was reported by another member, by the observer, or by the leaving node itself.
+    Reported,
+    /// Its lease has ended; there is no proof.
+    LeaseEnded,
 }
 
-/// A view that was opened, and how long each step to it took.
+/// An opened view, and the duration of each step to it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Transition {
-    /// The view.
+    /// The epoch of the view.
     pub epoch: u32,
-    /// The one that this node acted in before; 0: none.
+    /// The epoch of the previous view in which this node acted; 0: none.
     pub before: u32,
-    /// When it was opened, in milliseconds since 1970.
+    /// The time of opening, in milliseconds since 1970.
     pub at_ms: u64,
-    /// Members of the view before, with their incarnations, that are none any more.
+    /// The removed members, with their incarnations.
     pub gone: Vec<(u8, u64)>,
-    /// Members that were none before.
+    /// The new members, with their incarnations.
     pub came: Vec<(u8, u64)>,
-    /// How long it took.
+    /// The durations of the steps.
     pub phases: Phases,
 }
 
-/// The steps of a transition, one after the other, in milliseconds.
+/// The consecutive steps of a transition, in milliseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Phases {
-    /// From when the first of those that went was last heard, to the first ballot for the view.
+    /// From the last sign of the first removed member to the first ballot for the view.
     pub detect: f64,
-    /// From there until the view was decided.
+    /// From the first ballot to the decision.
     pub decide: f64,
-    /// From there until everybody who went had stopped for certain.
+    /// From the decision until all removed members have stopped for certain.
     pub fence: f64,
-    /// From there until it was opened.
+    /// From there until the view was opened.
     pub open: f64,
-    /// From there until what the node does in views was whole again; none: it is not yet.
+    /// From opening until all subsystems were rebuilt; none if not yet.
     pub rebuild: Option<f64>,
 }

@@ -1,9 +1,11 @@
-//! The thread that ends a process whose lease is over, also when everything else in it is stuck; and the host's watchdog device.
+//! The thread that ends the process when the lease ends, even if everything else is stuck; and the
+//! host's watchdog device.
 //!
-//! It sleeps on a timer of the clock of leases, so it is awake when the lease ends and not much more often. Where a watchdog device is
-//! configured, it is fed only while the lease lasts or none was held yet: a host that is stuck as a whole is reset by it. A node that
-//! has left, or never held a lease, closes the device for good; one that ends otherwise leaves it running, so its host is reset unless the node is
-//! started again in time.
+//! The thread sleeps on a timer of the lease clock, so it is awake when the lease ends. A
+//! configured watchdog device is fed while the lease lasts, or before the first lease, so a host
+//! that is stuck as a whole is reset. A node that has left, or never held a lease, closes the
+//! device for good. A node that ends otherwise leaves it running: the host is reset unless the node
+//! starts again in time.
 
 use std::{
     fs::{File, OpenOptions},
@@ -19,38 +21,38 @@ use std::{
 use plexus_base::Nanos;
 
 use super::{
-    End, Guest,
+    MembershipEnd, MembershipObserver,
     clock::{self, Timer},
     inbox::{Inbox, Input},
     lease::Lease,
     priority,
 };
-use crate::protocol::Reason;
+use crate::protocol::StopReason;
 
-/// Devices count in seconds, from 1 upwards.
+/// The feeding interval. Devices count in seconds, from 1 up.
 const FEED: Nanos = Nanos::from_ms(500);
 
-/// Ends the node, once.
+/// Ends the node once.
 pub(super) struct Ending {
-    guest: Arc<dyn Guest>,
+    observer: Arc<dyn MembershipObserver>,
     lease: Arc<Lease>,
     was_held: AtomicBool,
     is_over: AtomicBool,
 }
 
 impl Ending {
-    pub(super) fn new(guest: Arc<dyn Guest>, lease: Arc<Lease>) -> Self {
-        Self { guest, lease, was_held: AtomicBool::new(false), is_over: AtomicBool::new(false) }
+    pub(super) fn new(observer: Arc<dyn MembershipObserver>, lease: Arc<Lease>) -> Self {
+        Self { observer, lease, was_held: AtomicBool::new(false), is_over: AtomicBool::new(false) }
     }
 
-    /// The node must stop at once.
-    pub(super) fn die(&self, why: Reason) {
+    /// Ends the node because it must stop at once.
+    pub(super) fn die(&self, why: StopReason) {
         if self.begin() {
-            self.guest.end(End::Died(why));
+            self.observer.end(MembershipEnd::Died(why));
         }
     }
 
-    /// From now on no lease is held. Whether the guest is still to be told: who asks first sees to that.
+    /// Ends the lease. Returns true for the first call, whose caller must tell the observer.
     pub(super) fn begin(&self) -> bool {
         let is_first = !self.is_over.swap(true, Ordering::AcqRel);
         if is_first {
@@ -59,13 +61,13 @@ impl Ending {
         is_first
     }
 
-    /// Nothing acts any more, and nobody is told.
+    /// Ends the lease without telling the observer.
     pub(super) fn stop(&self) {
         self.is_over.store(true, Ordering::Release);
         self.lease.end();
     }
 
-    /// The node may act until then. Whether it may for the first time.
+    /// Extends the lease. Returns true for the first lease.
     pub(super) fn hold(&self, until: Nanos) -> bool {
         let is_first = self.lease.hold(until);
         if is_first {
@@ -83,27 +85,27 @@ impl Ending {
     }
 }
 
-/// What the thread is to do.
+/// The order for the thread.
 const WATCH: u8 = 0;
 const STOP: u8 = 1;
-/// Stop, and the device too.
+/// Stop, and close the device too.
 const CLOSE: u8 = 2;
 
-/// No time that comes.
+/// A time that never comes.
 const NEVER: Nanos = Nanos(u64::MAX / 2);
 
 struct Shared {
     timer: Timer,
     order: AtomicU8,
-    /// The host's, once it is guarded.
+    /// The host's device, once it is guarded.
     device: OnceLock<File>,
     ending: Arc<Ending>,
     inbox: Arc<Inbox>,
 }
 
-/// What the thread goes by.
+/// The state on which the thread acts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Seen {
+struct WatchdogState {
     order: u8,
     is_over: bool,
     until: Nanos,
@@ -123,46 +125,46 @@ impl Watchdog {
         Ok((Self(shared), thread))
     }
 
-    /// From now on the host's device is fed. Once.
+    /// Feeds the host's device from now on; called once.
     pub(super) fn guard(&self, path: &Path) -> io::Result<()> {
         let device = OpenOptions::new().write(true).open(path)?;
         assert!(self.0.device.set(device).is_ok(), "a host is guarded once");
-        self.look();
+        self.check();
         Ok(())
     }
 
-    /// The first lease is held.
-    pub(super) fn look(&self) {
+    /// Makes the thread check its state.
+    pub(super) fn check(&self) {
         self.0.timer.set(Nanos(0));
     }
 
-    /// Watches no more; `left`: nor does the host's device. The first word counts.
+    /// Stops the thread, and the device too if the node has `left`. The first call counts.
     pub(super) fn stop(&self, left: bool) {
         let order = if left { CLOSE } else { STOP };
         let _ = self.0.order.compare_exchange(WATCH, order, Ordering::AcqRel, Ordering::Acquire);
-        self.look();
+        self.check();
     }
 }
 
 impl Shared {
     fn watch(&self) {
         priority::raise();
-        let mut has_said = false;
+        let mut has_warned = false;
         loop {
             let seen = self.seen();
             if seen.order != WATCH {
                 return self.close(seen.order == CLOSE);
             }
-            self.timer.set(self.next(seen, &mut has_said));
-            // Who changes something sets the timer too, and may have done so before it was set here.
+            self.timer.set(self.next(seen, &mut has_warned));
+            // Other threads set the timer after a change, possibly before it was set here.
             if self.seen() == seen {
                 self.timer.wait();
             }
         }
     }
 
-    fn seen(&self) -> Seen {
-        Seen {
+    fn seen(&self) -> WatchdogState {
+        WatchdogState {
             order: self.order.load(Ordering::Acquire),
             is_over: self.ending.is_over(),
             until: self.ending.lease.until(),
@@ -170,23 +172,23 @@ impl Shared {
         }
     }
 
-    /// Does what is due; when there is more to do.
-    fn next(&self, seen: Seen, has_said: &mut bool) -> Nanos {
-        // How it ended is told by the order, which comes when nothing is left to be done.
+    /// Does the work that is due and returns the time of the next.
+    fn next(&self, seen: WatchdogState, has_warned: &mut bool) -> Nanos {
+        // The order tells how the node ended. It comes when nothing is left to do.
         if seen.is_over {
             return NEVER;
         }
         let (now, until) = (clock::now(), seen.until);
         if until != Nanos(0) && now >= until {
             if self.ending.lease.end_if_still(until) {
-                self.ending.die(Reason::LeaseOver);
+                self.ending.die(StopReason::LeaseOver);
             }
             return now;
         }
         let lease = if until == Nanos(0) { NEVER } else { until };
         let Some(mut device) = self.device.get() else { return lease };
         if let Err(error) = device.write_all(&[0])
-            && !std::mem::replace(has_said, true)
+            && !std::mem::replace(has_warned, true)
         {
             let what = format!("the host's watchdog cannot be fed and will reset the host: {error}");
             self.inbox.post(Input::Trouble(what));
@@ -194,7 +196,8 @@ impl Shared {
         lease.min(now + FEED)
     }
 
-    /// The letter is what tells a device that nobody is stuck.
+    /// Closes the device if the end of the node is harmless. The letter `V` tells the device to
+    /// stop.
     fn close(&self, left: bool) {
         let is_harmless = left || !self.ending.was_held.load(Ordering::Acquire);
         if let Some(mut device) = self.device.get().filter(|_| is_harmless)
@@ -216,17 +219,17 @@ mod tests {
     use super::*;
     use crate::{
         protocol::View,
-        runtime::{Proof, Transition},
+        runtime::{FencingProof, Transition},
     };
 
-    struct Quiet;
+    struct IdleObserver;
 
-    impl Guest for Quiet {
+    impl MembershipObserver for IdleObserver {
         fn decided(&self, _: &Arc<View>) {}
 
         fn opened(&self, _: &Arc<View>, _: &Transition) {}
 
-        fn fence(&self, _: NodeId, _: Incarnation) -> Option<Proof> {
+        fn fence(&self, _: NodeId, _: Incarnation) -> Option<FencingProof> {
             None
         }
 
@@ -234,7 +237,7 @@ mod tests {
             true
         }
 
-        fn end(&self, _: End) {}
+        fn end(&self, _: MembershipEnd) {}
     }
 
     struct Guarded {
@@ -250,7 +253,7 @@ mod tests {
             let place = tempfile::tempdir().unwrap();
             let path = place.path().join("watchdog");
             std::fs::write(&path, "").unwrap();
-            let ending = Arc::new(Ending::new(Arc::new(Quiet), Arc::default()));
+            let ending = Arc::new(Ending::new(Arc::new(IdleObserver), Arc::default()));
             let inbox = Arc::new(Inbox::create().unwrap());
             let (watchdog, thread) = Watchdog::start(Arc::clone(&ending), inbox).unwrap();
             watchdog.guard(&path).unwrap();
@@ -261,7 +264,7 @@ mod tests {
             std::fs::read(&self.path).unwrap()
         }
 
-        /// What the device was told in all.
+        /// Returns all bytes that the device received.
         fn stop(self, left: bool) -> Vec<u8> {
             self.watchdog.stop(left);
             self.thread.join().unwrap();
@@ -275,23 +278,23 @@ mod tests {
     }
 
     #[test]
-    fn a_host_whose_node_ends_otherwise_is_not() {
+    fn a_host_whose_node_ends_while_a_lease_was_held_is_not_left_alone() {
         let guarded = Guarded::start();
         guarded.ending.hold(Nanos(u64::MAX));
         assert!(guarded.stop(false).iter().all(|byte| *byte == 0));
     }
 
     #[test]
-    fn however_long_a_node_takes_to_leave_its_host_is_left_alone() {
+    fn a_host_whose_node_takes_long_to_leave_is_left_alone() {
         let guarded = Guarded::start();
         guarded.ending.hold(Nanos(u64::MAX));
         while guarded.fed().is_empty() {
-            guarded.watchdog.look();
+            guarded.watchdog.check();
         }
         assert!(guarded.ending.begin());
-        // Whatever wakes the thread before the others have been told.
+        // Wake the thread before the other nodes know of the leave.
         for _ in 0..1_000 {
-            guarded.watchdog.look();
+            guarded.watchdog.check();
             thread::yield_now();
         }
         assert_eq!(guarded.stop(true).last(), Some(&b'V'));

@@ -1,14 +1,17 @@
-//! A voting file as this host reaches it: making one, and turns at it.
+//! Creation of a voting file, and turns at it, on this host.
 //!
-//! **A turn** writes blocks and then reads the whole file, from the disk and not from a cache: what it read was there after its writes were. I/O is
-//! direct where the file system takes it. Elsewhere writes are made durable and the cache is dropped before each read, as far as the
-//! system obeys; a file that several hosts share must stand where direct I/O works.
+//! **A turn** writes blocks and then reads the whole file from the disk, not from a cache: the read
+//! follows the writes. I/O is direct where the file system supports it. Elsewhere each turn makes
+//! its writes durable and drops the cache before it reads, as far as the system allows. A file
+//! shared by several hosts needs direct I/O.
 //!
-//! **What must last** ([`Writes::must_last`](crate::protocol::Writes::must_last)) is durable before the turn reads. Other heartbeats are made so
-//! [later](super::settler): the turn would have to wait until the disk's cache is empty, which on a busy disk, whoever keeps it busy, takes longer than
-//! a lease lasts.
+//! **Durability.** Blocks that [must be durable](crate::protocol::Writes::must_be_durable) are so
+//! before the turn reads. Other heartbeats are made durable [later](super::syncer). A turn that
+//! waited for them would wait until the disk's cache is empty, which on a busy disk takes longer
+//! than a lease.
 //!
-//! The path counts: if another file stands there before a turn, that one is opened. So a node that runs and one that starts never use different files.
+//! **Replacement.** The path counts: a turn opens the file that is at the path. So a running node
+//! and a starting one never use different files.
 
 use std::{
     fs::{File, Metadata, OpenOptions},
@@ -22,33 +25,33 @@ use rustix::fs::{Advice, OFlags};
 
 use super::{
     format::{self, BLOCK, BlockError, FILE, FileName, Header},
-    settler::{Counters, Settler},
+    syncer::{Counters, Syncer},
 };
 use crate::protocol::View;
 
-/// Why a voting file could not be made, written or read.
+/// An error of creating, writing or reading a voting file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The system's word.
+    /// An I/O error.
     #[error("{doing} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         doing: &'static str,
-        /// Where.
+        /// The path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The error of the system.
         source: io::Error,
     },
-    /// What stands there is no voting file, or another.
+    /// The file is not this voting file.
     #[error("{}: {source}", path.display())]
     Block {
-        /// Where.
+        /// The path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: BlockError,
     },
-    /// A device that is not empty may be somebody's.
-    #[error("{} is not empty; clear its first {FILE} bytes if it is to be a voting file", .0.display())]
+    /// The device is not empty and may be in use.
+    #[error("{} is not empty; clear its first {FILE} bytes to use it as a voting file", .0.display())]
     InUse(PathBuf),
 }
 
@@ -59,11 +62,12 @@ impl FileError {
     }
 }
 
-/// Makes the voting file `name` at `path`: a new file, or a block device whose beginning is zero. Every block is written and durable
-/// when this returns, so that no later write needs space. `first` is the last view that is known to be decided.
+/// Creates the voting file `name` at `path`: a new file, or a block device that begins with zeros.
+/// Every block is written and durable on return, so that no later write needs space. `first` is the
+/// last view known to be decided.
 ///
 /// # Errors
-/// Something stands there already, or the system's; what was made is removed then.
+/// Returns an error if the path is in use or I/O fails; a new file is removed then.
 pub fn create(path: &Path, name: FileName, first: &View) -> Result<(), FileError> {
     if is_device(path) {
         let device = OpenOptions::new().read(true).write(true).open(path);
@@ -79,31 +83,31 @@ pub fn create(path: &Path, name: FileName, first: &View) -> Result<(), FileError
     let file = file.map_err(FileError::io("create", path))?;
     let made = fill(&file, name, first).and_then(|()| durable::sync_name(path));
     made.map_err(|source| {
-        // It is of no use to anybody.
+        // The incomplete file is useless.
         let _ = std::fs::remove_file(path);
         FileError::io("write", path)(source)
     })
 }
 
-/// Takes back what [`create`] made at `path`, before anybody was asked to vote there: a file goes, a device is empty again.
+/// Undoes [`create`] before any node votes in the file: removes the file, or clears the device.
 ///
 /// # Errors
-/// The system's.
+/// Returns the I/O error.
 pub fn discard(path: &Path) -> Result<(), FileError> {
     if !is_device(path) {
         let removed = std::fs::remove_file(path).and_then(|()| durable::sync_name(path));
         return removed.map_err(FileError::io("remove", path));
     }
     let device = OpenOptions::new().write(true).open(path).map_err(FileError::io("open", path))?;
-    // All else is zero still.
+    // All other bytes are still zero.
     let emptied = device.write_all_at(&[0; BLOCK], 0).and_then(|()| device.sync_all());
     emptied.map_err(FileError::io("write", path))
 }
 
-/// Whether the voting file `name` is at `path`, as this host sees it.
+/// Checks that the voting file `name` is at `path` on this host.
 ///
 /// # Errors
-/// It is not, or the system's.
+/// Returns an error if it is not, or if I/O fails.
 pub fn look(path: &Path, name: FileName) -> Result<(), FileError> {
     let mut disk = Disk::open(path)?;
     let found = Header::decode(name, &disk.turn([])?[..BLOCK]);
@@ -114,7 +118,7 @@ fn is_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
 }
 
-/// The header comes last: a file that was not wholly made is none.
+/// Writes the header last, so that an incomplete file is not a voting file.
 fn fill(file: &File, name: FileName, first: &View) -> io::Result<()> {
     let header = Header { name, first: first.clone() }.encode();
     file.write_all_at(&vec![0; FILE], 0)?;
@@ -123,20 +127,21 @@ fn fill(file: &File, name: FileName, first: &View) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A voting file, open. Where a turn fails it is opened anew: what that one wrote may not be durable.
+/// An open voting file. After a failed turn it is opened again, because the writes may not be
+/// durable.
 pub(super) struct Disk {
     path: PathBuf,
     file: File,
     identity: (u64, u64),
     block: Buffer,
-    /// As the last turn has read it.
+    /// The content that the last turn read.
     whole: Buffer,
-    /// After the first turn.
+    /// True after the first turn.
     is_known: bool,
-    /// The heartbeats that were written, and those of them that are durable.
+    /// The counters of the written heartbeats.
     written: Counters,
-    /// Nobody where the file is not read and written past the system's cache: each of its turns waits until it is durable.
-    settler: Option<Settler>,
+    /// `None` if I/O is not direct: then each turn waits until its writes are durable.
+    syncer: Option<Syncer>,
 }
 
 impl Disk {
@@ -144,7 +149,7 @@ impl Disk {
         let open = |flags: OFlags| {
             OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)
         };
-        // Some file systems refuse the flag, some only the first read.
+        // Some file systems refuse the flag, others only the first read.
         let direct = open(OFlags::DIRECT).ok().filter(|file| {
             let read = file.read_at(&mut Buffer::zeroed(BLOCK), 0);
             !read.is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput)
@@ -157,27 +162,27 @@ impl Disk {
         let meta = file.metadata().map_err(FileError::io("look at", path))?;
         let (block, whole) = (Buffer::zeroed(BLOCK), Buffer::zeroed(FILE));
         let (path, identity) = (path.to_path_buf(), identity(&meta));
-        let start = || file.try_clone().and_then(Settler::start).map_err(FileError::io("open", &path));
-        let settler = is_direct.then(start).transpose()?;
+        let start = || file.try_clone().and_then(Syncer::start).map_err(FileError::io("open", &path));
+        let syncer = is_direct.then(start).transpose()?;
         let (is_known, written) = (false, Counters::default());
-        Ok(Self { path, file, identity, block, whole, is_known, written, settler })
+        Ok(Self { path, file, identity, block, whole, is_known, written, syncer })
     }
 
-    /// Whether its path still leads to it.
+    /// Returns true if the path still leads to this file.
     pub(super) fn is_in_place(&self) -> bool {
         std::fs::metadata(&self.path).is_ok_and(|meta| identity(&meta) == self.identity)
     }
 
-    /// Writes these blocks, by number, and reads them all.
+    /// Writes these blocks by number, and reads all blocks.
     pub(super) fn turn<'a>(
         &mut self,
         writes: impl IntoIterator<Item = &'a (usize, Vec<u8>)>,
     ) -> Result<&[u8], FileError> {
-        if let Some(source) = self.settler.as_ref().and_then(Settler::failure) {
+        if let Some(source) = self.syncer.as_ref().and_then(Syncer::failure) {
             return Err(FileError::io("write", &self.path)(source));
         }
-        // What somebody has left before the first turn may not be durable, and is found now.
-        let (mut wrote, mut must_last) = (false, !self.is_known || self.settler.is_none());
+        // Content from before the first turn may not be durable, and this turn reads it.
+        let (mut wrote, mut must_be_durable) = (false, !self.is_known || self.syncer.is_none());
         for (number, bytes) in writes {
             let at = number * BLOCK;
             self.block.copy_from_slice(bytes);
@@ -186,16 +191,17 @@ impl Disk {
             if let Some((node, counter)) = format::beat(*number, bytes) {
                 self.written[node.index()] = counter;
             }
-            must_last = must_last || format::must_last(*number, &self.whole[at..at + BLOCK], bytes);
+            must_be_durable =
+                must_be_durable || format::must_be_durable(*number, &self.whole[at..at + BLOCK], bytes);
             wrote = true;
         }
-        let lags = |settler: &Settler| wrote && settler.wrote(&self.written);
-        if must_last || self.settler.as_ref().is_some_and(lags) {
+        let lags = |syncer: &Syncer| wrote && syncer.wrote(&self.written);
+        if must_be_durable || self.syncer.as_ref().is_some_and(lags) {
             self.file.sync_data().map_err(FileError::io("write", &self.path))?;
-            self.settler.iter().for_each(|settler| settler.settled(&self.written));
+            self.syncer.iter().for_each(|syncer| syncer.synced(&self.written));
         }
-        if self.settler.is_none() {
-            // Where it is not obeyed, the cache is all that there is.
+        if self.syncer.is_none() {
+            // If the system ignores this, reads come from the cache.
             let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed);
         }
         self.file.read_exact_at(&mut self.whole, 0).map_err(FileError::io("read", &self.path))?;

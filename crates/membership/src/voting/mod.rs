@@ -1,13 +1,15 @@
-//! Voting files: blocks of 4 KiB on shared disks or on disks of single nodes, in which nodes leave what others must find.
+//! Voting files: blocks of 4 KiB on shared disks or on disks of single nodes, through which nodes
+//! decide views.
 //!
-//! [`format`](mod@format) says what stands in them, [`create`] makes one. Turns at them are taken on a thread for each.
+//! [`format`](mod@format) defines the layout, and [`create`] makes a file. Each file has a thread
+//! that executes turns.
 
-mod desk;
 mod file;
 pub mod format;
 pub(crate) mod packed;
-mod settler;
+mod queue;
+mod syncer;
 
 pub use file::{FileError, create, discard, look};
 
-pub(crate) use desk::{Desk, Done, Found, Job};
+pub(crate) use queue::{FileQueue, FinishedTurn, TurnContents, TurnJob};

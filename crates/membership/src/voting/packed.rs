@@ -1,5 +1,5 @@
-//! Blocks of a voting file on their way between a node and the one that serves it: without the zeros behind them, and without those that
-//! are nothing but zeros. One after the other:
+//! Blocks of a voting file as sent between a node and the server of the file, without trailing
+//! zeros and without empty blocks. Each block is encoded as:
 //!
 //! | byte | size | field |
 //! |---|---|---|
@@ -18,12 +18,12 @@ wire::layout! {
 
 const HEAD: usize = Head::LEN;
 
-/// Most bytes that `blocks` blocks take.
+/// Returns the most bytes that `blocks` blocks take.
 pub(crate) const fn most(blocks: usize) -> usize {
     blocks * (HEAD + BLOCK)
 }
 
-/// The blocks of a whole file.
+/// Packs the blocks of a whole file.
 pub(crate) fn packed(file: &[u8]) -> Vec<u8> {
     let mut packed = Vec::new();
     for (number, block) in file.chunks_exact(BLOCK).enumerate() {
@@ -32,7 +32,7 @@ pub(crate) fn packed(file: &[u8]) -> Vec<u8> {
     packed
 }
 
-/// Adds one block.
+/// Appends one block.
 pub(crate) fn pack(packed: &mut Vec<u8>, number: usize, block: &[u8]) {
     let Some(last) = block.iter().rposition(|byte| *byte != 0) else { return };
     let head = Head { number: number as u8, zero: Zeros, length: last as u16 + 1 };
@@ -40,10 +40,10 @@ pub(crate) fn pack(packed: &mut Vec<u8>, number: usize, block: &[u8]) {
     packed.extend_from_slice(&block[..=last]);
 }
 
-/// The blocks by number, each whole again.
+/// Returns the blocks by number, with their trailing zeros.
 ///
 /// # Errors
-/// They were not packed so.
+/// Returns an error if the bytes are not packed blocks.
 pub(crate) fn unpacked(bytes: &[u8]) -> Result<Vec<(usize, Vec<u8>)>, DecodeError> {
     wire::decode("blocks of a voting file", bytes, |reader| {
         let mut blocks: Vec<(usize, Vec<u8>)> = Vec::new();
@@ -61,10 +61,10 @@ pub(crate) fn unpacked(bytes: &[u8]) -> Result<Vec<(usize, Vec<u8>)>, DecodeErro
     })
 }
 
-/// The whole file.
+/// Returns the whole file.
 ///
 /// # Errors
-/// Its blocks were not packed so.
+/// Returns an error if the bytes are not packed blocks.
 pub(crate) fn unpacked_file(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
     let mut file = vec![0; FILE];
     for (number, block) in unpacked(bytes)? {
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_packed_comes_back() {
+    fn packed_blocks_are_unpacked() {
         let mut file = vec![0; FILE];
         assert_eq!(packed(&file), []);
         for at in [0, 3 * BLOCK + 7, 5 * BLOCK - 1, FILE - 1] {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_packed_is_refused() {
+    fn malformed_blocks_are_refused() {
         for bad in [&[0, 0, 1][..], &[0, 0, 0, 0], &[49, 0, 1, 0, 7], &[1, 0, 2, 0, 7], &[1, 1, 1, 0, 7]] {
             assert!(unpacked(bad).is_err(), "{bad:?}");
         }

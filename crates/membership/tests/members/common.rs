@@ -1,6 +1,7 @@
-//! Clusters of memberships in one process: real files, sockets on loopback, a guest that remembers what it was told.
+//! Clusters of memberships in one process, with real files, sockets on loopback and an observer
+//! that records all calls.
 //!
-//! Nothing is timed: a test waits for what must come, and gives up after a time that no machine needs.
+//! No test depends on timing: it waits for an expected state and fails after a generous deadline.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +20,7 @@ use plexus_base::{Epoch, Incarnation, Nanos, NodeId, NodeSet};
 use plexus_interconnect::mesh::{KEY, Key, KeySource};
 use plexus_membership::{
     protocol::{FileId, Profile, View},
-    runtime::{End, Guest, Membership, Proof, Settings, Status, Transition},
+    runtime::{FencingProof, Membership, MembershipEnd, MembershipObserver, Settings, Status, Transition},
     voting::{
         self,
         format::{ClusterId, FileName},
@@ -27,10 +28,10 @@ use plexus_membership::{
 };
 use tempfile::TempDir;
 
-/// So long no machine needs, however busy it is.
+/// A deadline that even a very busy machine meets.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A lease that also a machine which builds eight other things renews in time.
+/// A lease that a machine busy with eight builds still renews in time.
 pub(crate) const PROFILE: Profile = Profile {
     heartbeat: Nanos::from_ms(50),
     lease: Nanos::from_ms(3000),
@@ -39,35 +40,35 @@ pub(crate) const PROFILE: Profile = Profile {
     drift_ppm: 10_000,
 };
 
-/// What a guest was told, and says.
+/// A membership observer that records its calls and answers as the test wants.
 #[derive(Default)]
 pub(crate) struct Watcher {
-    told: Mutex<Told>,
+    observed: Mutex<ObservedEvents>,
     changed: Condvar,
     pub(crate) is_unwell: AtomicBool,
     pub(crate) is_stuck: AtomicBool,
     pub(crate) proves: AtomicBool,
-    /// While it is held, views that are opened are not taken.
+    /// While it is locked, opened views are not entered.
     pub(crate) gate: Mutex<()>,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct ObservedEvents {
     pub(crate) decided: Vec<Arc<View>>,
     pub(crate) opened: Vec<Arc<View>>,
     pub(crate) transitions: Vec<Transition>,
     pub(crate) fenced: Vec<(NodeId, Incarnation)>,
-    pub(crate) ended: Option<End>,
-    /// Who hands it views.
+    pub(crate) ended: Option<MembershipEnd>,
+    /// The thread that calls it with views.
     pub(crate) by: Option<ThreadId>,
 }
 
-impl Told {
+impl ObservedEvents {
     pub(crate) fn view(&self) -> Option<&Arc<View>> {
         self.opened.last()
     }
 
-    /// Whether it acts in a view with these members, and no others.
+    /// Returns true if the node acts in a view with exactly these members.
     pub(crate) fn is_with(&self, nodes: &[u8]) -> bool {
         let nodes: NodeSet = nodes.iter().copied().map(NodeId).collect();
         self.view().is_some_and(|view| view.members() == nodes)
@@ -75,80 +76,83 @@ impl Told {
 }
 
 impl Watcher {
-    pub(crate) fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap()
+    pub(crate) fn observed(&self) -> MutexGuard<'_, ObservedEvents> {
+        self.observed.lock().unwrap()
     }
 
-    fn tell(&self, change: impl FnOnce(&mut Told)) {
-        change(&mut self.told());
+    fn tell(&self, change: impl FnOnce(&mut ObservedEvents)) {
+        change(&mut self.observed());
         self.changed.notify_all();
     }
 
-    /// Waits until it was told so.
+    /// Waits until the recorded calls meet the condition.
     #[track_caller]
-    pub(crate) fn wait(&self, what: &str, is_so: impl Fn(&Told) -> bool) -> Told {
-        let (told, late) =
-            self.changed.wait_timeout_while(self.told(), DEADLINE, |told| !is_so(told)).unwrap();
-        assert!(!late.timed_out(), "waited in vain for {what}: {told:#?}");
-        told.clone()
+    pub(crate) fn wait(&self, what: &str, is_so: impl Fn(&ObservedEvents) -> bool) -> ObservedEvents {
+        let (observed, late) =
+            self.changed.wait_timeout_while(self.observed(), DEADLINE, |observed| !is_so(observed)).unwrap();
+        assert!(!late.timed_out(), "timed out waiting for {what}: {observed:#?}");
+        observed.clone()
     }
 
     #[track_caller]
-    pub(crate) fn wait_with(&self, nodes: &[u8]) -> Told {
-        self.wait(&format!("a view of {nodes:?}"), |told| told.is_with(nodes))
+    pub(crate) fn wait_with(&self, nodes: &[u8]) -> ObservedEvents {
+        self.wait(&format!("a view of {nodes:?}"), |observed| observed.is_with(nodes))
     }
 }
 
-impl Guest for Watcher {
+impl MembershipObserver for Watcher {
     fn decided(&self, view: &Arc<View>) {
-        self.tell(|told| {
+        self.tell(|observed| {
             let by = std::thread::current().id();
-            assert_eq!(*told.by.get_or_insert(by), by, "one thread hands out views");
-            told.decided.push(Arc::clone(view));
+            assert_eq!(*observed.by.get_or_insert(by), by, "one thread passes all views");
+            observed.decided.push(Arc::clone(view));
         });
     }
 
     fn opened(&self, view: &Arc<View>, transition: &Transition) {
         drop(self.gate.lock().unwrap());
-        self.tell(|told| {
-            assert!(told.decided.contains(view), "decided before it is opened");
-            assert!(told.view().is_none_or(|last| last.epoch < view.epoch), "in order");
-            told.opened.push(Arc::clone(view));
-            told.transitions.push(transition.clone());
+        self.tell(|observed| {
+            assert!(observed.decided.contains(view), "a view is decided before it is opened");
+            assert!(observed.view().is_none_or(|last| last.epoch < view.epoch), "views come in order");
+            observed.opened.push(Arc::clone(view));
+            observed.transitions.push(transition.clone());
         });
     }
 
-    fn fence(&self, node: NodeId, incarnation: Incarnation) -> Option<Proof> {
-        self.tell(|told| told.fenced.push((node, incarnation)));
-        self.proves.load(Ordering::Acquire).then_some(Proof::Killed)
+    fn fence(&self, node: NodeId, incarnation: Incarnation) -> Option<FencingProof> {
+        self.tell(|observed| observed.fenced.push((node, incarnation)));
+        self.proves.load(Ordering::Acquire).then_some(FencingProof::Killed)
     }
 
     fn is_well(&self) -> bool {
-        let stuck = |_: &mut Told| self.is_stuck.load(Ordering::Acquire);
-        if stuck(&mut Told::default()) {
-            drop(self.changed.wait_while(self.told(), stuck).unwrap());
+        let stuck = |_: &mut ObservedEvents| self.is_stuck.load(Ordering::Acquire);
+        if stuck(&mut ObservedEvents::default()) {
+            drop(self.changed.wait_while(self.observed(), stuck).unwrap());
         }
         !self.is_unwell.load(Ordering::Acquire)
     }
 
-    fn end(&self, why: End) {
-        self.tell(|told| {
-            assert!(told.ended.replace(why).is_none(), "it ends once");
+    fn end(&self, why: MembershipEnd) {
+        self.tell(|observed| {
+            assert!(observed.ended.replace(why).is_none(), "it ends once");
             let by = Some(std::thread::current().id());
-            // A guest that stops waits for threads of its own, which those of the membership may keep from running.
-            assert!(why != End::Left || told.by == by, "who leaves is told so where views are handed out");
+            // A stopping observer waits for threads that real-time threads could keep from running.
+            assert!(
+                why != MembershipEnd::Left || observed.by == by,
+                "the end of a leave comes on the thread of the views"
+            );
         });
     }
 }
 
 impl Watcher {
-    /// Lets a loop go on that was stuck.
+    /// Lets a stuck loop continue.
     pub(crate) fn unstick(&self) {
         self.tell(|_| self.is_stuck.store(false, Ordering::Release));
     }
 }
 
-/// Keys that a test changes.
+/// Cluster keys that a test can change.
 #[derive(Clone)]
 pub(crate) struct Keys(Arc<Mutex<Vec<Key>>>);
 
@@ -185,7 +189,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// The last word of its status; the loop is asked until it answers.
+    /// Returns the status, once the loop answers.
     #[track_caller]
     pub(crate) fn status(&self) -> Status {
         let until = Instant::now() + DEADLINE;
@@ -193,11 +197,11 @@ impl Node {
             if let Some(status) = self.membership.status() {
                 return status;
             }
-            assert!(Instant::now() < until, "it says nothing");
+            assert!(Instant::now() < until, "the loop does not answer");
         }
     }
 
-    /// Asks for the status until it is so.
+    /// Waits until the status meets the condition.
     #[track_caller]
     pub(crate) fn wait_status(&self, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
         let until = Instant::now() + DEADLINE;
@@ -206,13 +210,13 @@ impl Node {
             if is_so(&status) {
                 return status;
             }
-            assert!(Instant::now() < until, "waited in vain for {what}: {status:#?}");
+            assert!(Instant::now() < until, "timed out waiting for {what}: {status:#?}");
             std::thread::yield_now();
         }
     }
 }
 
-/// A cluster's files and addresses.
+/// The files and addresses of a cluster.
 pub(crate) struct Cluster {
     pub(crate) dir: TempDir,
     pub(crate) first: View,
@@ -227,7 +231,7 @@ pub(crate) struct Cluster {
 const NAME: [u8; 16] = *b"a cluster's name";
 
 impl Cluster {
-    /// `files`: who serves each.
+    /// Creates a cluster; `files` has the server of each file.
     pub(crate) fn new(nodes: u8, files: &[Option<u8>]) -> Self {
         static PORT: AtomicU16 = AtomicU16::new(20_000);
         let ids = files.iter().enumerate();
@@ -255,7 +259,7 @@ impl Cluster {
         voting::create(&self.path(file), name, &self.first).unwrap();
     }
 
-    /// An address of a node that no other test, and no other process, has.
+    /// Returns an address of a node that no other test or process uses.
     pub(crate) fn address(&self, node: u8, path: usize) -> SocketAddr {
         let process = std::process::id();
         let [_, high, middle, low] = process.to_be_bytes();
@@ -300,15 +304,16 @@ impl Cluster {
 pub(crate) fn start(settings: Settings) -> Node {
     let watcher = Arc::new(Watcher::default());
     let (id, incarnation) = (settings.me, settings.incarnation);
-    let membership = Membership::start(settings, Arc::clone(&watcher) as Arc<dyn Guest>).unwrap();
+    let membership =
+        Membership::start(settings, Arc::clone(&watcher) as Arc<dyn MembershipObserver>).unwrap();
     Node { id, incarnation, watcher, membership }
 }
 
-/// That all nodes were told the same view for each epoch, and who was in it.
+/// Asserts that all nodes have observed the same members for each epoch.
 pub(crate) fn assert_agreed<'a>(watchers: impl IntoIterator<Item = &'a Arc<Watcher>>) {
     let mut views: BTreeMap<u32, Arc<View>> = BTreeMap::new();
     for watcher in watchers {
-        for view in &watcher.told().decided {
+        for view in &watcher.observed().decided {
             let known = views.entry(view.epoch.0).or_insert_with(|| Arc::clone(view));
             assert_eq!(known, view);
         }
@@ -317,11 +322,11 @@ pub(crate) fn assert_agreed<'a>(watchers: impl IntoIterator<Item = &'a Arc<Watch
     assert!(!epochs.contains(&0));
 }
 
-pub(crate) fn epoch(told: &Told) -> Epoch {
-    told.view().expect("a view is open").epoch
+pub(crate) fn epoch(observed: &ObservedEvents) -> Epoch {
+    observed.view().expect("a view is open").epoch
 }
 
-/// Puts a file in the place of another in one step.
+/// Replaces a file with another in one step.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) {
     let beside = path.with_extension("beside");
     std::fs::write(&beside, bytes).unwrap();

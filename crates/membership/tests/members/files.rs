@@ -1,41 +1,43 @@
-//! Voting files that fail, come back, are older copies, are added and removed; nodes that are added and removed.
+//! Voting files that fail, return, are older copies, are added and removed; nodes that are added
+//! and removed.
 
 use std::os::unix::fs::PermissionsExt;
 
 use crate::common::{Cluster, Node, PROFILE, assert_agreed, epoch, replace};
 use plexus_base::{NodeId, NodeSet};
 use plexus_membership::{
-    protocol::{ConfigChange, FileId, Reason, Refused, View},
-    runtime::{ConfigChangeError, End},
+    protocol::{ConfigChange, ConfigChangeRefusal, FileId, StopReason, View},
+    runtime::{ConfigChangeError, MembershipEnd},
     voting::{self, FileError, format::FILE},
 };
 
 fn all_end(nodes: &[Node]) {
     for node in nodes {
-        let told = node.watcher.wait("its end", |told| told.ended.is_some());
-        assert_eq!(told.ended, Some(End::Died(Reason::LeaseOver)));
+        let observed = node.watcher.wait("its end", |observed| observed.ended.is_some());
+        assert_eq!(observed.ended, Some(MembershipEnd::Died(StopReason::LeaseOver)));
         assert!(!node.membership.lease().is_held());
     }
 }
 
 #[test]
-fn a_minority_of_files_may_be_gone_and_a_majority_may_not() {
+fn nodes_go_on_without_a_minority_of_files_and_end_without_a_majority() {
     let cluster = Cluster::new(3, &[None, None, None]);
     let nodes = cluster.start_all();
-    let before = epoch(&nodes[0].watcher.told());
+    let before = epoch(&nodes[0].watcher.observed());
     std::fs::remove_file(cluster.path(FileId(1))).unwrap();
     for node in &nodes {
         let status = node.wait_status("a file that is gone", |status| status.quorum.answering == 2);
         let gone = &status.files[0];
         assert!(gone.votes && gone.error.as_ref().is_some_and(|error| error.contains("vote1")), "{gone:?}");
-        assert_eq!(status.decided, before.0, "nothing is decided for that");
+        assert_eq!(status.decided, before.0, "a missing file leads to no new view");
     }
-    // It still renews: a config change is decided.
+    // The lease is still renewed: a config change is decided.
     nodes[0].membership.config_change(ConfigChange::AddNode(NodeId(3))).unwrap();
     nodes.iter().for_each(|node| {
-        node.watcher.wait("the config_change", |told| told.view().unwrap().cluster() == NodeSet::first(4));
+        node.watcher
+            .wait("the config_change", |observed| observed.view().unwrap().cluster() == NodeSet::first(4));
     });
-    // A file that is cut short is as good as none.
+    // A truncated file does not count.
     std::fs::OpenOptions::new().write(true).open(cluster.path(FileId(2))).unwrap().set_len(9000).unwrap();
     all_end(&nodes);
 }
@@ -51,22 +53,22 @@ fn of_served_files_a_majority_of_the_nodes_goes_on() {
 }
 
 #[test]
-fn an_older_copy_of_a_file_is_set_aside_and_taken_in_again() {
+fn an_older_copy_of_a_file_is_set_aside_and_added_again() {
     let cluster = Cluster::new(2, &[None, None, None]);
     let path = cluster.path(FileId(2));
     let nodes = cluster.start_all();
     let older = std::fs::read(&path).unwrap();
-    // By now other reports stand in it.
+    // The config change has led to newer reports in the file.
     nodes[0].membership.config_change(ConfigChange::AddNode(NodeId(5))).unwrap();
     nodes[0].membership.remember(7).unwrap();
     replace(&path, &older);
     for node in &nodes {
-        let told = node.watcher.wait("the file to be in again", |told| {
-            let file = told.view().and_then(|view| view.file(FileId(2)).copied());
+        let observed = node.watcher.wait("the file to be in again", |observed| {
+            let file = observed.view().and_then(|view| view.file(FileId(2)).copied());
             file.is_some_and(|file| file.since.0 > 0)
         });
-        let without = told.decided.iter().any(|view| view.file(FileId(2)).is_none());
-        assert!(without, "a view without it comes first: {told:#?}");
+        let without = observed.decided.iter().any(|view| view.file(FileId(2)).is_none());
+        assert!(without, "a view without it comes first: {observed:#?}");
     }
     for node in &nodes {
         node.wait_status("all files to answer", |status| {
@@ -93,9 +95,9 @@ fn files_are_added_and_removed_as_requested() {
     let cluster = Cluster::new(2, &[None]);
     let nodes = cluster.start_all();
     let config_change = |config_change: ConfigChange| nodes[0].membership.config_change(config_change);
-    let refused = |why: Refused| Err(ConfigChangeError::Refused(why));
+    let refused = |why: ConfigChangeRefusal| Err(ConfigChangeError::Refused(why));
     let (shared, served) = (FileId(8), FileId(9));
-    assert_eq!(config_change(ConfigChange::AddFile(shared, None)), refused(Refused::Unreachable));
+    assert_eq!(config_change(ConfigChange::AddFile(shared, None)), refused(ConfigChangeRefusal::Unreachable));
     for file in [shared, served] {
         cluster.make_file(file);
     }
@@ -109,17 +111,17 @@ fn files_are_added_and_removed_as_requested() {
     config_change(ConfigChange::RemoveFile(FileId(1))).unwrap();
     for node in &nodes {
         let is_so = |view: &View| view.files.iter().map(|file| file.id).eq([shared, served]);
-        node.watcher.wait("the files", |told| told.view().is_some_and(|view| is_so(view)));
+        node.watcher.wait("the files", |observed| observed.view().is_some_and(|view| is_so(view)));
         let status = node.wait_status("both to answer", |status| status.quorum.answering == 2);
         let hosts: Vec<_> = status.files.iter().filter(|file| file.votes).map(|file| file.host).collect();
         assert_eq!(hosts, [None, Some(1)]);
     }
-    assert_eq!(config_change(ConfigChange::AddFile(shared, None)), refused(Refused::Done));
+    assert_eq!(config_change(ConfigChange::AddFile(shared, None)), refused(ConfigChangeRefusal::Done));
     config_change(ConfigChange::RemoveFile(served)).unwrap();
-    assert_eq!(config_change(ConfigChange::RemoveFile(shared)), refused(Refused::LastFile));
+    assert_eq!(config_change(ConfigChange::RemoveFile(shared)), refused(ConfigChangeRefusal::LastFile));
 }
 
-/// How many threads of this process have a name that begins so.
+/// Returns the number of threads of this process whose name has this prefix.
 fn threads(name: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
@@ -127,10 +129,11 @@ fn threads(name: &str) -> usize {
 }
 
 #[test]
-fn a_file_that_votes_no_more_has_no_thread_until_it_is_added_again() {
+fn a_removed_file_has_no_thread_until_it_is_added_again() {
     let cluster = Cluster::new(1, &[None]);
     let nodes = cluster.start_all();
-    // The system keeps 15 letters of the name of a thread, so three digits of that of a file: no other test has this one.
+    // The system keeps 15 letters of a thread's name, which include three digits of the file's
+    // identifier. No other test uses these digits.
     let (file, thread) = (FileId(0xabc0), "plexus-vote-abc");
     cluster.make_file(file);
     nodes[0].membership.place_file(file, cluster.path(file));
@@ -145,7 +148,7 @@ fn a_file_that_votes_no_more_has_no_thread_until_it_is_added_again() {
 }
 
 #[test]
-fn a_node_is_added_and_put_out_as_requested() {
+fn a_node_is_added_and_removed_as_requested() {
     let cluster = Cluster::new(2, &[None]);
     let nodes = cluster.start_all();
     let new = NodeId(2);
@@ -157,27 +160,27 @@ fn a_node_is_added_and_put_out_as_requested() {
     }
     nodes[1].membership.config_change(ConfigChange::RemoveNode(new)).unwrap();
     nodes.iter().for_each(|node| drop(node.watcher.wait_with(&[0, 1])));
-    let told = third.watcher.wait("its end", |told| told.ended.is_some());
-    assert_eq!(told.ended, Some(End::Died(Reason::Evicted)));
+    let observed = third.watcher.wait("its end", |observed| observed.ended.is_some());
+    assert_eq!(observed.ended, Some(MembershipEnd::Died(StopReason::Evicted)));
     assert_eq!(
         nodes[0].membership.config_change(ConfigChange::RemoveNode(NodeId(0))),
-        Err(ConfigChangeError::Refused(Refused::Itself))
+        Err(ConfigChangeError::Refused(ConfigChangeRefusal::Itself))
     );
 }
 
 #[test]
-fn what_is_remembered_is_told_to_whoever_asks() {
+fn a_remembered_generation_is_returned_to_every_node() {
     let cluster = Cluster::new(2, &[Some(0), Some(1), None]);
     let nodes = cluster.start_all();
     assert_eq!(nodes[0].membership.remember(4), Ok(4));
     assert_eq!(nodes[1].membership.remember(0), Ok(4));
     nodes[0].membership.registry(6);
-    let told = nodes[0].membership.remember(5);
-    assert_eq!(told, Ok(6));
+    let observed = nodes[0].membership.remember(5);
+    assert_eq!(observed, Ok(6));
 }
 
 #[test]
-fn a_file_is_made_once_and_whole() {
+fn a_file_is_created_once_and_whole() {
     let cluster = Cluster::new(1, &[None]);
     let path = cluster.path(FileId(1));
     let meta = std::fs::metadata(&path).unwrap();
@@ -185,7 +188,7 @@ fn a_file_is_made_once_and_whole() {
     let name = voting::format::FileName { cluster: voting::format::ClusterId(1), file: FileId(1) };
     let again = voting::create(&path, name, &cluster.first);
     assert!(matches!(again, Err(FileError::Io { doing: "create", .. })), "{again:?}");
-    assert!(std::fs::metadata(&path).is_ok(), "what stood there stays");
+    assert!(std::fs::metadata(&path).is_ok(), "the existing file stays");
     let nowhere = voting::create(&cluster.dir.path().join("no/where"), name, &cluster.first);
     assert!(nowhere.unwrap_err().to_string().contains("no/where"));
 }

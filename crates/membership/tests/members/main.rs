@@ -1,6 +1,6 @@
 //! Memberships with real voting files, sockets and threads.
 
+mod authentication;
 mod common;
 mod files;
-mod strangers;
 mod views;

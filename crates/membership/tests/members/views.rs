@@ -1,40 +1,42 @@
-//! Views come about, nodes are lost and return, leave and join: with a shared voting file, and with served ones alone.
+//! Nodes are lost and return, leave and join, with a shared voting file and with served files
+//! alone.
 
 use std::{collections::BTreeSet, sync::Arc, sync::atomic::Ordering};
 
 use crate::common::{Cluster, Node, Watcher, assert_agreed, epoch};
 use plexus_base::{Nanos, NodeId, NodeSet};
 use plexus_membership::{
-    protocol::{ConfigChange, Reason, Refused},
-    runtime::{ConfigChangeError, End, FencingState, Membership, Proof, StartError, Status},
+    protocol::{ConfigChange, ConfigChangeRefusal, StopReason},
+    runtime::{ConfigChangeError, FencingProof, FencingState, Membership, MembershipEnd, StartError, Status},
 };
 
-/// Three nodes, of which one is lost and returns.
+/// Three nodes, one of which is lost and returns.
 fn lost_and_back(cluster: &Cluster) {
     let mut nodes = cluster.start_all();
     let lost = nodes.remove(1);
     assert!(lost.membership.lease().is_held());
     let lease = lost.membership.lease();
     drop(lost.membership);
-    assert!(!lease.is_held(), "what has stopped does not act");
-    assert_eq!(lost.watcher.told().ended, None);
+    assert!(!lease.is_held(), "a stopped node does not act");
+    assert_eq!(lost.watcher.observed().ended, None);
     for node in &nodes {
-        let told = node.watcher.wait_with(&[0, 2]);
-        assert!(told.fenced.contains(&(NodeId(1), lost.incarnation)));
-        let last = told.transitions.last().unwrap();
+        let observed = node.watcher.wait_with(&[0, 2]);
+        assert!(observed.fenced.contains(&(NodeId(1), lost.incarnation)));
+        let last = observed.transitions.last().unwrap();
         assert_eq!(last.gone, [(1, lost.incarnation.0)]);
         assert!(last.phases.detect > 0.0 && last.phases.rebuild.is_none());
         let fence = node.status().fencing.last().cloned().unwrap();
-        assert_eq!((fence.node, fence.state), (1, FencingState::WaitedOut));
+        assert_eq!((fence.node, fence.state), (1, FencingState::LeaseEnded));
     }
     let back = cluster.start(1);
     assert!(back.incarnation > lost.incarnation);
     nodes.push(back);
     for node in &nodes {
-        let told = node.watcher.wait("the new incarnation", |told| {
-            told.is_with(&[0, 1, 2]) && told.view().unwrap().incarnation(NodeId(1)) > Some(lost.incarnation)
+        let observed = node.watcher.wait("the new incarnation", |observed| {
+            observed.is_with(&[0, 1, 2])
+                && observed.view().unwrap().incarnation(NodeId(1)) > Some(lost.incarnation)
         });
-        assert_eq!(told.ended, None);
+        assert_eq!(observed.ended, None);
     }
     assert_agreed(nodes.iter().map(|node| &node.watcher).chain([&lost.watcher]));
 }
@@ -45,18 +47,18 @@ fn a_node_is_lost_and_comes_back_with_a_shared_file() {
 }
 
 #[test]
-fn a_node_is_lost_and_comes_back_with_nothing_but_served_files() {
+fn a_node_is_lost_and_comes_back_with_only_served_files() {
     lost_and_back(&Cluster::new(3, &[Some(0), Some(1), Some(2)]));
 }
 
 #[test]
-fn two_paths_of_which_one_leads_nowhere_are_enough() {
+fn two_paths_are_enough_although_one_is_cut() {
     let mut cluster = Cluster::new(3, &[Some(0), Some(1), Some(2)]);
     cluster.paths = 2;
     let start = |node: u8| {
         let mut settings = cluster.settings(node);
         for (_, addresses) in &mut settings.peers {
-            // Of each pair of nodes another path is cut.
+            // Each pair of nodes has a different path cut.
             let dead = usize::from(node.is_multiple_of(2));
             addresses[dead] = cluster.address(40, 0);
         }
@@ -68,9 +70,9 @@ fn two_paths_of_which_one_leads_nowhere_are_enough() {
 }
 
 #[test]
-fn who_is_proved_dead_is_not_waited_for() {
+fn the_lease_of_a_node_that_is_proved_dead_is_not_waited_for() {
     let mut cluster = Cluster::new(2, &[None]);
-    // So long that no test waits for it.
+    // The lease is so long that no test waits for it.
     cluster.profile.lease.0 *= 1000;
     cluster.profile.evict.0 *= 1000;
     let nodes = cluster.start_all();
@@ -80,26 +82,32 @@ fn who_is_proved_dead_is_not_waited_for() {
     left.membership.lost(lost.id, lost.incarnation);
     left.watcher.wait_with(&[0]);
     let fence = left.status().fencing.pop().unwrap();
-    assert_eq!((fence.incarnation, fence.state), (lost.incarnation.0, FencingState::Proved(Proof::Killed)));
+    assert_eq!(
+        (fence.incarnation, fence.state),
+        (lost.incarnation.0, FencingState::Proved(FencingProof::Killed))
+    );
     let status = left.status();
     let json = serde_json::to_string(&status).unwrap();
     assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), status);
-    left.membership.rebuilt(epoch(&left.watcher.told()));
+    left.membership.rebuilt(epoch(&left.watcher.observed()));
     left.wait_status("what was rebuilt", |status| {
         status.transitions.last().is_some_and(|last| last.phases.rebuild.is_some())
     });
 }
 
 #[test]
-fn who_loses_its_links_is_listened_to_no_more() {
+fn reports_are_ignored_after_the_links_are_lost() {
     let cluster = Cluster::new(2, &[None]);
     let nodes = cluster.start_all();
     let (a, b) = (&nodes[0], &nodes[1]);
     a.membership.lost(b.id, b.incarnation);
     b.membership.lost(a.id, a.incarnation);
     a.watcher.wait_with(&[0]);
-    let told = b.watcher.wait("its end", |told| told.ended.is_some());
-    assert!(matches!(told.ended, Some(End::Died(Reason::Evicted | Reason::LeaseOver))), "{told:?}");
+    let observed = b.watcher.wait("its end", |observed| observed.ended.is_some());
+    assert!(
+        matches!(observed.ended, Some(MembershipEnd::Died(StopReason::Evicted | StopReason::LeaseOver))),
+        "{observed:?}"
+    );
     assert!(!b.membership.lease().is_held());
     assert_eq!(b.membership.config_change(ConfigChange::RemoveNode(a.id)), Err(ConfigChangeError::Ended));
     assert!(b.membership.status().is_none());
@@ -109,7 +117,7 @@ fn who_loses_its_links_is_listened_to_no_more() {
 fn nodes_come_and_leave_twenty_times() {
     let cluster = Cluster::new(3, &[Some(0), Some(1), None]);
     let stays = cluster.start(0);
-    stays.watcher.wait("a view", |told| told.is_with(&[0]));
+    stays.watcher.wait("a view", |observed| observed.is_with(&[0]));
     let mut watchers: Vec<Arc<Watcher>> = vec![Arc::clone(&stays.watcher)];
     for round in 0..20 {
         let node = cluster.start(1 + round % 2);
@@ -117,21 +125,21 @@ fn nodes_come_and_leave_twenty_times() {
         node.watcher.wait_with(&both);
         stays.watcher.wait_with(&both);
         node.membership.leave().unwrap();
-        assert_eq!(node.watcher.told().ended, Some(End::Left));
+        assert_eq!(node.watcher.observed().ended, Some(MembershipEnd::Left));
         assert!(!node.membership.lease().is_held());
         stays.watcher.wait_with(&[0]);
         watchers.push(node.watcher);
     }
     let status = stays.status();
-    assert!(status.fencing.iter().all(|fence| fence.state == FencingState::Told), "{status:#?}");
-    assert_eq!(stays.watcher.told().fenced, [], "who leaves is left alone");
+    assert!(status.fencing.iter().all(|fence| fence.state == FencingState::Reported), "{status:#?}");
+    assert_eq!(stays.watcher.observed().fenced, [], "a leaving node is not fenced");
     let lives: BTreeSet<u64> = status.fencing.iter().map(|fence| fence.incarnation).collect();
     assert_eq!(lives.len(), status.fencing.len());
     assert_agreed(&watchers);
 }
 
 #[test]
-fn a_node_is_back_before_anybody_missed_it() {
+fn a_node_returns_before_it_is_missed() {
     let cluster = Cluster::new(3, &[Some(0), None, Some(2)]);
     let mut nodes = cluster.start_all();
     let lost = nodes.remove(1);
@@ -139,25 +147,27 @@ fn a_node_is_back_before_anybody_missed_it() {
     nodes.push(cluster.start(1));
     let incarnation = nodes[2].incarnation;
     for node in &nodes {
-        node.watcher.wait("the new incarnation", |told| {
-            told.is_with(&[0, 1, 2]) && told.view().unwrap().has(NodeId(1), incarnation)
+        node.watcher.wait("the new incarnation", |observed| {
+            observed.is_with(&[0, 1, 2]) && observed.view().unwrap().has(NodeId(1), incarnation)
         });
     }
     assert_agreed(nodes.iter().map(|node| &node.watcher).chain([&lost.watcher]));
 }
 
 #[test]
-fn nobody_opens_a_view_for_one_whose_guest_has_not_taken_it() {
+fn a_view_is_not_opened_while_an_observer_has_not_entered_the_previous_one() {
     let cluster = Cluster::new(2, &[None]);
     let first = cluster.start(0);
     first.watcher.wait_with(&[0]);
     let closed = first.watcher.gate.lock().unwrap();
     let second = cluster.start(1);
     let both = NodeSet::first(2);
-    let told = second.watcher.wait("the view", |told| told.decided.iter().any(|view| view.members() == both));
-    let epoch = told.decided.last().unwrap().epoch;
+    let observed = second
+        .watcher
+        .wait("the view", |observed| observed.decided.iter().any(|view| view.members() == both));
+    let epoch = observed.decided.last().unwrap().epoch;
     first.wait_status("the view to be open", |status| status.opened == epoch.0);
-    // Both have said so in the file since, and read what the other says.
+    // Both have reported it in the file since, and have read each other's report.
     for node in [&first, &second, &first, &second] {
         node.membership.remember(1).unwrap();
     }
@@ -168,7 +178,7 @@ fn nobody_opens_a_view_for_one_whose_guest_has_not_taken_it() {
 }
 
 #[test]
-fn nodes_whose_leases_differ_say_so_and_do_not_come_together() {
+fn nodes_with_different_leases_report_it_and_do_not_join() {
     let cluster = Cluster::new(2, &[None]);
     let first = cluster.start(0);
     first.watcher.wait_with(&[0]);
@@ -176,15 +186,15 @@ fn nodes_whose_leases_differ_say_so_and_do_not_come_together() {
     let lease = &mut settings.profile.lease;
     *lease = Nanos(lease.0 - 1_000_000);
     let second = crate::common::start(settings);
-    first.wait_status("the other's lease", |status| status.odd_leases == [(1, 2999.0)]);
-    second.wait_status("the other's lease", |status| status.odd_leases == [(0, 3000.0)]);
-    assert!(first.watcher.told().is_with(&[0]) && second.watcher.told().view().is_none());
+    first.wait_status("the other's lease", |status| status.differing_leases == [(1, 2999.0)]);
+    second.wait_status("the other's lease", |status| status.differing_leases == [(0, 3000.0)]);
+    assert!(first.watcher.observed().is_with(&[0]) && second.watcher.observed().view().is_none());
     drop(second);
-    first.wait_status("nobody else's lease", |status| status.odd_leases.is_empty());
+    first.wait_status("no other lease", |status| status.differing_leases.is_empty());
 }
 
 #[test]
-fn an_address_that_another_has_is_refused() {
+fn an_address_in_use_is_refused() {
     let cluster = Cluster::new(1, &[None]);
     let _first = cluster.start(0);
     let watcher = Arc::new(Watcher::default());
@@ -193,7 +203,7 @@ fn an_address_that_another_has_is_refused() {
 }
 
 #[test]
-fn the_last_leaves_and_the_cluster_begins_again() {
+fn the_last_node_leaves_and_the_cluster_starts_again() {
     let cluster = Cluster::new(2, &[None]);
     for _ in 0..2 {
         let nodes = cluster.start_all();
@@ -202,11 +212,11 @@ fn the_last_leaves_and_the_cluster_begins_again() {
 }
 
 #[test]
-fn who_is_no_member_has_no_config_changes() {
+fn a_node_that_is_not_a_member_has_its_config_changes_refused() {
     let cluster = Cluster::new(3, &[Some(0), Some(1), Some(2)]);
     // Without a second file there is no majority.
     let alone = cluster.start(0);
-    let refused = Err(ConfigChangeError::Refused(Refused::NoMember));
+    let refused = Err(ConfigChangeError::Refused(ConfigChangeRefusal::NoMember));
     assert_eq!(alone.membership.config_change(ConfigChange::RemoveNode(NodeId(2))), refused);
     assert_eq!(alone.membership.leave(), refused);
     assert_eq!(alone.status().opened, 0);

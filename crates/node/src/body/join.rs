@@ -173,7 +173,7 @@ impl Body {
     fn obstacles(&self) -> String {
         let Some(status) = self.membership.status() else { return "its membership".into() };
         if status.quorum.answering >= status.quorum.needed {
-            let odd = status.odd_leases.iter().map(|(node, lease_ms)| {
+            let odd = status.differing_leases.iter().map(|(node, lease_ms)| {
                 let name = self.config.name_of(NodeId(*node));
                 format!("; {name} has a lease of {lease_ms} ms, this node another: make [membership] in cluster.toml alike")
             });

@@ -26,7 +26,10 @@ pub use self::{
     membership::{Membership, Voting},
     nodes::Nodes,
 };
-use crate::{body::BENCHMARK_WINDOW_BYTES, boot::layout::ClusterDir};
+use crate::{
+    body::BENCHMARK_WINDOW_BYTES,
+    boot::{create, layout::ClusterDir},
+};
 
 /// The configuration keys of earlier versions, with the names that they have now.
 const RENAMED_KEYS: &[(&str, &str)] = &[("patience_ms", "peer_timeout_ms")];
@@ -121,6 +124,21 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
+    /// Describes a node of this machine that listens at `address`, with nothing that has a default.
+    #[must_use]
+    pub fn new(name: &str, address: SocketAddr, rails: Vec<RailKind>) -> Self {
+        Self {
+            name: name.into(),
+            host: this_host(),
+            address,
+            addresses: Vec::new(),
+            rails,
+            cores: Vec::new(),
+            metrics: None,
+            fence: Vec::new(),
+        }
+    }
+
     /// Every address where it listens, in their order.
     pub fn all_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         [self.address].into_iter().chain(self.addresses.iter().copied())
@@ -205,6 +223,30 @@ fn dir_of(config: &Path) -> String {
 }
 
 impl Config {
+    /// Describes a new, small cluster of these nodes in `dir`: an identity and voting files of its own, one disk.
+    ///
+    /// # Errors
+    /// The system gives no random numbers.
+    pub fn new(dir: ClusterDir, name: &str, nodes: Vec<NodeConfig>) -> io::Result<Self> {
+        Ok(Self {
+            name: name.into(),
+            id: create::new_id()?,
+            workers: 1,
+            waiting: Waiting::default(),
+            block_size: BlockSize::from_kib(4).expect("the smallest size there is"),
+            cache_mib: 1,
+            program_window_mib: PROGRAM_WINDOW_MIB,
+            checkpoint_seconds: 5,
+            interconnect: Interconnect::default(),
+            membership: Membership::default(),
+            voting: create::voting_files(&dir, &nodes)?,
+            blocks: 64,
+            disks: vec![dir.disks().join("0")],
+            nodes: nodes.into_iter().collect(),
+            dir,
+        })
+    }
+
     /// Reads and checks the configuration in `dir`.
     ///
     /// # Errors

@@ -192,45 +192,16 @@ fn fill(config: &Config, text: &str, dir: &ClusterDir) -> Result<(), CreateError
 mod tests {
     use std::fs;
 
-    use plexus_base::Waiting;
-    use plexus_disks::BlockSize;
     use plexus_fabric::RailKind;
 
     use super::*;
-    use crate::{
-        boot::config::{Interconnect, Membership, NodeConfig},
-        boot::keys::KeyFiles,
-    };
+    use crate::boot::keys::KeyFiles;
 
     fn config(root: &Path) -> Config {
         let dir = ClusterDir::new(root);
-        let nodes = vec![NodeConfig {
-            name: "n1".into(),
-            host: "h".into(),
-            address: "127.0.0.1:7400".parse().unwrap(),
-            addresses: vec![],
-            rails: vec![RailKind::Shm],
-            cores: vec![],
-            metrics: None,
-            fence: vec![],
-        }];
-        Config {
-            name: "c".into(),
-            id: new_id().unwrap(),
-            workers: 1,
-            waiting: Waiting::Event,
-            block_size: BlockSize::from_kib(4).unwrap(),
-            cache_mib: 4,
-            program_window_mib: crate::boot::config::PROGRAM_WINDOW_MIB,
-            checkpoint_seconds: 5,
-            interconnect: Interconnect::default(),
-            membership: Membership::default(),
-            voting: voting_files(&dir, &nodes).unwrap(),
-            blocks: 600,
-            disks: vec![dir.disks().join("0"), dir.disks().join("1")],
-            nodes: nodes.into_iter().collect(),
-            dir,
-        }
+        let node = NodeConfig::new("n1", "127.0.0.1:7400".parse().unwrap(), vec![RailKind::Shm]);
+        let disks = vec![dir.disks().join("0"), dir.disks().join("1")];
+        Config { cache_mib: 4, blocks: 600, disks, ..Config::new(dir, "c", vec![node]).unwrap() }
     }
 
     fn names(directory: &Path) -> Vec<String> {

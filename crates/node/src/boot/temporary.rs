@@ -157,21 +157,16 @@ impl TemporaryCluster {
         let dir = ClusterDir::new(dir.join("cluster"));
         let nodes = node_configs(&parameters.nodes, id);
         let config = Config {
-            name: "temporary".into(),
             id,
             workers: parameters.workers,
             waiting: parameters.waiting,
             block_size: parameters.block_size,
             cache_mib: parameters.cache_mib,
-            program_window_mib: crate::boot::config::PROGRAM_WINDOW_MIB,
             checkpoint_seconds: parameters.checkpoint_seconds,
             interconnect: parameters.interconnect.clone(),
             membership: parameters.membership.clone(),
-            voting: create::voting_files(&dir, &nodes).map_err(io_error("naming voting files"))?,
             blocks: parameters.blocks,
-            disks: vec![dir.disks().join("0")],
-            nodes: nodes.into_iter().collect(),
-            dir,
+            ..Config::new(dir, "temporary", nodes).map_err(io_error("naming voting files"))?
         };
         create::create(&config)?;
         let mut cluster = Self { config, nodes: Vec::new(), janitor: Some(janitor), lifelines: Vec::new() };
@@ -256,14 +251,15 @@ fn node_configs(nodes: &[NodeParameters], id: ClusterId) -> Vec<NodeConfig> {
     let port = 20_000 + u16::from(d) * 16;
     let address = |index: usize| SocketAddr::from(([127, a, b, c.clamp(1, 254)], port + index as u16));
     let config = |(index, node): (usize, &NodeParameters)| NodeConfig {
-        name: format!("n{}", index + 1),
         host: node.host.clone(),
-        address: node.address.unwrap_or_else(|| address(index)),
         addresses: node.addresses.clone(),
-        rails: node.rails.clone(),
         cores: node.cores.clone(),
-        metrics: None,
         fence: node.fence.clone(),
+        ..NodeConfig::new(
+            &format!("n{}", index + 1),
+            node.address.unwrap_or_else(|| address(index)),
+            node.rails.clone(),
+        )
     };
     nodes.iter().enumerate().map(config).collect()
 }

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 
 use plexus_base::NodeId;
-use plexus_membership::protocol::{ConfigChange, FileId, NoFileId};
+use plexus_membership::protocol::{ConfigChange, FileId, InvalidFileId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -60,7 +60,7 @@ fn place(on: &On, FileArgs { id, path, node: host }: FileArgs) -> Result<Place, 
 }
 
 fn voting_file(id: &str) -> Result<FileId, String> {
-    id.parse().map_err(|error: NoFileId| error.to_string())
+    id.parse().map_err(|error: InvalidFileId| error.to_string())
 }
 
 fn config_change(on: &On, asked: Value, _: Progress<'_>) -> Result<Value, String> {

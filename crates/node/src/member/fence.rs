@@ -9,7 +9,7 @@ use std::{
 };
 
 use plexus_base::{Incarnation, NodeId};
-use plexus_membership::{protocol::View, runtime::Proof};
+use plexus_membership::{protocol::View, runtime::FencingProof};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::{
@@ -83,7 +83,7 @@ impl Fence {
     }
 
     /// Sees to it that an incarnation is over, as far as that can be done from here. May take long.
-    pub(crate) fn end(&self, node: NodeId, incarnation: Incarnation) -> Option<Proof> {
+    pub(crate) fn end(&self, node: NodeId, incarnation: Incarnation) -> Option<FencingProof> {
         match self.kind(node) {
             Fencing::Kill => self.kill(node, incarnation).or_else(|| self.command(node, incarnation)),
             Fencing::Agent => self.command(node, incarnation),
@@ -102,9 +102,9 @@ impl Fence {
     }
 
     /// Kills the process and awaits its end.
-    fn kill(&self, node: NodeId, incarnation: Incarnation) -> Option<Proof> {
+    fn kill(&self, node: NodeId, incarnation: Incarnation) -> Option<FencingProof> {
         match self.look(node)? {
-            look if look.proves_end_of(incarnation) => return Some(Proof::Killed),
+            look if look.proves_end_of(incarnation) => return Some(FencingProof::Killed),
             Look::Held(Some(holder)) if holder.incarnation == incarnation.0 => {
                 // Nodes that share a process end by themselves.
                 if holder.pid != std::process::id() {
@@ -126,7 +126,7 @@ impl Fence {
         let end = Instant::now() + DEATH_WITHIN;
         while Instant::now() < end {
             if self.is_over(node, incarnation) {
-                return Some(Proof::Killed);
+                return Some(FencingProof::Killed);
             }
             std::thread::sleep(LOOK_EVERY);
         }
@@ -134,7 +134,7 @@ impl Fence {
     }
 
     /// Has the node's fence command prove it.
-    fn command(&self, node: NodeId, incarnation: Incarnation) -> Option<Proof> {
+    fn command(&self, node: NodeId, incarnation: Incarnation) -> Option<FencingProof> {
         let node = self.config.nodes.get(node.index())?;
         let (name, words) = (&node.name, &node.fence);
         let mut command = Command::new(words.first()?);
@@ -152,7 +152,7 @@ impl Fence {
         let end = Instant::now() + COMMAND_WITHIN;
         let why = loop {
             match child.try_wait() {
-                Ok(Some(status)) if status.success() => return Some(Proof::Off),
+                Ok(Some(status)) if status.success() => return Some(FencingProof::Off),
                 Ok(Some(status)) => break format!("ended with {status}"),
                 Ok(None) if Instant::now() < end => std::thread::sleep(LOOK_EVERY * 10),
                 Ok(None) => break format!("takes more than {} s", COMMAND_WITHIN.as_secs()),

@@ -18,7 +18,7 @@ use std::{
 
 use plexus_base::{
     BlockId, Epoch, Incarnation, NodeId, Partition, WorkerId,
-    desk::{Desk, Next},
+    latest::{LatestWork, NextWork},
 };
 use plexus_cache::{
     LostRecord,
@@ -282,33 +282,33 @@ type Entries = BTreeMap<WorkerId, (Lost, Box<dyn FnOnce() + Send>)>;
 /// Keeps what is lost on record for the cache, on a thread of its own.
 pub(crate) struct Ledger {
     recorder: Arc<Recorder>,
-    desk: Arc<Desk<Entries>>,
+    latest: Arc<LatestWork<Entries>>,
 }
 
 impl Ledger {
     /// Starts the thread; it ends with the ledger.
     pub(crate) fn start(recorder: Arc<Recorder>, workers: u8) -> io::Result<Self> {
-        let desk = Arc::<Desk<Entries>>::default();
-        let (keeps, at) = (Arc::clone(&recorder), Arc::clone(&desk));
+        let latest = Arc::<LatestWork<Entries>>::default();
+        let (keeps, at) = (Arc::clone(&recorder), Arc::clone(&latest));
         thread::Builder::new().name("plexus-ledger".into()).spawn(move || keep(&keeps, &at, workers))?;
-        Ok(Self { recorder, desk })
+        Ok(Self { recorder, latest })
     }
 }
 
 impl Drop for Ledger {
     fn drop(&mut self) {
-        self.desk.end();
+        self.latest.close();
     }
 }
 
-/// Writes what lies on the desk, and what could not be written until it is: masters stay closed so long.
-fn keep(recorder: &Recorder, desk: &Desk<Entries>, workers: u8) {
+/// Writes what lies on the latest, and what could not be written until it is: masters stay closed so long.
+fn keep(recorder: &Recorder, latest: &LatestWork<Entries>, workers: u8) {
     let mut entries = Entries::new();
     loop {
-        match desk.next((!entries.is_empty()).then_some(AGAIN_EVERY)) {
-            Next::Work(newer) => entries.extend(newer),
-            Next::Nothing => {}
-            Next::Over => return,
+        match latest.next((!entries.is_empty()).then_some(AGAIN_EVERY)) {
+            NextWork::Ready(newer) => entries.extend(newer),
+            NextWork::TimedOut => {}
+            NextWork::Closed => return,
         }
         match recorder.lost(workers, &entries) {
             Ok(()) => std::mem::take(&mut entries).into_values().for_each(|(_, done)| done()),
@@ -323,7 +323,7 @@ impl LostRecord for Ledger {
     }
 
     fn record(&self, worker: WorkerId, lost: Lost, done: Box<dyn FnOnce() + Send>) {
-        self.desk.change(|next| drop(next.get_or_insert_default().insert(worker, (lost, done))));
+        self.latest.change(|next| drop(next.get_or_insert_default().insert(worker, (lost, done))));
     }
 
     fn complete(&self, worker: WorkerId, epoch: Epoch) {

@@ -19,7 +19,7 @@ use plexus_membership::groups::Groups;
 use plexus_node::{
     Node,
     body::{Body, ProgramsStatus},
-    config::{Config, Interconnect, Membership, NodeConfig, PROGRAM_WINDOW_MIB, this_host},
+    config::{Config, Membership, NodeConfig},
     create,
     layout::ClusterDir,
 };
@@ -35,62 +35,55 @@ pub(crate) struct Cluster {
     _place: tempfile::TempDir,
 }
 
-/// Addresses that no other test of this process, nor of another one at the same time, has.
+/// An address that no other test of this process, nor of another one at the same time, has.
 fn address() -> std::net::SocketAddr {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let (process, number) = (std::process::id(), NEXT.fetch_add(1, Relaxed));
     ([127, 128 | (process >> 8) as u8, process as u8, number as u8], 7500).into()
 }
 
+/// A small cluster below `place`, whose nodes keep their places however loaded the machine is: their leases last `lease_ms`.
+pub(crate) fn config(place: &Path, nodes: usize, rail: RailKind, lease_ms: u32) -> Config {
+    let node = |number| NodeConfig::new(&format!("n{number}"), address(), vec![rail]);
+    let dir = ClusterDir::new(place.join("c"));
+    Config {
+        waiting: Waiting::Adaptive,
+        membership: Membership {
+            lease_ms: Some(lease_ms),
+            evict_ms: Some(lease_ms),
+            ..Membership::default()
+        },
+        block_size: BlockSize::from_kib(4).unwrap(),
+        checkpoint_seconds: 60,
+        ..Config::new(dir, "c", (1..=nodes).map(node).collect()).unwrap()
+    }
+}
+
+/// Starts a node of a cluster that has been made.
+pub(crate) fn start(config: &Config, name: &str) -> Node {
+    Node::start(config.clone(), name, |_| Vec::new(), |why| eprintln!("{why}")).unwrap()
+}
+
+/// Starts all nodes of a cluster that has been made.
+pub(crate) fn start_all(config: &Config) -> Vec<Node> {
+    thread::scope(|scope| {
+        let spawn = |node: &'_ NodeConfig| {
+            let name = node.name.clone();
+            scope.spawn(move || start(config, &name))
+        };
+        let starts: Vec<_> = config.nodes.iter().map(spawn).collect();
+        starts.into_iter().map(|start| start.join().unwrap()).collect()
+    })
+}
+
 impl Cluster {
     /// Starts nodes that are joined by `rail`.
     pub(crate) fn start(nodes: usize, workers: u8, rail: RailKind) -> Self {
         let place = tempfile::tempdir().unwrap();
-        let dir = ClusterDir::new(place.path().join("c"));
-        let node = |number| NodeConfig {
-            name: format!("n{number}"),
-            host: this_host(),
-            address: address(),
-            rails: vec![rail],
-            addresses: Vec::new(),
-            metrics: None,
-            fence: Vec::new(),
-            cores: Vec::new(),
-        };
-        let nodes: Vec<_> = (1..=nodes).map(node).collect();
-        let config = Config {
-            name: "c".into(),
-            id: create::new_id().unwrap(),
-            workers,
-            waiting: Waiting::Adaptive,
-            interconnect: Interconnect::default(),
-            // However loaded the machine is, nobody is put out who lives.
-            membership: Membership {
-                lease_ms: Some(30_000),
-                evict_ms: Some(30_000),
-                ..Membership::default()
-            },
-            voting: create::voting_files(&dir, &nodes).unwrap(),
-            block_size: BlockSize::from_kib(4).unwrap(),
-            cache_mib: 1,
-            program_window_mib: PROGRAM_WINDOW_MIB,
-            checkpoint_seconds: 60,
-            blocks: 64,
-            disks: vec![dir.disks().join("0")],
-            nodes: nodes.into_iter().collect(),
-            dir: dir.clone(),
-        };
+        let config = Config { workers, ..config(place.path(), nodes, rail, 30_000) };
         create::create(&config).unwrap();
-        let nodes = thread::scope(|scope| {
-            let start = |node: &NodeConfig| {
-                let (config, name) = (config.clone(), node.name.clone());
-                scope.spawn(move || {
-                    Node::start(config, &name, |_| Vec::new(), |why| eprintln!("{why}")).unwrap()
-                })
-            };
-            let starts: Vec<_> = config.nodes.iter().map(start).collect();
-            starts.into_iter().map(|start| Some(start.join().unwrap())).collect()
-        });
+        let nodes = start_all(&config).into_iter().map(Some).collect();
+        let dir = config.dir;
         Self { nodes, dir, _place: place }
     }
 

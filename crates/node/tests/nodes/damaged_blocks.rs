@@ -3,58 +3,14 @@
 
 use std::{fs, os::unix::fs::FileExt};
 
-use plexus_base::{BlockId, Waiting};
+use plexus_base::BlockId;
 use plexus_cache::CacheError;
-use plexus_disks::{BlockSize, DATA_START};
+use plexus_disks::DATA_START;
 use plexus_fabric::RailKind;
-use plexus_node::{
-    Node,
-    config::{Config, Interconnect, Membership, NodeConfig, this_host},
-    control::Control,
-    create,
-    layout::ClusterDir,
-    lifecycle::Stage,
-};
+use plexus_node::{Node, config::Config, control::Control, create, lifecycle::Stage};
 use serde_json::json;
 
 const BLOCK: u64 = 4096;
-
-fn config(root: &std::path::Path) -> Config {
-    let dir = ClusterDir::new(root.join("c"));
-    let process = std::process::id();
-    let node = NodeConfig {
-        name: "n1".into(),
-        host: this_host(),
-        address: ([127, (process >> 8) as u8, process as u8, 250], 7400).into(),
-        addresses: Vec::new(),
-        rails: vec![RailKind::Shm],
-        cores: Vec::new(),
-        metrics: None,
-        fence: Vec::new(),
-    };
-    Config {
-        name: "c".into(),
-        id: create::new_id().unwrap(),
-        workers: 1,
-        waiting: Waiting::Event,
-        block_size: BlockSize::from_kib(4).unwrap(),
-        cache_mib: 1,
-        program_window_mib: plexus_node::config::PROGRAM_WINDOW_MIB,
-        checkpoint_seconds: 60,
-        interconnect: Interconnect::default(),
-        // However loaded the machine is, nobody is put out who lives.
-        membership: Membership { lease_ms: Some(4_000), evict_ms: Some(4_000), ..Membership::default() },
-        voting: create::voting_files(&dir, std::slice::from_ref(&node)).unwrap(),
-        blocks: 64,
-        disks: vec![dir.disks().join("0")],
-        nodes: [node].into_iter().collect(),
-        dir,
-    }
-}
-
-fn start(config: &Config) -> Node {
-    Node::start(config.clone(), "n1", |_| Vec::new(), |why| eprintln!("{why}")).unwrap()
-}
 
 /// Ends the node, which has served until now, as `plexus down` does.
 fn end(config: &Config, node: Node) {
@@ -71,9 +27,9 @@ fn end(config: &Config, node: Node) {
 #[test]
 fn each_kind_of_damage_is_named_and_nothing_else_suffers() {
     let directory = tempfile::tempdir().unwrap();
-    let config = config(directory.path());
+    let config = crate::cluster::config(directory.path(), 1, RailKind::Shm, 4_000);
     create::create(&config).unwrap();
-    let node = start(&config);
+    let node = crate::cluster::start(&config, "n1");
     let mut session = node.body().cache().session();
     for block in 0..10 {
         session.change(BlockId(block)).unwrap().fill(block as u8 + 1);
@@ -91,7 +47,7 @@ fn each_kind_of_damage_is_named_and_nothing_else_suffers() {
     disk.write_all_at(&[0xee; BLOCK as usize], place(20)).unwrap();
     let before = fs::read(&config.disks[0]).unwrap();
 
-    let node = start(&config);
+    let node = crate::cluster::start(&config, "n1");
     let mut session = node.body().cache().session();
     let damaged = [
         (3, "block 3 is damaged: checksum"),

@@ -11,7 +11,7 @@ use crate::cluster::{Cluster, TIMEOUT, waits_for};
 use plexus_fabric::RailKind;
 use plexus_locks::{
     Ask, LockError, Notice, Surveyed, Waiting,
-    protocol::{Mode, Name, Token, VALUE_LEN, Validity, Value, Why},
+    protocol::{LockRefusal, Mode, Name, Token, VALUE_LEN, Validity, Value},
 };
 
 fn ask(name: &str, mode: Mode) -> Ask {
@@ -42,7 +42,7 @@ fn one_has_what_excludes_others_on_whichever_node_and_worker() {
                 last = lock.grant().token;
                 let other = Ask { timeout: Some(Duration::ZERO), ..ask(&name, Mode::CR) };
                 let refused = cluster.locks((node + 1) % 3).session().lock(other);
-                assert_eq!(refused.err(), Some(LockError::Refused(Why::NotGranted)));
+                assert_eq!(refused.err(), Some(LockError::Refused(LockRefusal::NotGranted)));
             }
         }
         cluster.wait_until(3, "all is given up", <[Surveyed]>::is_empty);
@@ -56,7 +56,7 @@ fn of_two_that_wait_for_each_other_over_nodes_the_younger_is_refused() {
     let younger = cluster.locks(1).session();
     let (a, b) = (older.lock(ask("a", Mode::EX)).unwrap(), younger.lock(ask("b", Mode::PW)).unwrap());
     let waits = older.ask(ask("b", Mode::PR));
-    assert_eq!(younger.lock(ask("a", Mode::CR)).err(), Some(LockError::Refused(Why::Deadlock)));
+    assert_eq!(younger.lock(ask("a", Mode::CR)).err(), Some(LockError::Refused(LockRefusal::Deadlock)));
     let waits = still_waits(&cluster, "b", waits);
     drop(b);
     assert_eq!(waits.finish().unwrap().grant().mode, Mode::PR);
@@ -73,7 +73,7 @@ fn a_conversion_waits_for_others_and_the_value_goes_with_the_lock() {
     assert_eq!(reads.grant().value.validity, Validity::Unwritten);
     let other = there.lock(ask("v", Mode::PR)).unwrap();
     let refused = reads.convert(Mode::EX, Some(Duration::ZERO)).err();
-    assert_eq!(refused, Some(LockError::Refused(Why::NotGranted)));
+    assert_eq!(refused, Some(LockError::Refused(LockRefusal::NotGranted)));
     thread::scope(|scope| {
         let writes = scope.spawn(move || {
             reads.convert(Mode::EX, None).unwrap();
@@ -95,7 +95,7 @@ fn who_no_longer_waits_is_forgotten_and_who_waits_too_long_is_told() {
     drop(still_waits(&cluster, "x", there.ask(ask("x", Mode::EX))));
     cluster.wait_until(2, "it no longer waits", |seen| !waits_for(seen, "x"));
     let patient = Ask { timeout: Some(Duration::from_millis(20)), ..ask("x", Mode::EX) };
-    assert_eq!(there.lock(patient).err(), Some(LockError::Refused(Why::TimedOut)));
+    assert_eq!(there.lock(patient).err(), Some(LockError::Refused(LockRefusal::TimedOut)));
     drop(held);
     there.lock(ask("x", Mode::EX)).unwrap();
 }
@@ -120,7 +120,7 @@ fn locks_outlive_another_node_and_end_with_their_own() {
         for (name, held) in names.iter().zip(held) {
             let attempt = Ask { timeout: Some(Duration::ZERO), ..ask(name, Mode::CR) };
             let refused = others.session().lock(attempt).err();
-            assert_eq!(refused, Some(LockError::Refused(Why::NotGranted)), "{name}");
+            assert_eq!(refused, Some(LockError::Refused(LockRefusal::NotGranted)), "{name}");
             assert!(!held.is_lost());
             let before = held.grant().token;
             drop(held);
@@ -146,11 +146,11 @@ fn a_holder_that_watches_is_told_that_others_wait_and_that_its_lock_is_lost() {
     assert_eq!(held.notice(Duration::ZERO), None, "it is said once");
     held.convert_writing(Mode::CR, [1; VALUE_LEN]).unwrap();
     assert_eq!(waits.finish().unwrap().grant().value, Value::written([1; VALUE_LEN]));
-    assert_eq!(held.unlock_with([2; VALUE_LEN]), Err(LockError::Refused(Why::NotWriter)));
+    assert_eq!(held.unlock_with([2; VALUE_LEN]), Err(LockError::Refused(LockRefusal::NotWriter)));
     let held = here.lock(ask("w", Mode::EX)).unwrap();
     let waits = still_waits(&cluster, "w", there.ask(ask("w", Mode::EX)));
     waits.cancel();
-    assert_eq!(waits.finish().err(), Some(LockError::Refused(Why::Cancelled)));
+    assert_eq!(waits.finish().err(), Some(LockError::Refused(LockRefusal::Cancelled)));
     assert_eq!(held.notice(TIMEOUT), Some(Notice::Wanted(Mode::EX)), "it was so when it was said");
     cluster.end(0);
     assert_eq!(held.notice(TIMEOUT), Some(Notice::Lost));

@@ -13,8 +13,8 @@ use crate::cluster::{
 };
 use plexus_base::{Partition, hash};
 use plexus_client::{
-    Client, Error, Lock, LockEvent, LockNews, Mark, Mode, PendingLock, Token, VALUE_LEN, Validity, Value,
-    Why,
+    Client, Error, Lock, LockEvent, LockNews, LockRefusal, Mark, Mode, PendingLock, Token, VALUE_LEN,
+    Validity, Value,
     wire::{
         Head, Use, Verb,
         lock::{FOREVER, LockRequest},
@@ -35,7 +35,7 @@ fn still_waits(cluster: &Cluster, name: &str, pending: PendingLock) -> PendingLo
     }
 }
 
-fn why<T>(answer: Result<T, Error>) -> Option<Why> {
+fn why<T>(answer: Result<T, Error>) -> Option<LockRefusal> {
     match answer {
         Err(Error::NotLocked(why)) => Some(why),
         _ => None,
@@ -66,7 +66,7 @@ fn programs_of_all_nodes_exclude_each_other_under_every_name() {
                 assert!(lock.is_valid() && lock.grant().token > last, "{:?} after {last:?}", lock.grant());
                 last = lock.grant().token;
                 let other = programs[(node + 1) % 3].lock_session().lock(&name, Mode::CR, NOT);
-                assert_eq!(why(other), Some(Why::NotGranted));
+                assert_eq!(why(other), Some(LockRefusal::NotGranted));
             }
         }
         // Threads of a node and its programs are clients of one lock manager.
@@ -92,10 +92,10 @@ fn a_holder_is_told_who_waits_and_hands_the_value_on() {
     assert_eq!(held.convert_writing(Mode::PR, [7; VALUE_LEN]).unwrap().value, Value::written([7; VALUE_LEN]));
     let mut read: Lock = waits.wait(LONG).ok().unwrap().unwrap();
     assert_eq!(read.grant().value, Value::written([7; VALUE_LEN]));
-    assert_eq!(why(read.convert_writing(Mode::CR, [1; VALUE_LEN])), Some(Why::NotWriter));
-    assert_eq!(why(read.convert(Mode::EX, NOT).copied()), Some(Why::NotGranted));
+    assert_eq!(why(read.convert_writing(Mode::CR, [1; VALUE_LEN])), Some(LockRefusal::NotWriter));
+    assert_eq!(why(read.convert(Mode::EX, NOT).copied()), Some(LockRefusal::NotGranted));
     assert_eq!(read.grant().mode, Mode::PR);
-    assert_eq!(why(held.unlock_with([9; VALUE_LEN])), Some(Why::NotWriter), "and yet it is given up");
+    assert_eq!(why(held.unlock_with([9; VALUE_LEN])), Some(LockRefusal::NotWriter), "and yet it is given up");
     read.convert(Mode::EX, LONG).unwrap();
     read.unlock_with([8; VALUE_LEN]).unwrap();
     let last = one.lock_session().lock("v", Mode::PR, LONG).unwrap();
@@ -108,10 +108,13 @@ fn requests_end_by_timeout_by_cancellation_and_by_being_dropped() {
     let (one, two) = (cluster.client(0), cluster.client(1));
     let held = one.lock_session().lock("x", Mode::EX, LONG).unwrap();
     let session = two.lock_session();
-    assert_eq!(why(session.lock("x", Mode::EX, Some(Duration::from_millis(20)))), Some(Why::TimedOut));
+    assert_eq!(
+        why(session.lock("x", Mode::EX, Some(Duration::from_millis(20)))),
+        Some(LockRefusal::TimedOut)
+    );
     let waits = still_waits(&cluster, "x", session.ask("x", Mode::EX, None).unwrap());
     waits.cancel();
-    assert_eq!(why(waits.wait(LONG).ok().unwrap()), Some(Why::Cancelled));
+    assert_eq!(why(waits.wait(LONG).ok().unwrap()), Some(LockRefusal::Cancelled));
     drop(still_waits(&cluster, "x", session.ask("x", Mode::EX, None).unwrap()));
     assert!(matches!(session.lock("", Mode::EX, NOT), Err(Error::Argument(_))));
     assert!(matches!(session.lock([b'x'; 256], Mode::EX, NOT), Err(Error::Argument(_))));
@@ -127,7 +130,7 @@ fn of_two_programs_that_wait_for_each_other_the_younger_session_is_refused() {
     let younger = cluster.client(1).lock_session();
     let (a, b) = (older.lock("a", Mode::EX, LONG).unwrap(), younger.lock("b", Mode::PW, LONG).unwrap());
     let waits = still_waits(&cluster, "b", older.ask("b", Mode::PR, None).unwrap());
-    assert_eq!(why(younger.lock("a", Mode::CR, None)), Some(Why::Deadlock));
+    assert_eq!(why(younger.lock("a", Mode::CR, None)), Some(LockRefusal::Deadlock));
     drop(b);
     assert_eq!(waits.wait(LONG).ok().unwrap().unwrap().grant().mode, Mode::PR);
     drop(a);
@@ -146,7 +149,7 @@ fn what_is_posted_is_answered_by_events() {
     assert!(matches!(wanted.news, LockNews::Wanted(Mode::PR)) && wanted.cookie == 1);
     assert!(matches!(there.wait(NOT), Err(Error::TimedOut)));
     here.convert(first, 3, Mode::CR, None, Some([4; VALUE_LEN])).unwrap();
-    assert_eq!(why(here.convert(first, 4, Mode::PR, None, None)), Some(Why::Busy));
+    assert_eq!(why(here.convert(first, 4, Mode::PR, None, None)), Some(LockRefusal::Busy));
     let converted = here.wait(LONG).unwrap();
     assert!(matches!(converted.news, LockNews::Answered(Ok(grant)) if grant.mode == Mode::CR));
     assert_eq!(converted.cookie, 3);
@@ -155,12 +158,12 @@ fn what_is_posted_is_answered_by_events() {
     here.convert(first, 5, Mode::EX, None, None).unwrap();
     here.cancel(first).unwrap();
     let cancelled = here.wait(LONG).unwrap();
-    assert!(matches!(cancelled.news, LockNews::Answered(Err(Error::NotLocked(Why::Cancelled)))));
+    assert!(matches!(cancelled.news, LockNews::Answered(Err(Error::NotLocked(LockRefusal::Cancelled)))));
     there.unlock(second, None).unwrap();
     here.post_unlock(first, None).unwrap();
     let ended = here.wait(LONG).unwrap();
     assert!(matches!(ended.news, LockNews::Unlocked) && ended.cookie == 5);
-    assert_eq!(why(here.unlock(first, None)), Some(Why::Unknown));
+    assert_eq!(why(here.unlock(first, None)), Some(LockRefusal::Unknown));
     // A queue that ends takes its locks with it.
     let asked = there.ask(6, "q", Mode::PW, LONG).unwrap();
     let key = asked.key();
@@ -190,7 +193,7 @@ fn who_waits_is_told_when_another_thread_gives_the_lock_up() {
         } else {
             queue.unlock(key, None).unwrap()
         }
-        assert_eq!(told.recv_timeout(TIMEOUT), Ok(Some(Why::Cancelled)));
+        assert_eq!(told.recv_timeout(TIMEOUT), Ok(Some(LockRefusal::Cancelled)));
     }
     assert!(matches!(queue.wait(LONG).unwrap().news, LockNews::Unlocked));
 }

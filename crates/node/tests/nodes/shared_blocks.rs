@@ -19,9 +19,8 @@ use plexus_fabric::RailKind;
 use plexus_interconnect::{Channel, Kind};
 use plexus_node::{
     Node,
-    config::{Config, Interconnect, Membership, NodeConfig, this_host},
+    config::Config,
     create,
-    layout::ClusterDir,
     lifecycle::{Ending, Stage},
     state::{self, Phase},
 };
@@ -34,62 +33,20 @@ struct Shape {
     kib: u32,
 }
 
-/// Addresses that no other test of this process, nor of another one at the same time, has.
-fn address() -> std::net::SocketAddr {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    let (process, number) = (std::process::id(), NEXT.fetch_add(1, Relaxed));
-    let octets = [127, (process >> 8) as u8, process as u8, number as u8];
-    (octets, 7400).into()
-}
-
-fn start(dir: &std::path::Path, shape: &Shape) -> Vec<Node> {
-    let dir = ClusterDir::new(dir.join("c"));
-    let node = |number| NodeConfig {
-        name: format!("n{number}"),
-        host: this_host(),
-        address: address(),
-        addresses: Vec::new(),
-        rails: vec![shape.rail],
-        cores: Vec::new(),
-        metrics: None,
-        fence: Vec::new(),
-    };
-    let nodes: Vec<_> = (1..=shape.nodes).map(node).collect();
+fn start(place: &std::path::Path, shape: &Shape) -> Vec<Node> {
+    let config = crate::cluster::config(place, shape.nodes, shape.rail, 4_000);
     let config = Config {
-        name: "c".into(),
-        id: create::new_id().unwrap(),
         workers: shape.workers,
         waiting: shape.waiting,
         block_size: BlockSize::from_kib(shape.kib).unwrap(),
         cache_mib: 64 * shape.kib * u32::from(shape.workers) / 1024 + 1,
-        program_window_mib: plexus_node::config::PROGRAM_WINDOW_MIB,
         checkpoint_seconds: 1,
-        interconnect: Interconnect::default(),
-        // However loaded the machine is, nobody is put out who lives.
-        membership: Membership { lease_ms: Some(4_000), evict_ms: Some(4_000), ..Membership::default() },
-        voting: create::voting_files(&dir, &nodes).unwrap(),
         blocks: 4096,
-        disks: vec![dir.disks().join("0"), dir.disks().join("1")],
-        nodes: nodes.into_iter().collect(),
-        dir,
+        disks: vec![config.dir.disks().join("0"), config.dir.disks().join("1")],
+        ..config
     };
     create::create(&config).unwrap();
-    again(&config)
-}
-
-fn again(config: &Config) -> Vec<Node> {
-    std::thread::scope(|scope| {
-        let starts: Vec<_> = config
-            .nodes
-            .iter()
-            .map(|node| {
-                scope.spawn(|| {
-                    Node::start(config.clone(), &node.name, |_| Vec::new(), |why| eprintln!("{why}")).unwrap()
-                })
-            })
-            .collect();
-        starts.into_iter().map(|start| start.join().unwrap()).collect()
-    })
+    crate::cluster::start_all(&config)
 }
 
 fn counter(bytes: &[u8]) -> u64 {
@@ -245,8 +202,7 @@ fn a_node_that_dies_takes_what_it_had_and_the_others_go_on() {
             changed[number as usize] += 1;
             page[..8].copy_from_slice(&changed[number as usize].to_le_bytes());
         }
-        let config = nodes[0].body().config().clone();
-        nodes.push(Node::start(config, "n3", |_| Vec::new(), |why| eprintln!("{why}")).unwrap());
+        nodes.push(crate::cluster::start(nodes[0].body().config(), "n3"));
         nodes.iter().for_each(|node| check(node, &changed, 7, lost, kept));
         nodes.iter().for_each(|node| assert_eq!(node.lifecycle().stage(), (Stage::Running, None)));
     }

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use plexus_base::{MAX_NODES, Waiting};
 use plexus_disks::BlockSize;
 use plexus_node::{
-    config::{self, Config, Interconnect, Membership, NodeConfig},
+    config::{Config, NodeConfig},
     create,
     layout::ClusterDir,
 };
@@ -76,35 +76,19 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
     }
     let rails = args.rails.iter().map(|name| name.parse()).collect::<Result<Vec<_>, _>>();
     let rails = rails.map_err(anyhow::Error::msg).context("--rails")?;
-    let host = config::this_host();
-    let node = |index: u8| NodeConfig {
-        name: format!("n{}", index + 1),
-        host: host.clone(),
-        address: ([127, 0, 0, 1], args.port + u16::from(index)).into(),
-        addresses: Vec::new(),
-        rails: rails.clone(),
-        cores: Vec::new(),
-        metrics: None,
-        fence: Vec::new(),
+    let node = |index: u8| {
+        let address = ([127, 0, 0, 1], args.port + u16::from(index)).into();
+        NodeConfig::new(&format!("n{}", index + 1), address, rails.clone())
     };
-    let dir = ClusterDir::new(&args.dir);
-    let nodes: Vec<_> = (0..args.nodes).map(node).collect();
+    let nodes = (0..args.nodes).map(node).collect();
+    let new = Config::new(ClusterDir::new(&args.dir), &name_of(&args.dir), nodes);
     Ok(Config {
-        name: name_of(&args.dir),
-        id: create::new_id().context("naming the cluster")?,
         workers: args.workers,
         waiting: args.waiting,
         block_size,
         cache_mib: args.cache_mib,
-        program_window_mib: plexus_node::config::PROGRAM_WINDOW_MIB,
-        checkpoint_seconds: 5,
-        interconnect: Interconnect::default(),
-        membership: Membership::default(),
-        voting: create::voting_files(&dir, &nodes).context("naming voting files")?,
         blocks: args.size_mib.saturating_mul(1024) / u64::from(args.block_size),
-        disks: vec![dir.disks().join("0")],
-        nodes: nodes.into_iter().collect(),
-        dir,
+        ..new.context("naming the cluster and its voting files")?
     })
 }
 

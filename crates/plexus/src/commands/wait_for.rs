@@ -76,7 +76,8 @@ pub(crate) fn graph(resources: &[LockedResource]) -> Graph {
 fn excludes(held: &LockHolder, waiter: &LockWaiter) -> bool {
     let same = (&held.node, held.lock) == (&waiter.node, waiter.lock);
     // Modes that this version does not know exclude everything.
-    let goes = mode(&held.mode).and_then(|held| Ok(mode(&waiter.mode)?.goes_with(held))).unwrap_or(false);
+    let goes =
+        mode(&held.mode).and_then(|held| Ok(mode(&waiter.mode)?.is_compatible_with(held))).unwrap_or(false);
     !same && !goes
 }
 

@@ -5,7 +5,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use plexus_namespaces::{End, Namespace, join, need};
+use plexus_namespaces::{CableEnd, Namespace, join, need};
 
 /// Its ends, in the namespaces' own address space.
 const ADDRESSES: [[u8; 4]; 2] = [[10, 199, 0, 1], [10, 199, 0, 2]];
@@ -29,7 +29,7 @@ impl Gigabit {
     pub(super) fn new() -> Result<Self, String> {
         need(&[("tc", "iproute2")])?;
         let namespaces = [Namespace::new()?, Namespace::new()?];
-        join([0, 1].map(|index| End {
+        join([0, 1].map(|index| CableEnd {
             namespace: &namespaces[index],
             device: ENDS[index],
             address: ADDRESSES[index].into(),

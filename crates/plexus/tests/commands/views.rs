@@ -96,7 +96,7 @@ fn a_node_that_stands_still_past_its_lease_does_nothing_more_when_it_goes_on() {
     let after = cluster.until(1, "n3 is none any more", |status| status["members"] == json!(["n1", "n2"]));
     let change = after["membership"]["transitions"].as_array().unwrap().last().unwrap().clone();
     assert_eq!(change["gone"][0][0], 2, "{change}");
-    assert_eq!(after["membership"]["fencing"][0]["state"], "waited_out", "{after}");
+    assert_eq!(after["membership"]["fencing"][0]["state"], "lease_ended", "{after}");
 
     // Whatever it does first when it goes on, it ends, and its client learns that its lock is worth nothing.
     cluster.signal(2, Signal::CONT);
@@ -127,7 +127,7 @@ fn a_fence_command_spares_the_wait_for_the_lease() {
     assert!(!told.is_empty() && told.lines().all(|name| name == "n3"), "{told}");
     // Whoever of the two was first has told the other.
     let state = &after["membership"]["fencing"][0]["state"];
-    assert!(*state == json!({ "proved": "off" }) || *state == "told", "{after}");
+    assert!(*state == json!({ "proved": "off" }) || *state == "reported", "{after}");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_node_of_the_same_host_that_stands_still_is_killed_and_its_end_awaited() {
     let states = [0, 1].map(|node| of(node)["membership"]["fencing"][0]["state"].clone());
     // Whoever was first has told the other, and so has who saw its links end.
     assert!(
-        states.iter().all(|state| *state == json!({ "proved": "killed" }) || *state == "told"),
+        states.iter().all(|state| *state == json!({ "proved": "killed" }) || *state == "reported"),
         "{states:?}"
     );
     // It was never told to go on: nothing but a kill ends it.

@@ -2,7 +2,7 @@
 
 use plexus_base::{
     Epoch, Incarnation, Nanos, Partition, WorkerId, hash,
-    locks::{Mode, VALUE_LEN, Why},
+    locks::{LockRefusal, Mode, VALUE_LEN},
 };
 use plexus_locks::{
     Grant, LockError, ProgramNews,
@@ -94,12 +94,12 @@ fn a_lock_goes_from_program_to_program_and_with_its_program() {
     assert_eq!((program, head.verb, &grant[8..]), (ClientId(1), Verb::Done, &[5; VALUE_LEN][..]));
     cluster.way.told.clear();
     cluster.ask(0, 2, Mode::EX, 0).unwrap();
-    assert_eq!(cluster.lock_news(), [(0, Verb::Done, 2, Why::NotGranted as u64)]);
+    assert_eq!(cluster.lock_news(), [(0, Verb::Done, 2, LockRefusal::NotGranted as u64)]);
     cluster.ask(0, 2, Mode::EX, 1).unwrap();
     cluster.unlock(0, 2, &[]).unwrap();
     assert_eq!(
         cluster.lock_news(),
-        [(1, Verb::Wanted, 1, Mode::EX as u64), (0, Verb::Done, 2, Why::Cancelled as u64)]
+        [(1, Verb::Wanted, 1, Mode::EX as u64), (0, Verb::Done, 2, LockRefusal::Cancelled as u64)]
     );
     cluster.ask(0, 2, Mode::EX, 1).unwrap();
     cluster.cores[0].forget(&mut Acting(0, &mut cluster.way), ClientId(1));
@@ -139,5 +139,5 @@ fn what_no_library_says_of_locks_cuts_off_and_too_many_are_refused() {
     }
     assert!(cluster.way.told.is_empty());
     cluster.say(0, ClientId(0), head(Verb::Lock, 1 << 20), &request).unwrap();
-    assert_eq!(cluster.lock_news(), [(0, Verb::Done, 1 << 20, Why::TooManyLocks as u64)]);
+    assert_eq!(cluster.lock_news(), [(0, Verb::Done, 1 << 20, LockRefusal::TooManyLocks as u64)]);
 }

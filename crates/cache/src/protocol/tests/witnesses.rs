@@ -23,7 +23,7 @@ fn a_newcomer_that_is_left_alone_takes_nothing_as_good_that_it_cannot_know() {
         let (mut world, mut shard) = (World::default(), without_view(2, 4));
         shard.recall(Epoch(record), one(5));
         let view = Members { epoch: Epoch(7), members: vec![(NodeId(0), Incarnation(2))] };
-        let before = Before { needs: Epoch(4), intact: Epoch(6) };
+        let before = LossHistory { needs: Epoch(4), intact: Epoch(6) };
         let World { log, pinned } = &mut world;
         shard.view(Nanos(0), (&view, before), &mut Hand(log, pinned), &mut Out(log));
         assert_eq!(named(&shard), expected, "a record of {record}");

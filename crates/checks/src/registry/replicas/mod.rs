@@ -47,6 +47,10 @@ struct Params {
     damage: u64,
     /// How many times slower than others a slow disk is.
     slow: u64,
+    /// How many times longer than an entry of a view the voting state takes.
+    slow_votes: u64,
+    /// Everything is lost once: all copies, and what the voting state remembers. Only a backup is left.
+    ruin: bool,
 }
 
 impl Params {
@@ -60,6 +64,8 @@ impl Params {
             kills: *random.pick(&[0, 10, 40, 150]),
             damage: *random.pick(&[0, 20]),
             slow: *random.pick(&[1, 50]),
+            ruin: random.percent(10),
+            slow_votes: *random.pick(&[1, 1, 30]),
         }
     }
 }

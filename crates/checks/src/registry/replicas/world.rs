@@ -36,6 +36,7 @@ enum Ev {
     /// A node learns a view.
     Give(Instance, View),
     Start(usize),
+    Ruin,
 }
 
 /// A disk that keeps one thing.
@@ -77,6 +78,7 @@ pub struct World {
     history: History,
     /// What somebody shows at some time, kept.
     backup: Option<Arc<Contents>>,
+    is_ruined: bool,
     operations: u64,
     answered: u64,
     crashes: u64,
@@ -96,18 +98,22 @@ impl Simulation for World {
     fn drive(&mut self) -> Result<Outcome, Broken> {
         self.cluster.nodes().for_each(|node| self.engine.schedule(0, None, Ev::Start(node)));
         self.engine.schedule(US, None, Ev::Decide);
+        if self.params.ruin {
+            let after = self.engine.random.below(100_000 * US);
+            self.engine.schedule(after, None, Ev::Ruin);
+        }
         let limit = (self.params.operations + 100) * EVENTS_PER_OPERATION;
         loop {
             let Some(event) = self.engine.advance() else {
                 if self.is_healed {
                     break;
                 }
-                self.heal();
+                self.heal()?;
                 continue;
             };
             self.step(event)?;
             if self.operations >= self.params.operations && !self.is_healed {
-                self.heal();
+                self.heal()?;
             }
             if self.engine.events() > limit {
                 return broken("ends", "does not come to rest".into());
@@ -149,6 +155,7 @@ impl World {
             promised: 0,
             history: History::default(),
             backup: None,
+            is_ruined: false,
             operations: 0,
             answered: 0,
             crashes: 0,
@@ -161,10 +168,29 @@ impl World {
     }
 
     /// Everybody lives and is in the last view.
-    fn heal(&mut self) {
+    fn heal(&mut self) -> Result<(), Broken> {
         self.is_healed = true;
         self.cluster.nodes().for_each(|node| self.start(node));
         self.decide(self.cluster.nodes().collect());
+        if let Some(backup) = self.backup.clone().filter(|_| self.is_ruined) {
+            self.ask(self.cluster.instance(0), &Asked::Restore(backup))?;
+        }
+        Ok(())
+    }
+
+    /// All copies are lost, and the voting files are new ones: who comes back knows only that it had something. It must not go on as if
+    /// nothing had ever been written.
+    fn ruin(&mut self) {
+        if self.backup.is_none() || self.is_healed {
+            return;
+        }
+        self.is_ruined = true;
+        self.cluster.nodes().for_each(|node| self.kill(node));
+        for disk in &mut self.disks {
+            (disk.holds, disk.is_lost) = (Arc::new(Contents::new(CLUSTER)), true);
+            disk.older.clear();
+        }
+        (self.remembered, self.promised) = (0, 0);
     }
 
     fn rest(&self) -> Result<(), Broken> {
@@ -188,6 +214,7 @@ impl World {
     fn step(&mut self, event: Ev) -> Result<(), Broken> {
         match event {
             Ev::Start(node) => self.start(node),
+            Ev::Ruin => self.ruin(),
             Ev::Decide => {
                 if !self.is_healed {
                     let members = self.draw_members();
@@ -366,7 +393,7 @@ impl World {
             Act::Remember(epoch, generation) => {
                 self.promised = self.promised.max(generation);
                 if self.sabotage != Some(Sabotage::Mute) {
-                    let after = self.engine.random.between(50 * US, 3_000 * US);
+                    let after = self.engine.random.between(50 * US, 3_000 * US) * self.params.slow_votes;
                     self.engine.schedule(after, None, Ev::Voted(who, epoch, generation));
                 }
             }
@@ -439,16 +466,17 @@ impl World {
         self.operations += 1;
         let times =
             1 + u64::from(self.sabotage == Some(Sabotage::AskedTwice) && self.engine.random.percent(10));
-        for _ in 0..times {
-            self.tickets += 1;
-            let ticket = Ticket(self.tickets);
-            let operation = self.history.asks(asked.clone());
-            if let Some(node) = self.cluster.node_mut(who.node) {
-                node.asked.insert(ticket, operation);
-            }
-            self.handle(who, Happened::Ask(ticket, command(&asked)))?;
+        (0..times).try_for_each(|_| self.ask(who, &asked))
+    }
+
+    fn ask(&mut self, who: Instance, asked: &Asked) -> Result<(), Broken> {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        let operation = self.history.asks(asked.clone());
+        if let Some(node) = self.cluster.node_mut(who.node) {
+            node.asked.insert(ticket, operation);
         }
-        Ok(())
+        self.handle(who, Happened::Ask(ticket, command(asked)))
     }
 
     /// What a client asks for; a value stands for the operation.

@@ -83,6 +83,12 @@ impl Linked {
         linked
     }
 
+    /// Whether frames are kept until they have arrived: without that, bytes land when they are sent, as over shared memory, which is not
+    /// so here.
+    pub(crate) fn retains(&self) -> bool {
+        self.retains
+    }
+
     fn rank(&self, rail: usize) -> Rank {
         Rank { class: self.rails.class(rail), retains: self.retains }
     }
@@ -189,7 +195,7 @@ impl Linked {
                 if !early && let Some(put) = packet.put {
                     step.out.push(Arrival::Land(self.paths.ends(path).1, put));
                 }
-                let channel = channel(lane);
+                let channel = channel(&packet);
                 match end.order.arrive(channel, stamp.sequence).expect("each frame comes once") {
                     Turn::Ahead => end.order.hold(channel, stamp.sequence, packet),
                     Turn::Now => {
@@ -332,10 +338,11 @@ fn kind(packet: &Packet) -> Kind {
 }
 
 /// Blocks have a channel of their own, as they have a lane.
-fn channel(lane: Lane) -> Channel {
-    match lane {
-        Lane::Prompt => Channel::CacheRequests,
-        Lane::Bulk => Channel::CacheBlocks,
+fn channel(packet: &Packet) -> Channel {
+    match packet.both_lanes {
+        true => Channel::Benchmark,
+        false if packet.blocks => Channel::CacheBlocks,
+        false => Channel::CacheRequests,
     }
 }
 
@@ -348,10 +355,10 @@ impl Transport for Linked {
             let at = u64::from(put.slot.0);
             Span { window: 0, from: at, to: at + 1 }
         });
-        let bill = Waybill { channel: channel(lane), kind: kind(&packet), lane, span };
+        let bill = Waybill { channel: channel(&packet), kind: kind(&packet), lane, span };
         let core = &mut self.ends[path].core;
         if let Some(slot) = core.route(&bill) {
-            let stamp = core.stamp(channel(lane));
+            let stamp = core.stamp(bill.channel);
             let what = What::Frame(packet, self.rails.is_early(usize::from(slot)));
             let on_rail = OnRail { stamp, lane, what };
             if self.rails.offer(step, path, usize::from(slot), to, on_rail).is_ok() {

@@ -1,18 +1,31 @@
 //! One node's part in the membership of a cluster.
 //!
-//! **Contract.** Make a [`Member`] for each incarnation of a node, lives numbered upwards, and hand every [`Event`] to [`Member::handle`] with
-//! the time of the node's monotonic clock; carry out the [`Action`]s in their order, and come back with [`Event::Tick`] at the time of
-//! the last [`Action::Wake`]. A node's turns at a file, over all of its incarnations, are carried out in their order: one that failed may have been
-//! carried out wholly, partly or not, or still be, but never after a later one.
+//! # Contract
 //!
-//! **What holds.** A node may act from [`Action::Opened`] on while the last [`Action::Lease`] lasts, in the view opened last. Of two nodes
-//! that may act at one time each is a member of the other's view, in its incarnation. For one epoch nobody learns but one view, and nobody learns an
-//! earlier one after it. An incarnation that was a member and is none any more never acts again. For this it counts that clocks differ by
-//! no more than the profile says, that whoever is told to die has stopped before the margin is over, and that of any two majorities of the voting files
-//! one keeps what was written to it; not how late or lost messages are.
+//! - Create a [`Member`] for each incarnation of a node, with growing incarnation numbers.
+//! - Pass every [`Event`] to [`Member::handle`] with the time of the node's monotonic clock, and
+//!   execute the [`Action`]s in order.
+//! - Send [`Event::Tick`] at the time of the last [`Action::Wake`].
+//! - Execute a node's turns at a file in order, over all of its incarnations. A failed turn may
+//!   have been executed fully, partly or not at all. It may still be running, but it never takes
+//!   effect after a later turn.
 //!
-//! **A view** is opened by those who were members before when everybody who is none any more has stopped: its lease is over (`opening.rs`), or it
-//! is proved dead. Who is new opens it when they have.
+//! # Guarantees
+//!
+//! - A node may act from [`Action::Opened`] on, while the last [`Action::Lease`] lasts, in the view
+//!   opened last.
+//! - If two nodes may act at the same time, each incarnation is a member of the other's view.
+//! - For one epoch, nodes learn only one view, and no node learns an earlier view after it.
+//! - An incarnation that was a member and is none any more never acts again.
+//!
+//! The guarantees rely on three things. Clocks differ by no more than the profile says. A node that
+//! must stop has stopped before the margin ends. Of any two majorities of voting files, at least
+//! one common file keeps its content. Late or lost messages never break them.
+//!
+//! # Opening a view
+//!
+//! The old members open a view when every removed incarnation has stopped: its lease has ended
+//! (`opening.rs`) or it is proved dead. New members open the view after an old member has.
 
 mod opening;
 mod peers;
@@ -32,163 +45,174 @@ use super::{
     view::{Clean, FileId, MAX_FILES, Seat, View, VotingFile},
 };
 
-/// Instead of the view that took in a file, while none has: what was remembered of it goes when it is put out, and again when it is taken in.
+/// The epoch used for a file that no view has taken in. A file's state is dropped when the file is
+/// removed from the view and again when it returns.
 const IN_NO_VIEW: Epoch = Epoch(u32::MAX);
 
-/// What an operator wants; one at a time at each node.
+/// A config change that an operator requests. Each node handles one at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConfigChange {
-    /// This node is no member any more, and says so.
+    /// This node leaves the cluster and announces it.
     Leave,
-    /// A node belongs to the cluster and may join.
+    /// A node is added to the cluster and may join.
     AddNode(NodeId),
-    /// A node does not, and is put out if it is a member.
+    /// A node is removed from the cluster, and evicted if it is a member.
     RemoveNode(NodeId),
-    /// A voting file that was made for this cluster, and who serves it.
+    /// A voting file made for this cluster is added, with the node that serves it, if any.
     AddFile(FileId, Option<NodeId>),
-    /// A voting file is none any more.
+    /// A voting file is removed.
     RemoveFile(FileId),
 }
 
-/// Why a config change is not granted.
+/// The reason why a config change was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refused {
-    /// The node has no say.
+pub enum ConfigChangeRefusal {
+    /// The node is not a member.
     #[error("this node is no member of the cluster; ask one that is")]
     NoMember,
-    /// One change at a time.
+    /// Another config change of this node is under way.
     #[error("another change is under way at this node; ask again when it is done")]
     Busy,
-    /// Nothing would change.
-    #[error("it is so already")]
+    /// The change is already in effect.
+    #[error("this is already so")]
     Done,
-    /// Such a node cannot be.
+    /// The node number is out of range.
     #[error("no such node")]
     NoNode,
-    /// A node does not remove itself.
+    /// The node is this node, and a node cannot remove itself.
     #[error("a node cannot remove itself; ask another")]
     Itself,
-    /// Without files nothing is decided.
-    #[error("it is the last voting file; add another first")]
+    /// The file is the last voting file.
+    #[error("this is the last voting file; add another first")]
     LastFile,
-    /// Too many files.
+    /// The cluster has the maximum number of voting files.
     #[error("there are {MAX_FILES} voting files already")]
     TooMany,
-    /// The votes that are left would not do.
-    #[error("of the other voting files no majority answers; repair one or add one first")]
+    /// The remaining voting files would have no majority that answers.
+    #[error("no majority of the other voting files answers; repair one or add one first")]
     Quorum,
-    /// The file to be added does not answer.
+    /// The voting file to add does not answer.
     #[error("the voting file does not answer, or is not one of this cluster")]
     Unreachable,
 }
 
-/// A turn at a file failed: it could not be written or read, not in time, or is no voting file of this cluster with this name.
+/// The failure of a turn at a file. The file could not be written or read in time, or is not the
+/// expected voting file of this cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Failed;
+pub struct TurnFailed;
 
-/// What happens to a node.
+/// An input of the protocol.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// Time has passed.
+    /// The time of the last [`Action::Wake`] has come.
     Tick,
-    /// A report came over the interconnect.
+    /// A report arrived over the interconnect.
     Heard(Arc<Report>),
-    /// The turn at a file is over.
+    /// A turn at a file ended.
     Finished {
-        /// Which.
+        /// The voting file.
         file: FileId,
-        /// What was read after what was to be written was written.
-        result: Result<Box<Contents>, Failed>,
+        /// The content that was read after the writes, or the failure.
+        result: Result<Box<Contents>, TurnFailed>,
     },
-    /// The links with this incarnation are lost: nothing that it says over the network counts any more, so that only one of the two goes on. What it writes
-    /// into voting files does: that says who lives, and what was decided.
+    /// The links with this incarnation are lost. Its messages are ignored from now on, so that only
+    /// one of the two nodes stays a member. Its blocks in voting files still count, because they
+    /// show which nodes live and which view was decided.
     Lost(NodeId, Incarnation),
-    /// The process of this incarnation, and all that it had begun, is proved to be over.
+    /// The process of this incarnation is proved to have ended, with all its I/O.
     Dead(NodeId, Incarnation),
-    /// An incarnation is clean: when it ends, nothing is lost with it.
+    /// An incarnation is clean: its end loses no data.
     Clean(NodeId, Clean),
-    /// Whoever uses the membership has taken this view, which was opened: it acts in none before it any more.
+    /// The observer has entered this opened view and acts in no earlier one.
     Entered(Epoch),
-    /// An operator wants something.
+    /// An operator requests a config change.
     ConfigChange(ConfigChange),
-    /// The registry has this generation; it goes into every report from now on.
+    /// The registry has reached this generation, which every later report contains.
     Registry(u64),
-    /// The same, and to be answered with [`Action::Remembered`] when it stands in the voting files.
+    /// The same as [`Event::Registry`]. The protocol answers with [`Action::Remembered`] once the
+    /// generation is in the voting files.
     Remember(u64),
 }
 
-/// Why a node must stop at once.
+/// The reason why a node must stop at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Reason {
+pub enum StopReason {
     /// No majority of the voting files answered in time.
     #[error("the lease is over: no majority of the voting files answered in time")]
     LeaseOver,
     /// A view without this incarnation was decided.
-    #[error("the others have decided to go on without this node")]
+    #[error("the other members have evicted this node")]
     Evicted,
-    /// It acts in no view, and most of the files are older copies of themselves: what this incarnation remembers of them keeps it out for ever.
+    /// This incarnation is no member, and most voting files are older copies of themselves. What it
+    /// remembers of the files would exclude it from the cluster forever.
     #[error(
-        "most of the voting files hold less than this node has read there: start it again, and it takes them as they are"
+        "most of the voting files are older copies than this node has read; start the node again to use them as they are"
     )]
     FilesOlder,
-    /// Another process is this node.
+    /// A later incarnation of this node has written to the voting files.
     #[error("a later incarnation of this node is in the voting files")]
     Replaced,
 }
 
-/// What a node is to do.
+/// An output of the protocol, which the driver executes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Send a report, which may be lost, to each of these.
+    /// Send a report to each of these nodes. The report may be lost.
     Send {
-        /// Whom.
+        /// The receivers.
         to: NodeSet,
-        /// What.
+        /// The report.
         report: Arc<Report>,
     },
-    /// Write this durably to the node's blocks of a file, then read all blocks; answered by [`Event::Finished`].
+    /// Write these blocks durably to a file, then read all blocks. [`Event::Finished`] reports the
+    /// end.
     Turn {
-        /// Where.
+        /// The voting file.
         file: VotingFile,
-        /// What.
+        /// The blocks to write.
         writes: Writes,
     },
-    /// Come back then, if nothing happens before.
+    /// Send [`Event::Tick`] at this time unless another event comes earlier.
     Wake(Nanos),
-    /// A view is decided; it is not open yet.
+    /// This view was decided. It is not open yet.
     Decided(Arc<View>),
-    /// The node acts in this view from now on, and until [`Event::Entered`] perhaps still in the one before, if there is one: only then is it said to
-    /// others.
+    /// The node acts in this view from now on. Until [`Event::Entered`] it may still act in the
+    /// previous view, so its reports name the new view only after that event.
     Opened(Arc<View>),
-    /// The node may act before then, by its own clock.
+    /// The node may act until this time of its own clock.
     Lease(Nanos),
-    /// This incarnation is no member any more: prove it dead where that can be done, and say so with [`Event::Dead`].
+    /// This incarnation was evicted. Prove it dead where possible and report that with
+    /// [`Event::Dead`].
     Fence(NodeId, Incarnation),
-    /// An incarnation that was to be proved dead has stopped for certain: it is proved, by whomever, or else its lease is over.
+    /// An incarnation that had to be fenced has stopped for certain: it is proved dead by any node,
+    /// or its lease has ended.
     Stopped {
-        /// Its node.
+        /// The node of the incarnation.
         node: NodeId,
-        /// Which incarnation.
+        /// The incarnation that stopped.
         incarnation: Incarnation,
-        /// Whether it was proved.
+        /// True if it is proved dead, false if its lease was waited for.
         proved: bool,
     },
-    /// A voting file is an older copy of itself: it is not counted any more, until a view without it is decided.
+    /// A voting file is an older copy of itself. It does not count until a view without it is
+    /// decided.
     SetAside(FileId),
-    /// A majority of the voting files was written and read since the last [`Event::Remember`]: whoever asks from now on is told this
-    /// generation or a greater one, and it is at least what everybody was told before he asked.
+    /// A majority of the voting files was written and read since the last [`Event::Remember`]. Any
+    /// later query returns this generation or a greater one. The generation is at least that of any
+    /// answer given before the query.
     Remembered(u64),
-    /// What became of a config change.
-    Answer(ConfigChange, Result<(), Refused>),
+    /// The result of a config change.
+    Answer(ConfigChange, Result<(), ConfigChangeRefusal>),
     /// Stop acting at once and end the process.
-    Die(Reason),
-    /// As wanted, the node is no member any more: stop acting before the next action.
+    Die(StopReason),
+    /// The node has left as requested and is no member any more. Stop acting before the next
+    /// action.
     Left,
 }
 
-/// What a report says that others act by: they are told at once when it changes.
+/// The content of a report that other nodes act on. A change is reported at once.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Said {
+struct ReportedState {
     hears: NodeSet,
     reaches: bool,
     leaving: bool,
@@ -198,7 +222,7 @@ struct Said {
     clean: [Clean; MAX_NODES],
 }
 
-/// One node's part. See the [module](self) for the contract.
+/// One node's part in the membership. See the [module](self) for the contract.
 #[derive(Clone, Debug)]
 pub struct Member {
     me: NodeId,
@@ -206,12 +230,13 @@ pub struct Member {
     profile: Profile,
     started: Nanos,
     decided: Arc<View>,
-    /// When this node learned of it.
+    /// The time at which this node learned the decided view.
     learned: Nanos,
-    /// By node: the last incarnation that was a member of any view before and is none of this one (0: none), where that is known.
+    /// For each node, the last incarnation that was a member of an earlier view and is not a member
+    /// now (0: none). `None` if unknown.
     former: Option<[Incarnation; MAX_NODES]>,
     opened: Option<Arc<View>>,
-    /// It acts in no view before this one.
+    /// The node acts in no view before this one.
     entered: Epoch,
     lease_until: Nanos,
     waits: Vec<Wait>,
@@ -219,35 +244,36 @@ pub struct Member {
     paxos: Option<Paxos>,
     proposing_since: Nanos,
     files: BTreeMap<FileId, FileState>,
-    /// Files that were put out because they were set aside, to be taken in again.
+    /// Files that were removed because they were set aside, and will be added again.
     returning: BTreeMap<FileId, Option<NodeId>>,
     peers: Peers,
     counter: u64,
     next_report: Nanos,
-    /// What the last report said that others act by, and when.
-    said: Option<(Said, Nanos)>,
+    /// The state in the last report, and the time of that report.
+    last_reported: Option<(ReportedState, Nanos)>,
     plan: Option<Plan>,
-    /// When to think again of what the next view should be, and before when not to propose it.
+    /// The time of the next planning, and the earliest time of the next proposal.
     next_plan: Nanos,
     retry: Nanos,
     leaving: bool,
     config_change: Option<(ConfigChange, Nanos)>,
-    /// The greatest generation of the registry that anybody spoke of.
+    /// The greatest registry generation in any report or event.
     registry: u64,
-    /// Somebody asked to have it remembered; the last report before.
+    /// Set while a generation is being remembered, to the number of the last report before the
+    /// request.
     remembering: Option<u64>,
     is_over: bool,
 }
 
 impl Member {
-    /// A node that starts, knowing of its cluster only `first`: the view that the cluster began with or any later one.
+    /// Creates the state of a starting node. `first` is the cluster's first view or any later one.
     ///
     /// # Panics
-    /// When `profile` was not found to be sound, or `incarnation` is 0.
+    /// Panics if `profile` is invalid or `incarnation` is 0.
     #[must_use]
     pub fn new(me: NodeId, incarnation: Incarnation, profile: Profile, first: Arc<View>, now: Nanos) -> Self {
         assert_eq!(profile.check(), Ok(()));
-        assert!(incarnation.0 > 0, "lives are numbered from 1");
+        assert!(incarnation.0 > 0, "incarnations are numbered from 1");
         let files = first.files.iter().map(|file| (file.id, FileState::new(me, *file, now))).collect();
         Self {
             me,
@@ -268,7 +294,7 @@ impl Member {
             peers: Peers::default(),
             counter: 0,
             next_report: now,
-            said: None,
+            last_reported: None,
             plan: None,
             next_plan: now,
             retry: now,
@@ -280,45 +306,47 @@ impl Member {
         }
     }
 
-    /// The view that this node acts in, if any.
+    /// Returns the view in which this node acts, if any.
     #[must_use]
     pub fn opened(&self) -> Option<&Arc<View>> {
         self.opened.as_ref()
     }
 
-    /// The last view that it knows to be decided.
+    /// Returns the last view that this node knows to be decided.
     #[must_use]
     pub fn decided(&self) -> &Arc<View> {
         &self.decided
     }
 
-    /// Nodes of the cluster that live and have another lease than this one, with that: neither takes the other in.
-    pub fn odd_leases(&self, now: Nanos) -> impl Iterator<Item = (NodeId, Nanos)> {
+    /// Returns the live nodes whose profile has a different lease, with that lease. Such nodes
+    /// never accept each other as members.
+    pub fn differing_leases(&self, now: Nanos) -> impl Iterator<Item = (NodeId, Nanos)> {
         let others = self.decided.cluster().without(self.me).iter();
         let fresh = others.filter_map(move |node| self.peers.fresh(node, now, &self.profile));
         fresh.filter(|report| report.lease != self.profile.lease).map(|report| (report.node, report.lease))
     }
 
-    /// Whether what this incarnation says over the network counts: the links with it are not lost.
+    /// Returns true if messages of this incarnation count, that is, if the links with it are not
+    /// lost.
     #[must_use]
-    pub fn listens(&self, node: NodeId, incarnation: Incarnation) -> bool {
-        self.peers.listens(node, incarnation)
+    pub fn accepts_from(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.peers.accepts_from(node, incarnation)
     }
 
-    /// Takes what happened at `now`; what is to be done goes to `out`.
+    /// Handles an event that happened at `now` and appends the resulting actions to `out`.
     pub fn handle(&mut self, now: Nanos, event: Event, out: &mut Vec<Action>) {
         if self.is_over {
             return;
         }
         if self.opened.is_some() && now >= self.lease_until {
-            return self.end(Action::Die(Reason::LeaseOver), out);
+            return self.end(Action::Die(StopReason::LeaseOver), out);
         }
         match event {
             Event::Tick => {}
             Event::Heard(report) => self.heard(&report, now, out),
             Event::Finished { file, result } => self.finished(file, result, now, out),
             Event::Lost(node, incarnation) => self.peers.lost(node, incarnation, now, &self.profile),
-            Event::Dead(node, incarnation) => self.proved(node, incarnation, now, out),
+            Event::Dead(node, incarnation) => self.proved_dead(node, incarnation, now, out),
             Event::Clean(node, clean) => self.peers.handed_back(node, clean),
             Event::Entered(epoch) => self.entered = self.entered.max(epoch),
             Event::ConfigChange(config_change) => self.config_change(config_change, now, out),
@@ -326,20 +354,20 @@ impl Member {
             Event::Remember(generation) => {
                 self.registry = self.registry.max(generation);
                 self.remembering = Some(self.counter);
-                self.hurry(now);
+                self.schedule_urgent_turns(now);
             }
         }
         if self.is_over {
             return;
         }
-        if self.opened.is_none() && self.is_kept_out() {
-            return self.end(Action::Die(Reason::FilesOlder), out);
+        if self.opened.is_none() && self.lacks_sound_majority() {
+            return self.end(Action::Die(StopReason::FilesOlder), out);
         }
         self.open(now, out);
-        self.notice(now);
-        self.think(now, out);
+        self.schedule_report(now);
+        self.plan_next_view(now, out);
         self.begin_turns(now, out);
-        self.say(now, out);
+        self.send_report(now, out);
         out.push(Action::Wake(self.wake()));
     }
 
@@ -348,9 +376,10 @@ impl Member {
         out.push(last);
     }
 
-    /// Whether without the files that are set aside there is no majority. Who acts then ends with its lease.
-    fn is_kept_out(&self) -> bool {
-        let aside = |file: &&VotingFile| self.files.get(&file.id).is_some_and(|state| state.is_aside);
+    /// Returns true if the files that are not set aside are no majority. A node that acts then
+    /// stops when its lease ends.
+    fn lacks_sound_majority(&self) -> bool {
+        let aside = |file: &&VotingFile| self.files.get(&file.id).is_some_and(|state| state.is_set_aside);
         let sound = self.decided.files.len() - self.decided.files.iter().filter(aside).count();
         sound < self.decided.majority()
     }
@@ -362,7 +391,7 @@ impl Member {
     fn heard(&mut self, report: &Arc<Report>, now: Nanos, out: &mut Vec<Action>) {
         if report.node == self.me
             || report.node.index() >= MAX_NODES
-            || !self.listens(report.node, report.incarnation)
+            || !self.accepts_from(report.node, report.incarnation)
         {
             return;
         }
@@ -377,39 +406,41 @@ impl Member {
     fn absorb_proofs(&mut self, report: &Report, now: Nanos, out: &mut Vec<Action>) {
         for (node, incarnation) in report.dead.iter().enumerate().filter(|(_, incarnation)| incarnation.0 > 0)
         {
-            self.proved(NodeId(node as u8), *incarnation, now, out);
+            self.proved_dead(NodeId(node as u8), *incarnation, now, out);
         }
         for (node, clean) in report.clean.iter().enumerate() {
             self.peers.handed_back(NodeId(node as u8), *clean);
         }
     }
 
-    /// An incarnation, which may be an earlier one of this node, is over.
-    fn proved(&mut self, node: NodeId, incarnation: Incarnation, now: Nanos, out: &mut Vec<Action>) {
+    /// Handles the proof that an incarnation has ended. It may be an earlier incarnation of this
+    /// node.
+    fn proved_dead(&mut self, node: NodeId, incarnation: Incarnation, now: Nanos, out: &mut Vec<Action>) {
         if node.index() >= MAX_NODES
             || self.peers.is_dead(node, incarnation)
             || node == self.me && incarnation >= self.incarnation
         {
             return;
         }
-        self.peers.proved(node, incarnation);
+        self.peers.proved_dead(node, incarnation);
         let ended = self.waits.extract_if(.., |wait| wait.node == node && wait.incarnation <= incarnation);
         out.extend(ended.map(|wait| wait.over(true)));
         self.next_plan = now;
     }
 
-    /// What others act by has changed: they are told at once, unless they were just now.
-    fn notice(&mut self, now: Nanos) {
-        let said = self.said(now);
-        if let Some((last, at)) = &self.said
-            && *last != said
+    /// Schedules a report at once if the reported state has changed, but not right after the last
+    /// one.
+    fn schedule_report(&mut self, now: Nanos) {
+        let state = self.reported_state(now);
+        if let Some((last, at)) = &self.last_reported
+            && *last != state
         {
             self.next_report = self.next_report.min(*at + self.profile.pause()).max(now);
         }
     }
 
-    fn said(&self, now: Nanos) -> Said {
-        Said {
+    fn reported_state(&self, now: Nanos) -> ReportedState {
+        ReportedState {
             hears: self.peers.hears(now, &self.profile),
             reaches: self.reaches(now),
             leaving: self.leaving,
@@ -420,7 +451,7 @@ impl Member {
         }
     }
 
-    /// A view is decided, as this node proposed it, a peer says, or a file shows.
+    /// Learns a decided view from its own proposal, a peer or a file.
     fn learn(&mut self, view: &Arc<View>, now: Nanos, out: &mut Vec<Action>) {
         if self.is_over || view.epoch <= self.decided.epoch {
             return;
@@ -437,7 +468,7 @@ impl Member {
                 out.push(Action::Fence(node, incarnation));
             }
         }
-        self.former = self.former_lives(&before, view);
+        self.former = self.former_incarnations(&before, view);
         (self.learned, self.plan) = (now, None);
         (self.next_plan, self.next_report) = (now, now);
         if let Some(paxos) = &mut self.paxos {
@@ -451,8 +482,8 @@ impl Member {
         }
     }
 
-    /// [`Member::former`] now that `view` is learned after `before`.
-    fn former_lives(&self, before: &View, view: &View) -> Option<[Incarnation; MAX_NODES]> {
+    /// Returns the new [`Member::former`] when `view` is learned after `before`.
+    fn former_incarnations(&self, before: &View, view: &View) -> Option<[Incarnation; MAX_NODES]> {
         let mut former = before.seats.map(Seat::last);
         for node in
             before.members().iter().filter(|node| before.incarnation(*node) == view.incarnation(*node))
@@ -462,24 +493,24 @@ impl Member {
         (before.epoch.0 + 1 == view.epoch.0).then_some(former)
     }
 
-    /// A view without this incarnation is decided.
+    /// Ends this incarnation, because a view without it was decided.
     fn leave(&mut self, now: Nanos, out: &mut Vec<Action>) {
         if !self.leaving {
-            return self.end(Action::Die(Reason::Evicted), out);
+            return self.end(Action::Die(StopReason::Evicted), out);
         }
         self.end(Action::Left, out);
-        // What it says of itself proves it: it has stopped.
+        // The node's own statement is the proof that it has stopped.
         let mut report = self.report(now);
         report.dead[self.me.index()] = self.incarnation;
         let to = self.decided.cluster().without(self.me);
         out.push(Action::Send { to, report: Arc::new(report) });
     }
 
-    /// Keeps what is known of files that stay; one that is new, or in again, has nothing known of it.
+    /// Keeps the state of files that stay. A new or returning file starts without state.
     fn change_files(&mut self, now: Nanos) {
         let (me, decided) = (self.me, Arc::clone(&self.decided));
         for (id, state) in &self.files {
-            if state.is_aside && decided.file(*id).is_none() {
+            if state.is_set_aside && decided.file(*id).is_none() {
                 self.returning.insert(*id, state.file.host);
             }
         }
@@ -499,7 +530,7 @@ impl Member {
     }
 
     fn config_change(&mut self, config_change: ConfigChange, now: Nanos, out: &mut Vec<Action>) {
-        if let Err(refused) = self.may(config_change) {
+        if let Err(refused) = self.check_config_change(config_change) {
             out.push(Action::Answer(config_change, Err(refused)));
             return;
         }
@@ -511,50 +542,55 @@ impl Member {
         (self.next_plan, self.next_report) = (now, now);
     }
 
-    fn may(&self, config_change: ConfigChange) -> Result<(), Refused> {
+    fn check_config_change(&self, config_change: ConfigChange) -> Result<(), ConfigChangeRefusal> {
         let nodes = self.decided.cluster();
         if !self.is_member() || self.opened.is_none() {
-            return Err(Refused::NoMember);
+            return Err(ConfigChangeRefusal::NoMember);
         }
         if self.config_change.is_some() && config_change != ConfigChange::Leave {
-            return Err(Refused::Busy);
+            return Err(ConfigChangeRefusal::Busy);
         }
         let refused = match config_change {
             ConfigChange::AddNode(node) | ConfigChange::RemoveNode(node) if node.index() >= MAX_NODES => {
-                Refused::NoNode
+                ConfigChangeRefusal::NoNode
             }
-            ConfigChange::AddFile(_, Some(host)) if host.index() >= MAX_NODES => Refused::NoNode,
-            ConfigChange::RemoveNode(node) if node == self.me => Refused::Itself,
+            ConfigChange::AddFile(_, Some(host)) if host.index() >= MAX_NODES => ConfigChangeRefusal::NoNode,
+            ConfigChange::RemoveNode(node) if node == self.me => ConfigChangeRefusal::Itself,
             ConfigChange::RemoveFile(id)
                 if self.decided.file(id).is_some() && self.decided.files.len() == 1 =>
             {
-                Refused::LastFile
+                ConfigChangeRefusal::LastFile
             }
             ConfigChange::AddFile(id, _)
                 if self.decided.file(id).is_none() && self.decided.files.len() == MAX_FILES =>
             {
-                Refused::TooMany
+                ConfigChangeRefusal::TooMany
             }
-            ConfigChange::AddNode(node) if nodes.contains(node) => Refused::Done,
+            ConfigChange::AddNode(node) if nodes.contains(node) => ConfigChangeRefusal::Done,
             config_change
                 if config_change != ConfigChange::Leave && is_granted(config_change, &self.decided) =>
             {
-                Refused::Done
+                ConfigChangeRefusal::Done
             }
             _ => return Ok(()),
         };
         Err(refused)
     }
 
-    fn answer(&mut self, config_change: ConfigChange, answer: Result<(), Refused>, out: &mut Vec<Action>) {
+    fn answer(
+        &mut self,
+        config_change: ConfigChange,
+        answer: Result<(), ConfigChangeRefusal>,
+        out: &mut Vec<Action>,
+    ) {
         self.config_change = None;
         out.push(Action::Answer(config_change, answer));
     }
 
-    /// What this node says of itself now; each is newer than the last.
+    /// Returns a new report of this node's state, with the next number.
     fn report(&mut self, now: Nanos) -> Report {
         self.counter += 1;
-        let Said { hears, reaches, leaving, opened, dead, clean, .. } = self.said(now);
+        let ReportedState { hears, reaches, leaving, opened, dead, clean, .. } = self.reported_state(now);
         Report {
             node: self.me,
             incarnation: self.incarnation,
@@ -571,17 +607,17 @@ impl Member {
         }
     }
 
-    fn say(&mut self, now: Nanos, out: &mut Vec<Action>) {
+    fn send_report(&mut self, now: Nanos, out: &mut Vec<Action>) {
         if now >= self.next_report {
             self.next_report = now + self.profile.heartbeat;
-            self.said = Some((self.said(now), now));
+            self.last_reported = Some((self.reported_state(now), now));
             let to = self.decided.cluster().without(self.me);
             let report = Arc::new(self.report(now));
             out.push(Action::Send { to, report });
         }
     }
 
-    /// When there is something to do, if nothing happens before.
+    /// Returns the time of the next due work.
     fn wake(&self) -> Nanos {
         let turns = self.files.values().filter(|state| self.may_begin(state)).map(|state| state.next);
         let waits = self.waits.iter().map(|wait| wait.until);
@@ -591,7 +627,7 @@ impl Member {
     }
 }
 
-/// Whether the view is as requested.
+/// Returns true if the view contains the change.
 fn is_granted(config_change: ConfigChange, view: &View) -> bool {
     match config_change {
         ConfigChange::Leave => false,

@@ -1,15 +1,24 @@
-//! Leases, and when a view that is decided is opened.
+//! Leases, and the conditions for opening a decided view.
 //!
-//! **Lease.** A turn at a file renews when it wrote, read, and found there neither a view nor a proposal without this incarnation. The lease
-//! counts from the beginning of the turns, of a majority of the files the earliest. Suppose a view without the node was chosen at
-//! some moment: it stands in a majority of the files, so one of the node's turns was at a file that has it, and read before it was
-//! there. So that turn began before the choice, and the lease ends no later than one lease after it. Whoever learns of
-//! the view later than it was chosen waits that long by its own clock, drift and the margin added, before it opens the view.
+//! # Lease
 //!
-//! **Who is new** has no memory of who was put out before it came. It opens a view only when of its other members everybody who
-//! acts acts in this view or a later one, and somebody does; or, if nobody acts, after waiting as long for all that it cannot know of. It need
-//! not wait if it has learned of views one after the other, so that it knows the last incarnation of each node that was a member and is none any more, and
-//! all of these are proved dead.
+//! A turn renews the lease if it wrote, read, and found neither a view nor a proposal without this
+//! incarnation. The lease counts from the start of these turns: of a majority of the files, the
+//! earliest.
+//!
+//! Suppose that a view without the node was chosen at some moment. A majority of the files holds
+//! that view. So one of the node's turns was at a file that holds it now, and read the file before
+//! the view was written. That turn began before the choice, so the lease ends at most one lease
+//! time after the choice. A node learns of the view only after the choice. It waits for that time
+//! by its own clock, plus drift and margin, before it opens the view.
+//!
+//! # New members
+//!
+//! A new member does not know which nodes were evicted before it joined. It opens a view when at
+//! least one other member has opened this view or a later one, and no other member acts in an
+//! earlier view. If no other member acts, it waits for one lease time. It need not wait if it has
+//! learned all views in sequence: then it knows the last removed incarnation of each node, and
+//! opens the view when all of them are proved dead.
 
 use std::sync::Arc;
 
@@ -17,7 +26,7 @@ use plexus_base::{Epoch, Incarnation, Nanos, NodeId};
 
 use super::{Action, Member};
 
-/// An incarnation that is no member any more and may still act.
+/// A removed incarnation that may still act.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Wait {
     pub(super) node: NodeId,
@@ -32,11 +41,11 @@ impl Wait {
 }
 
 impl Member {
-    /// Renews the lease by the turns that went well so far.
+    /// Renews the lease from the turns that have succeeded so far.
     pub(super) fn renew(&mut self, out: &mut Vec<Action>) {
         let counted = self.decided.files.iter().filter_map(|file| self.files.get(&file.id));
         let mut renewed: Vec<Nanos> =
-            counted.filter(|state| !state.is_aside).filter_map(|state| state.renewed).collect();
+            counted.filter(|state| !state.is_set_aside).filter_map(|state| state.renewed).collect();
         renewed.sort_unstable_by(|a, b| b.cmp(a));
         let Some(earliest) = renewed.get(self.decided.majority() - 1) else { return };
         let until = *earliest + self.profile.lease;
@@ -48,25 +57,25 @@ impl Member {
         }
     }
 
-    /// Whether a majority of the files has answered lately.
+    /// Returns true if a majority of the files has answered within the last lease time.
     pub(super) fn reaches(&self, now: Nanos) -> bool {
         self.reached(now, |_| true) >= self.decided.majority()
     }
 
-    /// How many files of the view that are `wanted` have answered lately.
+    /// Counts the `wanted` files of the view that have answered within the last lease time.
     pub(super) fn reached(&self, now: Nanos, wanted: impl Fn(&super::VotingFile) -> bool) -> usize {
         let files = self.decided.files.iter().filter(|file| wanted(file));
         files.filter(|file| self.answers(file.id, now)).count()
     }
 
-    /// Whether a file has answered lately, and is not set aside.
+    /// Returns true if a file has answered within the last lease time and is not set aside.
     pub(super) fn answers(&self, file: super::FileId, now: Nanos) -> bool {
         self.files.get(&file).is_some_and(|state| {
-            !state.is_aside && state.answered.is_some_and(|at| now.since(at) < self.profile.lease)
+            !state.is_set_aside && state.answered.is_some_and(|at| now.since(at) < self.profile.lease)
         })
     }
 
-    /// Opens the view that is decided, when everybody who must have stopped has.
+    /// Opens the decided view when every incarnation that must stop has stopped.
     pub(super) fn open(&mut self, now: Nanos, out: &mut Vec<Action>) {
         out.extend(self.waits.extract_if(.., |wait| wait.until <= now).map(|wait| wait.over(false)));
         let is_open = self.opened.as_ref().is_some_and(|view| view.epoch == self.decided.epoch);
@@ -79,7 +88,7 @@ impl Member {
         };
         if stopped {
             if self.opened.is_none() {
-                // There is none before it in which it might still act; and it is not one any more that acts in none.
+                // The node acted in no view before, so it cannot still act in an older one.
                 self.entered = self.decided.epoch;
             }
             self.opened = Some(Arc::clone(&self.decided));
@@ -88,7 +97,7 @@ impl Member {
         }
     }
 
-    /// Whether no other member acts in an earlier view, or may come to.
+    /// Returns true if no other member acts, or will act, in an earlier view.
     fn others_follow(&self) -> bool {
         self.other_members().all(|(opened, decided)| {
             opened >= self.decided.epoch || opened == Epoch(0) && decided >= self.decided.epoch
@@ -99,8 +108,8 @@ impl Member {
         self.other_members().any(|(opened, _)| opened >= self.decided.epoch)
     }
 
-    /// Whether nobody that it cannot know of still acts: all incarnations that were members before and are none now are proved to be over, or
-    /// have been waited for. Before the first view nobody acted.
+    /// Returns true if no unknown incarnation can still act. All former member incarnations are
+    /// proved dead, or their leases have been waited for. Before the first view no node acted.
     fn has_waited(&self, now: Nanos) -> bool {
         let is_over =
             |(node, incarnation): (usize, Incarnation)| self.peers.is_dead(NodeId(node as u8), incarnation);
@@ -109,7 +118,8 @@ impl Member {
             || now >= self.learned + self.profile.wait()
     }
 
-    /// What each other member says that it has opened, and knows to be decided; nothing of it known: nothing.
+    /// Returns, for each other member, the epochs that it reports as opened and decided; 0 if
+    /// unknown.
     fn other_members(&self) -> impl Iterator<Item = (Epoch, Epoch)> {
         self.decided.members().without(self.me).iter().map(|node| {
             let report = self.peers.alive(node).filter(|report| self.decided.has(node, report.incarnation));
@@ -131,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn how_each_wait_ends_is_said() {
+    fn the_way_in_which_each_wait_ends_is_reported() {
         let (mut member, incarnation, until) = (member(), Incarnation(3), Nanos(100));
         member.waits = [1, 2].map(|node| Wait { node: NodeId(node), incarnation, until }).into();
         let mut out = Vec::new();
@@ -148,25 +158,25 @@ mod tests {
     }
 
     #[test]
-    fn the_first_view_is_said_to_be_open_as_soon_as_it_is() {
+    fn the_first_view_is_reported_as_open_as_soon_as_it_is() {
         let (mut member, now) = (member(), Nanos(1_000));
         let mut view = (**member.decided()).clone();
         (view.epoch, view.seats[0]) = (Epoch(1), Seat::In(Incarnation(1)));
         (member.decided, member.lease_until) = (Arc::new(view), Nanos(u64::MAX));
-        assert_eq!(member.said(now).opened, Epoch(0));
+        assert_eq!(member.reported_state(now).opened, Epoch(0));
         member.open(now, &mut Vec::new());
-        assert_eq!(member.said(now).opened, Epoch(1), "else it would seem to act in none");
+        assert_eq!(member.reported_state(now).opened, Epoch(1), "otherwise it would seem to act in no view");
     }
 
     #[test]
-    fn a_view_is_said_to_be_open_when_it_is_entered_and_then_at_once() {
+    fn a_view_is_reported_as_open_at_once_when_it_is_entered() {
         let (mut member, now) = (member(), Nanos(1_000_000_000));
         let mut view = (**member.decided()).clone();
         view.epoch = Epoch(1);
         (member.decided, member.next_report) = (Arc::new(view), now + Nanos(50_000_000));
         member.opened = Some(Arc::clone(&member.decided));
         member.lease_until = Nanos(u64::MAX);
-        member.said = Some((member.said(now), Nanos(0)));
+        member.last_reported = Some((member.reported_state(now), Nanos(0)));
         let said = |member: &mut Member, event| {
             let mut out = Vec::new();
             member.handle(now, event, &mut out);

@@ -1,4 +1,5 @@
-//! What a member knows of the other nodes: the last report of each, how and when it came, and who is proved dead.
+//! A member's knowledge of the other nodes: the last report of each, its time and source, and
+//! proved deaths.
 
 use std::sync::Arc;
 
@@ -6,54 +7,57 @@ use plexus_base::{Incarnation, MAX_NODES, Nanos, NodeId, NodeSet};
 
 use super::super::{profile::Profile, record::Report, view::Clean};
 
-/// After so many heartbeats of silence a peer is doubted, and one whose links are lost is not seen any more.
+/// After this many heartbeats of silence a peer is suspected, and a peer with lost links is not
+/// heard any more.
 const SUSPECTED_FOR: u64 = 3;
 
 #[derive(Clone, Debug, Default)]
 struct Peer {
     report: Option<Arc<Report>>,
-    /// When it was last heard over the interconnect, and when a newer report of it was found in a file.
+    /// The time of the last report over the interconnect, and of the last newer report found in a
+    /// file.
     heard: Option<Nanos>,
     seen: Option<Nanos>,
-    /// The incarnation and counter of the last report that came over the interconnect.
+    /// The incarnation and counter of the last report over the interconnect.
     last_heard: (u64, u64),
-    /// Its last incarnation that is proved to be over.
+    /// The last incarnation that is proved dead.
     dead: u64,
-    /// Its last incarnation that is known to be clean.
+    /// The last incarnation that is known to be clean.
     clean: Option<Clean>,
-    /// Its last incarnation with which the links were lost.
+    /// The last incarnation with which the links were lost.
     lost: u64,
 }
 
-/// By node.
+/// The state of all peers, by node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Peers([Peer; MAX_NODES]);
 
 impl Peers {
-    /// A report came over the interconnect; whether it says what was not known, or comes from someone who was silent.
+    /// Stores a report from the interconnect. Returns true if it affects the plan or its sender was
+    /// silent before.
     pub(super) fn heard(&mut self, report: &Arc<Report>, now: Nanos, profile: &Profile) -> bool {
         let before = self.0[report.node.index()].report.clone();
         self.take(report);
         let peer = &mut self.0[report.node.index()];
         let was_silent = peer.heard.is_none_or(|at| now.since(at) >= profile.evict);
         let number = (report.incarnation.0, report.counter);
-        // A later one may have been found in a file meanwhile.
+        // A file may have shown a later report meanwhile.
         if number > peer.last_heard
             && peer.report.as_ref().is_some_and(|last| last.incarnation == report.incarnation)
         {
             (peer.last_heard, peer.heard) = (number, Some(now));
         }
-        was_silent || before.is_none_or(|before| is_news(&before, report))
+        was_silent || before.is_none_or(|before| affects_plan(&before, report))
     }
 
-    /// A report was found in a file; whether it says what was not known.
+    /// Stores a report from a file. Returns true if it affects the plan.
     pub(super) fn seen(&mut self, report: &Arc<Report>, now: Nanos) -> bool {
         let before = self.0[report.node.index()].report.clone();
         if !self.take(report) {
             return false;
         }
         self.0[report.node.index()].seen = Some(now);
-        before.is_none_or(|before| is_news(&before, report))
+        before.is_none_or(|before| affects_plan(&before, report))
     }
 
     fn take(&mut self, report: &Arc<Report>) -> bool {
@@ -71,7 +75,8 @@ impl Peers {
         is_new
     }
 
-    /// The links with an incarnation of `node` are lost. What was heard of it fades soon.
+    /// Records that the links with an incarnation of `node` are lost, so that it soon counts as not
+    /// heard.
     pub(super) fn lost(&mut self, node: NodeId, incarnation: Incarnation, now: Nanos, profile: &Profile) {
         let Some(peer) = self.0.get_mut(node.index()) else { return };
         peer.lost = peer.lost.max(incarnation.0);
@@ -82,12 +87,12 @@ impl Peers {
         }
     }
 
-    /// Whether the links with this incarnation are not lost.
-    pub(super) fn listens(&self, node: NodeId, incarnation: Incarnation) -> bool {
+    /// Returns true if the links with this incarnation are not lost.
+    pub(super) fn accepts_from(&self, node: NodeId, incarnation: Incarnation) -> bool {
         self.0.get(node.index()).is_some_and(|peer| incarnation.0 > peer.lost)
     }
 
-    pub(super) fn proved(&mut self, node: NodeId, incarnation: Incarnation) {
+    pub(super) fn proved_dead(&mut self, node: NodeId, incarnation: Incarnation) {
         let peer = &mut self.0[node.index()];
         peer.dead = peer.dead.max(incarnation.0);
     }
@@ -110,8 +115,9 @@ impl Peers {
         self.0.each_ref().map(|peer| Incarnation(peer.dead))
     }
 
-    /// The nodes that are heard over the interconnect. One that was silent for some heartbeats is doubted as soon as a peer does not
-    /// hear it: else who knows of a death first would seem to be the one that is cut off.
+    /// Returns the nodes heard over the interconnect. A node that was silent for some heartbeats is
+    /// excluded as soon as a peer does not hear it. Otherwise the first node to notice a death
+    /// would itself appear to be cut off.
     pub(super) fn hears(&self, now: Nanos, profile: &Profile) -> NodeSet {
         let within = |node: NodeId, time: Nanos| {
             self.alive(node).filter(|_| self.0[node.index()].heard.is_some_and(|at| now.since(at) < time))
@@ -129,23 +135,24 @@ impl Peers {
         nodes.filter(heard).collect()
     }
 
-    /// The last report of a node that was heard lately, or has lately written one to a file.
+    /// Returns the last report of a node whose reports arrived recently, over the interconnect or
+    /// in a file.
     pub(super) fn fresh(&self, node: NodeId, now: Nanos, profile: &Profile) -> Option<&Arc<Report>> {
         let peer = &self.0[node.index()];
         let last = peer.heard.max(peer.seen)?;
         self.alive(node).filter(|_| now.since(last) < profile.evict)
     }
 
-    /// The last report of a node, unless that incarnation is proved to be over.
+    /// Returns the last report of a node unless its incarnation is proved dead.
     pub(super) fn alive(&self, node: NodeId) -> Option<&Arc<Report>> {
         let peer = &self.0[node.index()];
         peer.report.as_ref().filter(|report| report.incarnation.0 > peer.dead)
     }
 }
 
-/// Whether a later report differs in what the next view is planned by. Less than what is told at once ([`Said`](super::Said)): views and proofs are
-/// taken up when they come.
-fn is_news(before: &Report, report: &Report) -> bool {
+/// Returns true if a report changes an input of the next plan. These are fewer fields than in
+/// [`ReportedState`](super::ReportedState), because views and proofs are handled on arrival.
+fn affects_plan(before: &Report, report: &Report) -> bool {
     let plan =
         |report: &Report| (report.incarnation, report.hears, report.reaches, report.leaving, report.lease);
     plan(before) != plan(report)
@@ -178,28 +185,25 @@ mod tests {
     }
 
     #[test]
-    fn who_was_silent_is_news_whatever_it_says() {
+    fn a_report_after_silence_is_always_relevant() {
         let (mut peers, profile) = (Peers::default(), Profile::LAN);
         let at = |ms: u64| Nanos::from_ms(5_000 + ms);
         assert!(peers.heard(&report(1, 1), at(0), &profile), "it was never heard");
         assert!(!peers.heard(&report(1, 2), at(999), &profile));
-        assert!(
-            peers.heard(&report(1, 3), at(1_999), &profile),
-            "it was silent for as long as puts a node out"
-        );
+        assert!(peers.heard(&report(1, 3), at(1_999), &profile), "it was silent for the eviction time");
         assert!(!peers.heard(&report(1, 4), at(2_000), &profile));
     }
 
     #[test]
-    fn a_incarnation_whose_links_are_lost_fades_and_a_later_one_does_not() {
+    fn an_incarnation_whose_links_are_lost_expires_and_a_later_one_does_not() {
         let (mut peers, profile, now) = (Peers::default(), Profile::LAN, Nanos::from_ms(9_000));
         let heard = |peers: &Peers, ms| peers.hears(now + Nanos::from_ms(ms), &profile).contains(NODE);
         peers.heard(&report(3, 1), now, &profile);
         peers.lost(NODE, Incarnation(2), now, &profile);
-        assert!(peers.listens(NODE, Incarnation(3)) && !peers.listens(NODE, Incarnation(2)));
+        assert!(peers.accepts_from(NODE, Incarnation(3)) && !peers.accepts_from(NODE, Incarnation(2)));
         assert!(heard(&peers, 400), "it was another incarnation");
         peers.lost(NODE, Incarnation(3), now, &profile);
-        assert!(!peers.listens(NODE, Incarnation(3)) && peers.listens(NODE, Incarnation(4)));
+        assert!(!peers.accepts_from(NODE, Incarnation(3)) && peers.accepts_from(NODE, Incarnation(4)));
         assert!(!heard(&peers, 400));
     }
 }

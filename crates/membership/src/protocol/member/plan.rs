@@ -1,45 +1,46 @@
-//! What the next view should be, who proposes it, and when.
+//! The plan for the next view, and when this node proposes it.
 //!
-//! Members that report and reach a majority of the files stay, if all see each other; if not, the largest set that do, of equals the one
-//! with the lowest node ([`Sight::largest`]). Nodes that wait to join are taken in when everybody who stays sees them. When no
-//! member is left, those that wait form a view among themselves.
+//! Members that report and reach a majority of the files stay if all of them hear each other.
+//! Otherwise the largest set that do stays, and of equal sets the one with the lowest node
+//! ([`Connectivity::largest`]). Nodes that wait to join are added when all staying members hear
+//! them. If no member is left, the waiting nodes form a view.
 //!
-//! The lowest node of the new view proposes first, each further one a while later. Nothing of this is needed for
-//! safety: views that are proposed at one time, by nodes that know different things, are settled by the files.
+//! The lowest node of the new view proposes first, and each further one after a delay. Safety does
+//! not depend on this: the files decide between concurrent proposals.
 
 use std::sync::Arc;
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeId, NodeSet};
 
-use super::{Action, ConfigChange, Member, Refused, is_granted};
+use super::{Action, ConfigChange, ConfigChangeRefusal, Member, is_granted};
 use crate::protocol::{
     record::Contents,
-    split::Sight,
+    split::Connectivity,
     view::{MAX_FILES, Seat, View, VotingFile},
 };
 
-/// What this node would propose, and since when.
+/// The view that this node would propose, and since when.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     view: Arc<View>,
     since: Nanos,
 }
 
-/// Who is to be a member next.
+/// The choice of the next members.
 struct Choice {
     members: NodeSet,
-    /// Another set is to go on, and is given time to.
+    /// True if another set of nodes has precedence and gets time to propose first.
     late: bool,
 }
 
 impl Member {
-    /// Thinks of the next view, and proposes it when its time has come.
-    pub(super) fn think(&mut self, now: Nanos, out: &mut Vec<Action>) {
+    /// Plans the next view and proposes it when its time has come.
+    pub(super) fn plan_next_view(&mut self, now: Nanos, out: &mut Vec<Action>) {
         if now < self.next_plan {
             return;
         }
         self.next_plan = now + self.profile.heartbeat;
-        self.judge_config_change(now, out);
+        self.review_config_change(now, out);
         let Some(paxos) = &mut self.paxos else { return };
         if paxos.is_proposing() {
             if now.since(self.proposing_since) < self.profile.evict {
@@ -63,16 +64,17 @@ impl Member {
         if let Some(paxos) = &mut self.paxos {
             paxos.propose(view);
             self.proposing_since = now;
-            self.hurry(now);
+            self.schedule_urgent_turns(now);
         }
     }
 
-    /// Until when who was beaten waits: nodes differ, so that one of them gets through. Nobody waits for the dead.
-    pub(super) fn give_way(&self, contents: &Contents, now: Nanos) -> Nanos {
+    /// Returns the time until which a beaten node waits before it proposes again. The delay differs
+    /// by node so that one of them succeeds. A dead winner is not waited for.
+    pub(super) fn retry_time(&self, contents: &Contents, now: Nanos) -> Nanos {
         let ballots = contents
-            .places
+            .nodes
             .iter()
-            .map(|place| place.ballot().map(|ballot| (ballot.decided.epoch, ballot.mbal)));
+            .map(|blocks| blocks.ballot().map(|ballot| (ballot.decided.epoch, ballot.mbal)));
         let winner = ballots.enumerate().max_by_key(|(_, number)| *number);
         let winner = winner.and_then(|(node, _)| self.peers.alive(NodeId(node as u8)));
         match winner {
@@ -81,7 +83,8 @@ impl Member {
         }
     }
 
-    /// The next view as this node would have it, and how long that must stand; `None` where nothing is to change or others decide.
+    /// Returns the next view that this node wants and how long it must stay the same. `None`:
+    /// nothing changes, or other nodes decide.
     fn desired(&self, now: Nanos) -> Option<(View, Nanos)> {
         let decided = &self.decided;
         let choice = self.choose(now)?;
@@ -117,7 +120,7 @@ impl Member {
         Some((view, delay))
     }
 
-    /// The incarnation that a node is known in now.
+    /// Returns the current incarnation of a node, if known.
     fn incarnation_of(&self, node: NodeId, now: Nanos) -> Option<Incarnation> {
         match node == self.me {
             true => Some(self.incarnation),
@@ -127,9 +130,10 @@ impl Member {
 
     fn choose(&self, now: Nanos) -> Option<Choice> {
         let decided = &self.decided;
-        let (mut sight, mut usable, mut leaving) = (Sight::default(), NodeSet::EMPTY, NodeSet::EMPTY);
+        let (mut connectivity, mut usable, mut leaving) =
+            (Connectivity::default(), NodeSet::EMPTY, NodeSet::EMPTY);
         let mut member = NodeSet::EMPTY;
-        sight.hears(self.me, self.peers.hears(now, &self.profile));
+        connectivity.hears(self.me, self.peers.hears(now, &self.profile));
         let mut note = |node: NodeId, incarnation: Incarnation, reaches: bool, leaves: bool| {
             if decided.has(node, incarnation) {
                 member.insert(node);
@@ -145,7 +149,7 @@ impl Member {
             if let Some(report) = self.peers.fresh(node, now, &self.profile)
                 && report.lease == self.profile.lease
             {
-                sight.hears(node, report.hears);
+                connectivity.hears(node, report.hears);
                 note(node, report.incarnation, report.reaches, report.leaving);
             }
         }
@@ -156,41 +160,46 @@ impl Member {
         });
         let others: NodeSet = others.collect();
         if live.is_empty() {
-            return self.choose_without_members(&sight, member, leaving, others);
+            return self.choose_without_members(&connectivity, member, leaving, others);
         }
-        // Members decide about members.
+        // Only members decide about members.
         if !live.contains(self.me) {
             return None;
         }
-        let choice = self.side(&sight, live);
-        Some(Choice { members: joined(&sight, choice.members, others), ..choice })
+        let choice = self.split_side(&connectivity, live);
+        Some(Choice { members: joined(&connectivity, choice.members, others), ..choice })
     }
 
-    /// No member can go on: the last one leaves, or those that wait to join form a view when none reports any more.
+    /// Chooses the next members when no member can stay. The last member leaves; without any
+    /// member, the waiting nodes form a view.
     fn choose_without_members(
         &self,
-        sight: &Sight,
+        connectivity: &Connectivity,
         member: NodeSet,
         leaving: NodeSet,
         others: NodeSet,
     ) -> Option<Choice> {
         if member.is_empty() {
-            return others.contains(self.me).then(|| self.side(sight, others));
+            return others.contains(self.me).then(|| self.split_side(connectivity, others));
         }
         let all_leave = member.iter().all(|node| leaving.contains(node));
         (all_leave && member.contains(self.me)).then_some(Choice { members: NodeSet::EMPTY, late: false })
     }
 
-    /// The side of a split that is to go on; this node's own, late, if it is not of that one.
-    fn side(&self, sight: &Sight, nodes: NodeSet) -> Choice {
-        let members = sight.largest(nodes, NodeSet::EMPTY);
+    /// Returns the side of a split that stays, or this node's own side, marked late, if it is on
+    /// another side.
+    fn split_side(&self, connectivity: &Connectivity, nodes: NodeSet) -> Choice {
+        let members = connectivity.largest(nodes, NodeSet::EMPTY);
         match members.contains(self.me) {
             true => Choice { members, late: false },
-            false => Choice { members: sight.largest(nodes, NodeSet::from_iter([self.me])), late: true },
+            false => {
+                Choice { members: connectivity.largest(nodes, NodeSet::from_iter([self.me])), late: true }
+            }
         }
     }
 
-    /// The files of the next view where they are to be others, one more or one less; and whether that is this node's config change.
+    /// Returns the next view's voting files if one is added or removed, and whether this node's
+    /// config change caused it.
     fn other_files(&self, epoch: Epoch, now: Nanos) -> Option<(Vec<VotingFile>, bool)> {
         let decided = &self.decided;
         let without = |id| decided.files.iter().copied().filter(|file| file.id != id).collect::<Vec<_>>();
@@ -200,14 +209,16 @@ impl Member {
             files.sort_unstable();
             files
         };
-        let aside =
-            decided.files.iter().find(|file| self.files.get(&file.id).is_some_and(|state| state.is_aside));
+        let aside = decided
+            .files
+            .iter()
+            .find(|file| self.files.get(&file.id).is_some_and(|state| state.is_set_aside));
         if let Some(file) = aside.filter(|_| decided.files.len() > 1) {
             return Some((without(file.id), false));
         }
         let is_full = decided.files.len() == MAX_FILES;
         match self.config_change {
-            // Others may have taken in the last one meanwhile.
+            // Other nodes may have added the last possible file meanwhile.
             Some((ConfigChange::AddFile(id, host), _)) if !is_full && self.answers(id, now) => {
                 return Some((with(id, host), true));
             }
@@ -218,7 +229,7 @@ impl Member {
         (!is_full).then(|| (with(*id, *host), false))
     }
 
-    /// How long `view` must stand before this node proposes it.
+    /// Returns how long `view` must stay the plan before this node proposes it.
     fn delay(&self, view: &View, late: bool, is_requested: bool, now: Nanos) -> Nanos {
         let Self { decided, profile, .. } = self;
         let gone: Vec<_> = decided.gone(view).collect();
@@ -232,11 +243,11 @@ impl Member {
         let nobody_stays =
             decided.members().iter().all(|node| decided.incarnation(node) != view.incarnation(node));
         let base = match removed.is_empty() {
-            // Nobody more can come.
+            // No further node can join.
             true if is_complete => Nanos(0),
-            // Who starts at about the same time comes in together.
+            // Nodes that start at about the same time join together.
             true if joins && nobody_stays => profile.settle(),
-            // Nobody has to be asked.
+            // No node has to be waited for.
             true if is_requested || !joins || !gone.is_empty() => Nanos(0),
             true => profile.heartbeat,
             false if removed.iter().any(speaks) => profile.settle(),
@@ -245,25 +256,27 @@ impl Member {
         if late {
             return base + profile.timeout();
         }
-        // Who has just started has yet to hear whether anybody is there.
+        // A newly started node must first hear whether other nodes are running.
         let listening = Nanos((self.started + profile.evict + profile.settle()).0.saturating_sub(now.0));
-        let mut lives = decided.members().iter().filter_map(|node| Some((node, decided.incarnation(node)?)));
+        let mut incarnations =
+            decided.members().iter().filter_map(|node| Some((node, decided.incarnation(node)?)));
         let is_new = !decided.has(self.me, self.incarnation)
-            && lives.any(|(node, incarnation)| !self.peers.is_dead(node, incarnation));
+            && incarnations.any(|(node, incarnation)| !self.peers.is_dead(node, incarnation));
         let base = if is_new { base.max(listening) } else { base };
         let stagger =
             if base == Nanos(0) { self.proposal().min(profile.stagger()) } else { profile.stagger() };
-        base + Nanos(self.turn_of(view) * stagger.0)
+        base + Nanos(self.proposal_rank(view) * stagger.0)
     }
 
-    /// Whether an incarnation is proved to be over, or leaves and says so.
+    /// Returns true if an incarnation is proved dead or has announced its leave.
     fn is_over(&self, node: NodeId, incarnation: Incarnation) -> bool {
         let left =
             self.peers.alive(node).is_some_and(|report| report.incarnation == incarnation && report.leaving);
         left || self.leaving && node == self.me || self.peers.is_dead(node, incarnation)
     }
 
-    /// How long a proposal that nobody disputes takes, as turns at the files go at present: the turn that is under way, two more, and a report.
+    /// Returns the duration of an undisputed proposal at the current speed of the files: the
+    /// current turn, two more turns and a report.
     fn proposal(&self) -> Nanos {
         let files = self.decided.files.iter().filter_map(|file| self.files.get(&file.id)?.took);
         let mut took: Vec<Nanos> = files.collect();
@@ -272,8 +285,9 @@ impl Member {
         turn.map_or(self.profile.stagger(), |turn| Nanos(4 * turn.0) + self.profile.pause())
     }
 
-    /// How many come before this node in proposing `view`: members that stay, then who joins, each by number. Who has a config change comes first.
-    fn turn_of(&self, view: &View) -> u64 {
+    /// Returns the number of nodes that propose `view` before this node: staying members first,
+    /// then joining nodes, each by number. A node with a config change proposes first.
+    fn proposal_rank(&self, view: &View) -> u64 {
         if self.config_change.is_some() {
             return 0;
         }
@@ -285,23 +299,23 @@ impl Member {
         members.iter().filter(|node| rank(*node) < rank(self.me)).count() as u64
     }
 
-    /// Refuses what cannot be granted.
-    fn judge_config_change(&mut self, now: Nanos, out: &mut Vec<Action>) {
+    /// Refuses a config change that cannot be granted.
+    fn review_config_change(&mut self, now: Nanos, out: &mut Vec<Action>) {
         let Some((config_change, since)) = self.config_change else { return };
         let refused = match config_change {
             ConfigChange::RemoveFile(id) => {
                 let left = self.decided.files.len() - 1;
                 let majority = left / 2 + 1;
-                (self.reached(now, |file| file.id != id) < majority).then_some(Refused::Quorum)
+                (self.reached(now, |file| file.id != id) < majority).then_some(ConfigChangeRefusal::Quorum)
             }
             ConfigChange::AddFile(id, _)
                 if self.decided.file(id).is_none() && self.decided.files.len() == MAX_FILES =>
             {
-                Some(Refused::TooMany)
+                Some(ConfigChangeRefusal::TooMany)
             }
             ConfigChange::AddFile(id, _) => {
                 let timeout_is_over = now.since(since) >= self.profile.evict;
-                (timeout_is_over && !self.answers(id, now)).then_some(Refused::Unreachable)
+                (timeout_is_over && !self.answers(id, now)).then_some(ConfigChangeRefusal::Unreachable)
             }
             _ => None,
         };
@@ -314,10 +328,11 @@ impl Member {
     }
 }
 
-/// `members`, and of `others`, by number, each that sees all who are in already.
-fn joined(sight: &Sight, mut members: NodeSet, others: NodeSet) -> NodeSet {
+/// Adds to `members` each of `others`, in order, that hears all nodes added so far and is heard by
+/// them.
+fn joined(connectivity: &Connectivity, mut members: NodeSet, others: NodeSet) -> NodeSet {
     for node in others.iter() {
-        if !members.contains(node) && sight.mutual_with_all(node, members) {
+        if !members.contains(node) && connectivity.mutual_with_all(node, members) {
             members.insert(node);
         }
     }
@@ -330,7 +345,7 @@ mod tests {
     use crate::protocol::{FileId, Profile};
 
     #[test]
-    fn a_file_more_than_there_may_be_is_refused_though_there_was_room_when_it_was_requested() {
+    fn a_file_above_the_limit_is_refused_although_there_was_room_at_the_request() {
         let (file, now) = (FileId(99), Nanos(0));
         let first = View::first(NodeSet::first(1), (0..MAX_FILES as u64).map(|id| (FileId(id), None)));
         let mut member = Member::new(NodeId(0), Incarnation(1), Profile::LAN, Arc::new(first), now);
@@ -340,7 +355,7 @@ mod tests {
         member.files.get_mut(&file).expect("it is looked at").answered = Some(now);
         assert_eq!(member.other_files(Epoch(1), now), None);
         let mut out = Vec::new();
-        member.judge_config_change(now, &mut out);
-        assert_eq!(out, [Action::Answer(config_change, Err(Refused::TooMany))]);
+        member.review_config_change(now, &mut out);
+        assert_eq!(out, [Action::Answer(config_change, Err(ConfigChangeRefusal::TooMany))]);
     }
 }

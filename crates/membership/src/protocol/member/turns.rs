@@ -1,19 +1,19 @@
-//! Turns at the voting files: when each begins, and what is made of what it read.
+//! Turns at the voting files: when each begins, and how its result is used.
 
 use std::sync::Arc;
 
 use plexus_base::Nanos;
 
-use super::{Action, Failed, Member, Reason};
+use super::{Action, Member, StopReason, TurnFailed};
 use crate::protocol::{
     files::FileState,
-    paxos::{Paxos, Progress},
+    paxos::{Paxos, PaxosProgress},
     record::Contents,
     view::FileId,
 };
 
 impl Member {
-    /// Begins a turn at every file where one is due.
+    /// Begins a turn at every file that is due.
     pub(super) fn begin_turns(&mut self, now: Nanos, out: &mut Vec<Action>) {
         let due = self.files.values().filter(|state| state.next <= now && self.may_begin(state));
         let due: Vec<FileId> = due.map(|state| state.file.id).collect();
@@ -26,40 +26,41 @@ impl Member {
         }
     }
 
-    /// Whether a file is free for another turn. One that is set aside is left alone until it is out.
+    /// Returns true if another turn may begin at a file. A file that is set aside has no turns
+    /// until it is removed.
     pub(super) fn may_begin(&self, state: &FileState) -> bool {
-        let is_left_alone = state.is_aside && self.decided.file(state.file.id).is_some();
+        let is_left_alone = state.is_set_aside && self.decided.file(state.file.id).is_some();
         state.turn.is_none() && !is_left_alone
     }
 
-    /// The turn at a file is over.
+    /// Handles the end of a turn.
     pub(super) fn finished(
         &mut self,
         id: FileId,
-        result: Result<Box<Contents>, Failed>,
+        result: Result<Box<Contents>, TurnFailed>,
         now: Nanos,
         out: &mut Vec<Action>,
     ) {
         let Some(state) = self.files.get_mut(&id).filter(|state| state.turn.is_some()) else { return };
-        let was_aside = state.is_aside;
+        let was_aside = state.is_set_aside;
         state.next = now + self.profile.heartbeat;
         let finished = match &result {
             Ok(contents) => state.finished(contents),
-            Err(Failed) => {
+            Err(TurnFailed) => {
                 state.failed();
                 None
             }
         };
-        if state.is_aside && !was_aside {
+        if state.is_set_aside && !was_aside {
             out.push(Action::SetAside(id));
             self.next_plan = now;
         }
         let (Some(finished), Ok(contents)) = (finished, result) else { return };
-        // Only a file that is out already has turns although it is set aside.
-        state.is_aside = false;
+        // A file that is set aside has turns only after its removal.
+        state.is_set_aside = false;
         (state.answered, state.took) = (Some(now), Some(Nanos(now.since(finished.started).0)));
         state.next = now.max(finished.started + self.profile.heartbeat);
-        if let Some(reason) = self.absorb(&contents, now, out) {
+        if let Some(reason) = self.absorb_contents(&contents, now, out) {
             return self.end(Action::Die(reason), out);
         }
         if self.is_over {
@@ -67,11 +68,11 @@ impl Member {
         }
         let is_evicting = self.is_evicting(&contents);
         let Some(state) = self.files.get_mut(&id) else { return };
-        if let Some(said) = finished.said.filter(|_| !is_evicting) {
-            (state.renewed, state.said) = (Some(finished.started), said);
+        if let Some(reported) = finished.reported.filter(|_| !is_evicting) {
+            (state.renewed, state.reported) = (Some(finished.started), reported);
         }
-        let own = &contents.places[self.me.index()];
-        if finished.said.is_none() {
+        let own = &contents.nodes[self.me.index()];
+        if finished.reported.is_none() {
             self.counter = self.counter.max(own.heartbeat.good().map_or(0, |report| report.counter));
         }
         match &mut self.paxos {
@@ -81,57 +82,63 @@ impl Member {
             }
             Some(paxos) => {
                 if let Some(found) =
-                    own.ballot().filter(|found| finished.said.is_none() && *found != paxos.own())
+                    own.ballot().filter(|found| finished.reported.is_none() && *found != paxos.own())
                 {
                     paxos.pass(found.counter);
                 }
                 match paxos.confirmed(id, &contents) {
-                    Progress::Waiting => {}
-                    Progress::Accepting => self.proposing_since = now,
-                    Progress::Beaten => self.retry = self.give_way(&contents, now),
-                    Progress::Chosen(view) => self.learn(&view, now, out),
+                    PaxosProgress::Waiting => {}
+                    PaxosProgress::Accepting => self.proposing_since = now,
+                    PaxosProgress::Beaten => self.retry = self.retry_time(&contents, now),
+                    PaxosProgress::Chosen(view) => self.learn(&view, now, out),
                 }
             }
         }
-        self.hurry(now);
+        self.schedule_urgent_turns(now);
         self.renew(out);
         self.remember(out);
     }
 
-    /// Files that lack the newest ballot, or a report since somebody asked for one, are written at once.
-    pub(super) fn hurry(&mut self, now: Nanos) {
+    /// Schedules immediate turns at files that lack the newest ballot or a report since the last
+    /// remember request.
+    pub(super) fn schedule_urgent_turns(&mut self, now: Nanos) {
         let newest = self.paxos.as_ref().map(|paxos| paxos.own().counter);
         for state in self.files.values_mut() {
             let lacks_ballot =
                 newest.is_some_and(|newest| state.ballot().is_some_and(|ballot| ballot < newest));
-            if lacks_ballot || self.remembering.is_some_and(|asked| state.said <= asked) {
+            if lacks_ballot || self.remembering.is_some_and(|asked| state.reported <= asked) {
                 state.next = now;
             }
         }
     }
 
-    /// Answers who asked to have a generation remembered, when a majority of the files was written and read since.
+    /// Answers the remember request when a majority of the files was written and read since.
     fn remember(&mut self, out: &mut Vec<Action>) {
         let counted = self.decided.files.iter().filter_map(|file| self.files.get(&file.id));
-        let said = counted.filter(|state| !state.is_aside).map(|state| state.said);
+        let reported = counted.filter(|state| !state.is_set_aside).map(|state| state.reported);
         if let Some(asked) = self.remembering
-            && said.filter(|said| *said > asked).count() >= self.decided.majority()
+            && reported.filter(|reported| *reported > asked).count() >= self.decided.majority()
         {
             self.remembering = None;
             out.push(Action::Remembered(self.registry));
         }
     }
 
-    /// Takes in what was read of everybody; why this node must stop, if it must.
-    fn absorb(&mut self, contents: &Contents, now: Nanos, out: &mut Vec<Action>) -> Option<Reason> {
-        let own = &contents.places[self.me.index()];
+    /// Handles the blocks of all nodes. Returns the reason to stop, if any.
+    fn absorb_contents(
+        &mut self,
+        contents: &Contents,
+        now: Nanos,
+        out: &mut Vec<Action>,
+    ) -> Option<StopReason> {
+        let own = &contents.nodes[self.me.index()];
         if own.heartbeat.good().is_some_and(|report| report.incarnation > self.incarnation) {
-            return Some(Reason::Replaced);
+            return Some(StopReason::Replaced);
         }
         if let Some(view) = contents.decided() {
             self.learn(view, now, out);
         }
-        for report in contents.places.iter().filter_map(|place| place.heartbeat.good()) {
+        for report in contents.nodes.iter().filter_map(|blocks| blocks.heartbeat.good()) {
             self.registry = self.registry.max(report.registry);
             if report.node != self.me {
                 if self.peers.seen(report, now) {
@@ -143,18 +150,18 @@ impl Member {
         None
     }
 
-    /// Whether somebody has proposed to go on without this node.
+    /// Returns true if any node has proposed a view without this node.
     fn is_evicting(&self, contents: &Contents) -> bool {
-        let proposed = contents.places.iter().filter_map(|place| place.ballot()?.proposed.as_ref());
+        let proposed = contents.nodes.iter().filter_map(|blocks| blocks.ballot()?.proposed.as_ref());
         let mut next = proposed.filter(|view| view.epoch > self.decided.epoch);
         self.is_member() && next.any(|view| !view.has(self.me, self.incarnation))
     }
 
-    /// When a majority of the files was read, what earlier incarnations have promised is known.
+    /// Recovers the promises of earlier incarnations once a majority of the files was read.
     fn recover(&mut self, now: Nanos) {
         let files = self.decided.files.iter().filter_map(|file| self.files.get(&file.id));
         let found: Vec<&Contents> =
-            files.filter(|state| !state.is_aside).filter_map(|state| state.contents.as_ref()).collect();
+            files.filter(|state| !state.is_set_aside).filter_map(|state| state.contents.as_ref()).collect();
         if found.len() < self.decided.majority() {
             return;
         }
@@ -172,12 +179,12 @@ mod tests {
     use crate::protocol::{Ballot, Block, Event, Profile, View};
 
     #[test]
-    fn who_waits_to_join_ends_when_the_files_have_forgotten_what_it_read_there() {
+    fn a_joining_node_ends_when_the_files_have_lost_what_it_read_there() {
         let (file, me) = (FileId(7), NodeId(1));
         let first = Arc::new(View::first(NodeSet::first(2), [(file, None)]));
         let mut contents = Contents::default();
         let ballot = Ballot { counter: 5, mbal: 2, bal: 0, proposed: None, decided: Arc::clone(&first) };
-        contents.places[0].ballots[0] = Block::Good(Arc::new(ballot));
+        contents.nodes[0].ballots[0] = Block::Good(Arc::new(ballot));
         let (_, profile) = Profile::ALL[0];
         let mut member = Member::new(me, Incarnation(1), profile, first, Nanos(1));
         member.handle(Nanos(1), Event::Tick, &mut Vec::new());
@@ -189,6 +196,6 @@ mod tests {
         let goes_on = found(contents);
         assert!(matches!(goes_on[..], [.., Action::Wake(_)]), "{goes_on:?}");
         let ends = found(Contents::default());
-        assert_eq!(ends, [Action::SetAside(file), Action::Die(Reason::FilesOlder)]);
+        assert_eq!(ends, [Action::SetAside(file), Action::Die(StopReason::FilesOlder)]);
     }
 }

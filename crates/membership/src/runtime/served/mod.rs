@@ -1,22 +1,25 @@
 //! Turns at a voting file that another node serves.
 //!
-//! [`Asker`] asks for one turn at a time at each file, [`Server`] takes them. Both are handed datagrams and the time and hand out what is to be
-//! sent; neither knows of sockets, disks or threads.
+//! [`TurnRequester`] requests one turn at a time at each file, and [`TurnServer`] executes them.
+//! Both take datagrams and the time, and return the datagrams to send. They know nothing of
+//! sockets, disks or threads.
 //!
-//! **Order.** Turns of a node are numbered, over its incarnations by (incarnation, number). A server takes none that is older than one it has seen, and forgets that only
-//! with its own incarnation, in which nothing counts that was meant for the one before (`post`). So no turn is carried out after a later one.
+//! **Order.** Turns of a node are numbered by (incarnation, number). A server executes no turn
+//! older than one it has seen. It forgets that only with its own incarnation, in which datagrams
+//! for the previous one do not count (`network`). So no turn is executed after a later one.
 //!
-//! **Loss.** Who asked and got nothing asks again; who got a part names what is missing. A server keeps the last answer for each node and
-//! file, and never takes a turn twice. The request is small, the answer some kilobytes; both have a bound.
+//! **Loss.** A requester without an answer repeats the request; one with a part of the answer names
+//! the missing pieces. A server keeps the last answer for each node and file and never executes a
+//! turn twice. Requests are small, answers take some kilobytes, and both are bounded.
 
-mod asker;
 mod pieces;
+mod requester;
 mod server;
 
-pub(super) use asker::Asker;
-pub(super) use server::{Ask, Server};
+pub(super) use requester::TurnRequester;
+pub(super) use server::{TurnRequest, TurnServer};
 
-/// Reads a piece from any bytes, as a fuzz target would; whether it is one.
+/// Returns true if hostile bytes decode as a piece, for fuzz tests.
 pub(super) fn piece_any(bytes: &[u8]) -> bool {
     let mut message = None;
     let piece = pieces::Piece::decode(bytes);

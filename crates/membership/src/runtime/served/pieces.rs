@@ -1,14 +1,14 @@
-//! A message about a turn that takes more than a datagram, in pieces:
+//! A message about a turn that exceeds a datagram, cut into pieces:
 //!
 //! | byte | size | field |
 //! |---|---|---|
 //! | 0 | 8 | the voting file |
-//! | 8 | 8 | number of the turn, in the incarnation of who asks |
+//! | 8 | 8 | number of the turn, in the incarnation of the requesting node |
 //! | 16 | 2 | number of this piece, from 0 |
 //! | 18 | 2 | pieces in all, 1 to 256 |
-//! | 20 | 1 | in an answer: 0 read, 1 failed (then it says nothing more); else 0 |
+//! | 20 | 1 | in an answer: 0 read, 1 failed (without content); else 0 |
 //! | 21 | 3 | zero |
-//! | 24 | | of an ask: blocks to write, packed; of an answer: all blocks, packed; of what is missing: a bit for each piece that came |
+//! | 24 | | of a request: blocks to write, packed; of an answer: all blocks, packed; of a list of missing pieces: a bit for each piece that came |
 //!
 //! Every piece but the last is as long as a datagram allows.
 
@@ -16,20 +16,20 @@ use plexus_base::wire::{self, DecodeError, Writer, Zeros, require};
 
 use crate::{
     protocol::FileId,
-    runtime::post::datagram::MOST,
+    runtime::network::datagram::MOST,
     voting::{format::BLOCKS, packed},
 };
 
 const HEAD: usize = 24;
 
-/// Bytes of a message in a piece.
+/// The most bytes of a message in a piece.
 const PART: usize = MOST - HEAD;
 
-/// Most pieces of a message.
+/// The most pieces of a message.
 pub(super) const MOST_PIECES: usize = 256;
 
-/// Pieces of an ask: a report and a ballot.
-pub(super) const ASK_PIECES: usize = packed::most(2).div_ceil(PART);
+/// The most pieces of a request, which has a report and a ballot.
+pub(super) const REQUEST_PIECES: usize = packed::most(2).div_ceil(PART);
 
 const _: () = assert!(packed::most(BLOCKS).div_ceil(PART) <= MOST_PIECES);
 
@@ -37,9 +37,9 @@ wire::layout! {
     struct Layout: 24 { file: FileId, turn: u64, piece: u16, pieces: u16, failed: bool, zero: Zeros<3> }
 }
 
-/// What every piece of a message says.
+/// The fields that all pieces of a message share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct About {
+pub(super) struct PieceHeader {
     pub(super) file: FileId,
     pub(super) turn: u64,
     pub(super) failed: bool,
@@ -47,7 +47,7 @@ pub(super) struct About {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Piece<'a> {
-    pub(super) about: About,
+    pub(super) header: PieceHeader,
     pub(super) piece: usize,
     pub(super) pieces: usize,
     pub(super) bytes: &'a [u8],
@@ -55,7 +55,7 @@ pub(super) struct Piece<'a> {
 
 impl<'a> Piece<'a> {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let About { file, turn, failed } = self.about;
+        let PieceHeader { file, turn, failed } = self.header;
         let (piece, pieces) = (self.piece as u16, self.pieces as u16);
         let layout = Layout { file, turn, piece, pieces, failed, zero: Zeros };
         let mut writer = Writer::with(&layout, self.bytes.len());
@@ -68,27 +68,28 @@ impl<'a> Piece<'a> {
             let Layout { file, turn, piece, pieces, failed, .. } = reader.take()?;
             let (piece, pieces, bytes) = (usize::from(piece), usize::from(pieces), reader.rest());
             require(piece < pieces && pieces <= MOST_PIECES && bytes.len() <= PART, "piece")?;
-            Ok(Self { about: About { file, turn, failed }, piece, pieces, bytes })
+            Ok(Self { header: PieceHeader { file, turn, failed }, piece, pieces, bytes })
         })
     }
 }
 
-/// The pieces of a message, in order.
-pub(super) fn cut(about: About, message: &[u8]) -> Vec<Vec<u8>> {
+/// Cuts a message into pieces, in order.
+pub(super) fn cut(header: PieceHeader, message: &[u8]) -> Vec<Vec<u8>> {
     let parts: Vec<&[u8]> = if message.is_empty() { vec![message] } else { message.chunks(PART).collect() };
     let pieces = parts.len();
-    let piece = |(piece, bytes)| Piece { about, piece, pieces, bytes }.encode();
+    let piece = |(piece, bytes)| Piece { header, piece, pieces, bytes }.encode();
     parts.into_iter().enumerate().map(piece).collect()
 }
 
-/// A message of which pieces have come.
+/// A message of which some pieces have arrived.
 #[derive(Debug)]
 pub(super) struct Message {
     parts: Vec<Option<Vec<u8>>>,
 }
 
 impl Message {
-    /// Takes a piece of a message of at most `most` pieces, which the first that comes begins. Whether all have come.
+    /// Adds a piece of a message of at most `most` pieces; the first one starts the message.
+    /// Returns true if all have arrived.
     pub(super) fn take(message: &mut Option<Self>, piece: &Piece<'_>, most: usize) -> bool {
         if piece.pieces > most {
             return false;
@@ -102,13 +103,13 @@ impl Message {
         message.parts.iter().all(Option::is_some)
     }
 
-    /// The whole message; what has come of it, where that is not all.
+    /// Returns the message, or the pieces that have arrived.
     pub(super) fn whole(self) -> Vec<u8> {
         self.parts.into_iter().flatten().flatten().collect()
     }
 
-    /// A bit for each piece that has come, and how many there are.
-    pub(super) fn come(&self) -> (Vec<u8>, usize) {
+    /// Returns one bit for each piece that has arrived, and the number of pieces.
+    pub(super) fn arrived(&self) -> (Vec<u8>, usize) {
         let mut bits = vec![0; self.parts.len().div_ceil(8)];
         for (piece, _) in self.parts.iter().enumerate().filter(|(_, part)| part.is_some()) {
             bits[piece / 8] |= 1 << (piece % 8);
@@ -117,7 +118,7 @@ impl Message {
     }
 }
 
-/// Whether a piece has come, as its receiver says.
-pub(super) fn has_come(bits: &[u8], piece: usize) -> bool {
+/// Returns true if a piece has arrived according to its receiver.
+pub(super) fn has_arrived(bits: &[u8], piece: usize) -> bool {
     bits.get(piece / 8).is_some_and(|byte| byte & (1 << (piece % 8)) != 0)
 }

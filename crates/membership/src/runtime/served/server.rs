@@ -1,22 +1,22 @@
-//! Taking turns at a file of this node for the others.
+//! Execution of turns at a file of this node for other nodes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use plexus_base::{Incarnation, NodeId};
 
-use super::pieces::{ASK_PIECES, About, Message, Piece, cut, has_come};
+use super::pieces::{Message, Piece, PieceHeader, REQUEST_PIECES, cut, has_arrived};
 use crate::{
     protocol::FileId,
-    runtime::post::Way,
+    runtime::network::Route,
     voting::{
         format::{self, FileName},
         packed,
     },
 };
 
-/// A turn to be carried out, after those that were handed out before.
+/// A turn to execute after all turns returned before.
 #[derive(Debug)]
-pub(in crate::runtime) struct Ask {
+pub(in crate::runtime) struct TurnRequest {
     pub(in crate::runtime) file: FileId,
     pub(in crate::runtime) turn: u64,
     pub(in crate::runtime) writes: Vec<(usize, Vec<u8>)>,
@@ -26,57 +26,59 @@ pub(in crate::runtime) struct Ask {
 enum State {
     Asking(Option<Message>),
     UnderWay,
-    /// `None`: it failed.
+    /// The content that was read, or `None` after a failure.
     Over(Option<Arc<[u8]>>),
 }
 
 /// The last turn of a node at a file.
 #[derive(Debug)]
-struct Last {
+struct LastTurn {
     number: (Incarnation, u64),
     state: State,
-    /// How the last piece of it came.
-    way: Way,
+    /// The path and key of its last piece.
+    route: Route,
 }
 
-/// What the other nodes have asked for last.
-pub(in crate::runtime) struct Server {
+/// The last turns that other nodes have requested.
+pub(in crate::runtime) struct TurnServer {
     cluster: format::ClusterId,
-    last: BTreeMap<(FileId, NodeId), Last>,
+    last: BTreeMap<(FileId, NodeId), LastTurn>,
 }
 
-impl Server {
+impl TurnServer {
     pub(in crate::runtime) fn new(cluster: format::ClusterId) -> Self {
         Self { cluster, last: BTreeMap::new() }
     }
 
-    /// A piece of an ask came. A turn, if that makes it whole; pieces of the answer go to `out`, if there is one already.
+    /// Handles a piece of a request. Returns the turn once the request is complete. Pieces of an
+    /// existing answer go to `out`.
     pub(in crate::runtime) fn asked(
         &mut self,
         (node, incarnation): (NodeId, Incarnation),
         body: &[u8],
-        way: Way,
+        route: Route,
         is_served: impl FnOnce(FileId) -> bool,
         out: &mut Vec<Vec<u8>>,
-    ) -> Option<Ask> {
+    ) -> Option<TurnRequest> {
         let piece = Piece::decode(body).ok()?;
-        let About { file, turn, .. } = piece.about;
+        let PieceHeader { file, turn, .. } = piece.header;
         if !is_served(file) {
-            *out = cut(About { failed: true, ..piece.about }, &[]);
+            *out = cut(PieceHeader { failed: true, ..piece.header }, &[]);
             return None;
         }
         let number = (incarnation, turn);
-        let last = self.last.entry((file, node)).or_insert(Last { number, state: State::Asking(None), way });
+        let last =
+            self.last.entry((file, node)).or_insert(LastTurn { number, state: State::Asking(None), route });
         if number < last.number {
             return None;
         }
         if number > last.number {
-            *last = Last { number, state: State::Asking(None), way };
+            *last = LastTurn { number, state: State::Asking(None), route };
         }
-        last.way = way;
+        last.route = route;
         match &mut last.state {
             State::Asking(message) => {
-                if !Message::take(message, &piece, ASK_PIECES) {
+                if !Message::take(message, &piece, REQUEST_PIECES) {
                     return None;
                 }
                 let whole = message.take()?.whole();
@@ -87,56 +89,57 @@ impl Server {
                     writes.filter(|writes| writes.iter().all(|write| is_own(name, node, write)))
                 else {
                     last.state = State::Over(None);
-                    *out = answer(piece.about, None);
+                    *out = answer(piece.header, None);
                     return None;
                 };
-                Some(Ask { file, turn, writes })
+                Some(TurnRequest { file, turn, writes })
             }
             State::UnderWay => None,
             State::Over(over) => {
-                // One piece of what is asked again is enough.
+                // One piece of a repeated request is enough.
                 if piece.piece == 0 {
-                    *out = answer(piece.about, over.as_deref());
+                    *out = answer(piece.header, over.as_deref());
                 }
                 None
             }
         }
     }
 
-    /// A turn that was handed out is over; the pieces of its answer, and which way they go, unless the node has asked for another meanwhile.
+    /// Handles the end of a turn. Returns the pieces of its answer with their path, unless the node
+    /// has requested another turn meanwhile.
     pub(in crate::runtime) fn over(
         &mut self,
         (node, incarnation): (NodeId, Incarnation),
         file: FileId,
         turn: u64,
         read: Option<Arc<[u8]>>,
-    ) -> Option<(Way, Vec<Vec<u8>>)> {
+    ) -> Option<(Route, Vec<Vec<u8>>)> {
         let last = self.last.get_mut(&(file, node)).filter(|last| last.number == (incarnation, turn))?;
-        let pieces = answer(About { file, turn, failed: false }, read.as_deref());
+        let pieces = answer(PieceHeader { file, turn, failed: false }, read.as_deref());
         last.state = State::Over(read);
-        Some((last.way, pieces))
+        Some((last.route, pieces))
     }
 
-    /// What a node says is missing of an answer.
+    /// Returns the pieces that a node reports as missing.
     pub(in crate::runtime) fn missing(
         &self,
         (node, incarnation): (NodeId, Incarnation),
         body: &[u8],
     ) -> Vec<Vec<u8>> {
         let Ok(piece) = Piece::decode(body) else { return Vec::new() };
-        let About { file, turn, .. } = piece.about;
+        let PieceHeader { file, turn, .. } = piece.header;
         let last = self.last.get(&(file, node)).filter(|last| last.number == (incarnation, turn));
-        let Some(Last { state: State::Over(Some(read)), .. }) = last else { return Vec::new() };
-        let pieces = cut(About { failed: false, ..piece.about }, read).into_iter().enumerate();
-        pieces.filter(|(number, _)| !has_come(piece.bytes, *number)).map(|(_, piece)| piece).collect()
+        let Some(LastTurn { state: State::Over(Some(read)), .. }) = last else { return Vec::new() };
+        let pieces = cut(PieceHeader { failed: false, ..piece.header }, read).into_iter().enumerate();
+        pieces.filter(|(number, _)| !has_arrived(piece.bytes, *number)).map(|(_, piece)| piece).collect()
     }
 }
 
-fn answer(about: About, read: Option<&[u8]>) -> Vec<Vec<u8>> {
-    cut(About { failed: read.is_none(), ..about }, read.unwrap_or_default())
+fn answer(header: PieceHeader, read: Option<&[u8]>) -> Vec<Vec<u8>> {
+    cut(PieceHeader { failed: read.is_none(), ..header }, read.unwrap_or_default())
 }
 
-/// Whether a block is one of this node's, for the place where it is to stand.
+/// Returns true if a block belongs to this node and to its position in the file.
 fn is_own(name: FileName, node: NodeId, (number, block): &(usize, Vec<u8>)) -> bool {
     let is_ballot = |slot| {
         *number == format::ballot_at(node, slot)

@@ -1,4 +1,4 @@
-//! Asker and server over a network that loses, doubles and delays.
+//! Requester and server over a network that loses, duplicates and delays datagrams.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,7 +8,7 @@ use plexus_sim::{Random, hostile};
 use super::*;
 use crate::{
     protocol::{Ballot, FileId, Report, View},
-    runtime::post::{Way, datagram::Kind},
+    runtime::network::{Route, datagram::Kind},
     voting::{
         format::{self, BLOCK, ClusterId, FILE, FileName},
         packed,
@@ -41,7 +41,7 @@ fn heartbeat(node: NodeId, counter: u64) -> (usize, Vec<u8>) {
     (format::heartbeat_at(node), format::heartbeat(FileName { cluster: CLUSTER, file: SERVED }, &report))
 }
 
-/// As long as a ballot can be.
+/// Returns the longest possible ballot.
 fn ballot(node: NodeId, counter: u64) -> (usize, Vec<u8>) {
     let files = (1..=16).map(|id| (FileId(id), Some(NodeId(id as u8 - 1))));
     let decided = View::first(NodeSet::first(16), files);
@@ -51,17 +51,21 @@ fn ballot(node: NodeId, counter: u64) -> (usize, Vec<u8>) {
     (format::ballot_at(node, 0), format::ballot(name, node, &ballot))
 }
 
-/// What an ask leads to, with its answers.
-fn asked(server: &mut Server, incarnation: Incarnation, body: &[u8]) -> (Option<Ask>, Vec<Vec<u8>>) {
+/// Returns the turn and the answers that a piece of a request leads to.
+fn asked(
+    server: &mut TurnServer,
+    incarnation: Incarnation,
+    body: &[u8],
+) -> (Option<TurnRequest>, Vec<Vec<u8>>) {
     let mut out = Vec::new();
-    let ask = server.asked((ASKER, incarnation), body, Way::default(), |file| file == SERVED, &mut out);
+    let ask = server.asked((ASKER, incarnation), body, Route::default(), |file| file == SERVED, &mut out);
     (ask, out)
 }
 
-fn asks(asker: &mut Asker, writes: &[(usize, Vec<u8>)], now: Nanos) -> Vec<Vec<u8>> {
+fn asks(requester: &mut TurnRequester, writes: &[(usize, Vec<u8>)], now: Nanos) -> Vec<Vec<u8>> {
     let mut out = Vec::new();
-    asker.ask(HOST, SERVED, writes, now, &mut out);
-    assert!(out.iter().all(|(to, kind, _)| (*to, *kind) == (HOST, Kind::Ask)));
+    requester.ask(HOST, SERVED, writes, now, &mut out);
+    assert!(out.iter().all(|(to, kind, _)| (*to, *kind) == (HOST, Kind::TurnRequest)));
     out.into_iter().map(|(_, _, body)| body).collect()
 }
 
@@ -69,18 +73,18 @@ fn asks(asker: &mut Asker, writes: &[(usize, Vec<u8>)], now: Nanos) -> Vec<Vec<u
 fn every_turn_is_taken_once_and_in_order_whatever_is_lost() {
     for seed in 0..12 {
         let mut random = Random::new(seed);
-        let (mut asker, mut server) = (Asker::new(TIMEOUT, LIMIT), Server::new(CLUSTER));
+        let (mut requester, mut server) = (TurnRequester::new(TIMEOUT, LIMIT), TurnServer::new(CLUSTER));
         let mut file = vec![0; FILE];
         // As much as a file can hold.
         (0..FILE).for_each(|at| file[at] = random.bits() as u8);
         let lost = random.below(40);
         let (mut now, mut taken, mut came, mut given_up) = (Nanos(0), Vec::new(), 0, 0);
-        // By time of arrival: to the server or back.
+        // Messages by time of arrival, in both directions.
         let mut wire: BTreeMap<(Nanos, u64), (Kind, Vec<u8>)> = BTreeMap::new();
         let mut sent = 0;
         for turn in 1..=12 {
             let mut out = Vec::new();
-            asker.ask(HOST, SERVED, &[heartbeat(ASKER, turn)], now, &mut out);
+            requester.ask(HOST, SERVED, &[heartbeat(ASKER, turn)], now, &mut out);
             let mut waits = true;
             while waits {
                 for (_, kind, body) in out.drain(..) {
@@ -95,9 +99,9 @@ fn every_turn_is_taken_once_and_in_order_whatever_is_lost() {
                 while let Some(entry) = wire.first_entry().filter(|entry| entry.key().0 <= now) {
                     let (kind, body) = entry.remove();
                     let answers = match kind {
-                        Kind::Ask => {
+                        Kind::TurnRequest => {
                             let (ask, mut answers) = asked(&mut server, INCARNATION, &body);
-                            if let Some(Ask { turn, writes, .. }) = ask {
+                            if let Some(TurnRequest { turn, writes, .. }) = ask {
                                 taken.push(turn);
                                 let (number, block) = &writes[0];
                                 file[number * BLOCK..(number + 1) * BLOCK].copy_from_slice(block);
@@ -108,7 +112,7 @@ fn every_turn_is_taken_once_and_in_order_whatever_is_lost() {
                         }
                         Kind::Missing => server.missing((ASKER, INCARNATION), &body),
                         _ => {
-                            if let Some((which, read)) = asker.answered(HOST, &body, now) {
+                            if let Some((which, read)) = requester.answered(HOST, &body, now) {
                                 assert_eq!((which, read.as_ref()), (SERVED, Some(&file)), "seed {seed}");
                                 (came, waits) = (came + 1, false);
                             }
@@ -117,7 +121,7 @@ fn every_turn_is_taken_once_and_in_order_whatever_is_lost() {
                     };
                     out.extend(answers.into_iter().map(|body| (ASKER, Kind::Answer, body)));
                 }
-                if !asker.remind(now, &mut out).is_empty() {
+                if !requester.remind(now, &mut out).is_empty() {
                     (given_up, waits) = (given_up + 1, false);
                 }
             }
@@ -130,21 +134,21 @@ fn every_turn_is_taken_once_and_in_order_whatever_is_lost() {
 
 #[test]
 fn an_older_turn_or_incarnation_is_never_taken_after_a_later_one() {
-    let (mut asker, mut server) = (Asker::new(TIMEOUT, LIMIT), Server::new(CLUSTER));
-    let first = asks(&mut asker, &[heartbeat(ASKER, 1)], Nanos(0)).remove(0);
-    let second = asks(&mut asker, &[heartbeat(ASKER, 2)], Nanos(1)).remove(0);
+    let (mut requester, mut server) = (TurnRequester::new(TIMEOUT, LIMIT), TurnServer::new(CLUSTER));
+    let first = asks(&mut requester, &[heartbeat(ASKER, 1)], Nanos(0)).remove(0);
+    let second = asks(&mut requester, &[heartbeat(ASKER, 2)], Nanos(1)).remove(0);
     assert_eq!(asked(&mut server, INCARNATION, &second).0.unwrap().turn, 2);
     assert!(asked(&mut server, INCARNATION, &first).0.is_none(), "it was asked before");
     assert!(asked(&mut server, INCARNATION, &second).0.is_none(), "it is under way");
     let next = Incarnation(INCARNATION.0 + 1);
     assert_eq!(asked(&mut server, next, &first).0.unwrap().turn, 1);
-    let third = asks(&mut asker, &[heartbeat(ASKER, 3)], Nanos(2)).remove(0);
+    let third = asks(&mut requester, &[heartbeat(ASKER, 3)], Nanos(2)).remove(0);
     assert!(asked(&mut server, INCARNATION, &third).0.is_none(), "a later incarnation has asked");
     assert!(server.over((ASKER, INCARNATION), SERVED, 2, None).is_none(), "nobody waits for it");
     assert!(server.over((ASKER, next), SERVED, 1, None).is_some());
-    // Nor is a part of one taken for a part of another.
+    // Pieces of two requests are never mixed.
     let both = |counter| [heartbeat(ASKER, counter), ballot(ASKER, counter)];
-    let (older, newer) = (asks(&mut asker, &both(4), Nanos(3)), asks(&mut asker, &both(5), Nanos(4)));
+    let (older, newer) = (asks(&mut requester, &both(4), Nanos(3)), asks(&mut requester, &both(5), Nanos(4)));
     assert_eq!((older.len(), newer.len()), (2, 2));
     for piece in [&newer[0], &older[0], &older[1]] {
         assert!(asked(&mut server, next, piece).0.is_none());
@@ -155,7 +159,7 @@ fn an_older_turn_or_incarnation_is_never_taken_after_a_later_one() {
 
 #[test]
 fn nobody_writes_what_is_not_its_own() {
-    let mut server = Server::new(CLUSTER);
+    let mut server = TurnServer::new(CLUSTER);
     let (place, block) = heartbeat(ASKER, 1);
     let other = heartbeat(NodeId(2), 1);
     let bad = [
@@ -166,53 +170,53 @@ fn nobody_writes_what_is_not_its_own() {
         (place, vec![1; BLOCK]),
     ];
     for (number, write) in bad.into_iter().enumerate() {
-        let mut asker = Asker::new(TIMEOUT, LIMIT);
+        let mut requester = TurnRequester::new(TIMEOUT, LIMIT);
         let mut pieces = Vec::new();
-        (0..=number).for_each(|_| pieces = asks(&mut asker, std::slice::from_ref(&write), Nanos(0)));
+        (0..=number).for_each(|_| pieces = asks(&mut requester, std::slice::from_ref(&write), Nanos(0)));
         let mut answers = Vec::new();
         for piece in pieces {
             let (ask, out) = asked(&mut server, INCARNATION, &piece);
             assert!(ask.is_none(), "{number}");
             answers.extend(out);
         }
-        assert_eq!(asker.answered(HOST, &answers[0], Nanos(1)), Some((SERVED, None)));
+        assert_eq!(requester.answered(HOST, &answers[0], Nanos(1)), Some((SERVED, None)));
     }
 }
 
 #[test]
 fn a_file_that_is_not_served_and_one_that_fails_are_known_at_once() {
-    let (mut asker, mut server) = (Asker::new(TIMEOUT, LIMIT), Server::new(CLUSTER));
-    let piece = asks(&mut asker, &[], Nanos(0)).remove(0);
+    let (mut requester, mut server) = (TurnRequester::new(TIMEOUT, LIMIT), TurnServer::new(CLUSTER));
+    let piece = asks(&mut requester, &[], Nanos(0)).remove(0);
     let mut out = Vec::new();
-    let ask = server.asked((ASKER, INCARNATION), &piece, Way::default(), |_| false, &mut out);
+    let ask = server.asked((ASKER, INCARNATION), &piece, Route::default(), |_| false, &mut out);
     assert!(ask.is_none());
-    assert_eq!(asker.answered(NodeId(1), &out[0], Nanos(0)), None, "that one does not serve it");
-    assert_eq!(asker.answered(HOST, &out[0], Nanos(0)), Some((SERVED, None)));
-    assert_eq!(asker.wake(), None);
-    let piece = asks(&mut asker, &[], Nanos(0)).remove(0);
+    assert_eq!(requester.answered(NodeId(1), &out[0], Nanos(0)), None, "that one does not serve it");
+    assert_eq!(requester.answered(HOST, &out[0], Nanos(0)), Some((SERVED, None)));
+    assert_eq!(requester.wake(), None);
+    let piece = asks(&mut requester, &[], Nanos(0)).remove(0);
     let turn = asked(&mut server, INCARNATION, &piece).0.unwrap().turn;
     let (_, pieces) = server.over((ASKER, INCARNATION), SERVED, turn, None).unwrap();
     assert_eq!(asked(&mut server, INCARNATION, &piece).1, pieces, "the answer was lost");
-    assert_eq!(asker.answered(HOST, &pieces[0], Nanos(0)), Some((SERVED, None)));
+    assert_eq!(requester.answered(HOST, &pieces[0], Nanos(0)), Some((SERVED, None)));
 }
 
 #[test]
 fn a_turn_without_an_answer_is_given_up() {
-    let mut asker = Asker::new(TIMEOUT, LIMIT);
-    let first = asks(&mut asker, &[heartbeat(ASKER, 1)], Nanos(5));
+    let mut requester = TurnRequester::new(TIMEOUT, LIMIT);
+    let first = asks(&mut requester, &[heartbeat(ASKER, 1)], Nanos(5));
     let mut out = Vec::new();
-    assert_eq!(asker.wake(), Some(Nanos(5) + TIMEOUT));
-    assert!(asker.remind(Nanos(5), &mut out).is_empty() && out.is_empty());
-    assert!(asker.remind(Nanos(5) + TIMEOUT, &mut out).is_empty());
+    assert_eq!(requester.wake(), Some(Nanos(5) + TIMEOUT));
+    assert!(requester.remind(Nanos(5), &mut out).is_empty() && out.is_empty());
+    assert!(requester.remind(Nanos(5) + TIMEOUT, &mut out).is_empty());
     assert_eq!(out.iter().map(|(_, _, body)| body).collect::<Vec<_>>(), first.iter().collect::<Vec<_>>());
-    assert_eq!(asker.remind(Nanos(5) + LIMIT, &mut out), [SERVED]);
-    assert_eq!(asker.wake(), None);
+    assert_eq!(requester.remind(Nanos(5) + LIMIT, &mut out), [SERVED]);
+    assert_eq!(requester.wake(), None);
 }
 
 #[test]
 fn hostile_pieces_do_no_harm() {
-    let (mut asker, mut server) = (Asker::new(TIMEOUT, LIMIT), Server::new(CLUSTER));
-    let ask = asks(&mut asker, &[heartbeat(ASKER, 1)], Nanos(0)).remove(0);
+    let (mut requester, mut server) = (TurnRequester::new(TIMEOUT, LIMIT), TurnServer::new(CLUSTER));
+    let ask = asks(&mut requester, &[heartbeat(ASKER, 1)], Nanos(0)).remove(0);
     let turn = asked(&mut server, INCARNATION, &ask).0.unwrap().turn;
     let read: Arc<[u8]> = Arc::from(packed::packed(&vec![7; FILE]));
     let answer =
@@ -221,9 +225,9 @@ fn hostile_pieces_do_no_harm() {
         let _ = piece_any(bytes);
         let _ = server.missing((ASKER, INCARNATION), bytes);
         let _ = asked(&mut server, INCARNATION, bytes);
-        if let Some((file, _)) = asker.answered(HOST, bytes, Nanos(0)) {
+        if let Some((file, _)) = requester.answered(HOST, bytes, Nanos(0)) {
             assert_eq!(file, SERVED);
-            asks(&mut asker, &[], Nanos(0));
+            asks(&mut requester, &[], Nanos(0));
         }
     });
 }

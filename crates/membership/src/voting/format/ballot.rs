@@ -1,4 +1,5 @@
-//! A node's part in deciding the next view, as the body of a ballot block. After what every block begins with:
+//! A node's part in deciding the next view, as the body of a ballot block. It follows the common
+//! prefix of all blocks:
 //!
 //! | byte | size | field |
 //! |---|---|---|
@@ -34,7 +35,7 @@ pub(super) fn encode(ballot: &Ballot) -> Layout {
     }
 }
 
-/// What stands at the beginning of `bytes`, if it can be a ballot.
+/// Decodes a ballot from the start of `bytes`.
 pub(super) fn decode(counter: u64, bytes: &[u8]) -> Result<Ballot, Fault> {
     let Layout { instance, has_proposed, mbal, bal, decided, proposed, .. } = Reader::new(bytes).take()?;
     let decided = view::decode(&decided)?;
@@ -42,7 +43,7 @@ pub(super) fn decode(counter: u64, bytes: &[u8]) -> Result<Ballot, Fault> {
     let sound = decided.epoch.0.checked_add(1) == Some(instance)
         && proposed.is_some() == (bal > 0)
         && proposed.as_ref().is_none_or(|view| view.epoch.0 == instance)
-        // A ballot above this one must be left.
+        // There must be room for a higher ballot.
         && bal <= mbal && mbal < u64::MAX / 2;
     require(sound, "ballot")?;
     Ok(Ballot { counter, mbal, bal, proposed: proposed.map(Arc::new), decided: Arc::new(decided) })

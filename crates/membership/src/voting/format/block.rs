@@ -22,10 +22,10 @@ use plexus_base::{
 
 use crate::protocol::FileId;
 
-/// No node writes so many blocks; from bytes that say so nobody could count on.
+/// Larger counters are refused, so that a writer can always count on from the value it reads.
 pub(super) const MAX_COUNTER: u64 = u64::MAX / 2;
 
-/// Bytes of a block.
+/// The number of bytes of a block.
 pub const BLOCK: usize = 4096;
 
 const MAGIC: [u8; 4] = *b"PLXV";
@@ -39,10 +39,10 @@ wire::layout! {
     }
 }
 
-/// Where the checksum stands.
+/// The offset of the checksum.
 const CRC: usize = 40;
 
-/// Names a cluster; random, made once.
+/// The random identifier of a cluster, chosen when it is created.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClusterId(pub u128);
 
@@ -52,7 +52,7 @@ impl fmt::Display for ClusterId {
     }
 }
 
-/// Whose file, and which.
+/// The identity of a voting file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FileName {
     /// The cluster.
@@ -61,19 +61,19 @@ pub struct FileName {
     pub file: FileId,
 }
 
-/// Why a block is not taken for what should stand in its place.
+/// The reason why a block is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BlockError {
-    /// It is torn, damaged, of a later program, or no block of a voting file at all.
+    /// The block is torn, damaged, of a newer version, or not a block of a voting file.
     #[error("{0}")]
     Malformed(#[from] DecodeError),
-    /// Another cluster's.
+    /// The block belongs to another cluster.
     #[error("it belongs to cluster {0}; correct the path of the voting file")]
     Cluster(ClusterId),
-    /// Another file's.
+    /// The block belongs to another voting file.
     #[error("it belongs to voting file {0}; correct the path of the voting file")]
     File(FileId),
-    /// Another place's.
+    /// The block belongs to another position in the file.
     #[error("the block belongs elsewhere in the file")]
     Misplaced,
 }
@@ -91,16 +91,16 @@ pub(super) enum Kind {
     Ballot = 3,
 }
 
-/// What stands where.
+/// The position of a block.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct BlockPosition {
     pub(super) name: FileName,
     pub(super) kind: Kind,
     pub(super) node: NodeId,
 }
 
-/// A whole block with this body.
-pub(super) fn seal(at: Place, counter: u64, body: &impl Fixed) -> Vec<u8> {
+/// Returns a whole block with this body.
+pub(super) fn seal(at: BlockPosition, counter: u64, body: &impl Fixed) -> Vec<u8> {
     let prefix = Prefix {
         magic: MAGIC,
         format: FORMAT,
@@ -124,8 +124,8 @@ pub(super) fn mend(block: &mut [u8]) {
     wire::seal(block, CRC);
 }
 
-/// The counter and body of what stands there, `None` where nothing was written yet.
-pub(super) fn open(at: Place, bytes: &[u8]) -> Result<Option<(u64, &[u8])>, BlockError> {
+/// Returns the counter and body of a block, or `None` if it was never written.
+pub(super) fn open(at: BlockPosition, bytes: &[u8]) -> Result<Option<(u64, &[u8])>, BlockError> {
     if bytes.len() != BLOCK {
         return Err(Fault::CutOff.into());
     }
@@ -150,12 +150,12 @@ pub(super) fn open(at: Place, bytes: &[u8]) -> Result<Option<(u64, &[u8])>, Bloc
     Ok(Some((prefix.counter, reader.rest())))
 }
 
-/// The counter that a block says it has.
+/// Returns the counter that a block claims.
 pub(super) fn counter(bytes: &[u8]) -> u64 {
     prefix(bytes).counter
 }
 
-/// Where a block says that it belongs.
+/// Returns the file and node that a block claims.
 pub(super) fn claimed(bytes: &[u8]) -> (FileName, NodeId) {
     let Prefix { cluster, file, node, .. } = prefix(bytes);
     (FileName { cluster, file }, NodeId(node % plexus_base::MAX_NODES as u8))

@@ -1,4 +1,5 @@
-//! The header of a voting file: whose it is, and the view that its cluster began with. After what every block begins with:
+//! The header of a voting file: its identity, and the view that was decided last when the file was
+//! created. It follows the common prefix of all blocks:
 //!
 //! | byte | size | field |
 //! |---|---|---|
@@ -10,37 +11,37 @@ use plexus_base::{
 };
 
 use super::{
-    block::{self, BlockError, FileName, Kind, Place, seal},
+    block::{self, BlockError, BlockPosition, FileName, Kind, seal},
     view,
 };
 use crate::protocol::View;
 
-/// What the header says.
+/// The content of the header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Whose, and which.
+    /// The identity of the file.
     pub name: FileName,
-    /// The view that was the last when the file was made.
+    /// The view that was decided last when the file was created.
     pub first: View,
 }
 
 impl Header {
-    fn place(name: FileName) -> Place {
-        Place { name, kind: Kind::Header, node: NodeId(0) }
+    fn position(name: FileName) -> BlockPosition {
+        BlockPosition { name, kind: Kind::Header, node: NodeId(0) }
     }
 
-    /// The header's block.
+    /// Returns the header's block.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        seal(Self::place(self.name), 0, &view::encode(&self.first))
+        seal(Self::position(self.name), 0, &view::encode(&self.first))
     }
 
-    /// What a header says, if it is of this file.
+    /// Decodes the header of the file `name`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns the reason why the header is refused.
     pub fn decode(name: FileName, bytes: &[u8]) -> Result<Self, BlockError> {
-        let (_, body) = block::open(Self::place(name), bytes)?.ok_or(Fault::Magic)?;
+        let (_, body) = block::open(Self::position(name), bytes)?.ok_or(Fault::Magic)?;
         let first = view::decode(&Reader::new(body).take()?)?;
         Ok(Self { name, first })
     }

@@ -1,4 +1,5 @@
-//! A voting file: a header, and three blocks for each of 16 nodes, each block 4096 bytes, little endian:
+//! A voting file: a header, and three blocks for each of 16 nodes, each block 4096 bytes, little
+//! endian:
 //!
 //! | block | what |
 //! |---|---|
@@ -6,8 +7,9 @@
 //! | 1 + 3n | heartbeat of node n: its report |
 //! | 2 + 3n, 3 + 3n | ballot of node n, written in turn: the one with the higher counter is in force |
 //!
-//! A block that was never written is all zeros. Every other begins alike (`block.rs`). A block of another cluster, file or
-//! place is refused as one that is damaged, with the reason; nothing that bytes say makes a decoder panic.
+//! A block that was never written is all zeros. Every other block has the same prefix (`block.rs`).
+//! A block of another cluster, file or position is refused with the reason. No bytes make a decoder
+//! panic.
 
 mod ballot;
 mod block;
@@ -26,41 +28,41 @@ pub use block::{BLOCK, BlockError, ClusterId, FileName};
 pub use header::Header;
 pub use report::{MESSAGE, message, message_decoded};
 
-use self::block::{Kind, Place as At, seal};
-use crate::protocol::{Ballot, Block, Contents, Place, Report, Writes};
+use self::block::{BlockPosition as At, Kind, seal};
+use crate::protocol::{Ballot, Block, Contents, NodeBlocks, Report, Writes};
 
-/// Blocks of a voting file.
+/// The number of blocks of a voting file.
 pub const BLOCKS: usize = 1 + 3 * MAX_NODES;
 
-/// Bytes of a voting file.
+/// The number of bytes of a voting file.
 pub const FILE: usize = BLOCKS * BLOCK;
 
-/// The number of the block with the heartbeat of `node`.
+/// Returns the number of the heartbeat block of `node`.
 #[must_use]
 pub fn heartbeat_at(node: NodeId) -> usize {
     1 + 3 * node.index()
 }
 
-/// The number of the block with the first (0) or second (1) ballot of `node`.
+/// Returns the number of the first (0) or second (1) ballot block of `node`.
 #[must_use]
 pub fn ballot_at(node: NodeId, slot: u8) -> usize {
     2 + 3 * node.index() + usize::from(slot)
 }
 
-/// A report as a heartbeat block.
+/// Encodes a report as a heartbeat block.
 #[must_use]
 pub fn heartbeat(name: FileName, report: &Report) -> Vec<u8> {
     let at = At { name, kind: Kind::Heartbeat, node: report.node };
     seal(at, report.counter, &report::encode(report))
 }
 
-/// A ballot of `node` as a ballot block.
+/// Encodes a ballot of `node` as a ballot block.
 #[must_use]
 pub fn ballot(name: FileName, node: NodeId, ballot: &Ballot) -> Vec<u8> {
     seal(At { name, kind: Kind::Ballot, node }, ballot.counter, &ballot::encode(ballot))
 }
 
-/// The blocks to write in a turn: the number and bytes of each.
+/// Returns the number and bytes of each block to write in a turn.
 #[must_use]
 pub fn writes(name: FileName, node: NodeId, writes: &Writes) -> Vec<(usize, Vec<u8>)> {
     let report = writes.heartbeat.as_ref().map(|report| (heartbeat_at(node), heartbeat(name, report)));
@@ -68,29 +70,30 @@ pub fn writes(name: FileName, node: NodeId, writes: &Writes) -> Vec<(usize, Vec<
     report.into_iter().chain(ballot).collect()
 }
 
-/// [`Writes::must_last`] of what is written to block `number`, in which stood `before`.
-pub(super) fn must_last(number: usize, before: &[u8], bytes: &[u8]) -> bool {
+/// Evaluates [`Writes::must_be_durable`] for `bytes`, written to block `number` in place of
+/// `before`.
+pub(super) fn must_be_durable(number: usize, before: &[u8], bytes: &[u8]) -> bool {
     let (name, node) = block::claimed(bytes);
     let report = |block| found(heartbeat_decoded(name, node, block));
     match report(bytes) {
         Block::Good(now) if number == heartbeat_at(node) => {
-            Writes { heartbeat: Some(now), ballot: None }.must_last(&report(before))
+            Writes { heartbeat: Some(now), ballot: None }.must_be_durable(&report(before))
         }
-        // A ballot, or what another version of this program says.
+        // A ballot, or a block of another version.
         _ => true,
     }
 }
 
-/// The node whose heartbeat block this is, and the counter of these bytes for it.
+/// Returns the node and counter of `bytes` if block `number` is a heartbeat block.
 pub(super) fn beat(number: usize, bytes: &[u8]) -> Option<(NodeId, u64)> {
     let (_, node) = block::claimed(bytes);
     (number == heartbeat_at(node)).then(|| (node, block::counter(bytes)))
 }
 
-/// What a heartbeat block says.
+/// Decodes a heartbeat block.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns the reason why the block is refused.
 pub fn heartbeat_decoded(name: FileName, node: NodeId, bytes: &[u8]) -> Result<Option<Report>, BlockError> {
     let Some((counter, body)) = block::open(At { name, kind: Kind::Heartbeat, node }, bytes)? else {
         return Ok(None);
@@ -100,10 +103,10 @@ pub fn heartbeat_decoded(name: FileName, node: NodeId, bytes: &[u8]) -> Result<O
     Ok(Some(report))
 }
 
-/// What a ballot block says.
+/// Decodes a ballot block.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns the reason why the block is refused.
 pub fn ballot_decoded(name: FileName, node: NodeId, bytes: &[u8]) -> Result<Option<Ballot>, BlockError> {
     let Some((counter, body)) = block::open(At { name, kind: Kind::Ballot, node }, bytes)? else {
         return Ok(None);
@@ -111,18 +114,18 @@ pub fn ballot_decoded(name: FileName, node: NodeId, bytes: &[u8]) -> Result<Opti
     Ok(Some(ballot::decode(counter, body)?))
 }
 
-/// All that a voting file of this name says.
+/// Decodes the voting file `name`.
 ///
 /// # Errors
-/// It is not one: its header is damaged, or another's.
+/// Returns an error if its header is damaged or belongs to another file.
 pub fn contents(name: FileName, bytes: &[u8]) -> Result<Contents, BlockError> {
     let block = |number: usize| bytes.get(number * BLOCK..(number + 1) * BLOCK).unwrap_or_default();
     Header::decode(name, block(0))?;
-    let place = |node: NodeId| Place {
+    let place = |node: NodeId| NodeBlocks {
         heartbeat: found(heartbeat_decoded(name, node, block(heartbeat_at(node)))),
         ballots: [0, 1].map(|slot| found(ballot_decoded(name, node, block(ballot_at(node, slot))))),
     };
-    Ok(Contents { places: std::array::from_fn(|node| place(NodeId(node as u8))) })
+    Ok(Contents { nodes: std::array::from_fn(|node| place(NodeId(node as u8))) })
 }
 
 fn found<T>(decoded: Result<Option<T>, BlockError>) -> Block<T> {
@@ -133,8 +136,8 @@ fn found<T>(decoded: Result<Option<T>, BlockError>) -> Block<T> {
     }
 }
 
-/// Reads a voting file's blocks and a message from any bytes, as a fuzz target would: as they are, and with the checksum made
-/// right. How many were taken for something.
+/// Decodes hostile bytes as blocks and as a message, as they are and with a valid checksum, for
+/// fuzz tests. Returns how many decoders accepted them.
 #[doc(hidden)]
 #[must_use]
 pub fn voting_any(bytes: &[u8]) -> usize {

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::protocol::{Clean, Report};
 
-/// Bytes of a message.
+/// The number of bytes of a message.
 pub const MESSAGE: usize = Layout::LEN;
 
 const FORMAT: u16 = 2;
@@ -45,16 +45,16 @@ wire::layout! {
     }
 }
 
-/// A report as a message.
+/// Encodes a report as a message.
 #[must_use]
 pub fn message(report: &Report) -> Vec<u8> {
     wire::encode::<_, MESSAGE>(&encode(report)).to_vec()
 }
 
-/// What a message says.
+/// Decodes a message.
 ///
 /// # Errors
-/// It is no report.
+/// Returns an error if the bytes are not a report.
 pub fn message_decoded(bytes: &[u8]) -> Result<Report, DecodeError> {
     wire::decode("report of a node", bytes, decode)
 }
@@ -78,7 +78,7 @@ pub(super) fn encode(report: &Report) -> Layout {
     }
 }
 
-/// Takes a report.
+/// Decodes a report.
 pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Report, Fault> {
     let layout: Layout = reader.take()?;
     require_version(layout.format, FORMAT)?;

@@ -1,4 +1,4 @@
-//! What is laid out comes back, and what is not laid out so is refused.
+//! Encodings are decoded again, and other bytes are refused.
 
 use plexus_base::{Epoch, Incarnation, Nanos, NodeSet, wire::Fault};
 use plexus_sim::{Random, hostile};
@@ -59,37 +59,37 @@ fn file() -> Vec<u8> {
 }
 
 #[test]
-fn ballots_new_lives_and_newer_generations_must_last_and_heartbeats_need_not() {
+fn ballots_new_incarnations_and_newer_generations_must_be_durable_and_heartbeats_need_not() {
     let report = |counter, incarnation, registry| {
         heartbeat(NAME, &Report { registry, incarnation: Incarnation(incarnation), ..a_report(counter) })
     };
     let (own, empty) = (heartbeat_at(NODE), vec![0; BLOCK]);
-    assert!(must_last(
+    assert!(must_be_durable(
         ballot_at(NODE, 0),
         &ballot(NAME, NODE, &a_ballot(1)),
         &ballot(NAME, NODE, &a_ballot(3))
     ));
-    assert!(must_last(ballot_at(NODE, 1), &empty, &ballot(NAME, NODE, &a_ballot(2))));
-    assert!(must_last(own, &report(1, 7, 3), &report(2, 7, 4)));
-    assert!(must_last(own, &report(1, 7, 4), &report(2, 8, 4)));
-    assert!(must_last(own, &empty, &report(1, 7, 0)));
-    assert!(!must_last(own, &report(1, 7, 4), &report(2, 7, 4)));
-    assert!(!must_last(own, &report(1, 7, 4), &report(2, 7, 0)));
+    assert!(must_be_durable(ballot_at(NODE, 1), &empty, &ballot(NAME, NODE, &a_ballot(2))));
+    assert!(must_be_durable(own, &report(1, 7, 3), &report(2, 7, 4)));
+    assert!(must_be_durable(own, &report(1, 7, 4), &report(2, 8, 4)));
+    assert!(must_be_durable(own, &empty, &report(1, 7, 0)));
+    assert!(!must_be_durable(own, &report(1, 7, 4), &report(2, 7, 4)));
+    assert!(!must_be_durable(own, &report(1, 7, 4), &report(2, 7, 0)));
     let mut torn = report(1, 7, 4);
     torn[1000] ^= 1;
-    assert!(must_last(own, &torn, &report(2, 7, 4)));
+    assert!(must_be_durable(own, &torn, &report(2, 7, 4)));
 }
 
 #[test]
-fn what_was_written_is_read() {
+fn a_written_file_is_read() {
     let contents = contents(NAME, &file()).expect("a voting file");
-    for (node, place) in contents.places.iter().enumerate() {
+    for (node, blocks) in contents.nodes.iter().enumerate() {
         if node == NODE.index() {
-            assert_eq!(place.heartbeat, Block::Good(Arc::new(a_report(8))));
-            assert_eq!(place.ballots, [5, 4].map(|counter| Block::Good(Arc::new(a_ballot(counter)))));
-            assert_eq!(place.newest(), Some(0));
+            assert_eq!(blocks.heartbeat, Block::Good(Arc::new(a_report(8))));
+            assert_eq!(blocks.ballots, [5, 4].map(|counter| Block::Good(Arc::new(a_ballot(counter)))));
+            assert_eq!(blocks.newest(), Some(0));
         } else {
-            assert_eq!(*place, Place::default());
+            assert_eq!(*blocks, NodeBlocks::default());
         }
     }
     let bare = Ballot { mbal: 3, bal: 0, proposed: None, ..a_ballot(1) };
@@ -99,7 +99,7 @@ fn what_was_written_is_read() {
 }
 
 #[test]
-fn every_changed_byte_is_found() {
+fn every_changed_byte_is_detected() {
     for good in [header(), heartbeat(NAME, &a_report(8)), ballot(NAME, NODE, &a_ballot(5))] {
         for byte in 0..BLOCK {
             let mut bad = good.clone();
@@ -118,15 +118,15 @@ fn a_torn_ballot_leaves_the_other_in_force() {
         let torn = ballot_at(NODE, 0) * BLOCK;
         let before = vec![0; BLOCK];
         bytes[torn + at * 512..torn + BLOCK].copy_from_slice(&before[at * 512..]);
-        let place = contents(NAME, &bytes).expect("a voting file").places[NODE.index()].clone();
+        let blocks = contents(NAME, &bytes).expect("a voting file").nodes[NODE.index()].clone();
         // With two files, all that is not zero is in the first two sectors.
         let expected = if at < 2 { 4 } else { 5 };
-        assert_eq!(place.ballot().map(|ballot| ballot.counter), Some(expected), "torn at {at}");
+        assert_eq!(blocks.ballot().map(|ballot| ballot.counter), Some(expected), "torn at {at}");
     }
 }
 
 #[test]
-fn what_is_another_s_is_refused_with_the_reason() {
+fn blocks_of_other_clusters_files_and_positions_are_refused_with_the_reason() {
     let other = |name: FileName| contents(name, &file()).expect_err("another's").to_string();
     let cluster = FileName { cluster: ClusterId(1), ..NAME };
     assert!(other(cluster).starts_with("it belongs to cluster 00000000000000000000000000001234"));
@@ -141,10 +141,10 @@ fn what_is_another_s_is_refused_with_the_reason() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_though_its_sum_is_right() {
+fn impossible_values_are_refused_although_the_checksum_is_right() {
     let good = ballot(NAME, NODE, &a_ballot(5));
-    // Format, instance, whether proposed, ballot above the one taken part in, files, a founder that is no member, views since which things are
-    // so that are still to come, a seat, behind the files.
+    // Format, instance, whether proposed, a `bal` above `mbal`, files, a founder that is not a
+    // member, epochs later than the view's, a seat, bytes behind the files.
     let (block, view) = ([(4, 1), (48, 1), (52, 2), (64, 99)], [(76, 0), (76, 17), (78, 2)]);
     let times = [(80, 99), (84, 99), (88, 99)];
     for (byte, value) in block.into_iter().chain(view).chain(times).chain([(104, 3), (606, 1)]) {
@@ -156,7 +156,7 @@ fn what_cannot_be_is_refused_though_its_sum_is_right() {
 }
 
 #[test]
-fn numbers_that_could_not_be_counted_on_from_are_refused() {
+fn numbers_without_room_to_count_on_are_refused() {
     let refused = |mut block: Vec<u8>, bytes: &[usize]| {
         bytes.iter().for_each(|byte| block[*byte] = 0x80);
         block::mend(&mut block);
@@ -164,7 +164,8 @@ fn numbers_that_could_not_be_counted_on_from_are_refused() {
             && heartbeat_decoded(NAME, NODE, &block).is_err()
             && ballot_decoded(NAME, NODE, &block).is_err()
     };
-    // The highest byte of the first view's epoch; of a block's counter, which a report repeats; of a ballot's instance and epoch.
+    // The highest bytes of the first view's epoch, of a block's counter (which a report repeats),
+    // and of a ballot's instance and epoch.
     assert!(refused(header(), &[51]));
     assert!(refused(heartbeat(NAME, &a_report(8)), &[39, 71]));
     assert!(refused(ballot(NAME, NODE, &a_ballot(5)), &[39]));

@@ -5,9 +5,9 @@
 //! | 0 | 4 | epoch |
 //! | 4 | 1 | number of voting files, 1 to 16 |
 //! | 5 | 1 | zero |
-//! | 6 | 2 | members since the cluster began anew, a bit each |
-//! | 8 | 4 | epoch of the view since which all who ended had handed back, 0 ever |
-//! | 12 | 4 | the same as the cluster began anew |
+//! | 6 | 2 | members since the cold start, a bit each |
+//! | 8 | 4 | epoch of the view since which every removed member had handed back, 0 always |
+//! | 12 | 4 | the same at the cold start |
 //! | 16 | 4 | epoch of the view as of which nothing was lost, 0 none |
 //! | 20 | 4 | zero |
 //! | 24 | 16 x 16 | by node: incarnation (8), 0 no such node, 1 no member (of both the incarnation is the last that was one), 2 member (1), zero (7) |
@@ -20,7 +20,7 @@ use plexus_base::{
 
 use crate::protocol::{FileId, MAX_FILES, Seat, View, VotingFile};
 
-/// No cluster comes to so many views; from bytes that say so nobody could count on.
+/// Larger epochs are refused, so that a node can always count on from the value it reads.
 const MAX_EPOCH: u32 = u32::MAX / 2;
 
 wire::newtypes!(FileId(u64));
@@ -40,7 +40,7 @@ wire::layout! {
     }
 }
 
-/// A view's layout.
+/// Returns a view's layout.
 pub(super) fn encode(view: &View) -> ViewLayout {
     let mut layout = ViewLayout {
         epoch: view.epoch.0,
@@ -64,7 +64,7 @@ pub(super) fn encode(view: &View) -> ViewLayout {
     layout
 }
 
-/// What a view's layout says, if it can be.
+/// Decodes a view's layout.
 pub(super) fn decode(layout: &ViewLayout) -> Result<View, Fault> {
     let mut seats = [Seat::default(); MAX_NODES];
     for (seat, place) in seats.iter_mut().zip(&layout.seats) {
@@ -87,7 +87,7 @@ pub(super) fn decode(layout: &ViewLayout) -> Result<View, Fault> {
     let epochs = [layout.epoch, layout.sound, layout.basis, layout.intact];
     let [epoch, sound, basis, intact] = epochs.map(Epoch);
     let view = View { epoch, seats, files, founders: layout.founders, sound, basis, intact };
-    // There is room for all views to come, and what stands behind is nothing.
+    // A valid view leaves room for later views, and has zeros behind its files.
     let can_be = ordered
         && view.epoch.0 < MAX_EPOCH
         && view.basis <= view.sound

@@ -1,10 +1,6 @@
 //! `plexus perf --listen`: serves those who measure from elsewhere.
 
-use std::{
-    io::Read,
-    net::{IpAddr, SocketAddr},
-    thread,
-};
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, bail};
 use plexus_bench::perf::alone::{Listener, PORT, Served};
@@ -68,18 +64,6 @@ pub(super) fn run(
             }
         }
     }
-}
-
-/// Ends this process when its standard input ends: whoever started it is gone then, however it went.
-pub(super) fn end_with_input() -> anyhow::Result<()> {
-    let watch = || {
-        let mut input = std::io::stdin().lock();
-        let mut sink = [0; 64];
-        while !matches!(input.read(&mut sink), Ok(0) | Err(_)) {}
-        std::process::exit(0);
-    };
-    thread::Builder::new().name("lifeline".into()).spawn(watch).context("start a thread")?;
-    Ok(())
 }
 
 fn parse(text: &str) -> anyhow::Result<SocketAddr> {

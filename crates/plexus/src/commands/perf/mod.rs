@@ -16,7 +16,7 @@ use plexus_bench::perf::{
     reference::{self, Source},
 };
 use plexus_interconnect::mesh::Key;
-use plexus_node::{config::Encrypt, keys};
+use plexus_node::{config::Encrypt, keys, lifeline};
 
 use super::measured;
 use crate::output;
@@ -237,7 +237,8 @@ enum Target {
 /// Measures, or serves.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if args.lifeline {
-        listen::end_with_input()?;
+        // Its starter is gone then, in whatever way it ended.
+        lifeline::watch(0, || std::process::exit(0)).context("--lifeline")?;
     }
     let cores = cores(args.cores.as_deref())?;
     if let Some(address) = &args.listen {

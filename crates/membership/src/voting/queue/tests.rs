@@ -40,21 +40,21 @@ fn heartbeat(node: u8, counter: u64) -> (usize, Vec<u8>) {
 
 struct Test {
     dir: tempfile::TempDir,
-    desk: Desk,
-    done: mpsc::Receiver<Done>,
+    queue: FileQueue,
+    done: mpsc::Receiver<FinishedTurn>,
     gate: mpsc::Sender<()>,
 }
 
 impl Test {
-    /// The thread looks for no turns before it is let in.
+    /// Starts a thread that takes no turns before the gate opens.
     fn closed() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (send, done) = mpsc::channel();
         let (gate, at_gate) = mpsc::channel();
         let urgent = move || at_gate.recv().unwrap();
         let path = dir.path().join("file");
-        let desk = Desk::start(path, NAME, urgent, move |done| send.send(done).unwrap()).unwrap();
-        Self { dir, desk, done, gate }
+        let queue = FileQueue::start(path, NAME, urgent, move |done| send.send(done).unwrap()).unwrap();
+        Self { dir, queue, done, gate }
     }
 
     fn open(&self) {
@@ -70,27 +70,27 @@ impl Test {
     }
 
     fn submit(&self, number: u64, writes: Vec<(usize, Vec<u8>)>, is_served: bool) {
-        self.desk.submit(Job { number, writes, is_served });
+        self.queue.submit(TurnJob { number, writes, is_served });
     }
 
-    fn next(&self) -> Done {
+    fn next(&self) -> FinishedTurn {
         self.done.recv_timeout(DEADLINE).unwrap()
     }
 
-    /// The counters of the heartbeats of nodes 0 to 3 that the next turn has read.
+    /// Returns the counters of the heartbeats of nodes 0 to 3 that the next turn has read.
     fn counters(&self) -> [u64; 4] {
         let contents = match self.next().result.unwrap() {
-            Found::Contents(contents) => *contents,
-            Found::Packed(packed) => {
+            TurnContents::Contents(contents) => *contents,
+            TurnContents::Packed(packed) => {
                 format::contents(NAME, &packed::unpacked_file(&packed).unwrap()).unwrap()
             }
         };
-        std::array::from_fn(|node| contents.places[node].heartbeat.good().map_or(0, |report| report.counter))
+        std::array::from_fn(|node| contents.nodes[node].heartbeat.good().map_or(0, |report| report.counter))
     }
 }
 
 #[test]
-fn turns_that_come_together_see_each_other_and_the_last_write_stands() {
+fn concurrent_turns_see_each_other_and_the_last_write_stays() {
     let test = Test::closed();
     test.make();
     test.submit(1, vec![heartbeat(0, 4)], false);
@@ -106,7 +106,7 @@ fn turns_that_come_together_see_each_other_and_the_last_write_stands() {
 }
 
 #[test]
-fn each_turn_that_fails_says_so_and_the_next_opens_the_file_again() {
+fn each_failed_turn_is_reported_and_the_next_opens_the_file_again() {
     let test = Test::closed();
     test.submit(1, vec![heartbeat(0, 4)], false);
     test.submit(2, Vec::new(), true);
@@ -119,12 +119,12 @@ fn each_turn_that_fails_says_so_and_the_next_opens_the_file_again() {
     test.make();
     test.submit(3, vec![heartbeat(0, 5)], false);
     assert_eq!(test.counters(), [5, 0, 0, 0]);
-    // Another file in its place is the one that counts.
+    // A new file at the path replaces the open one.
     std::fs::remove_file(test.path()).unwrap();
     test.make();
     test.submit(4, vec![heartbeat(1, 6)], false);
     assert_eq!(test.counters(), [0, 6, 0, 0]);
-    // Cut short, and something else.
+    // A truncated file, and one that is not a voting file.
     std::fs::OpenOptions::new().write(true).open(test.path()).unwrap().set_len(BLOCK as u64 * 7).unwrap();
     test.submit(5, Vec::new(), false);
     assert!(matches!(&*test.next().result.err().unwrap(), FileError::Io { doing: "read", .. }));
@@ -134,20 +134,20 @@ fn each_turn_that_fails_says_so_and_the_next_opens_the_file_again() {
 }
 
 #[test]
-fn a_desk_that_is_closed_ends_after_its_turns() {
+fn a_closed_queue_ends_after_its_turns() {
     let test = Test::closed();
     test.make();
     test.submit(1, vec![heartbeat(0, 4)], false);
-    let Test { desk, done, gate, dir: _dir } = test;
-    let thread = desk.close();
+    let Test { queue, done, gate, dir: _dir } = test;
+    let thread = queue.close();
     gate.send(()).unwrap();
     thread.join().unwrap();
     assert_eq!(done.try_iter().count(), 1);
 }
 
 #[test]
-fn what_was_left_in_a_file_is_not_found_before_it_is_durable() {
-    // It can be read and written, and not be made durable.
+fn content_is_read_only_after_it_is_durable() {
+    // The device can be read and written, but not synced.
     let looked = voting::look(std::path::Path::new("/dev/zero"), NAME);
     assert!(matches!(looked, Err(FileError::Io { doing: "write", .. })), "{looked:?}");
 }

@@ -1,4 +1,4 @@
-//! Two nodes whose datagrams a test carries, keeps and repeats.
+//! Two nodes whose datagrams the test delivers, records and repeats.
 
 use std::net::Ipv4Addr;
 
@@ -21,19 +21,20 @@ fn socket() -> UdpSocket {
     socket
 }
 
-/// A node, and where what it sends to its peer arrives.
+/// A node, and the socket that receives what it sends.
 struct Node {
-    post: Post,
+    network: Network,
     out: UdpSocket,
 }
 
 impl Node {
     fn new(me: NodeId, incarnation: u64, session: u8, keys: &[u8]) -> Self {
         let keys = keys.iter().map(|byte| key(*byte)).collect();
-        let post = Post::new((me, Incarnation(incarnation)), CLUSTER, [session; 16], keys, vec![socket()]);
-        let (mut post, out) = (post.unwrap(), socket());
-        post.place(if me == A { B } else { A }, vec![out.local_addr().unwrap()]);
-        Self { post, out }
+        let network =
+            Network::new((me, Incarnation(incarnation)), CLUSTER, [session; 16], keys, vec![socket()]);
+        let (mut network, out) = (network.unwrap(), socket());
+        network.place(if me == A { B } else { A }, vec![out.local_addr().unwrap()]);
+        Self { network, out }
     }
 
     fn sent(&self) -> Vec<Vec<u8>> {
@@ -43,16 +44,20 @@ impl Node {
     }
 
     fn says(&mut self, to: NodeId, what: &[u8]) -> Vec<Vec<u8>> {
-        self.post.send(to, Kind::Report, what);
+        self.network.send(to, Kind::Report, what);
         self.sent()
     }
 
     fn hears(&mut self, datagrams: &[Vec<u8>]) -> Vec<Vec<u8>> {
-        datagrams.iter().filter_map(|bytes| self.post.take(0, bytes, NOW)).map(|letter| letter.body).collect()
+        datagrams
+            .iter()
+            .filter_map(|bytes| self.network.take(0, bytes, NOW))
+            .map(|received| received.body)
+            .collect()
     }
 }
 
-/// Until each knows the other's session.
+/// Exchanges hellos until each node knows the other's session.
 fn meet(a: &mut Node, b: &mut Node) {
     let hello = a.says(B, b"lost: the session of the other is not known");
     assert_eq!(b.hears(&hello), [b""; 0]);
@@ -67,26 +72,26 @@ fn nodes_meet_and_hear_each_other() {
     let (mut a, mut b) = (Node::new(A, 5, 1, &[1]), Node::new(B, 6, 2, &[1]));
     meet(&mut a, &mut b);
     let datagram = a.says(B, b"a report");
-    let letter = b.post.take(0, &datagram[0], NOW).unwrap();
-    assert_eq!((letter.from, letter.incarnation, letter.kind), (A, Incarnation(5), Kind::Report));
-    assert_eq!(letter.body, b"a report");
-    assert_eq!(b.post.heard(A), Some(NOW));
+    let received = b.network.take(0, &datagram[0], NOW).unwrap();
+    assert_eq!((received.from, received.incarnation, received.kind), (A, Incarnation(5), Kind::Report));
+    assert_eq!(received.body, b"a report");
+    assert_eq!(b.network.heard(A), Some(NOW));
     let back = b.says(A, b"another");
     assert_eq!(a.hears(&back), [b"another"]);
-    b.post.reply(A, Kind::Answer, b"an answer", letter.way);
+    b.network.reply(A, Kind::Answer, b"an answer", received.route);
     let back = b.sent();
     assert_eq!(a.hears(&back), [b"an answer"]);
-    assert_eq!((a.post.strangers(), b.post.strangers()), (0, 0));
+    assert_eq!((a.network.unauthenticated(), b.network.unauthenticated()), (0, 0));
 }
 
 #[test]
-fn what_was_recorded_is_worth_nothing() {
+fn recorded_datagrams_are_worthless() {
     let (mut a, mut b) = (Node::new(A, 5, 1, &[1]), Node::new(B, 6, 2, &[1]));
     meet(&mut a, &mut b);
     let mut recorded: Vec<Vec<u8>> = (0..200).flat_map(|_| a.says(B, b"a report")).collect();
     recorded.extend({
-        // Hellos of this incarnation too.
-        a.post.peers[B.index()].proved = None;
+        // These include hellos of this incarnation.
+        a.network.peers[B.index()].proved = None;
         a.says(B, b"")
     });
     let heard = b.hears(&recorded);
@@ -95,13 +100,13 @@ fn what_was_recorded_is_worth_nothing() {
     b.sent();
     let mut next = Node::new(B, 7, 3, &[1]);
     assert_eq!(next.hears(&recorded).len(), 0);
-    assert_eq!(next.post.heard(A), None, "it may be long gone");
+    assert_eq!(next.network.heard(A), None, "it may be long gone");
     let answers = next.sent();
     assert_eq!(answers.len(), 1, "many are answered once");
-    // And that makes nobody listen to who is gone.
+    // The answer does not make the node accept the old session.
     let mut later = Node::new(A, 6, 4, &[1]);
     assert_eq!(later.hears(&answers).len(), 0);
-    assert_eq!(later.post.heard(B), None);
+    assert_eq!(later.network.heard(B), None);
 }
 
 #[test]
@@ -110,7 +115,7 @@ fn the_latest_incarnation_counts_once_it_is_proved() {
     meet(&mut a, &mut b);
     let mut again = Node::new(A, 7, 3, &[1]);
     let hello = again.says(B, b"");
-    b.post.take(0, &hello[0], NOW + HELLOS);
+    b.network.take(0, &hello[0], NOW + HELLOS);
     let datagram = a.says(B, b"of the earlier");
     assert_eq!(b.hears(&datagram), [b"of the earlier"], "a hello proves nothing");
     let answer = b.sent();
@@ -119,43 +124,43 @@ fn the_latest_incarnation_counts_once_it_is_proved() {
     assert_eq!(b.hears(&datagram), [b"of the later"]);
     let late = a.says(B, b"too late");
     assert_eq!(b.hears(&late), [b""; 0]);
-    assert_eq!(b.post.strangers(), 0);
+    assert_eq!(b.network.unauthenticated(), 0);
 }
 
 #[test]
-fn while_a_key_is_replaced_nobody_is_missed() {
+fn no_datagram_is_lost_while_a_key_is_replaced() {
     let (mut a, mut b) = (Node::new(A, 5, 1, &[1]), Node::new(B, 6, 2, &[1]));
     meet(&mut a, &mut b);
     for (at_a, at_b, copies) in
         [(&[2, 1][..], &[1][..], 2), (&[2, 1], &[2, 1], 2), (&[2], &[2, 1], 1), (&[2], &[2], 1)]
     {
-        a.post.rekey(at_a.iter().map(|byte| key(*byte)).collect());
-        b.post.rekey(at_b.iter().map(|byte| key(*byte)).collect());
+        a.network.rekey(at_a.iter().map(|byte| key(*byte)).collect());
+        b.network.rekey(at_b.iter().map(|byte| key(*byte)).collect());
         let datagrams = a.says(B, b"a report");
         assert_eq!((datagrams.len(), b.hears(&datagrams).len()), (copies, 1));
         let datagrams = b.says(A, b"a report");
         assert_eq!(a.hears(&datagrams).len(), 1);
     }
-    // The key that is out opens nothing.
+    // The removed key opens no datagram.
     let mut old = Node::new(A, 8, 3, &[1]);
-    let strangers = b.post.strangers();
+    let unauthenticated = b.network.unauthenticated();
     let datagrams = old.says(B, b"");
     assert_eq!(b.hears(&datagrams).len(), 0);
-    assert_eq!((b.post.strangers(), b.sent().len()), (strangers + 1, 0));
+    assert_eq!((b.network.unauthenticated(), b.sent().len()), (unauthenticated + 1, 0));
 }
 
 #[test]
-fn what_is_for_another_or_of_nobody_known_is_a_stranger_s() {
+fn datagrams_for_other_nodes_or_of_unknown_nodes_are_unauthenticated() {
     let (mut a, mut b) = (Node::new(A, 5, 1, &[1]), Node::new(B, 6, 2, &[1]));
     meet(&mut a, &mut b);
     let own = a.says(B, b"a report");
     assert_eq!(a.hears(&own).len(), 0, "it is not for the sender");
     let mut other = Node::new(NodeId(3), 6, 2, &[1]);
-    assert_eq!(other.hears(&own).len(), 0, "nor for a third, though its session be the same");
-    b.post.place(A, Vec::new());
-    assert_eq!(b.hears(&own).len(), 0, "a node that is nowhere is none");
-    let strangers = [&a, &b, &other].map(|node| node.post.strangers());
-    assert_eq!(strangers, [1, 1, 1]);
+    assert_eq!(other.hears(&own).len(), 0, "nor for a third node with the same session");
+    b.network.place(A, Vec::new());
+    assert_eq!(b.hears(&own).len(), 0, "a node without addresses is unknown");
+    let unauthenticated = [&a, &b, &other].map(|node| node.network.unauthenticated());
+    assert_eq!(unauthenticated, [1, 1, 1]);
 }
 
 #[test]
@@ -164,7 +169,7 @@ fn hostile_datagrams_do_no_harm() {
     meet(&mut a, &mut b);
     let good = a.says(B, &[7; 100]).remove(0);
     plexus_sim::hostile(std::slice::from_ref(&good), |bytes| {
-        let taken = b.post.take(0, bytes, NOW).is_some();
+        let taken = b.network.take(0, bytes, NOW).is_some();
         assert!(!taken || *bytes == good);
     });
 }

@@ -1,16 +1,18 @@
-//! Datagrams between the memberships of nodes, over every path that there is between two.
+//! Datagrams between the memberships of nodes, over all paths between two nodes.
 //!
-//! **Who is listened to.** A datagram is taken only if it was sealed under a key of the cluster, for this node, and names the random session
-//! that this node chose when it started: so it was sent since then, and whatever was recorded before is worth nothing. A node that has not yet
-//! learned of a peer's session sends hellos, which carry its own; who gets one that does not name its session answers with a hello that names the
-//! sender's. A session is believed only when it comes with one's own, never from a hello that may be old. Of a node's sessions the one of
-//! the latest incarnation counts.
+//! **Authentication.** A datagram counts only if it is sealed under a key of the cluster, is for
+//! this node, and names this node's session. The session is random and chosen at each start, so
+//! datagrams recorded before the start are worthless. A node that does not know a peer's session
+//! sends a hello with its own. The peer answers with a hello that names the sender's session. A
+//! session is accepted only from a datagram that names the receiver's session, because a hello may
+//! be old. Of a node's sessions, that of the latest incarnation counts.
 //!
-//! **Paths.** Address `i` of a node is joined with address `i` of another. Reports go over all of them, and so does everything but the first answer to
-//! who asks for a turn, which is long; the first copy counts.
+//! **Paths.** Address `i` of a node communicates with address `i` of another. Datagrams are sent
+//! over all paths, and the first copy counts. The one exception is the first answer to a turn
+//! request, which is long.
 //!
-//! **Keys.** While one key of the cluster replaces another, what must arrive is sent under both. Everything else is counted as a
-//! stranger's and answered with nothing.
+//! **Keys.** While one key of the cluster replaces another, datagrams that must arrive are sent
+//! under both. All other datagrams are counted as unauthenticated and not answered.
 
 pub(super) mod datagram;
 mod seal;
@@ -30,30 +32,30 @@ use self::{
     window::Window,
 };
 
-/// Most datagrams taken from a socket before other things are seen to.
+/// The most datagrams taken from a socket before other work.
 const AT_ONCE: usize = 64;
 
-/// A hello is answered at most this often for each peer: a recording of many must not make many.
+/// The minimum interval of hellos to a peer, so that replayed hellos do not cause many answers.
 const HELLOS: Nanos = Nanos::from_ms(5);
 
-/// Answers of all peers' voting files may come at one time.
+/// The buffer size, enough for concurrent answers of all peers' voting files.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
 const NO_SESSION: Session = [0; 16];
 
-/// A datagram that counts.
+/// An authenticated datagram.
 #[derive(Debug)]
-pub(super) struct Letter {
+pub(super) struct ReceivedDatagram {
     pub(super) from: NodeId,
     pub(super) incarnation: Incarnation,
     pub(super) kind: Kind,
     pub(super) body: Vec<u8>,
-    pub(super) way: Way,
+    pub(super) route: Route,
 }
 
-/// How a datagram came, and an answer to it goes.
+/// The path and key of a datagram, which are also used for its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Way {
+pub(super) struct Route {
     path: usize,
     key: u64,
 }
@@ -64,7 +66,7 @@ struct ClusterKey {
     own: SessionKey,
 }
 
-/// What a peer has proved.
+/// The authenticated session of a peer.
 struct Proved {
     session: Session,
     incarnation: Incarnation,
@@ -82,14 +84,14 @@ impl Proved {
 struct Peer {
     addresses: Vec<SocketAddr>,
     proved: Option<Proved>,
-    /// The counter of the last datagram to it.
+    /// The counter of the last datagram sent to it.
     sent: u64,
     answered: Option<Nanos>,
     heard: Option<Nanos>,
 }
 
-/// The sockets of a node, and what it knows of its peers.
-pub(super) struct Post {
+/// The sockets of a node, and the state of its peers.
+pub(super) struct Network {
     me: NodeId,
     incarnation: Incarnation,
     cluster: [u8; 16],
@@ -97,10 +99,10 @@ pub(super) struct Post {
     keys: Vec<ClusterKey>,
     sockets: Vec<UdpSocket>,
     peers: [Peer; MAX_NODES],
-    strangers: u64,
+    unauthenticated: u64,
 }
 
-impl Post {
+impl Network {
     pub(super) fn new(
         (me, incarnation): (NodeId, Incarnation),
         cluster: [u8; 16],
@@ -110,19 +112,20 @@ impl Post {
     ) -> io::Result<Self> {
         for socket in &sockets {
             socket.set_nonblocking(true)?;
-            // Only root may have more than the system's limit; with less, more is asked for twice.
+            // Only root may exceed the system's limit. With a smaller buffer, more pieces are
+            // requested again.
             if rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER).is_err() {
                 rustix::net::sockopt::set_socket_recv_buffer_size(socket, RECEIVE_BUFFER)?;
             }
         }
         let peers = Default::default();
-        let mut post =
-            Self { me, incarnation, cluster, session, keys: Vec::new(), sockets, peers, strangers: 0 };
-        post.rekey(keys);
-        Ok(post)
+        let mut network =
+            Self { me, incarnation, cluster, session, keys: Vec::new(), sockets, peers, unauthenticated: 0 };
+        network.rekey(keys);
+        Ok(network)
     }
 
-    /// These keys are valid from now on, the newest first.
+    /// Sets the valid keys, newest first.
     pub(super) fn rekey(&mut self, keys: Vec<Key>) {
         let key = |key: Key| ClusterKey {
             name: seal::name(self.cluster, &key),
@@ -136,7 +139,7 @@ impl Post {
         }
     }
 
-    /// Where a node is.
+    /// Sets the addresses of a node.
     pub(super) fn place(&mut self, node: NodeId, addresses: Vec<SocketAddr>) {
         if let Some(peer) = self.peers.get_mut(node.index()).filter(|_| node != self.me) {
             peer.addresses = addresses;
@@ -147,21 +150,22 @@ impl Post {
         &self.sockets
     }
 
-    pub(super) fn strangers(&self) -> u64 {
-        self.strangers
+    pub(super) fn unauthenticated(&self) -> u64 {
+        self.unauthenticated
     }
 
-    /// The names of the keys that are valid, the newest first.
+    /// Returns the names of the valid keys, newest first.
     pub(super) fn keys(&self) -> impl Iterator<Item = u64> {
         self.keys.iter().map(|key| key.name)
     }
 
-    /// When a datagram of the node that counts last came.
+    /// Returns the time of the last authenticated datagram of the node.
     pub(super) fn heard(&self, node: NodeId) -> Option<Nanos> {
         self.peers[node.index()].heard
     }
 
-    /// Sends over every path and under every key; a hello instead, while the peer's session is not known.
+    /// Sends over every path and under every key, or sends a hello while the peer's
+    /// session is unknown.
     pub(super) fn send(&mut self, to: NodeId, kind: Kind, body: &[u8]) {
         match self.peers[to.index()].proved.as_ref().map(|proved| proved.session) {
             Some(echo) => self.deliver(to, kind, echo, body, None),
@@ -169,31 +173,33 @@ impl Post {
         }
     }
 
-    /// Sends the way that something came.
-    pub(super) fn reply(&mut self, to: NodeId, kind: Kind, body: &[u8], way: Way) {
+    /// Sends over the path and under the key of a received datagram.
+    pub(super) fn reply(&mut self, to: NodeId, kind: Kind, body: &[u8], route: Route) {
         if let Some(echo) = self.peers[to.index()].proved.as_ref().map(|proved| proved.session) {
-            self.deliver(to, kind, echo, body, Some(way));
+            self.deliver(to, kind, echo, body, Some(route));
         }
     }
 
-    fn deliver(&mut self, to: NodeId, kind: Kind, echo: Session, body: &[u8], way: Option<Way>) {
+    fn deliver(&mut self, to: NodeId, kind: Kind, echo: Session, body: &[u8], route: Option<Route>) {
         assert!(body.len() <= MOST, "a body fits a datagram");
         let peer = &mut self.peers[to.index()];
         peer.sent += 1;
         let (session, incarnation, counter) = (self.session, self.incarnation, peer.sent);
-        for key in self.keys.iter().filter(|key| way.is_none_or(|way| way.key == key.name)) {
+        for key in self.keys.iter().filter(|key| route.is_none_or(|route| route.key == key.name)) {
             let head = Head { kind, from: self.me, to, key: key.name, session, echo, incarnation, counter };
             let bytes = key.own.seal(&head, body);
             let paths = self.sockets.iter().zip(&peer.addresses).enumerate();
-            for (_, (socket, address)) in paths.filter(|(path, _)| way.is_none_or(|way| way.path == *path)) {
-                // Datagrams may be lost; that one cannot be sent is no other loss.
+            for (_, (socket, address)) in
+                paths.filter(|(path, _)| route.is_none_or(|route| route.path == *path))
+            {
+                // Datagrams may be lost anyway.
                 let _ = socket.send_to(&bytes, address);
             }
         }
     }
 
-    /// Takes what has come; whether there may be more.
-    pub(super) fn receive(&mut self, now: Nanos, out: &mut Vec<Letter>) -> bool {
+    /// Receives datagrams. Returns true if more may be waiting.
+    pub(super) fn receive(&mut self, now: Nanos, out: &mut Vec<ReceivedDatagram>) -> bool {
         let mut more = false;
         let mut buffer = [0; LIMIT + 1];
         for path in 0..self.sockets.len() {
@@ -202,7 +208,7 @@ impl Post {
                 match self.sockets[path].recv(&mut buffer) {
                     Ok(length) => out.extend(self.take(path, &buffer[..length], now)),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    // What a network says about an earlier datagram.
+                    // The error belongs to an earlier datagram.
                     Err(_) => {}
                 }
                 taken += 1;
@@ -212,10 +218,10 @@ impl Post {
         more
     }
 
-    fn take(&mut self, path: usize, bytes: &[u8], now: Nanos) -> Option<Letter> {
+    fn take(&mut self, path: usize, bytes: &[u8], now: Nanos) -> Option<ReceivedDatagram> {
         let opened = self.opened(bytes);
         let Some((head, body)) = opened else {
-            self.strangers += 1;
+            self.unauthenticated += 1;
             return None;
         };
         if head.echo != self.session {
@@ -227,7 +233,7 @@ impl Post {
             let (session, incarnation) = (head.session, head.incarnation);
             peer.proved = Some(Proved { session, incarnation, keys: Vec::new(), window: Window::default() });
         }
-        // Else it is of an earlier incarnation that still speaks.
+        // Otherwise the datagram is of an earlier incarnation.
         let proved = peer.proved.as_mut().filter(|proved| proved.is_of(&head))?;
         if proved.keys.iter().all(|(name, _)| *name != head.key) {
             let key = self.keys.iter().find(|key| key.name == head.key)?;
@@ -239,10 +245,16 @@ impl Post {
         }
         peer.heard = Some(now);
         let Head { from, incarnation, kind, key, .. } = head;
-        (kind != Kind::Hello).then_some(Letter { from, incarnation, kind, body, way: Way { path, key } })
+        (kind != Kind::Hello).then_some(ReceivedDatagram {
+            from,
+            incarnation,
+            kind,
+            body,
+            route: Route { path, key },
+        })
     }
 
-    /// What a node of the cluster has sealed for this one.
+    /// Decrypts a datagram that a node of the cluster has sealed for this one.
     fn opened(&self, bytes: &[u8]) -> Option<(Head, Vec<u8>)> {
         let (head, sealed) = Head::decode(bytes).ok()?;
         let peer = &self.peers[head.from.index()];
@@ -262,7 +274,8 @@ impl Post {
         Some((head, body))
     }
 
-    /// Somebody who does not know this session is told of it; nothing is believed of it yet.
+    /// Sends this session to a node that does not know it. Its own session is not
+    /// accepted yet.
     fn greet(&mut self, head: &Head, now: Nanos) {
         let peer = &mut self.peers[head.from.index()];
         if peer.answered.is_none_or(|at| now.since(at) >= HELLOS) {

@@ -1,4 +1,5 @@
-//! Who is listened to: nodes with the cluster's key, also while it is replaced; and what a node does that is not well.
+//! Only nodes with the cluster's key are heard, also during a key replacement; and a node that is
+//! not well ends.
 
 use std::{
     net::UdpSocket,
@@ -8,8 +9,8 @@ use std::{
 use crate::common::{Cluster, Keys, Node, PROFILE, assert_agreed, start};
 use plexus_base::NodeId;
 use plexus_membership::{
-    protocol::{ConfigChange, Reason},
-    runtime::{End, datagram_any},
+    protocol::{ConfigChange, StopReason},
+    runtime::{MembershipEnd, datagram_any},
 };
 
 #[test]
@@ -21,15 +22,15 @@ fn a_node_with_another_key_is_not_heard_and_not_served() {
     let nodes = [cluster.start(0), cluster.start(1)];
     for node in &nodes {
         node.watcher.wait_with(&[0, 1]);
-        node.wait_status("strangers", |status| status.strangers > 0);
+        node.wait_status("unauthenticated", |status| status.unauthenticated > 0);
     }
-    let status = other.wait_status("strangers", |status| status.strangers > 0);
+    let status = other.wait_status("unauthenticated", |status| status.unauthenticated > 0);
     assert_eq!((status.opened, status.decided), (0, 0));
     let errors = other.wait_status("no answers", |status| {
         status.files.iter().filter(|file| file.error.is_some()).count() == 2
     });
-    assert!(errors.files[2].error.is_none(), "its own file it reads itself: {errors:#?}");
-    assert!(nodes.iter().all(|node| node.watcher.told().is_with(&[0, 1])));
+    assert!(errors.files[2].error.is_none(), "it reads its own file itself: {errors:#?}");
+    assert!(nodes.iter().all(|node| node.watcher.observed().is_with(&[0, 1])));
 }
 
 #[test]
@@ -40,10 +41,11 @@ fn a_node_with_another_key_does_not_join_over_a_shared_file() {
     let nodes = [cluster.start(0), cluster.start(1)];
     nodes.iter().for_each(|node| drop(node.watcher.wait_with(&[0, 1])));
     let other = start(settings);
-    other.wait_status("the others' view", |status| status.decided > 0 && status.strangers > 0);
+    other.wait_status("the others' view", |status| status.decided > 0 && status.unauthenticated > 0);
     nodes[0].membership.config_change(ConfigChange::AddNode(NodeId(7))).unwrap();
-    nodes[1].wait_status("the config_change", |status| status.members.len() == 2 && status.strangers > 0);
-    assert!(nodes.iter().all(|node| node.watcher.told().is_with(&[0, 1])));
+    nodes[1]
+        .wait_status("the config_change", |status| status.members.len() == 2 && status.unauthenticated > 0);
+    assert!(nodes.iter().all(|node| node.watcher.observed().is_with(&[0, 1])));
     assert_eq!(other.status().opened, 0);
 }
 
@@ -58,10 +60,10 @@ fn a_key_is_replaced_while_the_cluster_runs() {
     });
     let nodes: Vec<Node> = nodes.collect();
     nodes.iter().for_each(|node| drop(node.watcher.wait_with(&[0, 1])));
-    let before = nodes[0].watcher.told().opened.len();
+    let before = nodes[0].watcher.observed().opened.len();
     let names = |node: &Node| node.status().keys;
     let old = names(&nodes[0]);
-    // At one node after the other; each step is in force before the next.
+    // On one node after the other; each step takes effect before the next.
     for (valid, count) in [(&[2, 1][..], 2), (&[2], 1)] {
         for (node, keys) in nodes.iter().zip(&keys) {
             let was = names(node);
@@ -79,19 +81,19 @@ fn a_key_is_replaced_while_the_cluster_runs() {
                 .any(|member| member.heard_ms.is_some_and(|ms| ms < PROFILE.lease.0 / 1_000_000))
         });
         assert_eq!(heard.members.len(), 2);
-        let told = node.watcher.told();
-        assert_eq!((told.opened.len(), told.ended), (before, None), "nobody was missed");
+        let observed = node.watcher.observed();
+        assert_eq!((observed.opened.len(), observed.ended), (before, None), "no node was missed");
     }
-    // Whoever has the old key alone is a stranger.
+    // A node with only the old key is unauthenticated.
     let mut settings = cluster.settings(1);
     (settings.keys, settings.listen) = (Arc::new(Keys::of(&[1])), vec![cluster.address(9, 0)]);
-    let strangers = nodes[0].status().strangers;
+    let unauthenticated = nodes[0].status().unauthenticated;
     let _late = start(settings);
-    nodes[0].wait_status("a stranger", |status| status.strangers > strangers);
+    nodes[0].wait_status("more datagrams", |status| status.unauthenticated > unauthenticated);
 }
 
 #[test]
-fn what_strangers_send_is_counted_and_does_no_harm() {
+fn unauthenticated_datagrams_are_counted_and_do_no_harm() {
     let cluster = Cluster::new(2, &[Some(0), Some(1), None]);
     let nodes = cluster.start_all();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -104,35 +106,35 @@ fn what_strangers_send_is_counted_and_does_no_harm() {
             socket.send_to(&bytes, cluster.address(0, 0)).unwrap();
         }
     }
-    nodes[0].wait_status("all of them", |status| status.strangers == 18);
+    nodes[0].wait_status("all of them", |status| status.unauthenticated == 18);
     nodes[0].membership.remember(1).unwrap();
     assert_agreed(nodes.iter().map(|node| &node.watcher));
 }
 
 #[test]
-fn a_node_that_is_not_well_says_nothing_and_ends() {
+fn a_node_that_is_not_well_sends_nothing_and_ends() {
     let cluster = Cluster::new(3, &[None]);
     let nodes = cluster.start_all();
     nodes[2].watcher.is_unwell.store(true, Ordering::Release);
-    let told = nodes[2].watcher.wait("its end", |told| told.ended.is_some());
-    assert!(matches!(told.ended, Some(End::Died(_))));
+    let observed = nodes[2].watcher.wait("its end", |observed| observed.ended.is_some());
+    assert!(matches!(observed.ended, Some(MembershipEnd::Died(_))));
     nodes[..2].iter().for_each(|node| drop(node.watcher.wait_with(&[0, 1])));
 }
 
 #[test]
-fn a_node_that_is_not_well_renews_nothing() {
+fn a_node_that_is_not_well_renews_no_lease() {
     let cluster = Cluster::new(1, &[None]);
     let node = cluster.start(0);
     node.watcher.wait_with(&[0]);
     node.watcher.is_unwell.store(true, Ordering::Release);
     let status = node.wait_status("why", |status| status.files[0].error.is_some());
     assert!(status.files[0].error.as_ref().unwrap().contains("not well"));
-    let told = node.watcher.wait("its end", |told| told.ended.is_some());
-    assert_eq!(told.ended, Some(End::Died(Reason::LeaseOver)));
+    let observed = node.watcher.wait("its end", |observed| observed.ended.is_some());
+    assert_eq!(observed.ended, Some(MembershipEnd::Died(StopReason::LeaseOver)));
 }
 
 #[test]
-fn a_loop_that_is_stuck_is_ended_by_the_lease() {
+fn a_stuck_loop_is_ended_by_the_lease() {
     let cluster = Cluster::new(1, &[None]);
     let mut settings = cluster.settings(0);
     let device = cluster.dir.path().join("watchdog");
@@ -141,18 +143,18 @@ fn a_loop_that_is_stuck_is_ended_by_the_lease() {
     let node = start(settings);
     node.watcher.wait_with(&[0]);
     node.watcher.is_stuck.store(true, Ordering::Release);
-    let told = node.watcher.wait("its end", |told| told.ended.is_some());
-    assert_eq!(told.ended, Some(End::Died(Reason::LeaseOver)));
+    let observed = node.watcher.wait("its end", |observed| observed.ended.is_some());
+    assert_eq!(observed.ended, Some(MembershipEnd::Died(StopReason::LeaseOver)));
     assert!(!node.membership.lease().is_held());
     assert!(node.membership.status().is_none(), "the loop is stuck");
     node.watcher.unstick();
     drop(node.membership);
     let fed = std::fs::read(&device).unwrap();
-    assert!(!fed.is_empty() && fed.iter().all(|byte| *byte == 0), "the host is to be reset");
+    assert!(!fed.is_empty() && fed.iter().all(|byte| *byte == 0), "the device must reset the host");
 }
 
 #[test]
-fn the_host_s_watchdog_is_stopped_by_who_leaves() {
+fn the_host_s_watchdog_is_stopped_by_a_leaving_node() {
     let cluster = Cluster::new(1, &[None]);
     let device = cluster.dir.path().join("watchdog");
     std::fs::write(&device, "").unwrap();
@@ -165,11 +167,11 @@ fn the_host_s_watchdog_is_stopped_by_who_leaves() {
     let fed = std::fs::read(&device).unwrap();
     assert_eq!(fed.iter().filter(|byte| **byte == b'V').count(), 1);
     assert_eq!(fed.last(), Some(&b'V'));
-    assert_eq!(node.watcher.told().ended, Some(End::Left));
+    assert_eq!(node.watcher.observed().ended, Some(MembershipEnd::Left));
 }
 
 #[test]
-fn a_watchdog_that_is_not_there_is_an_error() {
+fn a_missing_watchdog_is_an_error() {
     let cluster = Cluster::new(1, &[None]);
     let mut settings = cluster.settings(0);
     settings.watchdog = Some(cluster.dir.path().join("none"));
@@ -182,7 +184,7 @@ fn a_watchdog_that_is_not_there_is_an_error() {
 fn hostile_bytes_do_no_harm() {
     let packed = [0, 0, 1, 0, 7];
     assert_eq!((datagram_any(&packed), datagram_any(&[7])), (1, 0));
-    // It comes back from all of them.
+    // The decoder returns for all of them.
     plexus_sim::hostile(&[packed.to_vec(), b"PLXM\x01\x02\x01\x02".repeat(12)], |bytes| {
         let _ = datagram_any(bytes);
     });

@@ -1,10 +1,11 @@
-//! A datagram between the memberships of two nodes. What stands in front of the body is clear and sealed with it (AES-256-GCM):
+//! A datagram between the memberships of two nodes. The head is clear text and authenticated with
+//! the sealed body (AES-256-GCM):
 //!
 //! | byte | size | field |
 //! |---|---|---|
 //! | 0 | 4 | magic, `PLXM` |
 //! | 4 | 1 | format, 1 |
-//! | 5 | 1 | kind: 1 hello, 2 report, 3 piece of an ask, 4 piece of an answer, 5 what is missing of an answer |
+//! | 5 | 1 | kind: 1 hello, 2 report, 3 piece of a turn request, 4 piece of an answer, 5 pieces missing of an answer |
 //! | 6 | 1 | the node that sends it |
 //! | 7 | 1 | the node that it is for |
 //! | 8 | 8 | name of the cluster's key that it is sealed under |
@@ -21,35 +22,35 @@ use plexus_base::{
     wire::{self, DecodeError, require, require_magic, require_version},
 };
 
-/// Most bytes of a datagram: fits every Ethernet, tunnels included.
+/// The most bytes of a datagram, which fits every Ethernet, tunnels included.
 pub(in crate::runtime) const LIMIT: usize = 1400;
 
 pub(super) const HEAD: usize = 64;
 pub(super) const TAG: usize = 16;
 
-/// Bytes of a datagram beside its body.
+/// The bytes of a datagram besides its body.
 pub const SEAL: usize = HEAD + TAG;
 
-/// Most bytes of a body.
+/// The most bytes of a body.
 pub(in crate::runtime) const MOST: usize = LIMIT - SEAL;
 
 const MAGIC: [u8; 4] = *b"PLXM";
 const FORMAT: u8 = 1;
 
-/// One start of a node's membership.
+/// The random identifier of one start of a node's membership.
 pub(super) type Session = [u8; 16];
 
 wire::numbered! {
     pub(in crate::runtime) enum Kind as "kind" {
         Hello = 1,
         Report = 2,
-        Ask = 3,
+        TurnRequest = 3,
         Answer = 4,
         Missing = 5,
     }
 }
 
-/// What stands in front of the body.
+/// The head of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Head {
     pub(super) kind: Kind,
@@ -74,7 +75,7 @@ impl Head {
         wire::encode(&Front { magic: MAGIC, format: FORMAT, head: *self })
     }
 
-    /// The head, and the sealed body behind it, of what can be a datagram.
+    /// Decodes a datagram into its head and sealed body.
     pub(super) fn decode(bytes: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
         wire::decode("datagram of a membership", bytes, |reader| {
             let Front { magic, format, head } = reader.take()?;
@@ -88,7 +89,7 @@ impl Head {
     }
 }
 
-/// Reads a head from any bytes, as a fuzz target would; whether it is one.
+/// Returns true if hostile bytes decode as a head, for fuzz tests.
 pub(in crate::runtime) fn head_any(bytes: &[u8]) -> bool {
     Head::decode(bytes).is_ok_and(|(head, sealed)| [&head.encode()[..], sealed].concat() == bytes)
 }
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_laid_out_comes_back_and_nothing_else() {
+    fn an_encoded_head_is_decoded_and_other_bytes_are_refused() {
         let head = Head {
             kind: Kind::Answer,
             from: NodeId(3),

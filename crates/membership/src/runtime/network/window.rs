@@ -1,18 +1,18 @@
-//! Which datagrams of a session have come: of copies over several paths the first counts.
+//! The datagrams of a session that have arrived; of copies over several paths the first counts.
 
-/// How far behind the newest a datagram may come; a path may be that much slower than another.
+/// The number of counters that a datagram may be behind the newest, for a slower path.
 const BEHIND: u64 = 128;
 
-/// The highest counter that has come, and which of those below it.
+/// The highest counter that has arrived, and the lower ones that have.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Window {
     highest: u64,
-    /// Bit `n`: `highest - n` has come.
+    /// Bit `n` is set if `highest - n` has arrived.
     come: u128,
 }
 
 impl Window {
-    /// Whether this one comes for the first time; one that is too old never does.
+    /// Returns true if a datagram arrives for the first time. One that is too old never does.
     pub(super) fn is_first(&mut self, counter: u64) -> bool {
         if counter > self.highest || self.come == 0 {
             let ahead = counter.saturating_sub(self.highest);
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_comes_once_and_the_old_never() {
+    fn each_counter_arrives_once_and_old_ones_never() {
         let mut window = Window::default();
         for (counter, first) in [(7, true), (7, false), (5, true), (5, false), (134, true), (6, false)] {
             assert_eq!(window.is_first(counter), first, "{counter}");
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_what_a_set_of_all_would_say() {
+    fn the_window_agrees_with_a_set_of_all_counters() {
         let (mut random, mut window, mut come) = (Random::new(3), Window::default(), BTreeSet::new());
         for _ in 0..20_000 {
             let highest: u64 = come.last().copied().unwrap_or(0);

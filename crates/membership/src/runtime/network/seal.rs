@@ -1,8 +1,10 @@
-//! Keys of datagrams: each node, in each of its incarnations, seals under keys of its own, one for each key of the cluster.
+//! The keys of datagrams. Each incarnation of a node seals under its own session keys, one for each
+//! key of the cluster.
 //!
-//! A key is drawn by HKDF-SHA-256 from the cluster's key, with the sender's random session as salt and the cluster, the node and its incarnation as
-//! what it is for. Two sessions have the same key only if they chose the same 16 random bytes, so a nonce, which counts within a session,
-//! is never used twice under a key.
+//! A session key is derived by HKDF-SHA-256 from the cluster's key. The salt is the sender's random
+//! session; cluster, node and incarnation are the context. Two sessions have the same key only if
+//! they have chosen the same 16 random bytes. So a nonce, which counts within a session, is never
+//! used twice under a key.
 
 use plexus_base::{Incarnation, NodeId};
 use plexus_interconnect::mesh::Key;
@@ -13,7 +15,7 @@ use ring::{
 
 use super::datagram::{Head, Session};
 
-/// The cluster's key as it is named in datagrams: says which it is, not what it is.
+/// Returns the public name of the cluster's key in datagrams, which does not reveal the key.
 pub(super) fn name(cluster: [u8; 16], key: &Key) -> u64 {
     let drawn = Salt::new(HKDF_SHA256, &cluster).extract(key.bytes());
     let mut name = [0; 32];
@@ -23,7 +25,7 @@ pub(super) fn name(cluster: [u8; 16], key: &Key) -> u64 {
     u64::from_le_bytes(*name.first_chunk().expect("it is longer"))
 }
 
-/// A key of one sender's session.
+/// The key of one sender's session.
 pub(super) struct SessionKey(LessSafeKey);
 
 impl SessionKey {
@@ -41,7 +43,7 @@ impl SessionKey {
         Self(LessSafeKey::new(UnboundKey::from(key)))
     }
 
-    /// The whole datagram.
+    /// Returns the whole datagram.
     pub(super) fn seal(&self, head: &Head, body: &[u8]) -> Vec<u8> {
         let clear = head.encode();
         let mut bytes = [&clear[..], body].concat();
@@ -51,7 +53,7 @@ impl SessionKey {
         bytes
     }
 
-    /// The body, if all was sealed under this key as it is.
+    /// Returns the body if head and body were sealed under this key.
     pub(super) fn open(&self, head: &Head, sealed: &[u8]) -> Option<Vec<u8>> {
         let mut bytes = sealed.to_vec();
         let length = self.0.open_in_place(nonce(head), Aad::from(head.encode()), &mut bytes).ok()?.len();
@@ -70,7 +72,7 @@ fn nonce(head: &Head) -> Nonce {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::post::datagram::{HEAD, Kind};
+    use crate::runtime::network::datagram::{HEAD, Kind};
 
     fn head() -> Head {
         Head {
@@ -90,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_opens_and_nothing_that_was_changed() {
+    fn a_sealed_body_opens_and_a_changed_one_does_not() {
         let sealed = key(1, 2, 3).seal(&head(), b"what it says");
         let opened = |bytes: &[u8], key: &SessionKey| {
             let (head, sealed) = Head::decode(bytes).ok()?;
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_the_cluster_have_names_that_differ() {
+    fn different_keys_have_different_names() {
         let of = |secret: u8, cluster: u8| name([cluster; 16], &Key::new([secret; 32]));
         assert_eq!(of(1, 1), of(1, 1));
         assert!(of(1, 1) != of(2, 1) && of(1, 1) != of(1, 2));

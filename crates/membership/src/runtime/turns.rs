@@ -1,4 +1,5 @@
-//! Turns at voting files: of this node, here or at the node that serves the file, and of others at files of this node.
+//! Turns at voting files: of this node at its own and other nodes' files, and of other nodes at
+//! files of this node.
 
 use std::sync::Arc;
 
@@ -6,16 +7,16 @@ use plexus_base::{Incarnation, Nanos, NodeId};
 
 use super::{
     clock,
-    courier::News,
     driver::Driver,
     files::Owner,
-    post::{Way, datagram::Kind},
-    served::Ask,
+    network::{Route, datagram::Kind},
+    notifier::ObserverNotice,
+    served::TurnRequest,
 };
 use crate::{
-    protocol::{Contents, Event, Failed, FileId, VotingFile, Writes},
+    protocol::{Contents, Event, FileId, TurnFailed, VotingFile, Writes},
     voting::{
-        Found,
+        TurnContents,
         format::{self, FileName},
     },
 };
@@ -25,16 +26,16 @@ impl Driver {
         if writes.ballot.as_ref().is_some_and(|(_, ballot)| ballot.mbal > 0) {
             self.history.balloted(now);
         }
-        self.fates.began(file, now);
-        if !self.wires.guest.is_well() {
+        self.files_health.began(file, now);
+        if !self.parts.observer.is_well() {
             return self.failed(file.id, "this node is not well: it makes no progress".into());
         }
         let blocks = format::writes(FileName { cluster: self.cluster, file: file.id }, self.me, &writes);
         match file.host.filter(|host| *host != self.me) {
             Some(host) => {
                 let mut out = Vec::new();
-                self.asker.ask(host, file.id, &blocks, now, &mut out);
-                out.iter().for_each(|(to, kind, body)| self.post.send(*to, *kind, body));
+                self.requester.ask(host, file.id, &blocks, now, &mut out);
+                out.iter().for_each(|(to, kind, body)| self.network.send(*to, *kind, body));
             }
             None => {
                 let owner = Owner { node: self.me, incarnation: self.incarnation, turn: 0 };
@@ -46,52 +47,53 @@ impl Driver {
     }
 
     fn failed(&mut self, file: FileId, why: String) {
-        if self.fates.failed(file, &why) {
-            self.tell_guest(News::Warning(format!("voting file {file} does not answer: {why}")));
+        if self.files_health.failed(file, &why) {
+            self.notify(ObserverNotice::Warning(format!("voting file {file} does not answer: {why}")));
         }
-        self.events.push_back(Event::Finished { file, result: Err(Failed) });
+        self.events.push_back(Event::Finished { file, result: Err(TurnFailed) });
     }
 
     fn finished(&mut self, file: FileId, contents: Box<Contents>) {
         let now = clock::now();
-        if self.fates.finished(file, now) {
-            self.tell_guest(News::Note(format!("voting file {file} answers")));
+        if self.files_health.finished(file, now) {
+            self.notify(ObserverNotice::Note(format!("voting file {file} answers")));
         }
         let epoch = self.member.decided().epoch;
-        let reports = contents.places.iter().filter_map(|place| place.heartbeat.good());
+        let reports = contents.nodes.iter().filter_map(|blocks| blocks.heartbeat.good());
         reports.for_each(|report| self.note_leaver(report));
-        let ballots = contents.places.iter().filter_map(|place| place.ballot());
+        let ballots = contents.nodes.iter().filter_map(|blocks| blocks.ballot());
         if ballots.clone().any(|ballot| ballot.decided.epoch == epoch && ballot.mbal > 0) {
             self.history.balloted(now);
         }
         self.events.push_back(Event::Finished { file, result: Ok(contents) });
     }
 
-    /// A turn at a file of this node is over.
-    pub(super) fn turned(&mut self, file: FileId, owner: Owner, result: Result<Found, String>) {
+    /// Handles the end of a turn at a file of this node.
+    pub(super) fn turned(&mut self, file: FileId, owner: Owner, result: Result<TurnContents, String>) {
         match result {
-            Ok(Found::Contents(contents)) => self.finished(file, contents),
+            Ok(TurnContents::Contents(contents)) => self.finished(file, contents),
             Err(why) if owner.node == self.me => self.failed(file, why),
-            Ok(Found::Packed(read)) => self.serve(file, owner, Some(read)),
+            Ok(TurnContents::Packed(read)) => self.serve(file, owner, Some(read)),
             Err(_) => self.serve(file, owner, None),
         }
     }
 
     fn serve(&mut self, file: FileId, owner: Owner, read: Option<Arc<[u8]>>) {
         let Owner { node, incarnation, turn } = owner;
-        if let Some((way, pieces)) = self.server.over((node, incarnation), file, turn, read) {
-            pieces.iter().for_each(|piece| self.post.reply(node, Kind::Answer, piece, way));
+        if let Some((route, pieces)) = self.server.over((node, incarnation), file, turn, read) {
+            pieces.iter().for_each(|piece| self.network.reply(node, Kind::Answer, piece, route));
         }
     }
 
-    /// A piece of what another node asks for came.
-    pub(super) fn asked(&mut self, (from, incarnation): (NodeId, Incarnation), body: &[u8], way: Way) {
+    /// Handles a piece of another node's request.
+    pub(super) fn asked(&mut self, (from, incarnation): (NodeId, Incarnation), body: &[u8], route: Route) {
         let (mut out, files) = (Vec::new(), &self.files);
         let is_served = |file| files.path(file).is_some();
-        let ask = self.server.asked((from, incarnation), body, way, is_served, &mut out);
-        // The way back may be cut where the way here is not: what is asked again is answered over all.
-        out.iter().for_each(|piece| self.post.send(from, Kind::Answer, piece));
-        if let Some(Ask { file, turn, writes }) = ask {
+        let ask = self.server.asked((from, incarnation), body, route, is_served, &mut out);
+        // The path of the request may be cut in the other direction, so the answer to a repeated
+        // request takes all paths.
+        out.iter().for_each(|piece| self.network.send(from, Kind::Answer, piece));
+        if let Some(TurnRequest { file, turn, writes }) = ask {
             let owner = Owner { node: from, incarnation, turn };
             if self.files.begin(file, owner, true, writes, clock::now()).is_err() {
                 self.serve(file, owner, None);
@@ -99,7 +101,7 @@ impl Driver {
         }
     }
 
-    /// A turn at a file of another node is over.
+    /// Handles the end of a turn at a file of another node.
     pub(super) fn answered(&mut self, host: NodeId, file: FileId, read: Option<Vec<u8>>) {
         let name = FileName { cluster: self.cluster, file };
         match read.map(|bytes| format::contents(name, &bytes)) {
@@ -109,16 +111,16 @@ impl Driver {
         }
     }
 
-    /// Ends what has taken too long.
+    /// Gives up turns that have taken too long.
     pub(super) fn give_up(&mut self) {
         let now = clock::now();
         for (file, owner) in self.files.give_up(now) {
-            self.turned(file, owner, Err("it takes longer than a lease".into()));
+            self.turned(file, owner, Err("the turn takes longer than a lease".into()));
         }
         let mut out = Vec::new();
-        for file in self.asker.remind(now, &mut out) {
+        for file in self.requester.remind(now, &mut out) {
             self.failed(file, "the node that serves it does not answer".into());
         }
-        out.iter().for_each(|(to, kind, body)| self.post.send(*to, *kind, body));
+        out.iter().for_each(|(to, kind, body)| self.network.send(*to, *kind, body));
     }
 }

@@ -1,0 +1,77 @@
+//! What tests of meshes have in common: addresses, names of clusters, configurations.
+#![allow(dead_code, reason = "not every test that includes it uses all of it")]
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use plexus_base::{Incarnation, NodeId, Waiting};
+use plexus_fabric::{
+    RailKind,
+    ofi::{OfiEndpoint, OfiError},
+};
+use plexus_interconnect::mesh::{Admission, Config, Key, Peer};
+
+/// How long what happens in these tests may take: far longer than it does.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+/// Returns addresses that were bound and let go: the system gives the same ports to no other program so soon.
+pub(crate) fn addresses(count: usize) -> Vec<SocketAddr> {
+    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap()).collect()
+}
+
+/// Returns a name for the cluster of this process whose first node listens at `address`.
+pub(crate) fn name(address: SocketAddr) -> [u8; 16] {
+    let mut name = [0; 16];
+    name[..4].copy_from_slice(&std::process::id().to_le_bytes());
+    name[8..10].copy_from_slice(&address.port().to_le_bytes());
+    name
+}
+
+/// Describes a peer that listens at `addresses`.
+pub(crate) fn peer(id: u8, addresses: &[SocketAddr], rails: &[RailKind], encrypt: bool) -> Peer {
+    let (addresses, rails) = (addresses.to_vec(), rails.to_vec());
+    Peer { id: NodeId(id), addresses, rails, encrypt, fingerprint: 5 }
+}
+
+/// Describes node `me` in its first incarnation, which lets in what comes first.
+pub(crate) fn config(me: u8, cluster: [u8; 16], listen: &[SocketAddr], peers: Vec<Peer>) -> Config {
+    Config {
+        me: NodeId(me),
+        incarnation: Incarnation(u64::from(me) + 1),
+        cluster,
+        admission: Admission::First,
+        keys: Arc::new(vec![Key::new([9; 32])]),
+        listen: listen.to_vec(),
+        peers,
+        windows: Vec::new(),
+        waiting: Waiting::Adaptive,
+        timeout: Duration::from_secs(1),
+        probe: Duration::from_millis(20),
+        ofi_provider: None,
+    }
+}
+
+/// Whether rails over libfabric can be tested here.
+pub(crate) fn has_ofi() -> bool {
+    match OfiEndpoint::open("tcp", None, Arc::default()) {
+        Ok(_) => true,
+        Err(why @ OfiError::Absent { .. }) => {
+            println!("without ofi: {why}");
+            false
+        }
+        Err(why) => panic!("{why}"),
+    }
+}
+
+/// Looks again and again until it is `done`.
+pub(crate) fn until(what: &str, done: impl Fn() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !done() {
+        assert!(Instant::now() < end, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,64 @@
+//! The recent health of each voting file as seen by this node.
+
+use std::collections::BTreeMap;
+
+use plexus_base::Nanos;
+
+use crate::protocol::{FileId, VotingFile};
+
+#[derive(Clone, Debug)]
+pub(super) struct FileHealth {
+    pub(super) file: VotingFile,
+    began: Nanos,
+    /// The time of the last successful turn, and its duration.
+    pub(super) answered: Option<(Nanos, Nanos)>,
+    pub(super) error: Option<String>,
+    pub(super) is_set_aside: bool,
+}
+
+/// The health of all files.
+#[derive(Debug, Default)]
+pub(super) struct FilesHealth(BTreeMap<FileId, FileHealth>);
+
+impl FilesHealth {
+    pub(super) fn began(&mut self, file: VotingFile, now: Nanos) {
+        let new = FileHealth { file, began: now, answered: None, error: None, is_set_aside: false };
+        let health = self.0.entry(file.id).or_insert_with(|| new.clone());
+        if health.file != file {
+            // State from before another view added the file again does not count.
+            *health = FileHealth { is_set_aside: health.is_set_aside, ..new };
+        }
+        health.began = now;
+    }
+
+    /// Records a failed turn. Returns true if the error is new.
+    pub(super) fn failed(&mut self, file: FileId, why: &str) -> bool {
+        let Some(health) = self.0.get_mut(&file) else { return false };
+        let is_news = health.error.as_deref() != Some(why);
+        health.error = Some(why.into());
+        is_news
+    }
+
+    /// Records a successful turn. Returns true if the previous turn failed.
+    pub(super) fn finished(&mut self, file: FileId, now: Nanos) -> bool {
+        let Some(health) = self.0.get_mut(&file) else { return false };
+        health.answered = Some((now, now.since(health.began)));
+        // A file that is set aside has turns only after a view without it was decided.
+        health.is_set_aside = false;
+        health.error.take().is_some()
+    }
+
+    pub(super) fn set_aside(&mut self, file: FileId) {
+        if let Some(health) = self.0.get_mut(&file) {
+            health.is_set_aside = true;
+        }
+    }
+
+    pub(super) fn of(&self, file: FileId) -> Option<&FileHealth> {
+        self.0.get(&file)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = (&FileId, &FileHealth)> {
+        self.0.iter()
+    }
+}
